@@ -4,21 +4,21 @@
 //!
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 
-use crate::format::ipc::{Context, schema_in};
+use crate::format::ipc::{IpcContext, schema_in};
 use crate::{http, remote};
 
 /// Takes the messages of a Flight stream, each behind the lengths of its header and body, two bytes
 /// each: a schema, then rows and dictionaries. Gives the rows.
 ///
 /// # Errors
-/// What is wrong with the first message that is refused.
+/// The fault of the first message that is refused.
 ///
 /// # Panics
 /// When rows are not those of the schema.
 pub fn flight(bytes: &[u8]) -> Result<usize, String> {
     let mut messages = Messages(bytes);
     let (header, _) = messages.next().ok_or("there is none")?;
-    let mut context = Context::new(schema_in(header)?);
+    let mut context = IpcContext::new(schema_in(header)?);
     let schema = context.schema.clone();
     let all: Vec<usize> = (0..schema.fields().len()).collect();
     let mut rows = 0;
@@ -59,11 +59,11 @@ impl<'a> Iterator for Messages<'a> {
 /// # Panics
 /// When the pieces make a difference, or records hold more than was sent.
 pub fn web(bytes: &[u8]) -> Option<Vec<u8>> {
-    let (&[kind, piece], said) = bytes.split_first_chunk()?;
+    let (&[kind, piece], input) = bytes.split_first_chunk()?;
     let read = [http::events_in, http::array_in, remote::lines_in][usize::from(kind % 3)];
-    let whole = read(said, said.len().max(1));
-    assert_eq!(read(said, usize::from(piece).max(1)), whole);
+    let whole = read(input, input.len().max(1));
+    assert_eq!(read(input, usize::from(piece).max(1)), whole);
     // An event, an element or a line may end where there was no line end.
-    assert!(whole.as_ref().is_none_or(|records| records.len() <= said.len() + 1));
+    assert!(whole.as_ref().is_none_or(|records| records.len() <= input.len() + 1));
     whole
 }

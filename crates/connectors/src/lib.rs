@@ -41,15 +41,15 @@ pub use generator::Generator;
 pub use http::Http;
 pub use socket::Socket;
 pub use stdin::Stdin;
-pub use stdout::{Capture, Output, Stdout};
+pub use stdout::{Capture, Stdout, StdoutTarget};
 
 /// Every connector, with the terminal of this process behind `stdout`.
 pub fn all() -> Vec<Arc<dyn Connector>> {
-    all_to(Output::stdout())
+    all_to(StdoutTarget::stdout())
 }
 
 /// Every connector, with `output` behind `stdout`: for libraries and tests that want to see it.
-pub fn all_to(output: Output) -> Vec<Arc<dyn Connector>> {
+pub fn all_to(output: StdoutTarget) -> Vec<Arc<dyn Connector>> {
     vec![
         Arc::new(FileConnector),
         Arc::new(Generator),

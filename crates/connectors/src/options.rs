@@ -46,9 +46,9 @@ fn distance(a: &str, b: &str) -> usize {
 
 /// Typed access to the options of a table.
 #[derive(Clone, Copy)]
-pub(crate) struct Reader<'a>(pub(crate) &'a Options);
+pub(crate) struct OptionReader<'a>(pub(crate) &'a Options);
 
-impl<'a> Reader<'a> {
+impl<'a> OptionReader<'a> {
     pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
         self.0.get(key).map(String::as_str)
     }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn durations_have_units() {
-        let read = |text: &str| Reader(&options(&[("d", text)])).duration_ns("d");
+        let read = |text: &str| OptionReader(&options(&[("d", text)])).duration_ns("d");
         assert_eq!(read("500us").unwrap(), Some(500_000));
         assert_eq!(read("1.5 s").unwrap(), Some(1_500_000_000));
         assert_eq!(read("20").unwrap(), Some(20_000_000));
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn values_out_of_place_name_the_option_and_a_way_out() {
         let options = options(&[("format", "parket"), ("rows", "many"), ("header", "ja")]);
-        let reader = Reader(&options);
+        let reader = OptionReader(&options);
         let ConnectorError::Option { key, hint, .. } =
             reader.choice("format", &["csv", "json", "parquet"]).unwrap_err()
         else {
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn timestamps_are_read_with_and_without_zone() {
         let options = options(&[("a", "1970-01-01 00:00:01.5"), ("b", "1970-01-01T00:00:02Z")]);
-        let reader = Reader(&options);
+        let reader = OptionReader(&options);
         assert_eq!(reader.timestamp_ms("a", "").unwrap(), 1500);
         assert_eq!(reader.timestamp_ms("b", "").unwrap(), 2000);
         assert!(reader.timestamp_ms("c", "nine").is_err());

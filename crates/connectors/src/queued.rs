@@ -127,7 +127,7 @@ impl QueuedWriter {
 }
 
 impl Drop for QueuedWriter {
-    /// What was queued before a failure is still seen, by a reader that reads.
+    /// A reader still sees the bytes queued before a failure.
     fn drop(&mut self) {
         let ends = Instant::now() + LAST_ROWS_TIMEOUT;
         let mut queue = self.shared.lock();

@@ -24,11 +24,13 @@ use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 use tokio::sync::mpsc::channel;
 
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, Target, fixed};
+use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns, fixed};
 use crate::options::refuse;
-use crate::remote::{PIECE_BYTES, Stream, StreamReader, TaskStreams, decode, feed, stream_format};
+use crate::remote::{
+    ByteStream, PIECE_BYTES, StreamReader, TaskStreams, byte_queue, decode, stream_format,
+};
 
-/// What messages call it.
+/// Its name in messages.
 const PLACE: &str = "stdin";
 
 /// The connector `stdin`.
@@ -91,7 +93,7 @@ impl Connector for Stdin {
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let format = stream_format(&table.options)?;
-        let target = Arc::new(Target::new(table, projection)?);
+        let target = Arc::new(TargetColumns::new(table, projection)?);
         format.check(&target.declared)?;
         Ok(Arc::new(StdinSource { stdin: self.clone(), format, target }))
     }
@@ -108,7 +110,7 @@ impl Connector for Stdin {
 struct StdinSource {
     stdin: Stdin,
     format: Format,
-    target: Arc<Target>,
+    target: Arc<TargetColumns>,
 }
 
 impl Source for StdinSource {
@@ -159,9 +161,9 @@ fn pump(mut reader: Box<dyn Read + Send>) -> Result<TaskStreams, ConnectorError>
         message: error.to_string(),
         hint: None,
     };
-    let (sender, bytes) = feed();
+    let (sender, bytes) = byte_queue();
     let (arrivals, queue) = channel(2);
-    let stream = Stream { place: PLACE.into(), bytes };
+    let stream = ByteStream { place: PLACE.into(), bytes };
     // There is room for what is sent; and if nobody listens there is nobody to tell.
     let _ = arrivals.try_send(Ok(Some(stream)));
     std::thread::Builder::new()

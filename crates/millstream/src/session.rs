@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
-use connectors::{Output, Stdout};
+use connectors::{Stdout, StdoutTarget};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::panics::caught;
@@ -29,7 +29,7 @@ pub struct Session {
     pub(crate) workers: Workers,
     pub(crate) fabric: FabricKind,
     rows: RowTarget,
-    output: Output,
+    output: StdoutTarget,
     started_at: Option<SystemTime>,
 }
 
@@ -37,7 +37,7 @@ pub struct Session {
 #[derive(Clone)]
 pub enum RowTarget {
     /// To the session's output, which is standard output unless the session was given another.
-    Output(RowFormat),
+    StdoutTarget(RowFormat),
     /// Into a file that appears when the query has ended well. It holds the rows of one `SELECT`:
     /// those of another take their place.
     File {
@@ -53,7 +53,7 @@ pub enum RowTarget {
 
 impl Default for RowTarget {
     fn default() -> Self {
-        Self::Output(RowFormat::default())
+        Self::StdoutTarget(RowFormat::default())
     }
 }
 
@@ -87,7 +87,7 @@ pub struct SessionBuilder {
     fabric: FabricKind,
     settings: Vec<(String, String)>,
     rows: RowTarget,
-    output: Output,
+    output: StdoutTarget,
     for_programs: bool,
     started_at: Option<SystemTime>,
     connectors: Vec<Arc<dyn Connector>>,
@@ -102,7 +102,7 @@ impl Session {
             fabric: FabricKind::default(),
             settings: Vec::new(),
             rows: RowTarget::default(),
-            output: Output::stdout(),
+            output: StdoutTarget::stdout(),
             for_programs: false,
             started_at: None,
             connectors: Vec::new(),
@@ -162,7 +162,7 @@ impl Session {
     pub fn rows_to(&mut self, rows: RowTarget) -> Result<(), Error> {
         let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let (connector, options): (Arc<dyn Connector>, Options) = match &rows {
-            RowTarget::Output(format) => (
+            RowTarget::StdoutTarget(format) => (
                 Arc::new(Stdout::new(self.output.clone())),
                 Options::from([option("format", format.option())]),
             ),
@@ -250,7 +250,7 @@ impl SessionBuilder {
     /// Where rows of a bare `SELECT` and of tables of the connector `stdout` go.
     /// Messages call it `name`: a file's path, `stdout`.
     pub fn output(mut self, name: &str, output: impl Write + Send + 'static) -> Self {
-        self.output = Output::new(name, output);
+        self.output = StdoutTarget::new(name, output);
         self
     }
 

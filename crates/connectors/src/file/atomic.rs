@@ -134,7 +134,7 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// What it is called until it is committed, where it has to have a name.
+    /// Its temporary name until it is committed, where it needs one.
     pub fn hidden(&self) -> Option<&Path> {
         match &self.standing {
             Standing::Hidden(hidden) => Some(hidden),
@@ -202,9 +202,10 @@ impl Hidden<'_> {
             let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
             // Another writer may have taken it for left behind before it was locked.
             let ours = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-            match ours && file.metadata()?.nlink() > 0 {
-                true => Ok(file),
-                false => Err(ErrorKind::AlreadyExists.into()),
+            if ours && file.metadata()?.nlink() > 0 {
+                Ok(file)
+            } else {
+                Err(ErrorKind::AlreadyExists.into())
             }
         })
     }

@@ -17,7 +17,7 @@ use dataflow::error::ConnectorError;
 use super::paths::io_error;
 use crate::stored::Blob;
 
-/// What a version of a file is known by.
+/// The attributes that tell versions of a file apart.
 #[derive(Debug, Clone, Copy)]
 struct Version {
     bytes: u64,
@@ -41,7 +41,7 @@ impl Version {
         }
     }
 
-    /// What has happened to the file since, if it cannot be read as this version.
+    /// The reason why the file cannot be read as this version any more.
     fn lost_to(&self, metadata: &Metadata) -> Option<&'static str> {
         let now = Self::of(metadata);
         // Some file systems of user space give a file another number each time.
@@ -105,9 +105,10 @@ impl Blob for FileBlob {
         let file = File::open(&self.path)
             .map_err(|error| io::Error::other(io_error(&self.path, &error)))?;
         let left = self.version.bytes.saturating_sub(offset);
-        let length = match self.version.is_held {
-            true => length.min(usize::try_from(left).unwrap_or(usize::MAX)),
-            false => length,
+        let length = if self.version.is_held {
+            length.min(usize::try_from(left).unwrap_or(usize::MAX))
+        } else {
+            length
         };
         let mut bytes = vec![0; length];
         let mut filled = 0;
@@ -163,8 +164,8 @@ mod tests {
         directory.join(name)
     }
 
-    /// What is read of a file of 1,000 bytes that is changed when 100 of them have been read; in
-    /// order, and at places.
+    /// The bytes read from a file of 1,000 bytes that is changed when 100 of them have been read;
+    /// in order, and at places.
     fn read_while(name: &str, change: impl Fn(&Path)) -> [Result<usize, String>; 2] {
         let in_order = {
             let path = file(name);

@@ -39,10 +39,10 @@ pub use crate::format::csv::{QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Kind, ON_BAD, Target, fixed};
+use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, fixed};
 use crate::object::{self, S3_OPTIONS};
-use crate::options::Reader;
-use crate::remote::PATIENCE;
+use crate::options::OptionReader;
+use crate::remote::RETRY_TIMEOUT;
 use crate::stored::{self, Blob};
 
 /// The connector `file`.
@@ -111,7 +111,7 @@ const OPTIONS: &[OptionSpec] = &[
     S3_OPTIONS[3],
     S3_OPTIONS[4],
     S3_OPTIONS[5],
-    PATIENCE,
+    RETRY_TIMEOUT,
 ];
 
 const PATH_HINT: &str = "write 'path' = 'data/flights.parquet'";
@@ -132,7 +132,7 @@ impl Connector for FileConnector {
     /// Parquet and Arrow from the first file's own schema, CSV and JSON from its first 1,000
     /// records.
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        let options = Reader(options);
+        let options = OptionReader(options);
         let (blobs, kind) = blobs(options)?;
         let first = blobs.iter().find(|blob| blob.bytes() > 0).unwrap_or(&blobs[0]);
         let schema = stored::infer(first, kind, options)?;
@@ -149,11 +149,11 @@ impl Connector for FileConnector {
         table: &TableDef,
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
-        let options = Reader(&table.options);
+        let options = OptionReader(&table.options);
         if let Some(watched) = WatchSource::new(table, projection)? {
             return Ok(Arc::new(Watched(Arc::new(watched))));
         }
-        let target = Arc::new(Target::new(table, projection)?);
+        let target = Arc::new(TargetColumns::new(table, projection)?);
         let (blobs, kind) = blobs(options)?;
         stored::source(blobs, kind, options, target)
     }
@@ -164,7 +164,7 @@ impl Connector for FileConnector {
 }
 
 /// The files or objects that the option 'path' names, at least one, and their format.
-fn blobs(options: Reader<'_>) -> Result<(Vec<Arc<dyn Blob>>, Kind), ConnectorError> {
+fn blobs(options: OptionReader<'_>) -> Result<(Vec<Arc<dyn Blob>>, Kind), ConnectorError> {
     let path = options.required("path", PATH_HINT)?;
     let given = Kind::given(options)?;
     if !object::is_url(path) {

@@ -22,12 +22,13 @@ pub(super) fn expand(
     let files = list(path, kind)?;
     if files.is_empty() {
         let directory = Path::new(path).is_dir();
-        let (message, hint) = match directory {
-            true => (
+        let (message, hint) = if directory {
+            (
                 "the directory has no csv, json, parquet or arrow files",
                 "directories below it are read through a glob: '…/**/*.csv'",
-            ),
-            false => ("no file matches", "'*' stands for a part of a name, '**' for directories"),
+            )
+        } else {
+            ("no file matches", "'*' stands for a part of a name, '**' for directories")
         };
         return Err(ConnectorError::Io {
             place: path.to_owned(),
@@ -195,12 +196,12 @@ pub(super) fn missing(path: &Path) -> ConnectorError {
     }
 }
 
-/// What the operating system said about `path`, or what a store did.
+/// The error of the operating system about `path`, or of an object store.
 pub(super) fn io_error(path: &Path, error: &std::io::Error) -> ConnectorError {
     use std::io::ErrorKind;
-    let said = error.get_ref().and_then(|inner| inner.downcast_ref::<ConnectorError>());
-    if let Some(said) = said {
-        return said.clone();
+    let text = error.get_ref().and_then(|inner| inner.downcast_ref::<ConnectorError>());
+    if let Some(text) = text {
+        return text.clone();
     }
     let hint = match error.kind() {
         ErrorKind::NotFound => return missing(path),

@@ -23,12 +23,12 @@ use parquet::file::properties::WriterProperties;
 use super::PATH_HINT;
 use super::atomic::{AtomicFile, is_replaced};
 use super::paths::{io_error, kind_of, one_name};
-use crate::format::compression::Packer;
+use crate::format::compression::CompressingWriter;
 use crate::format::csv::Dialect;
-use crate::format::encode::{RowFormat, check_csv_columns};
+use crate::format::encode::{RowEncoding, check_csv_columns};
 use crate::format::{Compression, Kind, fixed};
 use crate::object::{self, Upload};
-use crate::options::{Reader, refuse};
+use crate::options::{OptionReader, refuse};
 use crate::queued::QueuedWriter;
 use crate::stored::not_packed;
 
@@ -67,7 +67,7 @@ impl Write for Pipe {
 }
 
 impl Output for Pipe {
-    /// What was written to a pipe cannot be taken back: nothing is left to do.
+    /// Bytes written to a pipe cannot be taken back: nothing is left to do.
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
         Ok(())
     }
@@ -83,14 +83,14 @@ pub(super) struct FileSink {
 }
 
 enum SinkFormat {
-    Rows(RowFormat, Compression),
+    Rows(RowEncoding, Compression),
     Parquet(ParquetCodec),
     Arrow { stream: bool, options: IpcWriteOptions, packed: Compression },
 }
 
 impl FileSink {
     pub(super) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
-        let options = Reader(&table.options);
+        let options = OptionReader(&table.options);
         let path = PathBuf::from(options.required("path", PATH_HINT)?);
         let kind = Kind::given(options)?.or_else(|| kind_of(&path)).ok_or_else(|| {
             refuse(
@@ -105,12 +105,12 @@ impl FileSink {
         let format = match kind {
             Kind::Csv => {
                 check_csv_columns(&schema)?;
-                SinkFormat::Rows(RowFormat::Csv(Dialect::new(options, &name)?.style()), packed)
+                SinkFormat::Rows(RowEncoding::Csv(Dialect::new(options, &name)?.style()), packed)
             }
-            Kind::Json => SinkFormat::Rows(RowFormat::Json, packed),
+            Kind::Json => SinkFormat::Rows(RowEncoding::Json, packed),
             Kind::Fixed => {
-                let layout = fixed::Layout::new(&schema, &fixed::Given::new(options)?)?;
-                SinkFormat::Rows(RowFormat::Fixed(layout), packed)
+                let layout = fixed::Layout::new(&schema, &fixed::FixedOptions::new(options)?)?;
+                SinkFormat::Rows(RowEncoding::Fixed(layout), packed)
             }
             Kind::Parquet if packed != Compression::None => return Err(not_packed()),
             Kind::Parquet => {
@@ -138,7 +138,7 @@ impl FileSink {
 
     fn output(&self) -> Result<Box<dyn Output>, ConnectorError> {
         match self.path.to_str().filter(|path| object::is_url(path)) {
-            Some(url) => Ok(Box::new(Upload::begin(url, Reader(&self.options))?)),
+            Some(url) => Ok(Box::new(Upload::begin(url, OptionReader(&self.options))?)),
             None => Ok(Box::new(AtomicFile::create(&self.path)?)),
         }
     }
@@ -175,11 +175,11 @@ impl FileSink {
             SinkFormat::Arrow { stream, options, packed } => {
                 let to = BufWriter::with_capacity(BUFFER_BYTES, packed.pack(file)?);
                 let options = options.clone();
-                let writer = match stream {
-                    true => StreamWriter::try_new_with_options(to, &schema, options)
-                        .map(ArrowLayout::Stream),
-                    false => FileWriter::try_new_with_options(to, &schema, options)
-                        .map(ArrowLayout::File),
+                let writer = if *stream {
+                    StreamWriter::try_new_with_options(to, &schema, options)
+                        .map(ArrowLayout::Stream)
+                } else {
+                    FileWriter::try_new_with_options(to, &schema, options).map(ArrowLayout::File)
                 };
                 let writer = writer.map_err(|error| arrow_error(&self.path, error))?;
                 Box::new(IpcWriter { path: self.path.clone(), schema, writer })
@@ -188,7 +188,7 @@ impl FileSink {
     }
 }
 
-fn parquet_codec(options: Reader<'_>) -> Result<ParquetCodec, ConnectorError> {
+fn parquet_codec(options: OptionReader<'_>) -> Result<ParquetCodec, ConnectorError> {
     let names = ["snappy", "zstd", "gzip", "brotli", "lz4", "none"];
     Ok(match options.choice("parquet.compression", &names)? {
         None | Some(0) => ParquetCodec::SNAPPY,
@@ -200,7 +200,7 @@ fn parquet_codec(options: Reader<'_>) -> Result<ParquetCodec, ConnectorError> {
     })
 }
 
-fn arrow_options(options: Reader<'_>) -> Result<IpcWriteOptions, ConnectorError> {
+fn arrow_options(options: OptionReader<'_>) -> Result<IpcWriteOptions, ConnectorError> {
     let codec = match options.choice("arrow.compression", &["lz4", "zstd", "none"])? {
         None | Some(0) => Some(CompressionType::LZ4_FRAME),
         Some(1) => Some(CompressionType::ZSTD),
@@ -291,8 +291,8 @@ impl SinkWriter for PipeWriter {
 
 struct RowWriter {
     path: PathBuf,
-    to: Packer<Box<dyn Output>>,
-    format: RowFormat,
+    to: CompressingWriter<Box<dyn Output>>,
+    format: RowEncoding,
     buffer: Vec<u8>,
 }
 
@@ -344,7 +344,7 @@ impl SinkWriter for ParquetWriter {
     }
 }
 
-type Buffered = BufWriter<Packer<Box<dyn Output>>>;
+type Buffered = BufWriter<CompressingWriter<Box<dyn Output>>>;
 
 enum ArrowLayout {
     File(FileWriter<Buffered>),

@@ -31,7 +31,7 @@ enum Part {
 /// The files that a glob names, in no order.
 ///
 /// # Errors
-/// What is no glob, and directories that cannot be read.
+/// When the pattern is no glob, or a directory cannot be read.
 pub(super) fn files(pattern: &str) -> Result<Vec<PathBuf>, ConnectorError> {
     let parts = parts(pattern)
         .map_err(|error| refuse("path", format!("'{pattern}' is no glob: {error}"), None))?;
@@ -60,7 +60,7 @@ fn parts(pattern: &str) -> Result<Vec<Part>, PatternError> {
             text => parts.push(Part::Plain(text.to_owned())),
         }
     }
-    // What ends with a slash is no file.
+    // A path that ends with a slash is no file.
     if pattern.ends_with('/') {
         parts.push(Part::Directories);
     }
@@ -120,7 +120,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What is in a directory, by name; nothing if it was entered for this part before, or is none.
+    /// The entries of a directory, by name; nothing if it was entered for this part before, or is
+    /// none.
     fn entries(
         &mut self,
         directory: &Path,
@@ -162,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// What a glob below a directory names, without the directory.
+    /// The paths that a glob below a directory matches, without the directory.
     fn names(directory: &Path, pattern: &str) -> Vec<String> {
         let pattern = format!("{}/{pattern}", directory.display());
         let mut found = files(&pattern).expect("files");

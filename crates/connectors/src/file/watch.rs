@@ -14,8 +14,8 @@
 //! together, so that all know of a file as soon as one does: a flow that has one to read, or that
 //! waits until one has settled, [owes](SplitReader::owes) rows and is not idle. No flow gives rows
 //! until all that owe some have been asked once more, since by then the job knows that they are not
-//! idle ([`board`]). Flows of other processes see a file within an interval; where there are such,
-//! none is read before it has been known for that long.
+//! idle ([`listing`]). Flows of other processes see a file within an interval; where there are
+//! such, none is read before it has been known for that long.
 //!
 //! Absent on purpose: files that grow while they are read, and notices of the operating system,
 //! which shared file systems do not give.
@@ -31,15 +31,15 @@ use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use self::board::{Board, Step};
+use self::listing::{Listing, Step};
 use super::PATH_HINT;
 use super::blob::FileBlob;
 use super::paths;
-use crate::format::{Kind, Refuser, Target};
-use crate::options::{Reader, refuse};
+use crate::format::{Kind, Refuser, TargetColumns};
+use crate::options::{OptionReader, refuse};
 use crate::stored;
 
-mod board;
+mod listing;
 
 /// How soon a flow that waits for others asks again.
 const LOOK_NS: u64 = 1_000_000;
@@ -47,7 +47,7 @@ const LOOK_NS: u64 = 1_000_000;
 /// The shortest interval: a directory is listed at most a hundred times a second.
 const INTERVAL_NS_MIN: u64 = 10_000_000;
 
-/// What is watched, and how.
+/// A watched directory or glob.
 pub(super) struct WatchSource {
     table: TableDef,
     path: String,
@@ -56,9 +56,9 @@ pub(super) struct WatchSource {
     settle_ns: u64,
     /// How many flows there are: the number of workers, once known.
     cut: AtomicU32,
-    target: Arc<Target>,
-    /// What the flows of this process know together.
-    board: Mutex<Board>,
+    target: Arc<TargetColumns>,
+    /// The listing that the flows of this process share.
+    listing: Mutex<Listing>,
 }
 
 impl WatchSource {
@@ -67,7 +67,7 @@ impl WatchSource {
         table: &TableDef,
         projection: &[usize],
     ) -> Result<Option<Self>, ConnectorError> {
-        let options = Reader(&table.options);
+        let options = OptionReader(&table.options);
         let Some(interval_ns) = options.duration_ns("watch")? else {
             return match options.text("watch.settle") {
                 None => Ok(None),
@@ -92,7 +92,7 @@ impl WatchSource {
         };
         // Looked at once, so that a directory that does not exist is reported before anything runs.
         let files = paths::list(&path, Some(kind))?;
-        let mut target = Arc::new(Target::new(table, projection)?);
+        let mut target = Arc::new(TargetColumns::new(table, projection)?);
         if let Some(first) = files.first() {
             stored::source(vec![FileBlob::open(first)?], kind, options, Arc::clone(&target))?;
             target = target.of_several();
@@ -105,16 +105,16 @@ impl WatchSource {
             settle_ns: options.duration_ns("watch.settle")?.unwrap_or(interval_ns),
             cut: AtomicU32::new(1),
             target,
-            board: Mutex::default(),
+            listing: Mutex::default(),
         }))
     }
 
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listing(&self) -> MutexGuard<'_, Listing> {
+        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn file(&self, path: &Path) -> Result<Arc<dyn Source>, ConnectorError> {
-        let options = Reader(&self.table.options);
+        let options = OptionReader(&self.table.options);
         let blob = FileBlob::open(path)?;
         stored::source(vec![blob], self.kind, options, Arc::clone(&self.target))
     }
@@ -155,7 +155,7 @@ impl Source for Watched {
         split.begins(from)?;
         let flows = u64::from(self.0.cut.load(Ordering::Relaxed));
         Ok(Box::new(WatchReader {
-            seat: self.0.board().join(split.number as u64, flows),
+            seat: self.0.listing().join(split.number as u64, flows),
             split: split.name.clone(),
             source: Arc::clone(&self.0),
             refuser: Refuser::new(&self.0.target, context),
@@ -169,7 +169,7 @@ impl Source for Watched {
 struct WatchReader {
     split: String,
     source: Arc<WatchSource>,
-    /// Its place on the board.
+    /// Its place on the listing.
     seat: u64,
     refuser: Refuser,
     context: ReaderContext,
@@ -205,15 +205,15 @@ impl OpenFile {
 }
 
 impl WatchReader {
-    /// What there is to do now.
+    /// The next action.
     fn step(&self) -> Result<Step, ConnectorError> {
         let (now_ns, source) = (self.context.clock.now_ns(), &self.source);
-        let mut board = source.board();
-        if board.is_due(now_ns) {
+        let mut listing = source.listing();
+        if listing.is_due(now_ns) {
             let paths = paths::list(&source.path, Some(source.kind))?;
-            board.list(paths, now_ns, (source.interval_ns, source.settle_ns));
+            listing.list(paths, now_ns, (source.interval_ns, source.settle_ns));
         }
-        Ok(board.step(self.seat, self.reading.is_some()))
+        Ok(listing.step(self.seat, self.reading.is_some()))
     }
 
     fn open(&self, path: &Path) -> Result<OpenFile, ConnectorError> {
@@ -271,13 +271,13 @@ impl SplitReader for WatchReader {
     }
 
     fn owes(&self) -> bool {
-        self.reading.is_some() || self.source.board().owes(self.seat)
+        self.reading.is_some() || self.source.listing().owes(self.seat)
     }
 }
 
 impl Drop for WatchReader {
     fn drop(&mut self) {
-        self.source.board().leave(self.seat);
+        self.source.listing().leave(self.seat);
     }
 }
 

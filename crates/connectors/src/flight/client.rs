@@ -14,7 +14,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::rows::Rows;
-use super::{Reader, TRUSTED, URI_HINT, patience_ns, refuse};
+use super::{OptionReader, TRUSTED, URI_HINT, refuse, retry_timeout_ns};
 use crate::remote::{Backoff, KEEPALIVE, chain};
 
 /// How long a server may take to accept a connection.
@@ -29,16 +29,16 @@ const HEADER: &str = "header.";
 /// A location that stands for the server that named it.
 const SAME_SERVER: &str = "arrow-flight-reuse-connection://";
 
-/// A server and who asks.
+/// A server and the credentials of its client.
 #[derive(Clone)]
 pub(super) struct Server {
     place: String,
     endpoint: Endpoint,
-    /// What was given for it, and for no other.
+    /// The headers given for it, and for no other.
     headers: MetadataMap,
     /// Others that may get the same.
     trusted: Arc<[Authority]>,
-    patience_ns: u64,
+    retry_timeout_ns: u64,
 }
 
 /// A host in lower case, and a port.
@@ -46,7 +46,7 @@ type Authority = (String, u16);
 
 impl Server {
     pub(super) fn new(options: &Options) -> Result<Self, ConnectorError> {
-        let reader = Reader(options);
+        let reader = OptionReader(options);
         let uri = reader.required("uri", URI_HINT)?;
         let endpoint =
             endpoint(uri).map_err(|message| refuse("uri", message, Some(URI_HINT.into())))?;
@@ -62,7 +62,7 @@ impl Server {
         }
         let place = uri.to_owned();
         let trusted = trusted(reader)?;
-        Ok(Self { place, endpoint, headers, trusted, patience_ns: patience_ns(reader)? })
+        Ok(Self { place, endpoint, headers, trusted, retry_timeout_ns: retry_timeout_ns(reader)? })
     }
 
     /// Its address, for messages.
@@ -114,18 +114,18 @@ impl Server {
         }
     }
 
-    /// What the server says of `descriptor`.
+    /// The server's answer about `descriptor`.
     pub(super) async fn flight_info(
         &self,
         descriptor: FlightDescriptor,
     ) -> Result<FlightInfo, ConnectorError> {
-        let mut backoff = Backoff::new(self.patience_ns);
+        let mut backoff = Backoff::new(self.retry_timeout_ns);
         loop {
             let mut client = self.connect(&mut backoff).await?;
             match client.get_flight_info(descriptor.clone()).await {
                 Ok(info) => return Ok(info),
                 Err(error) if passes(&error) && backoff.again().await => {}
-                Err(error) => return Err(self.said(&error)),
+                Err(error) => return Err(self.error_of(&error)),
             }
         }
     }
@@ -133,7 +133,7 @@ impl Server {
     /// The rows of an endpoint.
     pub(super) async fn rows(&self, endpoint: &FlightEndpoint) -> Result<Rows, ConnectorError> {
         let server = self.of(endpoint)?;
-        let mut backoff = Backoff::new(self.patience_ns);
+        let mut backoff = Backoff::new(self.retry_timeout_ns);
         loop {
             let mut client = server.connect(&mut backoff).await?.into_inner();
             let mut ask = Request::new(endpoint.ticket.clone().unwrap_or_default());
@@ -141,7 +141,7 @@ impl Server {
             match client.do_get(ask).await.map_err(FlightError::from) {
                 Ok(answer) => return Ok(Rows::new(server, answer.into_inner())),
                 Err(error) if passes(&error) && backoff.again().await => {}
-                Err(error) => return Err(server.said(&error)),
+                Err(error) => return Err(server.error_of(&error)),
             }
         }
     }
@@ -161,11 +161,11 @@ impl Server {
 
     /// A client for a sink.
     pub(super) async fn client(&self) -> Result<FlightClient, ConnectorError> {
-        self.connect(&mut Backoff::new(self.patience_ns)).await
+        self.connect(&mut Backoff::new(self.retry_timeout_ns)).await
     }
 
-    /// What went wrong, with what to do about it.
-    pub(super) fn said(&self, error: &FlightError) -> ConnectorError {
+    /// The error, with a hint.
+    pub(super) fn error_of(&self, error: &FlightError) -> ConnectorError {
         let (message, hint) = match error {
             FlightError::Tonic(status) => {
                 let hint = match status.code() {
@@ -204,7 +204,7 @@ fn endpoint(uri: &str) -> Result<Endpoint, String> {
 }
 
 /// The servers beside that of the table that get what was given for it.
-fn trusted(options: Reader<'_>) -> Result<Arc<[Authority]>, ConnectorError> {
+fn trusted(options: OptionReader<'_>) -> Result<Arc<[Authority]>, ConnectorError> {
     let names = options.text(TRUSTED).unwrap_or_default();
     let named = names.split(',').map(str::trim).filter(|name| !name.is_empty());
     let place = |name: &str| {
@@ -244,7 +244,7 @@ mod tests {
             let endpoint = FlightEndpoint::new().with_location(location);
             server.of(&endpoint).unwrap().headers.len()
         };
-        for told in [
+        for trusted in [
             "",
             "arrow-flight-reuse-connection://?",
             "grpc://A.org:8815",
@@ -253,7 +253,7 @@ mod tests {
             "http://[::1]:8815",
             "grpc://c.org",
         ] {
-            assert_eq!(headers(told), 1, "{told}");
+            assert_eq!(headers(trusted), 1, "{trusted}");
         }
         for kept in
             ["grpc://a.org:8816", "grpc://a.org", "grpc://b.org:8815", "grpc://x.a.org:8815"]

@@ -29,9 +29,9 @@ use dataflow::source::Source;
 use crate::format::ipc::framed_schema;
 use crate::format::rows::METADATA;
 use crate::format::typed::{Mapping, plain};
-use crate::format::{ON_BAD, Target};
-use crate::options::{Reader, refuse};
-use crate::remote::{Io, PATIENCE, patience_ns};
+use crate::format::{ON_BAD, TargetColumns};
+use crate::options::{OptionReader, refuse};
+use crate::remote::{Io, RETRY_TIMEOUT, retry_timeout_ns};
 
 mod client;
 mod rows;
@@ -98,11 +98,11 @@ const OPTIONS: [OptionSpec; 9] = [
         default: "none",
         doc: "Other servers that get 'header.<name>', too, where endpoints are named there.",
     },
-    PATIENCE,
+    RETRY_TIMEOUT,
     ON_BAD,
 ];
 
-/// What is read or written.
+/// The object that is read or written.
 #[derive(Clone)]
 enum What {
     Descriptor(FlightDescriptor),
@@ -110,7 +110,7 @@ enum What {
 }
 
 impl What {
-    fn new(options: Reader<'_>) -> Result<Self, ConnectorError> {
+    fn new(options: OptionReader<'_>) -> Result<Self, ConnectorError> {
         let given = |key| options.text(key);
         match (given("path"), given("command"), given("ticket")) {
             (Some(path), None, None) => {
@@ -131,7 +131,7 @@ impl What {
     }
 }
 
-/// What a server says of a table.
+/// The server's description of a table.
 struct Plan {
     /// Its columns, where the server tells them before the rows.
     schema: Option<SchemaRef>,
@@ -149,13 +149,14 @@ fn plan(server: &Server, what: &What) -> Result<Plan, ConnectorError> {
     };
     let server = server.clone();
     let info: FlightInfo = Io::shared()?.wait(async move { server.flight_info(asked).await })?;
-    let schema = match info.schema.is_empty() {
-        true => None,
-        false => Some(framed_schema(&info.schema).map_err(|error| ConnectorError::Io {
+    let schema = if info.schema.is_empty() {
+        None
+    } else {
+        Some(framed_schema(&info.schema).map_err(|error| ConnectorError::Io {
             place: place.clone(),
             message: format!("the server's schema cannot be read: {error}"),
             hint: None,
-        })?),
+        })?)
     };
     if info.endpoint.len() > ENDPOINTS_MAX {
         let message = format!("{} endpoints; {ENDPOINTS_MAX} at most", info.endpoint.len());
@@ -180,7 +181,7 @@ impl Connector for FlightConnector {
     /// From the server.
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
         let server = Server::new(options)?;
-        let plan = plan(&server, &What::new(Reader(options))?)?;
+        let plan = plan(&server, &What::new(OptionReader(options))?)?;
         let schema = match (plan.schema, plan.endpoints.into_iter().next()) {
             (Some(schema), _) => schema.as_ref().clone(),
             (None, None) => return Ok(None),
@@ -196,10 +197,10 @@ impl Connector for FlightConnector {
         table: &TableDef,
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
-        let options = Reader(&table.options);
+        let options = OptionReader(&table.options);
         let server = Server::new(&table.options)?;
         let bounded = options.bool("bounded", true)?;
-        let target = Arc::new(Target::new(table, projection)?);
+        let target = Arc::new(TargetColumns::new(table, projection)?);
         let plan = plan(&server, &What::new(options)?)?;
         if let Some(schema) = &plan.schema {
             Mapping::new(&target, schema, server.place())?;
@@ -209,7 +210,7 @@ impl Connector for FlightConnector {
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
         let server = Server::new(&table.options)?;
-        match What::new(Reader(&table.options))? {
+        match What::new(OptionReader(&table.options))? {
             What::Descriptor(descriptor) => Ok(Arc::new(sink::FlightSink {
                 server,
                 descriptor,

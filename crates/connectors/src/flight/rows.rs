@@ -1,6 +1,6 @@
 //! The rows of an endpoint, message by message.
 //!
-//! What a server says is not believed: a message is decoded as one of a file is
+//! Bytes of a server are not trusted: a message is decoded as one of a file is
 //! ([`crate::format::ipc`]), which checks what it states against the bytes that are there and
 //! survives what the library does not.
 
@@ -12,13 +12,13 @@ use dataflow::error::ConnectorError;
 use tonic::Streaming;
 
 use super::client::Server;
-use crate::format::ipc::{Context, schema_in};
+use crate::format::ipc::{IpcContext, schema_in};
 
 /// A stream of rows that has been asked for.
 pub(super) struct Rows {
     server: Server,
     messages: Streaming<FlightData>,
-    context: Option<Context>,
+    context: Option<IpcContext>,
 }
 
 impl Rows {
@@ -31,7 +31,7 @@ impl Rows {
         while self.context.is_none() {
             let Some(message) = self.message().await? else { return Ok(None) };
             let schema = schema_in(&message.data_header).map_err(|why| self.unreadable(&why))?;
-            self.context = Some(Context::new(schema));
+            self.context = Some(IpcContext::new(schema));
         }
         Ok(self.context.as_ref().map(|context| SchemaRef::clone(&context.schema)))
     }
@@ -41,7 +41,7 @@ impl Rows {
         let Some(schema) = self.schema().await? else { return Ok(None) };
         let all: Vec<usize> = (0..schema.fields().len()).collect();
         while let Some(FlightData { data_header, data_body, .. }) = self.message().await? {
-            let accept = |context: &mut Context| context.accept(&data_header, &data_body, &all);
+            let accept = |context: &mut IpcContext| context.accept(&data_header, &data_body, &all);
             let batch = self.context.as_mut().map(accept).transpose();
             if let Some(batch) = batch.map_err(|why| self.unreadable(&why))?.flatten() {
                 return Ok(Some(batch));
@@ -54,7 +54,7 @@ impl Rows {
     async fn message(&mut self) -> Result<Option<FlightData>, ConnectorError> {
         loop {
             let message = self.messages.message().await;
-            match message.map_err(|error| self.server.said(&FlightError::from(error)))? {
+            match message.map_err(|error| self.server.error_of(&FlightError::from(error)))? {
                 Some(message) if message.data_header.is_empty() => {}
                 message => return Ok(message),
             }

@@ -58,7 +58,7 @@ impl Sink for FlightSink {
                 Err(error) => Err(error),
             };
             // Nobody is left to tell only if the writer is gone.
-            let _ = outcome.send(put.map_err(|error| server.said(&error)));
+            let _ = outcome.send(put.map_err(|error| server.error_of(&error)));
             waker.wake();
         });
         let place = self.server.place().to_owned();
@@ -68,7 +68,7 @@ impl Sink for FlightSink {
     }
 }
 
-/// What is sent: the rows; and behind rows that were not committed a message that is none. A
+/// The messages sent: the rows; and behind rows that were not committed a message that is none. A
 /// client cannot break off a call but by its connection, and the mere end of the rows would look
 /// like the end of the table. `waker` is called when there is room for more.
 fn data(

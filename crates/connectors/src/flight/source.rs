@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 
 use super::client::Server;
 use crate::format::typed::Mapping;
-use crate::format::{Refuser, Target};
+use crate::format::{Refuser, TargetColumns};
 use crate::remote::{Io, Nap, Task, died};
 
 /// Batches that wait for the worker at most; each is as large as the server makes them.
@@ -21,7 +21,7 @@ pub(super) struct FlightSource {
     pub(super) server: Server,
     pub(super) endpoints: Vec<FlightEndpoint>,
     pub(super) bounded: bool,
-    pub(super) target: Arc<Target>,
+    pub(super) target: Arc<TargetColumns>,
 }
 
 impl FlightSource {
@@ -96,7 +96,7 @@ struct FlightReader {
     _task: Task,
     /// Which column is which, once the stream has begun.
     mapping: Option<Mapping>,
-    /// What did not fit into the last batch asked for.
+    /// Rows that did not fit into the last batch asked for.
     rest: Option<RecordBatch>,
     /// The number of the row to be read next, counted from 1.
     row: u64,

@@ -19,7 +19,7 @@ use liblzma::stream::{CONCATENATED, Stream};
 use liblzma::write::XzEncoder;
 
 use super::unzstd::Unzstd;
-use crate::options::Reader;
+use crate::options::OptionReader;
 
 /// Memory that the header of an xz file may ask for: the largest preset needs 65 MiB.
 const XZ_BYTES_MAX: u64 = 256 << 20;
@@ -72,7 +72,7 @@ impl Compression {
     }
 
     /// By the option.
-    pub(crate) fn given(options: Reader<'_>) -> Result<Option<Self>, ConnectorError> {
+    pub(crate) fn given(options: OptionReader<'_>) -> Result<Option<Self>, ConnectorError> {
         let index = options.choice("compression", &NAMES.map(|(name, _)| name))?;
         Ok(index.map(|index| NAMES[index].1))
     }
@@ -85,7 +85,7 @@ impl Compression {
         }
     }
 
-    /// What was packed.
+    /// The packed bytes.
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -113,19 +113,23 @@ impl Compression {
     ///
     /// # Errors
     /// When there is no memory for it.
-    pub(crate) fn pack<W: Write>(self, to: W) -> Result<Packer<W>, ConnectorError> {
+    pub(crate) fn pack<W: Write>(self, to: W) -> Result<CompressingWriter<W>, ConnectorError> {
         Ok(match self {
-            Self::None => Packer::None(to),
-            Self::Gzip => Packer::Gzip(GzEncoder::new(to, flate2::Compression::default())),
+            Self::None => CompressingWriter::None(to),
+            Self::Gzip => {
+                CompressingWriter::Gzip(GzEncoder::new(to, flate2::Compression::default()))
+            }
             Self::Zstd => {
                 let level = zstd::DEFAULT_COMPRESSION_LEVEL;
                 let mut encoder = zstd::stream::write::Encoder::new(to, level)
                     .map_err(|error| self.failed(&error))?;
                 encoder.include_checksum(true).map_err(|error| self.failed(&error))?;
-                Packer::Zstd(encoder)
+                CompressingWriter::Zstd(encoder)
             }
-            Self::Bzip2 => Packer::Bzip2(BzEncoder::new(to, bzip2::Compression::default())),
-            Self::Xz => Packer::Xz(XzEncoder::new(to, XZ_LEVEL)),
+            Self::Bzip2 => {
+                CompressingWriter::Bzip2(BzEncoder::new(to, bzip2::Compression::default()))
+            }
+            Self::Xz => CompressingWriter::Xz(XzEncoder::new(to, XZ_LEVEL)),
         })
     }
 
@@ -166,7 +170,7 @@ impl Read for Unpacked {
 }
 
 /// A writer that packs what it is given.
-pub(crate) enum Packer<W: Write> {
+pub(crate) enum CompressingWriter<W: Write> {
     None(W),
     Gzip(GzEncoder<W>),
     Zstd(zstd::stream::write::Encoder<'static, W>),
@@ -174,7 +178,7 @@ pub(crate) enum Packer<W: Write> {
     Xz(XzEncoder<W>),
 }
 
-impl<W: Write> Packer<W> {
+impl<W: Write> CompressingWriter<W> {
     /// Writes what is still in hand.
     ///
     /// # Errors
@@ -190,7 +194,7 @@ impl<W: Write> Packer<W> {
     }
 }
 
-impl<W: Write> Write for Packer<W> {
+impl<W: Write> Write for CompressingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::None(writer) => writer.write(bytes),

@@ -42,15 +42,15 @@ impl Default for CsvStyle {
 
 /// A format in which each row is written by itself.
 #[derive(Debug, Clone)]
-pub(crate) enum RowFormat {
+pub(crate) enum RowEncoding {
     Csv(CsvStyle),
     /// One object a line. Nulls are written out, so that every line has every key.
     Json,
     Fixed(Layout),
 }
 
-impl RowFormat {
-    /// What stands before the first row, so that a result without rows still names its columns.
+impl RowEncoding {
+    /// The text before the first row, so that a result without rows still names its columns.
     pub(crate) fn prologue(&self, schema: SchemaRef) -> Result<Vec<u8>, ArrowError> {
         let mut out = Vec::new();
         match self {

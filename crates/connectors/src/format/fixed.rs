@@ -24,11 +24,11 @@ use dataflow::connector::OptionSpec;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
 
-use super::input::{Filled, Input};
+use super::input::{ByteInput, Filled};
 use super::rows::{Refuser, is_text, unfit};
 use super::typed::Mapping;
-use super::{Decoded, Decoder, RecordStart};
-use crate::options::{Reader, nearest, refuse, sql_type};
+use super::{Decoded, RecordDecoder, RecordStart};
+use crate::options::{OptionReader, nearest, refuse, sql_type};
 
 /// Bytes of a record at most.
 const RECORD_BYTES_MAX: usize = 1 << 20;
@@ -56,15 +56,15 @@ pub(crate) const OPTIONS: [OptionSpec; 2] = [
     },
 ];
 
-/// What the options say of records.
+/// The options of fixed-length records.
 #[derive(Debug, Clone)]
-pub(crate) struct Given {
+pub(crate) struct FixedOptions {
     lengths: BTreeMap<String, usize>,
     record_bytes: Option<usize>,
 }
 
-impl Given {
-    pub(crate) fn new(options: Reader<'_>) -> Result<Self, ConnectorError> {
+impl FixedOptions {
+    pub(crate) fn new(options: OptionReader<'_>) -> Result<Self, ConnectorError> {
         let [lengths, record_bytes] = OPTIONS.map(|option| option.key);
         let most = RECORD_BYTES_MAX;
         let fits = |bytes: usize| (1..=most).contains(&bytes);
@@ -107,7 +107,7 @@ struct Place {
 impl Layout {
     /// # Errors
     /// When a column cannot stand in a record, or the options do not fit the columns.
-    pub(crate) fn new(schema: &Schema, given: &Given) -> Result<Self, ConnectorError> {
+    pub(crate) fn new(schema: &Schema, given: &FixedOptions) -> Result<Self, ConnectorError> {
         let [lengths, record_bytes] = OPTIONS.map(|option| option.key);
         for name in given.lengths.keys() {
             let texts = schema.fields().iter().filter(|field| is_text(field.data_type()));
@@ -144,17 +144,18 @@ impl Layout {
     /// The columns as [`decode`](Self::decode) gives them.
     fn decoded(&self) -> SchemaRef {
         let fields = self.places.iter().map(|place| {
-            let data_type = match is_text(place.field.data_type()) {
-                // Whether it is text turns out where it becomes some.
-                true => DataType::Binary,
-                false => place.field.data_type().clone(),
+            // Whether it is text turns out where it becomes some.
+            let data_type = if is_text(place.field.data_type()) {
+                DataType::Binary
+            } else {
+                place.field.data_type().clone()
             };
             Field::new(place.field.name(), data_type, true)
         });
         Arc::new(Schema::new(fields.collect::<Vec<_>>()))
     }
 
-    /// Some of the columns of whole records. Texts are given out as bytes.
+    /// Some of the columns of whole records. Texts come out as bytes.
     ///
     /// # Errors
     /// When texts are longer together than a column may be.
@@ -201,7 +202,7 @@ impl Layout {
 }
 
 /// Bytes of a column in a record.
-fn width(field: &Field, given: &Given) -> Result<usize, ConnectorError> {
+fn width(field: &Field, given: &FixedOptions) -> Result<usize, ConnectorError> {
     let refused = |message: String, hint: String| ConnectorError::Column {
         column: field.name().clone(),
         message,
@@ -344,9 +345,10 @@ impl Place {
         let data = column.to_data();
         let bytes = &data.buffers()[0].as_slice()[data.offset() * width..];
         for (row, (to, value)) in records.zip(bytes.chunks_exact(width)).enumerate() {
-            match is_time && column.is_null(row) {
-                true => to.copy_from_slice(&NOT_A_TIME.to_le_bytes()),
-                false => to.copy_from_slice(value),
+            if is_time && column.is_null(row) {
+                to.copy_from_slice(&NOT_A_TIME.to_le_bytes())
+            } else {
+                to.copy_from_slice(value)
             }
         }
         Ok(())
@@ -355,8 +357,8 @@ impl Place {
 
 /// Records that are being read.
 pub(crate) struct FixedDecoder {
-    input: Input,
-    given: Given,
+    input: ByteInput,
+    given: FixedOptions,
     /// Where the columns stand, and which of them are read.
     known: Option<(Layout, Mapping)>,
     /// The number of the record to be read next.
@@ -367,7 +369,7 @@ pub(crate) struct FixedDecoder {
 }
 
 impl FixedDecoder {
-    pub(crate) fn new(input: Input, given: Given, refuser: Refuser) -> Self {
+    pub(crate) fn new(input: ByteInput, given: FixedOptions, refuser: Refuser) -> Self {
         Self { input, given, known: None, record: 1, resume: None, refuser }
     }
 
@@ -384,7 +386,7 @@ impl FixedDecoder {
     }
 }
 
-impl Decoder for FixedDecoder {
+impl RecordDecoder for FixedDecoder {
     fn place(&self) -> RecordStart {
         let offset = self.input.offset(self.input.position());
         self.resume.unwrap_or(RecordStart { offset, record: self.record, rest: false })

@@ -1,4 +1,4 @@
-//! What a column of text may be meant to be.
+//! Infers the type of a column of text.
 
 use arrow::array::{ArrayRef, AsArray};
 use arrow::compute::kernels::cast_utils::Parser;

@@ -24,7 +24,7 @@ const READ_BYTES: usize = 1 << 20;
 pub(crate) const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes that are being read.
-pub(crate) struct Input {
+pub(crate) struct ByteInput {
     reader: Box<dyn Read + Send>,
     name: String,
     buffer: Vec<u8>,
@@ -36,7 +36,7 @@ pub(crate) struct Input {
     forgotten: u64,
 }
 
-/// What became of an attempt to read on.
+/// The outcome of an attempt to read on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filled {
     /// There are more bytes ahead than before.
@@ -47,7 +47,7 @@ pub(crate) enum Filled {
     End,
 }
 
-impl Input {
+impl ByteInput {
     /// `name` stands before the record in messages: a path, an address.
     pub(crate) fn new(reader: Box<dyn Read + Send>, name: impl Into<String>) -> Self {
         Self {

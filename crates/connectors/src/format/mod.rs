@@ -1,13 +1,13 @@
-//! What bytes mean, apart from where they come from.
+//! The meaning of bytes, apart from where they come from.
 //!
 //! ```text
 //! file · object · socket · … ─▶ Read ─▶ Input ─▶ Decoder ─▶ record batches
 //!                                    csv json arrow fixed └──▶ bad rows, at name:record
 //! ```
 //!
-//! A [`Decoder`] takes bytes in whatever pieces they arrive in and gives the records that are
+//! A [`RecordDecoder`] takes bytes in whatever pieces they arrive in and gives the records that are
 //! complete. It does not know whether the bytes come from a disk or a peer: a reader that has
-//! nothing at the moment says so ([`Input`]), and the decoder goes on where it stood.
+//! nothing at the moment says so ([`ByteInput`]), and the decoder goes on where it stood.
 //!
 //! Absent on purpose: formats that need their last bytes first, such as Parquet. They are read from
 //! what is [`stored`](crate::stored).
@@ -39,10 +39,10 @@ pub(crate) mod unpack;
 mod unzstd;
 
 pub(crate) use compression::Compression;
-pub(crate) use input::Input;
-pub(crate) use rows::{Refuser, Target};
+pub(crate) use input::ByteInput;
+pub(crate) use rows::{Refuser, TargetColumns};
 
-use crate::options::{Reader, refuse};
+use crate::options::{OptionReader, refuse};
 
 /// The names of all formats, as the option 'format' has them.
 const KINDS: [(&str, Kind); 5] = [
@@ -53,7 +53,7 @@ const KINDS: [(&str, Kind); 5] = [
     ("fixed", Kind::Fixed),
 ];
 
-/// What bytes are made of.
+/// The format of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Csv,
@@ -76,7 +76,7 @@ impl Kind {
     }
 
     /// By the option 'format'.
-    pub(crate) fn given(options: Reader<'_>) -> Result<Option<Self>, ConnectorError> {
+    pub(crate) fn given(options: OptionReader<'_>) -> Result<Option<Self>, ConnectorError> {
         let index = options.choice("format", &KINDS.map(|(name, _)| name))?;
         Ok(index.map(|index| KINDS[index].1))
     }
@@ -124,7 +124,7 @@ pub(crate) const CSV_OPTIONS: [OptionSpec; 5] = [
     },
 ];
 
-/// What becomes of a record that is no row of the table.
+/// The treatment of a record that is no row of the table.
 pub(crate) const ON_BAD: OptionSpec = OptionSpec {
     key: "on_bad",
     values: "skip | fail | table",
@@ -139,7 +139,7 @@ pub(crate) enum Format {
     Csv(csv::Dialect),
     Json,
     Arrow,
-    Fixed(fixed::Given),
+    Fixed(fixed::FixedOptions),
 }
 
 impl Format {
@@ -147,14 +147,14 @@ impl Format {
     /// what its extension tells.
     pub(crate) fn new(
         kind: Kind,
-        options: Reader<'_>,
+        options: OptionReader<'_>,
         name: &str,
     ) -> Result<Option<Self>, ConnectorError> {
         Ok(match kind {
             Kind::Csv => Some(Self::Csv(csv::Dialect::new(options, name)?)),
             Kind::Json => Some(Self::Json),
             Kind::Arrow => Some(Self::Arrow),
-            Kind::Fixed => Some(Self::Fixed(fixed::Given::new(options)?)),
+            Kind::Fixed => Some(Self::Fixed(fixed::FixedOptions::new(options)?)),
             Kind::Parquet => None,
         })
     }
@@ -172,7 +172,7 @@ impl Format {
     }
 
     /// A reader of the records of `input`.
-    pub(crate) fn decoder(&self, input: Input, refuser: Refuser) -> Box<dyn Decoder> {
+    pub(crate) fn decoder(&self, input: ByteInput, refuser: Refuser) -> Box<dyn RecordDecoder> {
         match self {
             Self::Csv(dialect) => Box::new(csv::CsvDecoder::new(input, dialect.clone(), refuser)),
             Self::Json => Box::new(json::JsonDecoder::new(input, refuser)),
@@ -181,7 +181,7 @@ impl Format {
         }
     }
 
-    /// What positions in it are called.
+    /// The name of positions in it.
     fn name(&self) -> &'static str {
         match self {
             Self::Csv(_) => "csv",
@@ -192,7 +192,7 @@ impl Format {
     }
 
     /// Columns that the first records of `input` suggest. The input must not be one that waits.
-    pub(crate) fn infer(&self, input: Input) -> Result<Schema, ConnectorError> {
+    pub(crate) fn infer(&self, input: ByteInput) -> Result<Schema, ConnectorError> {
         match self {
             Self::Csv(dialect) => csv::infer(input, dialect.clone()),
             Self::Json => json::infer(input),
@@ -207,7 +207,7 @@ impl Format {
 }
 
 /// Bytes becoming rows.
-pub(crate) trait Decoder: Send {
+pub(crate) trait RecordDecoder: Send {
     /// Reads what stands before the first record and checks the columns against it, so that what
     /// does not fit is reported early. `false`: it has not arrived yet. May be left out.
     ///
@@ -242,11 +242,11 @@ pub(crate) struct RecordStart {
 }
 
 /// The error that a position is not between two records.
-fn within_a_record(input: &Input, place: RecordStart) -> ConnectorError {
+fn within_a_record(input: &ByteInput, place: RecordStart) -> ConnectorError {
     refused(input.name(), format!("byte {} is within a record", place.offset))
 }
 
-/// What a decoder has to give.
+/// The outcome of a call of a decoder.
 #[derive(Debug)]
 pub(crate) enum Decoded {
     /// Rows, in order. Not empty.
@@ -262,7 +262,7 @@ const POSITION_VERSION: u32 = 1;
 
 /// The rows of bytes that can be read again: a file, an object.
 pub(crate) struct DecoderReader {
-    decoder: Box<dyn Decoder>,
+    decoder: Box<dyn RecordDecoder>,
     clock: Arc<dyn Clock>,
     /// How long a reader without bytes is left alone.
     poll_ns: u64,
@@ -279,9 +279,9 @@ impl DecoderReader {
     /// When it does not fit the table, or `from` is no position in it.
     pub(crate) fn open(
         format: &Format,
-        (input, bytes): (Input, u64),
+        (input, bytes): (ByteInput, u64),
         from: Option<&Position>,
-        (target, context): (&Arc<Target>, &ReaderContext),
+        (target, context): (&Arc<TargetColumns>, &ReaderContext),
         poll_ns: u64,
     ) -> Result<Self, ConnectorError> {
         let (split, name) = (input.name().to_owned(), format.name());

@@ -22,9 +22,9 @@ use dataflow::origins::Origins;
 use dataflow::source::ReaderContext;
 
 use super::fit::{Fitted, Texts, fit};
-use crate::options::{Reader, nearest, sql_type};
+use crate::options::{OptionReader, nearest, sql_type};
 
-/// What every source of bytes knows of a row beside its columns.
+/// The metadata of a row that every source of bytes knows.
 pub(crate) static METADATA: [MetadataSpec; 3] = [
     MetadataSpec {
         key: "file",
@@ -44,7 +44,7 @@ pub(crate) static METADATA: [MetadataSpec; 3] = [
     },
 ];
 
-/// A column that is given out.
+/// An output column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
     /// A declared column, by position.
@@ -54,23 +54,23 @@ enum Output {
     IngestionTime,
 }
 
-/// What is read of a table.
+/// The declared and the read columns of a table.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct TargetColumns {
     table: String,
     /// The declared columns that come from the bytes.
     pub(crate) declared: SchemaRef,
-    /// The columns to be given out.
+    /// The output columns.
     outputs: Vec<Output>,
     /// Their schema.
     pub(crate) projected: SchemaRef,
     /// Whether a bad row ends the query.
     strict: bool,
     /// Whether the bytes may lack columns that can be null, as others of the table have them.
-    may_lack: bool,
+    may_be_missing: bool,
 }
 
-impl Target {
+impl TargetColumns {
     pub(crate) fn new(table: &TableDef, projection: &[usize]) -> Result<Self, ConnectorError> {
         let projected =
             table.schema.project(projection).map_err(|error| ConnectorError::Column {
@@ -89,14 +89,14 @@ impl Target {
                 }
             });
         }
-        let on_bad = Reader(&table.options).choice("on_bad", &["skip", "fail", "table"])?;
+        let on_bad = OptionReader(&table.options).choice("on_bad", &["skip", "fail", "table"])?;
         Ok(Self {
             table: table.name.clone(),
             declared: Arc::new(Schema::new(declared)),
             outputs: projection.iter().map(|index| all[*index]).collect(),
             projected: Arc::new(projected),
             strict: on_bad == Some(1),
-            may_lack: false,
+            may_be_missing: false,
         })
     }
 
@@ -106,7 +106,7 @@ impl Target {
         let outputs = self.outputs.clone();
         let [declared, projected] = [&self.declared, &self.projected].map(Arc::clone);
         let (table, strict) = (self.table.clone(), self.strict);
-        Arc::new(Self { table, declared, outputs, projected, strict, may_lack: true })
+        Arc::new(Self { table, declared, outputs, projected, strict, may_be_missing: true })
     }
 
     /// The position of each declared column among `names`, by name: as written, else without regard
@@ -120,10 +120,9 @@ impl Target {
         place: &str,
     ) -> Result<Vec<Option<usize>>, ConnectorError> {
         let found = find_columns(&self.declared, names);
-        let missing = found
-            .iter()
-            .zip(self.declared.fields())
-            .find(|(found, field)| found.is_none() && !(self.may_lack && field.is_nullable()));
+        let missing = found.iter().zip(self.declared.fields()).find(|(found, field)| {
+            found.is_none() && !(self.may_be_missing && field.is_nullable())
+        });
         let Some((_, field)) = missing else { return Ok(found) };
         let name = field.name();
         Err(ConnectorError::Column {
@@ -136,7 +135,7 @@ impl Target {
         })
     }
 
-    /// The declared columns that are given out, each once, in order.
+    /// The declared columns in the output, each once, in order.
     pub(crate) fn columns_read(&self) -> Vec<usize> {
         let column = |output: &Output| match output {
             Output::Column(index) => Some(*index),
@@ -148,7 +147,7 @@ impl Target {
         read
     }
 
-    /// The declared column that is given out at `position`; none where it is metadata.
+    /// The declared column at `position` of the output; `None` where it is metadata.
     pub(crate) fn column_at(&self, position: usize) -> Option<usize> {
         match self.outputs.get(position)? {
             Output::Column(index) => Some(*index),
@@ -161,7 +160,7 @@ impl Target {
         position: usize,
         columns: &dyn Fn(usize) -> ArrayRef,
         rows: usize,
-        origin: &dyn Origin,
+        origin: &dyn RowOrigin,
     ) -> Result<ArrayRef, ArrowError> {
         let array: ArrayRef = match self.outputs[position] {
             Output::Column(index) => return Ok(columns(index)),
@@ -210,7 +209,7 @@ fn metadata(field: &Field, key: &str) -> Result<Output, ConnectorError> {
 }
 
 /// Where the rows of a batch stand.
-pub(crate) trait Origin {
+pub(crate) trait RowOrigin {
     /// The file, object or address.
     fn name(&self) -> &str;
 
@@ -223,7 +222,7 @@ pub(crate) trait Origin {
 
 /// A row that was refused: its position in the batch, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedRow {
     pub(crate) row: usize,
     pub(crate) reason: String,
 }
@@ -231,20 +230,20 @@ pub(crate) struct Refused {
 /// Where refused rows go.
 #[derive(Clone)]
 pub(crate) struct Refuser {
-    pub(crate) target: Arc<Target>,
+    pub(crate) target: Arc<TargetColumns>,
     pub(crate) bad: Arc<BadRows>,
     pub(crate) origins: Arc<Origins>,
 }
 
 impl Refuser {
     /// Rows refused go to the bad rows of `context`.
-    pub(crate) fn new(target: &Arc<Target>, context: &ReaderContext) -> Self {
+    pub(crate) fn new(target: &Arc<TargetColumns>, context: &ReaderContext) -> Self {
         let (bad, origins) = (Arc::clone(&context.bad), Arc::clone(&context.origins));
         Self { target: Arc::clone(target), bad, origins }
     }
 
-    /// The same columns, and nobody who would hear of the bad rows.
-    pub(crate) fn silent(target: &Arc<Target>) -> Self {
+    /// The same columns; bad rows are reported to nobody.
+    pub(crate) fn silent(target: &Arc<TargetColumns>) -> Self {
         Self { target: Arc::clone(target), bad: Arc::default(), origins: Arc::default() }
     }
 
@@ -253,13 +252,13 @@ impl Refuser {
         let outputs = (0..declared.fields().len()).map(Output::Column).collect();
         let projected = Arc::clone(&declared);
         let table = String::new();
-        let (strict, may_lack) = (false, false);
-        let target = Target { table, declared, outputs, projected, strict, may_lack };
+        let (strict, may_be_missing) = (false, false);
+        let target = TargetColumns { table, declared, outputs, projected, strict, may_be_missing };
         Self { target: Arc::new(target), bad: Arc::default(), origins: Arc::default() }
     }
 
-    /// Tells where the rows stand that are given out next.
-    fn tell(&self, rows: usize, refused: &[Refused], origin: &dyn Origin) {
+    /// Reports the origins of the next output rows.
+    fn tell(&self, rows: usize, refused: &[RefusedRow], origin: &dyn RowOrigin) {
         let Some(last) = rows.checked_sub(1) else { return };
         let (first, records) = (origin.record(0), origin.record(last));
         if refused.is_empty() && records == first + last as u64 {
@@ -292,18 +291,18 @@ impl Refuser {
         Ok(())
     }
 
-    /// The columns to be given out, without the refused rows. `columns` gives a declared column.
+    /// The output columns, without the refused rows. `columns` gives a declared column.
     pub(crate) fn rows(
         &self,
         columns: &dyn Fn(usize) -> ArrayRef,
         rows: usize,
-        mut refused: Vec<Refused>,
-        origin: &dyn Origin,
+        mut refused: Vec<RefusedRow>,
+        origin: &dyn RowOrigin,
     ) -> Result<RecordBatch, ConnectorError> {
         // The first reason for each, in the order of rows.
         refused.sort_by_key(|refused| refused.row);
         refused.dedup_by_key(|refused| refused.row);
-        for Refused { row, reason } in &refused {
+        for RefusedRow { row, reason } in &refused {
             let place = format!("{}:{}", origin.name(), origin.record(*row));
             self.refuse(place, reason.clone(), &origin.text(*row))?;
         }
@@ -327,7 +326,7 @@ fn without(
     schema: &SchemaRef,
     columns: Vec<ArrayRef>,
     rows: usize,
-    refused: &[Refused],
+    refused: &[RefusedRow],
 ) -> Result<RecordBatch, ArrowError> {
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     if refused.is_empty() {
@@ -352,7 +351,7 @@ fn without(
 pub(crate) fn convert(
     array: &ArrayRef,
     field: &Field,
-    refused: &mut Vec<Refused>,
+    refused: &mut Vec<RefusedRow>,
 ) -> Result<ArrayRef, ArrowError> {
     convert_from(array, field, Texts::Plain, refused)
 }
@@ -362,16 +361,16 @@ pub(super) fn convert_from(
     array: &ArrayRef,
     field: &Field,
     texts: Texts,
-    refused: &mut Vec<Refused>,
+    refused: &mut Vec<RefusedRow>,
 ) -> Result<ArrayRef, ArrowError> {
     let Fitted { column, lost } = fit(array, field.data_type(), texts)?;
     if let Some(lost) = lost {
         let shown = ArrayFormatter::try_new(array, &FormatOptions::default())?;
         let reason = |row| not_valid(field, &shown.value(row).to_string());
-        refused.extend(lost.set_indices().map(|row| Refused { row, reason: reason(row) }));
+        refused.extend(lost.set_indices().map(|row| RefusedRow { row, reason: reason(row) }));
     }
     if !field.is_nullable() && column.null_count() > 0 {
-        refused.extend((0..array.len()).filter(|row| array.is_null(*row)).map(|row| Refused {
+        refused.extend((0..array.len()).filter(|row| array.is_null(*row)).map(|row| RefusedRow {
             row,
             reason: format!("column '{}': NULL, but it is NOT NULL", field.name()),
         }));

@@ -49,10 +49,10 @@ fn decode(kind: Kind, reader: Box<dyn Read + Send>, rows_max: usize) -> (Seen, u
     let table =
         TableDef { name: "t".into(), schema, options: BTreeMap::new(), metadata: BTreeMap::new() };
     let bad = Arc::new(BadRows::default());
-    let target = Arc::new(Target::new(&table, &[0, 1]).unwrap());
+    let target = Arc::new(TargetColumns::new(&table, &[0, 1]).unwrap());
     let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };
-    let format = Format::new(kind, Reader(&table.options), "peer").unwrap().unwrap();
-    let mut decoder = format.decoder(Input::new(reader, "peer"), refuser);
+    let format = Format::new(kind, OptionReader(&table.options), "peer").unwrap().unwrap();
+    let mut decoder = format.decoder(ByteInput::new(reader, "peer"), refuser);
     let (mut rows, mut later) = (Vec::new(), 0);
     loop {
         match decoder.decode(rows_max).unwrap() {
@@ -160,8 +160,8 @@ fn a_record_is_given_out_when_its_line_has_ended() {
         let schema = Schema::new(vec![Field::new("a", DataType::Int64, false)]);
         let refuser = Refuser::ignoring(Arc::new(schema));
         let options = BTreeMap::new();
-        let format = Format::new(kind, Reader(&options), "peer").unwrap().unwrap();
-        let input = Input::new(Box::new(Silent(Cursor::new(text))), "peer");
+        let format = Format::new(kind, OptionReader(&options), "peer").unwrap().unwrap();
+        let input = ByteInput::new(Box::new(Silent(Cursor::new(text))), "peer");
         let mut decoder = format.decoder(input, refuser);
         let Decoded::Batch(batch) = decoder.decode(10).unwrap() else { panic!("no row") };
         assert_eq!(batch.num_rows(), 1);
@@ -188,7 +188,7 @@ fn an_error_of_the_reader_names_the_record_and_its_own_stands_for_itself() {
     for (error, expected) in errors {
         let schema = Schema::new(vec![Field::new("a", DataType::Int64, false)]);
         let reader = Box::new(Broken(Cursor::new("{\"a\":1}\n{\"a\":2}\n{"), Some(error)));
-        let input = Input::new(reader, "peer");
+        let input = ByteInput::new(reader, "peer");
         let mut decoder = json::JsonDecoder::new(input, Refuser::ignoring(Arc::new(schema)));
         let error = decoder.decode(10).unwrap_err();
         assert!(matches!(error, ConnectorError::Io { place, .. } if place == expected));

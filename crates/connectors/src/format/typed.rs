@@ -14,7 +14,7 @@ use dataflow::error::ConnectorError;
 use dataflow::panics::{Panicked, caught};
 
 use super::rows::{
-    Origin, Refuser, Target, check_castable, convert, is_text, names_of, shown, unfit,
+    Refuser, RowOrigin, TargetColumns, check_castable, convert, is_text, names_of, shown, unfit,
 };
 use crate::options::sql_type;
 
@@ -29,12 +29,12 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     /// Every declared column must be there, whether it is read or not, unless files of the table
-    /// may [lack](Target::of_several) some.
+    /// may [lack](TargetColumns::of_several) some.
     ///
     /// # Errors
     /// When one is missing or cannot become what is declared. `place` has the columns of `schema`.
     pub(crate) fn new(
-        target: &Target,
+        target: &TargetColumns,
         schema: &Schema,
         place: &str,
     ) -> Result<Self, ConnectorError> {
@@ -102,7 +102,7 @@ struct Typed<'a> {
     first: u64,
 }
 
-impl Origin for Typed<'_> {
+impl RowOrigin for Typed<'_> {
     fn name(&self) -> &str {
         self.name
     }
@@ -116,7 +116,7 @@ impl Origin for Typed<'_> {
     }
 }
 
-/// What is text in the data becomes a number or a time by a CAST only.
+/// Text in the data becomes a number or a time by a CAST only.
 fn check_type(field: &Field, from: &DataType, place: &str) -> Result<(), ConnectorError> {
     if is_text(from) && !is_text(field.data_type()) {
         return Err(ConnectorError::Column {

@@ -22,7 +22,7 @@ pub(crate) enum Packing {
     Zstd,
 }
 
-/// What unpacks: it keeps what is dear to make.
+/// An unpacker, which keeps the decompressors that are dear to make.
 #[derive(Default)]
 pub(crate) struct Unpacker {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
@@ -46,16 +46,16 @@ impl Unpacker {
             Packing::Gzip => read(flate2::read::MultiGzDecoder::new(packed), bytes, out)?,
             Packing::Lz4Frame => read(FrameDecoder::new(packed), bytes, out)?,
             Packing::Snappy => {
-                let stated = snap::raw::decompress_len(packed).map_err(said)?;
+                let stated = snap::raw::decompress_len(packed).map_err(text_of)?;
                 if stated != bytes {
                     return Err(other_length(stated, bytes));
                 }
                 out.resize(begin + bytes, 0);
-                snap::raw::Decoder::new().decompress(packed, &mut out[begin..]).map_err(said)?
+                snap::raw::Decoder::new().decompress(packed, &mut out[begin..]).map_err(text_of)?
             }
             Packing::Lz4Block => {
                 out.resize(begin + bytes, 0);
-                decompress_into(packed, &mut out[begin..]).map_err(said)?
+                decompress_into(packed, &mut out[begin..]).map_err(text_of)?
             }
             Packing::Lz4Hadoop => {
                 out.resize(begin + bytes, 0);
@@ -78,9 +78,9 @@ impl Unpacker {
                 out.resize(begin + bytes, 0);
                 let zstd = match &mut self.zstd {
                     Some(zstd) => zstd,
-                    none => none.insert(zstd::bulk::Decompressor::new().map_err(said)?),
+                    none => none.insert(zstd::bulk::Decompressor::new().map_err(text_of)?),
                 };
-                zstd.decompress_to_buffer(packed, &mut out[begin..]).map_err(said)?
+                zstd.decompress_to_buffer(packed, &mut out[begin..]).map_err(text_of)?
             }
         };
         if made == bytes { Ok(()) } else { Err(other_length(made, bytes)) }
@@ -92,7 +92,7 @@ const BUFFER_BYTES: usize = 4 << 10;
 
 /// Reads to the end, or to one byte more than there may be.
 fn read(packed: impl Read, bytes: usize, out: &mut Vec<u8>) -> Result<usize, String> {
-    packed.take(bytes as u64 + 1).read_to_end(out).map_err(said)
+    packed.take(bytes as u64 + 1).read_to_end(out).map_err(text_of)
 }
 
 /// Blocks of LZ4, each behind the length that it has and the length that it takes.
@@ -111,14 +111,15 @@ fn hadoop(mut packed: &[u8], mut out: &mut [u8]) -> Option<()> {
     out.is_empty().then_some(())
 }
 
-fn said(error: impl std::fmt::Display) -> String {
+fn text_of(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 fn other_length(made: usize, stated: usize) -> String {
-    match made > stated {
-        true => format!("it unpacks to more than the {stated} bytes that it states"),
-        false => format!("it unpacks to {made} bytes and states {stated}"),
+    if made > stated {
+        format!("it unpacks to more than the {stated} bytes that it states")
+    } else {
+        format!("it unpacks to {made} bytes and states {stated}")
     }
 }
 

@@ -4,11 +4,11 @@ use std::io::{self, BufRead, ErrorKind, Read};
 
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
-/// What was packed.
+/// The packed bytes.
 ///
 /// The library's own reader asks its decoder for more before it looks for input, and a decoder that
-/// was asked in vain for sixteen times takes its data for damaged. So who waits for the network
-/// must not ask it until there is input.
+/// was asked in vain for sixteen times takes its data for damaged. So a reader that waits for the
+/// network must not ask it until there is input.
 pub(super) struct Unzstd<R> {
     packed: R,
     decoder: Decoder<'static>,

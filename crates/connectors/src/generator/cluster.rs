@@ -7,14 +7,14 @@ use dataflow::error::ConnectorError;
 use super::columns::{Timeline, numbers};
 use super::random::Column as Random;
 use super::{Key, Model};
-use crate::options::Reader;
+use crate::options::OptionReader;
 
 const JOBS: u64 = 10_000;
 const TASKS_PER_JOB: u64 = 1_000;
 const MACHINES: u64 = 12_500;
 
 pub(super) fn model(
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     seed: u64,
     timeline: Timeline,
 ) -> Result<Model, ConnectorError> {

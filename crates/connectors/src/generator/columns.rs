@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Int8Type, TimeUnit, TimestampMillisecond
 use dataflow::error::ConnectorError;
 
 use super::{random, unfit_type};
-use crate::options::Reader;
+use crate::options::OptionReader;
 
 /// Makes the values of a range of rows.
 pub(super) type Fill = Box<dyn Fn(Range<u64>) -> ArrayRef + Send + Sync>;
@@ -35,7 +35,7 @@ impl Column {
         Self { field, fill, is_time: false, ahead_ms: 0, distinct_max: None }
     }
 
-    /// The column, of which so many different values are known to exist at most.
+    /// The column, with at most `distinct_max` different values.
     pub(super) fn of(self, distinct_max: u64) -> Self {
         Self { distinct_max: Some(distinct_max), ..self }
     }
@@ -132,7 +132,7 @@ impl Timeline {
     /// From 'start', 'interval' and 'disorder'. Without an interval, time passes at the rate, or a
     /// microsecond a row.
     pub(super) fn new(
-        options: Reader<'_>,
+        options: OptionReader<'_>,
         seed: u64,
         rate: Option<u64>,
     ) -> Result<Self, ConnectorError> {

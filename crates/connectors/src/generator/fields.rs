@@ -23,9 +23,9 @@ use super::Model;
 use super::columns::{Column, Fill, Timeline};
 use super::distribution::{Distribution, NAMES, Pareto};
 use super::random::Column as Random;
-use crate::options::{Reader, nearest, refuse, sql_type};
+use crate::options::{OptionReader, nearest, refuse, sql_type};
 
-/// What can be asked of a column.
+/// The properties of a column that a table declares.
 pub(super) const KINDS: &[&str] =
     &["uniform", "zipf", "pareto", "sequence", "constant", "choice", "time"];
 
@@ -37,7 +37,7 @@ pub(super) const SETTINGS: &[&str] =
 const MAX: f64 = 999_999.0;
 
 pub(super) fn model(
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     schema: &Schema,
     seed: u64,
     timeline: Timeline,
@@ -52,7 +52,7 @@ pub(super) fn model(
 }
 
 /// Refuses settings of columns that do not exist, and settings that do not exist.
-fn check_keys(options: Reader<'_>, schema: &Schema) -> Result<(), ConnectorError> {
+fn check_keys(options: OptionReader<'_>, schema: &Schema) -> Result<(), ConnectorError> {
     for key in options.0.keys() {
         let Some(rest) = key.strip_prefix("fields.") else { continue };
         let (column, setting) = rest.rsplit_once('.').unwrap_or((rest, ""));
@@ -75,7 +75,7 @@ fn check_keys(options: Reader<'_>, schema: &Schema) -> Result<(), ConnectorError
 /// The settings of one column.
 #[derive(Clone, Copy)]
 struct Setting<'a> {
-    options: Reader<'a>,
+    options: OptionReader<'a>,
     field: &'a Field,
 }
 

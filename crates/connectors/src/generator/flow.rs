@@ -17,9 +17,9 @@ use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Spli
 use fabric::Clock;
 
 use super::columns::{Column, Timeline};
-use super::kept::{Keep, Kept};
+use super::preloaded::{Preload, Preloaded};
 use super::{BLOCK_ROWS, Model};
-use crate::options::{Reader, refuse};
+use crate::options::{OptionReader, refuse};
 
 /// How long the rows of a paced block take at most: what a row may wait for the rest of its block.
 const BLOCK_NS_MAX: u64 = 10_000_000;
@@ -32,7 +32,7 @@ pub(super) struct GeneratorSource {
     cut: AtomicU32,
     flows: Option<u32>,
     /// How rows are kept that are made in advance, if they are.
-    keep: Option<Keep>,
+    keep: Option<Preload>,
 }
 
 /// The rows and when they are due.
@@ -51,7 +51,7 @@ struct Stream {
 
 impl GeneratorSource {
     pub(super) fn new(
-        options: Reader<'_>,
+        options: OptionReader<'_>,
         timeline: Timeline,
         model: Model,
     ) -> Result<Self, ConnectorError> {
@@ -60,7 +60,7 @@ impl GeneratorSource {
         let laps = options.integer("repeat", 1)?;
         let fields: Vec<_> = model.columns.iter().map(|column| column.field.clone()).collect();
         let schema = Arc::new(Schema::new(fields));
-        let keep = Keep::new(options)?;
+        let keep = Preload::new(options)?;
         for (key, used) in [("preload", keep.is_some()), ("repeat", laps.is_some())] {
             if used && rows.is_none() {
                 let hint = Some("write 'rows' = '1000000'".to_owned());
@@ -186,11 +186,11 @@ impl Stream {
     }
 
     /// The blocks of a flow, made in advance.
-    fn kept(&self, keep: &Keep, deal: Deal) -> Result<Kept, ConnectorError> {
+    fn kept(&self, keep: &Preload, deal: Deal) -> Result<Preloaded, ConnectorError> {
         let blocks = (deal.flow..).step_by(deal.flows as usize);
         let blocks = blocks.map_while(|block| self.block(block).transpose());
         let rows = self.rows.map_or(0, |rows| self.rows_of(deal, rows) / self.laps.max(1));
-        Kept::new(keep, &self.schema, (self.block_rows as usize, rows), blocks)
+        Preloaded::new(keep, &self.schema, (self.block_rows as usize, rows), blocks)
     }
 
     fn batch(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, ArrowError> {
@@ -281,7 +281,7 @@ struct GeneratorReader {
     stream: Arc<Stream>,
     deal: Deal,
     /// This flow's blocks, if they were made in advance.
-    kept: Option<Kept>,
+    kept: Option<Preloaded>,
     split: String,
     clock: Arc<dyn Clock>,
     opened_ns: u64,
@@ -294,11 +294,11 @@ struct GeneratorReader {
     begin: Begin,
     /// Rows of the next block that were given before.
     pass: u64,
-    /// What did not fit into the last batch asked for.
+    /// Rows that did not fit into the last batch asked for.
     rest: Option<RecordBatch>,
 }
 
-/// A block of a lap, and so many of its rows.
+/// A block of a lap, and a number of its rows.
 #[derive(Debug, Clone, Copy)]
 struct Begin {
     lap: u64,
@@ -306,7 +306,7 @@ struct Begin {
     rows: u64,
 }
 
-/// What positions in a generated stream are called.
+/// The name of positions in a generated stream.
 const FORMAT: &str = "generator";
 const POSITION_VERSION: u32 = 1;
 
@@ -379,7 +379,7 @@ impl GeneratorReader {
         Ok(())
     }
 
-    /// Whether the lap has the block to be given out next.
+    /// Whether the lap has the next block.
     fn exists(&self) -> bool {
         let first = self.block.saturating_mul(self.stream.block_rows);
         self.stream.rows.is_none_or(|rows| first < rows)

@@ -8,7 +8,7 @@
 //! flows   0          1              0               1                  (two flows)
 //! ```
 //!
-//! What a row looks like is said per column ([`fields`]) or by a ready-made workload of the papers
+//! A row is described per column ([`fields`]) or by a ready-made workload of the papers
 //! (S14): `ysb`, `nexmark`, `cluster-monitoring`, `ro`. With 'preload' the rows are made when a
 //! flow is opened and then only handed out, so that a benchmark measures the engine and not this.
 
@@ -25,8 +25,8 @@ mod columns;
 mod distribution;
 mod fields;
 mod flow;
-mod kept;
 mod nexmark;
+mod preloaded;
 mod random;
 mod ro;
 mod ysb;
@@ -34,7 +34,7 @@ mod ysb;
 use columns::{Column, Timeline};
 use distribution::{Distribution, NAMES};
 
-use crate::options::{Reader, nearest, refuse, sql_type};
+use crate::options::{OptionReader, nearest, refuse, sql_type};
 
 /// The connector `generator`.
 #[derive(Debug, Clone, Copy)]
@@ -208,7 +208,7 @@ impl Connector for Generator {
     }
 
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        let options = Reader(options);
+        let options = OptionReader(options);
         let seed = options.integer("seed", 0)?.unwrap_or(0);
         let timeline = Timeline::new(options, seed, options.integer("rate", 1)?)?;
         let model = ready_made(options, seed, timeline)?;
@@ -223,7 +223,7 @@ impl Connector for Generator {
         table: &TableDef,
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
-        let options = Reader(&table.options);
+        let options = OptionReader(&table.options);
         let seed = options.integer("seed", 0)?.unwrap_or(0);
         let timeline = Timeline::new(options, seed, options.integer("rate", 1)?)?;
         let model = match ready_made(options, seed, timeline)? {
@@ -244,7 +244,7 @@ impl Connector for Generator {
 
 /// The workload of 'kind', if that is given.
 fn ready_made(
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     seed: u64,
     timeline: Timeline,
 ) -> Result<Option<Model>, ConnectorError> {
@@ -261,7 +261,7 @@ fn ready_made(
 }
 
 /// Refuses options that say nothing of a table of this kind.
-fn check_kind(options: Reader<'_>, kind: Option<&str>) -> Result<(), ConnectorError> {
+fn check_kind(options: OptionReader<'_>, kind: Option<&str>) -> Result<(), ConnectorError> {
     for key in options.0.keys() {
         match (key.as_str(), kind) {
             ("table", None | Some("cluster-monitoring" | "ro")) => {
@@ -346,7 +346,11 @@ impl Model {
 struct Key(Distribution);
 
 impl Key {
-    fn new(options: Reader<'_>, keys: u64, distribution: &str) -> Result<Self, ConnectorError> {
+    fn new(
+        options: OptionReader<'_>,
+        keys: u64,
+        distribution: &str,
+    ) -> Result<Self, ConnectorError> {
         let keys = options.integer("keys", 1)?.unwrap_or(keys);
         let keys = i64::try_from(keys)
             .map_err(|_| refuse("keys", format!("{keys} keys do not fit BIGINT"), None))?;
@@ -369,7 +373,11 @@ impl Key {
 }
 
 /// The exponent of a distribution: 80 % of the rows on 20 % of the keys for Pareto's.
-fn exponent(options: Reader<'_>, key: &str, distribution: &str) -> Result<f64, ConnectorError> {
+fn exponent(
+    options: OptionReader<'_>,
+    key: &str,
+    distribution: &str,
+) -> Result<f64, ConnectorError> {
     let default = if distribution == "pareto" { 1.16 } else { 1.0 };
     options.number(key, default, "of more than 0, at most 20", |value| value > 0.0 && value <= 20.0)
 }

@@ -15,7 +15,7 @@ use dataflow::error::ConnectorError;
 use super::columns::{Column, Timeline, numbers, texts, words};
 use super::random::{Column as Random, Draws};
 use super::{Key, Model};
-use crate::options::{Reader, refuse};
+use crate::options::{OptionReader, refuse};
 
 /// The tables, in SQL.
 pub(super) const TABLES: &[&str] = &["bid", "auction", "person"];
@@ -57,7 +57,7 @@ struct Cycle {
 }
 
 impl Cycle {
-    fn new(options: Reader<'_>) -> Result<Self, ConnectorError> {
+    fn new(options: OptionReader<'_>) -> Result<Self, ConnectorError> {
         let text = options.text("proportions").unwrap_or("46:3:1");
         let counts: Vec<u64> =
             text.split(':').filter_map(|count| count.trim().parse().ok()).collect();
@@ -89,7 +89,7 @@ impl Cycle {
 }
 
 pub(super) fn model(
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     seed: u64,
     timeline: Timeline,
 ) -> Result<Model, ConnectorError> {
@@ -117,7 +117,7 @@ pub(super) fn model(
 }
 
 fn bid(
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     seed: u64,
     timeline: Timeline,
     cycle: Cycle,

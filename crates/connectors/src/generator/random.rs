@@ -13,7 +13,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// Of the column `name`, independent of those of every other name.
+    /// The random numbers of the column `name`, independent of every other column.
     pub(super) fn new(seed: u64, name: &str) -> Self {
         let base = name.bytes().fold(mix(seed.wrapping_add(STEP)), |state, byte| {
             mix(state ^ u64::from(byte)).wrapping_add(STEP)

@@ -6,12 +6,12 @@ use dataflow::error::ConnectorError;
 use super::columns::{Timeline, numbers};
 use super::random::Column as Random;
 use super::{Key, Model};
-use crate::options::Reader;
+use crate::options::OptionReader;
 
 const KEYS: u64 = 100_000_000;
 
 pub(super) fn model(
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     seed: u64,
     timeline: Timeline,
 ) -> Result<Model, ConnectorError> {

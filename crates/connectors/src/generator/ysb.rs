@@ -12,7 +12,7 @@ use dataflow::error::ConnectorError;
 use super::columns::{Column, Timeline, numbers, texts, words};
 use super::random::Column as Random;
 use super::{Key, Model};
-use crate::options::Reader;
+use crate::options::OptionReader;
 
 /// The tables, in SQL.
 const TABLES: &[&str] = &["event", "ad"];
@@ -25,7 +25,7 @@ const PAGES: u64 = 10_000;
 const KEYS: u64 = 10_000_000;
 
 pub(super) fn model(
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     seed: u64,
     timeline: Timeline,
 ) -> Result<Model, ConnectorError> {

@@ -2,7 +2,7 @@
 
 /// Turns `[{…}, {…}]` into lines; anything that does not begin as an array is passed on as it is.
 ///
-/// Looks at brackets and strings only: what is wrong within an element is found by who decodes it.
+/// Looks at brackets and strings only: what is wrong within an element is found by its decoder.
 #[derive(Debug, Default)]
 pub(super) struct ArrayLines {
     shape: Shape,
@@ -93,7 +93,7 @@ impl ArrayLines {
     }
 }
 
-/// The lines of an answer that comes in pieces of so many bytes; `None` where its array does not
+/// The lines of an answer that arrives in pieces of `piece` bytes; `None` where its array does not
 /// end.
 pub(crate) fn array_in(bytes: &[u8], piece: usize) -> Option<Vec<u8>> {
     let mut lines = ArrayLines::default();

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::channel;
 
 use super::request::Request;
 use crate::file::LINE_BYTES_MAX;
-use crate::remote::{Backoff, FeedSender, Io, Stream, TaskStreams, chain, feed};
+use crate::remote::{Backoff, ByteQueueSender, ByteStream, Io, TaskStreams, byte_queue, chain};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -29,10 +29,10 @@ pub(super) fn listen(
     is_json: bool,
 ) -> TaskStreams {
     let (arrivals, queue) = channel(2);
-    let (sender, bytes) = feed();
+    let (sender, bytes) = byte_queue();
     let place = request.place().to_owned();
     // There is room for it, and the queue is at hand.
-    let _ = arrivals.try_send(Ok(Some(Stream { place: place.clone(), bytes })));
+    let _ = arrivals.try_send(Ok(Some(ByteStream { place: place.clone(), bytes })));
     let task = io.spawn(async move {
         let mut parser = Parser::new(of_type, is_json);
         let end = events(&request, &mut parser, &sender).await;
@@ -45,9 +45,9 @@ pub(super) fn listen(
 async fn events(
     request: &Request,
     parser: &mut Parser,
-    sender: &FeedSender,
+    sender: &ByteQueueSender,
 ) -> Result<(), ConnectorError> {
-    let mut backoff = Backoff::new(request.patience_ns());
+    let mut backoff = Backoff::new(request.retry_timeout_ns());
     loop {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -212,7 +212,7 @@ impl Parser {
     }
 }
 
-/// The records of a stream of events that comes in pieces of so many bytes; `None` where it is
+/// The records of a stream of events that arrives in pieces of `piece` bytes; `None` where it is
 /// refused.
 pub(crate) fn events_in(bytes: &[u8], piece: usize) -> Option<Vec<u8>> {
     let mut parser = Parser::new(None, true);

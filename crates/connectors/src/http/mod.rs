@@ -32,9 +32,11 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
 
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Format, Input, ON_BAD, Refuser, Target};
-use crate::options::{Reader, refuse};
-use crate::remote::{Io, KEEPALIVE, PATIENCE, StreamReader, decode, line_format, patience_ns};
+use crate::format::{ByteInput, CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns};
+use crate::options::{OptionReader, refuse};
+use crate::remote::{
+    Io, KEEPALIVE, RETRY_TIMEOUT, StreamReader, decode, line_format, retry_timeout_ns,
+};
 
 mod array;
 mod events;
@@ -98,8 +100,19 @@ const OPTIONS: [OptionSpec; 13] = {
               no host but that of 'url'.",
     };
     [
-        url, mode, interval, event, headers, format, PATIENCE, ON_BAD, header, delimiter, quote,
-        comment, null,
+        url,
+        mode,
+        interval,
+        event,
+        headers,
+        format,
+        RETRY_TIMEOUT,
+        ON_BAD,
+        header,
+        delimiter,
+        quote,
+        comment,
+        null,
     ]
 };
 
@@ -120,7 +133,7 @@ enum Mode {
 
 impl Settings {
     fn new(options: &Options) -> Result<Self, ConnectorError> {
-        let reader = Reader(options);
+        let reader = OptionReader(options);
         let text = reader.required("url", URL_HINT)?;
         let url = Url::parse(text)
             .map_err(|error| refuse("url", format!("it is no address: {error}"), hint()))?;
@@ -151,7 +164,8 @@ impl Settings {
         // Events have no first line that could name columns.
         let format = line_format(&options, !sse)?;
         let given = headers(&options)?;
-        let request = Request::new(client(sse)?, url, given, patience_ns(Reader(&options))?);
+        let request =
+            Request::new(client(sse)?, url, given, retry_timeout_ns(OptionReader(&options))?);
         Ok(Self { request, format, mode })
     }
 }
@@ -211,7 +225,7 @@ impl Connector for Http {
         let is_json = matches!(settings.format, Format::Json);
         let request = settings.request.clone();
         let sample = io.wait(async move { poll::sample(&request, is_json).await })?;
-        let input = Input::new(Box::new(std::io::Cursor::new(sample)), place);
+        let input = ByteInput::new(Box::new(std::io::Cursor::new(sample)), place);
         Ok(Some(Arc::new(settings.format.infer(input)?)))
     }
 
@@ -222,7 +236,7 @@ impl Connector for Http {
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let settings = Settings::new(&table.options)?;
         settings.format.check(&table.schema)?;
-        let target = Arc::new(Target::new(table, projection)?);
+        let target = Arc::new(TargetColumns::new(table, projection)?);
         Ok(Arc::new(HttpSource { settings, target }))
     }
 
@@ -237,7 +251,7 @@ impl Connector for Http {
 
 struct HttpSource {
     settings: Settings,
-    target: Arc<Target>,
+    target: Arc<TargetColumns>,
 }
 
 impl Source for HttpSource {

@@ -15,7 +15,8 @@ use super::array::ArrayLines;
 use super::request::Request;
 use crate::format::Refuser;
 use crate::remote::{
-    Arrival, Backoff, FeedSender, Io, Stream, Streams, Task, WholeLines, died, feed,
+    Backoff, ByteQueueSender, ByteStream, Io, NextStream, StreamSource, Task, WholeLines,
+    byte_queue, died,
 };
 
 /// Bytes of an answer that are looked at to find out its columns.
@@ -30,7 +31,7 @@ pub(super) struct Polls {
     is_json: bool,
     refuser: Refuser,
     clock: Arc<dyn Clock>,
-    /// What the last whole answer said of itself.
+    /// The validators of the last whole answer.
     known: HeaderMap,
     poll: Option<Poll>,
     next_ns: u64,
@@ -38,14 +39,14 @@ pub(super) struct Polls {
 
 /// A poll under way.
 struct Poll {
-    news: Receiver<Result<News, ConnectorError>>,
+    events: Receiver<Result<PollEvent, ConnectorError>>,
     _task: Task,
 }
 
-/// What a poll has to say, in this order.
-enum News {
-    Stream(Stream),
-    /// It has been read, and this is by what it will be known again.
+/// The events of a poll, in this order.
+enum PollEvent {
+    Stream(ByteStream),
+    /// It has been read; these are its validators for the next poll.
     Done(HeaderMap),
 }
 
@@ -73,7 +74,7 @@ impl Polls {
     }
 
     fn begin(&mut self) {
-        let (sender, news) = channel(1);
+        let (sender, events) = channel(1);
         let poll = Answer {
             request: self.request.clone(),
             known: self.known.clone(),
@@ -84,33 +85,33 @@ impl Polls {
         let task = self.io.spawn(async move {
             let end = poll.ask(&sender).await;
             // Nobody is left to tell only if nobody reads any more.
-            let _ = sender.send(end.map(News::Done)).await;
+            let _ = sender.send(end.map(PollEvent::Done)).await;
         });
-        self.poll = Some(Poll { news, _task: task });
+        self.poll = Some(Poll { events, _task: task });
     }
 }
 
-impl Streams for Polls {
-    fn next(&mut self) -> Result<Arrival, ConnectorError> {
+impl StreamSource for Polls {
+    fn next(&mut self) -> Result<NextStream, ConnectorError> {
         loop {
             if let Some(poll) = &mut self.poll {
-                match poll.news.try_recv() {
-                    Ok(Ok(News::Stream(stream))) => return Ok(Arrival::Stream(stream)),
-                    Ok(Ok(News::Done(known))) => {
+                match poll.events.try_recv() {
+                    Ok(Ok(PollEvent::Stream(stream))) => return Ok(NextStream::Stream(stream)),
+                    Ok(Ok(PollEvent::Done(known))) => {
                         self.known = known;
                         self.poll = None;
                     }
                     Ok(Err(error)) => return Err(error),
-                    Err(TryRecvError::Empty) => return Ok(Arrival::Nothing),
+                    Err(TryRecvError::Empty) => return Ok(NextStream::Nothing),
                     Err(TryRecvError::Disconnected) => return Err(died(self.request.place())),
                 }
                 if self.interval_ns.is_none() {
-                    return Ok(Arrival::End);
+                    return Ok(NextStream::End);
                 }
             }
             let now = self.clock.now_ns();
             if now < self.next_ns {
-                return Ok(Arrival::Wait { until_ns: self.next_ns });
+                return Ok(NextStream::Wait { until_ns: self.next_ns });
             }
             // A poll that took longer than the interval is not made up for.
             self.next_ns = now + self.interval_ns.unwrap_or(0);
@@ -126,24 +127,24 @@ struct Answer {
     is_json: bool,
     /// Whether nobody will ask again: then the rest must not be missed.
     once: bool,
-    /// Who is told of a record that was cut off.
+    /// Takes a record that was cut off.
     refuser: Refuser,
 }
 
 impl Answer {
     async fn ask(
         self,
-        news: &Sender<Result<News, ConnectorError>>,
+        events: &Sender<Result<PollEvent, ConnectorError>>,
     ) -> Result<HeaderMap, ConnectorError> {
-        let mut backoff = Backoff::new(self.request.patience_ns());
+        let mut backoff = Backoff::new(self.request.retry_timeout_ns());
         let answer = self.request.get(&self.known, &mut backoff).await?;
         if answer.status() == StatusCode::NOT_MODIFIED {
             return Ok(self.known);
         }
         let known = validators(answer.headers());
-        let (sender, bytes) = feed();
-        let stream = Stream { place: self.request.place().to_owned(), bytes };
-        if news.send(Ok(News::Stream(stream))).await.is_err() {
+        let (sender, bytes) = byte_queue();
+        let stream = ByteStream { place: self.request.place().to_owned(), bytes };
+        if events.send(Ok(PollEvent::Stream(stream))).await.is_err() {
             return Ok(known);
         }
         let mut body = Body::new(self.is_json);
@@ -186,7 +187,7 @@ impl Body {
     async fn pass_on(
         &mut self,
         mut answer: Response,
-        sender: &FeedSender,
+        sender: &ByteQueueSender,
     ) -> Result<(), reqwest::Error> {
         while let Some(piece) = answer.chunk().await? {
             let whole = match &mut self.array {
@@ -219,7 +220,7 @@ fn validators(headers: &HeaderMap) -> HeaderMap {
 
 /// The first lines of an answer.
 pub(super) async fn sample(request: &Request, is_json: bool) -> Result<Bytes, ConnectorError> {
-    let mut backoff = Backoff::new(request.patience_ns());
+    let mut backoff = Backoff::new(request.retry_timeout_ns());
     let mut answer = request.get(&HeaderMap::new(), &mut backoff).await?;
     let (mut sample, mut array) = (Vec::new(), ArrayLines::default());
     while sample.len() < SAMPLE_BYTES {

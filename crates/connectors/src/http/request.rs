@@ -10,7 +10,7 @@ use reqwest::{Client, Response, StatusCode, Url};
 
 use crate::remote::{Backoff, chain, redirects};
 
-/// What is asked, and for how long.
+/// A request, and how long to repeat it.
 #[derive(Clone)]
 pub(super) struct Request {
     client: Client,
@@ -18,14 +18,14 @@ pub(super) struct Request {
     /// The table's headers.
     given: HeaderMap,
     place: String,
-    patience_ns: u64,
+    retry_timeout_ns: u64,
 }
 
 impl Request {
     /// `client` follows no redirects.
-    pub(super) fn new(client: Client, url: Url, given: HeaderMap, patience_ns: u64) -> Self {
+    pub(super) fn new(client: Client, url: Url, given: HeaderMap, retry_timeout_ns: u64) -> Self {
         let place = shown(&url);
-        Self { client, url, given, place, patience_ns }
+        Self { client, url, given, place, retry_timeout_ns }
     }
 
     /// The address without what may be secret in it.
@@ -33,8 +33,8 @@ impl Request {
         &self.place
     }
 
-    pub(super) fn patience_ns(&self) -> u64 {
-        self.patience_ns
+    pub(super) fn retry_timeout_ns(&self) -> u64 {
+        self.retry_timeout_ns
     }
 
     /// Asks until there is an answer that is a success or a 304. What may pass — no connection, a

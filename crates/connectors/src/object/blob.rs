@@ -13,8 +13,8 @@ use object_store::{
 };
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::{SILENCE_MAX, Store, silent};
-use crate::remote::{Feed, FeedSender, Task, died, feed};
+use super::{ObjectStoreClient, SILENCE_MAX, silent};
+use crate::remote::{ByteQueueReader, ByteQueueSender, Task, byte_queue, died};
 use crate::stored::{Blob, Fetch};
 
 /// How long the columns of a row group may take to come.
@@ -23,12 +23,12 @@ const FETCH_MAX: Duration = Duration::from_secs(600);
 /// An object as it was listed.
 #[derive(Clone)]
 pub(super) struct ObjectBlob {
-    store: Store,
+    store: ObjectStoreClient,
     meta: ObjectMeta,
 }
 
 impl ObjectBlob {
-    pub(super) fn new(store: Store, meta: ObjectMeta) -> Self {
+    pub(super) fn new(store: ObjectStoreClient, meta: ObjectMeta) -> Self {
         Self { store, meta }
     }
 
@@ -85,14 +85,14 @@ impl Blob for ObjectBlob {
 
     /// Gives [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing has come.
     fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError> {
-        let (sender, feed) = feed();
+        let (sender, byte_queue) = byte_queue();
         let blob = self.clone();
         let task = self.store.io.spawn(async move {
             if let Err(error) = pass_on(&blob, &sender).await {
                 sender.fail(error).await;
             }
         });
-        Ok(Box::new(Reading { feed, _task: task }))
+        Ok(Box::new(Reading { byte_queue, _task: task }))
     }
 
     /// All columns of a row group at once: ranges that are near each other are one request.
@@ -103,7 +103,7 @@ impl Blob for ObjectBlob {
             let fetch = |range| blob.get(range);
             let got = coalesce_ranges(&asked, fetch, OBJECT_STORE_COALESCE_DEFAULT);
             let got = match tokio::time::timeout(FETCH_MAX, got).await {
-                Ok(got) => got.map_err(|error| blob.store.said(&place, &error)),
+                Ok(got) => got.map_err(|error| blob.store.error_at(&place, &error)),
                 Err(_) => Err(silent(&place)),
             };
             // Nobody is left to tell only if nobody reads any more.
@@ -127,15 +127,15 @@ fn strong(tag: &str) -> &str {
     tag.trim_start_matches("W/")
 }
 
-async fn pass_on(blob: &ObjectBlob, sender: &FeedSender) -> Result<(), ConnectorError> {
+async fn pass_on(blob: &ObjectBlob, sender: &ByteQueueSender) -> Result<(), ConnectorError> {
     let (store, place) = (&blob.store, blob.name());
     let answer = store.store.get_opts(&blob.meta.location, blob.options()).await;
     let answer = answer.and_then(|answer| blob.check(&answer.meta).map(|()| answer));
-    let mut pieces = answer.map_err(|error| store.said(&place, &error))?.into_stream();
+    let mut pieces = answer.map_err(|error| store.error_at(&place, &error))?.into_stream();
     loop {
         match tokio::time::timeout(SILENCE_MAX, pieces.try_next()).await {
             Err(_) => return Err(silent(&place)),
-            Ok(Err(error)) => return Err(store.said(&place, &error)),
+            Ok(Err(error)) => return Err(store.error_at(&place, &error)),
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(piece))) => {
                 if !sender.send(piece).await {
@@ -148,13 +148,13 @@ async fn pass_on(blob: &ObjectBlob, sender: &FeedSender) -> Result<(), Connector
 
 /// An object that is being read.
 struct Reading {
-    feed: Feed,
+    byte_queue: ByteQueueReader,
     _task: Task,
 }
 
 impl Read for Reading {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.feed.read(into)
+        self.byte_queue.read(into)
     }
 }
 

@@ -10,7 +10,7 @@ use object_store::path::Path;
 use object_store::{Error, ObjectMeta, ObjectStoreExt};
 
 use super::blob::ObjectBlob;
-use super::{Reader, Store, open, refuse};
+use super::{ObjectStoreClient, OptionReader, open, refuse};
 use crate::format::Kind;
 use crate::options::nearest;
 use crate::stored::Blob;
@@ -26,7 +26,7 @@ const NEIGHBOURS_MAX: usize = 1_000;
 /// where no format is `given`, those with an extension of no format are passed over.
 pub(crate) fn expand(
     url: &str,
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     given: Option<Kind>,
 ) -> Result<Vec<Arc<dyn Blob>>, ConnectorError> {
     let (store, path) = open(url, options)?;
@@ -41,7 +41,11 @@ pub(crate) fn expand(
     Ok(objects.into_iter().map(blob).collect())
 }
 
-fn one(store: &Store, path: &str, given: Option<Kind>) -> Result<Vec<ObjectMeta>, ConnectorError> {
+fn one(
+    store: &ObjectStoreClient,
+    path: &str,
+    given: Option<Kind>,
+) -> Result<Vec<ObjectMeta>, ConnectorError> {
     let place = store.name(path);
     let location = parse(path)?;
     let head = {
@@ -72,7 +76,7 @@ fn one(store: &Store, path: &str, given: Option<Kind>) -> Result<Vec<ObjectMeta>
     }
 }
 
-fn matching(store: &Store, pattern: &str) -> Result<Vec<ObjectMeta>, ConnectorError> {
+fn matching(store: &ObjectStoreClient, pattern: &str) -> Result<Vec<ObjectMeta>, ConnectorError> {
     let place = store.name(pattern);
     let compiled = Pattern::new(pattern)
         .map_err(|error| refuse("path", format!("'{place}' is no glob: {error}"), None))?;
@@ -89,7 +93,7 @@ fn matching(store: &Store, pattern: &str) -> Result<Vec<ObjectMeta>, ConnectorEr
 }
 
 fn directory(
-    store: &Store,
+    store: &ObjectStoreClient,
     path: &str,
     given: Option<Kind>,
 ) -> Result<Vec<ObjectMeta>, ConnectorError> {
@@ -118,7 +122,7 @@ fn directory(
 
 /// Objects whose name begins with a directory.
 fn list(
-    store: &Store,
+    store: &ObjectStoreClient,
     place: &str,
     prefix: &str,
     at_most: usize,
@@ -147,7 +151,7 @@ fn list(
 }
 
 /// Names beside a path that does not exist.
-fn neighbours(store: &Store, path: &str) -> Result<Vec<String>, ConnectorError> {
+fn neighbours(store: &ObjectStoreClient, path: &str) -> Result<Vec<String>, ConnectorError> {
     let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
     let objects = list(store, &store.name(path), parent, NEIGHBOURS_MAX)?;
     Ok(objects.into_iter().map(|meta| meta.location.to_string()).collect())

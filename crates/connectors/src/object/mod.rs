@@ -26,8 +26,8 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ClientOptions, Error, ObjectStore, RetryConfig};
 use reqwest::Url;
 
-use crate::options::{Reader, refuse};
-use crate::remote::{Io, KEEPALIVE, chain, patience_ns, redirects};
+use crate::options::{OptionReader, refuse};
+use crate::remote::{Io, KEEPALIVE, chain, redirects, retry_timeout_ns};
 
 mod blob;
 mod list;
@@ -89,19 +89,22 @@ pub(crate) fn is_url(path: &str) -> bool {
 
 /// A store, and how its objects are called.
 #[derive(Clone)]
-pub(crate) struct Store {
+pub(crate) struct ObjectStoreClient {
     io: Arc<Io>,
     store: Arc<dyn ObjectStore>,
-    /// What stands before a path in messages: `s3://bucket/`.
+    /// The prefix of a path in messages: `s3://bucket/`.
     base: String,
-    /// What must not stand in a message.
+    /// Secrets, which messages must not contain.
     secrets: Arc<Vec<String>>,
     /// Whether it can tell what is in it.
     lists: bool,
 }
 
 /// A URL cut into its store and the path in it, which may be a pattern.
-pub(crate) fn open(url: &str, options: Reader<'_>) -> Result<(Store, String), ConnectorError> {
+pub(crate) fn open(
+    url: &str,
+    options: OptionReader<'_>,
+) -> Result<(ObjectStoreClient, String), ConnectorError> {
     let io = Io::shared()?;
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let mut secrets = Vec::new();
@@ -121,12 +124,12 @@ pub(crate) fn open(url: &str, options: Reader<'_>) -> Result<(Store, String), Co
         }
     };
     let lists = scheme.starts_with("s3");
-    Ok((Store { io, store, base, secrets: Arc::new(secrets), lists }, path))
+    Ok((ObjectStoreClient { io, store, base, secrets: Arc::new(secrets), lists }, path))
 }
 
 fn s3(
     bucket: &str,
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     secrets: &mut Vec<String>,
 ) -> Result<Arc<dyn ObjectStore>, ConnectorError> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
@@ -148,7 +151,7 @@ fn s3(
     for key in [AmazonS3ConfigKey::SecretAccessKey, AmazonS3ConfigKey::Token] {
         secrets.extend(builder.get_config_value(&key));
     }
-    // Who names a server without TLS means it.
+    // A user who names a server without TLS means it.
     let plain = [AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::S3Endpoint]
         .iter()
         .filter_map(|key| builder.get_config_value(key))
@@ -165,7 +168,7 @@ fn s3(
 /// The store of a host, its address for messages, and the path in it.
 fn web(
     url: &str,
-    options: Reader<'_>,
+    options: OptionReader<'_>,
     secrets: &mut Vec<String>,
 ) -> Result<(Arc<dyn ObjectStore>, String, String), ConnectorError> {
     let hint = || Some("write 'path' = 'https://host/name.parquet'".to_owned());
@@ -234,12 +237,12 @@ impl HttpConnector for Careful {
     }
 }
 
-fn retry(options: Reader<'_>) -> Result<RetryConfig, ConnectorError> {
-    let retry_timeout = Duration::from_nanos(patience_ns(options)?);
+fn retry(options: OptionReader<'_>) -> Result<RetryConfig, ConnectorError> {
+    let retry_timeout = Duration::from_nanos(retry_timeout_ns(options)?);
     Ok(RetryConfig { retry_timeout, ..RetryConfig::default() })
 }
 
-impl Store {
+impl ObjectStoreClient {
     /// The name of an object for messages, and for what its extension tells.
     fn name(&self, path: &str) -> String {
         format!("{}{path}", self.base)
@@ -254,14 +257,14 @@ impl Store {
         let (store, place) = (self.clone(), place.to_owned());
         self.io.wait(async move {
             match tokio::time::timeout(SILENCE_MAX, request).await {
-                Ok(answer) => answer.map_err(|error| store.said(&place, &error)),
+                Ok(answer) => answer.map_err(|error| store.error_at(&place, &error)),
                 Err(_) => Err(silent(&place)),
             }
         })
     }
 
-    /// What a store said, in words.
-    fn said(&self, place: &str, error: &Error) -> ConnectorError {
+    /// The error of a store, in words.
+    fn error_at(&self, place: &str, error: &Error) -> ConnectorError {
         let (message, hint) = match error {
             Error::NotFound { .. } => ("no such object or bucket".to_owned(), None),
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn urls_are_cut_into_store_and_path() {
         let options = options(&[("s3.region", "eu-west-1")]);
-        let cut = |url| open(url, Reader(&options)).map(|(store, path)| (store.base, path));
+        let cut = |url| open(url, OptionReader(&options)).map(|(store, path)| (store.base, path));
         assert_eq!(cut("s3://b/a/*.csv").unwrap(), ("s3://b/".into(), "a/*.csv".into()));
         assert_eq!(cut("s3://b").unwrap(), ("s3://b/".into(), String::new()));
         let signed = cut("https://me:secret@h:8443/a%20b/c.csv?signature=secret").unwrap();
@@ -335,10 +338,10 @@ mod tests {
     #[test]
     fn secrets_and_xml_stay_out_of_messages() {
         let options = options(&[("s3.secret_access_key", "hush"), ("s3.access_key_id", "me")]);
-        let (store, _) = open("s3://b/x", Reader(&options)).unwrap();
+        let (store, _) = open("s3://b/x", OptionReader(&options)).unwrap();
         let xml = "403: <Error><Code>Denied</Code><Message>not hush</Message><A>me</A></Error>";
         let error = Error::PermissionDenied { path: "x".into(), source: xml.into() };
-        let said = store.said("s3://b/x", &error).to_string();
-        assert_eq!(said, "s3://b/x: access is refused: Denied: not …");
+        let text = store.error_at("s3://b/x", &error).to_string();
+        assert_eq!(text, "s3://b/x: access is refused: Denied: not …");
     }
 }

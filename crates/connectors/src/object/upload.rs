@@ -11,7 +11,7 @@ use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt};
 use tokio::sync::oneshot;
 
-use super::{Reader, Store, open, refuse};
+use super::{ObjectStoreClient, OptionReader, open, refuse};
 use crate::remote::{Task, died};
 
 /// Bytes of a part: S3 takes none smaller, but for the last.
@@ -28,7 +28,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes on their way to an object.
 pub(crate) struct Upload {
-    store: Store,
+    store: ObjectStoreClient,
     place: String,
     /// Until it is completed or given up.
     upload: Option<Box<dyn MultipartUpload>>,
@@ -40,7 +40,7 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Begins an upload to `url`: so that a bucket that cannot be written is found early.
-    pub(crate) fn begin(url: &str, options: Reader<'_>) -> Result<Self, ConnectorError> {
+    pub(crate) fn begin(url: &str, options: OptionReader<'_>) -> Result<Self, ConnectorError> {
         let (store, path) = open(url, options)?;
         if !store.lists {
             let hint = Some("write to 's3://…' or to a file".into());
@@ -108,7 +108,7 @@ impl Upload {
         let (store, place) = (self.store.clone(), self.place.clone());
         self.store.io.wait(async move {
             let part = result.await.map_err(|_| died(&place))?;
-            part.map_err(|error| store.said(&place, &error))
+            part.map_err(|error| store.error_at(&place, &error))
         })
     }
 }

@@ -13,15 +13,15 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Tries that follow one another, until one succeeds or patience ends.
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    patience: Duration,
+    retry_timeout: Duration,
     /// When patience ends: counted from the first failure.
     ends: Option<Instant>,
     wait: Duration,
 }
 
 impl Backoff {
-    pub(crate) fn new(patience_ns: u64) -> Self {
-        Self { patience: Duration::from_nanos(patience_ns), ends: None, wait: FIRST }
+    pub(crate) fn new(retry_timeout_ns: u64) -> Self {
+        Self { retry_timeout: Duration::from_nanos(retry_timeout_ns), ends: None, wait: FIRST }
     }
 
     /// A try has succeeded.
@@ -33,7 +33,7 @@ impl Backoff {
     /// A try has failed: waits before the next one; false, at once, when patience has ended.
     pub(crate) async fn again(&mut self) -> bool {
         let now = Instant::now();
-        let ends = *self.ends.get_or_insert(now + self.patience);
+        let ends = *self.ends.get_or_insert(now + self.retry_timeout);
         if now >= ends {
             return false;
         }

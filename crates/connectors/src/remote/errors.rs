@@ -1,4 +1,4 @@
-//! What networks say, in words.
+//! Errors of networks, in words.
 
 use std::error::Error;
 
@@ -9,10 +9,10 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        let said = cause.to_string();
-        if !text.contains(&said) {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&cause_text);
         }
         next = cause.source();
     }

@@ -7,35 +7,35 @@ use dataflow::source::{Next, Position, ReaderContext, Split, SplitReader};
 use fabric::Clock;
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
-use super::feed::Feed;
+use super::byte_queue::ByteQueueReader;
 use super::io::{Task, died};
-use crate::format::{Decoded, Decoder, Format, Input, Refuser};
+use crate::format::{ByteInput, Decoded, Format, RecordDecoder, Refuser};
 
 /// The shortest and the longest time after which a flow without rows is asked again. The longest
 /// bounds how late a row is seen that comes after a silence.
 const NAP_NS: (u64, u64) = (500_000, 10_000_000);
 
 /// Bytes with the name of where they come from, for messages.
-pub(crate) struct Stream {
+pub(crate) struct ByteStream {
     pub(crate) place: String,
-    pub(crate) bytes: Feed,
+    pub(crate) bytes: ByteQueueReader,
 }
 
 /// Makes a reader of the rows of one stream.
-pub(crate) type Decode = Box<dyn Fn(Stream) -> Box<dyn Decoder> + Send>;
+pub(crate) type Decode = Box<dyn Fn(ByteStream) -> Box<dyn RecordDecoder> + Send>;
 
 /// Reads every stream in the same format.
 pub(crate) fn decode(format: Format, refuser: Refuser) -> Decode {
     Box::new(move |stream| {
-        let input = Input::new(Box::new(stream.bytes), stream.place);
+        let input = ByteInput::new(Box::new(stream.bytes), stream.place);
         format.decoder(input, refuser.clone())
     })
 }
 
-/// What came next.
-pub(crate) enum Arrival {
+/// The outcome of asking for the next stream.
+pub(crate) enum NextStream {
     /// A stream: what came before it has ended.
-    Stream(Stream),
+    Stream(ByteStream),
     /// Nothing before this time.
     Wait { until_ns: u64 },
     /// Nothing, until it is asked again.
@@ -45,25 +45,25 @@ pub(crate) enum Arrival {
 }
 
 /// Where streams come from. Asked only when the last one has been read to its end.
-pub(crate) trait Streams: Send {
+pub(crate) trait StreamSource: Send {
     /// The next stream. Does not block.
-    fn next(&mut self) -> Result<Arrival, ConnectorError>;
+    fn next(&mut self) -> Result<NextStream, ConnectorError>;
 }
 
 /// Streams that a task sends: it says `None` when there are no more.
 pub(crate) struct TaskStreams {
     pub(crate) place: String,
-    pub(crate) queue: Receiver<Result<Option<Stream>, ConnectorError>>,
+    pub(crate) queue: Receiver<Result<Option<ByteStream>, ConnectorError>>,
     pub(crate) _task: Option<Task>,
 }
 
-impl Streams for TaskStreams {
-    fn next(&mut self) -> Result<Arrival, ConnectorError> {
+impl StreamSource for TaskStreams {
+    fn next(&mut self) -> Result<NextStream, ConnectorError> {
         match self.queue.try_recv() {
-            Ok(Ok(Some(stream))) => Ok(Arrival::Stream(stream)),
-            Ok(Ok(None)) => Ok(Arrival::End),
+            Ok(Ok(Some(stream))) => Ok(NextStream::Stream(stream)),
+            Ok(Ok(None)) => Ok(NextStream::End),
             Ok(Err(error)) => Err(error),
-            Err(TryRecvError::Empty) => Ok(Arrival::Nothing),
+            Err(TryRecvError::Empty) => Ok(NextStream::Nothing),
             Err(TryRecvError::Disconnected) => Err(died(&self.place)),
         }
     }
@@ -74,18 +74,18 @@ pub(crate) struct StreamReader<S> {
     split: String,
     streams: S,
     decode: Decode,
-    current: Option<Box<dyn Decoder>>,
+    current: Option<Box<dyn RecordDecoder>>,
     nap: Nap,
 }
 
-impl<S: Streams> StreamReader<S> {
+impl<S: StreamSource> StreamReader<S> {
     pub(crate) fn new(split: &Split, streams: S, decode: Decode, context: &ReaderContext) -> Self {
         let nap = Nap::new(Arc::clone(&context.clock));
         Self { split: split.name.clone(), streams, decode, current: None, nap }
     }
 }
 
-impl<S: Streams> SplitReader for StreamReader<S> {
+impl<S: StreamSource> SplitReader for StreamReader<S> {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             if let Some(decoder) = &mut self.current {
@@ -99,10 +99,10 @@ impl<S: Streams> SplitReader for StreamReader<S> {
                 }
             }
             match self.streams.next()? {
-                Arrival::Stream(stream) => self.current = Some((self.decode)(stream)),
-                Arrival::Wait { until_ns } => return Ok(Next::Wait { until_ns }),
-                Arrival::Nothing => return Ok(self.nap.wait()),
-                Arrival::End => return Ok(Next::End),
+                NextStream::Stream(stream) => self.current = Some((self.decode)(stream)),
+                NextStream::Wait { until_ns } => return Ok(Next::Wait { until_ns }),
+                NextStream::Nothing => return Ok(self.nap.wait()),
+                NextStream::End => return Ok(Next::End),
             }
         }
     }

@@ -56,7 +56,7 @@ impl Io {
     /// for sinks. May be called from a thread that belongs to another runtime.
     ///
     /// # Errors
-    /// What the future says; or that it died.
+    /// The outcome of the future, or an error if it died.
     pub(crate) fn wait<T: Send + 'static>(
         &self,
         future: impl Future<Output = Result<T, ConnectorError>> + Send + 'static,

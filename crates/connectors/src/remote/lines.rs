@@ -37,7 +37,7 @@ impl WholeLines {
     }
 }
 
-/// The whole lines of a connection on which pieces of so many bytes come, and the rest.
+/// The whole lines of a connection that delivers pieces of `piece` bytes, and the rest.
 pub(crate) fn lines_in(bytes: &[u8], piece: usize) -> Option<Vec<u8>> {
     let mut lines = WholeLines::default();
     let mut all: Vec<u8> = bytes.chunks(piece).flat_map(|piece| lines.push(piece)).collect();

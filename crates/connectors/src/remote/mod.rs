@@ -1,8 +1,8 @@
-//! What the connectors share that read and write over a network.
+//! Parts that the connectors of networks share.
 //!
 //! ```text
 //! worker thread                                  thread `millstream-io`, one for the process
-//! SplitReader::next ◀─ decoder ◀─ Feed ◀─ bounded queue ◀─ task: connect, read, reconnect
+//! SplitReader::next ◀─ decoder ◀─ bounded byte queue ◀─ task: connect, read, reconnect
 //! ```
 //!
 //! A task gives *streams* of bytes, one after the other: a connection of a socket, an answer over
@@ -11,12 +11,12 @@
 //!
 //! Invariants: a worker never waits for a network, it answers
 //! [`Next::Wait`](dataflow::source::Next::Wait); a task that is ahead of its worker stops reading
-//! when [`feed::PIECES_MAX`] pieces lie in the queue, and the sender feels it; a task ends with
-//! the flow that started it.
+//! when [`byte_queue::PIECES_MAX`] pieces lie in the queue, and the sender feels it; a task ends
+//! with the flow that started it.
 
 mod backoff;
+mod byte_queue;
 mod errors;
-mod feed;
 mod flow;
 mod io;
 mod lines;
@@ -26,12 +26,16 @@ pub(crate) mod redirects;
 use std::time::Duration;
 
 pub(crate) use backoff::Backoff;
+pub(crate) use byte_queue::{ByteQueueReader, ByteQueueSender, PIECE_BYTES, byte_queue};
 pub(crate) use errors::{chain, lost};
-pub(crate) use feed::{Feed, FeedSender, PIECE_BYTES, feed};
-pub(crate) use flow::{Arrival, Nap, Stream, StreamReader, Streams, TaskStreams, decode};
+pub(crate) use flow::{
+    ByteStream, Nap, NextStream, StreamReader, StreamSource, TaskStreams, decode,
+};
 pub(crate) use io::{Io, Task, died};
 pub(crate) use lines::{WholeLines, lines_in};
-pub(crate) use options::{PATIENCE, line_format, patience_ns, stream_format, text_format};
+pub(crate) use options::{
+    RETRY_TIMEOUT, line_format, retry_timeout_ns, stream_format, text_format,
+};
 
 /// After so long without a byte the system asks whether the other end is still there: one that is
 /// gone without a word is noticed, and what stands between keeps the connection.

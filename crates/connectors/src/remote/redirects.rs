@@ -16,7 +16,7 @@ pub(crate) fn same_host(a: &Url, b: &Url) -> bool {
         && a.port_or_known_default() == b.port_or_known_default()
 }
 
-/// Whether an answer of `from` may lead to `to`, after so many before it.
+/// Whether an answer of `from` may lead to `to`, after a number of earlier redirects.
 ///
 /// # Errors
 /// Why not.

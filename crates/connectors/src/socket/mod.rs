@@ -22,9 +22,9 @@ use dataflow::sink::Sink;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, Target};
-use crate::options::{Reader, refuse};
-use crate::remote::{Io, PATIENCE, StreamReader, decode, line_format, patience_ns};
+use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns};
+use crate::options::{OptionReader, refuse};
+use crate::remote::{Io, RETRY_TIMEOUT, StreamReader, decode, line_format, retry_timeout_ns};
 
 mod sink;
 mod source;
@@ -51,19 +51,19 @@ const OPTIONS: [OptionSpec; 9] = {
         doc: "CSV, or one JSON object a line.",
     };
     let header = OptionSpec { default: "false", ..header };
-    [address, format, PATIENCE, ON_BAD, header, delimiter, quote, comment, null]
+    [address, format, RETRY_TIMEOUT, ON_BAD, header, delimiter, quote, comment, null]
 };
 
 /// The options of a table, read.
 struct Settings {
     addresses: Vec<String>,
     format: Format,
-    patience_ns: u64,
+    retry_timeout_ns: u64,
 }
 
 impl Settings {
     fn new(table: &TableDef) -> Result<Self, ConnectorError> {
-        let options = Reader(&table.options);
+        let options = OptionReader(&table.options);
         let hint = "write 'address' = 'localhost:9000'";
         let list = options.required("address", hint)?;
         let addresses: Vec<String> = list.split(',').map(|one| one.trim().to_owned()).collect();
@@ -82,7 +82,7 @@ impl Settings {
             return Err(refuse("address", message, None));
         }
         let format = line_format(&table.options, false)?;
-        Ok(Self { addresses, format, patience_ns: patience_ns(options)? })
+        Ok(Self { addresses, format, retry_timeout_ns: retry_timeout_ns(options)? })
     }
 }
 
@@ -111,7 +111,7 @@ impl Connector for Socket {
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let settings = Settings::new(table)?;
         settings.format.check(&table.schema)?;
-        let target = Arc::new(Target::new(table, projection)?);
+        let target = Arc::new(TargetColumns::new(table, projection)?);
         Ok(Arc::new(SocketSource { settings, target }))
     }
 
@@ -123,7 +123,7 @@ impl Connector for Socket {
 
 struct SocketSource {
     settings: Settings,
-    target: Arc<Target>,
+    target: Arc<TargetColumns>,
 }
 
 impl Source for SocketSource {
@@ -159,7 +159,7 @@ impl Source for SocketSource {
         let streams = source::connect(
             &Io::shared()?,
             self.settings.addresses[split.number].clone(),
-            self.settings.patience_ns,
+            self.settings.retry_timeout_ns,
             refuser.clone(),
         );
         let decode = decode(self.settings.format.clone(), refuser);

@@ -12,7 +12,7 @@ use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 
 use super::Settings;
 use super::source::unreachable;
-use crate::format::encode::RowFormat;
+use crate::format::encode::RowEncoding;
 use crate::options::refuse;
 use crate::queued::QueuedWriter;
 use crate::remote::text_format;
@@ -28,8 +28,8 @@ const RETRY: Duration = Duration::from_millis(100);
 
 pub(super) struct SocketSink {
     address: String,
-    patience: Duration,
-    format: RowFormat,
+    retry_timeout: Duration,
+    format: RowEncoding,
     schema: SchemaRef,
 }
 
@@ -39,12 +39,12 @@ impl SocketSink {
             let message = format!("{} addresses; a sink writes to one", addresses.len());
             refuse("address", message, Some("write one INSERT for each".into()))
         })?;
-        let patience = Duration::from_nanos(settings.patience_ns);
-        Ok(Self { address, patience, format: text_format(&settings.format, &schema)?, schema })
+        let retry_timeout = Duration::from_nanos(settings.retry_timeout_ns);
+        Ok(Self { address, retry_timeout, format: text_format(&settings.format, &schema)?, schema })
     }
 
     fn connect(&self) -> Result<TcpStream, ConnectorError> {
-        let ends = Instant::now() + self.patience;
+        let ends = Instant::now() + self.retry_timeout;
         loop {
             let connected = self.address.to_socket_addrs().and_then(|mut found| {
                 let missing = || std::io::Error::other("the name has no address");
@@ -87,7 +87,7 @@ struct SocketWriter {
     socket: TcpStream,
     /// Until it is committed.
     queued: Option<QueuedWriter>,
-    format: RowFormat,
+    format: RowEncoding,
     pending: Vec<u8>,
 }
 
@@ -104,9 +104,10 @@ impl SinkWriter for SocketWriter {
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         let Some(queued) = &self.queued else { return Ok(()) };
-        match self.pending.is_empty() {
-            true => queued.drain().map(drop),
-            false => queued.send(std::mem::take(&mut self.pending)),
+        if self.pending.is_empty() {
+            queued.drain().map(drop)
+        } else {
+            queued.send(std::mem::take(&mut self.pending))
         }
     }
 

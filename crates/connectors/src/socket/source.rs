@@ -11,7 +11,9 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::timeout;
 
 use crate::format::Refuser;
-use crate::remote::{Backoff, FeedSender, Io, PIECE_BYTES, Stream, TaskStreams, WholeLines, feed};
+use crate::remote::{
+    Backoff, ByteQueueSender, ByteStream, Io, PIECE_BYTES, TaskStreams, WholeLines, byte_queue,
+};
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,13 +32,13 @@ enum End {
 pub(super) fn connect(
     io: &Arc<Io>,
     address: String,
-    patience_ns: u64,
+    retry_timeout_ns: u64,
     refuser: Refuser,
 ) -> TaskStreams {
     let (arrivals, queue) = channel(1);
     let place = address.clone();
     let task = io.spawn(async move {
-        let end = read(&address, patience_ns, &refuser, &arrivals).await;
+        let end = read(&address, retry_timeout_ns, &refuser, &arrivals).await;
         // Nobody is left to tell only if nobody reads any more.
         let _ = arrivals.send(end.map(|()| None)).await;
     });
@@ -46,15 +48,15 @@ pub(super) fn connect(
 /// Connection after connection, until the peer closes one.
 async fn read(
     address: &str,
-    patience_ns: u64,
+    retry_timeout_ns: u64,
     refuser: &Refuser,
-    arrivals: &Sender<Result<Option<Stream>, ConnectorError>>,
+    arrivals: &Sender<Result<Option<ByteStream>, ConnectorError>>,
 ) -> Result<(), ConnectorError> {
-    let mut backoff = Backoff::new(patience_ns);
+    let mut backoff = Backoff::new(retry_timeout_ns);
     loop {
         let socket = open(address, &mut backoff).await?;
-        let (sender, bytes) = feed();
-        let stream = Stream { place: address.to_owned(), bytes };
+        let (sender, bytes) = byte_queue();
+        let stream = ByteStream { place: address.to_owned(), bytes };
         if arrivals.send(Ok(Some(stream))).await.is_err() {
             return Ok(());
         }
@@ -99,7 +101,7 @@ async fn open(address: &str, backoff: &mut Backoff) -> Result<TcpStream, Connect
 
 async fn receive(
     socket: &TcpStream,
-    sender: &FeedSender,
+    sender: &ByteQueueSender,
     lines: &mut WholeLines,
     backoff: &mut Backoff,
 ) -> End {

@@ -10,8 +10,9 @@
 //! default. Each result in CSV has its own header, and a blank line before it if it is not the
 //! first of its output.
 //!
-//! The rows go to an [`Output`] that the program hands in, never to the process's own standard
-//! output behind its back. A thread of the sink's own writes them, since a reader may be slow.
+//! The rows go to an [`StdoutTarget`] that the program hands in, never to the process's own
+//! standard output behind its back. A thread of the sink's own writes them, since a reader may be
+//! slow.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -24,8 +25,8 @@ use dataflow::connector::{Connector, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 
-use crate::format::encode::{CsvStyle, RowFormat};
-use crate::options::Reader;
+use crate::format::encode::{CsvStyle, RowEncoding};
+use crate::options::OptionReader;
 use crate::queued::QueuedWriter;
 
 mod nested;
@@ -42,7 +43,7 @@ const STREAM_BYTES_MAX: usize = 64 << 10;
 
 /// Where `stdout` writes: shared, so that a program can keep an end of it.
 #[derive(Clone)]
-pub struct Output {
+pub struct StdoutTarget {
     /// For messages.
     name: Arc<str>,
     writer: Arc<Mutex<dyn Write + Send>>,
@@ -54,7 +55,7 @@ pub struct Output {
     is_memory: bool,
 }
 
-impl Output {
+impl StdoutTarget {
     /// Writes go to `writer`, which messages call `name`: a file's path, `stdout`.
     pub fn new(name: &str, writer: impl Write + Send + 'static) -> Self {
         Self::of(name, Arc::new(Mutex::new(writer)))
@@ -104,13 +105,13 @@ impl Output {
     }
 }
 
-impl fmt::Debug for Output {
+impl fmt::Debug for StdoutTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Output")
     }
 }
 
-/// What was written to a captured [`Output`].
+/// The bytes written to a captured [`StdoutTarget`].
 #[derive(Debug, Clone)]
 pub struct Capture(Arc<Mutex<Vec<u8>>>);
 
@@ -126,12 +127,12 @@ impl Capture {
 /// The connector `stdout`.
 #[derive(Debug, Clone)]
 pub struct Stdout {
-    output: Output,
+    output: StdoutTarget,
 }
 
 impl Stdout {
     /// Writes to `output`.
-    pub fn new(output: Output) -> Self {
+    pub fn new(output: StdoutTarget) -> Self {
         Self { output }
     }
 }
@@ -161,15 +162,15 @@ impl Connector for Stdout {
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
-        let options = Reader(&table.options);
+        let options = OptionReader(&table.options);
         let rows_max = options.integer("max_rows", 1)?.unwrap_or(ROWS_SHOWN_MAX);
         let format = match options.choice("format", &["table", "csv", "json"])? {
             None if self.output.for_programs && !table.options.contains_key("max_rows") => {
-                Format::Stream(RowFormat::Csv(CsvStyle::default()))
+                Format::Stream(RowEncoding::Csv(CsvStyle::default()))
             }
             None | Some(0) => Format::Table { rows_max },
-            Some(1) => Format::Stream(RowFormat::Csv(CsvStyle::default())),
-            Some(_) => Format::Stream(RowFormat::Json),
+            Some(1) => Format::Stream(RowEncoding::Csv(CsvStyle::default())),
+            Some(_) => Format::Stream(RowEncoding::Json),
         };
         let schema = Arc::clone(&table.schema);
         Ok(Arc::new(StdoutSink { output: self.output.clone(), schema, format }))
@@ -178,11 +179,11 @@ impl Connector for Stdout {
 
 enum Format {
     Table { rows_max: u64 },
-    Stream(RowFormat),
+    Stream(RowEncoding),
 }
 
 struct StdoutSink {
-    output: Output,
+    output: StdoutTarget,
     schema: SchemaRef,
     format: Format,
 }
@@ -194,7 +195,7 @@ impl Sink for StdoutSink {
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let schema = Arc::clone(&self.schema);
-        let blank_line = matches!(&self.format, Format::Stream(RowFormat::Csv(_)));
+        let blank_line = matches!(&self.format, Format::Stream(RowEncoding::Csv(_)));
         let to = To::open(&self.output, blank_line, context)?;
         Ok(match &self.format {
             Format::Table { rows_max } => {
@@ -203,7 +204,7 @@ impl Sink for StdoutSink {
             }
             Format::Stream(format) => {
                 let format = format.clone();
-                let flat = matches!(format, RowFormat::Csv(_)).then(|| Flat::new(&schema));
+                let flat = matches!(format, RowEncoding::Csv(_)).then(|| Flat::new(&schema));
                 let flat = flat.flatten();
                 let written = flat.as_ref().map_or(schema, Flat::schema);
                 let pending = format.prologue(written).map_err(unfit)?;
@@ -213,7 +214,7 @@ impl Sink for StdoutSink {
     }
 }
 
-/// The way to an [`Output`].
+/// The way to an [`StdoutTarget`].
 enum To {
     Memory(Pieces),
     Thread(QueuedWriter),
@@ -221,7 +222,7 @@ enum To {
 
 /// Writes the pieces of one result.
 struct Pieces {
-    output: Output,
+    output: StdoutTarget,
     /// A blank line stands before the first piece, if it is not the first of its output.
     blank_line: bool,
     /// Whether some of it was written.
@@ -242,7 +243,7 @@ impl Pieces {
 
 impl To {
     fn open(
-        output: &Output,
+        output: &StdoutTarget,
         blank_line: bool,
         context: &WriterContext,
     ) -> Result<Self, ConnectorError> {
@@ -325,7 +326,7 @@ impl SinkWriter for TableWriter {
 /// Streams.
 struct StreamWriter {
     to: To,
-    format: RowFormat,
+    format: RowEncoding,
     /// Gives texts for columns that CSV has none for.
     flat: Option<Flat>,
     pending: Vec<u8>,
@@ -346,9 +347,10 @@ impl SinkWriter for StreamWriter {
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
-        match self.pending.is_empty() {
-            true => self.to.drain().map(drop),
-            false => self.to.send(std::mem::take(&mut self.pending)),
+        if self.pending.is_empty() {
+            self.to.drain().map(drop)
+        } else {
+            self.to.send(std::mem::take(&mut self.pending))
         }
     }
 

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 
-use super::RowFormat;
+use super::RowEncoding;
 
 /// Makes texts of such columns.
 pub(super) struct Flat {
@@ -18,9 +18,12 @@ impl Flat {
     /// For batches of a schema; `None` if it has no such column.
     pub(super) fn new(schema: &Schema) -> Option<Self> {
         schema.fields().iter().find(|field| field.data_type().is_nested())?;
-        let fields = schema.fields().iter().map(|field| match field.data_type().is_nested() {
-            true => Arc::new(Field::new(field.name(), DataType::Utf8, true)),
-            false => Arc::clone(field),
+        let fields = schema.fields().iter().map(|field| {
+            if field.data_type().is_nested() {
+                Arc::new(Field::new(field.name(), DataType::Utf8, true))
+            } else {
+                Arc::clone(field)
+            }
         });
         Some(Self { schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())) })
     }
@@ -33,9 +36,10 @@ impl Flat {
     /// The same rows; NULL stays NULL.
     pub(super) fn of(&self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
         let columns = self.schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
-            match column.data_type().is_nested() {
-                true => texts(field.name(), column),
-                false => Ok(Arc::clone(column)),
+            if column.data_type().is_nested() {
+                texts(field.name(), column)
+            } else {
+                Ok(Arc::clone(column))
             }
         });
         RecordBatch::try_new(self.schema(), columns.collect::<Result<_, _>>()?)
@@ -49,10 +53,10 @@ fn texts(name: &str, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     let lines = |column: ArrayRef| {
         let batch = RecordBatch::try_new(Arc::clone(&schema), vec![column])?;
         let mut lines = Vec::new();
-        RowFormat::Json.encode(&batch, &mut lines).map_err(ArrowError::JsonError)?;
+        RowEncoding::Json.encode(&batch, &mut lines).map_err(ArrowError::JsonError)?;
         String::from_utf8(lines).map_err(|error| ArrowError::JsonError(error.to_string()))
     };
-    // What stands before each value is seen at a NULL.
+    // A NULL shows the text before each value.
     let before = lines(new_null_array(column.data_type(), 1))?;
     let lines = lines(Arc::clone(column))?;
     let before = before.strip_suffix("null}\n").unwrap_or_default();

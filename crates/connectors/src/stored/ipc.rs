@@ -12,10 +12,10 @@ use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use super::{Blob, Near, behind, look, of_several, passed, read_exactly, rows_passed};
-use crate::format::ipc::{Context, Frame, MAGIC, damaged, frame, rows_of, schema_of};
+use super::{Blob, FetchingBlob, behind, look, of_several, passed, read_exactly, rows_passed};
+use crate::format::ipc::{IpcContext, IpcFrame, MAGIC, damaged, frame, rows_of, schema_of};
 use crate::format::typed::{Mapping, plain};
-use crate::format::{Refuser, Target};
+use crate::format::{Refuser, TargetColumns};
 
 /// Bytes behind the footer: its length and the magic.
 const TRAILER_BYTES: usize = 10;
@@ -23,7 +23,7 @@ const TRAILER_BYTES: usize = 10;
 /// Bytes of the magic and the padding that it has at least.
 const MAGIC_BYTES: usize = 8;
 
-/// What files begin with that are called Feather too.
+/// The mark of files in the format Feather 1.
 const MAGIC_OF_FEATHER_1: &[u8] = b"FEA1";
 
 /// Bytes that are looked at for the schema.
@@ -53,7 +53,7 @@ struct Block {
     bytes: usize,
 }
 
-/// What a footer says.
+/// The contents of a footer.
 struct Footer {
     schema: SchemaRef,
     dictionaries: Vec<Block>,
@@ -137,7 +137,7 @@ impl Footer {
 }
 
 /// The bytes of a block with the message in them.
-fn read_block(blob: &dyn Blob, block: Block, bytes: usize) -> Result<(Bytes, Frame), String> {
+fn read_block(blob: &dyn Blob, block: Block, bytes: usize) -> Result<(Bytes, IpcFrame), String> {
     let bytes = read_exactly(blob, block.offset, bytes).map_err(|error| error.to_string())?;
     let frame = frame(&bytes, block.bytes as u64)?;
     Ok((bytes, frame))
@@ -147,14 +147,14 @@ struct IpcFile {
     blob: Arc<dyn Blob>,
     footer: Footer,
     mapping: Mapping,
-    /// What the dictionaries say, once read.
-    context: OnceLock<Context>,
+    /// The dictionaries, once read.
+    context: OnceLock<IpcContext>,
     /// The number of the first row of each batch, once counted.
     firsts: OnceLock<Vec<u64>>,
 }
 
 impl IpcFile {
-    /// What is read for a batch.
+    /// The byte ranges read for a batch.
     fn ranges(&self, batch: usize) -> Vec<Range<u64>> {
         let range = |offset: u64, bytes: usize| offset..offset + bytes as u64;
         let Footer { dictionaries, batches, .. } = &self.footer;
@@ -169,14 +169,14 @@ impl IpcFile {
         ranges
     }
 
-    fn context(&self, blob: &dyn Blob) -> Result<Context, String> {
+    fn context(&self, blob: &dyn Blob) -> Result<IpcContext, String> {
         if let Some(context) = self.context.get() {
             return Ok(context.clone());
         }
-        let mut context = Context::new(Arc::clone(&self.footer.schema));
+        let mut context = IpcContext::new(Arc::clone(&self.footer.schema));
         for block in &self.footer.dictionaries {
             let (bytes, frame) = read_block(blob, *block, block.bytes)?;
-            let Frame::Message { metadata, body } = frame else {
+            let IpcFrame::Message { metadata, body } = frame else {
                 return Err("a dictionary is cut off".into());
             };
             context.accept(&bytes[metadata], &bytes[body], &[])?;
@@ -202,7 +202,7 @@ impl IpcFile {
         let block = self.footer.batches[batch];
         let mut context = self.context(blob)?;
         let (bytes, frame) = read_block(blob, block, block.bytes)?;
-        let Frame::Message { metadata, body } = frame else {
+        let IpcFrame::Message { metadata, body } = frame else {
             return Err(format!("record batch {batch} is cut off"));
         };
         let columns = self.mapping.columns_read();
@@ -223,13 +223,13 @@ pub(super) struct IpcSource {
     files: Vec<Arc<IpcFile>>,
     /// File and batch of each flow.
     flows: Vec<(usize, usize)>,
-    target: Arc<Target>,
+    target: Arc<TargetColumns>,
 }
 
 impl IpcSource {
     pub(super) fn open(
         blobs: Vec<Arc<dyn Blob>>,
-        target: Arc<Target>,
+        target: Arc<TargetColumns>,
     ) -> Result<Self, ConnectorError> {
         let footers: Result<Vec<_>, _> = blobs.iter().map(|blob| Footer::read(&**blob)).collect();
         let footers = footers?;
@@ -282,7 +282,7 @@ impl Source for IpcSource {
         let file = Arc::clone(&self.files[file]);
         let passed = rows_passed(FORMAT, &split.name, file.blob.bytes(), from)?;
         Ok(Box::new(IpcReader {
-            near: Near::new(&file.blob, file.ranges(batch), context),
+            fetching: FetchingBlob::new(&file.blob, file.ranges(batch), context),
             file,
             batch,
             split: split.name.clone(),
@@ -293,18 +293,18 @@ impl Source for IpcSource {
     }
 }
 
-/// What positions in a record batch of a file are called.
+/// The name of positions in a record batch of a file.
 const FORMAT: &str = "arrow";
 
 /// A record batch that is being read.
 struct IpcReader {
-    near: Near,
+    fetching: FetchingBlob,
     file: Arc<IpcFile>,
     batch: usize,
     split: String,
     /// Rows of it that were given, or refused.
     passed: u64,
-    /// What is left of it, as the file has it, and the number of its first row; `None` before it
+    /// The rest of it, as the file has it, and the number of its first row; `None` before it
     /// has been read.
     rest: Option<(RecordBatch, u64)>,
     refuser: Refuser,
@@ -312,15 +312,15 @@ struct IpcReader {
 
 impl SplitReader for IpcReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        if let Some(wait) = self.near.wait()? {
+        if let Some(wait) = self.fetching.wait()? {
             return Ok(wait);
         }
-        let name = self.near.blob.name();
+        let name = self.fetching.blob.name();
         loop {
             let (batch, first) = match self.rest.take() {
                 Some(rest) => rest,
                 None => {
-                    let read = self.file.read(&*self.near.blob, self.batch);
+                    let read = self.file.read(&*self.fetching.blob, self.batch);
                     let (batch, first) = read.map_err(|message| {
                         let place = format!("{name} record batch {}", self.batch);
                         damaged(place, &message)

@@ -6,7 +6,7 @@
 //! Parquet            a row group is a flow
 //! ```
 //!
-//! Who lists the blobs — a directory, a bucket — gives them here in an order that is the same on
+//! The connector lists the blobs — a directory, a bucket — in an order that is the same on
 //! every node, and gets a source.
 
 use std::io::{self, ErrorKind, Read};
@@ -23,14 +23,14 @@ use fabric::Clock;
 
 use crate::format::input::read_error;
 use crate::format::rows::all_found;
-use crate::format::{Compression, Format, Input, Kind, Target};
-use crate::options::{Reader, refuse};
+use crate::format::{ByteInput, Compression, Format, Kind, TargetColumns};
+use crate::options::{OptionReader, refuse};
 
 mod ipc;
 mod parquet;
 mod text;
 
-/// Bytes of a buffer between a blob and those who read little at a time.
+/// Bytes of a buffer between a blob and a reader of small pieces.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// How long a flow is left alone whose bytes are on their way.
@@ -76,13 +76,13 @@ pub(crate) trait Fetch: Send {
 }
 
 /// A blob whose bytes may be on their way.
-struct Near {
+struct FetchingBlob {
     blob: Arc<dyn Blob>,
     fetch: Option<Box<dyn Fetch>>,
     clock: Arc<dyn Clock>,
 }
 
-impl Near {
+impl FetchingBlob {
     /// Begins to bring `ranges` of a blob here.
     fn new(blob: &Arc<dyn Blob>, ranges: Vec<Range<u64>>, context: &ReaderContext) -> Self {
         let (blob, clock) = (Arc::clone(blob), Arc::clone(&context.clock));
@@ -113,7 +113,7 @@ impl Layout {
     fn of(
         first: &dyn Blob,
         kind: Kind,
-        options: Reader<'_>,
+        options: OptionReader<'_>,
         packed: Option<Compression>,
     ) -> Result<Self, ConnectorError> {
         let name = first.name();
@@ -148,8 +148,8 @@ pub(crate) fn not_packed() -> ConnectorError {
 pub(crate) fn source(
     blobs: Vec<Arc<dyn Blob>>,
     kind: Kind,
-    options: Reader<'_>,
-    target: Arc<Target>,
+    options: OptionReader<'_>,
+    target: Arc<TargetColumns>,
 ) -> Result<Arc<dyn Source>, ConnectorError> {
     let packed = Compression::given(options)?;
     let Some(first) = blobs.first() else { return Err(refuse("path", "names nothing", None)) };
@@ -163,12 +163,13 @@ pub(crate) fn source(
 /// The target of several blobs, each of which may lack columns that another one has; one blob, or
 /// several that lack the same column, must have all.
 fn of_several<'a>(
-    target: Arc<Target>,
+    target: Arc<TargetColumns>,
     schemas: impl ExactSizeIterator<Item = &'a Schema>,
-) -> Arc<Target> {
-    match schemas.len() > 1 && all_found(&target.declared, schemas) {
-        true => target.of_several(),
-        false => target,
+) -> Arc<TargetColumns> {
+    if schemas.len() > 1 && all_found(&target.declared, schemas) {
+        target.of_several()
+    } else {
+        target
     }
 }
 
@@ -179,7 +180,7 @@ fn of_several<'a>(
 pub(crate) fn infer(
     blob: &Arc<dyn Blob>,
     kind: Kind,
-    options: Reader<'_>,
+    options: OptionReader<'_>,
 ) -> Result<Schema, ConnectorError> {
     let packed = Compression::given(options)?;
     match Layout::of(&**blob, kind, options, packed)? {
@@ -190,12 +191,15 @@ pub(crate) fn infer(
 }
 
 /// The bytes of a blob in order, unpacked as its name says, or as `packed` says instead.
-fn input(blob: &dyn Blob, packed: Option<Compression>) -> Result<Input, ConnectorError> {
+fn input(blob: &dyn Blob, packed: Option<Compression>) -> Result<ByteInput, ConnectorError> {
     unpacked(blob.name(), blob.read()?, packed)
 }
 
-/// The same for those who look before rows flow: its reader waits.
-fn beginning(blob: &Arc<dyn Blob>, packed: Option<Compression>) -> Result<Input, ConnectorError> {
+/// The same before rows flow: its reader waits.
+fn beginning(
+    blob: &Arc<dyn Blob>,
+    packed: Option<Compression>,
+) -> Result<ByteInput, ConnectorError> {
     unpacked(blob.name(), Box::new(Tail::new(Arc::clone(blob), 0)), packed)
 }
 
@@ -203,15 +207,15 @@ fn unpacked(
     name: String,
     bytes: Box<dyn Read + Send>,
     packed: Option<Compression>,
-) -> Result<Input, ConnectorError> {
+) -> Result<ByteInput, ConnectorError> {
     let packed = packed.unwrap_or_else(|| Compression::of(&name));
-    Ok(Input::new(packed.unpack(bytes)?, name))
+    Ok(ByteInput::new(packed.unpack(bytes)?, name))
 }
 
 /// The version of the positions that are a number of rows.
 const ROWS_VERSION: u32 = 1;
 
-/// The position behind so many rows of a split, in a blob of so many bytes.
+/// The position behind `rows` rows of a split, in a blob of `bytes` bytes.
 fn passed(format: &str, split: &str, (bytes, rows): (u64, u64)) -> Position {
     Position::new(format, ROWS_VERSION, split, &[bytes, rows])
 }
@@ -228,11 +232,10 @@ fn rows_passed(
 ) -> Result<u64, ConnectorError> {
     let Some(from) = from else { return Ok(0) };
     let [length, rows] = from.numbers(format, ROWS_VERSION, split)?;
-    match length == bytes {
-        true => Ok(rows),
-        false => {
-            Err(refused(split, format!("its file has {bytes} bytes, and had {length} before")))
-        }
+    if length == bytes {
+        Ok(rows)
+    } else {
+        Err(refused(split, format!("its file has {bytes} bytes, and had {length} before")))
     }
 }
 
@@ -253,7 +256,7 @@ fn look(blob: &dyn Blob, offset: u64, length: usize) -> Result<Bytes, ConnectorE
     blob.read_at(offset, length).map_err(|error| read_error(&blob.name(), error))
 }
 
-/// A blob from some place on, for those who jump.
+/// A reader of a blob from an offset on, which can jump.
 struct Tail {
     blob: Arc<dyn Blob>,
     offset: u64,

@@ -7,7 +7,7 @@ use dataflow::error::ConnectorError;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use super::{Blob, POLL_NS, beginning, input, of_several};
-use crate::format::{Compression, DecoderReader, Format, Refuser, Target};
+use crate::format::{Compression, DecoderReader, Format, Refuser, TargetColumns};
 
 /// Blobs that are read in order.
 pub(super) struct TextSource {
@@ -15,7 +15,7 @@ pub(super) struct TextSource {
     format: Format,
     /// How they are packed, where their names do not tell.
     packed: Option<Compression>,
-    target: Arc<Target>,
+    target: Arc<TargetColumns>,
 }
 
 impl TextSource {
@@ -23,7 +23,7 @@ impl TextSource {
         blobs: Vec<Arc<dyn Blob>>,
         format: Format,
         packed: Option<Compression>,
-        target: Arc<Target>,
+        target: Arc<TargetColumns>,
     ) -> Result<Self, ConnectorError> {
         format.check(&target.declared)?;
         let mut source = Self { blobs, format, packed, target };

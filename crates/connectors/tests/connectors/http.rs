@@ -39,7 +39,7 @@ fn an_answer_is_a_table_in_any_of_its_shapes() {
         let peer = Peer::http(vec![(text, Then::Close)]);
         let table = web(&peer.url(), &[("format", format)]);
         assert_eq!(read_all(&table, &context()).unwrap(), ["1|x", "2|y,]"]);
-        let request = peer.heard.recv().unwrap();
+        let request = peer.received.recv().unwrap();
         assert!(request.starts_with("get /rows http/1.1\r\n"), "{request}");
         assert!(request.contains("user-agent: millstream/"), "{request}");
     }
@@ -104,7 +104,7 @@ fn polls_are_an_interval_apart_and_ask_for_what_is_new() {
     assert_eq!(until(&mut *flow, 27 * S), ["2|NULL"]);
     clock.set(27 * S);
     assert_eq!(until(&mut *flow, 32 * S), [""; 0]);
-    let asked: Vec<String> = peer.heard.iter().take(4).collect();
+    let asked: Vec<String> = peer.received.iter().take(4).collect();
     assert!(!asked[0].contains("if-none-match"), "{}", asked[0]);
     assert!(asked[1].contains("if-none-match: \"one\"\r\n"), "{}", asked[1]);
     assert!(asked[2].contains("if-none-match: \"one\"\r\n"), "{}", asked[2]);
@@ -114,7 +114,7 @@ fn polls_are_an_interval_apart_and_ask_for_what_is_new() {
 
 #[test]
 fn refusals_are_told_with_what_to_do() {
-    for (status, said) in [
+    for (status, expected) in [
         ("404 Not Found", "check 'url'"),
         ("401 Unauthorized", "'header.authorization'"),
         ("429 Too Many Requests", "'interval'; the server names 7 s"),
@@ -126,9 +126,9 @@ fn refusals_are_told_with_what_to_do() {
         let options = [("patience", "0"), ("header.authorization", "Bearer hush")];
         let error = refused(read_all(&web(&url, &options), &context()));
         assert!(error.to_string().contains(&format!("the server answers {status}")), "{error}");
-        assert!(hint(&error).contains(said), "{error}");
+        assert!(hint(&error).contains(expected), "{error}");
         assert!(!format!("{error:?}").contains("hush"), "{error:?}");
-        assert!(peer.heard.recv().unwrap().contains("authorization: bearer hush"));
+        assert!(peer.received.recv().unwrap().contains("authorization: bearer hush"));
     }
     let url = format!("http://me:hush@{}/?token=hush", nobody());
     let error = refused(read_all(&web(&url, &[("patience", "0")]), &context()));
@@ -174,7 +174,7 @@ fn an_answer_that_breaks_off_is_polled_again_as_a_whole() {
     assert_eq!(bad(&context)[0].1, "the connection was lost within the record");
     clock.set(5_000_000);
     assert_eq!(until(&mut *flow, 10_000_000), ["1|NULL", "2|NULL"]);
-    let asked: Vec<String> = peer.heard.iter().take(2).collect();
+    let asked: Vec<String> = peer.received.iter().take(2).collect();
     assert!(!asked[1].contains("if-none-match"), "{}", asked[1]);
 }
 
@@ -199,7 +199,7 @@ fn events_are_records_and_go_on_behind_the_last_whole_one() {
     now.send(()).unwrap();
     assert_eq!(rows(&drain(&mut *flow).unwrap()), ["2|NULL"]);
     assert_eq!(context.bad.count(), 1, "what is no JSON");
-    let asked: Vec<String> = peer.heard.iter().take(3).collect();
+    let asked: Vec<String> = peer.received.iter().take(3).collect();
     assert!(asked[0].contains("accept: text/event-stream"), "{}", asked[0]);
     assert!(!asked[0].contains("last-event-id"), "{}", asked[0]);
     assert!(asked[1].contains("last-event-id: 7\r\n"), "{}", asked[1]);
@@ -256,12 +256,12 @@ fn headers_and_query_stay_with_the_host_that_they_were_given_for() {
     let options = [("header.x-api-key", "hush"), ("header.cookie", "c=hush")];
     assert_eq!(read_all(&web(&url, &options), &context()).unwrap(), ["1|NULL"]);
     for line in ["get /rows?token=hush ", "get /elsewhere?x=1 "] {
-        let asked = first.heard.recv().unwrap();
+        let asked = first.received.recv().unwrap();
         assert!(asked.starts_with(line), "{asked}");
         assert!(asked.contains("x-api-key: hush\r\n") && asked.contains("cookie: c=hush\r\n"));
         assert!(!asked.contains("referer"), "{asked}");
     }
-    let asked = away.heard.recv().unwrap();
+    let asked = away.received.recv().unwrap();
     assert!(asked.starts_with("get /rows "), "{asked}");
     assert!(!asked.contains("hush") && !asked.contains("referer"), "{asked}");
 }
@@ -277,8 +277,8 @@ fn a_host_that_was_left_does_not_get_headers_by_the_word_of_another() {
     let first = Peer::http_at(listener, vec![(&there, Then::Close), (&rows, Then::Close)]);
     let table = web(&first.url(), &[("header.authorization", "hush")]);
     assert_eq!(read_all(&table, &context()).unwrap(), ["1|NULL"]);
-    assert!(first.heard.recv().unwrap().contains("authorization: hush"));
-    let asked = first.heard.recv().unwrap();
+    assert!(first.received.recv().unwrap().contains("authorization: hush"));
+    let asked = first.received.recv().unwrap();
     assert!(asked.starts_with("get /delete-all ") && !asked.contains("hush"), "{asked}");
 }
 
@@ -288,10 +288,10 @@ fn redirects_have_an_end_and_lead_to_the_web_alone() {
     let peer = Peer::http((0..11).map(|_| (again.as_str(), Then::Close)).collect());
     let error = refused(read_all(&web(&peer.url(), &[]), &context()));
     assert!(error.to_string().contains("more than 10 times"), "{error}");
-    for (to, said) in [("file:///etc/passwd", "'file'"), ("http://", "no address")] {
+    for (to, text) in [("file:///etc/passwd", "'file'"), ("http://", "no address")] {
         let away = leading_to(to);
         let peer = Peer::http(vec![(&away, Then::Close)]);
         let error = refused(read_all(&web(&peer.url(), &[]), &context()));
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
     }
 }

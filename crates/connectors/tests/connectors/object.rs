@@ -210,7 +210,7 @@ fn what_is_written_appears_on_commit_and_reads_back() {
         let read = read_all(&*open(&table).unwrap()).unwrap();
         assert!(read == rows(&sample), "{name} differs");
     }
-    assert!(store.shelf.lock().unwrap().uploads.is_empty());
+    assert!(store.state.lock().unwrap().uploads.is_empty());
 }
 
 #[test]
@@ -219,10 +219,10 @@ fn a_writer_that_is_dropped_leaves_no_trace() {
     store.put("/bucket/t.csv", "old");
     let table = at(&store, "s3://bucket/t.csv", &[]);
     let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
-    assert_eq!(store.shelf.lock().unwrap().uploads.len(), 1);
+    assert_eq!(store.state.lock().unwrap().uploads.len(), 1);
     writer.write(&sample(0, 500_000)).unwrap();
     drop(writer);
-    assert!(store.shelf.lock().unwrap().uploads.is_empty());
+    assert!(store.state.lock().unwrap().uploads.is_empty());
     assert_eq!(store.get("/bucket/t.csv").unwrap(), "old");
 }
 
@@ -247,7 +247,7 @@ fn an_upload_that_fails_on_the_way_is_given_up() {
     let table = at(&store, "s3://bucket/t.csv", &[]);
     let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     // As a rule of the bucket would do that removes old uploads.
-    store.shelf.lock().unwrap().uploads.clear();
+    store.state.lock().unwrap().uploads.clear();
     let error = refused(writer.write(&sample(0, 500_000)).and_then(|()| writer.commit()));
     assert!(error.to_string().starts_with("s3://bucket/t.csv: "), "{error}");
     assert!(store.get("/bucket/t.csv").is_none());

@@ -86,7 +86,7 @@ fn a_header_is_read_anew_with_each_connection() {
 }
 
 #[test]
-fn where_nobody_listens_the_query_fails_when_patience_ends() {
+fn where_nobody_listens_the_query_fails_after_the_retry_timeout() {
     let address = nobody();
     let table = lines(&[("address", &address), ("patience", "60ms")]);
     let source = source(&Socket, &table).unwrap();
@@ -107,7 +107,7 @@ fn who_stops_reading_hangs_up() {
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1|x"]);
     drop(flow);
     // Heard when the connection has ended.
-    assert_eq!(peer.heard.recv().unwrap(), "");
+    assert_eq!(peer.received.recv().unwrap(), "");
 }
 
 #[test]

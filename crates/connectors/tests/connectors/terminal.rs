@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
-use connectors::{Output, Stdout};
+use connectors::{Stdout, StdoutTarget};
 use dataflow::connector::Connector;
 use dataflow::sink::{Placement, WriterContext};
 
@@ -18,7 +18,7 @@ fn sample(first: i64, rows: i64) -> RecordBatch {
 }
 
 fn print(options: &[(&str, &str)], batches: &[RecordBatch]) -> String {
-    let (output, capture) = Output::captured();
+    let (output, capture) = StdoutTarget::captured();
     let schema = sample(0, 0).schema();
     let sink = Stdout::new(output).sink(&table(&schema, options)).unwrap();
     assert_eq!(sink.placement(), Placement::Gather);
@@ -76,7 +76,7 @@ fn csv_and_json_stream_at_a_flush() {
         ("csv", "id,name\n0,ä0\n", "1,\n"),
         ("json", "{\"id\":0,\"name\":\"ä0\"}\n", "{\"id\":1,\"name\":null}\n"),
     ] {
-        let (output, capture) = Output::captured();
+        let (output, capture) = StdoutTarget::captured();
         let table = table(&sample(0, 0).schema(), &[("format", format)]);
         let mut writer =
             Stdout::new(output).sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
@@ -93,7 +93,7 @@ fn csv_and_json_stream_at_a_flush() {
 /// What a program reads is whole, and each result of it names its columns.
 #[test]
 fn programs_get_all_rows_of_each_result() {
-    let (output, capture) = Output::captured();
+    let (output, capture) = StdoutTarget::captured();
     let stdout = Stdout::new(output.for_programs());
     let write = |options: &[(&str, &str)], rows: i64| {
         let sink = stdout.sink(&table(&sample(0, 0).schema(), options)).unwrap();
@@ -121,7 +121,7 @@ fn lists_are_json_in_csv() {
         Some(vec![]),
     ]);
     let batch = batch(&[("list", Arc::new(lists))]);
-    let (output, capture) = Output::captured();
+    let (output, capture) = StdoutTarget::captured();
     let table = table(&batch.schema(), &[("format", "csv")]);
     let mut writer = Stdout::new(output).sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     writer.write(&batch).unwrap();
@@ -131,7 +131,7 @@ fn lists_are_json_in_csv() {
 
 #[test]
 fn a_format_that_does_not_exist_names_the_nearest() {
-    let (output, _) = Output::captured();
+    let (output, _) = StdoutTarget::captured();
     let table = table(&sample(0, 0).schema(), &[("format", "jsno")]);
     let error = refused(Stdout::new(output).sink(&table).map(drop));
     assert_eq!(hint(&error), "did you mean 'json'?");

@@ -23,8 +23,8 @@ use dataflow::error::ConnectorError;
 use super::encode::CsvStyle;
 use super::infer::{SAMPLE_ROWS, narrowest};
 use super::rows::{Refuser, unfit};
-use super::{Decoded, Decoder, Input, RecordStart, extension};
-use crate::options::Reader;
+use super::{ByteInput, Decoded, RecordDecoder, RecordStart, extension};
+use crate::options::OptionReader;
 
 mod records;
 mod texts;
@@ -51,7 +51,7 @@ pub(crate) struct Dialect {
 
 impl Dialect {
     /// `name` is that of the file: tabs separate the fields of a `.tsv`.
-    pub(crate) fn new(options: Reader<'_>, name: &str) -> Result<Self, ConnectorError> {
+    pub(crate) fn new(options: OptionReader<'_>, name: &str) -> Result<Self, ConnectorError> {
         let tabs = extension(name).is_some_and(|extension| extension.eq_ignore_ascii_case("tsv"));
         let delimiter = if tabs { b'\t' } else { b',' };
         Ok(Self {
@@ -92,7 +92,7 @@ pub(crate) struct CsvDecoder {
 }
 
 impl CsvDecoder {
-    pub(crate) fn new(input: Input, dialect: Dialect, refuser: Refuser) -> Self {
+    pub(crate) fn new(input: ByteInput, dialect: Dialect, refuser: Refuser) -> Self {
         let declared = refuser.target.declared.fields().len();
         let mut records = Records::new(input, dialect);
         let mut fields = None;
@@ -144,7 +144,7 @@ impl CsvDecoder {
     }
 }
 
-impl Decoder for CsvDecoder {
+impl RecordDecoder for CsvDecoder {
     fn start(&mut self) -> Result<bool, ConnectorError> {
         if self.fields.is_none() {
             self.fields = match self.records.header()? {
@@ -185,10 +185,10 @@ impl Decoder for CsvDecoder {
 }
 
 /// Columns that the first records suggest; names from the header, else `column1`, ….
-pub(crate) fn infer(input: Input, dialect: Dialect) -> Result<Schema, ConnectorError> {
+pub(crate) fn infer(input: ByteInput, dialect: Dialect) -> Result<Schema, ConnectorError> {
     let mut records = Records::new(input, dialect);
-    let names = match records.dialect.header {
-        true => match records.header()? {
+    let names = if records.dialect.header {
+        match records.header()? {
             Header::Names(names) => names,
             Header::Later => Vec::new(),
             Header::Nothing => {
@@ -198,8 +198,9 @@ pub(crate) fn infer(input: Input, dialect: Dialect) -> Result<Schema, ConnectorE
                     hint: Some("declare the columns of the table".into()),
                 });
             }
-        },
-        false => (1..=records.first_width()?).map(|index| format!("column{index}")).collect(),
+        }
+    } else {
+        (1..=records.first_width()?).map(|index| format!("column{index}")).collect()
     };
     records.read(SAMPLE_ROWS)?;
     let texts = Texts::of(&records);

@@ -6,8 +6,8 @@ use csv_core::ReadRecordResult;
 use dataflow::error::ConnectorError;
 
 use super::{Dialect, QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
-use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
-use crate::format::rows::{Origin, Refused};
+use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
+use crate::format::rows::{RefusedRow, RowOrigin};
 use crate::format::{RecordStart, within_a_record};
 
 /// Bytes that are kept of a record that is too long.
@@ -34,7 +34,7 @@ struct Begun {
 
 /// Bytes cut into records, a batch at a time.
 pub(super) struct Records {
-    pub(super) input: Input,
+    pub(super) input: ByteInput,
     parser: csv_core::Reader,
     pub(super) dialect: Dialect,
     /// Fields that a record must have; 0 until known.
@@ -47,7 +47,7 @@ pub(super) struct Records {
     pub(super) ends: Vec<usize>,
     pub(super) spans: Vec<Span>,
     /// Those of `spans` that could not be told apart.
-    pub(super) refused: Vec<Refused>,
+    pub(super) refused: Vec<RefusedRow>,
     /// The record that has not arrived as a whole.
     begun: Option<Begun>,
     /// The ends of its fields, counted from its beginning.
@@ -58,7 +58,7 @@ pub(super) struct Records {
     in_rest: Option<u64>,
 }
 
-/// What stands before the first record.
+/// The state of the header before the first record.
 pub(super) enum Header {
     Names(Vec<String>),
     /// It has not arrived yet.
@@ -67,7 +67,7 @@ pub(super) enum Header {
     Nothing,
 }
 
-/// What became of an attempt to read a record.
+/// The outcome of an attempt to read a record.
 enum Attempt {
     Record {
         fields: usize,
@@ -91,7 +91,7 @@ pub(super) enum Stop {
 }
 
 impl Records {
-    pub(super) fn new(input: Input, dialect: Dialect) -> Self {
+    pub(super) fn new(input: ByteInput, dialect: Dialect) -> Self {
         let parser = csv_core::ReaderBuilder::new()
             .delimiter(dialect.delimiter)
             .quote(dialect.quote)
@@ -244,9 +244,10 @@ impl Records {
             self.begun = None;
             let refusal = match attempt {
                 Attempt::Later | Attempt::End => return Ok(Stop::End),
-                Attempt::Endless => Some(match self.has_lines(from, line) {
-                    true => format!("a quoted value does not end within {QUOTED_BYTES_MAX} bytes"),
-                    false => format!("the line is longer than {RECORD_BYTES_MAX} bytes"),
+                Attempt::Endless => Some(if self.has_lines(from, line) {
+                    format!("a quoted value does not end within {QUOTED_BYTES_MAX} bytes")
+                } else {
+                    format!("the line is longer than {RECORD_BYTES_MAX} bytes")
                 }),
                 Attempt::Long if !self.has_lines(from, line) => {
                     self.refuse_whole("line", (from, line), used);
@@ -281,7 +282,7 @@ impl Records {
     fn refuse(&mut self, reason: String, used: usize) {
         self.used = used;
         self.ends.extend(std::iter::repeat_n(used, self.width));
-        self.refused.push(Refused { row: self.spans.len(), reason });
+        self.refused.push(RefusedRow { row: self.spans.len(), reason });
     }
 
     /// Refuses a record that is too long but ends as it should, and keeps its beginning.
@@ -427,7 +428,7 @@ impl Records {
     }
 }
 
-impl Origin for Records {
+impl RowOrigin for Records {
     fn name(&self) -> &str {
         self.input.name()
     }

@@ -11,7 +11,7 @@ use arrow::error::ArrowError;
 
 use super::records::Records;
 use crate::format::fit::Number;
-use crate::format::rows::{Refused, convert, is_text, not_valid};
+use crate::format::rows::{RefusedRow, convert, is_text, not_valid};
 
 /// The fields of a batch as text.
 pub(super) struct Texts<'a> {
@@ -44,7 +44,7 @@ impl<'a> Texts<'a> {
         &self,
         position: usize,
         field: &Field,
-        refused: &mut Vec<Refused>,
+        refused: &mut Vec<RefusedRow>,
     ) -> Result<ArrayRef, ArrowError> {
         let array = match field.data_type() {
             DataType::Int8 => self.numbers::<Int8Type>(position, field, refused),
@@ -63,7 +63,7 @@ impl<'a> Texts<'a> {
         &self,
         position: usize,
         field: &Field,
-        refused: &mut Vec<Refused>,
+        refused: &mut Vec<RefusedRow>,
     ) -> ArrayRef {
         let rows = self.records.spans.len();
         let mut builder = PrimitiveBuilder::<T>::with_capacity(rows);
@@ -76,12 +76,12 @@ impl<'a> Texts<'a> {
                 Some(text) => {
                     let value = T::read(text);
                     if value.is_none() {
-                        refused.push(Refused { row, reason: not_valid(field, text) });
+                        refused.push(RefusedRow { row, reason: not_valid(field, text) });
                     }
                     builder.append_option(value);
                 }
                 None => {
-                    refused.push(Refused { row, reason: not_utf8(field) });
+                    refused.push(RefusedRow { row, reason: not_utf8(field) });
                     builder.append_null();
                 }
             }
@@ -103,7 +103,7 @@ impl<'a> Texts<'a> {
         &self,
         position: usize,
         field: &Field,
-        refused: &mut Vec<Refused>,
+        refused: &mut Vec<RefusedRow>,
     ) -> ArrayRef {
         let rows = self.records.spans.len();
         let is_text = is_text(field.data_type());
@@ -120,7 +120,7 @@ impl<'a> Texts<'a> {
                 }
                 None => {
                     builder.append_null();
-                    refused.push(Refused { row, reason: not_utf8(field) });
+                    refused.push(RefusedRow { row, reason: not_utf8(field) });
                 }
             }
         }

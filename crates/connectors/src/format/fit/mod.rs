@@ -7,7 +7,7 @@
 //! ROW, ARRAY, MAP                   each value by itself; one that does not fit takes its row
 //! ```
 //!
-//! What is text is read by the same rules, in `text`. The casts of the library cut fractions, wrap
+//! Text is read by the same rules, in `text`. The casts of the library cut fractions, wrap
 //! nothing but round some decimals, and cut times before 1970 towards the future: they are used
 //! only where they lose nothing, or where what they lose is seen here.
 
@@ -175,7 +175,7 @@ fn points(from: &ArrayRef, to: &DataType) -> Result<Fitted, ArrowError> {
         DataType::Timestamp(_, zone) => zone.clone(),
         _ => None,
     };
-    // What a point in time is called in another zone is known to the library.
+    // The library converts points in time between zones.
     if zone(of) != zone(to) {
         let same = match (of, to) {
             (DataType::Timestamp(_, zone), DataType::Timestamp(unit, _)) => {

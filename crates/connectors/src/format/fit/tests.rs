@@ -89,7 +89,7 @@ fn every_pair_of_types_keeps_its_values_or_refuses_them() {
     check(cases);
 }
 
-/// What becomes of the values of each case.
+/// The converted values of each case.
 fn check(cases: Vec<(ArrayRef, DataType, &str)>) {
     for (from, to, expected) in cases {
         let of = from.data_type().clone();

@@ -22,7 +22,7 @@ use arrow::error::ArrowError;
 
 use super::{Fitted, cast_safe, valid};
 
-/// What texts may be.
+/// The forms that a text may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::format) enum Texts {
     /// Numbers, times as they are written.
@@ -58,7 +58,7 @@ macro_rules! nearest_numbers {
         impl Number for $of {
             fn read(text: &str) -> Option<Self::Native> {
                 let number = <Self as Parser>::parse(text)?;
-                // What is written in digits is no infinity.
+                // A text of digits is no infinity.
                 let is_beyond = || text.bytes().any(|byte| byte.is_ascii_digit());
                 (number.is_finite() || !is_beyond()).then_some(number)
             }
@@ -181,7 +181,7 @@ fn bytes_of(text: &str) -> Option<Vec<u8>> {
     pairs.collect()
 }
 
-/// What is written as the type is.
+/// Texts in the format of the type.
 fn written(text: &StringArray, to: &DataType) -> Result<Fitted, ArrowError> {
     let text: ArrayRef = Arc::new(text.clone());
     cast_safe(&text, to)

@@ -10,14 +10,14 @@ use dataflow::connector::{Options, TableDef};
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::Target;
+use crate::format::TargetColumns;
 
 fn options(texts: &[(&str, &str)]) -> Options {
     texts.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
-fn given(texts: &[(&str, &str)]) -> Result<Given, ConnectorError> {
-    Given::new(Reader(&options(texts)))
+fn given(texts: &[(&str, &str)]) -> Result<FixedOptions, ConnectorError> {
+    FixedOptions::new(OptionReader(&options(texts)))
 }
 
 fn schema(columns: &[(&str, DataType)]) -> Schema {
@@ -29,14 +29,14 @@ fn time() -> DataType {
     DataType::Timestamp(TimeUnit::Millisecond, None)
 }
 
-/// What is read of records with these columns, and why others were refused.
+/// The rows read from records with these columns, and the reasons of refusals.
 fn read(schema: Schema, texts: &[(&str, &str)], bytes: &[u8]) -> (Vec<RecordBatch>, Vec<String>) {
     let projection: Vec<usize> = (0..schema.fields().len()).collect();
     let (name, schema, metadata) = ("t".into(), Arc::new(schema), BTreeMap::new());
     let table = TableDef { name, schema, options: options(texts), metadata };
     let bad = Arc::new(BadRows::default());
-    let target = Arc::new(Target::new(&table, &projection).unwrap());
-    let input = Input::new(Box::new(Cursor::new(bytes.to_vec())), "t.bin");
+    let target = Arc::new(TargetColumns::new(&table, &projection).unwrap());
+    let input = ByteInput::new(Box::new(Cursor::new(bytes.to_vec())), "t.bin");
     let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };
     let mut decoder = FixedDecoder::new(input, given(texts).unwrap(), refuser);
     let mut batches = vec![];

@@ -21,10 +21,10 @@ use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
 
-use super::input::{Filled, Input};
+use super::input::{ByteInput, Filled};
 use super::rows::Refuser;
 use super::typed::{Mapping, guarded, plain};
-use super::{Decoded, Decoder, RecordStart};
+use super::{Decoded, RecordDecoder, RecordStart};
 
 mod parts;
 
@@ -37,47 +37,51 @@ pub const BODY_BYTES_MAX: u64 = 256 << 20;
 /// Rows of a record batch at most.
 const ROWS_MAX: i64 = 1 << 31;
 
-/// What the file form begins and ends with.
+/// The mark at both ends of the file form.
 pub(crate) const MAGIC: &[u8] = b"ARROW1";
 
 /// Bytes of the magic and its padding.
 const HEAD_BYTES: usize = 8;
 
-/// What stands at the beginning of some bytes.
-pub(crate) enum Frame {
+/// The frame at the beginning of some bytes.
+pub(crate) enum IpcFrame {
     Message {
         metadata: Range<usize>,
         body: Range<usize>,
     },
-    /// The end mark, of so many bytes.
+    /// The end mark, with its length in bytes.
     End(usize),
     /// More bytes are needed.
     Cut,
 }
 
 /// The message at the beginning of `bytes`, with a body of at most `body_max`.
-pub(crate) fn frame(bytes: &[u8], body_max: u64) -> Result<Frame, String> {
+pub(crate) fn frame(bytes: &[u8], body_max: u64) -> Result<IpcFrame, String> {
     let word = |at: usize| Some(i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     // Before version 0.15 there was no word of ones in front.
     let (head, length) = match word(0) {
         Some(-1) => (8, word(4)),
         length => (4, length),
     };
-    let Some(length) = length else { return Ok(Frame::Cut) };
+    let Some(length) = length else { return Ok(IpcFrame::Cut) };
     if length == 0 {
-        return Ok(Frame::End(head));
+        return Ok(IpcFrame::End(head));
     }
     let Some(length) = usize::try_from(length).ok().filter(|bytes| *bytes <= METADATA_BYTES_MAX)
     else {
         return Err(format!("a message states {length} bytes of metadata"));
     };
     let metadata = head..head + length;
-    let Some(text) = bytes.get(metadata.clone()) else { return Ok(Frame::Cut) };
+    let Some(text) = bytes.get(metadata.clone()) else { return Ok(IpcFrame::Cut) };
     let stated = message(text)?.bodyLength();
     let body = u64::try_from(stated).ok().filter(|bytes| *bytes <= body_max);
     let Some(body) = body else { return Err(format!("a message states a body of {stated} bytes")) };
     let body = metadata.end..metadata.end.saturating_add(body as usize);
-    if body.end > bytes.len() { Ok(Frame::Cut) } else { Ok(Frame::Message { metadata, body }) }
+    if body.end > bytes.len() {
+        Ok(IpcFrame::Cut)
+    } else {
+        Ok(IpcFrame::Message { metadata, body })
+    }
 }
 
 fn message(metadata: &[u8]) -> Result<ipc::Message<'_>, String> {
@@ -109,19 +113,19 @@ pub(crate) fn schema_in(metadata: &[u8]) -> Result<SchemaRef, String> {
 /// The schema of a message as it stands in a stream.
 pub(crate) fn framed_schema(bytes: &[u8]) -> Result<SchemaRef, String> {
     match frame(bytes, 0)? {
-        Frame::Message { metadata, .. } => schema_in(&bytes[metadata]),
-        Frame::End(_) | Frame::Cut => Err("its schema is cut off".into()),
+        IpcFrame::Message { metadata, .. } => schema_in(&bytes[metadata]),
+        IpcFrame::End(_) | IpcFrame::Cut => Err("its schema is cut off".into()),
     }
 }
 
-/// What the messages before have said.
+/// The schema and dictionaries of earlier messages.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub(crate) struct IpcContext {
     pub(crate) schema: SchemaRef,
     dictionaries: HashMap<i64, ArrayRef>,
 }
 
-impl Context {
+impl IpcContext {
     pub(crate) fn new(schema: SchemaRef) -> Self {
         Self { schema, dictionaries: HashMap::new() }
     }
@@ -153,7 +157,7 @@ impl Context {
         if let Some(dictionary) = message.header_as_dictionary_batch() {
             let values = dictionary.data().ok_or("a dictionary without values")?;
             check(values, body)?;
-            // What it is made of is known to the library only: all of it is unpacked.
+            // Only the library knows its layout: all of it is unpacked.
             let as_is = Some((dictionary.id(), dictionary.isDelta()));
             match parts::unpack(values, &[], |_| true, version, body, as_is)? {
                 None => self.dictionary(dictionary, version, &Buffer::from(body))?,
@@ -222,7 +226,7 @@ fn check(batch: ipc::RecordBatch<'_>, body: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What the next bytes were.
+/// The meaning of the next bytes.
 enum Step {
     Schema(SchemaRef),
     Batch(RecordBatch),
@@ -233,17 +237,17 @@ enum Step {
 
 /// Messages, one after the other.
 struct Messages {
-    input: Input,
+    input: ByteInput,
     /// Whether the first bytes have been looked at, and whether they begin a file.
     is_file: Option<bool>,
-    context: Option<Context>,
+    context: Option<IpcContext>,
     ended: bool,
     /// The number of the row to be read next.
     row: u64,
 }
 
 impl Messages {
-    fn new(input: Input) -> Self {
+    fn new(input: ByteInput) -> Self {
         Self { input, is_file: None, context: None, ended: false, row: 1 }
     }
 
@@ -256,7 +260,7 @@ impl Messages {
             let ahead = self.input.ahead();
             let at_end = self.input.is_whole();
             let frame = match self.is_file {
-                None if ahead.len() < HEAD_BYTES && !at_end => Frame::Cut,
+                None if ahead.len() < HEAD_BYTES && !at_end => IpcFrame::Cut,
                 None => {
                     self.is_file = Some(ahead.starts_with(MAGIC) && ahead.len() >= HEAD_BYTES);
                     self.input.pass(if self.is_file == Some(true) { HEAD_BYTES } else { 0 });
@@ -265,17 +269,19 @@ impl Messages {
                 Some(_) => frame(ahead, BODY_BYTES_MAX).map_err(|error| self.damaged(&error))?,
             };
             match frame {
-                Frame::Cut => match self.input.fill(self.row)? {
+                IpcFrame::Cut => match self.input.fill(self.row)? {
                     Filled::More => {}
                     Filled::Later => return Ok(Step::Later),
                     Filled::End if self.is_file.is_none() => {}
                     Filled::End => return Err(self.damaged("its end mark is missing: truncated?")),
                 },
-                Frame::End(bytes) => {
+                IpcFrame::End(bytes) => {
                     self.input.pass(bytes);
                     return self.end();
                 }
-                Frame::Message { metadata, body } => return self.take(metadata, body, projection),
+                IpcFrame::Message { metadata, body } => {
+                    return self.take(metadata, body, projection);
+                }
             }
         }
     }
@@ -311,7 +317,7 @@ impl Messages {
         };
         let step = step.map_err(|error| self.damaged(&error))?;
         if let Step::Schema(schema) = &step {
-            self.context = Some(Context::new(Arc::clone(schema)));
+            self.context = Some(IpcContext::new(Arc::clone(schema)));
         }
         self.input.pass(end);
         self.input.begin_batch(self.input.position());
@@ -336,7 +342,7 @@ pub(crate) fn damaged(place: String, message: &str) -> ConnectorError {
 pub(crate) struct IpcDecoder {
     messages: Messages,
     mapping: Option<Mapping>,
-    /// What did not fit into the last batch asked for, as the data has it.
+    /// Rows that did not fit into the last batch asked for, as the data has it.
     rest: Option<RecordBatch>,
     /// Rows before this one, counted from 1, are passed over.
     from: u64,
@@ -344,12 +350,12 @@ pub(crate) struct IpcDecoder {
 }
 
 impl IpcDecoder {
-    pub(crate) fn new(input: Input, refuser: Refuser) -> Self {
+    pub(crate) fn new(input: ByteInput, refuser: Refuser) -> Self {
         Self { messages: Messages::new(input), mapping: None, rest: None, from: 1, refuser }
     }
 }
 
-impl Decoder for IpcDecoder {
+impl RecordDecoder for IpcDecoder {
     /// Dictionaries come along the way, so that the data are read from their beginning always.
     fn place(&self) -> RecordStart {
         RecordStart { offset: 0, record: self.messages.row.max(self.from), rest: false }
@@ -412,7 +418,7 @@ impl Decoder for IpcDecoder {
 }
 
 /// The data's own columns.
-pub(crate) fn infer(input: Input) -> Result<Schema, ConnectorError> {
+pub(crate) fn infer(input: ByteInput) -> Result<Schema, ConnectorError> {
     let mut messages = Messages::new(input);
     match messages.step(&[])? {
         Step::Schema(schema) => Ok(plain(&schema)),

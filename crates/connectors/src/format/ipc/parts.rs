@@ -17,10 +17,10 @@ use crate::format::unpack::{Packing, Unpacker};
 /// Bytes of a record batch at most, unpacked.
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;
 
-/// Buffers begin at multiples of so many bytes.
+/// Buffers begin at multiples of this number of bytes.
 const ALIGNMENT: usize = 64;
 
-/// What packs a buffer: its length, or -1 for one that is not packed after all.
+/// The header of a packed buffer: its length, or -1 for one that is not packed after all.
 const LENGTH_BYTES: usize = 8;
 
 /// A batch that was packed.
@@ -96,9 +96,10 @@ pub(super) fn check_rows(
     let nodes = batch.nodes().unwrap_or_default();
     let mut walk = Walk::new(batch, version);
     for field in fields {
-        let rows = match walk.nodes < nodes.len() {
-            true => nodes.get(walk.nodes).length(),
-            false => return Err(format!("a batch without its column '{}'", field.name())),
+        let rows = if walk.nodes < nodes.len() {
+            nodes.get(walk.nodes).length()
+        } else {
+            return Err(format!("a batch without its column '{}'", field.name()));
         };
         if rows != batch.length() {
             let (name, stated) = (field.name(), batch.length());

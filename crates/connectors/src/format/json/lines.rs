@@ -7,7 +7,7 @@ use dataflow::error::ConnectorError;
 
 use super::LINE_BYTES_MAX;
 use super::text::is_deep;
-use crate::format::input::{BATCH_BYTES_MAX, Filled, Input};
+use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
 use crate::format::{RecordStart, within_a_record};
 
 /// Bytes that are kept of a line that is too long.
@@ -30,14 +30,14 @@ pub(super) struct Line {
 
 /// Bytes cut into lines, a batch at a time.
 pub(super) struct Lines {
-    pub(super) input: Input,
+    pub(super) input: ByteInput,
     /// The lines of the batch that hold something.
     pub(super) found: Vec<Line>,
     /// The number of the line to be read next.
     number: u64,
     /// Bytes ahead that are known to hold no line end.
     searched: usize,
-    /// What the last attempt to read on gave.
+    /// The outcome of the last attempt to read on.
     pub(super) filled: Filled,
     /// Whether the mark of an encoding may still stand ahead.
     at_start: bool,
@@ -46,7 +46,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(input: Input) -> Self {
+    pub(super) fn new(input: ByteInput) -> Self {
         Self {
             input,
             found: Vec::new(),

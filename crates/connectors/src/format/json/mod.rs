@@ -22,9 +22,9 @@ use dataflow::error::ConnectorError;
 
 use super::fit::Texts;
 use super::infer::{SAMPLE_ROWS, narrowest};
-use super::input::{Filled, Input};
-use super::rows::{Origin, Refused, Refuser, clipped, convert_from, unfit};
-use super::{Decoded, Decoder, RecordStart};
+use super::input::{ByteInput, Filled};
+use super::rows::{RefusedRow, Refuser, RowOrigin, clipped, convert_from, unfit};
+use super::{Decoded, RecordDecoder, RecordStart};
 use crate::options::sql_type;
 
 mod lines;
@@ -53,7 +53,7 @@ pub(crate) struct JsonDecoder {
 }
 
 impl JsonDecoder {
-    pub(crate) fn new(input: Input, refuser: Refuser) -> Self {
+    pub(crate) fn new(input: ByteInput, refuser: Refuser) -> Self {
         Self::with(Lines::new(input), refuser)
     }
 
@@ -121,7 +121,7 @@ impl JsonDecoder {
         lines: &[Line],
         into: &mut Vec<RecordBatch>,
     ) -> Result<(), ConnectorError> {
-        let mut refused: Vec<Refused> = Vec::new();
+        let mut refused: Vec<RefusedRow> = Vec::new();
         let declared = self.refuser.target.declared.fields();
         let columns: Result<Vec<ArrayRef>, ArrowError> = declared
             .iter()
@@ -159,9 +159,9 @@ impl JsonDecoder {
             if let Err(error) = decode_all(&alone(as_text), text, 1) {
                 // The message for the declared type, where that fails too.
                 let error = decode_all(&alone(field), text, 1).err().unwrap_or(error);
-                let said = error.to_string();
+                let text = error.to_string();
                 let value =
-                    said.split_once(": expected ").and_then(|(_, of)| of.split_once(" got "));
+                    text.split_once(": expected ").and_then(|(_, of)| of.split_once(" got "));
                 let message = match value {
                     Some((_, value)) => {
                         let of = sql_type(field.data_type());
@@ -180,7 +180,7 @@ impl JsonDecoder {
     }
 }
 
-/// What a text is instead of an object on a line, if that can be seen.
+/// Names the kind of a text that is no object on a line, if that can be seen.
 fn not_a_line(text: &[u8]) -> Option<&'static str> {
     match text.first() {
         Some(b'[') => Some(
@@ -229,7 +229,7 @@ struct LinesOf<'a> {
     lines: &'a [Line],
 }
 
-impl Origin for LinesOf<'_> {
+impl RowOrigin for LinesOf<'_> {
     fn name(&self) -> &str {
         self.all.input.name()
     }
@@ -243,7 +243,7 @@ impl Origin for LinesOf<'_> {
     }
 }
 
-impl Decoder for JsonDecoder {
+impl RecordDecoder for JsonDecoder {
     fn start(&mut self) -> Result<bool, ConnectorError> {
         Ok(true)
     }
@@ -296,18 +296,18 @@ fn decode_all(schema: &SchemaRef, bytes: &[u8], rows: usize) -> Result<RecordBat
 }
 
 /// Columns that the first lines suggest; text that is nothing but points in time is a TIMESTAMP.
-pub(crate) fn infer(input: Input) -> Result<Schema, ConnectorError> {
+pub(crate) fn infer(input: ByteInput) -> Result<Schema, ConnectorError> {
     let mut lines = Lines::new(input);
     lines.read(SAMPLE_ROWS)?;
     let place = lines.input.name().to_owned();
     let read = lines.found.iter().filter(|line| line.unread.is_none());
     let first = read.clone().next().map(|line| lines.text(std::slice::from_ref(line)).trim_ascii());
-    let said = first.and_then(not_a_line);
-    if let (Some(said), Some([b'[', ..] | [b'{'])) = (said, first) {
+    let text = first.and_then(not_a_line);
+    if let (Some(text), Some([b'[', ..] | [b'{'])) = (text, first) {
         return Err(ConnectorError::Io {
             place: lines.input.name().to_owned(),
             message: "it is not JSON of one object a line".into(),
-            hint: Some(said.into()),
+            hint: Some(text.into()),
         });
     }
     let texts = read.clone().map(|line| without_pairs(lines.text(std::slice::from_ref(line))));
@@ -318,7 +318,7 @@ pub(crate) fn infer(input: Input) -> Result<Schema, ConnectorError> {
         message: error.to_string(),
         hint: Some("declare the columns of the table".into()),
     })?;
-    let hint = said.unwrap_or("JSON is read one object a line");
+    let hint = text.unwrap_or("JSON is read one object a line");
     let decoder = JsonDecoder::with(lines, Refuser::ignoring(Arc::new(schema)));
     let Some(sample) = decoder.rows()? else {
         return Err(ConnectorError::Io {

@@ -1,10 +1,10 @@
-//! What is wrong with a text that is no JSON, for people: the library that decodes it says which
+//! Explains a text that is no JSON to people: the library that decodes it says which
 //! of its own states it was in.
 
-/// What is missing where an object goes on.
+/// The hint where an object goes on.
 const END: &str = "the end of the line";
 
-/// What may come next.
+/// The tokens that may come next.
 #[derive(Clone, Copy)]
 enum Next {
     Value,
@@ -18,7 +18,7 @@ enum Next {
     Behind,
 }
 
-/// What is wrong with the object that a line is to be; none if it is one.
+/// The fault of a line that should be one object; `None` if it is one.
 pub(super) fn fault(text: &[u8]) -> Option<String> {
     let start = text.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     let is = match text.get(start) {
@@ -65,7 +65,7 @@ impl Scan<'_> {
     /// Goes over an object, up to the end of the text.
     ///
     /// # Errors
-    /// What is missing where it stands.
+    /// The missing token at this place.
     fn object(&mut self) -> Result<(), &'static str> {
         let (mut ends, mut next) = (vec![], Next::Value);
         loop {

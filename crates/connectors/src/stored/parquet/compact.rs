@@ -13,7 +13,7 @@ pub(super) mod kind {
     pub(in super::super) const STRUCT: u8 = 12;
 }
 
-/// What is wrong with some bytes.
+/// The fault of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Damage {
     /// They end too early.

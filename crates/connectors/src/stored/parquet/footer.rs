@@ -27,7 +27,7 @@ const SCHEMA_NODES_MAX: u64 = 100_000;
 /// Bytes of a footer at most.
 const FOOTER_BYTES_MAX: u64 = 256 << 20;
 
-/// What a Parquet file begins and ends with.
+/// The mark at both ends of a Parquet file.
 const MAGIC: &[u8] = b"PAR1";
 
 /// The same, where the footer is encrypted.
@@ -36,7 +36,7 @@ const ENCRYPTED: &[u8] = b"PARE";
 /// Bytes behind the footer: its length and the magic.
 const TRAILER_BYTES: usize = 8;
 
-/// What the footer of a file says.
+/// The contents of a file's footer.
 pub(super) struct Footer {
     pub(super) metadata: ArrowReaderMetadata,
     /// Why columns are not read, by the number of the leaf: in the words of "the file has it …".
@@ -52,11 +52,11 @@ pub(super) fn read(blob: &Arc<dyn Blob>) -> Result<Footer, ConnectorError> {
 }
 
 fn parse(blob: &dyn Blob) -> Result<Footer, String> {
-    let said = |error: std::io::Error| error.to_string();
+    let text_of = |error: std::io::Error| error.to_string();
     let Some(end) = blob.bytes().checked_sub(TRAILER_BYTES as u64) else {
         return Err("it is too short for a footer".into());
     };
-    let trailer = read_exactly(blob, end, TRAILER_BYTES).map_err(said)?;
+    let trailer = read_exactly(blob, end, TRAILER_BYTES).map_err(text_of)?;
     let length = match trailer.split_first_chunk() {
         Some((length, MAGIC)) => u64::from(u32::from_le_bytes(*length)),
         Some((_, ENCRYPTED)) => {
@@ -67,7 +67,7 @@ fn parse(blob: &dyn Blob) -> Result<Footer, String> {
     let Some(begin) = end.checked_sub(length).filter(|_| length <= FOOTER_BYTES_MAX) else {
         return Err(format!("it states a footer of {length} bytes"));
     };
-    let bytes = read_exactly(blob, begin, length as usize).map_err(said)?;
+    let bytes = read_exactly(blob, begin, length as usize).map_err(text_of)?;
     check_schema(&bytes)?;
     let metadata = guarded(|| ParquetMetaDataReader::decode_metadata(&bytes))?;
     check_counts(&metadata)?;

@@ -23,10 +23,10 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 
-use super::{Blob, Near, of_several, passed, rows_passed};
+use super::{Blob, FetchingBlob, of_several, passed, rows_passed};
 use crate::format::rows::fitted;
 use crate::format::typed::{Mapping, guarded, plain};
-use crate::format::{Refuser, Target};
+use crate::format::{Refuser, TargetColumns};
 
 mod compact;
 mod footer;
@@ -39,7 +39,7 @@ pub(super) struct ParquetSource {
     files: Vec<ParquetFile>,
     /// File and row group of each flow.
     flows: Vec<(usize, usize)>,
-    target: Arc<Target>,
+    target: Arc<TargetColumns>,
 }
 
 struct ParquetFile {
@@ -53,7 +53,7 @@ struct ParquetFile {
 impl ParquetSource {
     pub(super) fn open(
         blobs: Vec<Arc<dyn Blob>>,
-        target: Arc<Target>,
+        target: Arc<TargetColumns>,
     ) -> Result<Self, ConnectorError> {
         let footers: Result<Vec<_>, _> = blobs.iter().map(footer::read).collect();
         let footers = footers?;
@@ -166,7 +166,7 @@ impl Source for ParquetSource {
         let chunks = guarded(|| Ok::<_, String>(chunks(file, group)))
             .map_err(|message| damaged(file.blob.name(), &message))?;
         Ok(Box::new(ParquetReader {
-            near: Near::new(&file.blob, chunks, context),
+            fetching: FetchingBlob::new(&file.blob, chunks, context),
             metadata: file.metadata.clone(),
             group,
             columns: file.columns_read(group),
@@ -230,14 +230,14 @@ fn chunks(file: &ParquetFile, group: usize) -> Vec<Range<u64>> {
 
 /// A row group that is being read.
 struct ParquetReader {
-    near: Near,
+    fetching: FetchingBlob,
     metadata: ArrowReaderMetadata,
     group: usize,
     /// The file's columns that are read.
     columns: Vec<usize>,
     mapping: Mapping,
     reader: Option<ParquetRecordBatchReader>,
-    /// What did not fit into the last batch asked for, as the file has it.
+    /// Rows that did not fit into the last batch asked for, as the file has it.
     rest: Option<RecordBatch>,
     split: String,
     /// The number in the file of the first row of the row group, counted from 1.
@@ -254,7 +254,7 @@ struct ParquetReader {
 impl ParquetReader {
     /// The next rows as the file has them.
     fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
-        let place = format!("{}:{}", self.near.blob.name(), self.row);
+        let place = format!("{}:{}", self.fetching.blob.name(), self.row);
         let next = guarded(|| {
             let reader = match &mut self.reader {
                 Some(reader) => reader,
@@ -265,7 +265,7 @@ impl ParquetReader {
                     let levels = parquet_to_arrow_field_levels(roots, mask, hint)
                         .map_err(|error| error.to_string())?;
                     let group = pages::Group {
-                        blob: Arc::clone(&self.near.blob),
+                        blob: Arc::clone(&self.fetching.blob),
                         metadata: Arc::clone(self.metadata.metadata()),
                         index: self.group,
                         unpacked: Arc::default(),
@@ -308,7 +308,7 @@ impl ParquetReader {
 
 impl SplitReader for ParquetReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        if let Some(wait) = self.near.wait()? {
+        if let Some(wait) = self.fetching.wait()? {
             return Ok(wait);
         }
         loop {
@@ -331,7 +331,7 @@ impl SplitReader for ParquetReader {
             if rows == 0 {
                 continue;
             }
-            let (batch, name) = (batch.slice(0, rows), self.near.blob.name());
+            let (batch, name) = (batch.slice(0, rows), self.fetching.blob.name());
             let first = self.first + self.passed;
             let batch = self.mapping.rows(&self.refuser, &batch, &name, first)?;
             self.passed += rows as u64;
@@ -342,11 +342,11 @@ impl SplitReader for ParquetReader {
     }
 
     fn position(&self) -> Position {
-        passed(FORMAT, &self.split, (self.near.blob.bytes(), self.passed))
+        passed(FORMAT, &self.split, (self.fetching.blob.bytes(), self.passed))
     }
 }
 
-/// What positions in a row group are called.
+/// The name of positions in a row group.
 const FORMAT: &str = "parquet";
 
 /// The file's own columns.

@@ -40,7 +40,7 @@ pub(super) struct Group {
     pub(super) unpacked: Arc<AtomicU64>,
 }
 
-/// What a column has of the bytes of the unpacked pages of its row group: those of one page, which
+/// A column's share of the bytes of the unpacked pages of its row group: one page, which
 /// the library gives back before it asks for the next.
 struct Share {
     bytes: u64,
@@ -168,7 +168,7 @@ impl Header {
         Ok(header)
     }
 
-    /// What is said of a page of one kind.
+    /// The message about a page of one kind.
     fn details(&mut self, compact: &mut Compact<'_>, of: i64) -> std::result::Result<(), Damage> {
         compact.fields(|compact, id, kind| {
             match (of, id, kind) {
@@ -298,9 +298,10 @@ impl Pages {
             return Err(self.wrong("a page states sizes that it cannot have"));
         }
         let Some(packing) = self.packing.filter(|_| !header.is_plain) else {
-            return match packed.len() == unpacked {
-                true => Ok(packed),
-                false => Err(self.wrong("a page states sizes that it cannot have")),
+            return if packed.len() == unpacked {
+                Ok(packed)
+            } else {
+                Err(self.wrong("a page states sizes that it cannot have"))
             };
         };
         self.share.take(unpacked as u64).map_err(|bytes| {

@@ -20,7 +20,7 @@ pub struct Peer {
     pub address: String,
     /// What each connection sent: of HTTP the head of the request, else everything after the
     /// words of the peer.
-    pub heard: Receiver<String>,
+    pub received: Receiver<String>,
 }
 
 impl Peer {
@@ -49,22 +49,22 @@ impl Peer {
 
     fn start_at(listener: TcpListener, script: Vec<(&str, Then)>, asked: bool) -> Self {
         let address = listener.local_addr().unwrap().to_string();
-        let (heard, hears) = channel();
+        let (received, receiver) = channel();
         let script: Vec<(String, Then)> =
             script.into_iter().map(|(words, then)| (words.to_owned(), then)).collect();
         std::thread::spawn(move || {
             for (words, then) in script {
                 let Ok((socket, _)) = listener.accept() else { return };
-                speak(socket, &words, then, asked, &heard);
+                speak(socket, &words, then, asked, &received);
             }
         });
-        Self { address, heard: hears }
+        Self { address, received: receiver }
     }
 }
 
-fn speak(mut socket: TcpStream, words: &str, then: Then, asked: bool, heard: &Sender<String>) {
+fn speak(mut socket: TcpStream, words: &str, then: Then, asked: bool, received: &Sender<String>) {
     if asked {
-        let _ = heard.send(head(&mut socket));
+        let _ = received.send(head(&mut socket));
     }
     // The other side may have gone: that is what some tests are about.
     let _ = socket.write_all(words.as_bytes());
@@ -78,7 +78,7 @@ fn speak(mut socket: TcpStream, words: &str, then: Then, asked: bool, heard: &Se
             let mut rest = Vec::new();
             let _ = socket.read_to_end(&mut rest);
             if !asked {
-                let _ = heard.send(String::from_utf8_lossy(&rest).into_owned());
+                let _ = received.send(String::from_utf8_lossy(&rest).into_owned());
             }
         }
     }

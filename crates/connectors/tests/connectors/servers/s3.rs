@@ -25,7 +25,7 @@ const PAGE: usize = 2;
 const MODIFIED: &str = "Tue, 01 Jan 2013 05:00:00 GMT";
 
 #[derive(Default)]
-pub struct Shelf {
+pub struct StoreState {
     /// By `/bucket/key`: the version and the bytes.
     pub objects: BTreeMap<String, (u64, Bytes)>,
     /// Uploads that were begun and neither completed nor aborted, with their parts.
@@ -37,18 +37,18 @@ pub struct Shelf {
 
 /// A store that runs.
 pub struct S3 {
-    pub shelf: Arc<Mutex<Shelf>>,
+    pub state: Arc<Mutex<StoreState>>,
     serving: Serving,
 }
 
 impl S3 {
     pub fn start() -> Self {
-        let shelf = Arc::new(Mutex::new(Shelf::default()));
-        let router = Router::new().fallback(handle).with_state(Arc::clone(&shelf));
+        let state = Arc::new(Mutex::new(StoreState::default()));
+        let router = Router::new().fallback(handle).with_state(Arc::clone(&state));
         let serving = Serving::start(|listener| async move {
             axum::serve(listener, router).await.unwrap();
         });
-        Self { shelf, serving }
+        Self { state, serving }
     }
 
     pub fn endpoint(&self) -> String {
@@ -56,27 +56,27 @@ impl S3 {
     }
 
     pub fn put(&self, path: &str, bytes: impl Into<Bytes>) {
-        self.shelf.lock().unwrap().put(path.to_owned(), bytes.into());
+        self.state.lock().unwrap().put(path.to_owned(), bytes.into());
     }
 
     pub fn get(&self, path: &str) -> Option<Bytes> {
-        self.shelf.lock().unwrap().objects.get(path).map(|(_, bytes)| bytes.clone())
+        self.state.lock().unwrap().objects.get(path).map(|(_, bytes)| bytes.clone())
     }
 
     /// What was asked since the last call.
     pub fn log(&self) -> Vec<String> {
-        std::mem::take(&mut self.shelf.lock().unwrap().log)
+        std::mem::take(&mut self.state.lock().unwrap().log)
     }
 }
 
-impl Shelf {
+impl StoreState {
     fn put(&mut self, path: String, bytes: Bytes) {
         self.versions += 1;
         self.objects.insert(path, (self.versions, bytes));
     }
 }
 
-async fn handle(State(shelf): State<Arc<Mutex<Shelf>>>, request: Request) -> Response {
+async fn handle(State(state): State<Arc<Mutex<StoreState>>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, usize::MAX).await.unwrap();
     let path = decode(parts.uri.path());
@@ -88,9 +88,9 @@ async fn handle(State(shelf): State<Arc<Mutex<Shelf>>>, request: Request) -> Res
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
         .map(|(key, value)| (decode(key), decode(value)))
         .collect();
-    let mut shelf = shelf.lock().unwrap();
+    let mut state = state.lock().unwrap();
     let range = parts.headers.get("range").and_then(|range| range.to_str().ok()).unwrap_or("");
-    shelf.log.push(format!("{} {path} {range}", parts.method).trim_end().to_owned());
+    state.log.push(format!("{} {path} {range}", parts.method).trim_end().to_owned());
     let signed = parts.headers.get("authorization").and_then(|value| value.to_str().ok());
     let known = signed.is_some_and(|value| value.contains(&format!("Credential={KEY}/")));
     if !known && !path.starts_with("/public/") {
@@ -99,34 +99,34 @@ async fn handle(State(shelf): State<Arc<Mutex<Shelf>>>, request: Request) -> Res
     }
     let upload = query.get("uploadId");
     match (&parts.method, upload) {
-        (&Method::GET, None) if query.contains_key("list-type") => list(&shelf, &path, &query),
-        (&Method::GET | &Method::HEAD, None) => get(&shelf, &path, &parts.headers),
+        (&Method::GET, None) if query.contains_key("list-type") => list(&state, &path, &query),
+        (&Method::GET | &Method::HEAD, None) => get(&state, &path, &parts.headers),
         (&Method::PUT, None) => {
-            shelf.put(path, body);
+            state.put(path, body);
             respond(StatusCode::OK, "")
         }
         (&Method::POST, None) => {
-            shelf.versions += 1;
-            let id = format!("upload-{}", shelf.versions);
-            shelf.uploads.insert(id.clone(), BTreeMap::new());
+            state.versions += 1;
+            let id = format!("upload-{}", state.versions);
+            state.uploads.insert(id.clone(), BTreeMap::new());
             let tag = "InitiateMultipartUploadResult";
             respond(StatusCode::OK, &format!("<{tag}><UploadId>{id}</UploadId></{tag}>"))
         }
         (&Method::PUT, Some(id)) => {
             let number: u32 = query["partNumber"].parse().unwrap();
-            let Some(parts) = shelf.uploads.get_mut(id) else { return missing() };
+            let Some(parts) = state.uploads.get_mut(id) else { return missing() };
             parts.insert(number, body);
             let response = Response::builder().header("etag", format!("\"part-{number}\""));
             response.body(Body::empty()).unwrap()
         }
         (&Method::POST, Some(id)) => {
-            let Some(parts) = shelf.uploads.remove(id) else { return missing() };
+            let Some(parts) = state.uploads.remove(id) else { return missing() };
             let whole: Vec<u8> = parts.into_values().flatten().collect();
-            shelf.put(path, whole.into());
+            state.put(path, whole.into());
             let tag = "CompleteMultipartUploadResult";
             respond(StatusCode::OK, &format!("<{tag}><ETag>\"x\"</ETag></{tag}>"))
         }
-        (&Method::DELETE, Some(id)) => match shelf.uploads.remove(id) {
+        (&Method::DELETE, Some(id)) => match state.uploads.remove(id) {
             Some(_) => respond(StatusCode::NO_CONTENT, ""),
             None => missing(),
         },
@@ -134,8 +134,8 @@ async fn handle(State(shelf): State<Arc<Mutex<Shelf>>>, request: Request) -> Res
     }
 }
 
-fn get(shelf: &Shelf, path: &str, headers: &HeaderMap) -> Response {
-    let Some((version, bytes)) = shelf.objects.get(path) else { return missing() };
+fn get(state: &StoreState, path: &str, headers: &HeaderMap) -> Response {
+    let Some((version, bytes)) = state.objects.get(path) else { return missing() };
     let tag = format!("\"v{version}\"");
     if headers.get("if-match").is_some_and(|wanted| wanted != tag.as_str()) {
         return respond(StatusCode::PRECONDITION_FAILED, "");
@@ -163,12 +163,12 @@ fn parse(range: &str, length: usize) -> Range<usize> {
     }
 }
 
-fn list(shelf: &Shelf, bucket: &str, query: &HashMap<String, String>) -> Response {
+fn list(state: &StoreState, bucket: &str, query: &HashMap<String, String>) -> Response {
     let root = format!("{}/", bucket.trim_end_matches('/'));
     let prefix = query.get("prefix").map_or("", String::as_str);
     let after = query.get("continuation-token").map_or("", String::as_str);
     let mut entries: BTreeMap<String, String> = BTreeMap::new();
-    for (path, (version, bytes)) in &shelf.objects {
+    for (path, (version, bytes)) in &state.objects {
         let Some(key) = path.strip_prefix(&root) else { continue };
         let Some(rest) = key.strip_prefix(prefix) else { continue };
         match rest.split_once('/').filter(|_| query.contains_key("delimiter")) {

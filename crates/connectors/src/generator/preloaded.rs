@@ -1,4 +1,4 @@
-//! Rows that were made in advance and are only given out: as columns, or as records that are
+//! Rows that were made in advance: as columns, or as records that are
 //! decoded then.
 
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use dataflow::error::ConnectorError;
 
 use super::columns::word_type;
 use super::flow::unfit;
-use crate::format::fixed::{Given, Layout};
-use crate::options::{Reader, refuse};
+use crate::format::fixed::{FixedOptions, Layout};
+use crate::options::{OptionReader, refuse};
 
 /// Blocks that are kept in one run, if rows have no strings.
 const RUN_BLOCKS: usize = 1024;
 
 /// How rows are kept.
 #[derive(Debug, Clone)]
-pub(super) enum Keep {
+pub(super) enum Preload {
     Columns,
-    Records(Given),
+    Records(FixedOptions),
 }
 
-impl Keep {
+impl Preload {
     /// By the options; `None` where rows are not made in advance.
-    pub(super) fn new(options: Reader<'_>) -> Result<Option<Self>, ConnectorError> {
+    pub(super) fn new(options: OptionReader<'_>) -> Result<Option<Self>, ConnectorError> {
         let preload = options.bool("preload", false)?;
         let is_fixed = options.choice("layout", &["columns", "fixed"])? == Some(1);
         let key = "fixed.record_bytes";
@@ -43,12 +43,12 @@ impl Keep {
         if !is_fixed {
             return Ok(Some(Self::Columns));
         }
-        Given::new(options).map(Self::Records).map(Some)
+        FixedOptions::new(options).map(Self::Records).map(Some)
     }
 }
 
 /// Where the columns that are read stand in a record. Words are their numbers.
-fn layout(schema: &Schema, given: &Given) -> Result<Layout, ConnectorError> {
+fn layout(schema: &Schema, given: &FixedOptions) -> Result<Layout, ConnectorError> {
     let fields = schema.fields().iter().map(|field| match field.data_type() {
         words if *words == word_type() => {
             Ok(Arc::new(field.as_ref().clone().with_data_type(DataType::Int8)))
@@ -65,23 +65,23 @@ fn layout(schema: &Schema, given: &Given) -> Result<Layout, ConnectorError> {
 }
 
 /// Blocks of a flow that were made in advance.
-pub(super) enum Kept {
+pub(super) enum Preloaded {
     Columns(Runs),
     Records(Records),
 }
 
-impl Kept {
+impl Preloaded {
     /// # Errors
     /// When a column or a value has no place in a record.
     pub(super) fn new(
-        keep: &Keep,
+        keep: &Preload,
         schema: &SchemaRef,
         (block_rows, rows): (usize, u64),
         blocks: impl Iterator<Item = Result<RecordBatch, ArrowError>>,
     ) -> Result<Self, ConnectorError> {
         match keep {
-            Keep::Columns => Runs::new(schema, block_rows, blocks).map(Self::Columns),
-            Keep::Records(given) => {
+            Preload::Columns => Runs::new(schema, block_rows, blocks).map(Self::Columns),
+            Preload::Records(given) => {
                 let layout = layout(schema, given)?;
                 let bytes = (rows as usize).saturating_mul(layout.record_bytes());
                 Records::new(layout, schema, block_rows, bytes, blocks).map(Self::Records)
@@ -104,7 +104,7 @@ impl Kept {
     }
 }
 
-/// Blocks as they were made. Many lie one behind the other in the arrays of a run: who takes one up
+/// Blocks as they were made. Many lie one behind the other in the arrays of a run: a reader of one
 /// counts references to arrays that are in a cache, whereas each block's own would have to be
 /// fetched from memory one after the other. Strings would bring the buffers of all blocks along:
 /// with them each block is a run of its own.
@@ -159,7 +159,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Room is made for so many bytes.
+    /// Reserves `bytes` bytes.
     fn new(
         layout: Layout,
         schema: &SchemaRef,

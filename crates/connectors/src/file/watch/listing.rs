@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use super::super::paths::is_hidden;
 
-/// What a flow is to do.
+/// The next action of a flow.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Nothing until the next list.
@@ -33,12 +33,12 @@ pub(super) enum Step {
 
 /// The files, and whose they are.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct Listing {
     next_list_ns: u64,
     /// How many flows there are in the whole job.
     flows: u64,
     /// Every file that is there and of a flow of this process.
-    known: HashMap<PathBuf, Known>,
+    files: HashMap<PathBuf, ListedFile>,
     /// The flows of this process, by the order in which they were opened.
     seats: BTreeMap<u64, Seat>,
     next_seat: u64,
@@ -52,7 +52,7 @@ struct Version {
 }
 
 #[derive(Debug)]
-struct Known {
+struct ListedFile {
     version: Version,
     /// When it was first listed like this.
     since_ns: u64,
@@ -67,15 +67,15 @@ struct Seat {
     /// Files that have not settled.
     settling: usize,
     reading: bool,
-    told: Told,
+    reported: Reported,
 }
 
 /// Whether the job knows that a flow is not idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum Reported {
     No,
     /// The flow has said so, and was not asked again.
-    Said,
+    Pending,
     Yes,
 }
 
@@ -85,14 +85,14 @@ impl Seat {
     }
 }
 
-impl Board {
-    /// A flow, of so many, is opened.
+impl Listing {
+    /// Opens one of `flows` flows.
     pub(super) fn join(&mut self, flow: u64, flows: u64) -> u64 {
         let seat = self.next_seat;
         self.next_seat += 1;
         self.flows = flows;
         let queue = VecDeque::new();
-        let fresh = Seat { flow, queue, settling: 0, reading: false, told: Told::No };
+        let fresh = Seat { flow, queue, settling: 0, reading: false, reported: Reported::No };
         self.seats.insert(seat, fresh);
         seat
     }
@@ -110,7 +110,7 @@ impl Board {
         now_ns >= self.next_list_ns
     }
 
-    /// What was listed: files that are new and have settled are queued where they belong.
+    /// Takes the listed paths: queues new files that have settled at their flows.
     pub(super) fn list(
         &mut self,
         paths: Vec<PathBuf>,
@@ -121,7 +121,7 @@ impl Board {
         // Flows of other processes list within an interval.
         let alone = (0..self.flows).all(|flow| self.seats.values().any(|seat| seat.flow == flow));
         let settle_ns = if alone { settle_ns } else { settle_ns.max(interval_ns) };
-        let mut before = std::mem::take(&mut self.known);
+        let mut before = std::mem::take(&mut self.files);
         let mut ready = Vec::new();
         self.seats.values_mut().for_each(|seat| seat.settling = 0);
         for path in paths {
@@ -135,7 +135,7 @@ impl Board {
             let version = Version { changed: metadata.modified().ok(), bytes: metadata.len() };
             let mut entry = match before.remove(&path) {
                 Some(entry) if entry.version == version => entry,
-                _ => Known { version, since_ns: now_ns, queued: false },
+                _ => ListedFile { version, since_ns: now_ns, queued: false },
             };
             if !entry.queued && now_ns - entry.since_ns >= settle_ns {
                 entry.queued = true;
@@ -143,7 +143,7 @@ impl Board {
             }
             let unsettled = usize::from(!entry.queued);
             self.seats_of(flow).for_each(|seat| seat.settling += unsettled);
-            self.known.insert(path, entry);
+            self.files.insert(path, entry);
         }
         ready.sort();
         for (_, path, flow) in ready {
@@ -160,23 +160,23 @@ impl Board {
         self.seats.get(&seat).is_some_and(Seat::owes)
     }
 
-    /// What a flow is to do that was asked, and may be reading a file.
+    /// The next action of a flow; `reading` says whether it reads a file now.
     pub(super) fn step(&mut self, seat: u64, reading: bool) -> Step {
         let until_ns = self.next_list_ns;
         let Some(own) = self.seats.get_mut(&seat) else { return Step::List { until_ns } };
         own.reading = reading;
         if !own.owes() {
-            own.told = Told::No;
+            own.reported = Reported::No;
             return Step::List { until_ns };
         }
-        own.told = match own.told {
-            Told::No => {
-                own.told = Told::Said;
+        own.reported = match own.reported {
+            Reported::No => {
+                own.reported = Reported::Pending;
                 return Step::Tell;
             }
-            Told::Said | Told::Yes => Told::Yes,
+            Reported::Pending | Reported::Yes => Reported::Yes,
         };
-        if self.seats.values().any(|seat| seat.owes() && seat.told != Told::Yes) {
+        if self.seats.values().any(|seat| seat.owes() && seat.reported != Reported::Yes) {
             return Step::Look;
         }
         let Some(own) = self.seats.get_mut(&seat).filter(|own| !own.reading) else {
@@ -192,7 +192,7 @@ impl Board {
     }
 }
 
-/// The flow, of so many, that reads a file.
+/// The number of the flow that reads a file.
 fn flow_of(path: &Path, flows: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);
@@ -203,20 +203,20 @@ fn flow_of(path: &Path, flows: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A board of so many flows, with a file in the queue of each of these seats.
-    fn board(flows: u64, found: &[u64]) -> Board {
-        let mut board = Board { next_list_ns: 9, ..Board::default() };
+    /// A listing with `flows` flows; each flow in `found` has a file in its queue.
+    fn listing(flows: u64, found: &[u64]) -> Listing {
+        let mut listing = Listing { next_list_ns: 9, ..Listing::default() };
         for flow in 0..flows {
-            board.join(flow, flows);
+            listing.join(flow, flows);
         }
         for seat in found {
-            find(&mut board, *seat, "a");
+            find(&mut listing, *seat, "a");
         }
-        board
+        listing
     }
 
-    fn find(board: &mut Board, seat: u64, name: &str) {
-        board.seats.get_mut(&seat).unwrap().queue.push_back(name.into());
+    fn find(listing: &mut Listing, seat: u64, name: &str) {
+        listing.seats.get_mut(&seat).unwrap().queue.push_back(name.into());
     }
 
     const LIST: Step = Step::List { until_ns: 9 };
@@ -227,43 +227,43 @@ mod tests {
 
     #[test]
     fn no_file_is_read_before_all_that_have_one_have_told() {
-        let mut board = board(3, &[0, 1]);
-        assert_eq!(board.step(0, false), Step::Tell);
-        assert_eq!(board.step(0, false), Step::Look);
-        assert_eq!(board.step(2, false), LIST, "it has none, and nobody waits for it");
-        assert_eq!(board.step(1, false), Step::Tell);
-        assert_eq!(board.step(0, false), Step::Look, "told, and perhaps not heard");
-        assert_eq!(board.step(1, false), read("a"));
-        assert_eq!(board.step(0, false), read("a"));
-        assert_eq!(board.step(0, true), Step::GoOn);
-        // Another finds one: who is reading waits until that is known.
-        find(&mut board, 2, "b");
-        assert_eq!(board.step(0, true), Step::Look);
-        assert_eq!(board.step(2, false), Step::Tell);
-        assert_eq!(board.step(2, false), read("b"));
-        assert_eq!(board.step(0, true), Step::GoOn);
-        assert_eq!(board.step(0, false), LIST);
+        let mut listing = listing(3, &[0, 1]);
+        assert_eq!(listing.step(0, false), Step::Tell);
+        assert_eq!(listing.step(0, false), Step::Look);
+        assert_eq!(listing.step(2, false), LIST, "it has none, and nobody waits for it");
+        assert_eq!(listing.step(1, false), Step::Tell);
+        assert_eq!(listing.step(0, false), Step::Look, "told, and perhaps not heard");
+        assert_eq!(listing.step(1, false), read("a"));
+        assert_eq!(listing.step(0, false), read("a"));
+        assert_eq!(listing.step(0, true), Step::GoOn);
+        // Another finds one: a flow that reads waits until all know.
+        find(&mut listing, 2, "b");
+        assert_eq!(listing.step(0, true), Step::Look);
+        assert_eq!(listing.step(2, false), Step::Tell);
+        assert_eq!(listing.step(2, false), read("b"));
+        assert_eq!(listing.step(0, true), Step::GoOn);
+        assert_eq!(listing.step(0, false), LIST);
         // Having read all, it may have been idle since: it tells again.
-        find(&mut board, 0, "c");
-        assert_eq!(board.step(0, false), Step::Tell);
+        find(&mut listing, 0, "c");
+        assert_eq!(listing.step(0, false), Step::Tell);
     }
 
     #[test]
     fn a_flow_that_is_closed_is_waited_for_by_nobody() {
-        let mut board = board(2, &[0, 1]);
-        assert_eq!(board.step(0, false), Step::Tell);
-        assert_eq!(board.step(0, false), Step::Look);
-        board.leave(1);
-        assert_eq!(board.step(0, false), read("a"));
-        board.leave(0);
-        assert!(board.seats.is_empty() && board.next_list_ns == 0, "all is forgotten");
+        let mut listing = listing(2, &[0, 1]);
+        assert_eq!(listing.step(0, false), Step::Tell);
+        assert_eq!(listing.step(0, false), Step::Look);
+        listing.leave(1);
+        assert_eq!(listing.step(0, false), read("a"));
+        listing.leave(0);
+        assert!(listing.seats.is_empty() && listing.next_list_ns == 0, "all is forgotten");
     }
 
     #[test]
     fn a_file_that_has_not_settled_is_owed() {
-        let mut board = board(1, &[]);
-        board.seats.get_mut(&0).unwrap().settling = 1;
-        assert!(board.owes(0));
-        assert_eq!([board.step(0, false), board.step(0, false)], [Step::Tell, LIST]);
+        let mut listing = listing(1, &[]);
+        listing.seats.get_mut(&0).unwrap().settling = 1;
+        assert!(listing.owes(0));
+        assert_eq!([listing.step(0, false), listing.step(0, false)], [Step::Tell, LIST]);
     }
 }

@@ -13,15 +13,15 @@ pub(crate) const PIECES_MAX: usize = 16;
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// The two ends of a stream.
-pub(crate) fn feed() -> (FeedSender, Feed) {
+pub(crate) fn byte_queue() -> (ByteQueueSender, ByteQueueReader) {
     let (sender, pieces) = channel(PIECES_MAX);
-    (FeedSender(sender), Feed { pieces, piece: Bytes::new() })
+    (ByteQueueSender(sender), ByteQueueReader { pieces, piece: Bytes::new() })
 }
 
 /// The task's end. Dropping it ends the stream.
-pub(crate) struct FeedSender(Sender<io::Result<Bytes>>);
+pub(crate) struct ByteQueueSender(Sender<io::Result<Bytes>>);
 
-impl FeedSender {
+impl ByteQueueSender {
     /// Waits for room, then gives `piece` away; false when nobody reads any more.
     pub(crate) async fn send(&self, piece: Bytes) -> bool {
         piece.is_empty() || self.0.send(Ok(piece)).await.is_ok()
@@ -40,12 +40,12 @@ impl FeedSender {
 }
 
 /// The decoder's end: reading gives [`ErrorKind::WouldBlock`] while nothing is there.
-pub(crate) struct Feed {
+pub(crate) struct ByteQueueReader {
     pieces: Receiver<io::Result<Bytes>>,
     piece: Bytes,
 }
 
-impl Feed {
+impl ByteQueueReader {
     /// The next piece as it came; `None` at the end.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Feed {
     }
 }
 
-impl Read for Feed {
+impl Read for ByteQueueReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Some(mut piece) = self.next_piece()? else { return Ok(0) };
         let bytes = piece.len().min(into.len());
@@ -78,24 +78,24 @@ mod tests {
 
     #[test]
     fn an_empty_stream_is_not_an_ended_one() {
-        let (sender, mut feed) = feed();
+        let (sender, mut byte_queue) = byte_queue();
         let mut bytes = [0; 2];
-        assert_eq!(feed.read(&mut bytes).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(byte_queue.read(&mut bytes).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert!(sender.send_blocking(Bytes::from_static(b"abc")));
         drop(sender);
-        assert_eq!((feed.read(&mut bytes).unwrap(), &bytes), (2, b"ab"));
-        assert_eq!((feed.read(&mut bytes).unwrap(), bytes[0]), (1, b'c'));
-        assert_eq!(feed.read(&mut bytes).unwrap(), 0);
+        assert_eq!((byte_queue.read(&mut bytes).unwrap(), &bytes), (2, b"ab"));
+        assert_eq!((byte_queue.read(&mut bytes).unwrap(), bytes[0]), (1, b'c'));
+        assert_eq!(byte_queue.read(&mut bytes).unwrap(), 0);
     }
 
     #[test]
     fn the_queue_is_bounded_and_its_reader_may_go() {
-        let (sender, feed) = feed();
+        let (sender, byte_queue) = byte_queue();
         for _ in 0..PIECES_MAX {
             assert!(sender.send_blocking(Bytes::from_static(b"x")));
         }
         assert!(sender.0.try_send(Ok(Bytes::from_static(b"x"))).is_err());
-        drop(feed);
+        drop(byte_queue);
         assert!(!sender.send_blocking(Bytes::from_static(b"x")));
     }
 }
