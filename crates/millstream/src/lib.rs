@@ -60,8 +60,8 @@ pub use dataflow::bad::BadRow;
 pub use dataflow::error::ConnectorError;
 pub use dataflow::{connector, detach, sink, source};
 pub use plan::{
-    Diagnostic, ExplainFormat, Place, Planned, Ran, RanOperator, RanWorker, Relation, SettingSpec,
-    Vocabulary, settings,
+    Diagnostic, ExplainFormat, NamedRelation, Place, Planned, Ran, RanOperator, RanWorker,
+    SettingSpec, Vocabulary, settings,
 };
 pub use stream;
 

@@ -8,12 +8,12 @@
 //! [`TableScan`]: datafusion::logical_expr::TableScan
 
 pub(crate) mod computed;
+pub(crate) mod dead_letters;
 mod declare;
 pub(crate) mod proctime;
 pub(crate) mod rows;
 mod scanned;
-pub(crate) mod shelf;
-pub(crate) mod side;
+pub(crate) mod side_output;
 pub(crate) mod streams;
 pub(crate) mod view;
 pub(crate) mod watermark;
@@ -31,8 +31,8 @@ use dataflow::source::Source;
 
 pub(crate) use self::scanned::{Named, ScannedTable};
 use crate::catalog::computed::{Computed, ComputingSource};
-use crate::catalog::shelf::{Shelf, ShelfSource, ShelvingSource};
-use crate::catalog::side::{Side, SideSource, Time};
+use crate::catalog::dead_letters::{DeadLetterBuffer, DeadLetterCapture, DeadLetterSource};
+use crate::catalog::side_output::{SideOutput, SideOutputSource, Time};
 use crate::catalog::streams::Streams;
 use crate::catalog::view::View;
 use crate::text::bounds::COLUMNS_MAX;
@@ -79,9 +79,9 @@ pub(crate) struct Table {
     /// What gives out its rows, if it is no table but a stream.
     pub(crate) stream: Option<Fragment>,
     /// Where bad rows wait for `t__bad`.
-    shelf: Arc<Shelf>,
+    dead_letters: Arc<DeadLetterBuffer>,
     /// Of a table that `CREATE TABLE` did not make: which side of which table it is.
-    side: Option<(Side, Arc<Table>)>,
+    side_output: Option<(SideOutput, Arc<Table>)>,
 }
 
 impl Table {
@@ -111,31 +111,34 @@ impl Table {
             bounded: OnceLock::from(stream.bounded),
             places: Places::default(),
             stream: Some(stream),
-            shelf: Arc::default(),
-            side: None,
+            dead_letters: Arc::default(),
+            side_output: None,
         }
     }
 
-    /// A side of a table: see [`crate::catalog::side`].
+    /// A side of a table: see [`crate::catalog::side_output`].
     ///
     /// # Errors
     /// When the table has no such side, or its connector cannot tell its columns.
-    pub(crate) fn side(of: &Arc<Table>, side: Side) -> Result<Self, Diagnostic> {
+    pub(crate) fn side_output(
+        of: &Arc<Table>,
+        side_output: SideOutput,
+    ) -> Result<Self, Diagnostic> {
         if of.stream.is_some() {
             let message = format!("'{}' is a stream and keeps no late or bad rows", of.name);
             return Err(Diagnostic::at(Place::default(), message)
                 .hint("read those of the tables that it is made of"));
         }
         let time = of.event_time.as_ref().map(|time| time.column.as_str());
-        if side == Side::Late && time.is_none() {
+        if side_output == SideOutput::Late && time.is_none() {
             let message =
                 format!("table '{}' has no watermark, so none of its rows is late", of.name);
             return Err(Diagnostic::at(Place::default(), message)
                 .hint("declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"));
         }
-        let schema = side.schema(&*of.columns(Place::default())?, time.unwrap_or_default());
+        let schema = side_output.schema(&*of.columns(Place::default())?, time.unwrap_or_default());
         Ok(Self {
-            name: format!("{}{}", of.name, side.suffix()),
+            name: format!("{}{}", of.name, side_output.suffix()),
             connector: Arc::clone(&of.connector),
             event_time: None,
             options: Options::new(),
@@ -144,8 +147,8 @@ impl Table {
             bounded: OnceLock::new(),
             places: Places::default(),
             stream: None,
-            shelf: Arc::clone(&of.shelf),
-            side: Some((side, Arc::clone(of))),
+            dead_letters: Arc::clone(&of.dead_letters),
+            side_output: Some((side_output, Arc::clone(of))),
         })
     }
 
@@ -198,21 +201,21 @@ impl Table {
         place: Place,
     ) -> Result<Arc<dyn Source>, Diagnostic> {
         let inner = self.plain_source(projection, place)?;
-        if self.side.is_some() || self.on_bad() != OnBad::Count {
+        if self.side_output.is_some() || self.on_bad() != OnBad::Count {
             return Ok(inner);
         }
         let time = self.event_time.as_ref();
         let time = time.and_then(|time| inner.schema().index_of(&time.column).ok());
-        let shelf = (!inner.repeats()).then(|| Arc::clone(&self.shelf));
+        let dead_letters = (!inner.repeats()).then(|| Arc::clone(&self.dead_letters));
         let table = self.name.clone();
-        Ok(Arc::new(ShelvingSource { table, inner, time, shelf }))
+        Ok(Arc::new(DeadLetterCapture { table, inner, time, dead_letters }))
     }
 
     /// What becomes of a bad row.
     pub(crate) fn on_bad(&self) -> OnBad {
         match self.options.get("on_bad").map(|policy| policy.to_ascii_lowercase()).as_deref() {
             Some("fail") => OnBad::Fail,
-            // Those are told by the source: see `shelf`.
+            // Those are told by the source: see `dead_letters`.
             Some("table") => OnBad::Count,
             _ => OnBad::Show,
         }
@@ -224,8 +227,8 @@ impl Table {
         place: Place,
     ) -> Result<Arc<dyn Source>, Diagnostic> {
         let columns = self.columns(place)?;
-        if let Some((side, of)) = &self.side {
-            return self.side_source(*side, of, &columns, projection, place);
+        if let Some((side_output, of)) = &self.side_output {
+            return self.side_output_source(*side_output, of, &columns, projection, place);
         }
         let refused = |error: ConnectorError| self.refused(&error, place);
         if self.derived.is_empty() {
@@ -264,9 +267,9 @@ impl Table {
         Ok(Arc::new(source))
     }
 
-    fn side_source(
+    fn side_output_source(
         &self,
-        side: Side,
+        side_output: SideOutput,
         of: &Table,
         columns: &SchemaRef,
         projection: &[usize],
@@ -276,19 +279,19 @@ impl Table {
         let schema = columns.project(projection);
         let schema = schema.map_err(|error| Diagnostic::at(place, error.to_string()))?;
         let (table, schema) = (of.name.clone(), Arc::new(schema));
-        if side == Side::Bad && of.on_bad() == OnBad::Count {
+        if side_output == SideOutput::Bad && of.on_bad() == OnBad::Count {
             let first = of.source(&[0], place)?;
             if !first.repeats() {
-                let (shelf, bounded) = (Arc::clone(&of.shelf), first.bounded());
-                return Ok(Arc::new(ShelfSource { table, shelf, bounded, schema }));
+                let (dead_letters, bounded) = (Arc::clone(&of.dead_letters), first.bounded());
+                return Ok(Arc::new(DeadLetterSource { table, dead_letters, bounded, schema }));
             }
         }
         let index = |name: &str| all.fields().iter().position(|field| field.name() == name);
         let time = of.event_time.as_ref();
-        let inner = match side {
+        let inner = match side_output {
             // A row is bad or not by all columns of the data, whoever reads them.
-            Side::Bad => of.skipping_source(place)?,
-            Side::Late => {
+            SideOutput::Bad => of.skipping_source(place)?,
+            SideOutput::Late => {
                 let time = time.and_then(|time| index(&time.column));
                 let mut read: Vec<usize> =
                     projection.iter().copied().filter(|at| *at < all.fields().len()).collect();
@@ -300,7 +303,7 @@ impl Table {
         };
         let column = time.and_then(|time| inner.schema().index_of(&time.column).ok());
         let time = column.zip(time).map(|(column, time)| Time { column, delay: time.delay });
-        Ok(Arc::new(SideSource { table, side, inner, time, schema }))
+        Ok(Arc::new(SideOutputSource { table, side_output, inner, time, schema }))
     }
 
     /// A reader of all columns of the data that passes over bad rows, whatever `on_bad` says.
@@ -399,9 +402,11 @@ impl Catalog {
         if let Some(entry) = self.entries.get(name) {
             return Ok(Some(entry.clone()));
         }
-        let Some((of, side)) = Side::of(name) else { return Ok(None) };
+        let Some((of, side_output)) = SideOutput::of(name) else { return Ok(None) };
         match self.entries.get(of) {
-            Some(Entry::Table(of)) => Ok(Some(Entry::Table(Arc::new(Table::side(of, side)?)))),
+            Some(Entry::Table(of)) => {
+                Ok(Some(Entry::Table(Arc::new(Table::side_output(of, side_output)?))))
+            }
             _ => Ok(None),
         }
     }

@@ -48,7 +48,7 @@ mod text;
 mod workers;
 
 pub use explain::{Analyzed, EndNeed, Explain, Need, Ran, RanOperator, RanWorker};
-pub use planner::vocabulary::{Relation, Vocabulary};
+pub use planner::vocabulary::{NamedRelation, Vocabulary};
 pub use planner::{Planned, Planner, Stage};
 pub use text::diagnostics::{Diagnostic, Place};
 pub use text::settings::{Scope, SettingSpec, settings};

@@ -11,11 +11,13 @@ pub(crate) mod broadcast;
 pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod early;
+pub(crate) mod expand;
 pub(crate) mod grouping;
 pub(crate) mod hints;
 pub(crate) mod join;
 pub(crate) mod lateness;
 pub(crate) mod lookup;
+pub(crate) mod multi_window;
 pub(crate) mod over;
 pub(crate) mod pipeline;
 pub(crate) mod place;
@@ -24,11 +26,9 @@ pub(crate) mod relation;
 pub(crate) mod scan;
 pub(crate) mod session;
 pub(crate) mod sets;
-pub(crate) mod several;
 pub(crate) mod shared;
 pub(crate) mod step;
 pub(crate) mod temporal;
-pub(crate) mod unfold;
 pub(crate) mod union;
 pub(crate) mod window_bounds;
 
@@ -45,7 +45,7 @@ use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
 use crate::Workers;
-use crate::catalog::rows::Rows;
+use crate::catalog::rows::MemorySource;
 use crate::catalog::{Catalog, ScannedTable, Table};
 use crate::explain::{ExplainedBatch, cost, plain};
 use crate::logical::engine::Engine;
@@ -98,7 +98,7 @@ pub(crate) struct Lowering<'a> {
     pub(crate) settings: &'a InForce,
     pub(crate) workers: Workers,
     pub(crate) around: Surroundings<'a>,
-    /// Whether and how often windows are given out before they end.
+    /// Whether and how often windows emit before they end.
     pub(crate) emit: Option<Emit>,
     pub(crate) hints: &'a Hints,
 }
@@ -322,20 +322,20 @@ impl Lowering<'_> {
     }
 }
 
-/// Rows that are known, as a statement.
+/// Rows that exist already, as a statement.
 pub(crate) fn known_rows(batches: Vec<RecordBatch>, target: Target) -> Lowered {
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
     let text = format!("{rows}, of the statement itself");
     told_rows(Arc::new(Mutex::new(batches)), text, target)
 }
 
-/// Rows that will be known when they are read.
+/// Rows that will exist when they are read.
 pub(crate) fn told_rows(
     batches: Arc<Mutex<Vec<RecordBatch>>>,
     text: String,
     target: Target,
 ) -> Lowered {
-    let source = Arc::new(Rows { schema: target.schema.clone(), batches });
+    let source = Arc::new(MemorySource { schema: target.schema.clone(), batches });
     let input = Input { table: "rows".into(), source, time: None, watermark: None };
     let name = input.table.clone();
     let labels =

@@ -24,7 +24,7 @@ use crate::logical::engine::{Engine, Understood};
 use crate::lower::shared::Sharing;
 use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
 use crate::planner::define::defined_name;
-use crate::planner::insert::Given;
+use crate::planner::insert::NamedQuery;
 use crate::text::bounds;
 use crate::text::depth;
 use crate::text::diagnostics::{Diagnostic, Place};
@@ -371,7 +371,7 @@ impl Planner {
         let (plan, schema) = match declared {
             None => (understood.plan.clone(), understood.columns()),
             Some(schema) => {
-                let given = Given { plan: understood.plan.clone(), names: understood.names() };
+                let given = NamedQuery { plan: understood.plan.clone(), names: understood.names() };
                 let fitted = insert::fit(given, &schema, columns, name, query);
                 (fitted.map_err(|e| vec![e])?.map_err(failed)?, schema)
             }

@@ -730,7 +730,7 @@ fn now_is_the_instant_that_the_planner_was_given() {
 
 #[test]
 fn flows_that_never_end_fall_idle_and_others_only_where_that_is_declared() {
-    let told = |set: &str, table: &str, watermark: &str| {
+    let timings = |set: &str, table: &str, watermark: &str| {
         let sql = format!(
             "{set} CREATE TABLE t (ts TIMESTAMP(6), v INT, {watermark}) WITH ({table});
              SELECT window_start, count(*) FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)
@@ -742,14 +742,14 @@ fn flows_that_never_end_fall_idle_and_others_only_where_that_is_declared() {
     let (ends, endless) = ("'connector' = 'memory'", "'connector' = 'memory', 'bounded' = 'false'");
     let plain = "WATERMARK FOR ts AS ts - INTERVAL '1' SECOND";
     let declared = format!("{plain} IDLE TIMEOUT INTERVAL '2' SECOND");
-    assert_eq!(told("", endless, plain), (1_000_000, Some(30_000_000_000)));
-    assert_eq!(told("", ends, plain), (1_000_000, None));
-    assert_eq!(told("", endless, &declared).1, Some(2_000_000_000));
-    assert_eq!(told("", ends, &declared).1, Some(2_000_000_000));
+    assert_eq!(timings("", endless, plain), (1_000_000, Some(30_000_000_000)));
+    assert_eq!(timings("", ends, plain), (1_000_000, None));
+    assert_eq!(timings("", endless, &declared).1, Some(2_000_000_000));
+    assert_eq!(timings("", ends, &declared).1, Some(2_000_000_000));
     let set = "SET millstream.idle_timeout = '5 min';";
-    assert_eq!(told(set, endless, plain).1, Some(300_000_000_000));
-    assert_eq!(told(set, ends, plain).1, None);
-    assert_eq!(told("SET millstream.idle_timeout = '0 s';", endless, plain).1, None);
+    assert_eq!(timings(set, endless, plain).1, Some(300_000_000_000));
+    assert_eq!(timings(set, ends, plain).1, None);
+    assert_eq!(timings("SET millstream.idle_timeout = '0 s';", endless, plain).1, None);
     let set = "SET millstream.allowed_lateness = '500 ms';";
-    assert_eq!(told(set, endless, plain).0, 1_500_000);
+    assert_eq!(timings(set, endless, plain).0, 1_500_000);
 }

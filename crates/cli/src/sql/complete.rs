@@ -9,7 +9,7 @@
 //! anything else      columns of the tables that the statement names, functions, keywords, tables
 //! ```
 
-use millstream::{Relation, Vocabulary};
+use millstream::{NamedRelation, Vocabulary};
 
 use super::dot;
 use super::lexer::{SqlToken, TokenKind, tokens};
@@ -187,7 +187,7 @@ fn words(
         }
         _ => {}
     }
-    let named = |relation: &&Relation| {
+    let named = |relation: &&NamedRelation| {
         whole.iter().any(|token| token.text.trim_matches(['"', '`']) == relation.name)
     };
     // Before the tables are named it may be a column of any.
@@ -214,7 +214,7 @@ fn relation_of<'a>(
     name: &SqlToken<'_>,
     whole: &[SqlToken<'_>],
     names: &'a Vocabulary,
-) -> Option<&'a Relation> {
+) -> Option<&'a NamedRelation> {
     let bare = |token: &SqlToken<'_>| token.text.trim_matches(['"', '`']).to_owned();
     let find = |name: &str| names.relations.iter().find(|relation| relation.name == name);
     let name = bare(name);
@@ -261,7 +261,7 @@ mod tests {
 
     fn names() -> Vocabulary {
         let column = |name: &str| (name.to_owned(), "INT".to_owned());
-        let relation = |name: &str, columns: &[&str]| Relation {
+        let relation = |name: &str, columns: &[&str]| NamedRelation {
             name: name.into(),
             connector: Some("file"),
             columns: columns.iter().map(|name| column(name)).collect(),

@@ -290,7 +290,7 @@ impl<'a> Shell<'a> {
     fn tables(&mut self) {
         let relations = self.session.vocabulary().relations;
         let width = relations.iter().map(|r| r.name.chars().count()).max().unwrap_or(0);
-        let line = |relation: &millstream::Relation| {
+        let line = |relation: &millstream::NamedRelation| {
             format!("{:width$}  {}\n", relation.name, relation.connector.unwrap_or("view"))
         };
         let text: String = relations.iter().map(line).collect();

@@ -16,7 +16,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 
 use crate::expr::failure::message_of;
-use crate::text::wording::told;
+use crate::text::wording::runtime_message;
 
 /// An expression over the columns that a table reads.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ impl Computed {
     }
 }
 
-/// A column that a [`ComputingSource`] gives out.
+/// An output column of a [`ComputingSource`].
 #[derive(Debug, Clone)]
 enum Output {
     /// As it was read, by position.
@@ -170,7 +170,8 @@ impl SplitReader for ComputingFlow {
 fn compute(computed: &Computed, batch: &RecordBatch) -> Result<ArrayRef, ConnectorError> {
     let Computed { expr, field } = computed;
     let value = expr.evaluate(batch).and_then(|value| value.into_array(batch.num_rows()));
-    let array = value.map_err(|error| refused(field.name(), told(&message_of(&error))))?;
+    let array =
+        value.map_err(|error| refused(field.name(), runtime_message(&message_of(&error))))?;
     cast(&array, field.data_type()).map_err(|error| refused(field.name(), error.to_string()))
 }
 

@@ -1,14 +1,15 @@
 //! `'on_bad' = 'table'`: bad rows are counted, not shown, and left to `t__bad`.
 //!
 //! Most tables that end can be read again, so that `t__bad` reads them once more, as with other
-//! policies ([`crate::catalog::side`]). Others, such as a socket or standard input, give their rows
-//! to one reader alone: what reads such a table puts the bad ones on a shelf, and `t__bad` takes
-//! them from there, each once, in the same statement set or in a later statement. Each node has a
-//! shelf for each such table, and keeps the last [`ROWS_MAX`] rows there, of [`BYTES_MAX`] bytes
-//! together; how many it has let go is told by a row in their place.
+//! policies ([`crate::catalog::side_output`]). Others, such as a socket or standard input, give their rows
+//! to one reader alone: a reader of the table puts the bad ones in a *dead-letter buffer*, and
+//! `t__bad` takes them from there, each once, in the same statement set or in a later statement.
+//! Each node has a buffer for each such table, and keeps the last [`ROWS_MAX`] rows there, of
+//! [`BYTES_MAX`] bytes together; a row in place of the dropped ones counts them.
 //!
-//! A reader of the shelf ends when nobody of its node reads the table and the shelf is empty. Each
-//! worker opens all that it reads before it begins, so that what it reads itself is never missed.
+//! A reader of the buffer ends when nobody of its node reads the table and the buffer is empty.
+//! Each worker opens all that it reads before it begins, so that what it reads itself is never
+//! missed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,60 +19,62 @@ use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
 use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use crate::catalog::side::{Untimed, as_batch};
+use crate::catalog::side_output::{Untimed, as_batch};
 
-/// Rows on a shelf at most.
+/// Rows in a buffer at most.
 pub(crate) const ROWS_MAX: usize = 10_000;
 
-/// Bytes of places, reasons and texts on a shelf at most, but for the last row.
+/// Bytes of places, reasons and texts in a buffer at most, but for the last row.
 pub(crate) const BYTES_MAX: usize = 16 << 20;
 
-/// How often a reader looks at an empty shelf.
+/// How often a reader looks at an empty buffer.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Bad rows of a table that nobody has taken yet.
 #[derive(Debug, Default)]
-pub(crate) struct Shelf(Mutex<Kept>);
+pub(crate) struct DeadLetterBuffer(Mutex<BufferedRows>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct BufferedRows {
     rows: VecDeque<BadRow>,
     bytes: usize,
-    let_go: u64,
+    dropped: u64,
     readers: usize,
 }
 
-impl Shelf {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+impl DeadLetterBuffer {
+    fn buffered(&self) -> MutexGuard<'_, BufferedRows> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(&self, row: BadRow) {
-        let mut kept = self.kept();
-        kept.bytes += bytes(&row);
-        kept.rows.push_back(row);
-        while kept.rows.len() > ROWS_MAX || kept.bytes > BYTES_MAX && kept.rows.len() > 1 {
-            let Some(oldest) = kept.rows.pop_front() else { break };
-            kept.bytes -= bytes(&oldest);
-            kept.let_go += 1;
+        let mut buffered = self.buffered();
+        buffered.bytes += bytes(&row);
+        buffered.rows.push_back(row);
+        while buffered.rows.len() > ROWS_MAX
+            || buffered.bytes > BYTES_MAX && buffered.rows.len() > 1
+        {
+            let Some(oldest) = buffered.rows.pop_front() else { break };
+            buffered.bytes -= bytes(&oldest);
+            buffered.dropped += 1;
         }
     }
 
     /// Some rows, oldest first; and whether there will be none for now, because nobody reads the
     /// table.
     fn take(&self, table: &str, rows_max: usize) -> (Vec<BadRow>, bool) {
-        let mut kept = self.kept();
-        let gone = std::mem::take(&mut kept.let_go);
+        let mut buffered = self.buffered();
+        let gone = std::mem::take(&mut buffered.dropped);
         let gone = (gone > 0).then(|| BadRow {
             table: table.to_owned(),
             place: table.to_owned(),
             reason: format!("{gone} bad rows before the next were not kept"),
             text: String::new(),
         });
-        let count = kept.rows.len().min(rows_max.saturating_sub(usize::from(gone.is_some())));
-        let taken: Vec<BadRow> = kept.rows.drain(..count).collect();
-        kept.bytes -= taken.iter().map(bytes).sum::<usize>();
-        (gone.into_iter().chain(taken).collect(), kept.readers == 0)
+        let count = buffered.rows.len().min(rows_max.saturating_sub(usize::from(gone.is_some())));
+        let taken: Vec<BadRow> = buffered.rows.drain(..count).collect();
+        buffered.bytes -= taken.iter().map(bytes).sum::<usize>();
+        (gone.into_iter().chain(taken).collect(), buffered.readers == 0)
     }
 }
 
@@ -80,16 +83,16 @@ fn bytes(row: &BadRow) -> usize {
 }
 
 /// A table whose bad rows are not shown: see the [module](self).
-pub(crate) struct ShelvingSource {
+pub(crate) struct DeadLetterCapture {
     pub(crate) table: String,
     pub(crate) inner: Arc<dyn Source>,
     /// The event time among its columns: rows without one are bad.
     pub(crate) time: Option<usize>,
     /// Where they go; nothing where they can be read again.
-    pub(crate) shelf: Option<Arc<Shelf>>,
+    pub(crate) dead_letters: Option<Arc<DeadLetterBuffer>>,
 }
 
-impl Source for ShelvingSource {
+impl Source for DeadLetterCapture {
     fn schema(&self) -> SchemaRef {
         self.inner.schema()
     }
@@ -119,7 +122,8 @@ impl Source for ShelvingSource {
         let bad = Arc::new(BadRows::collecting());
         let inner = ReaderContext { bad: Arc::clone(&bad), ..context.clone() };
         let inner = self.inner.open(split, from, &inner)?;
-        let reading = self.shelf.as_ref().map(|shelf| Reading::begun(Arc::clone(shelf)));
+        let reading =
+            self.dead_letters.as_ref().map(|dead_letters| Reading::begun(Arc::clone(dead_letters)));
         Ok(Box::new(ShelvingFlow {
             untimed: Untimed::new(&self.table, split.name.clone(), &context.origins),
             inner,
@@ -133,18 +137,18 @@ impl Source for ShelvingSource {
 }
 
 /// Says that somebody reads the table, as long as it lives.
-struct Reading(Arc<Shelf>);
+struct Reading(Arc<DeadLetterBuffer>);
 
 impl Reading {
-    fn begun(shelf: Arc<Shelf>) -> Self {
-        shelf.kept().readers += 1;
-        Self(shelf)
+    fn begun(dead_letters: Arc<DeadLetterBuffer>) -> Self {
+        dead_letters.buffered().readers += 1;
+        Self(dead_letters)
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        self.0.kept().readers -= 1;
+        self.0.buffered().readers -= 1;
     }
 }
 
@@ -174,8 +178,8 @@ impl SplitReader for ShelvingFlow {
         self.counted.count_more(bad.len() as u64);
         // They are left out and counted where rows are read.
         bad.append(&mut self.untimed_rows.take());
-        if let Some(Reading(shelf)) = &self.reading {
-            bad.into_iter().for_each(|row| shelf.put(row));
+        if let Some(Reading(dead_letters)) = &self.reading {
+            bad.into_iter().for_each(|row| dead_letters.put(row));
         }
         Ok(next)
     }
@@ -189,17 +193,17 @@ impl SplitReader for ShelvingFlow {
     }
 }
 
-/// What `t__bad` is of a table with a shelf.
-pub(crate) struct ShelfSource {
+/// The source `t__bad` of a table with a dead-letter buffer.
+pub(crate) struct DeadLetterSource {
     pub(crate) table: String,
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) dead_letters: Arc<DeadLetterBuffer>,
     /// Whether reading the table ends.
     pub(crate) bounded: bool,
     /// The columns of the side, projected.
     pub(crate) schema: SchemaRef,
 }
 
-impl Source for ShelfSource {
+impl Source for DeadLetterSource {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
@@ -228,33 +232,33 @@ impl Source for ShelfSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         split.begins(from)?;
-        Ok(Box::new(ShelfFlow {
+        Ok(Box::new(DeadLetterReader {
             table: self.table.clone(),
-            shelf: Arc::clone(&self.shelf),
+            dead_letters: Arc::clone(&self.dead_letters),
             schema: Arc::clone(&self.schema),
             clock: context.clone(),
         }))
     }
 }
 
-struct ShelfFlow {
+struct DeadLetterReader {
     table: String,
-    shelf: Arc<Shelf>,
+    dead_letters: Arc<DeadLetterBuffer>,
     schema: SchemaRef,
     clock: ReaderContext,
 }
 
-impl SplitReader for ShelfFlow {
+impl SplitReader for DeadLetterReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let (rows, over) = self.shelf.take(&self.table, rows_max);
-        match rows.is_empty() {
-            false => as_batch(&self.schema, &rows).map(Next::Batch),
-            true if over => Ok(Next::End),
-            true => {
-                let now = self.clock.clock.now_ns();
-                Ok(Next::Wait { until_ns: now.saturating_add(LOOK_NS) })
-            }
+        let (rows, over) = self.dead_letters.take(&self.table, rows_max);
+        if !rows.is_empty() {
+            return as_batch(&self.schema, &rows).map(Next::Batch);
         }
+        if over {
+            return Ok(Next::End);
+        }
+        let now = self.clock.clock.now_ns();
+        Ok(Next::Wait { until_ns: now.saturating_add(LOOK_NS) })
     }
 
     fn position(&self) -> Position {
@@ -271,25 +275,29 @@ mod tests {
     }
 
     #[test]
-    fn a_shelf_keeps_the_last_rows_and_tells_how_many_it_let_go() {
-        let shelf = Shelf::default();
-        (0..ROWS_MAX + 3).for_each(|at| shelf.put(row(at.to_string())));
-        let (first, over) = shelf.take("t", 2);
+    fn a_full_buffer_drops_the_oldest_rows_and_counts_them() {
+        let dead_letters = DeadLetterBuffer::default();
+        (0..ROWS_MAX + 3).for_each(|at| dead_letters.put(row(at.to_string())));
+        let (first, over) = dead_letters.take("t", 2);
         assert!(over);
         assert_eq!(first[0].reason, "3 bad rows before the next were not kept");
         assert_eq!(first[1].text, "3");
-        let (rest, _) = shelf.take("t", usize::MAX);
+        let (rest, _) = dead_letters.take("t", usize::MAX);
         assert_eq!((rest.len(), rest[0].text.as_str()), (ROWS_MAX - 1, "4"));
-        assert!(shelf.take("t", 10).0.is_empty());
+        assert!(dead_letters.take("t", 10).0.is_empty());
 
         let long = "x".repeat(BYTES_MAX / 2 + 1);
-        (0..3).for_each(|_| shelf.put(row(long.clone())));
-        assert_eq!(shelf.kept().rows.len(), 1, "two are more than the shelf holds");
-        shelf.put(row("x".repeat(BYTES_MAX + 1)));
-        assert_eq!(shelf.take("t", 10).0.len(), 2, "the last is kept, and what was let go is told");
-        assert_eq!(shelf.kept().bytes, 0);
+        (0..3).for_each(|_| dead_letters.put(row(long.clone())));
+        assert_eq!(dead_letters.buffered().rows.len(), 1, "two are more than the buffer holds");
+        dead_letters.put(row("x".repeat(BYTES_MAX + 1)));
+        assert_eq!(
+            dead_letters.take("t", 10).0.len(),
+            2,
+            "the last is kept, and the dropped rows are counted"
+        );
+        assert_eq!(dead_letters.buffered().bytes, 0);
 
-        let reading = Reading::begun(Arc::new(Shelf::default()));
+        let reading = Reading::begun(Arc::new(DeadLetterBuffer::default()));
         assert!(!reading.0.take("t", 1).1, "somebody reads the table");
     }
 }

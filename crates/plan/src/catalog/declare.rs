@@ -9,7 +9,7 @@ use dataflow::connector::{Connector, Options};
 
 use crate::catalog::computed::Computed;
 use crate::catalog::{Derived, EventTime, Places, Table, finer_hint};
-use crate::text::ddl::{CreateTable, Origin};
+use crate::text::ddl::{ColumnOrigin, CreateTable};
 use crate::text::diagnostics::Diagnostic;
 use crate::text::syntax::Ident;
 use crate::text::types::sql_name;
@@ -46,12 +46,12 @@ impl Table {
         for (at, column) in decl.columns.iter().enumerate() {
             fields.push(column.field.clone());
             match &column.origin {
-                Origin::Data => {}
-                Origin::Metadata(key) => {
+                ColumnOrigin::Data => {}
+                ColumnOrigin::Metadata(key) => {
                     errors.extend(unknown_metadata(&*connector, key));
                     derived.insert(at, Derived::Metadata(key.text.clone()));
                 }
-                Origin::Computed(_) => {
+                ColumnOrigin::Computed(_) => {
                     let Some(computed) = computed.next() else { continue };
                     fields[at] = computed.field.clone();
                     derived.insert(at, Derived::Computed(computed));
@@ -74,8 +74,8 @@ impl Table {
             bounded: OnceLock::new(),
             places,
             stream: None,
-            shelf: Arc::default(),
-            side: None,
+            dead_letters: Arc::default(),
+            side_output: None,
         };
         if !decl.columns.is_empty() {
             let _ = table.schema.set(Arc::new(Schema::new(fields)));

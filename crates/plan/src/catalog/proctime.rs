@@ -32,7 +32,7 @@ pub(crate) fn column() -> Field {
     Field::new(COLUMN, TYPE, false)
 }
 
-/// What the function is over a base that has the column; `None` if it is another function.
+/// Rewrites the function over a base that has the column; `None` if it is another function.
 pub(crate) fn rewritten(expr: &Expr) -> Option<Expr> {
     let Expr::ScalarFunction(call) = expr else { return None };
     call.func.inner().downcast_ref::<ProcTime>()?;
@@ -156,8 +156,8 @@ impl SplitReader for ProcTimeFlow {
         let times = TimestampMillisecondArray::from_value(self.last_ms, batch.num_rows());
         let columns = batch.columns().iter().cloned().chain([Arc::new(times) as _]).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let widened = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options);
-        widened.map(Next::Batch).map_err(|error| ConnectorError::Column {
+        let with_clock = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options);
+        with_clock.map(Next::Batch).map_err(|error| ConnectorError::Column {
             column: COLUMN.into(),
             message: error.to_string(),
             hint: None,

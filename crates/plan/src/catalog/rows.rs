@@ -8,23 +8,23 @@ use dataflow::error::ConnectorError;
 use dataflow::position::refused;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-/// What positions in them are called.
+/// The name of positions in them.
 const FORMAT: &str = "rows";
 const VERSION: u32 = 1;
 
-/// Rows that are known when they are read.
-pub(crate) struct Rows {
+/// A source of rows in memory.
+pub(crate) struct MemorySource {
     pub(crate) schema: SchemaRef,
     pub(crate) batches: Arc<Mutex<Vec<RecordBatch>>>,
 }
 
-impl Rows {
+impl MemorySource {
     fn batches(&self) -> Vec<RecordBatch> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Source for Rows {
+impl Source for MemorySource {
     fn schema(&self) -> SchemaRef {
         self.schema.clone()
     }
@@ -65,7 +65,7 @@ impl Source for Rows {
     }
 }
 
-/// What has not been read, the next last.
+/// The batches not read yet; the next one is the last.
 struct RowsReader {
     split: String,
     /// Rows that were given.

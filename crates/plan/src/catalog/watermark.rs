@@ -29,7 +29,7 @@ pub(crate) fn column_of(columns: &Schema, time: &str) -> Option<Field> {
     Some(Field::new(COLUMN, time.data_type().clone(), true))
 }
 
-/// What the function is over the base of rows with these `times`; `None` if it is another function.
+/// Rewrites the function over the base of rows with these `times`; `None` if it is another one.
 pub(crate) fn rewritten(expr: &Expr, times: &[Expr], known: bool) -> Option<Result<Expr, Refusal>> {
     let Expr::ScalarFunction(call) = expr else { return None };
     call.func.inner().downcast_ref::<CurrentWatermark>()?;
@@ -198,7 +198,7 @@ struct WatermarkedFlow {
 }
 
 impl WatermarkedFlow {
-    fn widened(&mut self, batch: &RecordBatch) -> Result<RecordBatch, String> {
+    fn with_watermark(&mut self, batch: &RecordBatch) -> Result<RecordBatch, String> {
         let time = batch.column(self.time);
         let met = as_time(self.met.of(time)?, time.data_type())?;
         let columns = batch.columns().iter().cloned().chain([met]).collect();
@@ -212,7 +212,7 @@ impl SplitReader for WatermarkedFlow {
             Next::Batch(batch) => batch,
             nothing => return Ok(nothing),
         };
-        self.widened(&batch).map(Next::Batch).map_err(|message| ConnectorError::Column {
+        self.with_watermark(&batch).map(Next::Batch).map_err(|message| ConnectorError::Column {
             column: self.schema.field(self.time).name().clone(),
             message,
             hint: None,

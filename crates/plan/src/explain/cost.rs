@@ -30,7 +30,7 @@ pub(crate) fn reason(decision: &Decision) -> String {
     }
 }
 
-/// What a row costs by either exchange.
+/// The cost of a row by either exchange.
 pub(crate) fn costs(decision: &Decision) -> Vec<Cost> {
     let of = |strategy, price: &Price| Cost::PerRow {
         strategy,
@@ -40,7 +40,7 @@ pub(crate) fn costs(decision: &Decision) -> Vec<Cost> {
     vec![of(Strategy::Merge, &decision.merge), of(Strategy::Shuffle, &decision.shuffle)]
 }
 
-/// What a record costs by either.
+/// The cost of a record by either.
 fn prices(merge: &Price, shuffle: &Price, factor: f64, about: &str) -> String {
     format!(
         "a row costs {} B and {:.0} cycles by merge, where {about}{} rows of a group meet in a \
@@ -53,7 +53,8 @@ fn prices(merge: &Price, shuffle: &Price, factor: f64, about: &str) -> String {
     )
 }
 
-/// What a grouping came to on all workers, and by which exchange its rows should have met by that.
+/// The measurements of a grouping on all workers, and by which exchange its rows should have met by
+/// that.
 struct Measured {
     operator: usize,
     met: Met,
@@ -80,7 +81,7 @@ struct Grouping<'a> {
     ran: &'a Ran,
     operator: usize,
     spec: &'a Aggregation,
-    /// What was known of its rows.
+    /// The statistics of its rows.
     known: Known,
 }
 
@@ -145,7 +146,7 @@ impl Grouping<'_> {
         of_others(self.explain.workers.total())
     }
 
-    /// What its rows and windows say, with so many groups in each window.
+    /// The counts of its rows and windows, with the number of groups in each window.
     fn grouped(&self, groups: f64) -> Grouped {
         let Explain { workers, epoch, .. } = self.explain;
         let rows = self.sum(|one| one.rows_in) as f64 / f64::from(workers.total());
@@ -157,7 +158,7 @@ impl Grouping<'_> {
 }
 
 impl Explain {
-    /// What each grouping came to that merges, or shuffles its rows.
+    /// The measurements of each grouping that merges, or shuffles its rows.
     fn measured(&self, ran: &Ran) -> Vec<Measured> {
         let given = Known::of(&self.operators, self.workers.total());
         let of = |(operator, one): (usize, &Operator)| {

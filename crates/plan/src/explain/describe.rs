@@ -1,4 +1,4 @@
-//! What operators are and do, in the words of the field.
+//! Descriptions of operators, in the words of the field.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use dataflow::job::{Aggregation, Description, Input, Operator, OperatorKind, Pro
 use dataflow::source::Source;
 
 use super::modes;
-use crate::logical::windows::{Lengths, Shape, WindowCall};
+use crate::logical::windows::{Lengths, WindowCall, WindowShape};
 use crate::text::interval::tick_ns;
 use crate::text::types::sql_name;
 use crate::text::units::span_ns;
 
-/// What an operator is and does. With `readers` sources are asked for the flows of so many workers.
+/// Describes an operator. With `readers`, sources report their flows for that many workers.
 pub(super) fn describe(operator: &Operator, readers: Option<u32>) -> Description {
     let columns: Vec<Vec<String>> =
         (0..operator.inputs.len().max(2)).map(|input| operator.columns(input)).collect();
@@ -30,7 +30,7 @@ pub(super) fn describe(operator: &Operator, readers: Option<u32>) -> Description
     description
 }
 
-/// What there is to say of a table that is read.
+/// Describes a table that is read.
 pub(super) fn scanned(input: &Input, readers: Option<u32>) -> Vec<Property> {
     let schema = input.source.schema();
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
@@ -49,7 +49,7 @@ pub(super) fn scanned(input: &Input, readers: Option<u32>) -> Vec<Property> {
     properties
 }
 
-/// How many flows a table has for so many readers.
+/// The number of flows of a table for `readers` readers.
 fn flows(source: &dyn Source, readers: u32) -> String {
     let end = if source.bounded() { "" } else { ", unbounded" };
     match source.splits(readers, None) {
@@ -104,10 +104,10 @@ fn window_of(window: &Window, time: &str) -> String {
     let windows = &window.windows;
     let (size, slide) = (ns(windows.size()), ns(windows.slide()));
     let (shape, size) = match windows.gap() {
-        Some(gap) => (Shape::Session, ns(gap)),
-        None if windows.cumulate() => (Shape::Cumulate, size),
-        None if size == slide => (Shape::Tumble, size),
-        None => (Shape::Hop, size),
+        Some(gap) => (WindowShape::Session, ns(gap)),
+        None if windows.cumulate() => (WindowShape::Cumulate, size),
+        None if size == slide => (WindowShape::Tumble, size),
+        None => (WindowShape::Hop, size),
     };
     shown(shape, time, [size, slide, ns(windows.offset())])
 }
@@ -119,13 +119,13 @@ pub(crate) fn window_text(window: &WindowCall) -> String {
 }
 
 /// Windows by their size (of sessions, the gap), slide and offset in nanoseconds.
-fn shown(shape: Shape, time: &str, [size, slide, offset]: [i64; 3]) -> String {
+fn shown(shape: WindowShape, time: &str, [size, slide, offset]: [i64; 3]) -> String {
     let (size, slide) = (span_ns(size), span_ns(slide));
     let mut text = match shape {
-        Shape::Tumble => format!("TUMBLE({time}, SIZE {size}"),
-        Shape::Hop => format!("HOP({time}, SLIDE {slide}, SIZE {size}"),
-        Shape::Cumulate => format!("CUMULATE({time}, STEP {slide}, SIZE {size}"),
-        Shape::Session => format!("SESSION({time}, GAP {size}"),
+        WindowShape::Tumble => format!("TUMBLE({time}, SIZE {size}"),
+        WindowShape::Hop => format!("HOP({time}, SLIDE {slide}, SIZE {size}"),
+        WindowShape::Cumulate => format!("CUMULATE({time}, STEP {slide}, SIZE {size}"),
+        WindowShape::Session => format!("SESSION({time}, GAP {size}"),
     };
     if offset != 0 {
         // Writing to a String cannot fail.
@@ -173,10 +173,10 @@ mod tests {
     fn windows_are_written_as_in_sql() {
         let s = 1_000_000_000;
         assert_eq!(
-            shown(Shape::Tumble, "ts", [60 * s, 60 * s, s]),
+            shown(WindowShape::Tumble, "ts", [60 * s, 60 * s, s]),
             "TUMBLE(ts, SIZE 1 min, OFFSET 1 s)"
         );
-        assert_eq!(shown(Shape::Hop, "ts", [60 * s, s, 0]), "HOP(ts, SLIDE 1 s, SIZE 1 min)");
-        assert_eq!(shown(Shape::Session, "ts", [s, s, 0]), "SESSION(ts, GAP 1 s)");
+        assert_eq!(shown(WindowShape::Hop, "ts", [60 * s, s, 0]), "HOP(ts, SLIDE 1 s, SIZE 1 min)");
+        assert_eq!(shown(WindowShape::Session, "ts", [s, s, 0]), "SESSION(ts, GAP 1 s)");
     }
 }

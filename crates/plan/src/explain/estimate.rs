@@ -20,7 +20,7 @@ const ONCE: (u64, &str) = (1, "");
 /// A part of an operator's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Estimate {
-    /// What there are many of, in the singular, and which of them are held.
+    /// The counted things, in the singular, and which of them are held.
     what: (&'static str, String),
     /// Bytes of each.
     each: u64,
@@ -135,7 +135,7 @@ fn groups(aggregation: &Aggregation, rows: &Known, workers: u32) -> Vec<Estimate
     parts
 }
 
-/// What a keyed operator holds of the rows of an input.
+/// The rows of an input that a keyed operator holds.
 fn held(keyed: &Keyed, at: usize, rows: &Known, workers: u32) -> Option<Estimate> {
     let input = &keyed.inputs[at];
     let kept = keyed.operator.keeps(at);

@@ -12,7 +12,7 @@ use crate::text::units::human;
 /// A named amount of memory of each worker, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
-    /// What for.
+    /// Its purpose.
     pub name: &'static str,
     /// How it comes about.
     pub sum: String,
@@ -28,9 +28,9 @@ pub struct Need {
 /// A named amount of memory that the transport has at each end of a link, besides the ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndNeed {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
-    /// What for.
+    /// Its purpose.
     pub what: &'static str,
     /// Bytes; none where they are not counted.
     pub bytes: u64,
@@ -132,7 +132,7 @@ pub(crate) fn needs(
     needs
 }
 
-/// What so many operators keep whose rows go to every worker: frames that wait at a source, and
+/// The memory of operators whose rows go to every worker: frames that wait at a source, and
 /// those of others that are passed on. Within one process rows are handed over by reference. Where
 /// the network may carry payloads, with `member_bytes` in the transport, a source keeps them until
 /// all have had them, and others put them together.

@@ -9,7 +9,7 @@ use super::{Explain, Ran};
 
 const SET: &str = "SET millstream.key_mode";
 
-/// What keys a mode is for.
+/// The keys that a mode is for.
 fn needs(mode: KeyMode) -> &'static str {
     match mode {
         KeyMode::One | KeyMode::Wide => "any keys",
@@ -21,7 +21,7 @@ fn needs(mode: KeyMode) -> &'static str {
     }
 }
 
-/// What a mode asks beside that.
+/// The other requirements of a mode.
 fn asks(mode: KeyMode) -> Option<&'static str> {
     match mode {
         KeyMode::Tiny => Some("a range of at most 512"),
@@ -39,7 +39,7 @@ fn forced(group_by: &GroupBy) -> Option<KeyMode> {
     group_by.options.key_mode.filter(|_| !group_by.keys.is_empty())
 }
 
-/// What EXPLAIN says of a mode that is forced.
+/// The text of EXPLAIN about a forced mode.
 pub(crate) fn text(group_by: &GroupBy) -> Option<String> {
     let mode = forced(group_by)?;
     let name = mode.name();

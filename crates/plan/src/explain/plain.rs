@@ -1,4 +1,4 @@
-//! What the user wrote in the place of names that the planner has made.
+//! The user's expressions in the place of names that the planner has made.
 
 use arrow::datatypes::Schema;
 

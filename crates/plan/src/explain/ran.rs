@@ -1,4 +1,5 @@
-//! What workers and operators did: in a run that has ended, or in an interval of one that goes on.
+//! Measurements of workers and operators: of a run that has ended, or in an interval of one that
+//! goes on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +11,7 @@ use state::KeyModes;
 
 use crate::text::units::human;
 
-/// What a run came to, or an interval of it.
+/// The measurements of a run, or of an interval of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     /// From the first row that could be read to the end; or how long the interval was.
@@ -26,7 +27,7 @@ pub struct Ran {
     pub joined: Vec<(String, u64)>,
 }
 
-/// What a worker did.
+/// The measurements of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RanWorker {
     /// Its node.
@@ -41,7 +42,7 @@ pub struct RanWorker {
     pub idle_ns: u64,
     /// Rows read.
     pub rows_in: u64,
-    /// Rows given out.
+    /// Output rows.
     pub rows_out: u64,
     /// Rows that were late for all of their windows.
     pub late: u64,
@@ -55,8 +56,8 @@ pub struct RanWorker {
     pub watermark_ms: Option<i64>,
 }
 
-/// What an operator did on one worker: its coroutines, with what rows are pushed through up to the
-/// next operator that keeps them.
+/// The measurements of an operator on one worker: its coroutines, with what rows are pushed through
+/// up to the next operator that keeps them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RanOperator {
     /// Its place in the plan.
@@ -204,7 +205,7 @@ impl Ran {
         out
     }
 
-    /// What an operator did on each worker.
+    /// The measurements of an operator on each worker.
     pub(super) fn of(&self, operator: usize) -> impl Iterator<Item = &RanOperator> + Clone {
         self.operators.iter().filter(move |one| one.operator == operator)
     }

@@ -97,7 +97,7 @@ impl Printer<'_> {
         }
     }
 
-    /// What there is to say of an edge beside its exchange.
+    /// The properties of an edge beside its exchange.
     fn edge(&mut self, edge: &PlanEdge, prefix: &str) {
         if !edge.costs.is_empty() {
             self.line(prefix, &costs(&edge.costs));

@@ -34,7 +34,7 @@ pub(super) struct StatementTree {
 pub(super) struct PlanNode {
     /// The number of the operator in the job; `None` of a part.
     pub(super) operator: Option<usize>,
-    /// What it is: `WindowJoin`.
+    /// Its kind: `WindowJoin`.
     pub(super) name: &'static str,
     /// The table that it reads or writes, or what a stream calls it.
     pub(super) table: Option<String>,
@@ -59,11 +59,11 @@ pub(super) struct PlanEdge {
     /// The columns that say which worker takes a row.
     pub(super) keys: Vec<String>,
     pub(super) reason: Option<Reason>,
-    /// What exchanges cost that could have been chosen.
+    /// The costs of the exchanges that could have been chosen.
     pub(super) costs: Vec<Cost>,
     /// The columns that arrive.
     pub(super) columns: Vec<String>,
-    /// What is done with each row before the exchange, in this order.
+    /// The steps on each row before the exchange, in this order.
     pub(super) steps: Vec<Property>,
     /// Whether watermarks go along.
     pub(super) event_time: bool,
@@ -79,7 +79,7 @@ pub(super) fn title(id: usize, operator: &Operator) -> String {
     title.trim_end().chars().take(TITLE_CHARS_MAX).collect()
 }
 
-/// What an operator of some kind is called beside that.
+/// The other names of an operator of some kind.
 fn called(operator: &Operator, kind: &str) -> Option<String> {
     let name = operator.name.strip_prefix(kind).unwrap_or(&operator.name).trim();
     Some(name.to_owned()).filter(|name| !name.is_empty())

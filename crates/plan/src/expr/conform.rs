@@ -2,7 +2,7 @@
 //!
 //! A query's columns have the types that it has as it was written. DataFusion's optimizer may make
 //! other ones: it sums sums, which takes more digits, and folds constants that a type depends on.
-//! What is optimized gives what was announced all the same: by a cast where that changes no value,
+//! An optimized plan keeps the announced schema: by a cast where that changes no value,
 //! and otherwise not at all, which is said before anything runs.
 
 use arrow::datatypes::{DataType, Field};

@@ -254,7 +254,7 @@ mod tests {
             let wide = wide(of(left), of(right), by);
             assert_eq!(wide, Some(of(expected)), "{left} / {right} by {by}");
         }
-        // What does not fit is left to the wider one.
+        // A value that does not fit is left to the wider type.
         assert_eq!(narrow(i128::MAX, 3, 4), None);
         let wide = wide(i256::from_i128(i128::MAX), i256::from_i128(10_000), 4);
         assert_eq!(wide.and_then(i256::to_i128), Some(i128::MAX));

@@ -119,7 +119,7 @@ fn equal_within(mut part: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>>
             if call.params.distinct && !matches!(call.func.name(), "min" | "max") =>
         {
             let args = keys(&mut call.params.args, scope)?;
-            // What orders distinct values is one of them.
+            // The order key of distinct values is one of them.
             if args {
                 order(&mut call.params.order_by, scope)?;
             }

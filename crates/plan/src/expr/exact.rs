@@ -52,7 +52,7 @@ pub(crate) fn functions() -> [AggregateUDF; 2] {
     [sum, avg].map(AggregateUDF::from)
 }
 
-/// What is asked of DataFusion's function in place of what it is given.
+/// The argument types to pass to DataFusion's function.
 struct Asked {
     of: Vec<FieldRef>,
     to: FieldRef,
@@ -85,7 +85,7 @@ impl Asked {
 }
 
 impl Which {
-    /// What is asked for; none where DataFusion's function is exact itself.
+    /// The types to ask for; `None` where DataFusion's function is exact itself.
     fn asked(self, of: &[FieldRef], output: &FieldRef) -> Option<Asked> {
         let of = of.first()?.data_type();
         match self {
@@ -214,7 +214,7 @@ struct Types {
 
 impl Types {
     /// The arguments, as DataFusion's function takes them.
-    fn widened(&self, values: &[ArrayRef]) -> DfResult<Vec<ArrayRef>> {
+    fn in_input_type(&self, values: &[ArrayRef]) -> DfResult<Vec<ArrayRef>> {
         let wide = |column: &ArrayRef| cast(column, &self.of).map_err(DataFusionError::from);
         values.iter().map(wide).collect()
     }
@@ -238,7 +238,7 @@ struct Checked {
 
 impl Accumulator for Checked {
     fn update_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
-        self.inner.update_batch(&self.types.widened(values)?)
+        self.inner.update_batch(&self.types.in_input_type(values)?)
     }
 
     fn evaluate(&mut self) -> DfResult<ScalarValue> {
@@ -259,7 +259,7 @@ impl Accumulator for Checked {
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
-        self.inner.retract_batch(&self.types.widened(values)?)
+        self.inner.retract_batch(&self.types.in_input_type(values)?)
     }
 
     fn supports_retract_batch(&self) -> bool {
@@ -281,7 +281,7 @@ impl GroupsAccumulator for CheckedGroups {
         filter: Option<&BooleanArray>,
         total: usize,
     ) -> DfResult<()> {
-        self.inner.update_batch(&self.types.widened(values)?, groups, filter, total)
+        self.inner.update_batch(&self.types.in_input_type(values)?, groups, filter, total)
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> DfResult<ArrayRef> {
@@ -301,7 +301,7 @@ impl GroupsAccumulator for CheckedGroups {
         values: &[ArrayRef],
         filter: Option<&BooleanArray>,
     ) -> DfResult<Vec<ArrayRef>> {
-        self.inner.convert_to_state(&self.types.widened(values)?, filter)
+        self.inner.convert_to_state(&self.types.in_input_type(values)?, filter)
     }
 
     fn size(&self) -> usize {

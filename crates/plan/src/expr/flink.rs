@@ -140,7 +140,7 @@ impl ScalarUDFImpl for Function {
 }
 
 impl Which {
-    /// What is written.
+    /// The text of the pattern.
     fn form(self) -> String {
         match self {
             Self::Part(part) => format!("write {}(time)", PARTS[part].0.to_uppercase()),
@@ -165,7 +165,7 @@ fn time_of(given: &DataType) -> DataType {
     }
 }
 
-/// What a group of a pattern matched in each text.
+/// The match of a pattern's group in each text.
 fn extracted(args: &[ArrayRef]) -> Result<StringArray> {
     let (texts, patterns) = (args[0].as_string::<i32>(), args[1].as_string::<i32>());
     let groups = args.get(2).map(|groups| groups.as_primitive::<Int64Type>());
@@ -272,7 +272,7 @@ fn strftime(pattern: &str) -> Result<String> {
     Ok(out)
 }
 
-/// What stands behind a quote until the next one, and what follows; two quotes are one.
+/// The text behind a quote up to the next one, and the rest; two quotes are one.
 fn quoted(mut rest: &str) -> Option<(String, &str)> {
     if let Some(behind) = rest.strip_prefix('\'') {
         return Some(("'".into(), behind));

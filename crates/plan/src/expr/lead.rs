@@ -22,15 +22,15 @@ use datafusion::physical_expr::PhysicalExpr;
 
 /// The function.
 pub(crate) fn function() -> WindowUDF {
-    WindowUDF::from(Lead { datafusion: lead_udwf() })
+    WindowUDF::from(LeadFunction { datafusion: lead_udwf() })
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Lead {
+struct LeadFunction {
     datafusion: Arc<WindowUDF>,
 }
 
-impl WindowUDFImpl for Lead {
+impl WindowUDFImpl for LeadFunction {
     fn name(&self) -> &str {
         self.datafusion.name()
     }

@@ -97,7 +97,7 @@ pub(crate) fn rewrite(
                 put(Token::Period);
                 put(quoted(column));
             }
-            // What the name is will be reported.
+            // The error will name it.
             None => time.iter().for_each(|token| put(token.token.clone())),
         }
         put(Token::RParen);

@@ -52,7 +52,7 @@ use crate::logical::locate;
 use crate::logical::naming::Naming;
 use crate::logical::rewrite;
 use crate::logical::twice::{self, Apart};
-use crate::logical::windows::{self, Site, Windows};
+use crate::logical::windows::{self, Site, WindowPlanner};
 use crate::text::bounds::{self, Extent};
 use crate::text::clauses;
 use crate::text::diagnostics::{Diagnostic, Place};
@@ -76,7 +76,7 @@ pub(crate) struct Engine {
 struct NamedApart {
     plan: LogicalPlan,
     apart: Apart,
-    /// What there is against them.
+    /// The error about them.
     twice: Option<DataFusionError>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Understood {
     pub(crate) plan: LogicalPlan,
     pub(crate) extent: Extent,
     pub(crate) sites: Vec<Site>,
-    /// Whether and how often windows are given out before they end.
+    /// Whether and how often windows emit before they end.
     pub(crate) emit: Option<Emit>,
     /// The columns of one name, and what there is against them where columns are found by name.
     apart: Apart,
@@ -125,7 +125,7 @@ impl Engine {
         options.sql_parser.collect_spans = true;
         options.sql_parser.enable_ident_normalization = false;
         options.sql_parser.map_string_types_to_utf8view = false;
-        // Fields of structures taken out early would be columns that no operator gives out.
+        // Fields of structures taken out early would be columns that no operator emits.
         options.optimizer.enable_leaf_expression_pushdown = false;
         // A subquery that has become a join may give NULL, until a CASE behind it makes that 0,
         // where the plan says never; an aggregate over it is right all the same.
@@ -256,11 +256,11 @@ impl Engine {
             return Ok(());
         };
         let joins = rewrite::tree(&mut query, &HashSet::new())?;
-        let relations: Vec<Arc<dyn RelationPlanner>> = vec![joins, Arc::new(Windows)];
+        let relations: Vec<Arc<dyn RelationPlanner>> = vec![joins, Arc::new(WindowPlanner)];
         let names = Names { engine: self, catalog, relations };
         match sql::statement(&names, Statement::Query(query)) {
             Err(error) if replaced.lacks(&error) => Err(error),
-            // All else is told of the query as it is.
+            // All other errors are about the query as it is.
             _ => Ok(()),
         }
     }
@@ -288,9 +288,10 @@ impl Engine {
     /// # Errors
     /// What is.
     pub(crate) fn tried(&self, catalog: &Catalog, query: Query, apart: bool) -> Result<()> {
-        let plan = match apart {
-            true => self.named_apart(catalog, Box::new(query))?.plan,
-            false => self.planned(catalog, &query)?,
+        let plan = if apart {
+            self.named_apart(catalog, Box::new(query))?.plan
+        } else {
+            self.planned(catalog, &query)?
         };
         let plan = self.optimize(&plan)?;
         let empty = plan.clone().transform_down_with_subqueries(|node| match node {
@@ -342,7 +343,7 @@ impl Engine {
             let joins = rewrite::tree(&mut query, &alone)?;
             let naming = Arc::new(Naming::new(catalog.script));
             let relations: Vec<Arc<dyn RelationPlanner>> =
-                vec![joins.clone(), naming, Arc::new(Windows)];
+                vec![joins.clone(), naming, Arc::new(WindowPlanner)];
             let names = Names { engine: self, catalog, relations };
             match sql::statement(&names, Statement::Query(query)) {
                 Ok(plan) => break plan,
@@ -360,7 +361,7 @@ impl Engine {
         let analyzer = self.state.analyzer();
         let typed = |plan| analyzer.execute_and_check(plan, options, |_, _| {});
         let given = with_literals(typed(plan)?)?;
-        // What has another type now is coerced again.
+        // Expressions with another type now are coerced again.
         let plan = if given.transformed { typed(given.data)? } else { given.data };
         with_equal_values(rewrite::after_types(plan)?)
     }
@@ -397,7 +398,7 @@ impl Engine {
         conform(division::as_operators(optimized)?, plan.schema())
     }
 
-    /// What errors of a query are reported with.
+    /// The context in which errors of a query are reported.
     pub(crate) fn surroundings<'a>(
         &'a self,
         tokens: &'a [TokenWithSpan],

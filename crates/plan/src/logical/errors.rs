@@ -1,4 +1,4 @@
-//! What DataFusion has against a query, as a [`Diagnostic`] that points at the user's own token.
+//! An error of DataFusion about a query, as a [`Diagnostic`] that points at the user's own token.
 //!
 //! DataFusion gives places for columns, tables and functions. For everything else the part of the
 //! query that is at fault is found first ([`locate`]), and what the message names is looked for
@@ -18,13 +18,13 @@ use self::part::{OPERATORS, Part, opens_in, place_of, word};
 use crate::catalog::{Catalog, finer_hint};
 use crate::expr::failure::{message_of, root};
 use crate::logical::engine::Engine;
-use crate::logical::locate::{self, Fault, Outcome};
+use crate::logical::locate::{self, FaultyPart, Outcome};
 use crate::logical::twice::is_about_names;
-use crate::logical::windows::{Shape, Site};
+use crate::logical::windows::{Site, WindowShape};
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::names::plain;
 use crate::text::syntax::{is_word, lower_first, syntax_error};
-use crate::text::wording::{in_sql, said, signatures};
+use crate::text::wording::{in_sql, reworded, signatures};
 
 /// An error of ours on its way through DataFusion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) enum PlanError {
     UnknownTable(String),
     /// The name is of something that could not be defined: that was reported already.
     Broken,
-    /// A table's columns cannot be told; a complete diagnostic.
+    /// A table's columns are unknown; a complete diagnostic.
     Table(Box<Diagnostic>),
     /// A window over a column of this type.
     WindowOf(String),
@@ -41,7 +41,7 @@ pub(crate) enum PlanError {
     WindowFiner(TimeUnit, String),
     /// A subquery looks at this column, which the row around it does not have.
     OutOfSight(String),
-    /// What is not carried out, at the first of these words.
+    /// An unsupported clause, at the first of these words.
     Refused { words: &'static [&'static str], message: String, hint: &'static str },
 }
 
@@ -73,7 +73,7 @@ impl From<PlanError> for DataFusionError {
     }
 }
 
-/// What is known of a query when an error of it is reported.
+/// The context in which an error of a query is reported.
 #[derive(Clone)]
 pub(crate) struct Surroundings<'a> {
     /// The user's tokens.
@@ -84,7 +84,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) tables: Vec<&'a str>,
     /// Names of functions.
     pub(crate) functions: Vec<&'a str>,
-    /// What the query is planned again with.
+    /// The engine that plans the query again.
     pub(crate) again: Option<Again<'a>>,
 }
 
@@ -99,11 +99,15 @@ pub(crate) struct Again<'a> {
 impl<'a> Surroundings<'a> {
     /// The error for the user; `None` if its cause was reported already.
     pub(crate) fn report(&self, error: &DataFusionError) -> Option<Diagnostic> {
-        self.told(error, self.fault(error))
+        self.diagnostic_of(error, self.fault(error))
     }
 
     /// The error, which comes from this part of the query.
-    fn told(&self, error: &DataFusionError, fault: Option<Fault>) -> Option<Diagnostic> {
+    fn diagnostic_of(
+        &self,
+        error: &DataFusionError,
+        fault: Option<FaultyPart>,
+    ) -> Option<Diagnostic> {
         let place = self.place_of(error).filter(|_| fault.is_none());
         let part = Part::of(self, fault);
         match root(error) {
@@ -112,9 +116,10 @@ impl<'a> Surroundings<'a> {
                 None => Some(part.other(&inner.to_string(), place)),
             },
             DataFusionError::SchemaError(schema, _) => {
-                let notes = error.diagnostic().map(|diagnostic| &diagnostic.notes[..]);
-                let notes = notes.unwrap_or_default().iter();
-                let possible = notes.filter_map(|n| n.message.strip_prefix("possible column "));
+                let candidates = error.diagnostic().map(|diagnostic| &diagnostic.notes[..]);
+                let candidates = candidates.unwrap_or_default().iter();
+                let possible =
+                    candidates.filter_map(|n| n.message.strip_prefix("possible column "));
                 Some(part.schema(schema, place, &possible.collect::<Vec<_>>()))
             }
             DataFusionError::SQL(parser, _) => Some(syntax_error(parser, self.tokens)),
@@ -130,16 +135,16 @@ impl<'a> Surroundings<'a> {
 
     /// The part of the query that an error comes from, where DataFusion does not say, or says where
     /// one side of it is.
-    fn fault(&self, error: &DataFusionError) -> Option<Fault> {
+    fn fault(&self, error: &DataFusionError) -> Option<FaultyPart> {
         let Again { engine, catalog, query } = self.again?;
         let message = message_of(error);
         if self.place_of(error).is_some() && !OF_BOTH.iter().any(|of| message.contains(of)) {
             return None;
         }
-        let (sought, apart) = (self.told(error, None)?.message, !is_about_names(error));
+        let (sought, apart) = (self.diagnostic_of(error, None)?.message, !is_about_names(error));
         locate::fault(query, self.tokens, |query| match engine.tried(catalog, query, apart) {
             Ok(()) => Outcome::Fine,
-            Err(error) => match self.told(&error, None) {
+            Err(error) => match self.diagnostic_of(&error, None) {
                 Some(found) if found.message == sought => Outcome::Same,
                 _ => Outcome::Other,
             },
@@ -255,9 +260,10 @@ impl<'a> Part<'a> {
                 let one_of = possible.iter().filter(|column| !column.starts_with("__"));
                 let one_of = one_of.copied().collect::<Vec<_>>().join(" or ");
                 Diagnostic::at(of(field), format!("column '{name}' is in more than one table"))
-                    .hint(match one_of.is_empty() {
-                        true => "write its table in front of it".to_owned(),
-                        false => format!("say which: {one_of}"),
+                    .hint(if one_of.is_empty() {
+                        "write its table in front of it".to_owned()
+                    } else {
+                        format!("say which: {one_of}")
                     })
             }
             SchemaError::DuplicateUnqualifiedField { name }
@@ -273,7 +279,7 @@ impl<'a> Part<'a> {
         let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
         if let Some(name) = between(first, "Invalid function '", "'") {
             let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
-            if let Some(shape) = Shape::named(name) {
+            if let Some(shape) = WindowShape::named(name) {
                 let message = format!("{} stands behind FROM", shape.word());
                 return Diagnostic::at(place, message).hint(format!("FROM {}", shape.example()));
             }
@@ -316,23 +322,24 @@ impl<'a> Part<'a> {
         let place = place.or_else(|| self.text(first)).or_else(of_part);
         let place = place.or_else(|| operator.and_then(|sign| self.sign(sign)));
         let place = place.or_else(|| self.mentioned(first));
-        if let Some(said) = said(message) {
+        if let Some(reworded) = reworded(message) {
             let word = |word: &&str| self.named(word).or_else(|| self.sign(word));
-            let named = said.texts.iter().filter(|_| said.words.is_empty() && self.token.is_some());
+            let named =
+                reworded.texts.iter().filter(|_| reworded.words.is_empty() && self.token.is_some());
             let named = named.into_iter().find_map(|text| self.inner().called(text));
             let place = named.or(place);
-            let place = place.or_else(|| said.words.iter().find_map(word));
-            let place = place.or_else(|| said.texts.iter().find_map(|text| self.named(text)));
-            let error = Diagnostic::at(place.unwrap_or_else(|| self.start()), said.message);
-            return match said.hint {
+            let place = place.or_else(|| reworded.words.iter().find_map(word));
+            let place = place.or_else(|| reworded.texts.iter().find_map(|text| self.named(text)));
+            let error = Diagnostic::at(place.unwrap_or_else(|| self.start()), reworded.message);
+            return match reworded.hint {
                 Some(hint) => error.hint(hint),
                 None => error,
             };
         }
         let place = place.or_else(|| self.clause_of(first));
         let place = place.unwrap_or_else(|| self.start());
-        let said = in_sql(first.trim_end_matches(['.', ' ']));
-        let error = Diagnostic::at(place, lower_first(&said));
+        let reworded = in_sql(first.trim_end_matches(['.', ' ']));
+        let error = Diagnostic::at(place, lower_first(&reworded));
         let rest = rest.trim();
         if rest.is_empty() { error } else { error.detail(rest) }
     }
@@ -362,7 +369,7 @@ impl<'a> Part<'a> {
             let message = format!("there is no operation {types}");
             return Diagnostic::at(self.start(), message).hint("CAST one of both");
         }
-        // What the parser calls by another name than it is written by.
+        // Expressions that the parser names otherwise than they are written.
         let written = WRITTEN.iter().filter(|(theirs, _)| *theirs == name);
         let written = written.map(|(_, ours)| *ours).find(|ours| self.named(ours).is_some());
         // As it is written.
@@ -409,7 +416,7 @@ impl<'a> Part<'a> {
         let own = || item.map(|item| self.place(item.start));
         let place = behind.or_else(own).or_else(|| self.named(name)).or(place);
         let place = place.unwrap_or_else(|| self.start());
-        // What is computed has no name but its expression.
+        // A computed value has no name but its expression.
         let computed = expression.contains([' ', '[', '(']) && !expression.contains(" AS ");
         let written = computed.then(|| match self.written.clone() {
             Some(written) => written,
@@ -420,7 +427,7 @@ impl<'a> Part<'a> {
             .hint("give one of them another name with AS")
     }
 
-    /// What DataFusion has no plan for, where a better word than its own is known.
+    /// Expressions that DataFusion has no plan for, with better words than its own.
     fn unsupported(&self, first: &str, place: Option<Place>) -> Option<Diagnostic> {
         if first.starts_with("Dot access not supported for non-string") {
             let field = between(first, "value: \"", "\"").unwrap_or("field");
@@ -498,12 +505,12 @@ impl<'a> Part<'a> {
             ("window frame", "OVER"),
             ("DISTINCT", "DISTINCT"),
         ];
-        let named = CLAUSES.iter().filter(|(said, _)| message.contains(said));
+        let named = CLAUSES.iter().filter(|(reworded, _)| message.contains(reworded));
         named.into_iter().find_map(|(_, word)| self.named(word))
     }
 }
 
-/// What DataFusion calls functions that SQL writes in its own way, and by which word.
+/// DataFusion's names of functions with a syntax of their own in SQL, and their words there.
 const WRITTEN: &[(&str, &str)] = &[
     ("strpos", "POSITION"),
     ("btrim", "TRIM"),

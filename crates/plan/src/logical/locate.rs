@@ -31,7 +31,7 @@ use datafusion::sql::sqlparser::tokenizer::{Span, TokenWithSpan};
 use self::spans::{around, last_before, own_token, whole_span};
 use crate::text::syntax::{parser, split};
 
-/// What became of a query of which parts were left out.
+/// The outcome of planning a query without some of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It has the error that is sought.
@@ -43,7 +43,7 @@ pub(crate) enum Outcome {
 
 /// The part of a query that an error comes from.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct FaultyPart {
     /// Its own first token: the name of a call, the sign of an operator.
     pub(crate) token: Span,
     /// Where it stands, and the expressions and queries around it, from the innermost.
@@ -60,7 +60,7 @@ pub(crate) fn fault(
     query: &Query,
     tokens: &[TokenWithSpan],
     mut tried: impl FnMut(Query) -> Outcome,
-) -> Option<Fault> {
+) -> Option<FaultyPart> {
     let parts = Walk::over(&mut query.clone(), usize::MAX, None).next;
     let mut outcome = |until: usize| {
         let mut less = query.clone();
@@ -86,7 +86,7 @@ pub(crate) fn fault(
     }
     let walk = Walk::over(&mut query.clone(), usize::MAX, Some((with - 1, tokens)));
     let Found { span, token, text } = walk.found?;
-    Some(Fault { token, around: around(query, span), text })
+    Some(FaultyPart { token, around: around(query, span), text })
 }
 
 /// A part: where it stands, its own token, and its text.
@@ -280,7 +280,7 @@ impl<'a> Walk<'a> {
         let _ = expr.visit(self);
     }
 
-    /// An expression that is to be a BOOLEAN.
+    /// An expression that must be a BOOLEAN.
     fn condition(&mut self, expr: &mut Expr) {
         self.expr(expr);
         if self.next > self.until && !is_transparent(expr) {
@@ -402,7 +402,7 @@ fn nothing() -> Query {
     }
 }
 
-/// What is left of an expression without its outermost part: the parts within it, as the arguments
+/// An expression without its outermost part: the parts within it, as the arguments
 /// of a function.
 fn without(expr: &mut Expr, function: &str) -> Expr {
     let mut within = Within { depth: 0, parts: vec![] };

@@ -40,7 +40,7 @@ use crate::logical::errors::PlanError;
 /// those that joins merge.
 ///
 /// # Errors
-/// What cannot be written so that it is right.
+/// An expression that cannot be rewritten so that it is right.
 pub(crate) fn tree(query: &mut Query, alone: &HashSet<String>) -> Result<Arc<MergingJoins>> {
     named_windows::rewrite(query)?;
     titles::rewrite(query);

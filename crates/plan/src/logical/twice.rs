@@ -26,7 +26,7 @@ pub(crate) const ROUNDS_MAX: usize = 16;
 /// The columns that are set apart.
 #[derive(Debug, Default)]
 pub(crate) struct Apart {
-    /// What was written behind AS, of each.
+    /// The text behind AS, of each.
     names: Vec<Option<String>>,
 }
 
@@ -117,7 +117,7 @@ impl Apart {
     }
 }
 
-/// What DataFusion calls an expression that is called `name`, without that.
+/// DataFusion's name of an expression whose alias is `name`.
 fn unnamed(expr: Expr, name: &str) -> Option<String> {
     match expr {
         Expr::Alias(alias) if alias.name == name => {
@@ -282,8 +282,8 @@ mod tests {
             });
             let schema = DFSchema::new_with_metadata(fields.collect(), Default::default());
             let names: Vec<String> = columns.iter().map(|(_, name)| name.to_string()).collect();
-            let told = told_apart(&names, &schema.expect("a schema"));
-            told.fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>().join(" ")
+            let distinct = told_apart(&names, &schema.expect("a schema"));
+            distinct.fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(shown(&[("t", "a"), ("u", "b")]), "a b");
         assert_eq!(shown(&[("t", "a"), ("u", "a"), ("u", "b")]), "t.a u.a b");

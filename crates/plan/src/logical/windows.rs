@@ -22,7 +22,7 @@ mod session;
 
 use datafusion::sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Word};
 
-pub(crate) use self::assign::{WindowAssign, Windows, expanded};
+pub(crate) use self::assign::{WindowAssign, WindowPlanner, expanded};
 pub(crate) use self::bound::{BoundOf, Lengths, WindowCall, bound_named, lateness_of, nanos};
 pub(crate) use self::lists::{WINDOWS_OF_ROW_MAX, no_windows, windows_of};
 pub(crate) use self::session::{functions as window_functions, is_session, session_bound_of};
@@ -54,23 +54,24 @@ impl Bound {
 
 /// How windows follow one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Shape {
+pub(crate) enum WindowShape {
     Tumble,
     Hop,
     Cumulate,
     Session,
 }
 
-impl Shape {
-    const ALL: [Shape; 4] = [Shape::Tumble, Shape::Hop, Shape::Cumulate, Shape::Session];
+impl WindowShape {
+    const ALL: [WindowShape; 4] =
+        [WindowShape::Tumble, WindowShape::Hop, WindowShape::Cumulate, WindowShape::Session];
 
     /// The function in SQL.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Shape::Tumble => "TUMBLE",
-            Shape::Hop => "HOP",
-            Shape::Cumulate => "CUMULATE",
-            Shape::Session => "SESSION",
+            WindowShape::Tumble => "TUMBLE",
+            WindowShape::Hop => "HOP",
+            WindowShape::Cumulate => "CUMULATE",
+            WindowShape::Session => "SESSION",
         }
     }
 
@@ -82,21 +83,23 @@ impl Shape {
     /// The arguments, in order.
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Shape::Tumble => &["DATA", "TIMECOL", "SIZE", "OFFSET"],
-            Shape::Hop => &["DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"],
-            Shape::Cumulate => &["DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"],
-            Shape::Session => &["DATA", "TIMECOL", "GAP"],
+            WindowShape::Tumble => &["DATA", "TIMECOL", "SIZE", "OFFSET"],
+            WindowShape::Hop => &["DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"],
+            WindowShape::Cumulate => &["DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"],
+            WindowShape::Session => &["DATA", "TIMECOL", "GAP"],
         }
     }
 
     pub(crate) fn example(self) -> &'static str {
         match self {
-            Shape::Tumble => "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)",
-            Shape::Hop => "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)",
-            Shape::Cumulate => {
+            WindowShape::Tumble => "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR)",
+            WindowShape::Hop => {
+                "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)"
+            }
+            WindowShape::Cumulate => {
                 "CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR, INTERVAL '1' DAY)"
             }
-            Shape::Session => {
+            WindowShape::Session => {
                 "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '10' MINUTE)"
             }
         }
@@ -105,18 +108,18 @@ impl Shape {
     /// The function that computes a bound.
     pub(crate) fn function(self, bound: Bound) -> &'static str {
         match (self, bound) {
-            (Shape::Tumble, Bound::Start) => "__tumble_start",
-            (Shape::Tumble, Bound::End) => "__tumble_end",
-            (Shape::Tumble, Bound::Time) => "__tumble_time",
-            (Shape::Hop, Bound::Start) => "__hop_start",
-            (Shape::Hop, Bound::End) => "__hop_end",
-            (Shape::Hop, Bound::Time) => "__hop_time",
-            (Shape::Cumulate, Bound::Start) => "__cumulate_start",
-            (Shape::Cumulate, Bound::End) => "__cumulate_end",
-            (Shape::Cumulate, Bound::Time) => "__cumulate_time",
-            (Shape::Session, Bound::Start) => "__session_start",
-            (Shape::Session, Bound::End) => "__session_end",
-            (Shape::Session, Bound::Time) => "__session_time",
+            (WindowShape::Tumble, Bound::Start) => "__tumble_start",
+            (WindowShape::Tumble, Bound::End) => "__tumble_end",
+            (WindowShape::Tumble, Bound::Time) => "__tumble_time",
+            (WindowShape::Hop, Bound::Start) => "__hop_start",
+            (WindowShape::Hop, Bound::End) => "__hop_end",
+            (WindowShape::Hop, Bound::Time) => "__hop_time",
+            (WindowShape::Cumulate, Bound::Start) => "__cumulate_start",
+            (WindowShape::Cumulate, Bound::End) => "__cumulate_end",
+            (WindowShape::Cumulate, Bound::Time) => "__cumulate_time",
+            (WindowShape::Session, Bound::Start) => "__session_start",
+            (WindowShape::Session, Bound::End) => "__session_end",
+            (WindowShape::Session, Bound::Time) => "__session_time",
         }
     }
 
@@ -124,13 +127,13 @@ impl Shape {
     /// all.
     pub(crate) fn written(self, bound: Bound) -> &'static str {
         match (self, bound) {
-            (Shape::Hop, Bound::Start) => "__hop_starts",
-            (Shape::Hop, Bound::End) => "__hop_ends",
-            (Shape::Hop, Bound::Time) => "__hop_times",
-            (Shape::Cumulate, Bound::Start) => "__cumulate_starts",
-            (Shape::Cumulate, Bound::End) => "__cumulate_ends",
-            (Shape::Cumulate, Bound::Time) => "__cumulate_times",
-            (Shape::Tumble | Shape::Session, bound) => self.function(bound),
+            (WindowShape::Hop, Bound::Start) => "__hop_starts",
+            (WindowShape::Hop, Bound::End) => "__hop_ends",
+            (WindowShape::Hop, Bound::Time) => "__hop_times",
+            (WindowShape::Cumulate, Bound::Start) => "__cumulate_starts",
+            (WindowShape::Cumulate, Bound::End) => "__cumulate_ends",
+            (WindowShape::Cumulate, Bound::Time) => "__cumulate_times",
+            (WindowShape::Tumble | WindowShape::Session, bound) => self.function(bound),
         }
     }
 
@@ -147,7 +150,7 @@ const LATENESS: &str = "LATENESS";
 /// A window that the user wrote.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
-    pub(crate) shape: Shape,
+    pub(crate) shape: WindowShape,
     /// Where its table is named.
     pub(crate) table: Place,
     pub(crate) time: Ident,
@@ -188,7 +191,7 @@ pub(crate) fn rewrite(
         };
         let first_is = |word| cursor.peek_at(at + 2).is_some_and(|first| is_word(first, word));
         let in_from = first_is("TABLE") || opens(at + 3, Token::RArrow);
-        let shape = Shape::ALL.into_iter().find(|shape| is_word(function, shape.word()));
+        let shape = WindowShape::ALL.into_iter().find(|shape| is_word(function, shape.word()));
         let Some(shape) = shape.filter(|_| in_from || wrapped) else {
             out.push(token.clone());
             cursor.skip(1);
@@ -208,7 +211,7 @@ pub(crate) fn rewrite(
 /// The arguments up to the closing parenthesis, by position or by name.
 fn arguments(
     cursor: &mut Cursor<'_>,
-    shape: Shape,
+    shape: WindowShape,
 ) -> Result<(Vec<TokenWithSpan>, Site), Diagnostic> {
     let names = shape.arguments();
     let word = shape.word();
@@ -241,7 +244,7 @@ fn arguments(
         match *name {
             "DATA" => {
                 table = Some(table_argument(cursor, shape)?);
-                if shape == Shape::Session {
+                if shape == WindowShape::Session {
                     keys = partition_by(cursor)?;
                 }
             }
@@ -264,11 +267,11 @@ fn arguments(
     let table = table.ok_or_else(|| missing("table"))?;
     let time = time.ok_or_else(|| missing("time column"))?;
     match shape {
-        Shape::Hop if slide.is_none() => return Err(missing("slide")),
-        Shape::Cumulate if slide.is_none() => return Err(missing("step")),
+        WindowShape::Hop if slide.is_none() => return Err(missing("slide")),
+        WindowShape::Cumulate if slide.is_none() => return Err(missing("step")),
         _ => {}
     }
-    let length = if shape == Shape::Session { "gap" } else { "size" };
+    let length = if shape == WindowShape::Session { "gap" } else { "size" };
     let size = size.ok_or_else(|| missing(length))?;
     let named = table.first().map_or(Place::default(), |name| Place::of(name.span));
     let site = Site { shape, table: named, time, keys, slide, size, offset, lateness };
@@ -286,7 +289,9 @@ fn check_lengths(site: &Site) -> Result<(), Diagnostic> {
     if let Some(lateness) = lateness.filter(|lateness| lateness.ns < 0) {
         return Err(Diagnostic::at(lateness.place, "a lateness is not negative"));
     }
-    if let Some(step) = slide.filter(|step| *shape == Shape::Cumulate && size.ns % step.ns != 0) {
+    if let Some(step) =
+        slide.filter(|step| *shape == WindowShape::Cumulate && size.ns % step.ns != 0)
+    {
         return Err(Diagnostic::at(step.place, "the step does not divide the size"));
     }
     Ok(())
@@ -318,7 +323,10 @@ fn partition_by(cursor: &mut Cursor<'_>) -> Result<Vec<Ident>, Diagnostic> {
     Ok(keys)
 }
 
-fn table_argument(cursor: &mut Cursor<'_>, shape: Shape) -> Result<Vec<TokenWithSpan>, Diagnostic> {
+fn table_argument(
+    cursor: &mut Cursor<'_>,
+    shape: WindowShape,
+) -> Result<Vec<TokenWithSpan>, Diagnostic> {
     if !cursor.words("TABLE") {
         return Err(cursor.expected("TABLE").hint("name the table as TABLE t"));
     }
@@ -354,7 +362,7 @@ fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], si
     for token in [Token::LParen, Token::make_keyword("SELECT")] {
         put(token, span);
     }
-    if site.shape == Shape::Session {
+    if site.shape == WindowShape::Session {
         put(Token::Mul, span);
         Bound::ALL.into_iter().for_each(|bound| session_bound(&mut put, span, bound, site));
     } else {

@@ -22,7 +22,7 @@ use state::{Accumulator, Aggregate, Groups, Part, StateError};
 
 use crate::expr::failure::message_of;
 use crate::text::refusal::Refusal;
-use crate::text::wording::told;
+use crate::text::wording::runtime_message;
 
 /// An aggregate of a query.
 #[derive(Debug, Clone)]
@@ -65,13 +65,10 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
     let name = function.func.name().to_string();
     let params = &function.params;
     let internal = |error: DataFusionError| {
-        let message = told(&message_of(&error));
+        let message = runtime_message(&message_of(&error));
         Refusal::new(
             &[&name],
-            match message.contains(&name) {
-                true => message,
-                false => format!("{name}: {message}"),
-            },
+            if message.contains(&name) { message } else { format!("{name}: {message}") },
         )
     };
     let output = call.get_type(schema).map_err(internal)?;
@@ -160,14 +157,14 @@ fn before_widening<'a>(
 ) -> Result<&'a Expr, DataFusionError> {
     let Expr::Cast(cast) = arg else { return Ok(arg) };
     let (from, to) = (cast.expr.get_type(schema)?, cast.field.data_type());
-    let widened = match (name, to) {
+    let is_exact_cast = match (name, to) {
         ("avg", DataType::Float64) => from.is_integer() || from == DataType::Float32,
         ("sum", DataType::Int64) => from.is_signed_integer(),
         ("sum", DataType::UInt64) => from.is_unsigned_integer(),
         ("sum", DataType::Float64) => from == DataType::Float32,
         _ => false,
     };
-    Ok(if widened { cast.expr.as_ref() } else { arg })
+    Ok(if is_exact_cast { cast.expr.as_ref() } else { arg })
 }
 
 /// A function of DataFusion as an [`Aggregate`].
@@ -224,9 +221,10 @@ impl Adapter {
 
 /// Whether a function can be asked at all.
 fn begins(function: &AggregateFunctionExpr) -> Result<(), DataFusionError> {
-    match function.groups_accumulator_supported() {
-        true => function.create_groups_accumulator().map(drop),
-        false => function.create_accumulator().map(drop),
+    if function.groups_accumulator_supported() {
+        function.create_groups_accumulator().map(drop)
+    } else {
+        function.create_accumulator().map(drop)
     }
 }
 
@@ -308,7 +306,9 @@ fn slice_of(column: &ArrayRef, part: &Part) -> ArrayRef {
 
 impl Adapted {
     fn inner(&mut self) -> Result<&mut Box<dyn GroupsAccumulator>, StateError> {
-        self.inner.as_mut().map_err(|error| StateError::Aggregate(told(&message_of(error)).into()))
+        self.inner
+            .as_mut()
+            .map_err(|error| StateError::Aggregate(runtime_message(&message_of(error)).into()))
     }
 
     fn take_ids(&mut self, groups: &Groups) -> Vec<usize> {
@@ -344,7 +344,7 @@ impl Adapted {
 }
 
 fn failed(error: DataFusionError) -> StateError {
-    StateError::Aggregate(told(&message_of(&error)).into())
+    StateError::Aggregate(runtime_message(&message_of(&error)).into())
 }
 
 impl Accumulator for Adapted {

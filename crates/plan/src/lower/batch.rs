@@ -40,8 +40,8 @@ use crate::expr::conform::same_type;
 use crate::expr::equality::with_equal_keys;
 use crate::expr::failure::{message_of, root};
 use crate::logical::windows::expanded;
-use crate::lower::step::told::{Told, telling};
-use crate::text::wording::told;
+use crate::lower::step::located::{LocatedFailure, locating_failures};
+use crate::text::wording::runtime_message;
 
 /// The rest of a statement's plan.
 pub(crate) struct BatchStage {
@@ -96,9 +96,12 @@ impl Run {
     fn next(&mut self, interrupt: &AtomicBool) -> Result<Option<RecordBatch>, ConnectorError> {
         let Rest::Running(runtime, rows) = &mut self.rest else { return Ok(None) };
         // The operators yield now and then; each time this looks whether to go on.
-        let next = std::future::poll_fn(|context| match interrupt.load(Ordering::Relaxed) {
-            true => Poll::Ready(Err(interrupted())),
-            false => rows.poll_next_unpin(context).map(Ok),
+        let next = std::future::poll_fn(|context| {
+            if interrupt.load(Ordering::Relaxed) {
+                Poll::Ready(Err(interrupted()))
+            } else {
+                rows.poll_next_unpin(context).map(Ok)
+            }
         });
         let batch = runtime.block_on(next)?.transpose().map_err(|e| failed(&e))?;
         if batch.is_none() {
@@ -143,7 +146,7 @@ impl BatchStage {
         memory_bytes: usize,
         interrupt: Arc<AtomicBool>,
     ) -> DfResult<Arc<Self>> {
-        let plan = checked::plan(telling(expanded(plan)?)?)?;
+        let plan = checked::plan(locating_failures(expanded(plan)?)?)?;
         let (state, run) = (state.clone(), Mutex::new(None));
         let stage = Self { plan, parts, state, sink, schema, memory_bytes, interrupt, run };
         // Refuses what cannot be planned now, rather than when everything has been read.
@@ -260,7 +263,8 @@ impl BatchStage {
 /// DataFusion's.
 pub(crate) fn collect(plan: &LogicalPlan, state: &SessionState) -> DfResult<Vec<RecordBatch>> {
     runtime()?.block_on(async {
-        let plan = physical(&checked::plan(telling(expanded(plan.clone())?)?)?, state).await?;
+        let plan =
+            physical(&checked::plan(locating_failures(expanded(plan.clone())?)?)?, state).await?;
         let mut rows = execute_stream(plan, state.task_ctx())?;
         let mut all = vec![];
         while let Some(batch) = rows.next().await {
@@ -281,8 +285,8 @@ async fn physical(plan: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn 
     unnested::bounded(state.query_planner().create_physical_plan(&plan, state).await?)
 }
 
-/// The same plan, whose operators all yield after so many batches: by itself DataFusion asks that
-/// of leaves alone, and a join may give out billions of rows for one batch of a leaf.
+/// The same plan, whose operators all yield after a number of batches: by itself DataFusion asks
+/// that of leaves alone, and a join may emit billions of rows for one batch of a leaf.
 fn yielding(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
     let wrapped = |node| Ok(Transformed::yes(Arc::new(CooperativeExec::new(node)) as _));
     plan.transform_up(wrapped).map(|wrapped| wrapped.data)
@@ -297,7 +301,7 @@ pub(crate) fn renamed(batch: RecordBatch, schema: &SchemaRef) -> DfResult<Record
 
 fn failed(error: &DataFusionError) -> ConnectorError {
     if let DataFusionError::External(inner) = root(error)
-        && let Some(Told { message, expression, row }) = inner.downcast_ref()
+        && let Some(LocatedFailure { message, expression, row }) = inner.downcast_ref()
     {
         let (message, expression) = (message.clone(), expression.clone());
         return ConnectorError::Expression { message, expression, row: row.clone() };
@@ -305,7 +309,7 @@ fn failed(error: &DataFusionError) -> ConnectorError {
     let full = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
     ConnectorError::Io {
         place: "the batch stage".into(),
-        message: told(&message_of(error)),
+        message: runtime_message(&message_of(error)),
         hint: full.then(|| "SET millstream.batch_bytes = '…' allows it more memory".into()),
     }
 }
@@ -390,10 +394,13 @@ impl SinkWriter for PartWriter {
     fn drain(&mut self) -> Result<Room, ConnectorError> {
         let role = match self.role {
             Some(role) => role,
-            None => match self.stage.gathered()? {
-                true => Role::Runs,
-                false => Role::Gathered,
-            },
+            None => {
+                if self.stage.gathered()? {
+                    Role::Runs
+                } else {
+                    Role::Gathered
+                }
+            }
         };
         self.role = Some(role);
         match role {

@@ -20,7 +20,7 @@ use crate::expr::own::own;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join;
-use crate::lower::join::{Meeting, On, Places};
+use crate::lower::join::{JoinSpec, On, Places};
 use crate::lower::relation::{LowerError, Relation};
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
@@ -39,7 +39,7 @@ pub(crate) struct Between {
 
 /// What is known of the difference of two times, in nanoseconds.
 #[derive(Clone)]
-struct Known {
+struct TimeDifference {
     times: [Expr; 2],
     least: Option<i64>,
     most: Option<i64>,
@@ -54,13 +54,16 @@ pub(crate) fn between(
     on: &On,
     filter: Option<&Expr>,
 ) -> Result<Option<Between>, LowerError> {
-    let mut known: Option<Known> = None;
+    let mut known: Option<TimeDifference> = None;
     let mut rest = vec![];
     for (l, r) in on {
         let at = |expr, of: &Relation| moment(expr, of);
         if let (Some((l, ahead)), Some((r, back))) = (at(l, left), at(r, right)) {
             let apart = back.saturating_sub(ahead);
-            merge(&mut known, Known { times: [l, r], least: Some(apart), most: Some(apart) });
+            merge(
+                &mut known,
+                TimeDifference { times: [l, r], least: Some(apart), most: Some(apart) },
+            );
         }
     }
     for part in filter.into_iter().flat_map(split_conjunction) {
@@ -70,7 +73,7 @@ pub(crate) fn between(
             None => rest.push(part.clone()),
         }
     }
-    let Some(Known { times, least, most }) = known else { return Ok(None) };
+    let Some(TimeDifference { times, least, most }) = known else { return Ok(None) };
     let (Some(least), Some(most)) = (least, most) else {
         let reason = "a join whose times are bounded on one side would have to remember every \
                       row of the other";
@@ -106,8 +109,8 @@ pub(crate) fn nearby(
 ) -> Result<Relation, LowerError> {
     let Between { times: [left, right], apart, second, rest } = between;
     let at = [(left.clone(), Some(left)), (right.clone(), Some(right))];
-    let meeting = join::meeting(cx, job, kind, &relations, on, at, rest.as_ref())?;
-    let Meeting { sides, schema, both, on, .. } = &meeting;
+    let spec = join::join_spec(cx, job, kind, &relations, on, at, rest.as_ref())?;
+    let JoinSpec { sides, schema, both, on, .. } = &spec;
     let [l, r] = sides;
     let side = |(places, columns): &(Places, _)| {
         let Places { keys, at, .. } = places;
@@ -132,7 +135,7 @@ pub(crate) fn nearby(
     let times = timed.iter().map(|&side| own(both.field(first[side] + sides[side].0.at).name()));
     let times = times.collect();
     let often = (apart[1].saturating_sub(apart[0]) / 16).clamp(1, second);
-    let mut relation = join::met(cx, job, meeting, Arc::new(operator), often, 1)?;
+    let mut relation = join::met(cx, job, spec, Arc::new(operator), often, 1)?;
     relation.times = times;
     Ok(relation)
 }
@@ -141,7 +144,7 @@ const HINT: &str = "bound the times from both sides: … AND a.ts BETWEEN b.ts -
                     AND b.ts + INTERVAL '1' HOUR";
 
 /// Adds what else is known of the same times.
-fn merge(known: &mut Option<Known>, found: Known) {
+fn merge(known: &mut Option<TimeDifference>, found: TimeDifference) {
     let Some(known) = known else {
         *known = Some(found);
         return;
@@ -153,7 +156,11 @@ fn merge(known: &mut Option<Known>, found: Known) {
 }
 
 /// What a condition says of the difference of a left and a right time.
-fn compared(part: &Expr, left: &Relation, right: &Relation) -> Result<Option<Known>, Refusal> {
+fn compared(
+    part: &Expr,
+    left: &Relation,
+    right: &Relation,
+) -> Result<Option<TimeDifference>, Refusal> {
     match part {
         Expr::BinaryExpr(binary) => difference(&binary.left, binary.op, &binary.right, left, right),
         Expr::Between(between) if !between.negated => {
@@ -175,12 +182,9 @@ fn difference(
     b: &Expr,
     left: &Relation,
     right: &Relation,
-) -> Result<Option<Known>, Refusal> {
+) -> Result<Option<TimeDifference>, Refusal> {
     let of = |expr: &Expr, side: &Relation| -> Result<Option<(Expr, i64)>, Refusal> {
-        match side.names_all(expr) {
-            true => Ok(moment(&side.rewrite(expr)?, side)),
-            false => Ok(None),
-        }
+        if side.names_all(expr) { Ok(moment(&side.rewrite(expr)?, side)) } else { Ok(None) }
     };
     let (l, op, r) = match (of(a, left)?, of(b, right)?) {
         (Some(l), Some(r)) => (l, op, r),
@@ -201,7 +205,7 @@ fn difference(
         Operator::Eq => (Some(apart), Some(apart)),
         _ => return Ok(None),
     };
-    Ok(Some(Known { times: [l, r], least, most }))
+    Ok(Some(TimeDifference { times: [l, r], least, most }))
 }
 
 fn tick_of(time: &Expr, of: &Relation) -> Option<i64> {

@@ -19,7 +19,7 @@ use crate::Workers;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::hints::{BlockHints, disobeyed};
-use crate::lower::join::Meeting;
+use crate::lower::join::JoinSpec;
 use crate::lower::relation::{LowerError, Relation};
 use crate::text::hints::Asked;
 use crate::text::settings::ExchangeChoice;
@@ -56,7 +56,7 @@ pub(crate) struct May {
 }
 
 /// What is known of a side.
-struct Side<'a> {
+struct SideOutput<'a> {
     name: &'a str,
     /// At most, where that is known.
     bytes: Option<u64>,
@@ -72,11 +72,11 @@ struct Side<'a> {
 pub(crate) fn meet(
     cx: &Context<'_>,
     job: &JobBuilder,
-    meeting: &Meeting,
+    spec: &JoinSpec,
 ) -> Result<Meet, LowerError> {
     let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
     let by_key = || Ok(Meet::ByKey { reasons: [None, None], costs: [vec![], vec![]] });
-    let asked = match asked_for(&cx.hints, meeting)? {
+    let asked = match asked_for(&cx.hints, spec)? {
         Some(Wish { lead: Lead::ToAll, side, reason }) => Some((side, reason)),
         Some(Wish { side, reason, .. }) => {
             let mut reasons = [None, None];
@@ -90,46 +90,47 @@ pub(crate) fn meet(
         None => settings.exchange,
     };
     let fixed = matches!(chosen, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
-    let [left, right] = &meeting.sides;
+    let [left, right] = &spec.sides;
     let keys: [&[usize]; 2] = [&left.0.keys, &right.0.keys];
     let keyless = keys[0].is_empty();
-    let is_open = || !fixed && !meeting.may.sides.is_empty();
+    let is_open = || !fixed && !spec.may.sides.is_empty();
     if workers.total() == 1 || asked.is_none() && !is_open() {
         return by_key();
     }
-    let together = || Placements::of(&job.operators).fits(&meeting.edges, &keys).is_some();
+    let together = || Placements::of(&job.operators).fits(&spec.edges, &keys).is_some();
     if asked.is_none() && !keyless && together() {
         return by_key();
     }
     let given = Known::of(&job.operators, workers.total());
-    let rows: Vec<Known> = meeting.edges.iter().map(|edges| Known::along(edges, &given)).collect();
-    let known = rows.iter().zip(&meeting.sides).zip(&meeting.names);
-    let known: Vec<Side<'_>> = known
-        .map(|((rows, (_, schema)), name)| Side {
+    let rows: Vec<Known> = spec.edges.iter().map(|edges| Known::along(edges, &given)).collect();
+    let known = rows.iter().zip(&spec.sides).zip(&spec.names);
+    let known: Vec<SideOutput<'_>> = known
+        .map(|((rows, (_, schema)), name)| SideOutput {
             name,
             bytes: rows.bytes(schema),
             ends: rows.ends,
             spread: rows.spread,
         })
         .collect();
-    let Ok(known) = <[Side<'_>; 2]>::try_from(known) else { return by_key() };
+    let Ok(known) = <[SideOutput<'_>; 2]>::try_from(known) else { return by_key() };
     let chosen = match &asked {
         Some((side, reason)) => {
             Chosen { side: *side, reason: reason.clone(), costs: costs(&known, workers, keyless) }
         }
-        None if keyless => of_any(meeting.may.sides, &known, workers),
+        None if keyless => of_any(spec.may.sides, &known, workers),
         None => {
             let table_bytes = settings.table_bytes as u64;
-            match of_small(meeting.may.sides, &known, workers, table_bytes) {
+            match of_small(spec.may.sides, &known, workers, table_bytes) {
                 Ok(chosen) => chosen,
                 Err(costs) => return Ok(Meet::ByKey { reasons: [None, None], costs }),
             }
         }
     };
     let Chosen { side, reason, costs } = chosen;
-    let (lead, stays) = match known[1 - side].spread {
-        true => (Lead::Here, "rows stay and meet the broadcast side"),
-        false => (Lead::InTurn, "one worker has all rows; they meet the broadcast side"),
+    let (lead, stays) = if known[1 - side].spread {
+        (Lead::Here, "rows stay and meet the broadcast side")
+    } else {
+        (Lead::InTurn, "one worker has all rows; they meet the broadcast side")
     };
     let mut leads = [lead; 2];
     leads[side] = Lead::ToAll;
@@ -149,8 +150,8 @@ struct Wish {
 ///
 /// # Errors
 /// When that cannot be.
-fn asked_for(hints: &BlockHints<'_>, meeting: &Meeting) -> Result<Option<Wish>, LowerError> {
-    for (side, name) in meeting.names.iter().enumerate() {
+fn asked_for(hints: &BlockHints<'_>, spec: &JoinSpec) -> Result<Option<Wish>, LowerError> {
+    for (side, name) in spec.names.iter().enumerate() {
         let Some(hint) = hints.of_side(name) else { continue };
         let refused =
             |why: &str, help: &str| Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
@@ -158,19 +159,19 @@ fn asked_for(hints: &BlockHints<'_>, meeting: &Meeting) -> Result<Option<Wish>, 
             Asked::Broadcast(_) => Lead::ToAll,
             Asked::Shuffle(_) | Asked::Exchange(_) => Lead::ByKey,
         };
-        if lead == Lead::ByKey && meeting.sides[0].0.keys.is_empty() {
+        if lead == Lead::ByKey && spec.sides[0].0.keys.is_empty() {
             let why = "the join has no equal keys by which rows could be shuffled";
             return refused(why, "add an equality to the condition of the join");
         }
-        if lead == Lead::ToAll && !meeting.may.sides.contains(&side) {
-            return match meeting.may.sides {
-                [] => refused(meeting.may.why, "leave the hint out"),
+        if lead == Lead::ToAll && !spec.may.sides.contains(&side) {
+            return match spec.may.sides {
+                [] => refused(spec.may.why, "leave the hint out"),
                 [other, ..] => {
-                    let other = &meeting.names[*other];
+                    let other = &spec.names[*other];
                     let help = format!(
                         "broadcast the other side, BROADCAST({other}), or leave the hint out"
                     );
-                    refused(meeting.may.why, &help)
+                    refused(spec.may.why, &help)
                 }
             };
         }
@@ -201,7 +202,7 @@ pub(crate) fn is_everywhere(
     Ok(())
 }
 
-impl Side<'_> {
+impl SideOutput<'_> {
     /// Bytes of this side that move when its rows go to every worker: over the network to each
     /// other process, and into the state of each other worker.
     fn copied(&self, workers: Workers) -> Option<u64> {
@@ -212,10 +213,7 @@ impl Side<'_> {
     /// Bytes of both sides that move then.
     fn to_all(&self, other: &Self, workers: Workers) -> Option<u64> {
         let own = self.copied(workers)?;
-        match other.spread {
-            true => Some(own),
-            false => Some(own.saturating_add(other.moved(workers)?)),
-        }
+        if other.spread { Some(own) } else { Some(own.saturating_add(other.moved(workers)?)) }
     }
 
     /// Bytes that move when its rows go to one worker each: all but those that are there.
@@ -235,13 +233,14 @@ struct Chosen {
 
 /// What the exchanges of each side of a join cost, as far as that is known: the other side may be
 /// broadcast, or this one, or with equal keys both are shuffled.
-fn costs(sides: &[Side<'_>; 2], workers: Workers, keyless: bool) -> [Vec<Cost>; 2] {
-    let of = |side: &Side<'_>| {
+fn costs(sides: &[SideOutput<'_>; 2], workers: Workers, keyless: bool) -> [Vec<Cost>; 2] {
+    let of = |side: &SideOutput<'_>| {
         let cost = |strategy, bytes: u64| Cost::InAll { strategy, bytes };
         let moved = side.moved(workers);
-        let stays = match side.spread {
-            true => side.bytes.map(|_| cost(Strategy::Forward, 0)),
-            false => moved.map(|bytes| cost(Strategy::Rebalance, bytes)),
+        let stays = if side.spread {
+            side.bytes.map(|_| cost(Strategy::Forward, 0))
+        } else {
+            moved.map(|bytes| cost(Strategy::Rebalance, bytes))
         };
         let shuffle = moved.filter(|_| !keyless).map(|bytes| cost(Strategy::Shuffle, bytes));
         let broadcast = side.copied(workers).map(|bytes| cost(Strategy::Broadcast, bytes));
@@ -251,7 +250,7 @@ fn costs(sides: &[Side<'_>; 2], workers: Workers, keyless: bool) -> [Vec<Cost>; 
 }
 
 /// The side of a join without keys that goes to every worker, and why: there is no other way.
-fn of_any(may: &[usize], sides: &[Side<'_>; 2], workers: Workers) -> Chosen {
+fn of_any(may: &[usize], sides: &[SideOutput<'_>; 2], workers: Workers) -> Chosen {
     let chosen = |side: usize, why: &str| Chosen {
         side,
         reason: Reason::Planner(why.to_owned()),
@@ -288,7 +287,7 @@ const BOUNDED: &str = "there is no key, and this side is bounded";
 /// what the exchanges cost where there is none.
 fn of_small(
     may: &[usize],
-    sides: &[Side<'_>; 2],
+    sides: &[SideOutput<'_>; 2],
     workers: Workers,
     bytes_max: u64,
 ) -> Result<Chosen, [Vec<Cost>; 2]> {
@@ -352,9 +351,9 @@ mod tests {
 
     const WORKERS: Workers = Workers { nodes: 2, per_node: 2 };
 
-    fn side(name: &str, bytes: impl Into<Option<u64>>) -> Side<'_> {
+    fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideOutput<'_> {
         let bytes = bytes.into();
-        Side { name, ends: bytes.is_some(), bytes, spread: true }
+        SideOutput { name, ends: bytes.is_some(), bytes, spread: true }
     }
 
     #[test]
@@ -377,7 +376,7 @@ mod tests {
         assert!(chosen(9_667, 1_000, 999).is_err(), "too large to be everywhere");
         let [l, r] = [side("l", 9_667), side("r", 1_000)];
         assert!(of_small(&[0], &[l, r], WORKERS, u64::MAX).is_err(), "the right one may not");
-        let one_flow = Side { spread: false, ..side("l", 9_667) };
+        let one_flow = SideOutput { spread: false, ..side("l", 9_667) };
         let of = of_small(&[1], &[one_flow, side("r", 1_000)], WORKERS, u64::MAX);
         assert!(of.is_err(), "the rows of the other side move too");
     }
@@ -392,7 +391,7 @@ mod tests {
         );
         assert!(of(side("l", None), side("r", 5 << 20)).is_err());
         assert_eq!(of(side("l", None), side("r", None)), Err([vec![], vec![]]));
-        let one_flow = Side { spread: false, ..side("l", None) };
+        let one_flow = SideOutput { spread: false, ..side("l", None) };
         assert!(of(one_flow, side("r", 1 << 20)).is_err());
     }
 
@@ -408,7 +407,7 @@ mod tests {
         assert_eq!(chosen.costs, [moves(4 << 20), moves(8 << 20)]);
         assert_eq!(of(side("l", 2), side("r", 2)).side, 1);
         // Rows that one worker reads move when they meet the others: then it may as well be they.
-        let one_flow = Side { spread: false, ..side("l", 3 << 20) };
+        let one_flow = SideOutput { spread: false, ..side("l", 3 << 20) };
         assert_eq!(of(one_flow, side("r", 2 << 20)).side, 1);
         assert_eq!(of(side("l", 2), side("r", None)).reason, Reason::Planner(BOUNDED.into()));
         assert_eq!(of(side("l", None), side("r", 2)).side, 1);

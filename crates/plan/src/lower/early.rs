@@ -7,7 +7,7 @@
 use dataflow::job::OperatorKind;
 use datafusion::logical_expr::LogicalPlan;
 
-use crate::logical::windows::{Shape, WindowAssign};
+use crate::logical::windows::{WindowAssign, WindowShape};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GroupWindow;
@@ -15,7 +15,7 @@ use crate::lower::relation::{Base, LowerError, Relation};
 use crate::text::emit::Emit;
 use crate::text::refusal::Refusal;
 
-/// How many windows of a row may be given out early: each has a copy of its groups made for it,
+/// How many windows of a row may be emitted early: each has a copy of its groups made for it,
 /// every time.
 const WINDOWS_OF_ROW_MAX: i64 = 100;
 
@@ -30,7 +30,7 @@ pub(crate) fn check_emit(cx: &Context<'_>, plan: &LogicalPlan) -> Result<(), Low
         LogicalPlan::Window(_) => "rows are numbered, or looked at together, behind their grouping",
         LogicalPlan::Unnest(_) => MULTIPLIED,
         other => match WindowAssign::of(other) {
-            Some(assign) if assign.shape != Shape::Tumble => MULTIPLIED,
+            Some(assign) if assign.shape != WindowShape::Tumble => MULTIPLIED,
             _ => return Ok(()),
         },
     };
@@ -50,7 +50,7 @@ pub(crate) fn can_emit(
 ) -> Result<(), LowerError> {
     match window {
         None => Err(emit.without_windows().into()),
-        Some(GroupWindow::Call(call)) if call.shape == Shape::Session => Err(emit
+        Some(GroupWindow::Call(call)) if call.shape == WindowShape::Session => Err(emit
             .refused("a session that has not ended may still become part of another one")
             .hint("leave EMIT out, or take windows that do not depend on rows: TUMBLE, HOP")
             .into()),
@@ -82,12 +82,12 @@ fn waits(job: &JobBuilder, relation: &Relation) -> bool {
     };
     match &relation.base {
         Base::Operators { from, .. } => from.iter().any(|(at, _)| keeps(*at)),
-        Base::Table(_) | Base::Looked(_) => false,
+        Base::Table(_) | Base::Lookup(_) => false,
         Base::United { parts, .. } => parts.iter().any(|part| waits(job, part)),
     }
 }
 
-/// Why a grouping has no early rows to be told apart.
+/// Why a grouping has no early rows.
 pub(crate) fn kind_unknown() -> Refusal {
     Refusal::new(&["EMIT_KIND"], "the grouping next to the statement's sink knows EMIT_KIND()")
         .hint("leave it out here")

@@ -1,5 +1,5 @@
 //! Rows that come out of a step several times: once for each grouping set ([`crate::lower::sets`]),
-//! or once for each window that they are in ([`crate::lower::several`]).
+//! or once for each window that they are in ([`crate::lower::multi_window`]).
 //!
 //! A relation is finished in front of such a step, and a new one begins behind it, whose columns
 //! are those of the old one and what the step adds. Nothing is kept: rows, their lateness and
@@ -34,7 +34,7 @@ use crate::lower::session::{columns_beside, replaced, row_name, take_filters};
 /// `computed` arrive at it. `make` is given the columns that do, and which of them each of
 /// `computed` is; its step passes all of them on and adds others. `added` is the column of the
 /// step that an expression over the old base becomes.
-pub(crate) fn unfolded(
+pub(crate) fn expanded(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     mut relation: Relation,
@@ -66,26 +66,26 @@ pub(crate) fn unfolded(
     let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
     let edges = finished.edges.into_iter();
     let from = edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone()))));
-    let mut unfolded = Relation::of_operators(from.collect(), step.schema(), columns, outputs)?;
-    unfolded.filters = later.iter().map(over).collect::<Result<_, _>>()?;
-    unfolded.lateness_ns = relation.lateness_ns;
-    unfolded.times = relation.times.iter().filter_map(passed).collect();
-    unfolded.window = relation.window.and_then(|Bounds { start, end, time, grid }| {
+    let mut expanded = Relation::of_operators(from.collect(), step.schema(), columns, outputs)?;
+    expanded.filters = later.iter().map(over).collect::<Result<_, _>>()?;
+    expanded.lateness_ns = relation.lateness_ns;
+    expanded.times = relation.times.iter().filter_map(passed).collect();
+    expanded.window = relation.window.and_then(|Bounds { start, end, time, grid }| {
         let data_type = end.get_type(&relation.scan).ok()?;
         let others = [passed(&start), passed(&time)];
         Bounds::ending(passed(&end)?, &data_type, others, grid)
     });
-    if let Some(Bounds { time, .. }) = &unfolded.window
-        && !unfolded.times.contains(time)
+    if let Some(Bounds { time, .. }) = &expanded.window
+        && !expanded.times.contains(time)
     {
-        unfolded.times.push(time.clone());
+        expanded.times.push(time.clone());
     }
-    let told = finished.schema.fields().iter().zip(behind.fields()).filter_map(|(was, is)| {
+    let names = finished.schema.fields().iter().zip(behind.fields()).filter_map(|(was, is)| {
         let known = relation.names.iter().find(|(name, _)| name == was.name());
         known.map(|(_, text)| (is.name().clone(), text.clone()))
     });
-    unfolded.names = told.collect();
-    Ok(unfolded)
+    expanded.names = names.collect();
+    Ok(expanded)
 }
 
 /// The columns that a step passes on, under their own names where these tell them apart, and those
@@ -96,9 +96,12 @@ fn with_added(before: &Schema, added: Vec<Field>) -> SchemaRef {
         added.iter().any(|field| field.name() == name)
             || fields.iter().filter(|field| field.name() == name).count() > 1
     };
-    let passed = fields.iter().enumerate().map(|(at, field)| match taken(field.name()) {
-        true => field.as_ref().clone().with_name(row_name(at)),
-        false => field.as_ref().clone(),
+    let passed = fields.iter().enumerate().map(|(at, field)| {
+        if taken(field.name()) {
+            field.as_ref().clone().with_name(row_name(at))
+        } else {
+            field.as_ref().clone()
+        }
     });
     let passed: Vec<Field> = passed.collect();
     Arc::new(Schema::new(passed.into_iter().chain(added).collect::<Vec<_>>()))

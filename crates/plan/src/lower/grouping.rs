@@ -18,13 +18,13 @@ use crate::lower::aggregates::{self, AggregateCall};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::early;
+use crate::lower::multi_window;
+use crate::lower::multi_window::groups_multi_window;
 use crate::lower::pipeline;
 use crate::lower::pipeline::RequestedColumns;
 use crate::lower::relation::{Bounds, LowerError, Relation, check_key};
 use crate::lower::session;
 use crate::lower::sets;
-use crate::lower::several;
-use crate::lower::several::groups_several;
 use crate::text::diagnostics::Diagnostic;
 use crate::text::refusal::Refusal;
 
@@ -41,15 +41,15 @@ pub(crate) fn aggregate(
     let groups = relation.rewrite_all(&group_exprs)?;
     let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
     if !session::groups_sessions(&relation, &groups, &calls)
-        || !groups_several(&relation, &groups, &calls)
+        || !groups_multi_window(&relation, &groups, &calls)
     {
-        relation = session::settled(cx, job, relation)?;
+        relation = session::materialized(cx, job, relation)?;
     }
     let having = session::take_filters(&mut relation);
     let before = relation.names.clone();
     let groups = relation.rewrite_all(&group_exprs)?;
     let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
-    let grouping = Grouping::of(&relation, &groups, &calls, emit.is_some())?;
+    let grouping = GroupedAggregation::of(&relation, &groups, &calls, emit.is_some())?;
     let over = |filter| session::over_groups(filter, &grouping.window, &groups, &grouping.outputs);
     let having = having.into_iter().map(over).collect::<Result<Vec<_>, _>>()?;
     let window = window(cx, &relation, &grouping, aggregate.aggr_expr.is_empty())?;
@@ -93,7 +93,7 @@ pub(crate) fn aggregate(
     let mut relation = Relation::of_operator(operator, schema, columns, grouping.output_exprs())?;
     relation.filters = having;
     relation.names = names;
-    grouping.told(&mut relation);
+    grouping.set_times(&mut relation);
     Ok(relation)
 }
 
@@ -132,7 +132,12 @@ fn costs(
 }
 
 /// What is kept of rows with `keys` among the columns of `before`.
-fn group_by(cx: &Context<'_>, grouping: &Grouping, keys: &[usize], before: &Schema) -> GroupBy {
+fn group_by(
+    cx: &Context<'_>,
+    grouping: &GroupedAggregation,
+    keys: &[usize],
+    before: &Schema,
+) -> GroupBy {
     let settings = &cx.lowering.settings;
     let (budget_bytes, key_mode) = (settings.job.state_bytes_max, settings.key_mode);
     GroupBy {
@@ -146,7 +151,7 @@ fn group_by(cx: &Context<'_>, grouping: &Grouping, keys: &[usize], before: &Sche
 fn window(
     cx: &Context<'_>,
     relation: &Relation,
-    grouping: &Grouping,
+    grouping: &GroupedAggregation,
     distinct: bool,
 ) -> Result<Option<(Expr, WindowKind)>, LowerError> {
     match &grouping.window {
@@ -159,7 +164,7 @@ fn window(
             if !cx.bounded && !relation.tells(&call.time) {
                 return Err(cx.lowering.no_watermark(relation, call).into());
             }
-            several::few_windows(cx, call)?;
+            multi_window::few_windows(cx, call)?;
             Ok(Some((call.time.clone(), WindowKind::Call(call.clone()))))
         }
     }
@@ -192,7 +197,7 @@ impl WindowKind {
 }
 
 /// Rows brought together.
-pub(crate) struct Grouping {
+pub(crate) struct GroupedAggregation {
     pub(crate) window: Option<GroupWindow>,
     /// Over the base's columns.
     pub(crate) keys: Vec<Expr>,
@@ -200,7 +205,7 @@ pub(crate) struct Grouping {
     /// By group expression the column that it has become.
     outputs: Vec<String>,
     /// The same by aggregate.
-    told: Vec<String>,
+    call_names: Vec<String>,
 }
 
 /// The window that rows are grouped by.
@@ -211,17 +216,17 @@ pub(crate) enum GroupWindow {
     Attached(Bounds),
 }
 
-/// The name of a key among the columns that a grouping gives out.
+/// The name of a key among the output columns of a grouping.
 pub(crate) fn key_name(key: usize) -> String {
     format!("key_{key}")
 }
 
-/// The name of an aggregate among the columns that a grouping gives out.
+/// The name of an aggregate among the output columns of a grouping.
 pub(crate) fn aggregate_name(aggregate: usize) -> String {
     format!("aggregate_{aggregate}")
 }
 
-impl Grouping {
+impl GroupedAggregation {
     fn of(
         relation: &Relation,
         groups: &[Expr],
@@ -229,10 +234,10 @@ impl Grouping {
         early: bool,
     ) -> Result<Self, Refusal> {
         let (keys, outputs) = (vec![], vec![]);
-        let mut grouping = Self { window: None, keys, calls: vec![], outputs, told: vec![] };
+        let mut grouping = Self { window: None, keys, calls: vec![], outputs, call_names: vec![] };
         for call in calls {
             let kind = emit_kind::is_kind(call);
-            grouping.told.push(match kind {
+            grouping.call_names.push(match kind {
                 true if !early => return Err(early::kind_unknown()),
                 true => emit_kind::COLUMN.into(),
                 false => aggregate_name(grouping.calls.len()),
@@ -281,7 +286,7 @@ impl Grouping {
         Ok(grouping)
     }
 
-    /// The columns that it gives out.
+    /// Its output columns.
     fn given_out(
         &self,
         keys: &[usize],
@@ -306,7 +311,7 @@ impl Grouping {
 
     /// What the plan's columns are of those: the group expressions and the aggregates.
     fn output_exprs(&self) -> Vec<Expr> {
-        self.outputs.iter().chain(&self.told).map(|name| own(name)).collect()
+        self.outputs.iter().chain(&self.call_names).map(|name| own(name)).collect()
     }
 
     /// What the columns that it gives out are.
@@ -318,8 +323,8 @@ impl Grouping {
         keys.chain(calls).map(|(name, text)| (name, plain(&text, before))).collect()
     }
 
-    /// Writes down which columns of what a grouping gives out tell time, if it has a window.
-    fn told(&self, relation: &mut Relation) {
+    /// Records which output columns of a grouping are event times, if it has a window.
+    fn set_times(&self, relation: &mut Relation) {
         let given = |bound: Bound| own(bound.column());
         let (times, bounds) = match &self.window {
             Some(GroupWindow::Attached(of)) => {

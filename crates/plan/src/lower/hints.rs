@@ -54,9 +54,10 @@ impl<'a> Lowering<'a> {
                 text.split_once('(').map(|(name, _)| name.to_owned())
             });
             let names: Vec<String> = names.collect();
-            let words: Vec<&str> = match aggregate.group_expr.is_empty() {
-                true => names.iter().map(String::as_str).collect(),
-                false => vec!["GROUP", "DISTINCT", "UNION", "INTERSECT", "EXCEPT"],
+            let words: Vec<&str> = if aggregate.group_expr.is_empty() {
+                names.iter().map(String::as_str).collect()
+            } else {
+                vec!["GROUP", "DISTINCT", "UNION", "INTERSECT", "EXCEPT"]
             };
             Refusal::new(&words, "").at(&LogicalPlan::Aggregate(aggregate.clone()))
         })

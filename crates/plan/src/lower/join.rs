@@ -33,11 +33,11 @@ use crate::lower::broadcast::{May, Meet, name};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::lookup;
+use crate::lower::multi_window;
 use crate::lower::pipeline;
 use crate::lower::pipeline::{FinishedPipeline, RequestedColumns};
 use crate::lower::relation::{LowerError, Relation, check_key};
 use crate::lower::session;
-use crate::lower::several;
 use crate::lower::step;
 use crate::lower::temporal;
 use crate::text::refusal::Refusal;
@@ -56,22 +56,23 @@ pub(crate) fn join(
     let mut sides = vec![];
     for input in [&join.left, &join.right] {
         let relation = pipeline::relation(cx, job, input)?;
-        sides.push(match relation.several {
+        sides.push(match relation.multi_window {
             Some(_) => relation,
-            None => session::settled(cx, job, relation)?,
+            None => session::materialized(cx, job, relation)?,
         });
     }
     let [mut left, mut right] =
         <[Relation; 2]>::try_from(sides).map_err(|_| LowerError::Failed(None))?;
     let cx = &Context { hints: cx.lowering.hints_of_join(join), ..*cx };
     let mut on = conditions_of(join, &left, &right)?;
-    if left.several.is_some() || right.several.is_some() {
+    if left.multi_window.is_some() || right.multi_window.is_some() {
         let both = [left, right];
-        if let Some(sides) = several::joins_whole(cx, kind, &both, &on, filter)? {
-            return lookup::widened(cx, job, sides, both, on, filter);
+        if let Some(sides) = multi_window::joins_whole(cx, kind, &both, &on, filter)? {
+            return lookup::lookup_join(cx, job, sides, both, on, filter);
         }
         [left, right] = both;
-        (left, right) = (session::settled(cx, job, left)?, session::settled(cx, job, right)?);
+        (left, right) =
+            (session::materialized(cx, job, left)?, session::materialized(cx, job, right)?);
         on = conditions_of(join, &left, &right)?;
     }
     if let Some(filter) = filter.filter(|filter| is_asked(filter)) {
@@ -84,7 +85,7 @@ pub(crate) fn join(
     match (between, lookup::table_side(cx, &left, &right, kind)?) {
         (Err(LowerError::Failed(error)), _) => Err(LowerError::Failed(error)),
         (Ok(Some(between)), _) => between::nearby(cx, job, kind, [left, right], on, between),
-        (_, Some(sides)) => lookup::widened(cx, job, sides, [left, right], on, filter),
+        (_, Some(sides)) => lookup::lookup_join(cx, job, sides, [left, right], on, filter),
         (Err(refused), None) => Err(refused),
         (Ok(None), None) => Err(endless(cx, &left, &right, kind)?.into()),
     }
@@ -120,7 +121,7 @@ fn endless(
 
 /// Ends both sides of a join that remembers rows: their columns and keys arrive, and `at`, by
 /// which they are forgotten, with the time of which watermarks speak.
-pub(crate) fn meeting(
+pub(crate) fn join_spec(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     kind: JoinKind,
@@ -128,7 +129,7 @@ pub(crate) fn meeting(
     keys: On,
     at: [(Expr, Option<Expr>); 2],
     filter: Option<&Expr>,
-) -> Result<Meeting, LowerError> {
+) -> Result<JoinSpec, LowerError> {
     let [left, right] = relations;
     for (l, r) in &keys {
         check_key(l, &left.scan)?;
@@ -156,7 +157,7 @@ pub(crate) fn meeting(
     let sides = [(left_at, left_side.schema), (right_at, right_side.schema)];
     let names = [name(left, 0), name(right, 1)];
     let may = May::of(kind);
-    Ok(Meeting { kind, sides, edges, columns, on, schema, both, names, shown, may })
+    Ok(JoinSpec { kind, sides, edges, columns, on, schema, both, names, shown, may })
 }
 
 /// Adds the operator of a join that remembers rows. `granularity` and `grace` are in ticks.
@@ -166,13 +167,13 @@ pub(crate) fn meeting(
 pub(crate) fn met(
     cx: &Context<'_>,
     job: &mut JobBuilder,
-    meeting: Meeting,
+    spec: JoinSpec,
     operator: Arc<dyn KeyedOperator>,
     granularity: i64,
     grace: i64,
 ) -> Result<Relation, LowerError> {
-    let meet = broadcast::meet(cx, job, &meeting)?;
-    let Meeting { kind, sides, edges, columns, schema, both, shown, .. } = meeting;
+    let meet = broadcast::meet(cx, job, &spec)?;
+    let JoinSpec { kind, sides, edges, columns, schema, both, shown, .. } = spec;
     let leads = match meet {
         Meet::Broadcast { leads, .. } => leads,
         Meet::ByKey { .. } => [Lead::ByKey; 2],
@@ -264,7 +265,7 @@ pub(crate) fn arriving(
 }
 
 /// Both sides of a join that remembers rows, ended.
-pub(crate) struct Meeting {
+pub(crate) struct JoinSpec {
     kind: JoinKind,
     pub(crate) sides: [(Places, SchemaRef); 2],
     pub(crate) edges: Vec<Vec<Edge>>,

@@ -29,7 +29,7 @@ use crate::text::refusal::Refusal;
 
 /// Rows of a relation beside those of a table.
 #[derive(Clone)]
-pub(crate) struct Looked {
+pub(crate) struct LookupJoin {
     stream: Relation,
     /// Its base is a table.
     table: Relation,
@@ -48,7 +48,7 @@ pub(crate) struct Sides {
     pub(crate) kind: JoinKind,
 }
 
-impl Looked {
+impl LookupJoin {
     /// Whether watermarks of the stream can speak of an expression.
     pub(crate) fn tells(&self, time: &Expr) -> bool {
         self.stream.tells(time)
@@ -71,9 +71,8 @@ pub(crate) fn table_side(
         timed.push(!side.times.is_empty());
     }
     // Where all input ends, only event time tells a stream from a table.
-    let fits = |table: usize| match cx.bounded {
-        true => tables[table] && !timed[table] && timed[1 - table],
-        false => tables[table],
+    let fits = |table: usize| {
+        if cx.bounded { tables[table] && !timed[table] && timed[1 - table] } else { tables[table] }
     };
     let (kept, kind) = match kind {
         JoinKind::Inner if fits(1) => (1, JoinKind::Inner),
@@ -90,7 +89,7 @@ pub(crate) fn table_side(
 }
 
 /// A relation widened by the rows of a table.
-pub(crate) fn widened(
+pub(crate) fn lookup_join(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     sides: Sides,
@@ -132,11 +131,11 @@ pub(crate) fn widened(
             let data_type = expr.get_type(&table.scan).map_err(|e| cx.report(&e))?;
             fields.push(Arc::new(Field::new(name, data_type, true)));
         }
-        let told = beside.iter().map(|(column, expr)| match expr {
+        let named = beside.iter().map(|(column, expr)| match expr {
             Expr::Column(own) => (own.name.clone(), column.name.clone()),
             _ => (String::new(), String::new()),
         });
-        names.extend(told.filter(|(own, _)| !own.is_empty()));
+        names.extend(named.filter(|(own, _)| !own.is_empty()));
         match at {
             0 => drop(outputs.splice(0..0, beside)),
             _ => outputs.extend(beside),
@@ -145,23 +144,34 @@ pub(crate) fn widened(
     let on = filter.map(|filter| over(filter, &known).map_err(|e| cx.report(&e)));
     let scan = DFSchema::try_from(Schema::new(fields)).map_err(|e| cx.report(&e))?;
     let (times, window) = (stream.times.clone(), stream.window.clone());
-    let (several, lateness_ns) = (stream.several.clone(), stream.lateness_ns);
-    let looked = Looked { stream, table, kind, keys, on: on.transpose()?, columns };
-    let base = Base::Looked(Box::new(looked));
+    let (multi_window, lateness_ns) = (stream.multi_window.clone(), stream.lateness_ns);
+    let join = LookupJoin { stream, table, kind, keys, on: on.transpose()?, columns };
+    let base = Base::Lookup(Box::new(join));
     let (filters, rank) = (vec![], None);
-    Ok(Relation { base, scan, filters, outputs, times, window, several, lateness_ns, rank, names })
+    Ok(Relation {
+        base,
+        scan,
+        filters,
+        outputs,
+        times,
+        window,
+        multi_window,
+        lateness_ns,
+        rank,
+        names,
+    })
 }
 
 /// Makes the operator of a relation that a table widens, for who asks for the columns that
 /// `exprs` name.
-pub(crate) fn looked<'e>(
+pub(crate) fn lowered<'e>(
     cx: &Context<'_>,
     job: &mut JobBuilder,
-    looked: &'e Looked,
+    join: &'e LookupJoin,
     exprs: impl Iterator<Item = &'e Expr>,
     time: Option<&Expr>,
 ) -> Result<(Feeds, SchemaRef), LowerError> {
-    let Looked { stream, kind, keys, on, .. } = looked;
+    let LookupJoin { stream, kind, keys, on, .. } = join;
     let asked: Vec<&str> = exprs
         .chain(on)
         .flat_map(|expr| expr.column_refs())
@@ -178,16 +188,15 @@ pub(crate) fn looked<'e>(
     call_columns(&mut finished.columns, stream, &passed.0, &finished.places);
     let stream_keys = stream_keys.into_iter().map(|at| finished.places[at]).collect();
 
-    let side = table_beside(cx, looked, &asked)?;
-    let both = beside(&finished.schema, &side.schema, &side.told);
-    let schema: SchemaRef = match kind.widens() {
-        true => both.clone(),
-        false => {
-            let stream = both.fields()[..finished.schema.fields().len()].to_vec();
-            Arc::new(Schema::new(stream))
-        }
+    let side = table_beside(cx, join, &asked)?;
+    let both = beside(&finished.schema, &side.schema, &side.named);
+    let schema: SchemaRef = if kind.widens() {
+        both.clone()
+    } else {
+        let stream = both.fields()[..finished.schema.fields().len()].to_vec();
+        Arc::new(Schema::new(stream))
     };
-    let names = names_of(looked);
+    let names = names_of(join);
     let on = on.as_ref().map(|on| {
         let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
         step::compile(&both, Some(on), &all, both.clone(), &names).map_err(|e| cx.report(&e))
@@ -223,7 +232,7 @@ struct TableSide<'a> {
     /// The columns that must be equal to the stream's.
     keys: Vec<usize>,
     /// Those that are asked for, with their names in the base of the join.
-    told: Vec<(usize, String)>,
+    named: Vec<(usize, String)>,
     /// What the columns are, in the words of the user.
     columns: Vec<String>,
 }
@@ -231,14 +240,14 @@ struct TableSide<'a> {
 /// The table of a lookup join, with its keys and the columns that are `asked` for.
 fn table_beside<'a>(
     cx: &Context<'_>,
-    looked: &'a Looked,
+    join: &'a LookupJoin,
     asked: &dyn Fn(&str) -> bool,
 ) -> Result<TableSide<'a>, LowerError> {
-    let table = &looked.table;
+    let table = &join.table;
     let mut kept = RequestedColumns::default();
-    let told = looked.columns.iter().filter(|(name, _)| asked(name));
-    let told: Vec<(usize, &String)> = told.map(|(name, expr)| (kept.index(expr), name)).collect();
-    let keys: Vec<usize> = looked.keys[1].iter().map(|key| kept.index(key)).collect();
+    let named = join.columns.iter().filter(|(name, _)| asked(name));
+    let named: Vec<(usize, &String)> = named.map(|(name, expr)| (kept.index(expr), name)).collect();
+    let keys: Vec<usize> = join.keys[1].iter().map(|key| kept.index(key)).collect();
     if kept.0.is_empty() {
         // Rows need a column to be counted by.
         kept.index(&table.counted_by());
@@ -257,7 +266,7 @@ fn table_beside<'a>(
         step,
         schema,
         keys: keys.into_iter().map(|at| places[at]).collect(),
-        told: told.into_iter().map(|(at, name)| (places[at], name.clone())).collect(),
+        named: named.into_iter().map(|(at, name)| (places[at], name.clone())).collect(),
         columns,
     })
 }
@@ -272,7 +281,7 @@ fn call_columns(columns: &mut [String], side: &Relation, exprs: &[Expr], places:
 }
 
 /// What the columns of both sides are, in the words of the user.
-fn names_of(Looked { stream, table, columns, .. }: &Looked) -> Vec<(String, String)> {
+fn names_of(LookupJoin { stream, table, columns, .. }: &LookupJoin) -> Vec<(String, String)> {
     let of_table = columns.iter().map(|(name, expr)| {
         let text = || plain(&expr.human_display().to_string(), &table.names);
         (name.clone(), called(table, expr).unwrap_or_else(text))
@@ -285,13 +294,13 @@ fn names_of(Looked { stream, table, columns, .. }: &Looked) -> Vec<(String, Stri
     of_stream.chain(stream.names.iter().cloned()).chain(of_table).collect()
 }
 
-/// The columns of a stream beside those of a table, under names that are all different. `told`
+/// The columns of a stream beside those of a table, under names that are all different. `named`
 /// names those of the table that are asked for.
-fn beside(stream: &Schema, table: &Schema, told: &[(usize, String)]) -> SchemaRef {
+fn beside(stream: &Schema, table: &Schema, named: &[(usize, String)]) -> SchemaRef {
     let count = stream.fields().len();
     let stream = stream.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
     let table = table.fields().iter().enumerate().map(|(at, field)| {
-        let name = told.iter().find(|(place, _)| *place == at).map(|(_, name)| name.clone());
+        let name = named.iter().find(|(place, _)| *place == at).map(|(_, name)| name.clone());
         let name = name.unwrap_or_else(|| format!("__kept_{}", count + at));
         Field::new(name, field.data_type().clone(), true)
     });

@@ -85,7 +85,7 @@ pub(crate) fn over(
     window: &logical::Window,
 ) -> Result<Relation, LowerError> {
     let input = pipeline::relation(cx, job, &window.input)?;
-    let input = session::settled(cx, job, input)?;
+    let input = session::materialized(cx, job, input)?;
     let functions = functions_of(window)?;
     if let [function] = functions[..]
         && name_of(function) == "row_number"
@@ -256,7 +256,7 @@ fn told_apart(input: &Relation, places: &Places, place: usize) -> (bool, usize) 
 }
 
 impl Outcome {
-    /// The result over what an operator gives out, where the results of the calls begin at `call`.
+    /// The result over an operator's output, where the results of the calls begin at `call`.
     fn over(self, call: usize) -> datafusion::error::Result<Expr> {
         let of = |call: usize| own(&result_name(call));
         match self {
@@ -312,9 +312,10 @@ fn name_of(function: &WindowFunction) -> &str {
 /// The event time by which rows are ordered, over the columns of the base.
 fn time_of(input: &Relation, function: &WindowFunction) -> Result<Expr, Refusal> {
     let [Sort { expr, asc, .. }] = &function.params.order_by[..] else {
-        return Err(refused(match function.params.order_by.is_empty() {
-            true => "OVER without an order needs all rows",
-            false => "OVER by more than the event time needs all rows",
+        return Err(refused(if function.params.order_by.is_empty() {
+            "OVER without an order needs all rows"
+        } else {
+            "OVER by more than the event time needs all rows"
         }));
     };
     let time = input.rewrite(expr)?;
@@ -331,10 +332,7 @@ fn time_of(input: &Relation, function: &WindowFunction) -> Result<Expr, Refusal>
             ),
         });
     }
-    match asc {
-        true => Ok(time),
-        false => Err(refused("the latest rows first need all rows")),
-    }
+    if *asc { Ok(time) } else { Err(refused("the latest rows first need all rows")) }
 }
 
 /// Whether the windows of rows are of their event time, so that what the watermark says of it holds
@@ -459,7 +457,7 @@ fn nth_of(input: &Relation, params: &WindowFunctionParams) -> Result<usize, Refu
     })
 }
 
-/// The value so many rows before, else a default.
+/// The value a number of rows before, else a default.
 fn lag(input: &Relation, params: &WindowFunctionParams) -> Result<Framed, Refusal> {
     let literal = |at: usize| match params.args.get(at).map(|arg| input.rewrite(arg)).transpose() {
         Ok(Some(Expr::Literal(value, _))) => Ok(Some(value)),

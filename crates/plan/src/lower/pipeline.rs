@@ -27,12 +27,12 @@ use crate::lower::hints::disobeyed;
 use crate::lower::join;
 use crate::lower::lateness;
 use crate::lower::lookup;
+use crate::lower::multi_window;
 use crate::lower::over;
 use crate::lower::rank;
 use crate::lower::relation::{Base, Feeds, LowerError, Relation, columns_read, refusal};
 use crate::lower::scan;
 use crate::lower::session;
-use crate::lower::several;
 use crate::lower::shared;
 use crate::lower::step::{self, column_index};
 use crate::lower::union;
@@ -62,7 +62,8 @@ pub(crate) fn lower(
     schema: &SchemaRef,
 ) -> Result<Vec<Edge>, LowerError> {
     let operators = job.operators.len();
-    let lowered = relation(cx, job, plan).and_then(|relation| session::settled(cx, job, relation));
+    let lowered =
+        relation(cx, job, plan).and_then(|relation| session::materialized(cx, job, relation));
     let lowered = lowered.and_then(|relation| {
         let outputs = relation.exprs();
         end(cx, job, &relation, &outputs, schema.clone(), None)
@@ -100,9 +101,10 @@ fn node(
         }
         LogicalPlan::Filter(filter) => {
             let relation = relation(cx, job, &filter.input)?;
-            let relation = match session::filters_rows(&relation, &filter.predicate)? {
-                true => session::settled_where(cx, job, relation, &filter.predicate)?,
-                false => relation.filter(&filter.predicate)?,
+            let relation = if session::filters_rows(&relation, &filter.predicate)? {
+                session::materialized_where(cx, job, relation, &filter.predicate)?
+            } else {
+                relation.filter(&filter.predicate)?
             };
             rank::limit(job, &relation);
             relation
@@ -113,7 +115,7 @@ fn node(
         LogicalPlan::Window(window) if is_session(window) => session::sessions(cx, job, window)?,
         LogicalPlan::Window(window) => over::over(cx, job, window)?,
         other => match WindowAssign::of(other) {
-            Some(assign) => several::windowed(cx, job, assign)?,
+            Some(assign) => multi_window::windowed(cx, job, assign)?,
             None => return Err(refusal(other).into()),
         },
     })
@@ -217,7 +219,7 @@ fn open<'e>(
             Ok((vec![(operator, None)], columns))
         }
         Base::Operators { from, schema } => Ok((from.clone(), schema.clone())),
-        Base::Looked(looked) => lookup::looked(cx, job, looked, exprs, time),
+        Base::Lookup(join) => lookup::lowered(cx, job, join, exprs, time),
         Base::United { parts, schema } => {
             Ok((union::united(cx, job, parts, schema, time)?, schema.clone()))
         }
@@ -235,17 +237,18 @@ pub(crate) fn input<'e>(
     let all = table.columns(place)?;
     let exprs: Vec<&Expr> = exprs.chain(time).collect();
     let mut read = columns_read(exprs.iter().copied(), &all);
-    let told = table.event_time.as_ref().filter(|_| exprs.iter().any(|e| is_read(e)));
+    let event_time = table.event_time.as_ref().filter(|_| exprs.iter().any(|e| is_read(e)));
     // A row without its event time is a bad row also where nothing goes by it.
     let event = table.event_time.as_ref();
     let event = event.and_then(|time| all.index_of(&time.column).ok());
-    read.extend(event.filter(|&at| told.is_some() || all.field(at).is_nullable()));
+    read.extend(event.filter(|&at| event_time.is_some() || all.field(at).is_nullable()));
     read.sort_unstable();
     read.dedup();
     let mut source = table.source(&read, place)?;
     let columns = all.project(&read).map_err(|error| cx.report(&error.into()))?;
     let mut columns = Arc::new(columns);
-    if let Some((time, at)) = told.and_then(|t| Some((t, columns.index_of(&t.column).ok()?))) {
+    if let Some((time, at)) = event_time.and_then(|t| Some((t, columns.index_of(&t.column).ok()?)))
+    {
         source = Arc::new(WatermarkedSource::new(source, at, time.delay));
         columns = source.schema();
     }

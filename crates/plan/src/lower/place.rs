@@ -63,7 +63,7 @@ impl<'a> Texts<'a> {
         Self { texts: std::iter::once(statement).chain(views).collect(), tables: paths(plan) }
     }
 
-    /// Where what is refused was written, if that can be told.
+    /// The place of the refused text, if it is known.
     pub(crate) fn place(&self, refusal: &Refusal) -> Option<Found<'a>> {
         let node = refusal.node.as_deref();
         let of_node = node.map(paths).unwrap_or_default();

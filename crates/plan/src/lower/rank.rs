@@ -35,7 +35,7 @@ pub(crate) struct Rank {
 }
 
 /// What ROW_NUMBER is asked.
-pub(crate) struct Numbered {
+pub(crate) struct RowNumberCall {
     keys: Vec<Expr>,
     end: Expr,
     order: Vec<(Expr, SortOptions)>,
@@ -47,9 +47,9 @@ pub(crate) fn ranked(
     job: &mut JobBuilder,
     input: Relation,
     window: &logical::Window,
-    numbered: Numbered,
+    numbered: RowNumberCall,
 ) -> Result<Relation, LowerError> {
-    let Numbered { keys, end, order } = numbered;
+    let RowNumberCall { keys, end, order } = numbered;
     for key in &keys {
         check_key(key, &input.scan)?;
     }
@@ -124,7 +124,10 @@ fn refused(reason: &str) -> Refusal {
 }
 
 /// How ROW_NUMBER is asked to number the rows of a window.
-pub(crate) fn numbered(input: &Relation, function: &WindowFunction) -> Result<Numbered, Refusal> {
+pub(crate) fn numbered(
+    input: &Relation,
+    function: &WindowFunction,
+) -> Result<RowNumberCall, Refusal> {
     let params = &function.params;
     let (mut keys, mut end) = (vec![], None);
     for part in input.rewrite_all(&params.partition_by)? {
@@ -150,7 +153,7 @@ pub(crate) fn numbered(input: &Relation, function: &WindowFunction) -> Result<Nu
         let options = SortOptions { descending: !sort.asc, nulls_first: sort.nulls_first };
         Ok((input.rewrite(&sort.expr)?, options))
     });
-    Ok(Numbered { keys, end, order: order.collect::<Result<_, Refusal>>()? })
+    Ok(RowNumberCall { keys, end, order: order.collect::<Result<_, Refusal>>()? })
 }
 
 /// How great a number may be that passes a condition.

@@ -24,9 +24,9 @@ use crate::catalog::proctime;
 use crate::catalog::watermark;
 use crate::catalog::{ScannedTable, Table};
 use crate::expr::own::own;
-use crate::logical::windows::{Lengths, Shape, WindowCall};
+use crate::logical::windows::{Lengths, WindowCall, WindowShape};
 use crate::lower::aggregates;
-use crate::lower::lookup::Looked;
+use crate::lower::lookup::LookupJoin;
 use crate::lower::rank::Rank;
 use crate::lower::step::{by_name, first_of};
 use crate::text::diagnostics::Diagnostic;
@@ -85,7 +85,7 @@ pub(crate) struct Relation {
     /// out.
     pub(crate) window: Option<Bounds>,
     /// The windows that each row stands for, if it has several and does not come once for each.
-    pub(crate) several: Option<WindowCall>,
+    pub(crate) multi_window: Option<WindowCall>,
     /// How long the rows of those windows may be late, if that was written.
     pub(crate) lateness_ns: Option<i64>,
     /// The column that numbers rows, if the base's operator does.
@@ -95,7 +95,7 @@ pub(crate) struct Relation {
 }
 
 /// What the expressions over a node are written with.
-struct Known<'a> {
+struct Scope<'a> {
     /// What each column of the node is.
     outputs: HashMap<&'a Column, &'a Expr>,
     /// Whether the base has a column of the watermark, and of the time of day.
@@ -108,14 +108,14 @@ struct Known<'a> {
 pub(crate) enum Base {
     /// A table that is read.
     Table(Arc<Table>),
-    /// What operators give out: all of these, with the same columns.
+    /// The outputs of operators: all of these, with the same columns.
     Operators {
         /// Each operator, and what is done with its rows to have these columns.
         from: Feeds,
         schema: SchemaRef,
     },
     /// Rows of another relation, widened by those of a table.
-    Looked(Box<Looked>),
+    Lookup(Box<LookupJoin>),
     /// The rows of all of these, with their outputs as columns of the same types.
     United { parts: Vec<Relation>, schema: SchemaRef },
 }
@@ -130,7 +130,7 @@ pub(crate) struct Bounds {
     pub(crate) end: Expr,
     pub(crate) time: Expr,
     /// Windows of one grid with the same end are the same.
-    pub(crate) grid: Option<(Shape, Lengths)>,
+    pub(crate) grid: Option<(WindowShape, Lengths)>,
 }
 
 impl Relation {
@@ -141,10 +141,12 @@ impl Relation {
         };
         let columns = scan.projected_schema.columns();
         let table = &source.table;
-        let told = table.event_time.as_ref().filter(|_| table.stream.is_none());
-        let told = told.and_then(|time| watermark::column_of(&source.schema, &time.column));
+        let event_time = table.event_time.as_ref().filter(|_| table.stream.is_none());
+        let event_time =
+            event_time.and_then(|time| watermark::column_of(&source.schema, &time.column));
         let clock = table.stream.is_none().then(|| Arc::new(proctime::column()));
-        let fields = source.schema.fields().iter().cloned().chain(told.map(Arc::new)).chain(clock);
+        let fields =
+            source.schema.fields().iter().cloned().chain(event_time.map(Arc::new)).chain(clock);
         let schema = DFSchema::try_from(Schema::new(fields.collect::<Vec<_>>()))
             .map_err(|error| Refusal::new(&[], error.to_string()))?;
         let times = source.table.event_time.iter().map(|time| own(&time.column)).collect();
@@ -155,7 +157,7 @@ impl Relation {
             outputs: columns.iter().map(|c| (c.clone(), own(&c.name))).collect(),
             times,
             window: None,
-            several: None,
+            multi_window: None,
             lateness_ns: None,
             rank: None,
             names: vec![],
@@ -164,7 +166,7 @@ impl Relation {
         Ok(relation)
     }
 
-    /// What an operator gives out. `columns` names what the plan calls its columns, `outputs` what
+    /// The output of an operator. `columns` names what the plan calls its columns, `outputs` what
     /// they are.
     pub(crate) fn of_operator(
         operator: usize,
@@ -175,7 +177,7 @@ impl Relation {
         Self::of_operators(vec![(operator, None)], schema, columns, outputs)
     }
 
-    /// What several operators give out together.
+    /// The outputs of several operators together.
     pub(crate) fn of_operators(
         from: Feeds,
         schema: SchemaRef,
@@ -191,7 +193,7 @@ impl Relation {
             outputs: columns.into_iter().zip(outputs).collect(),
             times: vec![],
             window: None,
-            several: None,
+            multi_window: None,
             lateness_ns: None,
             rank: None,
             names: vec![],
@@ -240,7 +242,7 @@ impl Relation {
     pub(crate) fn tells(&self, time: &Expr) -> bool {
         let clock = || match &self.base {
             Base::Table(_) => proctime::is_column(time),
-            Base::Looked(looked) => looked.tells(time),
+            Base::Lookup(join) => join.tells(time),
             Base::Operators { .. } | Base::United { .. } => false,
         };
         self.times.contains(time) || clock()
@@ -275,9 +277,9 @@ impl Relation {
         exprs.iter().map(|expr| self.rewrite_with(expr, &known)).collect()
     }
 
-    fn known(&self) -> Known<'_> {
+    fn known(&self) -> Scope<'_> {
         let has = |name: &str| self.scan.fields().iter().any(|field| field.name() == name);
-        Known {
+        Scope {
             outputs: self.outputs.iter().map(|(column, expr)| (column, expr)).collect(),
             watermark: has(watermark::COLUMN),
             clock: has(proctime::COLUMN),
@@ -289,11 +291,11 @@ impl Relation {
         self.rewrite_with(expr, &self.known())
     }
 
-    fn rewrite_with(&self, expr: &Expr, known: &Known<'_>) -> Result<Expr, Refusal> {
+    fn rewrite_with(&self, expr: &Expr, known: &Scope<'_>) -> Result<Expr, Refusal> {
         if let Some(refusal) = of_all_rows(expr) {
             return Err(refusal);
         }
-        let Known { outputs: known, watermark, clock } = known;
+        let Scope { outputs: known, watermark, clock } = known;
         let mut refused = None;
         let replaced: DfResult<Transformed<Expr>> = expr.clone().transform_up(|node| {
             match watermark::rewritten(&node, &self.times, *watermark) {
@@ -330,7 +332,7 @@ impl Bounds {
         end: Expr,
         data_type: &DataType,
         [start, time]: [Option<Expr>; 2],
-        grid: Option<(Shape, Lengths)>,
+        grid: Option<(WindowShape, Lengths)>,
     ) -> Option<Self> {
         let DataType::Timestamp(unit, _) = data_type else { return None };
         let tick = IntervalMonthDayNano::new(0, 0, tick_ns(*unit));
@@ -376,7 +378,7 @@ impl Bounds {
     /// Whether expressions, of which each has one value, tell a window from those that end at
     /// another time.
     pub(crate) fn told_by(&self, exprs: &[Expr]) -> bool {
-        let by_start = matches!(self.grid, Some((Shape::Tumble | Shape::Hop, _)));
+        let by_start = matches!(self.grid, Some((WindowShape::Tumble | WindowShape::Hop, _)));
         exprs.contains(&self.end)
             || exprs.contains(&self.time)
             || by_start && exprs.contains(&self.start)

@@ -29,14 +29,14 @@ use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, ScalarUDF};
 use crate::explain::shown;
 use crate::expr::own::own;
 use crate::logical::errors::PlanError;
-use crate::logical::windows::{Bound, BoundOf, Shape, WindowCall, session_bound_of};
+use crate::logical::windows::{Bound, BoundOf, WindowCall, WindowShape, session_bound_of};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GroupWindow;
+use crate::lower::multi_window;
 use crate::lower::pipeline;
 use crate::lower::pipeline::RequestedColumns;
 use crate::lower::relation::{Bounds, LowerError, Relation, check_key};
-use crate::lower::several;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 use crate::text::types::sql_name;
@@ -50,7 +50,7 @@ pub(crate) fn sessions(
     let bounds: Option<Vec<_>> = window.window_expr.iter().map(session_bound_of).collect();
     let bounds = bounds.ok_or(LowerError::Failed(None))?;
     let relation = pipeline::relation(cx, job, &window.input)?;
-    let mut relation = settled(cx, job, relation)?;
+    let mut relation = materialized(cx, job, relation)?;
     let columns = window.schema.columns().into_iter().skip(relation.outputs.len());
     let mut calls = vec![];
     for (column, (bound, function)) in columns.zip(bounds) {
@@ -62,7 +62,7 @@ pub(crate) fn sessions(
         let lateness = rest.first().cloned().unwrap_or_else(|| none(""));
         let lengths = [time.clone(), gap.clone(), none("0"), lateness];
         let args = lengths.into_iter().chain(keys).collect();
-        let udf = Arc::new(ScalarUDF::from(BoundOf::new(Shape::Session, bound)));
+        let udf = Arc::new(ScalarUDF::from(BoundOf::new(WindowShape::Session, bound)));
         let call = Expr::ScalarFunction(ScalarFunction::new_udf(udf, args));
         call.get_type(&relation.scan).map_err(|error| cx.report(&error))?;
         calls.push((column, call));
@@ -73,17 +73,17 @@ pub(crate) fn sessions(
 
 /// The relation, each of whose rows is in one window: the bounds of sessions are columns, and
 /// what stands for several windows comes once for each.
-pub(crate) fn settled(
+pub(crate) fn materialized(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     relation: Relation,
 ) -> Result<Relation, LowerError> {
-    settled_of(cx, job, relation, None)
+    materialized_of(cx, job, relation, None)
 }
 
 /// The relation filtered, if that is to choose among rows whose sessions are to be settled
 /// before: the others make sessions, and are not kept.
-pub(crate) fn settled_where(
+pub(crate) fn materialized_where(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     relation: Relation,
@@ -92,12 +92,9 @@ pub(crate) fn settled_where(
     let (mut of_rows, mut of_sessions) = (vec![], vec![]);
     for part in split_conjunction(predicate) {
         let over_base = relation.rewrite(part)?;
-        match has_session(&over_base) {
-            true => of_sessions.push(part),
-            false => of_rows.push(over_base),
-        }
+        if has_session(&over_base) { of_sessions.push(part) } else { of_rows.push(over_base) }
     }
-    let mut relation = settled_of(cx, job, relation, conjunction(of_rows))?;
+    let mut relation = materialized_of(cx, job, relation, conjunction(of_rows))?;
     for part in of_sessions {
         relation = relation.filter(part)?;
     }
@@ -105,14 +102,14 @@ pub(crate) fn settled_where(
 }
 
 /// The relation settled, with those of its rows for which `given` holds.
-fn settled_of(
+fn materialized_of(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     mut relation: Relation,
     given: Option<Expr>,
 ) -> Result<Relation, LowerError> {
-    if let Some(call) = relation.several.clone() {
-        return several::in_windows(cx, job, relation, &call);
+    if let Some(call) = relation.multi_window.clone() {
+        return multi_window::in_windows(cx, job, relation, &call);
     }
     let Some(call) = session_of(&relation) else { return Ok(relation) };
     if !cx.bounded && !relation.tells(&call.time) {
@@ -135,7 +132,7 @@ fn settled_of(
     let place =
         |expr: &Expr| requested.0.iter().position(|w| w == expr).map(|at| finished.places[at]);
     let (places, last) = finished.places.split_at(asked);
-    // What only says which rows are given out goes no further.
+    // Columns that only choose the emitted rows go no further.
     let columns = finished.schema.fields().len();
     let alone = last.iter().any(|&at| at + 1 == columns && !places.contains(&at));
     let kept = columns - usize::from(alone);
@@ -164,13 +161,13 @@ fn settled_of(
     };
     let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
     let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
-    let mut settled = Relation::of_operator(operator, schema, columns, outputs)?;
-    settled.filters = having.iter().map(over).collect::<Result<_, _>>()?;
-    settled.names = names;
+    let mut materialized = Relation::of_operator(operator, schema, columns, outputs)?;
+    materialized.filters = having.iter().map(over).collect::<Result<_, _>>()?;
+    materialized.names = names;
     let [start, end, time] = Bound::ALL.map(|bound| own(bound.column()));
-    settled.times = vec![time.clone()];
-    settled.window = Some(Bounds { start, end, time, grid: None });
-    Ok(settled)
+    materialized.times = vec![time.clone()];
+    materialized.window = Some(Bounds { start, end, time, grid: None });
+    Ok(materialized)
 }
 
 /// Adds the operator in which rows wait; gives its index.
@@ -211,7 +208,7 @@ fn session_of(relation: &Relation) -> Option<WindowCall> {
     for (_, expr) in &relation.outputs {
         // The closure never fails, so neither does the walk.
         let _ = expr.apply(|node| {
-            let call = WindowCall::of(node).filter(|call| call.shape == Shape::Session);
+            let call = WindowCall::of(node).filter(|call| call.shape == WindowShape::Session);
             found = found.take().or(call);
             Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
         });
@@ -219,22 +216,22 @@ fn session_of(relation: &Relation) -> Option<WindowCall> {
     found
 }
 
-/// The columns that an expression reads, but for those of parts that are `told` in another way.
-pub(crate) fn columns_beside(expr: &Expr, told: impl Fn(&Expr) -> bool) -> Vec<Expr> {
+/// The columns that an expression reads, but for those of parts that are `is_known` in another way.
+pub(crate) fn columns_beside(expr: &Expr, is_known: impl Fn(&Expr) -> bool) -> Vec<Expr> {
     let mut columns = vec![];
     // The closure never fails, so neither does the walk.
     let _ = expr.apply(|node| {
-        let told = told(node);
-        if matches!(node, Expr::Column(_)) && !told {
+        let is_known = is_known(node);
+        if matches!(node, Expr::Column(_)) && !is_known {
             columns.push(node.clone());
         }
-        Ok(if told { TreeNodeRecursion::Jump } else { TreeNodeRecursion::Continue })
+        Ok(if is_known { TreeNodeRecursion::Jump } else { TreeNodeRecursion::Continue })
     });
     columns
 }
 
 fn is_session_call(node: &Expr) -> bool {
-    WindowCall::of(node).is_some_and(|call| call.shape == Shape::Session)
+    WindowCall::of(node).is_some_and(|call| call.shape == WindowShape::Session)
 }
 
 /// An expression with `column` of each part in its place, where it has one.
@@ -286,15 +283,16 @@ pub(crate) fn take_filters(relation: &mut Relation) -> Vec<Expr> {
     let filters = std::mem::take(&mut relation.filters);
     let filters = filters.iter().flat_map(|filter| split_conjunction(filter)).cloned();
     let of_groups = |filter: &Expr| {
-        let several = |node: &Expr| WindowCall::of(node).is_some_and(|c| c.shape != Shape::Tumble);
-        filter.exists(|node| Ok(several(node))).unwrap_or(true)
+        let multi_window =
+            |node: &Expr| WindowCall::of(node).is_some_and(|c| c.shape != WindowShape::Tumble);
+        filter.exists(|node| Ok(multi_window(node))).unwrap_or(true)
     };
     let (of_groups, of_rows) = filters.partition(of_groups);
     relation.filters = of_rows;
     of_groups
 }
 
-/// A filter over the columns that a grouping gives out: `groups` become `outputs`.
+/// A filter over the output columns of a grouping: `groups` become `outputs`.
 pub(crate) fn over_groups(
     filter: Expr,
     window: &Option<GroupWindow>,
@@ -311,8 +309,9 @@ pub(crate) fn over_groups(
     let given = |column: &&Column| {
         outputs.contains(&column.name) || Bound::ALL.iter().any(|b| b.column() == column.name)
     };
-    match replaced.column_refs().iter().all(given) {
-        true => Ok(replaced),
-        false => Err(Refusal::new(&["WHERE"], "a filter speaks of rows and of their windows")),
+    if replaced.column_refs().iter().all(given) {
+        Ok(replaced)
+    } else {
+        Err(Refusal::new(&["WHERE"], "a filter speaks of rows and of their windows"))
     }
 }

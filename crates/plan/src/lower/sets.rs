@@ -21,11 +21,11 @@ use crate::expr::own::own;
 use crate::logical::windows::WindowCall;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
+use crate::lower::expand;
+use crate::lower::expand::{InSets, SET_NUMBER};
 use crate::lower::grouping::for_ever;
 use crate::lower::relation::{LowerError, Relation};
 use crate::lower::session;
-use crate::lower::unfold;
-use crate::lower::unfold::{InSets, SET_NUMBER};
 use crate::text::refusal::Refusal;
 
 /// How many grouping sets a row may come out of a step for: a batch grows by as much.
@@ -68,7 +68,7 @@ pub(crate) fn in_sets(
     let make = |before: &SchemaRef, places: &[usize]| -> DfResult<Arc<dyn Step>> {
         Ok(Arc::new(InSets::new(before, places, &names, numbered, number)))
     };
-    let mut relation = unfold::unfolded(cx, job, relation, &computed, make, |_| None)?;
+    let mut relation = expand::expanded(cx, job, relation, &computed, make, |_| None)?;
     for name in names.iter().map(String::as_str).chain([SET_NUMBER]) {
         relation.outputs.push((Column::new_unqualified(name), own(name)));
     }
@@ -105,9 +105,10 @@ fn windows_in_sets(
         }
         .into());
     }
-    match lacked > 0 || relation.several.is_none() {
-        true => session::settled(cx, job, relation),
-        false => Ok(relation),
+    if lacked > 0 || relation.multi_window.is_none() {
+        session::materialized(cx, job, relation)
+    } else {
+        Ok(relation)
     }
 }
 

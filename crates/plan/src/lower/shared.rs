@@ -71,10 +71,11 @@ impl Engine {
     /// The query with its repeated parts apart, if there are any that can be.
     pub(crate) fn shared(&self, understood: &LogicalPlan) -> Option<Sharing> {
         let parts = repeated(understood);
-        match parts.is_empty() {
-            true => None,
-            // What is wrong with the query is told of the query as it was written.
-            false => self.apart(understood, parts).ok(),
+        if parts.is_empty() {
+            None
+        } else {
+            // Errors are about the query as it was written.
+            self.apart(understood, parts).ok()
         }
     }
 
@@ -107,7 +108,7 @@ pub(crate) fn shared(
         Some(relation) => relation,
         None => {
             let relation = pipeline::relation(cx, job, &plan)?;
-            let relation = session::settled(cx, job, relation)?;
+            let relation = session::materialized(cx, job, relation)?;
             // What is no operator yet would be made anew behind each scan.
             if matches!(relation.base, Base::Operators { .. }) {
                 job.shared[rows.part].lowered = Some(relation.clone());

@@ -14,8 +14,8 @@
 
 mod blame;
 mod compiled;
+pub(crate) mod located;
 mod quotient;
-pub(crate) mod told;
 mod words;
 
 use std::collections::{BTreeMap, HashMap};
@@ -39,7 +39,7 @@ use state::{KeyOf, RawRows, recycled, vector};
 
 use crate::explain::{plain, shown_expr};
 use crate::expr::conform::same_type;
-use crate::text::wording::told;
+use crate::text::wording::runtime_message;
 
 use compiled::Compiled;
 use quotient::Quotient;
@@ -428,7 +428,7 @@ pub(crate) fn first_of<'e>(expr: &'e Expr, columns: &mut Vec<&'e Column>) -> Opt
 }
 
 fn failed(e: DataFusionError) -> DataflowError {
-    DataflowError::Expression(told(&crate::expr::failure::message_of(&e)))
+    DataflowError::Expression(runtime_message(&crate::expr::failure::message_of(&e)))
 }
 
 /// Parts by name, and expressions that use them.

@@ -77,23 +77,23 @@ pub(crate) fn versioned(
 
     let [row, version] = at;
     let at = [(row.clone(), Some(row)), (version.clone(), Some(version))];
-    let mut meeting = join::meeting(cx, job, JoinKind::Inner, &[left, right], on, at, None)?;
-    meeting.may = May::versions();
+    let mut spec = join::join_spec(cx, job, JoinKind::Inner, &[left, right], on, at, None)?;
+    spec.may = May::versions();
     let side = |(places, schema): &(Places, SchemaRef)| TimedSide {
         schema: schema.clone(),
         keys: places.keys.clone(),
         time: places.at,
     };
-    let [l, r] = &meeting.sides;
+    let [l, r] = &spec.sides;
     let operator = TemporalJoin {
         sides: [side(l), side(r)],
         outer: kind == JoinKind::Left,
         earlier,
-        schema: meeting.both.clone(),
+        schema: spec.both.clone(),
     };
-    let time = own(meeting.both.field(l.0.at).name());
+    let time = own(spec.both.field(l.0.at).name());
     let often = (100_000_000 / tick_ns(unit)).max(1);
-    let mut relation = join::met(cx, job, meeting, Arc::new(operator), often, 1)?;
+    let mut relation = join::met(cx, job, spec, Arc::new(operator), often, 1)?;
     relation.times = vec![time];
     for part in rest.into_iter().chain(moved.iter().map(hidden)) {
         relation = relation.filter(&part)?;

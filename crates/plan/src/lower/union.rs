@@ -37,7 +37,7 @@ pub(crate) fn union(
     let mut parts = vec![];
     for input in &union.inputs {
         let relation = pipeline::relation(cx, job, input)?;
-        let mut relation = session::settled(cx, job, relation)?;
+        let mut relation = session::materialized(cx, job, relation)?;
         let column = counted.iter().map(|field| Column::new_unqualified(field.name()));
         relation.outputs.extend(column.map(|column| (column, lit(true))));
         parts.push(relation);
@@ -63,7 +63,7 @@ pub(crate) fn union(
         outputs: union.schema.columns().into_iter().zip(columns).collect(),
         times,
         window,
-        several: None,
+        multi_window: None,
         lateness_ns: None,
         rank: None,
         names: names.collect(),
@@ -71,7 +71,7 @@ pub(crate) fn union(
     })
 }
 
-/// What gives out the rows of all parts, as columns of `schema`, of which `time` is one.
+/// The operators that emit the rows of all parts, as columns of `schema`, of which `time` is one.
 pub(crate) fn united(
     cx: &Context<'_>,
     job: &mut JobBuilder,
@@ -81,8 +81,9 @@ pub(crate) fn united(
 ) -> Result<Feeds, LowerError> {
     let mut from = vec![];
     // The time itself, or the end of a window that it follows from.
-    let told = time.and_then(|time| time.column_refs().into_iter().next().cloned());
-    let column = told.and_then(|told| column_index(&Expr::Column(told), schema));
+    let time_column = time.and_then(|time| time.column_refs().into_iter().next().cloned());
+    let column =
+        time_column.and_then(|time_column| column_index(&Expr::Column(time_column), schema));
     for part in parts {
         let exprs = part.exprs();
         let time = column

@@ -6,7 +6,7 @@ use datafusion::common::Column;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
 use crate::expr::own::own;
-use crate::logical::windows::{Bound, Lengths, Shape, WindowCall};
+use crate::logical::windows::{Bound, Lengths, WindowCall, WindowShape};
 use crate::lower::context::Context;
 use crate::lower::relation::{Bounds, LowerError, Relation};
 use crate::lower::session;
@@ -25,7 +25,7 @@ pub(crate) fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
 }
 
 /// The grid of the window of which an expression of a relation is a bound.
-pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(Shape, Lengths)> {
+pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(WindowShape, Lengths)> {
     match WindowCall::of(expr) {
         Some(call) => call.grid(),
         None => relation.window.as_ref()?.grid,

@@ -9,7 +9,7 @@ use crate::catalog::computed::Computed;
 use crate::catalog::view::View;
 use crate::catalog::{Entry, Table};
 use crate::planner::{Failed, Planner};
-use crate::text::ddl::{ColumnDecl, CreateTable, Origin};
+use crate::text::ddl::{ColumnDecl, ColumnOrigin, CreateTable};
 use crate::text::diagnostics::{Diagnostic, nearest};
 use crate::text::names::with_plain_names;
 use crate::text::settings::{Refused, settings};
@@ -42,7 +42,7 @@ impl Planner {
             let column = |field: &FieldRef| ColumnDecl {
                 field: field.as_ref().clone(),
                 place,
-                origin: Origin::Data,
+                origin: ColumnOrigin::Data,
             };
             decl.columns = schema.fields().iter().map(column).collect();
         }
@@ -52,11 +52,11 @@ impl Planner {
 
     /// The computed columns of a table, which may use all that are not.
     fn computed(&self, decl: &CreateTable) -> Result<Vec<Computed>, Failed> {
-        let read = decl.columns.iter().filter(|c| !matches!(c.origin, Origin::Computed(_)));
+        let read = decl.columns.iter().filter(|c| !matches!(c.origin, ColumnOrigin::Computed(_)));
         let schema = Schema::new(read.map(|c| c.field.clone()).collect::<Vec<_>>());
         let (mut computed, mut errors) = (vec![], vec![]);
         for column in &decl.columns {
-            let Origin::Computed(tokens) = &column.origin else { continue };
+            let ColumnOrigin::Computed(tokens) = &column.origin else { continue };
             let name = column.field.name();
             match self.engine.computed(name, tokens, &schema, &self.catalog) {
                 Ok(column) => computed.push(column),

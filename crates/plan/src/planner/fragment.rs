@@ -31,7 +31,7 @@ impl Planner {
     /// The rows of a query, to be continued.
     ///
     /// # Errors
-    /// What is wrong with the query, and what does not stream.
+    /// The errors of the query, and its parts that do not stream.
     pub fn fragment(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
         depth::guarded(|| self.fragment_here(unmarked(sql)))
     }
@@ -57,7 +57,7 @@ impl Planner {
         let hints = &self.hints;
         let (catalog, plan, emit) = (&self.catalog, &plan, None);
         let lowering = Lowering { engine, catalog, plan, settings, workers, around, emit, hints };
-        let fragment = lowering.onward(schema).map_err(Vec::from_iter)?;
+        let fragment = lowering.fragment(schema).map_err(Vec::from_iter)?;
         let disobeyed: Vec<_> = self.hints.disobeyed().collect();
         if disobeyed.is_empty() { Ok(fragment) } else { Err(disobeyed) }
     }
@@ -132,7 +132,7 @@ impl Planner {
 
 impl Lowering<'_> {
     /// The rows of an optimized plan as columns of `schema`, to be continued.
-    fn onward(&self, schema: SchemaRef) -> Result<Fragment, Option<Diagnostic>> {
+    fn fragment(&self, schema: SchemaRef) -> Result<Fragment, Option<Diagnostic>> {
         let plan = self.plan;
         let tables = tables_of(plan);
         if tables.is_empty() {
@@ -148,7 +148,7 @@ impl Lowering<'_> {
         let cx = &Context { lowering: self, bounded, emit: None, waits_ns, hints };
         let job = &mut JobBuilder::default();
         let relation = pipeline::relation(cx, job, plan);
-        let relation = relation.and_then(|relation| session::settled(cx, job, relation));
+        let relation = relation.and_then(|relation| session::materialized(cx, job, relation));
         let lowered = relation.and_then(|relation| open_end(cx, job, &relation, schema));
         lowered.map_err(|error| match error.at(plan) {
             LowerError::Failed(diagnostic) => diagnostic,

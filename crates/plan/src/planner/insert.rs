@@ -15,8 +15,8 @@ use crate::text::names::plain;
 use crate::text::syntax::{Ident, is_word};
 use crate::text::types::sql_name;
 
-/// A query, and what its columns are called.
-pub(crate) struct Given {
+/// A query, and the names of its columns.
+pub(crate) struct NamedQuery {
     pub(crate) plan: LogicalPlan,
     pub(crate) names: Vec<String>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Given {
 /// # Errors
 /// A number of columns or a type that does not fit, at the item of `query` or at the table's name.
 pub(crate) fn fit(
-    Given { plan, names: called }: Given,
+    NamedQuery { plan, names: called }: NamedQuery,
     schema: &Schema,
     named: &[Ident],
     table: &Ident,

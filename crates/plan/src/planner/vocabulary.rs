@@ -9,7 +9,7 @@ use crate::text::types::sql_name;
 
 /// A table or a view.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Relation {
+pub struct NamedRelation {
     /// Its name.
     pub name: String,
     /// The connector of a table; `None` for a view.
@@ -23,7 +23,7 @@ pub struct Relation {
 #[derive(Debug, Clone, Default)]
 pub struct Vocabulary {
     /// Tables and views, by name.
-    pub relations: Vec<Relation>,
+    pub relations: Vec<NamedRelation>,
     /// Functions, by name.
     pub functions: Vec<String>,
     /// Connectors and the options that each knows.
@@ -48,7 +48,7 @@ impl Planner {
     }
 }
 
-fn relations(catalog: &Catalog) -> Vec<Relation> {
+fn relations(catalog: &Catalog) -> Vec<NamedRelation> {
     let relation = |(name, entry): (&str, &Entry)| {
         let (connector, schema) = match entry {
             Entry::Table(table) => (Some(table.connector.name()), table.declared_columns()),
@@ -56,7 +56,7 @@ fn relations(catalog: &Catalog) -> Vec<Relation> {
         };
         let fields = schema.iter().flat_map(|schema| schema.fields().iter());
         let column = |f: &arrow::datatypes::FieldRef| (f.name().clone(), sql_name(f.data_type()));
-        Relation { name: name.to_owned(), connector, columns: fields.map(column).collect() }
+        NamedRelation { name: name.to_owned(), connector, columns: fields.map(column).collect() }
     };
     catalog.entries().map(relation).collect()
 }

@@ -251,7 +251,7 @@ fn columns(plan: &LogicalPlan, largest: &mut Size) -> Vec<Size> {
     let width = plan.schema().fields().len();
     let mut sizes = match plan {
         LogicalPlan::Projection(_) => exprs,
-        // What is computed is a column of its own; keys are what they were.
+        // A computed value is a column of its own; keys stay the same.
         LogicalPlan::Aggregate(aggregate) => exprs[..aggregate.group_expr.len()].to_vec(),
         LogicalPlan::Union(_) => {
             let at = |at: usize| of_inputs.iter().filter_map(move |sizes| sizes.get(at).copied());

@@ -36,7 +36,7 @@ struct Refused {
     /// Its first words, as they stand in the text.
     words: String,
     at: At,
-    /// What is wrong, where that is not that the words are not supported.
+    /// The message, unless it is that the words are not supported.
     message: Option<String>,
     hint: Option<&'static str>,
 }
@@ -60,7 +60,7 @@ impl Refused {
         Err(Self { words: words.into(), at, message: None, hint: None })
     }
 
-    fn said<T>(words: &str, at: At, message: &str, hint: &'static str) -> Result<T, Refused> {
+    fn with_hint<T>(words: &str, at: At, message: &str, hint: &'static str) -> Result<T, Refused> {
         let message = Some(message.into());
         Err(Self { words: words.into(), at, message, hint: Some(hint) })
     }
@@ -184,7 +184,7 @@ fn query(query: &mut Query) -> Checked {
         if let Some(again) = (0..cte_tables.len()).find(is_again) {
             let Ident { value, span, .. } = name(again);
             let message = format!("WITH names two queries '{value}'");
-            return Refused::said(value, At::Here(*span), &message, "give one another name");
+            return Refused::with_hint(value, At::Here(*span), &message, "give one another name");
         }
     }
     if let Some(order_by) = order_by {
@@ -200,7 +200,7 @@ fn query(query: &mut Query) -> Checked {
         && limit(limit_clause, quantity).is_err()
     {
         let (at, message) = (At::Behind(body.span()), "LIMIT and FETCH both bound the rows");
-        return Refused::said("FETCH", at, message, "leave one of them out");
+        return Refused::with_hint("FETCH", at, message, "leave one of them out");
     }
     if let SetExpr::Select(select) = &mut **body
         && limit_clause.is_none()
@@ -223,13 +223,13 @@ fn limit_clause(limit_clause: &LimitClause) -> Checked {
             let Some(first) = limit_by.first() else { return Ok(()) };
             let hint = "number the rows by ROW_NUMBER() OVER (PARTITION BY …)";
             let message = "LIMIT … BY is not supported";
-            Refused::said("BY", At::Before(first.span()), message, hint)
+            Refused::with_hint("BY", At::Before(first.span()), message, hint)
         }
         LimitClause::OffsetCommaLimit { offset: _, limit: _ } => Ok(()),
     }
 }
 
-/// What may stand behind the rows of a query.
+/// The clauses that may stand behind the rows of a query.
 fn behind_rows(
     locks: &[LockClause],
     for_clause: Option<&ForClause>,
@@ -328,7 +328,7 @@ fn number(rows: u64) -> Expr {
     Expr::value(Value::Number(rows.to_string(), false))
 }
 
-/// Bounds a query to so many rows, if nothing else does.
+/// Bounds a query to a number of rows, if nothing else does.
 fn limit(clause: &mut Option<LimitClause>, rows: Expr) -> Result<(), ()> {
     match clause {
         None => {
@@ -365,7 +365,7 @@ fn body(body: &mut SetExpr) -> Checked {
             let values = row.content.len();
             let message = format!("a row of VALUES has {values} values, and the first has {first}");
             let at = row.content.first().map_or(start, |value| At::Before(value.span()));
-            Refused::said("(", at, &message, "give each row a value for each column")
+            Refused::with_hint("(", at, &message, "give each row a value for each column")
         }
         SetExpr::Insert(_) => Refused::new("INSERT", start),
         SetExpr::Update(_) => Refused::new("UPDATE", start),
@@ -462,7 +462,12 @@ fn select(select: &mut Select) -> Checked {
     }
     if projection.len() > COLUMNS_MAX {
         let message = format!("a list of more than {COLUMNS_MAX} columns");
-        return Refused::said("SELECT", At::From(start), &message, "name those that are needed");
+        return Refused::with_hint(
+            "SELECT",
+            At::From(start),
+            &message,
+            "name those that are needed",
+        );
     }
     let conditions = [selection, having, qualify].into_iter().flatten();
     conditions.into_iter().try_for_each(|condition| exprs::condition(condition))?;
@@ -562,7 +567,7 @@ fn grouping_sets(group_by: &GroupByExpr, start: Span) -> Checked {
     }
     let message = format!("more than {GROUPING_SETS_MAX} grouping sets");
     let hint = "name those that you need: GROUPING SETS (…)";
-    Refused::said(words, At::From(start), &message, hint)
+    Refused::with_hint(words, At::From(start), &message, hint)
 }
 
 #[cfg(test)]

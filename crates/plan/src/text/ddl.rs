@@ -29,7 +29,7 @@ pub(crate) struct CreateTable {
     pub(crate) columns: Vec<ColumnDecl>,
     pub(crate) watermark: Option<WatermarkDecl>,
     pub(crate) options: Vec<OptionDecl>,
-    /// What is written into it at once, and says its columns where none are declared.
+    /// The query of CREATE TABLE AS, whose columns it has where none are declared.
     pub(crate) query: Option<Vec<TokenWithSpan>>,
 }
 
@@ -38,12 +38,12 @@ pub(crate) struct ColumnDecl {
     /// Of type NULL where it is computed.
     pub(crate) field: Field,
     pub(crate) place: Place,
-    pub(crate) origin: Origin,
+    pub(crate) origin: ColumnOrigin,
 }
 
 /// Where the values of a column come from.
 #[derive(Debug)]
-pub(crate) enum Origin {
+pub(crate) enum ColumnOrigin {
     Data,
     /// From where the data stands, under this key.
     Metadata(Ident),
@@ -151,7 +151,7 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
         expression.parse_expr().map_err(|e| syntax_error(&e, from))?;
         cursor.skip(expression.index());
         let field = Field::new(name.text, DataType::Null, true);
-        let origin = Origin::Computed(from[..expression.index()].to_vec());
+        let origin = ColumnOrigin::Computed(from[..expression.index()].to_vec());
         comment(cursor)?;
         table.columns.push(ColumnDecl { field, place: name.place, origin });
         return Ok(());
@@ -161,9 +161,9 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
     if !not_null {
         cursor.words("NULL");
     }
-    let mut origin = Origin::Data;
+    let mut origin = ColumnOrigin::Data;
     if cursor.words("METADATA") {
-        origin = Origin::Metadata(if cursor.words("FROM") {
+        origin = ColumnOrigin::Metadata(if cursor.words("FROM") {
             cursor.string("a key")?
         } else {
             name.clone()

@@ -1,4 +1,4 @@
-//! What a user is told when SQL cannot be planned.
+//! Errors of SQL that cannot be planned, for users.
 //!
 //! A [`Diagnostic`] points at a place in the script and says what is wrong there, why, and what to
 //! write instead:
@@ -53,11 +53,11 @@ pub struct Diagnostic {
     pub column: usize,
     /// Characters to underline.
     pub length: usize,
-    /// What is wrong, in one line.
+    /// The error, in one line.
     pub message: String,
     /// Why, or what there is instead.
     pub detail: Option<String>,
-    /// What to do about it.
+    /// How to avoid it.
     pub hint: Option<String>,
     /// Whether the planner failed where it should not: Millstream is at fault.
     pub bug: bool,
@@ -80,12 +80,12 @@ impl Diagnostic {
     /// The planner panicked over a statement that begins at a place.
     pub(crate) fn bug(place: Place, panicked: &Panicked) -> Self {
         let message = "this is a bug in millstream: the planner failed over this statement";
-        let told = [Some(&panicked.message), panicked.backtrace.as_ref()];
-        let mut told: Vec<String> = told.into_iter().flatten().cloned().collect();
+        let details = [Some(&panicked.message), panicked.backtrace.as_ref()];
+        let mut details: Vec<String> = details.into_iter().flatten().cloned().collect();
         if let Some(place) = &panicked.place {
-            told.insert(1, format!("a panic at {place}"));
+            details.insert(1, format!("a panic at {place}"));
         }
-        let error = Self::at(place, message).detail(told.join("\n"));
+        let error = Self::at(place, message).detail(details.join("\n"));
         let hint = "please report it with the statement, the tables that it reads, and what \
                     `millstream --version` shows; the session goes on";
         Self { bug: true, ..error.hint(hint) }

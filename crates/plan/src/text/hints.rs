@@ -32,7 +32,7 @@ pub(crate) struct Hint {
     is_obeyed: AtomicBool,
 }
 
-/// What a hint asks for.
+/// The request of a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// How rows of different workers meet in the groupings and joins of the block.
@@ -223,7 +223,7 @@ impl Block<'_> {
 
 type Words<'a> = &'a [(Token, Place)];
 
-/// What the first of some words asks for, with the words behind it; `None` if it is no hint.
+/// The hint that some words begin with, and the words behind it; `None` if they begin with no hint.
 fn asked_for(words: Words<'_>) -> Result<Option<(Vec<Asked>, Words<'_>)>, Diagnostic> {
     let [(Token::Word(name), place), rest @ ..] = words else { return Ok(None) };
     let name = name.value.to_uppercase();

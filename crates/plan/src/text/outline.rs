@@ -48,12 +48,12 @@ const CLAUSES: &[&str] = &[
     "FETCH",
 ];
 
-/// What is about all blocks of its parentheses.
+/// Clauses that concern all blocks of its parentheses.
 const OF_ALL: &[&str] = &["ORDER", "LIMIT", "OFFSET", "FETCH"];
 
 pub(crate) const SET_OPERATIONS: &[&str] = &["UNION", "EXCEPT", "INTERSECT", "MINUS"];
 
-/// What stands behind the right side of a join.
+/// The condition behind the right side of a join.
 const BEHIND_JOINED: &[&str] = &[
     "ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "ASOF", "SEMI",
     "ANTI",
@@ -205,7 +205,8 @@ impl<'a> Outline<'a> {
         mark
     }
 
-    /// What stands on both sides of a join, of a set operation, or around a subquery and within it.
+    /// The clauses on both sides of a join or of a set operation, or around a subquery and within
+    /// it.
     pub(crate) fn sides(&self, at: usize) -> Option<[Vec<Range<usize>>; 2]> {
         let token = &self.tokens[at];
         if is_word(token, "JOIN") || token.token == Token::Comma {

@@ -1,4 +1,4 @@
-//! What `SET key = value` may say.
+//! The settings of `SET key = value`.
 //!
 //! The table of [`settings`] is the only list of them: parsing, messages, EXPLAIN and the reference
 //! page are made from it.
@@ -30,7 +30,7 @@ pub struct SettingSpec {
     pub doc: &'static str,
 }
 
-/// What a setting is of.
+/// The scope of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// How a statement is planned: the statements of a set may differ.
@@ -322,7 +322,7 @@ pub(crate) struct InForce {
     pub(crate) allowed_lateness_ns: u64,
     /// Of flows that never end, where the table says nothing; `None` for never.
     pub(crate) idle_timeout_ns: Option<u64>,
-    /// What was given by SET, as it was written.
+    /// The values given by SET, as written.
     pub(crate) given: BTreeMap<&'static str, String>,
 }
 
@@ -351,7 +351,7 @@ pub(crate) enum Refused {
 }
 
 impl InForce {
-    /// What a setting is of; `None` where there is no such setting.
+    /// The scope of a setting; `None` where there is no such setting.
     pub(crate) fn scope(name: &str) -> Option<Scope> {
         SETTINGS.iter().find(|spec| spec.name == name).map(|spec| spec.scope)
     }

@@ -234,7 +234,7 @@ pub(crate) fn parser(tokens: &[TokenWithSpan]) -> Parser<'static> {
         .with_tokens_with_locations(tokens.to_vec())
 }
 
-/// What sqlparser had against `tokens`.
+/// The error of sqlparser about `tokens`.
 pub(crate) fn syntax_error(error: &ParserError, tokens: &[TokenWithSpan]) -> Diagnostic {
     let text = match error {
         ParserError::ParserError(text) | ParserError::TokenizerError(text) => text.as_str(),

@@ -49,7 +49,7 @@ impl Reader<'_, '_> {
         self.plain()
     }
 
-    /// What stands between the brackets behind the next word.
+    /// The text between the brackets behind the next word.
     fn parts<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Diagnostic>,
@@ -65,10 +65,10 @@ impl Reader<'_, '_> {
             self.cursor.skip(1);
         }
         let parts = read(self)?;
-        match angle {
-            true => self.close()?,
-            false if self.cursor.token(&Token::RParen) => {}
-            false => return Err(self.cursor.expected("',' or ')'")),
+        if angle {
+            self.close()?;
+        } else if !self.cursor.token(&Token::RParen) {
+            return Err(self.cursor.expected("',' or ')'"));
         }
         self.levels -= 1;
         Ok(parts)

@@ -38,7 +38,7 @@ pub(crate) const TYPE_NAMES: &[&str] = &[
 /// The Arrow type of a SQL type.
 ///
 /// # Errors
-/// What is wrong with it, for the user.
+/// The message for the user.
 pub(crate) fn arrow_type(sql: &SqlType) -> std::result::Result<DataType, String> {
     Ok(match sql {
         SqlType::Boolean | SqlType::Bool => DataType::Boolean,

@@ -337,7 +337,7 @@ const PHRASES: &[Phrase] = &[
     ),
 ];
 
-/// What kind of error it is, in front of a message.
+/// The kinds of errors that stand in front of a message.
 const KINDS: &[&str] = &[
     "Cast error: ",
     "Parser error: ",
@@ -348,7 +348,7 @@ const KINDS: &[&str] = &[
     "Error during planning: ",
 ];
 
-/// What DataFusion calls kinds of types, in its signatures.
+/// DataFusion's names of kinds of types, in its signatures.
 const KINDS_OF_TYPES: &[(&str, &str)] = &[
     ("NullAry()", ""),
     ("Numeric", "a number"),
@@ -364,17 +364,17 @@ const KINDS_OF_TYPES: &[(&str, &str)] = &[
     ("array", "ARRAY"),
 ];
 
-/// A message in our words.
-pub(crate) struct Said {
+/// A message of DataFusion, reworded.
+pub(crate) struct Reworded {
     pub(crate) message: String,
     pub(crate) hint: Option<&'static str>,
     pub(crate) words: &'static [&'static str],
-    /// What it names.
+    /// The names in it.
     pub(crate) texts: Vec<String>,
 }
 
 /// A message in our words, if it is known.
-pub(crate) fn said(message: &str) -> Option<Said> {
+pub(crate) fn reworded(message: &str) -> Option<Reworded> {
     let mut bare = message;
     while let Some(behind) = KINDS.iter().find_map(|kind| bare.strip_prefix(kind)) {
         bare = behind;
@@ -392,13 +392,13 @@ pub(crate) fn said(message: &str) -> Option<Said> {
         }
         let hint = Some(phrase.hint).filter(|hint| !hint.is_empty());
         let texts = texts.into_iter().map(str::to_owned).collect();
-        Some(Said { message, hint, words: phrase.words, texts })
+        Some(Reworded { message, hint, words: phrase.words, texts })
     })
 }
 
-/// What goes wrong as a query runs, in our words where they are known.
-pub(crate) fn told(message: &str) -> String {
-    said(message).map_or_else(|| in_sql(message), |said| said.message)
+/// The message of a failure at run time, in the words of this engine where it has some.
+pub(crate) fn runtime_message(message: &str) -> String {
+    reworded(message).map_or_else(|| in_sql(message), |reworded| reworded.message)
 }
 
 /// The texts that stand for each `{}` of a pattern with which a message begins.
@@ -427,7 +427,7 @@ pub(crate) fn in_sql(message: &str) -> String {
         let end = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
         let whole = end + closed(&rest[end..]);
         let of = |to: usize| Some((rest[..to].parse::<DataType>().ok()?, to));
-        // A number may be read as nothing but a type of so many bits.
+        // A number may only be a part of a type's name.
         let named = rest.starts_with(|c: char| c.is_ascii_uppercase());
         match named.then(|| of(whole).or_else(|| of(end))).flatten() {
             Some((of, to)) => {
@@ -515,9 +515,9 @@ mod tests {
             ),
         ];
         for (theirs, ours) in cases {
-            assert_eq!(told(theirs), ours);
+            assert_eq!(runtime_message(theirs), ours);
         }
-        assert_eq!(told("Of List(Int64) and Int8x, 8"), "Of ARRAY<BIGINT> and Int8x, 8");
+        assert_eq!(runtime_message("Of List(Int64) and Int8x, 8"), "Of ARRAY<BIGINT> and Int8x, 8");
         assert_eq!(
             in_sql("Struct(\"c0\": Int64) = Timestamp(µs)"),
             "ROW<c0 BIGINT> = TIMESTAMP(6)"

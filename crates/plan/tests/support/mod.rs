@@ -81,7 +81,7 @@ impl Connector for Memory {
                 hint: None,
             });
         }
-        Ok(Arc::new(Kept(self.written.clone())))
+        Ok(Arc::new(CollectingSink(self.written.clone())))
     }
 }
 
@@ -122,9 +122,9 @@ impl Source for Nothing {
     }
 }
 
-struct Kept(Arc<Mutex<Vec<RecordBatch>>>);
+struct CollectingSink(Arc<Mutex<Vec<RecordBatch>>>);
 
-impl Sink for Kept {
+impl Sink for CollectingSink {
     fn placement(&self) -> Placement {
         Placement::Gather
     }

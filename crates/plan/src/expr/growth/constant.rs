@@ -16,7 +16,7 @@ use crate::text::units::human;
 /// ones.
 const LONG_BYTES: u64 = 1 << 10;
 
-/// Functions that give out one of their arguments.
+/// Functions that return one of their arguments.
 const CHOOSING: [&str; 3] = ["coalesce", "nvl", "nvl2"];
 
 /// The expression of an output, of which a long constant has the bound that calls have.

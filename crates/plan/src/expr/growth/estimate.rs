@@ -27,7 +27,7 @@ pub(super) enum Growth {
     Sum { separated: bool },
     /// No longer than the arguments of a row.
     Part,
-    /// The first argument so many times over, at most.
+    /// The first argument repeated this number of times, at most.
     Scaled { by: u64 },
     /// The first argument, whose letters may become longer ones.
     Cased,
@@ -71,7 +71,7 @@ impl Growth {
                 let places = (args.len() as u64 * ELEMENT_BYTES).saturating_mul(rows as u64);
                 (0..args.len()).map(all).fold(places, u64::saturating_add)
             }
-            // What is given for each row is there already.
+            // A value given for each row exists already.
             Self::Part => {
                 let once = (0..args.len()).filter(|at| args[*at].once);
                 once.map(all).fold(0, u64::saturating_add)
@@ -96,7 +96,7 @@ impl Growth {
         let all = || (0..args.len()).filter_map(bytes).fold(0, u64::saturating_add);
         match self {
             Self::Sum { separated } => {
-                // What is an element has a place of its own.
+                // An element has a place of its own.
                 let separator = if separated { bytes(0)? } else { ELEMENT_BYTES };
                 Some(all().saturating_add(separator.saturating_mul(args.len() as u64)))
             }
@@ -155,7 +155,7 @@ impl Growth {
     }
 }
 
-/// Bytes of a text with so many for each `from`.
+/// Bytes of a text with a number of bytes for each `from`.
 fn replaced(text: &str, from: &str, with: u64) -> u64 {
     let length = text.len() as u64;
     let most = length / (from.len() as u64).max(1) + 1;
@@ -183,7 +183,7 @@ fn pattern_replaced(args: &[Argument], row: usize) -> Option<u64> {
     let with = args.get(2)?.text(row)?;
     let flags = args.get(3).map_or(Some("g"), |flags| flags.text(row))?;
     let length = text.len() as u64;
-    // What groups matched is no longer than the text, each time that it is named.
+    // The match of a group is no longer than the text, each time that it is named.
     let groups = with.matches(['\\', '$']).count() as u64;
     let groups = length.saturating_mul(groups.saturating_add(1));
     let of = |matches: u64| groups.saturating_add(matches.saturating_mul(with.len() as u64));
@@ -242,7 +242,7 @@ impl Argument {
         Ok(Self { values, numbers, once })
     }
 
-    /// Bytes of the values of so many rows.
+    /// Bytes of the values of `rows` rows.
     fn all(&self, rows: usize) -> u64 {
         let bytes = bytes_of(self.values.as_ref(), 0, self.values.len());
         if self.once { bytes.saturating_mul(rows as u64) } else { bytes }
@@ -320,7 +320,7 @@ fn shown_of(values: &dyn Array, from: usize, to: usize) -> u64 {
     match values.data_type() {
         of if of.is_string() => bytes_of(values, from, to),
         DataType::Float64 => {
-            // Very large and very small ones are told with all their zeros.
+            // Very large and very small numbers are written with all their zeros.
             let usual = |value: &f64| (1e-9..1e17).contains(&value.abs()) || *value == 0.0;
             let values = &values.as_primitive::<Float64Type>().values()[from..to];
             values.iter().map(|value| if usual(value) { 32 } else { 344 }).sum()
@@ -376,7 +376,7 @@ fn elements_of(values: &dyn Array, from: usize, to: usize) -> u64 {
     }
 }
 
-/// What some rows of lists or maps have within, and where.
+/// The elements of some rows of lists or maps, and their offsets.
 fn inner(values: &dyn Array, from: usize, to: usize) -> Option<(ArrayRef, usize, usize)> {
     fn at<O: OffsetSizeTrait>(offsets: &[O], row: usize) -> usize {
         offsets[row].as_usize()

@@ -16,7 +16,7 @@ use datafusion::logical_expr::{
     ScalarUDFImpl, Signature, Volatility,
 };
 
-/// The name of the function, as it is told.
+/// The name of the function in messages.
 pub(super) const NAME: &str = "||";
 
 /// The plan, in which each function that can grow has its bound, whoever put it there, and `||` of

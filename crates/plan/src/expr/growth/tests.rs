@@ -82,7 +82,7 @@ fn bytes_are_those_of_the_rows_asked_for() {
     assert_eq!(bytes_of(&lists.slice(2, 1), 0, 1), 8000);
 }
 
-/// What calls of small arguments make is no longer than what is said of it.
+/// Results of calls with small arguments are no longer than estimated.
 #[test]
 fn no_estimate_is_too_small() {
     let list = "make_array('a', 'bcd', NULL, 'e')";
@@ -128,7 +128,7 @@ fn no_estimate_is_too_small() {
     ];
     let calls = calls.map(|call| call.replace("LIST", list));
     let wrong = calls.map(|call| (estimated_and_made(&call), call)).into_iter();
-    let wrong: Vec<_> = wrong.filter(|((said, made), _)| *made == 0 || made > said).collect();
+    let wrong: Vec<_> = wrong.filter(|((stated, made), _)| *made == 0 || made > stated).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 

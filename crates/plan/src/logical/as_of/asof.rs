@@ -197,10 +197,7 @@ fn column(tokens: &[TokenWithSpan]) -> usize {
 /// How many tokens name a column, up to the last.
 fn column_before(tokens: &[TokenWithSpan]) -> usize {
     let last = tokens.iter().rposition(|token| is_word(token, "AND")).map_or(0, |at| at + 1);
-    match column(&tokens[last..]) == tokens.len() - last {
-        true => tokens.len() - last,
-        false => 0,
-    }
+    if column(&tokens[last..]) == tokens.len() - last { tokens.len() - last } else { 0 }
 }
 
 /// A token in the place of another.

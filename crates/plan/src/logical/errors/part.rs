@@ -5,7 +5,7 @@ use std::ops::Range;
 use datafusion::sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 
 use super::Surroundings;
-use crate::logical::locate::Fault;
+use crate::logical::locate::FaultyPart;
 use crate::logical::windows::Site;
 use crate::text::diagnostics::Place;
 use crate::text::syntax::is_word;
@@ -21,7 +21,7 @@ pub(super) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    pub(super) fn of(around: &'a Surroundings<'a>, fault: Option<Fault>) -> Self {
+    pub(super) fn of(around: &'a Surroundings<'a>, fault: Option<FaultyPart>) -> Self {
         let tokens = around.tokens;
         let range = |span: &Span| {
             let from = tokens.partition_point(|token| token.span.start < span.start);

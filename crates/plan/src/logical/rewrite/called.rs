@@ -116,7 +116,7 @@ impl VisitorMut for Clashes {
     }
 }
 
-/// What a key of GROUP BY stands for, if it is the number or the name of a column.
+/// The expression of a key of GROUP BY, if it is the number or the name of a column.
 fn meant<'a>(key: &'a ast::Expr, items: &'a [SelectItem]) -> &'a ast::Expr {
     let of = |item: &'a SelectItem| match item {
         SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => Some(expr),
@@ -139,7 +139,7 @@ fn meant<'a>(key: &'a ast::Expr, items: &'a [SelectItem]) -> &'a ast::Expr {
     found.unwrap_or(key)
 }
 
-/// What is cast.
+/// The value that is cast.
 fn of_cast(expr: &ast::Expr) -> &ast::Expr {
     match expr {
         ast::Expr::Cast { expr, .. } | ast::Expr::Nested(expr) => of_cast(expr),

@@ -22,7 +22,7 @@ use datafusion::logical_expr::{
 };
 
 /// `__cast(CAST(x AS t))`: the cast.
-static KEPT: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Which::Kept));
+static PLAIN: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Which::Plain));
 
 /// Functions that cut the digits of a time, and to which unit.
 const CUTTING: [(&str, TimeUnit); 4] = [
@@ -67,13 +67,13 @@ fn within(part: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
                 }));
             }
             if changes(&from, to, matches!(part, Expr::TryCast(_))) {
-                return Ok(Transformed::yes(KEPT.call(vec![part])));
+                return Ok(Transformed::yes(PLAIN.call(vec![part])));
             }
         }
-        Expr::ScalarFunction(call) if call.func.name() == KEPT.name() => {
+        Expr::ScalarFunction(call) if call.func.name() == PLAIN.name() => {
             // The rule has written it before.
             if let [Expr::ScalarFunction(inner)] = &call.args[..]
-                && inner.func.name() == KEPT.name()
+                && inner.func.name() == PLAIN.name()
             {
                 return Ok(Transformed::yes(call.args[0].clone()));
             }
@@ -153,7 +153,7 @@ enum Which {
     /// A time, down to a unit.
     Floor(TimeUnit),
     /// The value as it is.
-    Kept,
+    Plain,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -169,7 +169,7 @@ impl ScalarUDFImpl for Function {
             Which::Floor(TimeUnit::Millisecond) => "__floor_millis",
             Which::Floor(TimeUnit::Microsecond) => "__floor_micros",
             Which::Floor(TimeUnit::Nanosecond) => "__floor_nanos",
-            Which::Kept => "__cast",
+            Which::Plain => "__cast",
         }
     }
 

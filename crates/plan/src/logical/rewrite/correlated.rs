@@ -69,9 +69,10 @@ fn value(asked: &Subquery, input: &Arc<LogicalPlan>) -> Result<Expr> {
     if let LogicalPlan::Limit(limit) = plan.as_ref() {
         let one = matches!(limit.get_fetch_type(), Ok(FetchType::Literal(Some(1))))
             && matches!(limit.get_skip_type(), Ok(SkipType::Literal(0)));
-        return match one {
-            true => joined(first(&limit.input)?),
-            false => Err(some_rows("takes some rows only")),
+        return if one {
+            joined(first(&limit.input)?)
+        } else {
+            Err(some_rows("takes some rows only"))
         };
     }
     let aggregated = |function: Expr| -> Result<Expr> {

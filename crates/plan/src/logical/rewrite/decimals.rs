@@ -36,7 +36,7 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
         })?;
         let made = made.transform_data(|node| between(node, &scope))?;
         any |= made.transformed;
-        // What stands above has other types, too.
+        // The nodes above have other types, too.
         match made.data {
             LogicalPlan::Union(Union { inputs, .. }) if any => {
                 Union::try_new_with_loose_types(inputs)
@@ -106,7 +106,7 @@ fn within(mut part: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
     Ok(if some { Transformed::yes(part) } else { Transformed::no(part) })
 }
 
-/// What meets between the inputs of a node: keys of a join, and columns of a union.
+/// The pairs of columns that meet between the inputs of a node: keys of a join, columns of a union.
 fn between(node: LogicalPlan, scope: &DFSchema) -> Result<Transformed<LogicalPlan>> {
     match node {
         LogicalPlan::Join(mut join) => {

@@ -181,9 +181,10 @@ impl ScalarUDFImpl for Length {
         let constant = matches!(args.args[..], [ColumnarValue::Scalar(_)]);
         let given = ColumnarValue::values_to_arrays(&args.args)?;
         let made: ArrayRef = Arc::new(lengths(&given[0])?);
-        Ok(match constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?),
-            false => ColumnarValue::Array(made),
+        Ok(if constant {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
+        } else {
+            ColumnarValue::Array(made)
         })
     }
 }

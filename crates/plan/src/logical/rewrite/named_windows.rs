@@ -27,7 +27,7 @@ pub(super) fn rewrite(query: &mut Query) -> Result<()> {
     }
 }
 
-type Known = (Ident, WindowSpec);
+type NamedWindow = (Ident, WindowSpec);
 
 /// Each SELECT, those within it first.
 struct Selects;
@@ -41,15 +41,16 @@ impl VisitorMut for Selects {
             NamedWindowExpr::WindowSpec(spec) => Some((definition.0.clone(), spec.clone())),
             NamedWindowExpr::NamedWindow(_) => None,
         });
-        let known: Vec<Known> = known.collect();
-        match known.is_empty() {
-            true => ControlFlow::Continue(()),
-            false => VisitMut::visit(&mut query.order_by, &mut Calls(&known)),
+        let known: Vec<NamedWindow> = known.collect();
+        if known.is_empty() {
+            ControlFlow::Continue(())
+        } else {
+            VisitMut::visit(&mut query.order_by, &mut Calls(&known))
         }
     }
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
-        let mut known: Vec<Known> = vec![];
+        let mut known: Vec<NamedWindow> = vec![];
         for definition in &mut select.named_window {
             let whole = match &definition.1 {
                 NamedWindowExpr::NamedWindow(name) => base(name, &known).cloned(),
@@ -63,15 +64,16 @@ impl VisitorMut for Selects {
                 Err(error) => return ControlFlow::Break(error),
             }
         }
-        match known.is_empty() {
-            true => ControlFlow::Continue(()),
-            false => VisitMut::visit(select, &mut Calls(&known)),
+        if known.is_empty() {
+            ControlFlow::Continue(())
+        } else {
+            VisitMut::visit(select, &mut Calls(&known))
         }
     }
 }
 
 /// Each call over a window.
-struct Calls<'a>(&'a [Known]);
+struct Calls<'a>(&'a [NamedWindow]);
 
 impl VisitorMut for Calls<'_> {
     type Break = DataFusionError;
@@ -91,7 +93,7 @@ impl VisitorMut for Calls<'_> {
     }
 }
 
-fn base<'a>(name: &Ident, known: &'a [Known]) -> Result<&'a WindowSpec> {
+fn base<'a>(name: &Ident, known: &'a [NamedWindow]) -> Result<&'a WindowSpec> {
     let found = known.iter().find(|(known, _)| known.value == name.value);
     let error = || {
         let message = format!("there is no window '{}'", name.value);
@@ -103,7 +105,7 @@ fn base<'a>(name: &Ident, known: &'a [Known]) -> Result<&'a WindowSpec> {
 }
 
 /// A window with what the one that it builds on gives.
-fn written_out(spec: &WindowSpec, known: &[Known]) -> Result<WindowSpec> {
+fn written_out(spec: &WindowSpec, known: &[NamedWindow]) -> Result<WindowSpec> {
     let Some(name) = &spec.window_name else { return Ok(spec.clone()) };
     let base = base(name, known)?;
     let name = &name.value;

@@ -36,7 +36,7 @@ fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
         Expr::Alias(alias) => constant(&alias.expr),
         Expr::Cast(cast) => {
             let value = constant(&cast.expr)?;
-            // What cannot be cast is an error when it is computed.
+            // A value that cannot be cast is an error when it is computed.
             Ok(value.and_then(|value| value.cast_to(cast.field.data_type()).ok()))
         }
         Expr::Negative(inner) => match constant(inner)? {

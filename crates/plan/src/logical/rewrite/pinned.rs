@@ -27,9 +27,12 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
         else {
             return Ok(Transformed::no(LogicalPlan::Filter(filter)));
         };
-        let pin = |condition: Expr| match floats(&condition) {
-            true => PINNED.call(vec![condition, Expr::Column(column.clone())]),
-            false => condition,
+        let pin = |condition: Expr| {
+            if floats(&condition) {
+                PINNED.call(vec![condition, Expr::Column(column.clone())])
+            } else {
+                condition
+            }
         };
         let conditions = split_conjunction_owned(filter.predicate).into_iter().map(pin);
         let Some(predicate) = conjunction(conditions) else {

@@ -1,4 +1,4 @@
-//! What `* REPLACE (x AS a)` replaces is a column.
+//! `* REPLACE (x AS a)` must replace a column.
 //!
 //! DataFusion looks for the columns that EXCLUDE names, and passes over an `a` that is none here.
 //! So the query is planned once more with each of these columns left out and written behind the

@@ -64,7 +64,7 @@ fn in_node(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     };
     let mut scope = DFSchema::empty();
     node.inputs().iter().for_each(|input| scope.merge(input.schema()));
-    // What ORDER BY looks at may be no column of the result.
+    // A key of ORDER BY may be no column of the result.
     if !matches!(node, LogicalPlan::Sort(_)) {
         node.expressions().iter().try_for_each(|expr| looks_at(expr, &scope))?;
     }
@@ -211,11 +211,12 @@ fn is_in(asked: InSubquery, at: At, scope: &DFSchema) -> Result<Expr> {
             Rows::Some | Rows::Any => check(&subquery, &["IN"], true)?,
         }
     }
-    let stays = match negated {
-        false => at == At::Top || at == At::Within,
+    let stays = if negated {
         // The join that knows NULL does not know which rows belong to the row around it, and takes
         // a constant for a condition of the other side alone.
-        true => at == At::Top && !correlated && !expr.column_refs().is_empty(),
+        at == At::Top && !correlated && !expr.column_refs().is_empty()
+    } else {
+        at == At::Top || at == At::Within
     };
     if stays {
         // Of nothing but such values, the join would be a condition of the other side.

@@ -110,7 +110,7 @@ impl VisitorMut for Found<'_> {
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-        // What was put into brackets here, up to the last join, stays as it is.
+        // Joins put into brackets here, up to the last one, stay as they are.
         if let TableFactor::NestedJoin { table_with_joins, .. } = factor
             && let Some((_, before)) = table_with_joins.joins.split_last()
             && before
@@ -226,7 +226,7 @@ fn is_outer(kind: JoinType) -> bool {
     matches!(kind, JoinType::Right | JoinType::Full)
 }
 
-/// Whether the last of these joins is to be planned here.
+/// Whether the last of these joins is planned here.
 fn merges(from: &TableWithJoins) -> bool {
     let kind = from.joins.last().and_then(|join| kind_of(&join.join_operator));
     let within = || match &from.relation {
@@ -273,9 +273,10 @@ impl RelationPlanner for MergingJoins {
             table_with_joins.joins.push(join);
             return original(TableFactor::NestedJoin { table_with_joins, alias });
         };
-        let left = match table_with_joins.joins.is_empty() {
-            true => context.plan(table_with_joins.relation)?,
-            false => context.plan(TableFactor::NestedJoin { table_with_joins, alias: None })?,
+        let left = if table_with_joins.joins.is_empty() {
+            context.plan(table_with_joins.relation)?
+        } else {
+            context.plan(TableFactor::NestedJoin { table_with_joins, alias: None })?
         };
         let right = context.plan(join.relation.clone())?;
         let names: Vec<String> = match constraint {
@@ -360,9 +361,10 @@ impl MergingJoins {
         let Some(table) = &column.relation else { return Ok(false) };
         let table = table.table();
         let named = self.named.contains(&(table.to_owned(), column.name.clone()));
-        let star = match self.whole.contains(table) {
-            true => Some(format!("'{table}.*'")),
-            false => (named && self.all).then(|| "'*'".to_owned()),
+        let star = if self.whole.contains(table) {
+            Some(format!("'{table}.*'"))
+        } else {
+            (named && self.all).then(|| "'*'".to_owned())
         };
         if let Some(star) = star {
             let message = format!(

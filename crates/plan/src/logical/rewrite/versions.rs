@@ -1,4 +1,4 @@
-//! What a subquery on the right of an `ASOF JOIN` filters is no version.
+//! Rows that a subquery on the right of an `ASOF JOIN` filters are no versions.
 //!
 //! DataFusion moves conditions of the query around the join down to the rows of the right side,
 //! where they would choose among versions; so what is found there is asked of the version that a

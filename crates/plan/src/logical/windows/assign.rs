@@ -34,7 +34,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::lists::WindowsOf;
-use super::{Bound, BoundOf, Lengths, Shape};
+use super::{Bound, BoundOf, Lengths, WindowShape};
 use crate::logical::errors::PlanError;
 use crate::text::interval::tick_ns;
 use crate::text::types::sql_name;
@@ -50,7 +50,7 @@ pub(crate) struct WindowAssign {
     pub(crate) input: Arc<LogicalPlan>,
     /// When a row is, over the input's columns.
     pub(crate) time: Expr,
-    pub(crate) shape: Shape,
+    pub(crate) shape: WindowShape,
     pub(crate) lengths: Lengths,
     /// How long rows may be late, if that was written.
     pub(crate) lateness_ns: Option<i64>,
@@ -64,7 +64,7 @@ impl WindowAssign {
     fn try_new(
         input: Arc<LogicalPlan>,
         time: Expr,
-        (shape, lengths): (Shape, Lengths),
+        (shape, lengths): (WindowShape, Lengths),
         lateness_ns: Option<i64>,
     ) -> DfResult<Self> {
         let before = input.schema();
@@ -103,7 +103,7 @@ impl WindowAssign {
 
     fn arguments(&self, time: Expr) -> Vec<Expr> {
         let Lengths { slide_ns, size_ns, offset_ns } = self.lengths;
-        let slide = (self.shape != Shape::Tumble).then_some(slide_ns);
+        let slide = (self.shape != WindowShape::Tumble).then_some(slide_ns);
         let lengths = [Some(size_ns), Some(offset_ns), slide, self.lateness_ns];
         let literal = |ns: i64| Expr::Literal(ScalarValue::from(ns.to_string()), None);
         [time].into_iter().chain(lengths.into_iter().flatten().map(literal)).collect()
@@ -112,13 +112,14 @@ impl WindowAssign {
     /// The same rows as DataFusion computes them.
     fn computed(&self) -> DfResult<LogicalPlan> {
         let input = LogicalPlanBuilder::from(self.input.clone());
-        let several = self.shape != Shape::Tumble;
-        let bound = |bound: Bound| match several {
-            false => self.call(bound, self.time.clone()).alias(bound.column()),
-            true => {
+        let several = self.shape != WindowShape::Tumble;
+        let bound = |bound: Bound| {
+            if several {
                 let udf = Arc::new(ScalarUDF::from(WindowsOf::new(self.shape, bound)));
                 let list = ScalarFunction::new_udf(udf, self.arguments(self.time.clone()));
                 Expr::ScalarFunction(list).alias(bound.column())
+            } else {
+                self.call(bound, self.time.clone()).alias(bound.column())
             }
         };
         let columns = self.input.schema().columns().into_iter().map(Expr::Column);
@@ -168,9 +169,9 @@ impl UserDefinedLogicalNodeCore for WindowAssign {
         let (word, time, size) = (self.shape.word(), &self.time, span_ns(size_ns));
         write!(f, "WindowAssign: {word} on {time}, size {size}")?;
         match self.shape {
-            Shape::Hop => write!(f, ", slide {}", span_ns(slide_ns))?,
-            Shape::Cumulate => write!(f, ", step {}", span_ns(slide_ns))?,
-            Shape::Tumble | Shape::Session => {}
+            WindowShape::Hop => write!(f, ", slide {}", span_ns(slide_ns))?,
+            WindowShape::Cumulate => write!(f, ", step {}", span_ns(slide_ns))?,
+            WindowShape::Tumble | WindowShape::Session => {}
         }
         if offset_ns != 0 {
             write!(f, ", offset {}", span_ns(offset_ns))?;
@@ -206,13 +207,13 @@ pub(crate) fn expanded(plan: LogicalPlan) -> DfResult<LogicalPlan> {
 
 /// Plans what [`super::rewrite`] has written in the place of windows.
 #[derive(Debug)]
-pub(crate) struct Windows;
+pub(crate) struct WindowPlanner;
 
 /// A window in FROM.
 struct Written<'a> {
     table: &'a TableFactor,
     time: &'a Tree,
-    shape: Shape,
+    shape: WindowShape,
     lengths: Lengths,
     lateness_ns: Option<i64>,
 }
@@ -243,14 +244,14 @@ impl<'a> Written<'a> {
         Some(Self {
             table: &from.relation,
             time: given(time)?,
-            shape: Shape::named(text(given(shape)?)?)?,
+            shape: WindowShape::named(text(given(shape)?)?)?,
             lengths: Lengths { slide_ns, size_ns, offset_ns },
             lateness_ns,
         })
     }
 }
 
-/// What stands in quotes.
+/// The text in quotes.
 fn text(expr: &Tree) -> Option<&str> {
     match expr {
         Tree::Value(value) => match &value.value {
@@ -261,7 +262,7 @@ fn text(expr: &Tree) -> Option<&str> {
     }
 }
 
-impl RelationPlanner for Windows {
+impl RelationPlanner for WindowPlanner {
     fn plan_relation(
         &self,
         relation: TableFactor,

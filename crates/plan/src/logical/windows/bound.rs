@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 };
 use state::vector::least_greatest;
 
-use super::{Bound, Shape, Site, session_bound_of};
+use super::{Bound, Site, WindowShape, session_bound_of};
 use crate::logical::errors::PlanError;
 use crate::text::interval::tick_ns;
 use crate::text::types::sql_name;
@@ -25,7 +25,7 @@ use crate::text::types::sql_name;
 /// A window as it stands in a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WindowCall {
-    pub(crate) shape: Shape,
+    pub(crate) shape: WindowShape,
     pub(crate) bound: Bound,
     pub(crate) time: Expr,
     /// Of sessions what they are of.
@@ -49,15 +49,17 @@ impl WindowCall {
     /// The window that an expression computes, if it is a call of one of the functions here.
     pub(crate) fn of(expr: &Expr) -> Option<Self> {
         let Expr::ScalarFunction(call) = expr else { return None };
-        let (shape, bound) = Shape::of(call.func.name())?;
+        let (shape, bound) = WindowShape::of(call.func.name())?;
         let [time, Expr::Literal(size, _), Expr::Literal(offset, _), rest @ ..] = &call.args[..]
         else {
             return None;
         };
         let (size_ns, offset_ns) = (nanos(size)?, nanos(offset)?);
         let (slide_ns, keys, lateness) = match (shape, rest) {
-            (Shape::Session, [lateness, keys @ ..]) => (size_ns, keys.to_vec(), Some(lateness)),
-            (Shape::Tumble, rest) => (size_ns, vec![], rest.first()),
+            (WindowShape::Session, [lateness, keys @ ..]) => {
+                (size_ns, keys.to_vec(), Some(lateness))
+            }
+            (WindowShape::Tumble, rest) => (size_ns, vec![], rest.first()),
             (_, [Expr::Literal(slide, _), rest @ ..]) => (nanos(slide)?, vec![], rest.first()),
             _ => return None,
         };
@@ -66,10 +68,10 @@ impl WindowCall {
         Some(Self { shape, bound, time: time.clone(), keys, lengths, lateness_ns })
     }
 
-    /// What tells windows apart of which any two with the same end are the same: nothing, where
+    /// The columns that tell windows apart, beside their ends: none, where
     /// they depend on rows.
-    pub(crate) fn grid(&self) -> Option<(Shape, Lengths)> {
-        (self.shape != Shape::Session).then_some((self.shape, self.lengths))
+    pub(crate) fn grid(&self) -> Option<(WindowShape, Lengths)> {
+        (self.shape != WindowShape::Session).then_some((self.shape, self.lengths))
     }
 
     /// Whether both are of the same window.
@@ -101,8 +103,8 @@ impl WindowCall {
 /// The column in SQL of the bound that a function of this name gives.
 pub(crate) fn bound_named(function: &str) -> Option<&'static str> {
     let of = |bound: Bound| {
-        let names = |shape: &Shape| [shape.function(bound), shape.written(bound)];
-        Shape::ALL.iter().flat_map(names).any(|name| name == function).then(|| bound.column())
+        let names = |shape: &WindowShape| [shape.function(bound), shape.written(bound)];
+        WindowShape::ALL.iter().flat_map(names).any(|name| name == function).then(|| bound.column())
     };
     Bound::ALL.into_iter().find_map(of)
 }
@@ -139,17 +141,17 @@ pub(crate) fn nanos(value: &ScalarValue) -> Option<i64> {
 /// others have a lateness at the end if one was written.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BoundOf {
-    shape: Shape,
+    shape: WindowShape,
     bound: Bound,
     signature: Signature,
 }
 
 impl BoundOf {
-    pub(crate) fn new(shape: Shape, bound: Bound) -> Self {
-        // What cannot be computed must not be folded where a time is constant.
+    pub(crate) fn new(shape: WindowShape, bound: Bound) -> Self {
+        // A bound that cannot be computed must not be folded where a time is constant.
         let volatility = match shape {
-            Shape::Tumble => Volatility::Immutable,
-            Shape::Hop | Shape::Cumulate | Shape::Session => Volatility::Stable,
+            WindowShape::Tumble => Volatility::Immutable,
+            WindowShape::Hop | WindowShape::Cumulate | WindowShape::Session => Volatility::Stable,
         };
         Self { shape, bound, signature: Signature::variadic_any(volatility) }
     }
@@ -176,7 +178,7 @@ impl ScalarUDFImpl for BoundOf {
             return Err(PlanError::WindowOf(sql_name(time.data_type())).into());
         };
         // Behind time and lengths are the keys of sessions.
-        let count = if self.shape == Shape::Session { 3 } else { 4 };
+        let count = if self.shape == WindowShape::Session { 3 } else { 4 };
         let lengths = args.scalar_arguments.iter().skip(1).take(count).flatten();
         if lengths.filter_map(|ns| nanos(ns)).any(|ns| ns % tick_ns(*unit) != 0) {
             return Err(PlanError::WindowFiner(*unit, sql_name(time.data_type())).into());
@@ -185,7 +187,7 @@ impl ScalarUDFImpl for BoundOf {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        if self.shape != Shape::Tumble {
+        if self.shape != WindowShape::Tumble {
             return exec_err!("{} gives a row no window of its own", self.shape.word());
         }
         let [time, ColumnarValue::Scalar(size), ColumnarValue::Scalar(offset), ..] = &args.args[..]
@@ -212,9 +214,10 @@ impl ScalarUDFImpl for BoundOf {
                 bounds::<TimestampNanosecondType>(&time, self.bound, size, offset)
             }
         }?;
-        Ok(match is_constant || is_same {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&bounds, 0)?),
-            false => ColumnarValue::Array(bounds),
+        Ok(if is_constant || is_same {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&bounds, 0)?)
+        } else {
+            ColumnarValue::Array(bounds)
         })
     }
 }

@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
 };
 use state::Windows;
 
-use super::{Bound, BoundOf, Lengths, Shape, nanos};
+use super::{Bound, BoundOf, Lengths, WindowShape, nanos};
 use crate::text::interval::tick_ns;
 
 /// How many windows a row may come out of a step with: a batch grows by as much.
@@ -22,14 +22,14 @@ pub(crate) const WINDOWS_OF_ROW_MAX: i64 = 1_000;
 
 /// The grid of windows that are not sessions, in ticks of `unit`; `None` if a length is no whole
 /// number of them.
-pub(crate) fn windows_of(shape: Shape, lengths: Lengths, unit: TimeUnit) -> Option<Windows> {
+pub(crate) fn windows_of(shape: WindowShape, lengths: Lengths, unit: TimeUnit) -> Option<Windows> {
     let ticks = |ns: i64| ns / tick_ns(unit);
     let Lengths { slide_ns, size_ns, offset_ns } = lengths;
     let (size, slide, offset) = (ticks(size_ns), ticks(slide_ns), ticks(offset_ns));
     match shape {
-        Shape::Tumble | Shape::Hop => Windows::hopping(size, slide, offset),
-        Shape::Cumulate => Windows::cumulating(size, slide, offset),
-        Shape::Session => Windows::sessions(size),
+        WindowShape::Tumble | WindowShape::Hop => Windows::hopping(size, slide, offset),
+        WindowShape::Cumulate => Windows::cumulating(size, slide, offset),
+        WindowShape::Session => Windows::sessions(size),
     }
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn no_windows() -> DataFusionError {
 /// `__hop_starts(time, size, offset, slide)` and its kin: a bound of each window of `time`.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct WindowsOf {
-    shape: Shape,
+    shape: WindowShape,
     bound: Bound,
     signature: Signature,
     /// Checks the arguments.
@@ -48,7 +48,7 @@ pub(super) struct WindowsOf {
 }
 
 impl WindowsOf {
-    pub(super) fn new(shape: Shape, bound: Bound) -> Self {
+    pub(super) fn new(shape: WindowShape, bound: Bound) -> Self {
         let signature = Signature::variadic_any(Volatility::Immutable);
         Self { shape, bound, signature, one: BoundOf::new(shape, bound) }
     }

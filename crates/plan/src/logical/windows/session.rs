@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
     WindowUDF, WindowUDFImpl,
 };
 
-use super::{Bound, Shape, nanos};
+use super::{Bound, WindowShape, nanos};
 use crate::logical::errors::PlanError;
 use crate::text::interval::tick_ns;
 use crate::text::types::sql_name;
@@ -59,7 +59,7 @@ impl SessionOf {
 
 impl WindowUDFImpl for SessionOf {
     fn name(&self) -> &str {
-        Shape::Session.function(self.bound)
+        WindowShape::Session.function(self.bound)
     }
 
     fn signature(&self) -> &Signature {

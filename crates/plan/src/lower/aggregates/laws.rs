@@ -510,12 +510,12 @@ fn check(text: &str, like: Like) {
                 continue;
             }
         };
-        let told = format!("{at}\n{:?}\n{:?}", shown(&found), shown(&single));
-        assert!(alike(like, &found, &single, slack), "{told}");
-        assert!(fits(like, &batch, text, &found), "{told}");
+        let report = format!("{at}\n{:?}\n{:?}", shown(&found), shown(&single));
+        assert!(alike(like, &found, &single, slack), "{report}");
+        assert!(fits(like, &batch, text, &found), "{report}");
         if text.starts_with("bit_xor(DISTINCT") {
             // DataFusion's forgets which values there were.
-            assert_eq!(shown(&found), xor_of_distinct(&batch, text), "{told}");
+            assert_eq!(shown(&found), xor_of_distinct(&batch, text), "{report}");
             continue;
         }
         let batches =
@@ -528,7 +528,7 @@ fn check(text: &str, like: Like) {
         let extreme = ["max", "min"].iter().any(|name| text.starts_with(name));
         let comparable = !extreme || !(text.contains("(x") || text.contains(" x"));
         let same = !comparable || alike(like, &found, &expected, slack);
-        assert!(same, "{told}\n{:?} by DataFusion", shown(&expected));
+        assert!(same, "{report}\n{:?} by DataFusion", shown(&expected));
     }
 }
 
@@ -565,7 +565,7 @@ fn parts_that_are_merged_are_one_pass() {
         let calls = law.calls.iter().flat_map(|call| asked_ways(law, call));
         calls.map(|way| (way, law.like))
     });
-    // All that break a law are told of, not the first alone.
+    // Reports all that break a law, not the first alone.
     let broken =
         |(way, like): &(String, Like)| std::panic::catch_unwind(|| check(way, *like)).is_err();
     let broken: Vec<_> = ways.filter(broken).collect();

@@ -53,7 +53,7 @@ fn call(call: Expr) -> DfResult<Expr> {
     let wrapped = call.transform_up(|node| match node {
         Expr::WindowFunction(mut call) => {
             if let WindowFunctionDefinition::AggregateUDF(inner) = call.fun {
-                call.fun = WindowFunctionDefinition::AggregateUDF(Keeping::over(inner));
+                call.fun = WindowFunctionDefinition::AggregateUDF(FrameAggregate::over(inner));
             }
             Ok(Transformed::yes(Expr::WindowFunction(call)))
         }
@@ -64,17 +64,17 @@ fn call(call: Expr) -> DfResult<Expr> {
 
 /// An aggregate over frames, which can leave rows behind, whether or not it can take them back.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Keeping {
+struct FrameAggregate {
     inner: Arc<AggregateUDF>,
 }
 
-impl Keeping {
+impl FrameAggregate {
     fn over(inner: Arc<AggregateUDF>) -> Arc<AggregateUDF> {
         Arc::new(AggregateUDF::new_from_impl(Self { inner }))
     }
 }
 
-impl AggregateUDFImpl for Keeping {
+impl AggregateUDFImpl for FrameAggregate {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -221,15 +221,17 @@ impl Made {
             if let Ok(sliding) = self.by.create_sliding_accumulator(plain)
                 && sliding.supports_retract_batch()
             {
-                return Ok(match is_distinct {
-                    false => sliding,
-                    true => Box::new(distinct::Distinct::over(sliding)),
+                return Ok(if is_distinct {
+                    Box::new(distinct::Distinct::over(sliding))
+                } else {
+                    sliding
                 });
             }
         }
-        match self.has_small_states()? {
-            true => Ok(Box::new(stacks::Stacks::of(self)?)),
-            false => Ok(Box::new(whole::Whole::of(self))),
+        if self.has_small_states()? {
+            Ok(Box::new(stacks::Stacks::of(self)?))
+        } else {
+            Ok(Box::new(whole::Whole::of(self)))
         }
     }
 

@@ -8,11 +8,11 @@ use datafusion::prelude::{SessionContext, col};
 use super::*;
 
 #[derive(Default)]
-struct Kept(Arc<Mutex<Vec<RecordBatch>>>);
+struct CollectingSink(Arc<Mutex<Vec<RecordBatch>>>);
 
 struct KeptWriter(Arc<Mutex<Vec<RecordBatch>>>, Vec<RecordBatch>);
 
-impl Sink for Kept {
+impl Sink for CollectingSink {
     fn placement(&self) -> Placement {
         Placement::Gather
     }
@@ -65,7 +65,7 @@ fn stage_until(
         .and_then(|union| union.sort(vec![col("c0").sort(true, false)]))
         .and_then(LogicalPlanBuilder::build)
         .expect("a plan");
-    let sink = Kept::default();
+    let sink = CollectingSink::default();
     let written = sink.0.clone();
     let state = SessionContext::new().state();
     let stage = BatchStage::new(plan, 2, &state, Arc::new(sink), schema, memory_bytes, interrupt);

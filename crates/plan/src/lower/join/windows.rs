@@ -13,7 +13,7 @@ use datafusion::logical_expr::Expr;
 use crate::logical::windows::Bound;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
-use crate::lower::join::{Meeting, On, Places, meeting, met};
+use crate::lower::join::{JoinSpec, On, Places, met, spec};
 use crate::lower::relation::{Bounds, LowerError, Relation};
 use crate::lower::window_bounds::{bound_of, bounds_behind, granularity, grid_of, window_time};
 
@@ -40,14 +40,14 @@ pub(super) fn join_windows(
     let times = [window_time(cx, &relations[0], &left)?, window_time(cx, &relations[1], &right)?];
     let [left_time, right_time] = times;
     let at = [(left, left_time), (right, right_time)];
-    let meeting = meeting(cx, job, kind, &relations, keys, at, filter)?;
+    let spec = join_spec(cx, job, kind, &relations, keys, at, filter)?;
     let side = |(places, schema): &(Places, SchemaRef)| JoinSide {
         schema: schema.clone(),
         keys: places.keys.clone(),
         window_end: places.at,
     };
-    let behind = window_behind(kind, &relations, &meeting, same_start);
-    let Meeting { sides: [left, right], on, schema, both, .. } = &meeting;
+    let behind = window_behind(kind, &relations, &spec, same_start);
+    let JoinSpec { sides: [left, right], on, schema, both, .. } = &spec;
     let operator = WindowJoin {
         sides: [side(left), side(right)],
         kind,
@@ -56,7 +56,7 @@ pub(super) fn join_windows(
         both: both.clone(),
     };
     let granularity = granularity(&call, &left.1, left.0.at);
-    let mut relation = met(cx, job, meeting, Arc::new(operator), granularity, 0)?;
+    let mut relation = met(cx, job, spec, Arc::new(operator), granularity, 0)?;
     if let Some(bounds) = behind {
         // Rows of both sides are in the same window.
         if kind == JoinKind::Inner {
@@ -108,17 +108,17 @@ pub(super) fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<C
 fn window_behind(
     kind: JoinKind,
     relations: &[Relation; 2],
-    meeting: &Meeting,
+    spec: &JoinSpec,
     same_start: bool,
 ) -> Option<Bounds> {
     let of_side = |side: usize| {
-        let first = side * meeting.sides[0].1.fields().len();
-        let end = meeting.both.field(first + meeting.sides[side].0.at);
-        bounds_behind(&relations[side], &meeting.columns[side], Some(end))
+        let first = side * spec.sides[0].1.fields().len();
+        let end = spec.both.field(first + spec.sides[side].0.at);
+        bounds_behind(&relations[side], &spec.columns[side], Some(end))
     };
     let side = match kind {
         JoinKind::Full => {
-            let end = meeting.both.field(meeting.sides[0].0.at);
+            let end = spec.both.field(spec.sides[0].0.at);
             return Bounds::of_either(of_side(0)?, of_side(1)?, end.data_type(), same_start);
         }
         JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => 1,
@@ -130,7 +130,7 @@ fn window_behind(
     if kind == JoinKind::Inner
         && same_start
         && !reads_start
-        && let Some(other) = bounds_behind(&relations[1], &meeting.columns[1], None)
+        && let Some(other) = bounds_behind(&relations[1], &spec.columns[1], None)
     {
         bounds.start = other.start;
     }

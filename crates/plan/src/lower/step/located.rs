@@ -24,43 +24,43 @@ use super::compiled::Compiled;
 
 /// A failure, and where it came about.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct LocatedFailure {
     pub(crate) message: String,
     pub(crate) expression: String,
     /// The columns that it reads, as the text `a = 1, b = 0`.
     pub(crate) row: Option<String>,
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for LocatedFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for LocatedFailure {}
 
 /// The plan, whose expressions tell what of them fails.
 ///
 /// # Errors
 /// DataFusion's, of types.
-pub(crate) fn telling(plan: LogicalPlan) -> DfResult<LogicalPlan> {
-    let telling = plan.transform_up_with_subqueries(|node| {
+pub(crate) fn locating_failures(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    let locating_failures = plan.transform_up_with_subqueries(|node| {
         let scope = merge_schema(&node.inputs());
         let names = NamePreserver::new(&node);
         let filters = matches!(node, LogicalPlan::Filter(_));
         node.map_expressions(|expr| {
             let name = names.save(&expr);
-            let made = told(expr, &scope, filters)?;
+            let made = located(expr, &scope, filters)?;
             Ok(made.update_data(|expr| name.restore(expr)))
         })
     });
-    telling.map(|telling| telling.data)
+    locating_failures.map(|locating_failures| locating_failures.data)
 }
 
-fn told(expr: Expr, scope: &DFSchema, filters: bool) -> DfResult<Transformed<Expr>> {
+fn located(expr: Expr, scope: &DFSchema, filters: bool) -> DfResult<Transformed<Expr>> {
     match expr {
         Expr::Alias(_) | Expr::AggregateFunction(_) | Expr::WindowFunction(_) => {
-            expr.map_children(|part| told(part, scope, false))
+            expr.map_children(|part| located(part, scope, false))
         }
         expr if may_fail(&expr) && !looks_elsewhere(&expr) => {
             function(expr, scope, filters).map(Transformed::yes)
@@ -106,7 +106,7 @@ fn looks_elsewhere(expr: &Expr) -> bool {
 fn function(expr: Expr, scope: &DFSchema, filters: bool) -> DfResult<Expr> {
     let mut columns: Vec<Column> = expr.column_refs().into_iter().cloned().collect();
     columns.sort();
-    // Of several tables, a column is told with its table.
+    // Of several tables, a column is named with its table.
     let one = columns.windows(2).all(|two| two[0].relation == two[1].relation);
     let name = |column: &Column| if one { column.name.clone() } else { column.flat_name() };
     let field = |column: &Column| {
@@ -123,12 +123,13 @@ fn function(expr: Expr, scope: &DFSchema, filters: bool) -> DfResult<Expr> {
         part => Ok(Transformed::no(part)),
     })?;
     let expr = expr.data;
-    let compiled = match filters {
-        true => Compiled::condition(&expr, &own)?,
-        false => Compiled::expression(&expr, &own)?,
+    let compiled = if filters {
+        Compiled::condition(&expr, &own)?
+    } else {
+        Compiled::expression(&expr, &own)?
     };
     let volatility = if expr.is_volatile() { Volatility::Volatile } else { Volatility::Immutable };
-    let telling = Telling {
+    let locating_failures = Telling {
         signature: Signature::any(columns.len(), volatility),
         field: Field::new(NAME, expr.get_type(&own)?, expr.nullable(&own)?).into(),
         expr,
@@ -136,7 +137,7 @@ fn function(expr: Expr, scope: &DFSchema, filters: bool) -> DfResult<Expr> {
         compiled,
     };
     let args = columns.into_iter().map(Expr::Column).collect();
-    Ok(ScalarUDF::from(telling).call(args))
+    Ok(ScalarUDF::from(locating_failures).call(args))
 }
 
 const NAME: &str = "__telling";
@@ -203,7 +204,7 @@ impl ScalarUDFImpl for Telling {
                     let reads = blame.reads.iter().map(|(name, value)| format!("{name} = {value}"));
                     let row = reads.collect::<Vec<_>>().join(", ");
                     let row = Some(row).filter(|row| !row.is_empty());
-                    Box::new(Told { message, expression: blame.expression, row })
+                    Box::new(LocatedFailure { message, expression: blame.expression, row })
                 }
                 None => message.into(),
             })

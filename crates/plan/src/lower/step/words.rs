@@ -28,11 +28,11 @@ pub(super) struct WordPredicate {
     column: usize,
     schema: SchemaRef,
     predicate: Compiled,
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<Cached>>,
 }
 
 /// What the predicate says of the words of a dictionary.
-struct Known {
+struct Cached {
     /// The dictionary. While it is held, no other has its address.
     words: ArrayRef,
     answers: Answers,
@@ -107,7 +107,7 @@ impl WordPredicate {
             return Some(known.answers);
         }
         let answers = self.ask(words)?;
-        *known = Some(Known { words: Arc::clone(words), answers });
+        *known = Some(Cached { words: Arc::clone(words), answers });
         Some(answers)
     }
 

@@ -1,4 +1,4 @@
-//! What stands in expressions.
+//! Checks of expressions.
 
 use datafusion::logical_expr::planner::ContextProvider;
 use datafusion::sql::sqlparser::ast::{
@@ -49,7 +49,7 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
         }
         Expr::AtTimeZone { timestamp, time_zone } => match **time_zone {
             Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(_), span: _ }) => Ok(()),
-            _ => Refused::said(
+            _ => Refused::with_hint(
                 "AT",
                 At::Behind(timestamp.span()),
                 "the zone of AT TIME ZONE is no constant",
@@ -61,11 +61,16 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
             CeilFloorKind::DateTimeField(_) => {
                 let message = "a time cannot be rounded so";
                 let hint = "write date_trunc('hour', time)";
-                Refused::said("TO", At::Behind(expr.span()), message, hint)
+                Refused::with_hint("TO", At::Behind(expr.span()), message, hint)
             }
             CeilFloorKind::Scale(_) => {
                 let message = "CEIL and FLOOR take one argument";
-                Refused::said(",", At::Behind(expr.span()), message, "write round(value, digits)")
+                Refused::with_hint(
+                    ",",
+                    At::Behind(expr.span()),
+                    message,
+                    "write round(value, digits)",
+                )
             }
         },
         Expr::Trim { trim_where: _, trim_what: _, expr, trim_characters } => {
@@ -74,7 +79,7 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
                 _ => {
                     let message = "TRIM takes one text of characters";
                     let hint = "write them together: TRIM(text, 'ab')";
-                    Refused::said(",", At::Behind(expr.span()), message, hint)
+                    Refused::with_hint(",", At::Behind(expr.span()), message, hint)
                 }
             }
         }
@@ -102,8 +107,8 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
     }
 }
 
-/// What is true where a comparison is false. Of an element that is NULL, DataFusion's `ANY` of an
-/// array says that it is another one; its `ALL` says NULL.
+/// The operator that is true where a comparison is false. Of an element that is NULL, DataFusion's
+/// `ANY` of an array says that it is another one; its `ALL` says NULL.
 fn negated(op: &BinaryOperator) -> Option<BinaryOperator> {
     use BinaryOperator::{Eq, Gt, GtEq, Lt, LtEq, NotEq};
     Some(match op {
@@ -128,7 +133,7 @@ pub(super) fn condition(expr: &Expr) -> Checked {
                 _ => ("a text", "compare it with something, or write TRUE or FALSE"),
             };
             let message = format!("a condition is BOOLEAN, and this is {of}");
-            Refused::said("", At::Here(*span), &message, hint)
+            Refused::with_hint("", At::Here(*span), &message, hint)
         }
         _ => Ok(()),
     }
@@ -140,7 +145,7 @@ fn unknown(expr: &Expr) -> Checked {
     match expr {
         Expr::JsonAccess { value, path: _ } => {
             let message = "a field is not taken by ':'";
-            Refused::said(":", behind(value), message, "write value['name']")
+            Refused::with_hint(":", behind(value), message, "write value['name']")
         }
         Expr::IsNormalized { expr, form: _, negated: _ } => Refused::new("IS", behind(expr)),
         Expr::InUnnest { expr, array_expr: _, negated: _ } => {
@@ -167,7 +172,7 @@ fn unknown(expr: &Expr) -> Checked {
             Refused::new("MATCH", At::Before(first))
         }
         Expr::OuterJoin(expr) => {
-            Refused::said("(", behind(expr), "(+) is not supported", "write LEFT JOIN")
+            Refused::with_hint("(", behind(expr), "(+) is not supported", "write LEFT JOIN")
         }
         Expr::Prior(expr) => Refused::new("PRIOR", At::Before(expr.span())),
         Expr::MemberOf(of) => {
@@ -263,7 +268,7 @@ fn escape(pattern: &mut Expr, escape_char: &mut Option<ValueWithSpan>) -> Checke
     Ok(())
 }
 
-/// What DataFusion does with a function.
+/// DataFusion's treatment of a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// It computes a value of each row, whatever stands behind its arguments.
@@ -315,7 +320,7 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
         FunctionArguments::None => {}
         FunctionArguments::Subquery(_) | FunctionArguments::List(_) => {
             let message = "a function has one list of arguments";
-            return Refused::said("(", behind(), message, "write all in one: f(0.5, x)");
+            return Refused::with_hint("(", behind(), message, "write all in one: f(0.5, x)");
         }
     }
     let mut nulls = *null_treatment;
@@ -324,14 +329,14 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
         FunctionArguments::Subquery(_) => {
             let hint = "a subquery as an argument has parentheses of its own: f((SELECT …))";
             let message = "a subquery cannot be the only argument so";
-            return Refused::said("SELECT", behind(), message, hint);
+            return Refused::with_hint("SELECT", behind(), message, hint);
         }
         FunctionArguments::List(list) => nulls = arguments(list, kind, &behind)?.or(nulls),
     }
     if matches!(args, FunctionArguments::List(list) if list.args.iter().any(is_star))
         && !name.to_string().eq_ignore_ascii_case("count")
     {
-        return Refused::said("*", behind(), "only count takes a star", "name a column");
+        return Refused::with_hint("*", behind(), "only count takes a star", "name a column");
     }
     match over {
         Some(WindowType::WindowSpec(spec)) => window(spec)?,
@@ -379,7 +384,7 @@ fn words_of(nulls: Option<NullTreatment>) -> &'static str {
     }
 }
 
-/// What stands between the parentheses; gives what it says about NULL.
+/// Checks the text between the parentheses; returns its treatment of NULL.
 fn arguments(
     list: &FunctionArgumentList,
     kind: Kind,
@@ -404,7 +409,7 @@ fn arguments(
             | FunctionArgExpr::Wildcard => {}
             FunctionArgExpr::WildcardWithOptions(_) => {
                 let message = "nothing can stand behind the star of a function";
-                return Refused::said("*", behind(), message, "write count(*)");
+                return Refused::with_hint("*", behind(), message, "write count(*)");
             }
         }
     }

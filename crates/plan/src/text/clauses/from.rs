@@ -1,4 +1,4 @@
-//! What stands in `FROM`.
+//! Checks of `FROM`.
 
 use datafusion::sql::sqlparser::ast::{
     Join, JoinConstraint, JoinOperator, ObjectName, Spanned, TableAlias, TableAliasColumnDef,
@@ -151,7 +151,7 @@ pub(super) fn table_factor(table: &mut TableFactor) -> Checked {
         TableFactor::TableFunction { expr, alias: _ } => {
             let message = "there are no table functions but windows";
             let hint = "there are TUMBLE, HOP, CUMULATE, SESSION and UNNEST";
-            Refused::said("TABLE", At::Before(expr.span()), message, hint)
+            Refused::with_hint("TABLE", At::Before(expr.span()), message, hint)
         }
         TableFactor::Function { lateral: _, name, args: _, with_ordinality: _, alias: _ } => {
             unknown_function(name)
@@ -208,7 +208,7 @@ fn first(clauses: &[(bool, &str)], at: At) -> Checked {
     }
 }
 
-/// What is no table here.
+/// Forms that are no table here.
 fn no_table(table: &TableFactor) -> Checked {
     let behind = |table: &TableFactor| At::Behind(table.span());
     match table {

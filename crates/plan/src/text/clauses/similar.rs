@@ -17,7 +17,12 @@ pub(super) fn rewrite(expr: &mut Expr) -> Checked {
     };
     let behind = || At::Behind(value.span());
     let refused = |message: &str| {
-        Refused::said("SIMILAR TO", behind(), message, "write text ~ pattern, a regular expression")
+        Refused::with_hint(
+            "SIMILAR TO",
+            behind(),
+            message,
+            "write text ~ pattern, a regular expression",
+        )
     };
     let escape = match escape_char.as_ref().map(|escape| &escape.value) {
         None => Some('\\'),
@@ -62,20 +67,17 @@ fn regex(pattern: &str, escape: Option<char>) -> Option<String> {
             '&' if class => regex.push_str("\\&"),
             '[' => {
                 regex.push(letter);
-                match class {
+                if class {
                     // A name within, as `[:digit:]`.
-                    true => {
-                        for letter in letters.by_ref() {
-                            regex.push(letter);
-                            if letter == ']' {
-                                break;
-                            }
+                    for letter in letters.by_ref() {
+                        regex.push(letter);
+                        if letter == ']' {
+                            break;
                         }
                     }
-                    false => {
-                        class = true;
-                        regex.extend(letters.next_if_eq(&'^'));
-                    }
+                } else {
+                    class = true;
+                    regex.extend(letters.next_if_eq(&'^'));
                 }
             }
             ']' if class => {

@@ -1,4 +1,4 @@
-//! What stands behind a `*`: `EXCLUDE`, `EXCEPT` and `REPLACE`.
+//! The options behind a `*`: `EXCLUDE`, `EXCEPT` and `REPLACE`.
 
 use std::collections::HashSet;
 
@@ -66,7 +66,7 @@ fn each_once(names: &[&Ident]) -> Checked {
         if !seen.insert(&name.value) {
             let message = format!("column '{}' is named twice behind the star", name.value);
             let hint = "leave it out, or replace it, once";
-            return Refused::said(&name.value, At::Here(name.span), &message, hint);
+            return Refused::with_hint(&name.value, At::Here(name.span), &message, hint);
         }
     }
     Ok(())

@@ -3,7 +3,7 @@ use crate::logical::engine::Engine;
 use crate::text::diagnostics::Diagnostic;
 use crate::text::syntax::split;
 
-/// What there is against a query of a table `t (k, s)`.
+/// The error of a query of a table `t (k, s)`.
 fn refused(query: &str) -> Option<(usize, Diagnostic)> {
     let with = "WITH t AS (SELECT * FROM (VALUES (1, 'a'), (2, 'b')) AS v (k, s)) ";
     let tokens = split(&format!("{with}{query}")).expect("tokens").swap_remove(0);

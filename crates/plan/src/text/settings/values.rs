@@ -71,7 +71,7 @@ pub(super) fn key_mode(text: &str) -> Option<Option<KeyMode>> {
     if text == "auto" { Some(None) } else { modes.find(|mode| mode.name() == text).map(Some) }
 }
 
-/// What happens to rows of frequent keys. Lower case.
+/// The treatment of rows with frequent keys. Lower case.
 pub(super) fn frequent_keys(text: &str) -> Option<FrequentKeys> {
     Some(match text {
         "auto" => FrequentKeys::Auto,
@@ -90,7 +90,7 @@ pub(super) fn on(text: &str) -> Option<bool> {
     }
 }
 
-/// What an idle worker does. Lower case.
+/// The behaviour of an idle worker. Lower case.
 pub(super) fn idle(text: &str) -> Option<Idle> {
     Some(match text {
         "block" => Idle::Block,
@@ -99,7 +99,7 @@ pub(super) fn idle(text: &str) -> Option<Idle> {
     })
 }
 
-/// Who moves rows between two nodes. Lower case.
+/// The agent that moves rows between two nodes. Lower case.
 pub(super) fn transfer(text: &str) -> Option<Transfer> {
     Some(match text {
         "write" => Transfer::Write,
@@ -108,7 +108,7 @@ pub(super) fn transfer(text: &str) -> Option<Transfer> {
     })
 }
 
-/// Who has a connection with another node. Lower case.
+/// The owner of a connection with another node. Lower case.
 pub(super) fn connection(text: &str) -> Option<Connection> {
     Some(match text {
         "auto" => Connection::Auto,
@@ -118,7 +118,7 @@ pub(super) fn connection(text: &str) -> Option<Connection> {
     })
 }
 
-/// Who moves shared connections. Lower case.
+/// The agent that serves shared connections. Lower case.
 pub(super) fn progress(text: &str) -> Option<Progress> {
     Some(match text {
         "spin" => Progress::Spin,
@@ -127,7 +127,7 @@ pub(super) fn progress(text: &str) -> Option<Progress> {
     })
 }
 
-/// Who copies rows for every worker. Lower case.
+/// The agent that copies rows for every worker. Lower case.
 pub(super) fn multicast(text: &str) -> Option<Multicast> {
     Some(match text {
         "auto" => Multicast::Auto,

@@ -171,10 +171,11 @@ fn ways_to_nothing(
     ]
 }
 
-fn told(column: &ArrayRef) -> String {
-    match column.is_null(0) {
-        true => "NULL".into(),
-        false => array_value_to_string(column, 0).expect("a value"),
+fn shown(column: &ArrayRef) -> String {
+    if column.is_null(0) {
+        "NULL".into()
+    } else {
+        array_value_to_string(column, 0).expect("a value")
     }
 }
 
@@ -190,8 +191,8 @@ fn faults(text: &str, name: &str, one: &RecordBatch) -> Vec<String> {
     let nothing = if COUNTS.contains(&name) { "0" } else { "NULL" };
     let mut faults = vec![];
     let mut expect = |way: &str, found: &ArrayRef, expected: &str| {
-        if told(found) != expected {
-            faults.push(format!("{text}, {way}: {} and not {expected}", told(found)));
+        if shown(found) != expected {
+            faults.push(format!("{text}, {way}: {} and not {expected}", shown(found)));
         }
     };
     for (way, found) in ways_to_nothing(&call, &filtered, one) {
@@ -205,7 +206,7 @@ fn faults(text: &str, name: &str, one: &RecordBatch) -> Vec<String> {
     }
     let batches = crate::lower::batch::collect(&by_datafusion.plan, &by_datafusion.context.state())
         .expect("rows");
-    let expected = told(batches[0].column(1));
+    let expected = shown(batches[0].column(1));
     let held = || Held::of(&call).with(one, 1);
     expect("one row", &held().result(0, 1), &expected);
     let around = vec![Held::of(&call), held(), Held::of(&call)];

@@ -37,15 +37,10 @@ pub(super) fn metered(
     name: &str,
     of: &DataType,
 ) -> Box<dyn Accumulator> {
-    match of.is_nested() || of.is_string() || of.is_binary() {
-        true => Box::new(Metered {
-            inner,
-            name: name.to_owned(),
-            rows: 0,
-            last: VecDeque::new(),
-            bytes: 0,
-        }),
-        false => inner,
+    if of.is_nested() || of.is_string() || of.is_binary() {
+        Box::new(Metered { inner, name: name.to_owned(), rows: 0, last: VecDeque::new(), bytes: 0 })
+    } else {
+        inner
     }
 }
 

@@ -54,7 +54,7 @@ impl Stacks {
         if let Some(older) = self.older.last() {
             merge(merged.as_mut(), older)?;
         }
-        // An accumulator may have nothing left when it has given out its state.
+        // An accumulator may be empty after it has exported its state.
         let newer = self.of_newer.state()?;
         self.of_newer = self.of.accumulator()?;
         merge(self.of_newer.as_mut(), &newer)?;

@@ -20,7 +20,7 @@ impl Rows {
         }
     }
 
-    /// Takes away so many of the oldest.
+    /// Removes a number of the oldest rows.
     pub(super) fn leave(&mut self, mut gone: usize) {
         while gone > 0
             && let Some(oldest) = self.0.front_mut()

@@ -22,29 +22,29 @@ use crate::catalog::watermark::{Met, as_time};
 
 /// Which rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum SideOutput {
     /// Those that cannot be read.
     Bad,
     /// Those that came behind the watermark of their flow.
     Late,
 }
 
-/// The column of [`Side::Late`] that the table itself has not.
+/// The column of [`SideOutput::Late`] that the table itself has not.
 const WATERMARK: &str = "watermark";
 
-impl Side {
+impl SideOutput {
     /// The table and the side that a name means, if it is the name of a side.
     pub(crate) fn of(name: &str) -> Option<(&str, Self)> {
-        [Side::Bad, Side::Late]
+        [SideOutput::Bad, SideOutput::Late]
             .into_iter()
-            .find_map(|side| Some((name.strip_suffix(side.suffix())?, side)))
+            .find_map(|side_output| Some((name.strip_suffix(side_output.suffix())?, side_output)))
     }
 
-    /// What is put behind the name of the table.
+    /// The suffix of the table's name.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
-            Side::Bad => "__bad",
-            Side::Late => "__late",
+            SideOutput::Bad => "__bad",
+            SideOutput::Late => "__late",
         }
     }
 
@@ -52,8 +52,10 @@ impl Side {
     pub(crate) fn schema(self, columns: &Schema, time: &str) -> SchemaRef {
         let text = |name: &str, nullable| Arc::new(Field::new(name, DataType::Utf8, nullable));
         Arc::new(Schema::new(match self {
-            Side::Bad => vec![text("place", false), text("reason", false), text("text", false)],
-            Side::Late => {
+            SideOutput::Bad => {
+                vec![text("place", false), text("reason", false), text("text", false)]
+            }
+            SideOutput::Late => {
                 let time = columns.field_with_name(time).map(|field| field.data_type().clone());
                 let time = time.unwrap_or(DataType::Null);
                 let all = columns.fields().iter().cloned();
@@ -73,19 +75,19 @@ pub(crate) struct Time {
 }
 
 /// A side of a source.
-pub(crate) struct SideSource {
+pub(crate) struct SideOutputSource {
     /// For messages.
     pub(crate) table: String,
-    pub(crate) side: Side,
+    pub(crate) side_output: SideOutput,
     /// Gives all columns that the side asks for.
     pub(crate) inner: Arc<dyn Source>,
-    /// Of a [`Side::Late`], always.
+    /// Of a [`SideOutput::Late`], always.
     pub(crate) time: Option<Time>,
     /// The side's columns, already projected.
     pub(crate) schema: SchemaRef,
 }
 
-impl Source for SideSource {
+impl Source for SideOutputSource {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
@@ -106,15 +108,15 @@ impl Source for SideSource {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let bad = match self.side {
-            Side::Bad => Arc::new(BadRows::collecting()),
+        let bad = match self.side_output {
+            SideOutput::Bad => Arc::new(BadRows::collecting()),
             // They are counted where the table itself is read.
-            Side::Late => Arc::new(BadRows::default()),
+            SideOutput::Late => Arc::new(BadRows::default()),
         };
         let inner = ReaderContext { bad: Arc::clone(&bad), ..context.clone() };
         Ok(Box::new(SideFlow {
             untimed: Untimed::new(&self.table, split.name.clone(), &context.origins),
-            side: self.side,
+            side_output: self.side_output,
             inner: self.inner.open(split, from, &inner)?,
             time: self.time.clone(),
             schema: Arc::clone(&self.schema),
@@ -162,13 +164,13 @@ impl Untimed {
 
 struct SideFlow {
     untimed: Untimed,
-    side: Side,
+    side_output: SideOutput,
     inner: Box<dyn SplitReader>,
     time: Option<Time>,
     schema: SchemaRef,
     bad: Arc<BadRows>,
     met: Met,
-    /// Whether the table's flow has ended; what it left may still have to be given out.
+    /// Whether the table's flow has ended; its last rows may still have to be emitted.
     ended: bool,
 }
 
@@ -183,9 +185,9 @@ impl SplitReader for SideFlow {
             Next::Batch(batch) => Some(batch),
             _ => None,
         };
-        let found = match self.side {
-            Side::Bad => Some(self.bad(batch)?),
-            Side::Late => batch.map(|batch| self.late(batch)).transpose()?,
+        let found = match self.side_output {
+            SideOutput::Bad => Some(self.bad(batch)?),
+            SideOutput::Late => batch.map(|batch| self.late(batch)).transpose()?,
         };
         match (found, next) {
             (Some(found), _) if found.num_rows() > 0 => Ok(Next::Batch(found)),
@@ -231,7 +233,7 @@ impl SideFlow {
             array.is_valid(row) && met.is_some_and(|watermark| *time < watermark)
         });
         let late: Vec<bool> = late.collect();
-        // Of rows that are late there is always one; the others are not given out.
+        // There is always one late row; the others are not emitted.
         let met = met.into_iter().map(|met| Some(met.unwrap_or(i64::MIN))).collect();
         let met = as_time(met, array.data_type()).map_err(refused)?;
         let columns = self.schema.fields().iter().map(|field| {
@@ -243,7 +245,7 @@ impl SideFlow {
     }
 }
 
-/// Bad rows as rows of [`Side::Bad`], with the columns of `schema`.
+/// Bad rows as rows of [`SideOutput::Bad`], with the columns of `schema`.
 pub(crate) fn as_batch(schema: &SchemaRef, bad: &[BadRow]) -> Result<RecordBatch, ConnectorError> {
     let column = |name: &str| -> ArrayRef {
         let of = |row: &BadRow| match name {

@@ -3,7 +3,7 @@
 //! In a relation the bounds are written as calls, and each of its rows stands for all of its
 //! windows. Where rows are grouped by them, the grouping knows the windows of a row. For anything
 //! else a row of `TUMBLE` has its bounds computed, and one of the others comes out of a step once
-//! for each window that it is in ([`crate::lower::unfold`]).
+//! for each window that it is in ([`crate::lower::expand`]).
 
 use std::sync::Arc;
 
@@ -20,11 +20,14 @@ use crate::explain::window_text;
 use crate::expr::own::own;
 use crate::logical::errors::PlanError;
 use crate::logical::windows::{
-    Bound, Lengths, Shape, WINDOWS_OF_ROW_MAX, WindowAssign, WindowCall, no_windows, windows_of,
+    Bound, Lengths, WINDOWS_OF_ROW_MAX, WindowAssign, WindowCall, WindowShape, no_windows,
+    windows_of,
 };
 use crate::lower::between;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
+use crate::lower::expand;
+use crate::lower::expand::{InWindows, LAST_TICK};
 use crate::lower::join::On;
 use crate::lower::lookup;
 use crate::lower::lookup::Sides;
@@ -32,19 +35,17 @@ use crate::lower::pipeline;
 use crate::lower::relation::{Bounds, LowerError, Relation};
 use crate::lower::session;
 use crate::lower::session::columns_beside;
-use crate::lower::unfold;
-use crate::lower::unfold::{InWindows, LAST_TICK};
 use crate::text::refusal::Refusal;
 use crate::text::types::sql_name;
 
-/// How many windows a row that is grouped may be in: they are all given out, and of a late row each
+/// How many windows a row that is grouped may be in: they are all emitted, and of a late row each
 /// that has not fired is kept by itself.
 const WINDOWS_OF_GROUPED_ROW_MAX: i64 = 100_000;
 
 /// How many windows a row is in, where they are not sessions.
 fn windows_of_row(call: &WindowCall) -> i64 {
     let Lengths { slide_ns, size_ns, .. } = call.lengths;
-    if call.shape == Shape::Session { 1 } else { size_ns.div_euclid(slide_ns) }
+    if call.shape == WindowShape::Session { 1 } else { size_ns.div_euclid(slide_ns) }
 }
 
 /// Rows that stand for all of their windows.
@@ -54,12 +55,12 @@ pub(crate) fn windowed(
     assign: &WindowAssign,
 ) -> Result<Relation, LowerError> {
     let relation = pipeline::relation(cx, job, &assign.input)?;
-    let mut relation = session::settled(cx, job, relation)?;
+    let mut relation = session::materialized(cx, job, relation)?;
     let time = relation.rewrite(&assign.time)?;
     let columns = assign.schema().columns().into_iter().skip(relation.outputs.len());
     let bounds = Bound::ALL.map(|bound| assign.call(bound, time.clone()));
-    if assign.shape != Shape::Tumble {
-        relation.several = WindowCall::of(&bounds[0]);
+    if assign.shape != WindowShape::Tumble {
+        relation.multi_window = WindowCall::of(&bounds[0]);
     }
     relation.outputs.extend(columns.zip(bounds));
     Ok(relation)
@@ -98,8 +99,8 @@ pub(crate) fn in_windows(
             .hint("GROUP BY window_start, window_end, or make the slide longer")
             .into());
     }
-    relation.several = None;
-    let told = relation.tells(&call.time);
+    relation.multi_window = None;
+    let keeps_time = relation.tells(&call.time);
     let added = |node: &Expr| {
         WindowCall::of(node).filter(|c| c.same_window(call)).map(|c| own(c.bound.column()))
     };
@@ -115,21 +116,22 @@ pub(crate) fn in_windows(
             .and_then(|windows| InWindows::new(before, places[0], windows, text.clone()));
         step.map(|step| Arc::new(step) as Arc<dyn Step>).ok_or_else(no_windows)
     };
-    let mut unfolded =
-        unfold::unfolded(cx, job, relation, std::slice::from_ref(&call.time), make, added)?;
+    let mut expanded =
+        expand::expanded(cx, job, relation, std::slice::from_ref(&call.time), make, added)?;
     // Watermarks speak of the last tick of a window as of its rows; `window_time` may lie
     // before them.
     let time = own(if fine { LAST_TICK } else { Bound::Time.column() });
-    unfolded.lateness_ns = call.lateness_ns;
-    match told {
-        true => unfolded.times.push(time.clone()),
-        false => unfolded.times.clear(),
+    expanded.lateness_ns = call.lateness_ns;
+    if keeps_time {
+        expanded.times.push(time.clone())
+    } else {
+        expanded.times.clear()
     }
-    if told || cx.bounded {
+    if keeps_time || cx.bounded {
         let (start, end) = (own(Bound::Start.column()), own(Bound::End.column()));
-        unfolded.window = Some(Bounds { start, end, time, grid: call.grid() });
+        expanded.window = Some(Bounds { start, end, time, grid: call.grid() });
     }
-    Ok(unfolded)
+    Ok(expanded)
 }
 
 /// Whether the rows of a join may stand for all of their windows behind it as well: they are
@@ -154,24 +156,25 @@ pub(crate) fn joins_whole(
         return Ok(None);
     }
     let sides = lookup::table_side(cx, left, right, kind)?;
-    Ok(sides.filter(|sides| relations[sides.table].several.is_none()))
+    Ok(sides.filter(|sides| relations[sides.table].multi_window.is_none()))
 }
 
 fn has_several(expr: &Expr) -> bool {
-    let several = |node: &Expr| {
-        WindowCall::of(node).is_some_and(|c| matches!(c.shape, Shape::Hop | Shape::Cumulate))
+    let multi_window = |node: &Expr| {
+        WindowCall::of(node)
+            .is_some_and(|c| matches!(c.shape, WindowShape::Hop | WindowShape::Cumulate))
     };
-    expr.exists(|node| Ok(several(node))).unwrap_or(true)
+    expr.exists(|node| Ok(multi_window(node))).unwrap_or(true)
 }
 
 /// Whether a grouping knows the windows of a relation's rows itself: it is by them, and nothing
 /// else asks for them.
-pub(crate) fn groups_several(relation: &Relation, groups: &[Expr], calls: &[Expr]) -> bool {
-    let Some(several) = &relation.several else { return true };
-    let call = |group: &Expr| WindowCall::of(group).filter(|call| call.same_window(several));
+pub(crate) fn groups_multi_window(relation: &Relation, groups: &[Expr], calls: &[Expr]) -> bool {
+    let Some(multi_window) = &relation.multi_window else { return true };
+    let call = |group: &Expr| WindowCall::of(group).filter(|call| call.same_window(multi_window));
     let keys: Vec<&Expr> = groups.iter().filter(|group| call(group).is_none()).collect();
-    // Windows of CUMULATE that begin together are told apart by their ends.
-    let tells = |call: WindowCall| call.shape == Shape::Hop || call.bound != Bound::Start;
+    // Windows of CUMULATE that begin together differ in their ends.
+    let tells = |call: WindowCall| call.shape == WindowShape::Hop || call.bound != Bound::Start;
     let filters = relation.filters.iter().flat_map(split_conjunction).filter(|f| has_several(f));
     let mut read = filters.flat_map(|filter| columns_beside(filter, has_several_call));
     groups.iter().filter_map(call).any(tells)
