@@ -76,7 +76,7 @@ pub(crate) struct Table {
     derived: BTreeMap<usize, Derived>,
     bounded: OnceLock<bool>,
     places: Places,
-    /// What gives out its rows, if it is no table but a stream.
+    /// The operators that emit its rows, if it is a stream.
     pub(crate) stream: Option<Fragment>,
     /// Where bad rows wait for `t__bad`.
     dead_letters: Arc<DeadLetterBuffer>,
@@ -184,7 +184,7 @@ impl Table {
         Some(Arc::new(Schema::new(written.map(|(_, field)| field.clone()).collect::<Vec<_>>())))
     }
 
-    /// What its connector is told of columns to be written.
+    /// The description of written columns for its connector.
     pub(crate) fn def(&self, schema: SchemaRef) -> TableDef {
         TableDef {
             name: self.name.clone(),
@@ -211,7 +211,7 @@ impl Table {
         Ok(Arc::new(DeadLetterCapture { table, inner, time, dead_letters }))
     }
 
-    /// What becomes of a bad row.
+    /// The policy for bad rows.
     pub(crate) fn on_bad(&self) -> OnBad {
         match self.options.get("on_bad").map(|policy| policy.to_ascii_lowercase()).as_deref() {
             Some("fail") => OnBad::Fail,
@@ -325,7 +325,7 @@ impl Table {
         Ok(*self.bounded.get_or_init(|| bounded))
     }
 
-    /// What a connector had against the table: at the option or column at fault if it is of the
+    /// The error of a connector about the table: at the option or column at fault if it is of the
     /// same script, else where the table is used.
     pub(crate) fn refused(&self, error: &ConnectorError, used: Place) -> Diagnostic {
         let places = &self.places;
@@ -353,7 +353,7 @@ impl Table {
     }
 }
 
-/// What to write where an interval is finer than a column.
+/// The hint where an interval is finer than a column.
 pub(crate) fn finer_hint(unit: TimeUnit) -> &'static str {
     match unit {
         TimeUnit::Second => "count in whole seconds, or declare the column as TIMESTAMP(3)",
@@ -362,7 +362,7 @@ pub(crate) fn finer_hint(unit: TimeUnit) -> &'static str {
     }
 }
 
-/// What a name stands for.
+/// The object of a name.
 #[derive(Clone)]
 pub(crate) enum Entry {
     Table(Arc<Table>),
@@ -370,7 +370,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// What it is, for messages.
+    /// Its kind, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Entry::Table(_) => "table",
@@ -394,7 +394,7 @@ impl Catalog {
         self.entries.get(name)
     }
 
-    /// What a name stands for that is read: a side of a table too.
+    /// The object of a name that is read, also a side output of a table.
     ///
     /// # Errors
     /// When a table has no such side.

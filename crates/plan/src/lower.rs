@@ -85,7 +85,7 @@ pub(crate) struct Lowered {
     /// For EXPLAIN: `INSERT INTO t`.
     pub(crate) name: String,
     pub(crate) bounded: bool,
-    /// What runs when all input has been read, if something does.
+    /// The stage that runs when all input has been read, if there is one.
     pub(crate) batch: Option<ExplainedBatch>,
 }
 
@@ -107,7 +107,8 @@ impl Lowering<'_> {
     /// Lowers the plan of a statement: with its repeated parts apart, if it can be lowered so.
     ///
     /// # Errors
-    /// What does not stream over unbounded input, and what connectors or DataFusion refuse.
+    /// When the query does not stream over unbounded input, or a connector or DataFusion refuses
+    /// it.
     pub(crate) fn lower(
         &self,
         sharing: Option<Sharing>,
@@ -381,7 +382,7 @@ fn whole(mut job: JobBuilder, bounded: bool, edges: Vec<Edge>, target: Target) -
     Lowered { operators: job.operators, name, bounded, batch: None }
 }
 
-/// What EXPLAIN shows of the sink of a table.
+/// The text of EXPLAIN about the sink of a table.
 fn labels_of_sink(table: String) -> Labels {
     Labels { table: Some(table), ..Labels::default() }
 }
@@ -431,7 +432,7 @@ fn cut(
     }
 }
 
-/// What stands for a part in the rest of a plan.
+/// The node that stands for a part in the rest of a plan.
 fn gathered(node: &LogicalPlan, part: usize) -> DfResult<LogicalPlan> {
     let fields = node.schema().as_arrow().fields().iter().enumerate();
     let plain: Vec<Field> =

@@ -49,7 +49,8 @@ pub struct Planner {
     pub(crate) hints: Hints,
 }
 
-/// What runs at a time: one statement, or all of a statement set. Stages run one after another.
+/// The unit that runs at a time: one statement, or all of a statement set. Stages run one after
+/// another.
 pub struct Stage {
     /// The queries.
     pub job: Job,
@@ -90,7 +91,7 @@ pub(crate) struct Building {
     ends: Vec<usize>,
     unbounded: bool,
     batch: bool,
-    /// What its statements replace, and the line of each.
+    /// The tables that its statements replace, and the line of each.
     replaced: Vec<(String, usize)>,
 }
 

@@ -199,9 +199,9 @@ pub(super) fn missing(path: &Path) -> ConnectorError {
 /// The error of the operating system about `path`, or of an object store.
 pub(super) fn io_error(path: &Path, error: &std::io::Error) -> ConnectorError {
     use std::io::ErrorKind;
-    let text = error.get_ref().and_then(|inner| inner.downcast_ref::<ConnectorError>());
-    if let Some(text) = text {
-        return text.clone();
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ConnectorError>());
+    if let Some(inner) = inner {
+        return inner.clone();
     }
     let hint = match error.kind() {
         ErrorKind::NotFound => return missing(path),

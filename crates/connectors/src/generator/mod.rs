@@ -72,7 +72,7 @@ const OPTIONS: &[OptionSpec] = &[
         key: "repeat",
         values: "integer",
         default: "1",
-        doc: "How often the rows are given out; their event time goes on. Needs 'rows'.",
+        doc: "How often the rows are repeated; their event time goes on. Needs 'rows'.",
     },
     OptionSpec {
         key: "rate",
@@ -116,7 +116,7 @@ const OPTIONS: &[OptionSpec] = &[
         values: "columns | fixed",
         default: "columns",
         doc: "How rows lie in memory that 'preload' keeps: in columns, or as records of fixed \
-              length, which are decoded when they are given out.",
+              length, which are decoded when they are read.",
     },
     OptionSpec {
         key: "fixed.record_bytes",

@@ -1,8 +1,9 @@
 //! `'on_bad' = 'table'`: bad rows are counted, not shown, and left to `t__bad`.
 //!
 //! Most tables that end can be read again, so that `t__bad` reads them once more, as with other
-//! policies ([`crate::catalog::side_output`]). Others, such as a socket or standard input, give their rows
-//! to one reader alone: a reader of the table puts the bad ones in a *dead-letter buffer*, and
+//! policies ([`crate::catalog::side_output`]). Others, such as a socket or standard input, give
+//! their rows to one reader alone: a reader of the table puts the bad ones in a *dead-letter
+//! buffer*, and
 //! `t__bad` takes them from there, each once, in the same statement set or in a later statement.
 //! Each node has a buffer for each such table, and keeps the last [`ROWS_MAX`] rows there, of
 //! [`BYTES_MAX`] bytes together; a row in place of the dropped ones counts them.

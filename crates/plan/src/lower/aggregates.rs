@@ -82,7 +82,7 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
         return Ok(AggregateCall { text, aggregate, args });
     }
     let adapter = Adapter::new(function, schema).map_err(internal)?;
-    // What it has against its arguments, some functions say when they are to begin only.
+    // Some functions check their arguments only when they begin.
     begins(&adapter.function).map_err(|error| {
         let columns = params.args.iter().flat_map(|arg| arg.column_refs());
         let columns = columns.map(|column| column.name.clone()).collect();
@@ -90,7 +90,7 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
         let refused = internal(error).always().reading(columns);
         if types { refused.hint("CAST the argument to another type") } else { refused }
     })?;
-    // What WITHIN GROUP orders, the function orders itself; and `string_agg` is an `array_agg`.
+    // The function itself orders by the keys of WITHIN GROUP; and `string_agg` is an `array_agg`.
     let sorts = function.func.supports_within_group_clause() || name == "string_agg";
     if adapter.function.order_sensitivity().hard_requires() && !sorts {
         return Err(Refusal::new(&[&name], format!("{name}(… ORDER BY …) does not stream")));
@@ -99,7 +99,7 @@ pub(crate) fn lower(call: &Expr, schema: &DFSchema) -> Result<AggregateCall, Ref
     Ok(AggregateCall { text, args: args.cloned().collect(), aggregate: Arc::new(adapter) })
 }
 
-/// What a function is computed from: its arguments, and what they are ordered by.
+/// The inputs of a function: its arguments and its ordering.
 fn inputs(function: &AggregateFunction) -> impl Iterator<Item = &Expr> {
     let params = &function.params;
     params.args.iter().chain(params.order_by.iter().map(|order| &order.expr))
@@ -291,7 +291,7 @@ struct Adapted {
     read: Option<Read>,
 }
 
-/// What was read of all groups at once: a `GroupsAccumulator` gives groups away from the front
+/// The state read of all groups at once: a `GroupsAccumulator` gives groups away from the front
 /// only, and each time moves the rest.
 enum Read {
     /// The states, which are not in the accumulator any more.
@@ -429,7 +429,7 @@ impl Accumulator for Adapted {
     }
 
     fn clear(&mut self, _total: usize) {
-        // What was read, `inner` has given away; otherwise it starts anew.
+        // `inner` has given away the state that was read; otherwise it starts anew.
         if self.read.take().is_none() {
             self.inner = fresh(&self.function);
         }

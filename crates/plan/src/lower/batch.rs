@@ -1,5 +1,5 @@
-//! What runs when all input has been read: `ORDER BY`, `LIMIT`, joins, and whatever else does not
-//! stream.
+//! The stage that runs when all input has been read: `ORDER BY`, `LIMIT`, joins, and whatever else
+//! does not stream.
 //!
 //! The streaming parts of a statement are gathered on worker 0, one [`Part`] each. When the last of
 //! them has ended well, DataFusion runs the rest of the plan over their rows and its result goes
@@ -243,7 +243,7 @@ impl BatchStage {
                 let Some(leaf) = scan.source.downcast_ref::<GatheredRows>() else {
                     return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
                 };
-                // What streamed may be less nullable than the plan says, and be named otherwise.
+                // Streamed rows may be less nullable than in the plan, and have other names.
                 let rows = gathered[leaf.part].iter().cloned();
                 let rows = rows.map(|batch| renamed(batch, &leaf.schema));
                 let rows = rows.collect::<DfResult<Vec<_>>>()?;
@@ -366,7 +366,7 @@ struct PartWriter {
     ended: bool,
 }
 
-/// What a part does that has all of its rows.
+/// The role of a part that has all of its rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// Nothing: others are still gathered.

@@ -37,7 +37,7 @@ pub(crate) struct Between {
     rest: Option<Expr>,
 }
 
-/// What is known of the difference of two times, in nanoseconds.
+/// Bounds on the difference of two times, in nanoseconds.
 #[derive(Clone)]
 struct TimeDifference {
     times: [Expr; 2],
@@ -124,7 +124,7 @@ pub(crate) fn nearby(
         schema: schema.clone(),
         both: both.clone(),
     };
-    // Whose rows may be given out without a partner has no time on the other side.
+    // A side whose rows may be emitted without a partner has no time on the other side.
     let timed: &[usize] = match kind {
         JoinKind::Inner => &[0, 1],
         JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => &[0],
@@ -155,7 +155,7 @@ fn merge(known: &mut Option<TimeDifference>, found: TimeDifference) {
     }
 }
 
-/// What a condition says of the difference of a left and a right time.
+/// The bounds that a condition sets on the difference of a left and a right time.
 fn compared(
     part: &Expr,
     left: &Relation,
@@ -175,7 +175,8 @@ fn compared(
     }
 }
 
-/// What `a op b` says, where one is a time of the left side and the other one of the right.
+/// The bounds that `a op b` sets, where one is a time of the left side and the other one of the
+/// right.
 fn difference(
     a: &Expr,
     op: Operator,

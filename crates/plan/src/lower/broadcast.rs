@@ -35,7 +35,7 @@ pub(crate) enum Meet {
     ByKey {
         /// Why, of each side, where a hint asks for it.
         reasons: [Option<Reason>; 2],
-        /// What that costs and a broadcast would, as far as it is known.
+        /// The costs of that and of a broadcast, as far as known.
         costs: [Vec<Cost>; 2],
     },
     /// A side goes to every worker.
@@ -55,7 +55,7 @@ pub(crate) struct May {
     why: &'static str,
 }
 
-/// What is known of a side.
+/// The statistics of a side.
 struct SideOutput<'a> {
     name: &'a str,
     /// At most, where that is known.
@@ -139,14 +139,14 @@ pub(crate) fn meet(
     Ok(Meet::Broadcast { leads, reasons, costs })
 }
 
-/// What a hint asks for: where the rows of a side go.
+/// The request of a hint: where the rows of a side go.
 struct Wish {
     lead: Lead,
     side: usize,
     reason: Reason,
 }
 
-/// What the hints of a join ask for.
+/// The request of the hints of a join.
 ///
 /// # Errors
 /// When that cannot be.
@@ -231,7 +231,7 @@ struct Chosen {
     costs: [Vec<Cost>; 2],
 }
 
-/// What the exchanges of each side of a join cost, as far as that is known: the other side may be
+/// The costs of the exchanges of each side of a join, as far as known: the other side may be
 /// broadcast, or this one, or with equal keys both are shuffled.
 fn costs(sides: &[SideOutput<'_>; 2], workers: Workers, keyless: bool) -> [Vec<Cost>; 2] {
     let of = |side: &SideOutput<'_>| {
@@ -266,7 +266,7 @@ fn of_any(may: &[usize], sides: &[SideOutput<'_>; 2], workers: Workers) -> Chose
         (Some(left), Some(right)) => {
             chosen(usize::from(left >= right), "there is no key, and this side moves less")
         }
-        // What ends is mostly smaller.
+        // A side that ends is mostly smaller.
         _ if sides[0].ends && !sides[1].ends => chosen(0, BOUNDED),
         _ if sides[1].ends && !sides[0].ends => chosen(1, BOUNDED),
         _ => {
@@ -325,7 +325,7 @@ impl May {
             JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => &[0],
             JoinKind::Full => &[],
         };
-        let why = "the join gives out its rows without a partner, and no worker would know";
+        let why = "the join emits its rows without a partner, and no single worker knows them";
         Self { sides, why }
     }
 
@@ -336,7 +336,7 @@ impl May {
     }
 }
 
-/// What a side is called in the query.
+/// The name of a side in the query.
 pub(crate) fn name(relation: &Relation, side: usize) -> String {
     let called = relation.outputs.iter().find_map(|(column, _)| column.relation.as_ref());
     match called {

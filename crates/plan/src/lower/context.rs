@@ -1,4 +1,4 @@
-//! What is known while a statement is lowered, and does not change.
+//! The context in which a statement is lowered, which does not change.
 
 use datafusion::error::DataFusionError;
 
@@ -7,7 +7,7 @@ use crate::lower::hints::BlockHints;
 use crate::lower::relation::LowerError;
 use crate::text::emit::Emit;
 
-/// What a rule may ask about the statement and the place of its node in it.
+/// The statement that a rule lowers, and the place of its node in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) lowering: &'a Lowering<'a>,

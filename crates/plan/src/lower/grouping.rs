@@ -117,7 +117,7 @@ fn add(
     Ok(job.add(name.into(), edges, kind, labels))
 }
 
-/// What a grouping of the rows of some edges costs, if enough is known of them.
+/// The cost of grouping the rows of some edges, if enough is known of them.
 fn costs(
     cx: &Context<'_>,
     job: &JobBuilder,
@@ -131,7 +131,7 @@ fn costs(
     Some(decide(Exchange::Merge, &grouped, &Costs::default(), settings.state_bytes_max))
 }
 
-/// What is kept of rows with `keys` among the columns of `before`.
+/// The state of rows with `keys` among the columns of `before`.
 fn group_by(
     cx: &Context<'_>,
     grouping: &GroupedAggregation,
@@ -170,7 +170,7 @@ fn window(
     }
 }
 
-/// What kind of window rows are grouped by.
+/// The kind of window that rows are grouped by.
 enum WindowKind {
     /// Of the rows' own time.
     Call(WindowCall),
@@ -196,7 +196,7 @@ impl WindowKind {
     }
 }
 
-/// Rows brought together.
+/// A grouped aggregation: its window, keys and calls.
 pub(crate) struct GroupedAggregation {
     pub(crate) window: Option<GroupWindow>,
     /// Over the base's columns.
@@ -309,12 +309,12 @@ impl GroupedAggregation {
         Arc::new(Schema::new(keys.chain(calls).chain(bounds).chain(kind).collect::<Vec<_>>()))
     }
 
-    /// What the plan's columns are of those: the group expressions and the aggregates.
+    /// The plan's columns over the output: the group expressions and the aggregates.
     fn output_exprs(&self) -> Vec<Expr> {
         self.outputs.iter().chain(&self.call_names).map(|name| own(name)).collect()
     }
 
-    /// What the columns that it gives out are.
+    /// The texts of its output columns.
     fn names(&self, before: &[(String, String)]) -> Vec<(String, String)> {
         let keys = self.keys.iter().map(shown_expr);
         let keys = keys.enumerate().map(|(at, text)| (key_name(at), text));
@@ -363,7 +363,7 @@ fn alike(calls: &[Expr], call: &Expr) -> usize {
     before.filter(|before| name(before) == name(call)).count()
 }
 
-/// What a grouping is written by, from what stands for it first.
+/// The words by which a grouping is written, the best one first.
 pub(crate) const GROUPING: [&str; 5] = ["GROUP", "DISTINCT", "HAVING", "UNION", "SELECT"];
 
 /// The same of one without aggregates.

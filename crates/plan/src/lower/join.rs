@@ -42,7 +42,7 @@ use crate::lower::step;
 use crate::lower::temporal;
 use crate::text::refusal::Refusal;
 
-/// What must be equal in a join: over the columns of the left base, and of the right one.
+/// The equalities of a join: over the columns of the left base, and of the right one.
 pub(crate) type On = Vec<(Expr, Expr)>;
 
 /// A join.
@@ -274,9 +274,9 @@ pub(crate) struct JoinSpec {
     pub(crate) on: Option<Arc<dyn Step>>,
     pub(crate) schema: SchemaRef,
     pub(crate) both: SchemaRef,
-    /// What the sides are called in the query.
+    /// The names of the sides in the query.
     pub(crate) names: [String; 2],
-    /// What the columns of each side are, in the words of the user.
+    /// The columns of each side, in the words of the user.
     shown: [Vec<String>; 2],
     /// The sides that can go to every worker.
     pub(crate) may: May,
@@ -291,7 +291,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// What the columns of a side are that arrive, in the words of the user.
+    /// The arriving columns of a side, in the words of the user.
     fn shown(&self, side: &Relation, finished: &FinishedPipeline) -> Vec<String> {
         let arriving = finished.columns.iter().enumerate();
         let name = |(at, text): (usize, &String)| {
@@ -314,7 +314,7 @@ impl Places {
     }
 }
 
-/// For EXPLAIN: what columns are. Those of one name are told apart by their tables.
+/// For EXPLAIN: the texts of columns. Columns of one name are distinguished by their tables.
 pub(crate) fn names_of(columns: &[(Column, Expr)]) -> Vec<(String, String)> {
     let is_other = |column: &Column, expr: &Expr, (other, of): &(Column, Expr)| {
         other.name == column.name && of != expr
@@ -330,7 +330,7 @@ pub(crate) fn names_of(columns: &[(Column, Expr)]) -> Vec<(String, String)> {
     columns.iter().filter_map(named).collect()
 }
 
-/// What an expression over the base of a side is called, with the table or alias of the side.
+/// The name of an expression over the base of a side, with the table or alias of the side.
 pub(crate) fn called(side: &Relation, expr: &Expr) -> Option<String> {
     let output = side.outputs.iter().find(|(_, of)| of == expr);
     output.map(|(column, _)| qualified(column))
@@ -366,7 +366,7 @@ fn kind_of(join: &logical::Join) -> Result<JoinKind, Refusal> {
     })
 }
 
-/// What must be equal in a join, over the columns of both bases.
+/// The equalities of a join, over the columns of both bases.
 fn conditions_of(join: &logical::Join, left: &Relation, right: &Relation) -> Result<On, Refusal> {
     join.on.iter().map(|(l, r)| Ok((left.rewrite(l)?, right.rewrite(r)?))).collect()
 }

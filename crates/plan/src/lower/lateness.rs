@@ -36,7 +36,7 @@ impl Lowering<'_> {
         least
     }
 
-    /// What SET says.
+    /// The value of SET.
     fn default_ns(&self) -> i64 {
         i64::try_from(self.settings.allowed_lateness_ns).unwrap_or(i64::MAX)
     }

@@ -27,7 +27,7 @@ use crate::lower::relation::{Base, Feeds, LowerError, Relation, check_key};
 use crate::lower::step;
 use crate::text::refusal::Refusal;
 
-/// Rows of a relation beside those of a table.
+/// A lookup join: rows of a relation widened by rows of a table.
 #[derive(Clone)]
 pub(crate) struct LookupJoin {
     stream: Relation,
@@ -233,7 +233,7 @@ struct TableSide<'a> {
     keys: Vec<usize>,
     /// Those that are asked for, with their names in the base of the join.
     named: Vec<(usize, String)>,
-    /// What the columns are, in the words of the user.
+    /// The columns, in the words of the user.
     columns: Vec<String>,
 }
 
@@ -280,7 +280,7 @@ fn call_columns(columns: &mut [String], side: &Relation, exprs: &[Expr], places:
     }
 }
 
-/// What the columns of both sides are, in the words of the user.
+/// The columns of both sides, in the words of the user.
 fn names_of(LookupJoin { stream, table, columns, .. }: &LookupJoin) -> Vec<(String, String)> {
     let of_table = columns.iter().map(|(name, expr)| {
         let text = || plain(&expr.human_display().to_string(), &table.names);

@@ -67,7 +67,7 @@ struct Framed {
     outcome: Outcome,
 }
 
-/// What is made of the results of a function's calls.
+/// The output that is made of the results of a function's calls.
 enum Outcome {
     /// The result of the only call.
     Own,
@@ -192,7 +192,7 @@ fn framed(
     Ok(relation)
 }
 
-/// What the columns are that an operator emits: those that are `known`, those that arrive, and its
+/// The output columns of an operator: the `known` ones, the arriving ones, and its
 /// results.
 fn names_behind(
     operator: &Over,
@@ -295,7 +295,7 @@ fn functions_of(window: &logical::Window) -> Result<Vec<&WindowFunction>, Refusa
     window.window_expr.iter().map(function).collect()
 }
 
-/// What a function reads.
+/// The rows that a function reads.
 fn read_by(function: &WindowFunction) -> impl Iterator<Item = &Expr> {
     let params = &function.params;
     let order = params.order_by.iter().map(|sort| &sort.expr);

@@ -39,14 +39,14 @@ use crate::lower::union;
 use crate::text::interval::tick_ns;
 use crate::text::settings::ExchangeChoice;
 
-/// What went into an operator.
+/// The input of an operator.
 pub(crate) struct FinishedPipeline {
     pub(crate) edges: Vec<Edge>,
     /// The columns that arrive.
     pub(crate) schema: SchemaRef,
     /// Which of them each expression that was asked for is.
     pub(crate) places: Vec<usize>,
-    /// What those that arrive are, in the words of the user.
+    /// The arriving columns, in the words of the user.
     pub(crate) columns: Vec<String>,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Rank {
     ranking: Ranking,
 }
 
-/// What ROW_NUMBER is asked.
+/// A call of ROW_NUMBER.
 pub(crate) struct RowNumberCall {
     keys: Vec<Expr>,
     end: Expr,

@@ -6,7 +6,7 @@
 //! to the next operator. A node that brings rows together ends its input relations, adds an
 //! operator, and begins a new relation over what that gives out.
 //!
-//! What is of another form is refused with a reason that a user understands; whether that is an
+//! A node of another form is refused with a reason that a user understands; whether that is an
 //! error or work for the batch stage is decided in [`crate::lower`].
 
 use std::collections::{BTreeSet, HashMap};
@@ -77,7 +77,7 @@ pub(crate) struct Relation {
     pub(crate) scan: DFSchema,
     /// Over the base's columns.
     pub(crate) filters: Vec<Expr>,
-    /// What each column of the node is, over the base's columns.
+    /// Each column of the node, over the base's columns.
     pub(crate) outputs: Vec<(Column, Expr)>,
     /// The columns of the base of which its watermarks speak: most often one, or none.
     pub(crate) times: Vec<Expr>,
@@ -94,9 +94,9 @@ pub(crate) struct Relation {
     pub(crate) names: Vec<(String, String)>,
 }
 
-/// What the expressions over a node are written with.
+/// The columns that expressions over a node may name.
 struct Scope<'a> {
-    /// What each column of the node is.
+    /// Each column of the node, over the base's columns.
     outputs: HashMap<&'a Column, &'a Expr>,
     /// Whether the base has a column of the watermark, and of the time of day.
     watermark: bool,
@@ -200,7 +200,7 @@ impl Relation {
         })
     }
 
-    /// What is left of the rows when `predicate`, over the node's columns, holds.
+    /// The rows for which `predicate`, over the node's columns, holds.
     pub(crate) fn filter(mut self, predicate: &Expr) -> Result<Self, Refusal> {
         let predicate = self.rewrite(predicate)?;
         self.filters.push(predicate);
@@ -248,12 +248,12 @@ impl Relation {
         self.times.contains(time) || clock()
     }
 
-    /// What the node's columns are.
+    /// The node's columns.
     pub(crate) fn exprs(&self) -> Vec<Expr> {
         self.outputs.iter().map(|(_, expr)| expr.clone()).collect()
     }
 
-    /// What rows are counted by of which nothing else is asked: a column of the base, if it has
+    /// The column by which rows are counted if no other is read: a column of the base, if it has
     /// one.
     pub(crate) fn counted_by(&self) -> Expr {
         let first = self.scan.fields().first();
@@ -350,7 +350,7 @@ impl Bounds {
         same_start: bool,
     ) -> Option<Self> {
         let reads_starts = left.start != left.end && right.start != right.end;
-        // What the optimizer makes of `coalesce(left, right)`.
+        // The optimizer's form of `coalesce(left, right)`.
         let either =
             |left: Expr, right: Expr| when(left.clone().is_not_null(), left).otherwise(right).ok();
         let is_read = |time: &Expr| matches!(time, Expr::Column(_));

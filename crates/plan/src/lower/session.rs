@@ -81,7 +81,7 @@ pub(crate) fn materialized(
     materialized_of(cx, job, relation, None)
 }
 
-/// The relation filtered, if that is to choose among rows whose sessions are to be settled
+/// The relation filtered, if the filter chooses among rows whose sessions are materialized
 /// before: the others make sessions, and are not kept.
 pub(crate) fn materialized_where(
     cx: &Context<'_>,

@@ -112,7 +112,7 @@ fn windows_in_sets(
     }
 }
 
-/// What keys that some set lacks are called behind the step.
+/// The names behind the step of keys that some set lacks.
 fn names_of(lacking: &[&Expr]) -> Vec<String> {
     let mut names: Vec<String> = vec![];
     for key in lacking {

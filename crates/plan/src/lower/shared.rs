@@ -30,7 +30,7 @@ use crate::lower::session;
 
 /// A query whose repeated parts are apart.
 pub(crate) struct Sharing {
-    /// What is left, optimized.
+    /// The rest of the plan, optimized.
     pub(crate) plan: LogicalPlan,
     pub(crate) parts: Vec<SharedPart>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct SharedPart {
     plan: LogicalPlan,
     /// Which columns of the [`SharedRows`] it gives.
     columns: Vec<usize>,
-    /// What its first scan has become.
+    /// The relation of its first scan.
     lowered: Option<Relation>,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn shared(
         None => {
             let relation = pipeline::relation(cx, job, &plan)?;
             let relation = session::materialized(cx, job, relation)?;
-            // What is no operator yet would be made anew behind each scan.
+            // Steps without an operator yet would be made anew behind each scan.
             if matches!(relation.base, Base::Operators { .. }) {
                 job.shared[rows.part].lowered = Some(relation.clone());
             }
@@ -165,7 +165,7 @@ fn is_volatile(part: &LogicalPlan) -> bool {
     part.exists(is_volatile).unwrap_or(true)
 }
 
-/// What stands for a part in the rest of a plan.
+/// The node that stands for a part in the rest of a plan.
 fn scan(node: &LogicalPlan, part: usize) -> DfResult<LogicalPlan> {
     let fields = node.schema().as_arrow().fields().iter().enumerate();
     let plain: Vec<Field> = fields.map(|(at, f)| f.as_ref().clone().with_name(name(at))).collect();
@@ -179,7 +179,7 @@ fn scan(node: &LogicalPlan, part: usize) -> DfResult<LogicalPlan> {
     scan.project(columns.collect::<Vec<_>>())?.build()
 }
 
-/// What a column of [`SharedRows`] is called.
+/// The name of a column of [`SharedRows`].
 fn name(at: usize) -> String {
     format!("c{at}")
 }

@@ -347,7 +347,7 @@ impl Step for Fused {
             }
             _ => return Ok(None),
         };
-        // What a filter says is found for nothing where nobody can fold rows so.
+        // Without a kernel that takes it, the filter would be computed for nothing.
         let filters_arg = self.predicate.is_some() && arg.is_some();
         let Some(key) = key.filter(|key| !filters_arg && RawRows::of_column(key).is_some()) else {
             return Ok(None);

@@ -159,9 +159,9 @@ impl JsonDecoder {
             if let Err(error) = decode_all(&alone(as_text), text, 1) {
                 // The message for the declared type, where that fails too.
                 let error = decode_all(&alone(field), text, 1).err().unwrap_or(error);
-                let text = error.to_string();
+                let error_text = error.to_string();
                 let value =
-                    text.split_once(": expected ").and_then(|(_, of)| of.split_once(" got "));
+                    error_text.split_once(": expected ").and_then(|(_, of)| of.split_once(" got "));
                 let message = match value {
                     Some((_, value)) => {
                         let of = sql_type(field.data_type());
@@ -302,12 +302,12 @@ pub(crate) fn infer(input: ByteInput) -> Result<Schema, ConnectorError> {
     let place = lines.input.name().to_owned();
     let read = lines.found.iter().filter(|line| line.unread.is_none());
     let first = read.clone().next().map(|line| lines.text(std::slice::from_ref(line)).trim_ascii());
-    let text = first.and_then(not_a_line);
-    if let (Some(text), Some([b'[', ..] | [b'{'])) = (text, first) {
+    let not_a_line = first.and_then(not_a_line);
+    if let (Some(hint), Some([b'[', ..] | [b'{'])) = (not_a_line, first) {
         return Err(ConnectorError::Io {
             place: lines.input.name().to_owned(),
             message: "it is not JSON of one object a line".into(),
-            hint: Some(text.into()),
+            hint: Some(hint.into()),
         });
     }
     let texts = read.clone().map(|line| without_pairs(lines.text(std::slice::from_ref(line))));
@@ -318,7 +318,7 @@ pub(crate) fn infer(input: ByteInput) -> Result<Schema, ConnectorError> {
         message: error.to_string(),
         hint: Some("declare the columns of the table".into()),
     })?;
-    let hint = text.unwrap_or("JSON is read one object a line");
+    let hint = not_a_line.unwrap_or("JSON is read one object a line");
     let decoder = JsonDecoder::with(lines, Refuser::ignoring(Arc::new(schema)));
     let Some(sample) = decoder.rows()? else {
         return Err(ConnectorError::Io {

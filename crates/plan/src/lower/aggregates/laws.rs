@@ -32,7 +32,7 @@ const GROUPS: i64 = 4;
 /// Streams of each call.
 const CASES: u64 = 12;
 
-/// What a result may differ by.
+/// The tolerance of a result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Like {
     /// Nothing.
@@ -438,7 +438,7 @@ fn close(a: f64, b: f64, slack: f64) -> bool {
     a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= relative.max(slack)
 }
 
-/// What the rounding of sums may come to: relative to the sum of the values of the first argument
+/// The rounding error that sums may have: relative to the sum of the values of the first argument
 /// without their signs, for greater ones may have taken each other's place.
 fn slack_of(text: &str, batch: &RecordBatch) -> f64 {
     let argument = text.split(['(', ',', ')']).nth(1).unwrap_or_default();
@@ -503,7 +503,7 @@ fn check(text: &str, like: Like) {
         let found = in_parts(&call, &batch, &mut random);
         let (single, found) = match (single, found) {
             (Ok(single), Ok(found)) => (single, found),
-            // What does not fit its type does so however rows are split.
+            // A result that does not fit its type does not fit however rows are split.
             (single, found) => {
                 assert_eq!(single.err(), found.err(), "{at}");
                 assert!(text.starts_with("sum("), "{at}: only sums have errors");

@@ -113,7 +113,7 @@ fn check(call: Expr, native: bool) {
     assert_eq!(shown(&found), shown(&expected), "{}", lowered.text);
 }
 
-/// What an adapter calls itself.
+/// The name of an adapter.
 fn aggregate_name(call: &AggregateCall) -> String {
     call.text.split('(').next().unwrap_or_default().to_string()
 }

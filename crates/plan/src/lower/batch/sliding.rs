@@ -149,7 +149,7 @@ impl AggregateUDFImpl for FrameAggregate {
     }
 }
 
-/// What an accumulator is made of, to make another.
+/// The arguments of an accumulator, to make another.
 #[derive(Debug)]
 struct Asked {
     return_field: FieldRef,

@@ -31,7 +31,7 @@ pub(super) struct WordPredicate {
     known: Mutex<Option<Cached>>,
 }
 
-/// What the predicate says of the words of a dictionary.
+/// The predicate's answers for the words of a dictionary.
 struct Cached {
     /// The dictionary. While it is held, no other has its address.
     words: ArrayRef,

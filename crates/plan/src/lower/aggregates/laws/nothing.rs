@@ -1,4 +1,4 @@
-//! What functions are of no rows, of NULLs alone, and of one row.
+//! The results of functions for no rows, for NULLs alone, and for one row.
 //!
 //! The functions are those of the engine's own registry, each with arguments of every type that it
 //! takes and in every form in which it can be asked: a new one is held to this without a word here.
@@ -105,7 +105,7 @@ fn calls(batch: &RecordBatch) -> Vec<(String, String)> {
     calls
 }
 
-/// What is made of one group of a call.
+/// The result of a call for one group.
 struct Held {
     call: AggregateCall,
     accumulator: Box<dyn Accumulator>,
@@ -179,7 +179,7 @@ fn shown(column: &ArrayRef) -> String {
     }
 }
 
-/// What is wrong with a call.
+/// The fault of a call.
 fn faults(text: &str, name: &str, one: &RecordBatch) -> Vec<String> {
     let ask = |text: &str| {
         let asked = asked(text, one).unwrap_or_else(|error| panic!("{text}: {error}"));
