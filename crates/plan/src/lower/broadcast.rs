@@ -21,7 +21,7 @@ use crate::lower::context::Context;
 use crate::lower::hints::{BlockHints, disobeyed};
 use crate::lower::join::JoinSpec;
 use crate::lower::relation::{LowerError, Relation};
-use crate::text::hints::Asked;
+use crate::text::hints::{Asked, Hint};
 use crate::text::settings::ExchangeChoice;
 use crate::text::units::human;
 
@@ -77,10 +77,8 @@ pub(crate) fn meet(
     let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
     let by_key = || Ok(Meet::ByKey { reasons: [None, None], costs: [vec![], vec![]] });
     let asked = match asked_for(&cx.hints, spec)? {
-        Some(Wish { lead: Lead::ToAll, side, reason }) => Some((side, reason)),
-        Some(Wish { side, reason, .. }) => {
-            let mut reasons = [None, None];
-            reasons[side] = Some(reason);
+        Some(Wish::Broadcast { side, reason }) => Some((side, reason)),
+        Some(Wish::Shuffle(reasons)) => {
             return Ok(Meet::ByKey { reasons, costs: [vec![], vec![]] });
         }
         None => None,
@@ -139,11 +137,12 @@ pub(crate) fn meet(
     Ok(Meet::Broadcast { leads, reasons, costs })
 }
 
-/// The request of a hint: where the rows of a side go.
-struct Wish {
-    lead: Lead,
-    side: usize,
-    reason: Reason,
+/// What the hints of a join ask for.
+enum Wish {
+    /// A side goes to every worker.
+    Broadcast { side: usize, reason: Reason },
+    /// Rows go to the workers of their keys; why, of each side with a hint.
+    Shuffle([Option<Reason>; 2]),
 }
 
 /// The request of the hints of a join.
@@ -151,33 +150,47 @@ struct Wish {
 /// # Errors
 /// When that cannot be.
 fn asked_for(hints: &BlockHints<'_>, spec: &JoinSpec) -> Result<Option<Wish>, LowerError> {
-    for (side, name) in spec.names.iter().enumerate() {
-        let Some(hint) = hints.of_side(name) else { continue };
-        let refused =
-            |why: &str, help: &str| Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
-        let lead = match hint.asked {
-            Asked::Broadcast(_) => Lead::ToAll,
-            Asked::Shuffle(_) | Asked::Exchange(_) => Lead::ByKey,
-        };
-        if lead == Lead::ByKey && spec.sides[0].0.keys.is_empty() {
+    let hints = [0, 1].map(|side| hints.of_side(side, &spec.names[side]));
+    for (side, hint) in hints.into_iter().enumerate() {
+        hint.map_or(Ok(()), |hint| possible(hint, side, spec))?;
+    }
+    let is_broadcast = |hint: &Hint| matches!(hint.asked, Asked::Broadcast(_));
+    let broadcast = (0..2).find_map(|side| Some((side, hints[side].filter(|h| is_broadcast(h))?)));
+    match (broadcast, hints) {
+        (None, [None, None]) => Ok(None),
+        (None, sides) => Ok(Some(Wish::Shuffle(sides.map(|hint| hint.map(Hint::obey))))),
+        (Some(_), [Some(left), Some(right)]) => {
+            let (first, second) = left.in_order(right);
+            let why = format!("{} is about the other side of the same join", first.text());
+            Err(LowerError::Failed(Some(disobeyed(second, &why, "leave one of them out"))))
+        }
+        (Some((side, hint)), _) => Ok(Some(Wish::Broadcast { side, reason: hint.obey() })),
+    }
+}
+
+/// Whether a side can go as a hint asks.
+///
+/// # Errors
+/// When it cannot.
+fn possible(hint: &Hint, side: usize, spec: &JoinSpec) -> Result<(), LowerError> {
+    let refused = |why: &str, help: &str| Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
+    if !matches!(hint.asked, Asked::Broadcast(_)) {
+        if spec.sides[0].0.keys.is_empty() {
             let why = "the join has no equal keys by which rows could be shuffled";
             return refused(why, "add an equality to the condition of the join");
         }
-        if lead == Lead::ToAll && !spec.may.sides.contains(&side) {
-            return match spec.may.sides {
-                [] => refused(spec.may.why, "leave the hint out"),
-                [other, ..] => {
-                    let other = &spec.names[*other];
-                    let help = format!(
-                        "broadcast the other side, BROADCAST({other}), or leave the hint out"
-                    );
-                    refused(spec.may.why, &help)
-                }
-            };
-        }
-        return Ok(Some(Wish { lead, side, reason: hint.obey() }));
+        return Ok(());
     }
-    Ok(None)
+    match spec.may.sides {
+        sides if sides.contains(&side) => Ok(()),
+        [] => refused(spec.may.why, "leave the hint out"),
+        [other, ..] => {
+            let other = &spec.names[*other];
+            let help =
+                format!("broadcast the other side, BROADCAST({other}), or leave the hint out");
+            refused(spec.may.why, &help)
+        }
+    }
 }
 
 /// Obeys the hint for a side that every node has whole.
@@ -190,7 +203,7 @@ pub(crate) fn is_everywhere(
     table: usize,
 ) -> Result<(), LowerError> {
     for (side, relation) in sides.into_iter().enumerate() {
-        let Some(hint) = hints.of_side(&name(relation, side)) else { continue };
+        let Some(hint) = hints.of_side(side, &name(relation, side)) else { continue };
         if side == table && matches!(hint.asked, Asked::Broadcast(_)) {
             hint.obey();
             continue;

@@ -11,7 +11,11 @@ use crate::text::refusal::Refusal;
 
 /// The hints of a block, if there are any.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct BlockHints<'a>(Option<(&'a Hints, Block)>);
+pub(crate) struct BlockHints<'a> {
+    block: Option<(&'a Hints, Block)>,
+    /// Which sides of the join have a name in the block; a join of several has none.
+    named: [bool; 2],
+}
 
 /// The script of a block, and its SELECT there.
 type Block = (u64, Place);
@@ -20,7 +24,7 @@ impl<'a> BlockHints<'a> {
     fn each(&self) -> impl Iterator<Item = &'a Hint> {
         let of_block =
             |(hints, (script, select)): (&'a Hints, Block)| hints.of_block(script, select);
-        self.0.into_iter().flat_map(of_block)
+        self.block.into_iter().flat_map(of_block)
     }
 
     /// How rows of different workers shall meet.
@@ -31,10 +35,11 @@ impl<'a> BlockHints<'a> {
         })
     }
 
-    /// The hint that names a side of a join.
-    pub(crate) fn of_side(&self, side: &str) -> Option<&'a Hint> {
-        self.each().find(|hint| match &hint.asked {
-            Asked::Broadcast(name) | Asked::Shuffle(name) => name.eq_ignore_ascii_case(side),
+    /// The hint about a side of a join, which has this name.
+    pub(crate) fn of_side(&self, side: usize, called: &str) -> Option<&'a Hint> {
+        let mut hints = self.each().filter(|_| self.named[side]);
+        hints.find(|hint| match &hint.asked {
+            Asked::Broadcast(name) | Asked::Shuffle(name) => name.eq_ignore_ascii_case(called),
             Asked::Exchange(_) => false,
         })
     }
@@ -43,7 +48,9 @@ impl<'a> BlockHints<'a> {
 impl<'a> Lowering<'a> {
     /// The hints of the block of a join.
     pub(crate) fn hints_of_join(&self, join: &Join) -> BlockHints<'a> {
-        self.hints_of(|| Refusal::new(&["JOIN"], "").at(&LogicalPlan::Join(join.clone())))
+        let of = || Refusal::new(&["JOIN"], "").at(&LogicalPlan::Join(join.clone()));
+        let named = [&join.left, &join.right].map(|side| is_named(side));
+        BlockHints { named, ..self.hints_of(of) }
     }
 
     /// The hints of the block of a grouping.
@@ -69,7 +76,18 @@ impl<'a> Lowering<'a> {
             return BlockHints::default();
         }
         let texts = Texts::of(self.plan, self.around.tokens, self.catalog);
-        BlockHints(texts.select(&of()).map(|block| (self.hints, block)))
+        let block = texts.select(&of()).map(|block| (self.hints, block));
+        BlockHints { block, ..BlockHints::default() }
+    }
+}
+
+/// Whether a side of a join is one table, view or subquery of its block.
+fn is_named(side: &LogicalPlan) -> bool {
+    match (side, side.inputs().as_slice()) {
+        (LogicalPlan::SubqueryAlias(_), _) => true,
+        (LogicalPlan::Join(_), _) => false,
+        (_, [input]) => is_named(input),
+        _ => true,
     }
 }
 

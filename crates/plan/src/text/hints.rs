@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dataflow::job::{Exchange, Reason};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer, Whitespace};
 
-use crate::text::diagnostics::{Diagnostic, Place};
+use crate::text::diagnostics::{Diagnostic, Place, nearest};
 use crate::text::syntax::{DIALECT, is_word};
 
 /// The names of all hints, as they are written.
 const FORMS: &str = "there are EXCHANGE('…'), FORWARD, BROADCAST(t) and SHUFFLE(t)";
+
+const NAMES: &[&str] = &["EXCHANGE", "FORWARD", "BROADCAST", "SHUFFLE"];
 
 /// The hints of the script that is planned, and those of the views of earlier ones.
 #[derive(Debug, Default)]
@@ -111,7 +113,9 @@ impl Hints {
                      SELECT /*+ SHUFFLE(t) */ … FROM a JOIN b AS t",
                 ),
             };
-            Diagnostic::at(hint.place, message).hint(help)
+            let detail = "hints are about exchanges between workers; what runs in the batch stage, \
+                          when all input has been read, has none";
+            Diagnostic::at(hint.place, message).detail(detail).hint(help)
         })
     }
 
@@ -145,6 +149,12 @@ impl Hint {
             Asked::Broadcast(name) => format!("BROADCAST({name})"),
             Asked::Shuffle(name) => format!("SHUFFLE({name})"),
         }
+    }
+
+    /// This hint and another one of its script, in the order in which they stand.
+    pub(crate) fn in_order<'a>(&'a self, other: &'a Self) -> (&'a Self, &'a Self) {
+        let at = |hint: &Self| (hint.place.line, hint.place.column);
+        if at(self) <= at(other) { (self, other) } else { (other, self) }
     }
 
     /// Something does what it asks for, and that is the reason.
@@ -196,12 +206,12 @@ impl Block<'_> {
         let mut rest = &words[..];
         while let [(first, place), ..] = rest {
             let Some((asked, behind)) = asked_for(rest)? else {
-                return Err(Diagnostic::at(
-                    *place,
-                    format!("there is no hint '{first}' of queries"),
-                )
-                .detail(FORMS)
-                .hint("options of a table stand in its WITH (…), others in SET"));
+                let message = format!("there is no hint '{first}' of queries");
+                let help = match nearest(&first.to_string(), NAMES) {
+                    Some(near) => format!("did you mean '{near}'?"),
+                    None => "options of a table stand in its WITH (…), others in SET".into(),
+                };
+                return Err(Diagnostic::at(*place, message).detail(FORMS).hint(help));
             };
             let made = |asked| Hint {
                 asked,
@@ -245,8 +255,9 @@ fn asked_for(words: Words<'_>) -> Result<Option<(Vec<Asked>, Words<'_>)>, Diagno
         let one = match (name.as_str(), argument) {
             ("EXCHANGE", [(Token::SingleQuotedString(text), at)]) => {
                 Asked::Exchange(exchange(text).ok_or_else(|| {
-                    Diagnostic::at(*at, format!("there is no exchange '{text}'"))
-                        .hint("it is 'merge', 'shuffle', 'uppar' or 'forward'")
+                    let error = Diagnostic::at(*at, format!("there is no exchange '{text}'"));
+                    let names = ["merge", "shuffle", "uppar", "forward"];
+                    error.nearest("exchanges", text, names)
                 })?)
             }
             ("BROADCAST", [(Token::Word(side), _)]) => Asked::Broadcast(side.value.clone()),
