@@ -231,9 +231,9 @@ struct Pieces {
 
 impl Pieces {
     fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectorError> {
-        if self.blank_line && !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.begun, true) {
             let follows = self.output.begun.swap(true, Ordering::Relaxed);
-            if follows {
+            if follows && self.blank_line {
                 return self.output.write_all(&[b"\n", bytes].concat());
             }
         }
