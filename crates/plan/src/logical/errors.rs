@@ -379,7 +379,7 @@ impl<'a> Part<'a> {
         let error = Diagnostic::at(place, format!("there is no function {name}({types})"));
         let form = between(message, "coercion failed with: Error during planning: write ", " No");
         if let Some(form) = form {
-            return error.hint(format!("write {form}"));
+            return error.hint(format!("write {}", form.trim_end_matches('.')));
         }
         match message.split_once("Candidate functions:") {
             Some((_, list)) => match signatures(list) {

@@ -275,8 +275,13 @@ enum Kind {
     Scalar,
     /// It looks at the rows around one.
     Window,
-    /// It may be an aggregate; whether it passes over NULL can be said.
-    Aggregate { nulls: bool },
+    /// It may be an aggregate.
+    Aggregate {
+        /// Whether there is one of its name; a name that nobody knows is refused later.
+        known: bool,
+        /// Whether it can be said that it passes over NULL.
+        nulls: bool,
+    },
 }
 
 impl Kind {
@@ -286,7 +291,7 @@ impl Kind {
             _ => None,
         };
         let Some(Ident { value, quote_style, span: _ }) = part else {
-            return Self::Aggregate { nulls: false };
+            return Self::Aggregate { known: false, nulls: false };
         };
         let name = if quote_style.is_some() { value.clone() } else { value.to_ascii_lowercase() };
         let scalar = names.get_function_meta(&name).is_some()
@@ -298,8 +303,9 @@ impl Kind {
         if function.over.is_some() && names.get_window_meta(&name).is_some() {
             return Self::Window;
         }
-        let nulls = names.get_aggregate_meta(&name);
-        Self::Aggregate { nulls: nulls.is_some_and(|udaf| udaf.supports_null_handling_clause()) }
+        let udaf = names.get_aggregate_meta(&name);
+        let nulls = udaf.as_ref().is_some_and(|udaf| udaf.supports_null_handling_clause());
+        Self::Aggregate { known: udaf.is_some(), nulls }
     }
 }
 
@@ -334,6 +340,7 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
         FunctionArguments::List(list) => nulls = arguments(list, kind, &behind)?.or(nulls),
     }
     if matches!(args, FunctionArguments::List(list) if list.args.iter().any(is_star))
+        && !matches!(kind, Kind::Aggregate { known: false, .. })
         && !name.to_string().eq_ignore_ascii_case("count")
     {
         return Refused::with_hint("*", behind(), "only count takes a star", "name a column");
@@ -359,7 +366,7 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
     let heeds_nulls = match kind {
         Kind::Scalar => true,
         Kind::Window => named(&NULLS),
-        Kind::Aggregate { nulls } => nulls || over.is_none(),
+        Kind::Aggregate { nulls, .. } => nulls || over.is_none(),
     };
     if nulls.is_some() && !heeds_nulls {
         return Refused::new(words_of(nulls), behind());
