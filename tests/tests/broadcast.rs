@@ -195,7 +195,7 @@ fn exchange_of(table: &str, text: &str) -> String {
 
 /// What EXPLAIN says of the exchanges of both sides of a query over two streams, on so many
 /// workers.
-fn exchanges(settings: &str, join: &str, (nodes, workers): (u32, u32)) -> [String; 2] {
+fn exchanges(settings: &str, hint: &str, join: &str, (nodes, workers): (u32, u32)) -> [String; 2] {
     let memory = Memory::new(None);
     let mut random = Random::new(5);
     let mut script = settings.to_owned();
@@ -208,7 +208,7 @@ fn exchanges(settings: &str, join: &str, (nodes, workers): (u32, u32)) -> [Strin
         );
     }
     script += &format!(
-        "SELECT wa.v FROM wa {join} AND wa.window_start = wb.window_start
+        "\nSELECT {hint} wa.v FROM wa {join} AND wa.window_start = wb.window_start
          AND wa.window_end = wb.window_end"
     );
     let text = plan(&memory, &script, nodes, workers).explain.text();
@@ -241,21 +241,21 @@ fn explain_names_the_side_that_goes_everywhere_and_why() {
     let inner = "JOIN wb ON wa.v < wb.v";
     let stays = "forward: rows stay and meet the broadcast side";
     let right = "broadcast: there is no key; this is the right side, and both sizes are unknown";
-    assert_eq!(exchanges("", inner, (2, 2)), [stays, right]);
-    let [in_turn, _] = exchanges("", inner, (4, 2));
+    assert_eq!(exchanges("", "", inner, (2, 2)), [stays, right]);
+    let [in_turn, _] = exchanges("", "", inner, (4, 2));
     assert!(in_turn.starts_with("rebalance: "), "{in_turn}");
-    let [left, _] = exchanges("", "RIGHT JOIN wb ON wa.v < wb.v", (1, 3));
+    let [left, _] = exchanges("", "", "RIGHT JOIN wb ON wa.v < wb.v", (1, 3));
     let why = "broadcast: the join asks whether rows of the other side have a partner";
     assert_eq!(left, why);
-    let hinted = exchanges("/*+ BROADCAST(wa) */", "JOIN wb ON wa.k = wb.k", (2, 2));
-    assert_eq!(hinted, ["broadcast: hint BROADCAST(wa) at 1:1", stays]);
+    let hinted = exchanges("", "/*+ BROADCAST(wa) */", "JOIN wb ON wa.k = wb.k", (2, 2));
+    assert_eq!(hinted, ["broadcast: hint BROADCAST(wa) at 6:12", stays]);
     for (settings, join, size, other) in [
         ("", inner, (1, 1), "forward: there is one worker"),
         ("", "JOIN wb ON wa.k = wb.k", (2, 2), "shuffle(wa.k): rows of equal keys meet"),
         ("", "FULL JOIN wb ON wa.v < wb.v", (2, 2), "shuffle(wa.window_end): rows of equal keys"),
         ("SET millstream.exchange = 'shuffle';", inner, (2, 2), "shuffle(wa.window_end): "),
     ] {
-        let [left, _] = exchanges(settings, join, size);
+        let [left, _] = exchanges(settings, "", join, size);
         assert!(left.starts_with(other), "{join}: {left}");
     }
 }
