@@ -13,7 +13,7 @@ use datafusion::logical_expr::Expr;
 use crate::logical::windows::Bound;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
-use crate::lower::join::{JoinSpec, On, Places, met, spec};
+use crate::lower::join::{JoinSpec, On, Places, join_spec, met};
 use crate::lower::relation::{Bounds, LowerError, Relation};
 use crate::lower::window_bounds::{bound_of, bounds_behind, granularity, grid_of, window_time};
 
