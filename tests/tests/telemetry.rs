@@ -134,7 +134,7 @@ fn a_running_job_is_looked_at_from_another_terminal() {
                 break out;
             }
         };
-        for part in ["\"name\":\"0 source numbers\"", "\"clock_ms\":", "\"skew\":", "\"job\":{"] {
+        for part in ["\"name\":\"0 Scan numbers\"", "\"clock_ms\":", "\"skew\":", "\"job\":{"] {
             assert!(told.contains(part), "{part}: {told}");
         }
         let workers: BTreeSet<u64> =
@@ -147,9 +147,9 @@ fn a_running_job_is_looked_at_from_another_terminal() {
 
         let (code, out, _) = top(&[&address, "--count", "2", "--interval", "100ms"]);
         assert_eq!(code, Some(0), "{out}");
-        assert_eq!(out.matches("exchange").count(), 1, "the plan, once: {out}");
+        assert_eq!(out.matches("WindowAggregate [1]").count(), 1, "the plan, once: {out}");
         assert_eq!(out.matches("INSERT INTO kept: for ").count(), 2, "{out}");
-        for (part, count) in [("  operator", 2), ("  worker", 2), ("  0 source numbers", 2)] {
+        for (part, count) in [("  operator", 2), ("  worker", 2), ("  0 Scan numbers", 2)] {
             assert_eq!(out.lines().filter(|line| line.starts_with(part)).count(), count, "{out}");
         }
         assert!(out.contains("  1 of node "), "{out}");
