@@ -36,13 +36,13 @@ CREATE VIEW asked AS
 SELECT * FROM TUMBLE(TABLE requests, DESCRIPTOR(ts), INTERVAL '10' SECOND);
 
 CREATE VIEW near AS
-SELECT r.window_start, r.window_end, r.request, d.driver,
+SELECT /*+ BROADCAST(r) */ r.window_start, r.window_end, r.request, d.driver,
   (d.x - r.x) * (d.x - r.x) + (d.y - r.y) * (d.y - r.y) AS apart
 FROM located AS d
 JOIN asked AS r ON d.window_start = r.window_start AND d.window_end = r.window_end
   AND (d.x - r.x) * (d.x - r.x) + (d.y - r.y) * (d.y - r.y) < 2000 * 2000;
 
-SELECT /*+ BROADCAST(r) */ window_start, request, driver, sqrt(apart) AS metres FROM (
+SELECT window_start, request, driver, sqrt(apart) AS metres FROM (
   SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end, request ORDER BY apart, driver) AS best
   FROM near
 ) AS ranked WHERE best = 1;
