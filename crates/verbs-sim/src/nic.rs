@@ -390,14 +390,11 @@ impl Nic {
         let notices =
             matches!(opcode, sys::WR_RDMA_WRITE_WITH_IMM | sys::WR_SEND | sys::WR_SEND_WITH_IMM);
         let srq = self.pairs[&peer].srq;
-        let receive = if notices {
-            match self.receives.get(&srq).and_then(|r| r.posted.front().copied()) {
-                Some(receive) => Some(receive),
-                None => return Ok(false),
-            }
-        } else {
-            None
-        };
+        let posted = self.receives.get(&srq).and_then(|r| r.posted.front().copied());
+        if notices && posted.is_none() {
+            return Ok(false);
+        }
+        let receive = posted.filter(|_| notices);
         match opcode {
             sys::WR_RDMA_WRITE
             | sys::WR_RDMA_WRITE_WITH_IMM
