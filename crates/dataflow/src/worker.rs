@@ -87,6 +87,20 @@ pub enum Status {
     Done,
 }
 
+/// Spawns the coroutines of each operator that is no source.
+fn spawn_nodes(scheduler: &mut Scheduler, nodes: &[Option<Rc<Node>>], timers: &Rc<Timers>) {
+    for (at, node) in nodes.iter().enumerate() {
+        let Some(node) = node else { continue };
+        scheduler.spawn_of(at, node.clone().acknowledge());
+        scheduler.spawn_of(at, node.clone().relay());
+        scheduler.spawn_of(at, node.clone().run());
+        scheduler.spawn_beside(at, node.clone().send_due(timers.clone()));
+        if let Some(every_ns) = node.interval_ns() {
+            scheduler.spawn_beside(at, node.clone().at_intervals(every_ns, timers.clone()));
+        }
+    }
+}
+
 /// One worker of a job.
 pub struct Worker {
     scheduler: Scheduler,
@@ -157,16 +171,7 @@ impl Worker {
             scheduler.spawn_of(at, feed);
         }
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
-        for (at, node) in nodes.iter().enumerate() {
-            let Some(node) = node else { continue };
-            scheduler.spawn_of(at, node.clone().acknowledge());
-            scheduler.spawn_of(at, node.clone().relay());
-            scheduler.spawn_of(at, node.clone().run());
-            scheduler.spawn_beside(at, node.clone().send_due(timers.clone()));
-            if let Some(every_ns) = node.interval_ns() {
-                scheduler.spawn_beside(at, node.clone().at_intervals(every_ns, timers.clone()));
-            }
-        }
+        spawn_nodes(&mut scheduler, &nodes, &timers);
         for from in net.peers() {
             let time = (clock.clone(), metrics.clone());
             scheduler.spawn(receive(from, net.clone(), nodes.clone(), time));

@@ -143,6 +143,14 @@ pub(super) struct Distributor {
     ended: Cell<bool>,
 }
 
+/// The tree over processes, of which the first is the source. Without a rack of each, the tree has
+/// no racks.
+fn tree_over(shape: Shape, members: &[u32], racks: &[u32]) -> BroadcastTree {
+    let known = members.iter().map(|&rank| racks.get(rank as usize).copied());
+    let racks: Option<Vec<u32>> = known.collect();
+    BroadcastTree::racked(shape, members.len() as u32 - 1, &racks.unwrap_or_default())
+}
+
 impl Distributor {
     /// With `lists`, rows may be for some workers and not for all.
     pub(super) fn new(tag: u32, port: u32, place: &Place, lists: bool) -> Self {
@@ -163,12 +171,8 @@ impl Distributor {
         };
         let members = if way == Way::Tree { ranks } else { 1 };
         let tree_of = |rank: u32| {
-            let racks: Vec<u32> = around(rank, ranks)
-                .take(members as usize)
-                .filter_map(|rank| casting.racks.get(rank as usize).copied())
-                .collect();
-            let racks = if racks.len() == members as usize { racks } else { vec![] };
-            BroadcastTree::racked(shape, members - 1, &racks)
+            let members: Vec<u32> = around(rank, ranks).take(members as usize).collect();
+            tree_over(shape, &members, &casting.racks)
         };
         let addresses = |source: u32| -> Vec<u32> {
             let ranks = around(process.rank_of(source), ranks).take(members as usize);

@@ -337,7 +337,7 @@ fn what_frames_of_a_batch_hold_together_has_a_bound() {
     while let Some(batch) = state.advance(i64::MAX, 8_192).unwrap() {
         let texts = [5, 6].map(|at| batch.column(at).as_string::<i32>().clone());
         let bytes = texts.clone().map(|texts| texts.values().len()).iter().sum::<usize>();
-        assert!(batch.num_rows() == 1 || bytes <= 2 * 65 << 20, "{bytes} in a batch");
+        assert!(batch.num_rows() == 1 || bytes <= (2 * 65) << 20, "{bytes} in a batch");
         let mib = |texts: &StringArray, row| texts.value(row).len() >> 20;
         lengths.extend((0..batch.num_rows()).map(|row| texts.clone().map(|t| mib(&t, row))));
     }

@@ -378,7 +378,7 @@ impl Envelope {
     /// What is malformed.
     pub fn decode(header: &Header, payload_bytes: usize) -> Result<Self, String> {
         let kind = usize::from(header.kind);
-        let blank = kind.checked_sub(1).and_then(|at| Self::blank(at));
+        let blank = kind.checked_sub(1).and_then(Self::blank);
         let mut to = blank.ok_or_else(|| format!("there is no frame of kind {kind}"))?;
         let mut decoder = codec::Decoder::new(*header);
         let mut frame = to.frame;
