@@ -37,7 +37,7 @@ pub struct Session {
 #[derive(Clone)]
 pub enum RowTarget {
     /// To the session's output, which is standard output unless the session was given another.
-    StdoutTarget(RowFormat),
+    Output(RowFormat),
     /// Into a file that appears when the query has ended well. It holds the rows of one `SELECT`:
     /// those of another take their place.
     File {
@@ -53,7 +53,7 @@ pub enum RowTarget {
 
 impl Default for RowTarget {
     fn default() -> Self {
-        Self::StdoutTarget(RowFormat::default())
+        Self::Output(RowFormat::default())
     }
 }
 
@@ -162,7 +162,7 @@ impl Session {
     pub fn rows_to(&mut self, rows: RowTarget) -> Result<(), Error> {
         let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let (connector, options): (Arc<dyn Connector>, Options) = match &rows {
-            RowTarget::StdoutTarget(format) => (
+            RowTarget::Output(format) => (
                 Arc::new(Stdout::new(self.output.clone())),
                 Options::from([option("format", format.option())]),
             ),
