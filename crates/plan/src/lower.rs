@@ -283,7 +283,7 @@ impl Lowering<'_> {
 
     /// The error that something does not stream that has to.
     fn unbounded(&self, refusal: Refusal) -> Diagnostic {
-        let node = refusal.node.as_deref().unwrap_or(self.plan);
+        let node = refusal.site.node.as_ref().unwrap_or(self.plan);
         let is_endless = |table: &&Arc<Table>| !table.bounded(Place::default()).unwrap_or(true);
         let tables = [tables_of(node), tables_of(self.plan)].concat();
         let endless = tables.iter().find(is_endless).map(|table| &table.name);

@@ -469,7 +469,7 @@ impl Planner {
             plan,
             settings: &self.settings,
             workers: self.workers,
-            around: self.engine.surroundings(query, &understood, &self.catalog),
+            around: self.engine.surroundings(query, understood, &self.catalog),
             emit: understood.emit.clone(),
             hints: &self.hints,
         };

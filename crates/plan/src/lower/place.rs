@@ -65,12 +65,12 @@ impl<'a> Texts<'a> {
 
     /// The place of the refused text, if it is known.
     pub(crate) fn place(&self, refusal: &Refusal) -> Option<Found<'a>> {
-        let node = refusal.node.as_deref();
+        let node = refusal.site.node.as_ref();
         let of_node = node.map(paths).unwrap_or_default();
         let is_of = |(_, table): &&(Place, Place)| {
             of_node.iter().flatten().any(|named| named.place == *table)
         };
-        let among = &refusal.among;
+        let among = &refusal.site.among;
         if let Some((place, _)) = among.iter().find(is_of).or(among.first()) {
             let text = self.texts.iter().position(|text| text.holds(*place)).unwrap_or_default();
             return Some(self.found(text, *place, &of_node));
@@ -85,7 +85,7 @@ impl<'a> Texts<'a> {
 
     /// The SELECT of the block that a node comes from, and the script in which that stands.
     pub(crate) fn select(&self, refusal: &Refusal) -> Option<(u64, Place)> {
-        let of_node = refusal.node.as_deref().map(paths).unwrap_or_default();
+        let of_node = refusal.site.node.as_ref().map(paths).unwrap_or_default();
         let Candidate { text, mark, .. } = self.candidate(refusal, &of_node)?;
         let Text { script, outline, .. } = &self.texts[text];
         Some((*script, outline.place(mark.query.start)))
@@ -93,7 +93,7 @@ impl<'a> Texts<'a> {
 
     /// The word that a node comes from.
     fn candidate(&self, refusal: &Refusal, of_node: &[Path]) -> Option<Candidate> {
-        let node = refusal.node.as_deref();
+        let node = refusal.site.node.as_ref();
         match node {
             Some(LogicalPlan::Join(join)) => {
                 let sides = [paths(&join.left), paths(&join.right)];
@@ -219,11 +219,11 @@ impl<'a> Texts<'a> {
         let names = |c: &Candidate| {
             let tokens = &self.texts[c.text].outline.tokens[c.mark.clause.clone()];
             let named = |name: &&String| tokens.iter().any(|token| is_word(token, name));
-            refusal.reads.iter().filter(named).count()
+            refusal.site.reads.iter().filter(named).count()
         };
         let best = candidates.iter().map(|c| (names(c), read(c))).max()?;
         candidates.retain(|c| (names(c), read(c)) == best);
-        let nth = refusal.nth.min(candidates.len() - 1);
+        let nth = refusal.site.nth.min(candidates.len() - 1);
         Some(candidates.swap_remove(nth))
     }
 
@@ -279,7 +279,7 @@ fn in_script(script: u64, paths: &[Path]) -> Option<Place> {
 
 /// The words of what is refused; behind the first, of a grouping the aggregates.
 fn words_of(refusal: &Refusal, node: Option<&LogicalPlan>) -> Vec<String> {
-    let mut words = refusal.words.clone();
+    let mut words = refusal.site.words.clone();
     if let Some(LogicalPlan::Aggregate(aggregate)) = node
         && words.first().is_some_and(|first| first == "GROUP")
     {
@@ -294,7 +294,7 @@ fn words_of(refusal: &Refusal, node: Option<&LogicalPlan>) -> Vec<String> {
 
 /// Where the columns of what is refused were written.
 fn columns_of(refusal: &Refusal, node: Option<&LogicalPlan>) -> Vec<Place> {
-    match (&refusal.columns[..], node) {
+    match (&refusal.site.columns[..], node) {
         ([], Some(node)) => node.expressions().iter().flat_map(places_of).collect(),
         (columns, _) => columns.to_vec(),
     }

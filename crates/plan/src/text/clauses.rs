@@ -460,15 +460,7 @@ fn select(select: &mut Select) -> Checked {
             projection.push(SelectItem::Wildcard(WildcardAdditionalOptions::default()));
         }
     }
-    if projection.len() > COLUMNS_MAX {
-        let message = format!("a list of more than {COLUMNS_MAX} columns");
-        return Refused::with_hint(
-            "SELECT",
-            At::From(start),
-            &message,
-            "name those that are needed",
-        );
-    }
+    few_columns(projection, start)?;
     let conditions = [selection, having, qualify].into_iter().flatten();
     conditions.into_iter().try_for_each(|condition| exprs::condition(condition))?;
     projection.iter().try_for_each(select_item)?;
@@ -476,6 +468,14 @@ fn select(select: &mut Select) -> Checked {
     from.iter_mut().try_for_each(from::joined)?;
     self::group_by(group_by, start)?;
     grouping_sets(group_by, start)
+}
+
+fn few_columns(projection: &[SelectItem], start: Span) -> Checked {
+    if projection.len() <= COLUMNS_MAX {
+        return Ok(());
+    }
+    let message = format!("a list of more than {COLUMNS_MAX} columns");
+    Refused::with_hint("SELECT", At::From(start), &message, "name those that are needed")
 }
 
 fn hierarchy(clause: &ConnectByKind) -> Checked {

@@ -218,7 +218,7 @@ impl<'a> Outline<'a> {
             let ends =
                 |i: &usize| self.depths[*i] == depth && is_one_of(&self.tokens[*i], SET_OPERATIONS);
             let end = (at + 1..bracket.end).find(ends).unwrap_or(bracket.end);
-            return Some([vec![bracket.start..at], vec![at + 1..end]]);
+            return Some([bracket.start..at, at + 1..end].map(one));
         }
         let opens = if is_word(token, "SELECT") { at.checked_sub(1)? } else { at + 1 };
         let is_open = self.tokens.get(opens).is_some_and(|t| t.token == Token::LParen);
@@ -252,7 +252,7 @@ impl<'a> Outline<'a> {
             here(i) && (behind || of_join || token.token == Token::Comma)
         };
         let end = (at + 1..bracket.end).find(ends).unwrap_or(bracket.end);
-        Some([vec![start..at], vec![at + 1..end]])
+        Some([start..at, at + 1..end].map(one))
     }
 
     /// The commas between tables.
@@ -265,6 +265,10 @@ impl<'a> Outline<'a> {
 
 fn is_one_of(token: &TokenWithSpan, words: &[&str]) -> bool {
     words.iter().any(|word| is_word(token, word))
+}
+
+fn one(range: Range<usize>) -> Vec<Range<usize>> {
+    std::iter::once(range).collect()
 }
 
 #[cfg(test)]

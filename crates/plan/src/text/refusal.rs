@@ -8,14 +8,21 @@ use crate::text::diagnostics::Place;
 /// Why a subtree does not stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Words of the clause or call to point at, of which the first that is there is taken.
-    pub(crate) words: Vec<String>,
     /// Why it cannot stream.
     pub(crate) reason: String,
     pub(crate) detail: Option<String>,
     pub(crate) hint: Option<String>,
     /// Whether no engine can do it, over input that ends too.
     pub(crate) always: bool,
+    /// Boxed: every function of lowering returns a refusal, and few return one that is made.
+    pub(crate) site: Box<RefusedSite>,
+}
+
+/// What is known of the place of a refusal in the statement.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RefusedSite {
+    /// Words of the clause or call to point at, of which the first that is there is taken.
+    pub(crate) words: Vec<String>,
     /// The columns that the call reads, which tell it from others of the same function.
     pub(crate) reads: Vec<String>,
     /// How many calls of the same function are in front of it.
@@ -25,22 +32,18 @@ pub(crate) struct Refusal {
     /// Where the columns of the expression at fault were written.
     pub(crate) columns: Vec<Place>,
     /// The node that is refused.
-    pub(crate) node: Option<Box<LogicalPlan>>,
+    pub(crate) node: Option<LogicalPlan>,
 }
 
 impl Refusal {
     pub(crate) fn new(words: &[&str], reason: impl Into<String>) -> Self {
+        let words = words.iter().map(|word| word.to_string()).collect();
         Self {
-            words: words.iter().map(|word| word.to_string()).collect(),
             reason: reason.into(),
             detail: None,
             hint: None,
             always: false,
-            reads: vec![],
-            nth: 0,
-            among: vec![],
-            columns: vec![],
-            node: None,
+            site: Box::new(RefusedSite { words, ..RefusedSite::default() }),
         }
     }
 
@@ -52,34 +55,34 @@ impl Refusal {
 
     /// Says which columns the call reads.
     pub(crate) fn reading(mut self, columns: Vec<String>) -> Self {
-        self.reads = columns;
+        self.site.reads = columns;
         self
     }
 
     /// Says how many calls of the same function are in front of it.
     pub(crate) fn nth(mut self, nth: usize) -> Self {
-        self.nth = nth;
+        self.site.nth = nth;
         self
     }
 
     /// Says which places may be meant, each with that of the table that it is about.
     pub(crate) fn among(mut self, places: Vec<(Place, Place)>) -> Self {
-        self.among = places;
+        self.site.among = places;
         self
     }
 
     /// Says which expressions are at fault, if that is not known.
     pub(crate) fn about<'e>(mut self, exprs: impl IntoIterator<Item = &'e Expr>) -> Self {
-        if self.columns.is_empty() {
-            self.columns = exprs.into_iter().flat_map(places_of).collect();
+        if self.site.columns.is_empty() {
+            self.site.columns = exprs.into_iter().flat_map(places_of).collect();
         }
         self
     }
 
     /// Says which node is refused: the innermost that is known.
     pub(crate) fn at(mut self, node: &LogicalPlan) -> Self {
-        if self.node.is_none() {
-            self.node = Some(Box::new(node.clone()));
+        if self.site.node.is_none() {
+            self.site.node = Some(node.clone());
         }
         self
     }

@@ -113,9 +113,10 @@ pub(crate) fn bound_named(function: &str) -> Option<&'static str> {
 /// over rows.
 pub(crate) fn lateness_of(expr: &Expr) -> Option<i64> {
     match expr {
-        Expr::WindowFunction(_) => match session_bound_of(expr)? {
-            (_, call) => written_ns(call.params.args.get(2)?),
-        },
+        Expr::WindowFunction(_) => {
+            let (_, call) = session_bound_of(expr)?;
+            written_ns(call.params.args.get(2)?)
+        }
         _ => WindowCall::of(expr)?.lateness_ns,
     }
 }

@@ -37,15 +37,7 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
                 CastKind::Cast | CastKind::TryCast | CastKind::SafeCast | CastKind::DoubleColon => {
                 }
             }
-            let behind = At::Behind(expr.span());
-            match format {
-                Some(CastFormat::Value(_) | CastFormat::ValueAtTimeZone(_, _)) => {
-                    let hint = "write to_timestamp(text, format), or to_char(time, format)";
-                    Refused::hinted("FORMAT", behind, hint)
-                }
-                None if *array => Refused::new("ARRAY", behind),
-                None => Ok(()),
-            }
+            cast(At::Behind(expr.span()), *array, format.as_ref())
         }
         Expr::AtTimeZone { timestamp, time_zone } => match **time_zone {
             Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(_), span: _ }) => Ok(()),
@@ -56,23 +48,9 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
                 "write it in single quotes: AT TIME ZONE 'Europe/Zurich'",
             ),
         },
-        Expr::Ceil { expr, field } | Expr::Floor { expr, field } => match field {
-            CeilFloorKind::DateTimeField(DateTimeField::NoDateTime) => Ok(()),
-            CeilFloorKind::DateTimeField(_) => {
-                let message = "a time cannot be rounded so";
-                let hint = "write date_trunc('hour', time)";
-                Refused::with_hint("TO", At::Behind(expr.span()), message, hint)
-            }
-            CeilFloorKind::Scale(_) => {
-                let message = "CEIL and FLOOR take one argument";
-                Refused::with_hint(
-                    ",",
-                    At::Behind(expr.span()),
-                    message,
-                    "write round(value, digits)",
-                )
-            }
-        },
+        Expr::Ceil { expr, field } | Expr::Floor { expr, field } => {
+            rounding(At::Behind(expr.span()), field)
+        }
         Expr::Trim { trim_where: _, trim_what: _, expr, trim_characters } => {
             match trim_characters.as_ref().map_or(0, Vec::len) {
                 0 | 1 => Ok(()),
@@ -104,6 +82,31 @@ pub(super) fn expr(expr: &mut Expr, names: &dyn ContextProvider) -> Checked {
             Ok(())
         }
         other => unknown(other),
+    }
+}
+
+fn cast(behind: At, array: bool, format: Option<&CastFormat>) -> Checked {
+    match format {
+        Some(CastFormat::Value(_) | CastFormat::ValueAtTimeZone(_, _)) => {
+            let hint = "write to_timestamp(text, format), or to_char(time, format)";
+            Refused::hinted("FORMAT", behind, hint)
+        }
+        None if array => Refused::new("ARRAY", behind),
+        None => Ok(()),
+    }
+}
+
+fn rounding(behind: At, field: &CeilFloorKind) -> Checked {
+    match field {
+        CeilFloorKind::DateTimeField(DateTimeField::NoDateTime) => Ok(()),
+        CeilFloorKind::DateTimeField(_) => {
+            let message = "a time cannot be rounded so";
+            Refused::with_hint("TO", behind, message, "write date_trunc('hour', time)")
+        }
+        CeilFloorKind::Scale(_) => {
+            let message = "CEIL and FLOOR take one argument";
+            Refused::with_hint(",", behind, message, "write round(value, digits)")
+        }
     }
 }
 
