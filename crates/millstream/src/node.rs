@@ -26,6 +26,7 @@ use dataflow::metrics::Metrics;
 use dataflow::panics::caught;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
+use fabric::multicast::Member;
 use fabric::{Clock, FabricError, LinkId};
 use state::Disk;
 
@@ -123,12 +124,7 @@ impl Node<'_> {
         let settings = &self.job.settings;
         let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings)?;
         let links = join(&pairs, self.control, self.layout, settings)?;
-        let broadcasts = self.job.operators.iter().any(|operator| operator.kind.broadcasts());
-        let members = if broadcasts && settings.casting.wants_groups(self.layout.nodes) {
-            join_groups(&pairs, self.control, self.layout, settings.casting.multicast)?
-        } else {
-            self.layout.own().map(|_| None).collect()
-        };
+        let members = self.members(&pairs)?;
         let shared = Shared {
             process: Process::new(self.layout.rank, self.layout.per_node)
                 .map_err(no_descriptors)?,
@@ -194,6 +190,17 @@ impl Node<'_> {
             )?;
             Ok(Report { joined: pairs.joined().to_vec(), ..report })
         })
+    }
+
+    /// The multicast group that each worker of this node is in, if the job needs groups.
+    fn members(&self, pairs: &Pairs) -> Result<Vec<Option<Box<dyn Member>>>, Error> {
+        let casting = &self.job.settings.casting;
+        let broadcasts = self.job.operators.iter().any(|operator| operator.kind.broadcasts());
+        if broadcasts && casting.wants_groups(self.layout.nodes) {
+            join_groups(pairs, self.control, self.layout, casting.multicast)
+        } else {
+            Ok(self.layout.own().map(|_| None).collect())
+        }
     }
 
     fn config(

@@ -532,8 +532,9 @@ fn what_keeps_rows_takes_them_where_they_are_together() {
     assert_eq!(exchange(set, "a.origin = b.origin"), Exchange::Shuffle);
 }
 
-#[test]
-fn rows_stay_where_a_join_has_led_them() {
+/// The exchanges of the keyed operators of a query over endless tables x, y and z. An input that
+/// stays where it is makes its operator `-right`.
+fn exchanges_of(sql: &str) -> String {
     let columns = "ts TIMESTAMP(3), k INT, l INT, v INT, b BIGINT, d DECIMAL(10, 2), f DOUBLE";
     let table = |name: &str| {
         format!(
@@ -541,65 +542,76 @@ fn rows_stay_where_a_join_has_led_them() {
              WITH ('connector' = 'memory', 'bounded' = 'false');"
         )
     };
-    let exchanges = |sql: &str| {
-        let (mut planner, _) = support::planner(4);
-        planner.plan(&["x", "y", "z"].map(table).concat()).expect("the tables");
-        let stages = planner.plan(sql).unwrap_or_else(|errors| panic!("{sql}: {errors:?}"));
-        let of = |operator: &Operator| match &operator.kind {
-            OperatorKind::Aggregate(spec) => Some(spec.exchange.to_string()),
-            OperatorKind::Keyed(spec) => {
-                let stays = spec.inputs.iter().any(|input| input.lead == Lead::Here);
-                Some(spec.exchange.to_string() + if stays { "-right" } else { "" })
-            }
-            _ => None,
-        };
-        stages[0].job.operators.iter().filter_map(of).collect::<Vec<_>>().join(" ")
+    let (mut planner, _) = support::planner(4);
+    planner.plan(&["x", "y", "z"].map(table).concat()).expect("the tables");
+    let stages = planner.plan(sql).unwrap_or_else(|errors| panic!("{sql}: {errors:?}"));
+    let of = |operator: &Operator| match &operator.kind {
+        OperatorKind::Aggregate(spec) => Some(spec.exchange.to_string()),
+        OperatorKind::Keyed(spec) => {
+            let stays = spec.inputs.iter().any(|input| input.lead == Lead::Here);
+            Some(spec.exchange.to_string() + if stays { "-right" } else { "" })
+        }
+        _ => None,
     };
-    // Joins of windows, and what rows are grouped by behind them besides the window.
+    stages[0].job.operators.iter().filter_map(of).collect::<Vec<_>>().join(" ")
+}
+
+/// Joins of windows of x with those of other tables: of each join its kind, table and condition.
+fn window_joins(joins: &[(&str, &str, &str)]) -> String {
     let of = |name: &str| {
         format!("(SELECT * FROM TUMBLE(TABLE {name}, DESCRIPTOR(ts), INTERVAL '9' SECOND)) {name}")
     };
-    let join = |joins: &[(&str, &str, &str)]| {
-        let mut sql = of("x");
-        for (kind, name, on) in joins {
-            let same = |bound: &str| format!("x.window_{bound} = {name}.window_{bound}");
-            let (start, end) = (same("start"), same("end"));
-            sql += &format!(" {kind} JOIN {} ON {start} AND {end} AND {on}", of(name));
-        }
-        sql
-    };
+    let mut sql = of("x");
+    for (kind, name, on) in joins {
+        let same = |bound: &str| format!("x.window_{bound} = {name}.window_{bound}");
+        let (start, end) = (same("start"), same("end"));
+        sql += &format!(" {kind} JOIN {} ON {start} AND {end} AND {on}", of(name));
+    }
+    sql
+}
+
+/// Of each case the joins, and what rows are grouped by behind them besides the window.
+#[test]
+fn rows_stay_where_a_join_has_led_them() {
     let joins = [
-        (join(&[("", "y", "x.k = y.k")]), "x.k", "shuffle forward"),
-        (join(&[("", "y", "x.k = y.k")]), "y.k", "shuffle forward"),
-        (join(&[("", "y", "x.k = y.k")]), "x.v, y.v, y.k", "shuffle forward"),
-        (join(&[("", "y", "x.k = y.k")]), "x.v", "shuffle merge"),
-        (join(&[("", "y", "x.k = y.k")]), "x.k + 1", "shuffle merge"),
-        (join(&[("", "y", "x.k = y.k AND x.l = y.l")]), "y.l, x.k", "shuffle forward"),
-        (join(&[("", "y", "x.k = y.k AND x.l = y.l")]), "x.k", "shuffle merge"),
-        (join(&[("LEFT", "y", "x.k = y.k")]), "x.k", "shuffle forward"),
-        (join(&[("LEFT", "y", "x.k = y.k")]), "y.k", "shuffle merge"),
-        (join(&[("", "y", "x.k = y.b")]), "y.b", "shuffle forward"),
-        (join(&[("", "y", "x.k = y.b")]), "x.k", "shuffle forward"),
-        (join(&[("", "y", "x.f = y.f")]), "y.f", "shuffle forward"),
-        (join(&[("", "y", "x.f = y.f")]), "CAST(x.f AS STRING)", "shuffle merge"),
-        (join(&[("", "y", "CAST(x.f AS STRING) = CAST(y.f AS STRING)")]), "x.f", "shuffle merge"),
+        (window_joins(&[("", "y", "x.k = y.k")]), "x.k", "shuffle forward"),
+        (window_joins(&[("", "y", "x.k = y.k")]), "y.k", "shuffle forward"),
+        (window_joins(&[("", "y", "x.k = y.k")]), "x.v, y.v, y.k", "shuffle forward"),
+        (window_joins(&[("", "y", "x.k = y.k")]), "x.v", "shuffle merge"),
+        (window_joins(&[("", "y", "x.k = y.k")]), "x.k + 1", "shuffle merge"),
+        (window_joins(&[("", "y", "x.k = y.k AND x.l = y.l")]), "y.l, x.k", "shuffle forward"),
+        (window_joins(&[("", "y", "x.k = y.k AND x.l = y.l")]), "x.k", "shuffle merge"),
+        (window_joins(&[("LEFT", "y", "x.k = y.k")]), "x.k", "shuffle forward"),
+        (window_joins(&[("LEFT", "y", "x.k = y.k")]), "y.k", "shuffle merge"),
+        (window_joins(&[("", "y", "x.k = y.b")]), "y.b", "shuffle forward"),
+        (window_joins(&[("", "y", "x.k = y.b")]), "x.k", "shuffle forward"),
+        (window_joins(&[("", "y", "x.f = y.f")]), "y.f", "shuffle forward"),
+        (window_joins(&[("", "y", "x.f = y.f")]), "CAST(x.f AS STRING)", "shuffle merge"),
         (
-            join(&[("", "y", "x.k = y.k"), ("", "z", "y.k = z.k")]),
+            window_joins(&[("", "y", "CAST(x.f AS STRING) = CAST(y.f AS STRING)")]),
+            "x.f",
+            "shuffle merge",
+        ),
+        (
+            window_joins(&[("", "y", "x.k = y.k"), ("", "z", "y.k = z.k")]),
             "z.k",
             "shuffle shuffle-right forward",
         ),
         (
-            join(&[("", "y", "x.k = y.k AND x.l = y.l"), ("", "z", "x.l = z.l AND y.k = z.k")]),
+            window_joins(&[
+                ("", "y", "x.k = y.k AND x.l = y.l"),
+                ("", "z", "x.l = z.l AND y.k = z.k"),
+            ]),
             "x.k, x.l",
             "shuffle shuffle forward",
         ),
         (
-            join(&[("LEFT", "y", "x.k = y.k"), ("LEFT", "z", "x.k = z.k")]),
+            window_joins(&[("LEFT", "y", "x.k = y.k"), ("LEFT", "z", "x.k = z.k")]),
             "x.k",
             "shuffle shuffle-right forward",
         ),
         (
-            join(&[("LEFT", "y", "x.k = y.k"), ("LEFT", "z", "y.k = z.k")]),
+            window_joins(&[("LEFT", "y", "x.k = y.k"), ("LEFT", "z", "y.k = z.k")]),
             "x.k",
             "shuffle shuffle merge",
         ),
@@ -607,9 +619,13 @@ fn rows_stay_where_a_join_has_led_them() {
     for (from, keys, expected) in joins {
         let by = format!("x.window_start, x.window_end, {keys}");
         let sql = format!("SELECT count(*) FROM {from} GROUP BY {by}");
-        assert_eq!(exchanges(&sql), expected, "{sql}");
+        assert_eq!(exchanges_of(&sql), expected, "{sql}");
     }
-    let full = join(&[("FULL", "y", "x.k = y.k")]);
+}
+
+#[test]
+fn rows_stay_where_a_full_join_has_led_them() {
+    let full = window_joins(&[("FULL", "y", "x.k = y.k")]);
     for (key, expected) in [
         ("coalesce(x.k, y.k)", "shuffle forward"),
         ("coalesce(y.k, x.k)", "shuffle forward"),
@@ -618,8 +634,12 @@ fn rows_stay_where_a_join_has_led_them() {
     ] {
         let end = "coalesce(x.window_end, y.window_end)";
         let sql = format!("SELECT count(*) FROM {full} GROUP BY {end}, {key}");
-        assert_eq!(exchanges(&sql), expected, "{sql}");
+        assert_eq!(exchanges_of(&sql), expected, "{sql}");
     }
+}
+
+#[test]
+fn rows_stay_where_an_interval_or_temporal_join_has_led_them() {
     let behind = |join: &str, column: &str| {
         format!(
             "WITH n AS (SELECT {column} AS j, x.ts AS at FROM x {join})
@@ -641,7 +661,7 @@ fn rows_stay_where_a_join_has_led_them() {
         (behind(&format!("LEFT {version}"), "x.k"), "shuffle forward"),
         (behind(&format!("LEFT {version}"), "y.k"), "shuffle merge"),
     ] {
-        assert_eq!(exchanges(&sql), expected, "{sql}");
+        assert_eq!(exchanges_of(&sql), expected, "{sql}");
     }
 }
 
