@@ -258,8 +258,11 @@ fn documented(table: &str) -> BTreeSet<String> {
     names.filter(|name| name.starts_with(char::is_alphabetic)).map(str::to_owned).collect()
 }
 
+/// An edge of a graph: the nodes that it joins, and its label.
+type LabelledEdge = (String, String, String);
+
 /// The labels of a graph's nodes, and its edges with theirs; panics where Graphviz would refuse it.
-fn graph(dot: &str) -> (BTreeMap<String, String>, Vec<(String, String, String)>) {
+fn graph(dot: &str) -> (BTreeMap<String, String>, Vec<LabelledEdge>) {
     let body = dot.strip_prefix("digraph job {\n").and_then(|dot| dot.strip_suffix("}\n"));
     let (mut nodes, mut edges) = (BTreeMap::new(), vec![]);
     for line in body.expect("a digraph").lines() {
