@@ -300,8 +300,10 @@ mod tests {
         let paced = Paced::default();
         paced.set(Schedule { start_ns: 0, rate });
         let source = paced.source(&table, &[0, 1]).unwrap();
-        let splits = source.splits(flows, None).unwrap();
+        let mut splits = source.splits(flows, None).unwrap();
         assert_eq!(splits.len(), flows as usize);
+        // As the reader does, which asks for them.
+        splits.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
         let clock = Arc::new(MonotonicClock::new());
         let context = ReaderContext { clock, bad: Arc::default(), origins: Arc::default() };
         let of = |split: &Split| {
