@@ -70,7 +70,8 @@ impl Control {
         self.send_message(to, topic, false, message)
     }
 
-    /// As [`send_to`](Self::send_to), of a place: see [`all_gather_places`](Self::all_gather_places).
+    /// As [`send_to`](Self::send_to), of a place: see
+    /// [`all_gather_places`](Self::all_gather_places).
     ///
     /// # Errors
     /// When the message is too long.

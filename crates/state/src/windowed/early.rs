@@ -40,8 +40,8 @@ impl Early {
 impl Windowed {
     /// The next groups of a window that has not triggered and has changed since it was emitted here
     /// last. `None` ends a round, in which each such window came once, by its end; the next call
-    /// begins another. Call it when [`trigger`](Self::trigger) has nothing to give, and to the end of
-    /// a round before that is called again. A session has no window before it is over: there are
+    /// begins another. Call it when [`trigger`](Self::trigger) has nothing to give, and to the end
+    /// of a round before that is called again. A session has no window before it is over: there are
     /// none here.
     ///
     /// # Errors
