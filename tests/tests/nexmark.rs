@@ -168,7 +168,7 @@ const QUERIES: [Query; 24] = [
     ends(
         15,
         DAYS,
-        "DISTINCT values of rows that never end need a window",
+        "rows that never end cannot be grouped without a window",
         "SELECT to_char(date_time, '%Y-%m-%d'), count(*),
            sum(CAST(price < 10000 AS INT)),
            sum(CAST(price BETWEEN 10000 AND 999999 AS INT)),
@@ -186,7 +186,7 @@ const QUERIES: [Query; 24] = [
     ends(
         16,
         DAYS,
-        "DISTINCT values of rows that never end need a window",
+        "rows that never end cannot be grouped without a window",
         "SELECT channel, to_char(date_time, '%Y-%m-%d'), max(to_char(date_time, '%H:%M')), count(*),
            sum(CAST(price < 10000 AS INT)),
            sum(CAST(price BETWEEN 10000 AND 999999 AS INT)),
