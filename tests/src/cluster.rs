@@ -90,19 +90,20 @@ impl Cluster {
         let mut workers = Vec::new();
         for (worker, links) in self.links(&net, job).into_iter().enumerate() {
             workers.push(Some(Worker::new(WorkerConfig {
-                worker: worker as u32,
-                workers: total,
-                process: processes[worker / self.workers as usize].clone(),
-                job: job.clone(),
-                links,
-                clock: net.clock(),
                 bad: bad.clone(),
                 metrics: metrics[worker].clone(),
                 signals: signals.clone(),
                 disk: self.disk.clone().map(|disk| disk as Arc<dyn Disk>),
                 mender: repairs.as_ref().map(|repairs| repairs.mender(worker as u32)),
-                round: 0,
                 multicast: self.member(&net, worker as u32),
+                ..WorkerConfig::new(
+                    worker as u32,
+                    total,
+                    processes[worker / self.workers as usize].clone(),
+                    job.clone(),
+                    links,
+                    net.clock(),
+                )
             })?));
         }
         let steps = self.drive(&net, &mut workers, repairs)?;

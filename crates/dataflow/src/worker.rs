@@ -73,6 +73,35 @@ pub struct WorkerConfig {
     pub multicast: Option<Box<dyn fabric::multicast::Member>>,
 }
 
+impl WorkerConfig {
+    /// A worker that begins at the first round, without a disk, multicast, or anybody who makes
+    /// broken links whole, and whose counters and signals nobody shares.
+    pub fn new(
+        worker: u32,
+        workers: u32,
+        process: Arc<Process>,
+        job: Arc<Job>,
+        links: Vec<Option<Link>>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            worker,
+            workers,
+            process,
+            job,
+            links,
+            clock,
+            bad: Arc::default(),
+            round: 0,
+            metrics: Arc::default(),
+            signals: Arc::default(),
+            disk: None,
+            mender: None,
+            multicast: None,
+        }
+    }
+}
+
 /// What a step came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {

@@ -18,19 +18,15 @@ pub fn run(job: Job) -> u64 {
 pub fn run_until(job: Job, signals: Arc<Signals>) -> u64 {
     let net = SimNet::new(SimOptions::default());
     let mut worker = Worker::new(WorkerConfig {
-        worker: 0,
-        workers: 1,
-        process: Process::new(0, 1).unwrap(),
-        job: Arc::new(job),
-        links: vec![None],
-        clock: net.clock(),
-        bad: Arc::new(BadRows::default()),
-        metrics: Arc::new(Metrics::default()),
         signals,
-        disk: None,
-        mender: None,
-        round: 0,
-        multicast: None,
+        ..WorkerConfig::new(
+            0,
+            1,
+            Process::new(0, 1).unwrap(),
+            Arc::new(job),
+            vec![None],
+            net.clock(),
+        )
     })
     .unwrap();
     loop {

@@ -139,21 +139,14 @@ fn tell(headers: impl Iterator<Item = Header>) -> Result<(), DataflowError> {
     let descriptors = [links[1].descriptor(), links[0].descriptor()];
     links.iter_mut().zip(descriptors).for_each(|(link, peer)| link.attach(&peer).unwrap());
     let mut helper = links.pop().unwrap();
-    let mut worker = Worker::new(WorkerConfig {
-        worker: 0,
-        workers: 2,
-        process: Process::new(0, 1).unwrap(),
+    let mut worker = Worker::new(WorkerConfig::new(
+        0,
+        2,
+        Process::new(0, 1).unwrap(),
         job,
-        links: vec![None, links.pop()],
-        clock: net.clock(),
-        bad: Arc::new(BadRows::default()),
-        metrics: Arc::new(Metrics::default()),
-        signals: Arc::new(Signals::default()),
-        disk: None,
-        mender: None,
-        round: 0,
-        multicast: None,
-    })?;
+        vec![None, links.pop()],
+        net.clock(),
+    ))?;
     let mut headers = headers.peekable();
     let mut quiet = 0;
     while quiet < 100 {

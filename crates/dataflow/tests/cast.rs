@@ -301,19 +301,16 @@ impl Bed {
         let mut workers = vec![];
         for (worker, links) in self.links(&net, job.settings.ring).into_iter().enumerate() {
             workers.push(Some(Worker::new(WorkerConfig {
-                worker: worker as u32,
-                workers: total,
-                process: processes[worker / self.workers as usize].clone(),
-                job: job.clone(),
-                links,
-                clock: clock.clone(),
-                bad: Arc::new(BadRows::default()),
                 metrics: metrics[worker].clone(),
-                signals: Arc::new(Signals::default()),
-                disk: None,
-                mender: None,
-                round: 0,
                 multicast: self.member(&net, worker as u32),
+                ..WorkerConfig::new(
+                    worker as u32,
+                    total,
+                    processes[worker / self.workers as usize].clone(),
+                    job.clone(),
+                    links,
+                    clock.clone(),
+                )
             })?));
         }
         let mut chance = groups::Chance::new(self.seed);

@@ -140,19 +140,16 @@ impl Pair {
         let metrics: Vec<Arc<Metrics>> = (0..WORKERS).map(|_| Arc::default()).collect();
         let worker = |worker: u32| {
             let config = WorkerConfig {
-                worker,
-                workers: WORKERS,
-                process: process.clone(),
-                job: job.clone(),
-                links: vec![None, None],
-                clock: SimNet::new(SimOptions::default()).clock(),
-                bad: Arc::new(BadRows::default()),
                 metrics: metrics[worker as usize].clone(),
-                signals: Arc::new(Signals::default()),
-                disk: None,
                 mender: Some(Box::new(NoMender)),
-                round: 0,
-                multicast: None,
+                ..WorkerConfig::new(
+                    worker,
+                    WORKERS,
+                    process.clone(),
+                    job.clone(),
+                    vec![None, None],
+                    SimNet::new(SimOptions::default()).clock(),
+                )
             };
             Some(Worker::new(config).unwrap())
         };

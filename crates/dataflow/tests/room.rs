@@ -181,19 +181,16 @@ impl Set {
         let (signals, clock) = (Arc::<Signals>::default(), Arc::<ManualClock>::default());
         let worker = |worker: u32| {
             let config = WorkerConfig {
-                worker,
-                workers: WORKERS,
-                process: process.clone(),
-                job: job.clone(),
-                links: vec![None, None],
-                clock: clock.clone(),
-                bad: Arc::new(BadRows::default()),
                 metrics: metrics[worker as usize].clone(),
                 signals: signals.clone(),
-                disk: None,
-                mender: None,
-                multicast: None,
-                round: 0,
+                ..WorkerConfig::new(
+                    worker,
+                    WORKERS,
+                    process.clone(),
+                    job.clone(),
+                    vec![None, None],
+                    clock.clone(),
+                )
             };
             Some(Worker::new(config).unwrap())
         };

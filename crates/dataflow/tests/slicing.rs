@@ -162,21 +162,14 @@ fn arrivals(lead: Lead, to: To, wait_ns: u64) -> Vec<(u64, i64)> {
     let job = Arc::new(Job { operators: operators.collect(), settings });
     let process = Process::new(0, WORKERS).unwrap();
     let worker = |worker: u32| {
-        let config = WorkerConfig {
+        let config = WorkerConfig::new(
             worker,
-            workers: WORKERS,
-            process: process.clone(),
-            job: job.clone(),
-            links: vec![None, None],
-            clock: net.clock(),
-            bad: Arc::new(BadRows::default()),
-            metrics: Arc::default(),
-            signals: Arc::new(Signals::default()),
-            disk: None,
-            mender: None,
-            round: 0,
-            multicast: None,
-        };
+            WORKERS,
+            process.clone(),
+            job.clone(),
+            vec![None, None],
+            net.clock(),
+        );
         Worker::new(config).unwrap()
     };
     run(&net, (0..WORKERS).map(worker).collect());

@@ -211,19 +211,17 @@ impl Node<'_> {
         shared: &Shared,
     ) -> WorkerConfig {
         WorkerConfig {
-            worker,
-            workers: self.layout.workers(),
-            process: Arc::clone(&shared.process),
-            job: Arc::clone(&self.job),
-            links,
-            clock: Arc::clone(&self.clock),
             bad: Arc::clone(&shared.bad),
             metrics: Arc::clone(metrics),
             signals: Arc::clone(&shared.signals),
-            disk: None,
-            mender: None,
-            round: 0,
-            multicast: None,
+            ..WorkerConfig::new(
+                worker,
+                self.layout.workers(),
+                Arc::clone(&shared.process),
+                Arc::clone(&self.job),
+                links,
+                Arc::clone(&self.clock),
+            )
         }
     }
 
