@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use dataflow::bad::BadRows;
 use dataflow::job::Job;
-use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};

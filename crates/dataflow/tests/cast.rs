@@ -13,7 +13,6 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use channel::broadcast::Shape;
 use channel::{Link, RingConfig};
-use dataflow::bad::BadRows;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
     Casting, Edge, Exchange, Input, Job, Keyed, KeyedInput, KeyedOperator, Lead, Multicast,
@@ -24,7 +23,7 @@ use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
-use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
+use dataflow::worker::{Status, Worker, WorkerConfig};
 use fabric::multicast::{Group, Member};
 use fabric::sim::{Datagrams, SimNet, SimOptions};
 use fabric::{Clock, Fabric, LinkId};

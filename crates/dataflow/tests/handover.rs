@@ -9,7 +9,6 @@ use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use channel::{Link, LinkError, RingConfig};
-use dataflow::bad::BadRows;
 use dataflow::error::ConnectorError;
 use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings};
 use dataflow::mend::{Mender, News};
@@ -17,7 +16,7 @@ use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
-use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
+use dataflow::worker::{Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 use state::{GroupBy, Partitioner, StateOptions};
 

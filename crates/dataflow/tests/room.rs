@@ -8,7 +8,6 @@ use std::task::Waker;
 use arrow::array::{AsArray, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use dataflow::bad::BadRows;
 use dataflow::error::ConnectorError;
 use dataflow::job::{Edge, Input, Job, Operator, OperatorKind, Settings};
 use dataflow::metrics::Metrics;

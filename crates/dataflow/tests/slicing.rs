@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{AsArray, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use dataflow::bad::BadRows;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
     Edge, Exchange, Input, Job, Keyed, KeyedInput, Lead, Operator, OperatorKind, Route, Settings,
@@ -18,7 +17,7 @@ use dataflow::keyed::{Reroute, To};
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
-use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
+use dataflow::worker::{Status, Worker, WorkerConfig};
 use dataflow::worker_set::WorkerSet;
 use fabric::Clock;
 use fabric::sim::{SimNet, SimOptions};

@@ -32,6 +32,7 @@ mod shuffle;
 mod uppar;
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
@@ -244,23 +245,66 @@ impl Arrival {
     }
 }
 
+/// What every operator on a worker has for its exchanges.
+pub(crate) struct Instance {
+    /// The operator's number in the job.
+    pub(crate) tag: u32,
+    /// This worker.
+    pub(crate) worker: u32,
+    /// The links.
+    pub(crate) net: Rc<Net>,
+    /// The exchanges of the operator's inputs.
+    pub(crate) inputs: Inputs,
+    /// This worker as a leader, which knows how far every worker's rows are known to be here.
+    pub(crate) leader: RefCell<Leader>,
+    /// The leader has advanced.
+    pub(crate) clock_moved: Event,
+}
+
+impl Instance {
+    /// An operator on the worker of `place`. Only rows of this worker come to it if it is `alone`.
+    pub(crate) fn new(tag: u32, place: &Place, net: Rc<Net>, inputs: Inputs, alone: bool) -> Self {
+        Self {
+            tag,
+            worker: place.worker,
+            net,
+            inputs,
+            leader: RefCell::new(leader_of(place, alone)),
+            clock_moved: Event::default(),
+        }
+    }
+}
+
 /// An operator on one worker, as its exchanges see it.
 pub(crate) trait Member {
+    /// What it has for them.
+    fn instance(&self) -> &Instance;
+
     /// The operator's number in the job.
-    fn tag(&self) -> u32;
+    fn tag(&self) -> u32 {
+        self.instance().tag
+    }
 
     /// This worker.
-    fn worker(&self) -> u32;
+    fn worker(&self) -> u32 {
+        self.instance().worker
+    }
 
     /// The links.
-    fn net(&self) -> &Net;
+    fn net(&self) -> &Net {
+        &self.instance().net
+    }
 
     /// The exchanges of its inputs.
-    fn inputs(&self) -> &Inputs;
+    fn inputs(&self) -> &Inputs {
+        &self.instance().inputs
+    }
 
-    /// This worker as a leader, which knows how far every worker's rows are known to be here; and
-    /// who waits for that.
-    fn leader(&self) -> (&RefCell<Leader>, &Event);
+    /// This worker as a leader, and the event that tells when that has advanced.
+    fn leader(&self) -> (&RefCell<Leader>, &Event) {
+        let Instance { leader, clock_moved, .. } = self.instance();
+        (leader, clock_moved)
+    }
 
     /// Whether something may become complete between two watermarks.
     fn crosses(&self, from: i64, to: i64) -> bool;

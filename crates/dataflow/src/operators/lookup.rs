@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use state::epoch::{END_OF_STREAM, Leader};
+use state::epoch::END_OF_STREAM;
 use state::{Folded, KeyMap, KeyOf};
 
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Inputs, Member, Outgoing, Port, leader_of};
+use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port};
 use crate::job::{Exchange, JoinKind, Lead, Lookup, Origin, RawBatch, RawColumns, Step};
 use crate::operators::downstream::Downstream;
 use crate::pairing::{Hashed, Pairing, Terms};
@@ -38,8 +38,8 @@ use crate::runtime::scheduler::{Event, Timers, yield_now};
 
 /// A lookup on one worker.
 pub(crate) struct LookupRun<D> {
-    tag: u32,
-    worker: u32,
+    /// The table comes by its inputs; the leader knows which workers have read their parts of it.
+    instance: Instance,
     spec: Lookup,
     rows_max: usize,
     process: Arc<Process>,
@@ -47,11 +47,6 @@ pub(crate) struct LookupRun<D> {
     timers: Rc<Timers>,
     /// Of this worker's part of the table, until it is read.
     reader: RefCell<Option<Reader>>,
-    /// By which the table comes.
-    inputs: Inputs,
-    /// Which workers have read their parts, so that all of it is here.
-    leader: RefCell<Leader>,
-    clock_moved: Event,
     /// What is here of the table, until it is whole; and its bytes.
     rows: RefCell<Vec<RecordBatch>>,
     bytes: Cell<usize>,
@@ -60,7 +55,6 @@ pub(crate) struct LookupRun<D> {
     /// What the table has beside its key for who groups by a column of it, if that is so simple;
     /// there is one who does so, or none.
     map: OnceCell<Option<Arc<KeyMap>>>,
-    net: Rc<Net>,
     /// What takes its rows.
     pub(crate) behind: D,
 }
@@ -92,24 +86,20 @@ impl<D: Downstream> LookupRun<D> {
             1 => Inputs::local(1, place),
             _ => Inputs::of_rows(tag, vec![table], Exchange::Shuffle, place),
         };
+        let alone = inputs.is_local();
         Ok(Self {
-            tag,
-            worker: place.worker,
+            instance: Instance::new(tag, place, net, inputs, alone),
             spec: spec.clone(),
             rows_max,
             process: place.process.clone(),
             ledger: place.ledger.clone(),
             timers,
             reader: RefCell::new(Some(reader)),
-            leader: RefCell::new(leader_of(place, inputs.is_local())),
-            inputs,
-            clock_moved: Event::default(),
             rows: RefCell::default(),
             bytes: Cell::new(0),
             table: RefCell::new(None),
             read: Event::default(),
             map: OnceCell::new(),
-            net,
             behind,
         })
     }
@@ -137,10 +127,10 @@ impl<D: Downstream> LookupRun<D> {
             }
         }
         drop(reader);
-        self.inputs.end(self, END_OF_STREAM).await?;
-        self.clock_moved.wait_for(|| self.time().1.then_some(())).await;
+        self.instance.inputs.end(self, END_OF_STREAM).await?;
+        self.instance.clock_moved.wait_for(|| self.time().1.then_some(())).await;
         let rows = self.rows.take();
-        let table = self.process.table(self.tag, || {
+        let table = self.process.table(self.instance.tag, || {
             let kept = self.spec.kept();
             Hashed::new(vec![concat_batches(&kept, &rows)?], &kept, &self.spec.keys[1])
         })?;
@@ -154,7 +144,7 @@ impl<D: Downstream> LookupRun<D> {
     /// Gives rows of the table to every worker.
     async fn give(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         if batch.num_rows() > 0 {
-            self.inputs.push(self, Outgoing::of(0, batch)).await?;
+            self.instance.inputs.push(self, Outgoing::of(0, batch)).await?;
         }
         Ok(())
     }
@@ -162,7 +152,7 @@ impl<D: Downstream> LookupRun<D> {
     /// The workers of a process have the table together, and each writes down its part of it.
     fn publish_bytes(&self, bytes: usize) -> Result<(), DataflowError> {
         let part = bytes.div_ceil(self.process.workers().len());
-        Ok(self.ledger.set(self.tag, part)?)
+        Ok(self.ledger.set(self.instance.tag, part)?)
     }
 
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
@@ -240,24 +230,8 @@ impl<D: Downstream> LookupRun<D> {
 }
 
 impl<D: Downstream> Member for LookupRun<D> {
-    fn tag(&self) -> u32 {
-        self.tag
-    }
-
-    fn worker(&self) -> u32 {
-        self.worker
-    }
-
-    fn net(&self) -> &Net {
-        &self.net
-    }
-
-    fn inputs(&self) -> &Inputs {
-        &self.inputs
-    }
-
-    fn leader(&self) -> (&RefCell<Leader>, &Event) {
-        (&self.leader, &self.clock_moved)
+    fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     /// Nothing is complete before the end.

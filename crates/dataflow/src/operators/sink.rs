@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use state::epoch::{END_OF_STREAM, Leader};
+use state::epoch::END_OF_STREAM;
 
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Member, Outgoing, leader_of};
+use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Instance, Member, Outgoing};
 use crate::job::Job;
 use crate::rows::wire::detach;
 use crate::runtime::external::External;
@@ -57,19 +57,14 @@ impl Together {
 
 /// Where rows leave.
 pub(crate) struct Output {
-    tag: u32,
-    worker: u32,
-    inputs: Inputs,
-    /// Which workers have ended, of those whose rows come here.
-    leader: RefCell<Leader>,
-    net: Rc<Net>,
+    /// The leader knows which workers have ended.
+    instance: Instance,
     writer: RefCell<Option<Box<dyn SinkWriter>>>,
     gauge: Arc<SinkGauge>,
     /// Whether the writer measures what it hands on.
     hands_on: bool,
     /// Whether all rows of this worker have been emitted.
     complete: Cell<bool>,
-    ended: Event,
     /// Rows of other workers for which there was no room, with their sender.
     held: RefCell<VecDeque<(u32, RecordBatch)>>,
     /// With which others it is published, if this worker writes it.
@@ -115,16 +110,11 @@ impl Output {
         };
         let alone = inputs.is_local() || worker != GATHERER;
         Ok(Self {
-            tag,
-            worker,
-            inputs,
-            leader: RefCell::new(leader_of(place, alone)),
-            net,
+            instance: Instance::new(tag, place, net, inputs, alone),
             writer: RefCell::new(writer),
             gauge,
             hands_on,
             complete: Cell::new(false),
-            ended: Event::default(),
             held: RefCell::default(),
             together,
             timers: place.timers.clone(),
@@ -142,7 +132,7 @@ impl Output {
             if self.writes() {
                 self.room().await;
             }
-            self.inputs.push(self, Outgoing::of(0, batch)).await?;
+            self.instance.inputs.push(self, Outgoing::of(0, batch)).await?;
         }
         Ok(())
     }
@@ -154,7 +144,7 @@ impl Output {
     /// When the sink fails.
     pub(crate) async fn finish(&self) -> Result<(), DataflowError> {
         self.write_held_until(|| self.complete.get()).await?;
-        self.inputs.end(self, END_OF_STREAM).await?;
+        self.instance.inputs.end(self, END_OF_STREAM).await?;
         self.write_held_until(|| self.time().1).await?;
         let mut patience = Patience::default();
         while self.drain()? == Room::Full {
@@ -174,7 +164,7 @@ impl Output {
     /// All rows of this worker have been emitted.
     pub(crate) fn complete(&self) {
         self.complete.set(true);
-        self.ended.notify();
+        self.instance.clock_moved.notify();
     }
 
     /// Makes visible what a reader should see now, if there is room for it.
@@ -231,14 +221,14 @@ impl Output {
     async fn write_held_until(&self, is_over: impl Fn() -> bool) -> Result<(), DataflowError> {
         loop {
             let next = || (!self.held.borrow().is_empty() || is_over()).then_some(());
-            self.ended.wait_for(next).await;
+            self.instance.clock_moved.wait_for(next).await;
             if self.held.borrow().is_empty() {
                 return Ok(());
             }
             self.room().await;
             let Some((source, batch)) = self.held.borrow_mut().pop_front() else { continue };
             self.write(&batch)?;
-            self.inputs.consumed(self, source, batch.num_rows());
+            self.instance.inputs.consumed(self, source, batch.num_rows());
         }
     }
 
@@ -250,12 +240,12 @@ impl Output {
         batch: RecordBatch,
         kept: impl Fn(&RecordBatch) -> RecordBatch,
     ) -> Result<(), DataflowError> {
-        if source == self.worker || self.held.borrow().is_empty() && self.has_room() {
+        if source == self.instance.worker || self.held.borrow().is_empty() && self.has_room() {
             self.write(&batch)?;
-            self.inputs.consumed(self, source, batch.num_rows());
+            self.instance.inputs.consumed(self, source, batch.num_rows());
         } else {
             self.held.borrow_mut().push_back((source, kept(&batch)));
-            self.ended.notify();
+            self.instance.clock_moved.notify();
         }
         Ok(())
     }
@@ -268,7 +258,10 @@ impl Output {
         if self.signals.is_stopped() {
             let since = *stopped_ns.get_or_insert(now);
             if now.saturating_sub(since) >= STOP_PATIENCE_NS {
-                tracing::warn!(operator = self.tag, "a sink's reader takes nothing: rows are lost");
+                tracing::warn!(
+                    operator = self.instance.tag,
+                    "a sink's reader takes nothing: rows are lost"
+                );
                 *self.writer.borrow_mut() = None;
                 return;
             }
@@ -279,24 +272,8 @@ impl Output {
 }
 
 impl Member for Output {
-    fn tag(&self) -> u32 {
-        self.tag
-    }
-
-    fn worker(&self) -> u32 {
-        self.worker
-    }
-
-    fn net(&self) -> &Net {
-        &self.net
-    }
-
-    fn inputs(&self) -> &Inputs {
-        &self.inputs
-    }
-
-    fn leader(&self) -> (&RefCell<Leader>, &Event) {
-        (&self.leader, &self.ended)
+    fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     /// Nothing is complete before the end.

@@ -12,12 +12,12 @@ use bytes::Bytes;
 use channel::{Link, RingConfig};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
-use state::epoch::{Leader, Progress};
+use state::epoch::Progress;
 use state::{Columns, GroupBy, Partitioner, RowsByOwner, StateOptions};
 
 use super::Case;
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Connected, Deltas, Inputs, Member, Outgoing, leader_of};
+use crate::exchange::{Arrival, Connected, Deltas, Instance, Member, Outgoing};
 use crate::job::{Job, Settings};
 use crate::runtime::external::External;
 use crate::runtime::frame::{Colour, Envelope, Frame};
@@ -45,11 +45,7 @@ pub(super) enum Seen {
 
 /// An operator that writes down what it sees.
 pub(super) struct Probe {
-    worker: u32,
-    net: Rc<Net>,
-    inputs: Inputs,
-    leader: RefCell<Leader>,
-    moved: Event,
+    instance: Instance,
     pub(super) seen: RefCell<Vec<Seen>>,
     /// Numbers of this worker that are folded here, where groups travel and not rows.
     folded: RefCell<Vec<i64>>,
@@ -79,24 +75,8 @@ pub(super) fn deltas() -> Rc<Deltas> {
 }
 
 impl Member for Probe {
-    fn tag(&self) -> u32 {
-        TAG
-    }
-
-    fn worker(&self) -> u32 {
-        self.worker
-    }
-
-    fn net(&self) -> &Net {
-        &self.net
-    }
-
-    fn inputs(&self) -> &Inputs {
-        &self.inputs
-    }
-
-    fn leader(&self) -> (&RefCell<Leader>, &Event) {
-        (&self.leader, &self.moved)
+    fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     fn crosses(&self, from: i64, to: i64) -> bool {
@@ -112,7 +92,7 @@ impl Member for Probe {
         let Arrival { source, colour, .. } = arrival;
         let rows = numbers.iter().map(|&number| Seen::Row(source, number, Some(colour)));
         self.seen.borrow_mut().extend(rows);
-        self.inputs.consumed(self, source, batch.num_rows());
+        self.instance.inputs.consumed(self, source, batch.num_rows());
         Ok(())
     }
 
@@ -141,9 +121,9 @@ impl Member for Probe {
         let groups = Columns { keys: vec![keys], states: vec![counts] };
         let mut split = RowsByOwner::default();
         partitioner.split(&groups, &mut split)?;
-        let own = split.select(self.worker, &groups)?;
+        let own = split.select(self.instance.worker, &groups)?;
         let rows = own.keys[0].as_primitive::<Int64Type>().values();
-        let rows = rows.iter().map(|&number| Seen::Row(self.worker, number, None));
+        let rows = rows.iter().map(|&number| Seen::Row(self.instance.worker, number, None));
         self.seen.borrow_mut().extend(rows);
         give(0, &split, &groups)?;
         Ok(own.rows())
@@ -151,8 +131,8 @@ impl Member for Probe {
 
     fn move_clock(&self, worker: u32, progress: Progress) {
         self.seen.borrow_mut().push(Seen::Progress(worker, progress));
-        if self.leader.borrow_mut().advance(worker, progress) {
-            self.moved.notify();
+        if self.instance.leader.borrow_mut().advance(worker, progress) {
+            self.instance.clock_moved.notify();
         }
     }
 }
@@ -160,7 +140,7 @@ impl Member for Probe {
 impl Probe {
     /// Writes down the progress of a worker that its groups have brought.
     fn observe(&self, from: u32) {
-        let progress = self.leader.borrow().clock().of(from);
+        let progress = self.instance.leader.borrow().clock().of(from);
         let Some(progress) = progress.filter(|_| self.deltas.is_some()) else { return };
         let mut seen = self.seen.borrow_mut();
         let last = seen.iter().rev().find_map(|seen| match seen {
@@ -281,11 +261,7 @@ impl Actor {
         let inputs = (case.inputs)(place, deltas.as_ref());
         let alone = inputs.is_local() || (case.gathers && place.worker != 0);
         let probe = Rc::new(Probe {
-            worker: place.worker,
-            net,
-            leader: RefCell::new(leader_of(place, alone)),
-            inputs,
-            moved: Event::default(),
+            instance: Instance::new(TAG, place, net, inputs, alone),
             seen: RefCell::default(),
             folded: RefCell::default(),
             deltas,
@@ -323,10 +299,10 @@ impl Actor {
                 probe.send_due(timers.now_ns()).await?;
             }
         });
-        for from in self.probe.net.peers() {
+        for from in self.probe.instance.net.peers() {
             let probe = self.probe.clone();
             self.scheduler.spawn(async move {
-                while let Some(message) = probe.net.recv(from).await? {
+                while let Some(message) = probe.instance.net.recv(from).await? {
                     probe.frames.borrow_mut().push((from, message.envelope));
                     probe.receive(from, message)?;
                     probe.observe(from);
@@ -337,7 +313,7 @@ impl Actor {
         let probe = self.probe.clone();
         self.scheduler.spawn(async move {
             over.1.wait_for(|| (over.0.get() == 2).then_some(())).await;
-            probe.net.bye().await;
+            probe.instance.net.bye().await;
             Ok(())
         });
     }
@@ -345,32 +321,32 @@ impl Actor {
     /// True when anything happened.
     fn step(&mut self, now_ns: u64) -> Result<bool, DataflowError> {
         self.timers.advance(now_ns);
-        let moved = self.probe.net.poll()?;
+        let moved = self.probe.instance.net.poll()?;
         self.probe.poll()?;
         self.scheduler.turn(|_| {})?;
-        self.probe.net.flush();
-        Ok(moved || self.probe.net.take_handed() || self.scheduler.has_ready())
+        self.probe.instance.net.flush();
+        Ok(moved || self.probe.instance.net.take_handed() || self.scheduler.has_ready())
     }
 }
 
 /// Pushes all batches of a worker, announces progress in between, and the end; waits until all
 /// workers have ended and nothing is kept for them.
 async fn push(probe: &Probe, shape: Shape) -> Result<(), DataflowError> {
-    let worker = probe.worker;
+    let worker = probe.instance.worker;
     for batch in 0..shape.batches {
-        probe.net.begin_round(shape.round(worker, batch));
+        probe.instance.net.begin_round(shape.round(worker, batch));
         let numbers = shape.numbers(worker, batch);
         let watermark = numbers[numbers.len() - 1] + 1;
         let changes = shape.round(worker, batch + 1) != shape.round(worker, batch);
-        probe.inputs.push(probe, Outgoing::of(0, batch_of(&numbers))).await?;
+        probe.instance.inputs.push(probe, Outgoing::of(0, batch_of(&numbers))).await?;
         probe.pushed.set(probe.pushed.get() + 1);
         if changes || (batch + 1).is_multiple_of(shape.every) {
-            probe.inputs.progress(probe, watermark, false).await?;
+            probe.instance.inputs.progress(probe, watermark, false).await?;
         }
     }
-    probe.inputs.end(probe, i64::MAX).await?;
-    probe.moved.wait_for(|| probe.time().1.then_some(())).await;
-    probe.inputs.settle(probe).await;
+    probe.instance.inputs.end(probe, i64::MAX).await?;
+    probe.instance.clock_moved.wait_for(|| probe.time().1.then_some(())).await;
+    probe.instance.inputs.settle(probe).await;
     Ok(())
 }
 

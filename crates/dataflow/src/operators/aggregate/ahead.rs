@@ -54,7 +54,7 @@ impl<D: Downstream> Grouping<D> {
         if folded.rows < batch.num_rows() {
             self.pause.set(PAUSE);
         }
-        self.metrics.count_fused(self.tag, folded.rows);
+        self.metrics.count_fused(self.instance.tag, folded.rows);
         self.publish_bytes()?;
         Ok(folded)
     }

@@ -34,7 +34,7 @@ impl<D: Downstream> Grouping<D> {
     pub(crate) async fn interval(&self) -> Result<(), DataflowError> {
         if !self.ended.get() {
             self.deliver().await?;
-            self.inputs.flush(self).await?;
+            self.instance.inputs.flush(self).await?;
         }
         self.look.set(true);
         self.leader().1.notify();
@@ -64,6 +64,6 @@ impl<D: Downstream> Grouping<D> {
 
     /// The groups that this worker leads.
     fn own_of(&self, part: Triggered) -> Result<Triggered, DataflowError> {
-        Ok(Triggered { columns: self.inputs.led_here(self, part.columns)?, ..part })
+        Ok(Triggered { columns: self.instance.inputs.led_here(self, part.columns)?, ..part })
     }
 }

@@ -74,7 +74,7 @@ impl<D: Downstream> Grouping<D> {
     pub(super) async fn emit_total_of_nothing(&self) -> Result<(), DataflowError> {
         let total = self.spec.keys.is_empty() && self.spec.window.is_none();
         let complete = self.least() == END_OF_STREAM;
-        if !total || !complete || self.emitted.get() || self.worker != TOTAL_WORKER {
+        if !total || !complete || self.emitted.get() || self.instance.worker != TOTAL_WORKER {
             return Ok(());
         }
         let states = self.spec.group_by.of_nothing()?;

@@ -112,10 +112,10 @@ impl Front {
     ) -> Result<(), DataflowError> {
         self.folder.borrow_mut().fold(rows, None, &mut self.slices.borrow_mut())?;
         self.rows.set(self.rows.get() + rows.num_rows() as u64);
-        if let Some(operator) = grouping.metrics.operators().get(grouping.tag as usize) {
+        if let Some(operator) = grouping.metrics.operators().get(grouping.instance.tag as usize) {
             Metrics::add(&operator.rows_combined, rows.num_rows() as u64);
         }
-        let share = grouping.ledger.share(grouping.tag);
+        let share = grouping.ledger.share(grouping.instance.tag);
         let (bytes, merged) = (self.bytes(), grouping.merged.borrow().bytes());
         match bytes > bytes_max(share) || bytes + merged > share {
             true => self.deliver(grouping).await,
@@ -131,12 +131,12 @@ impl Front {
         }
         let (groups, payloads) = self.pack(grouping)?;
         self.judge(rows, groups);
-        let tag = grouping.tag;
+        let tag = grouping.instance.tag;
         let envelope = grouping.envelope(0, Frame::Groups);
         let mut bytes = 0;
         for (leader, payload) in payloads {
             bytes += payload.len() as u64;
-            grouping.net.send_payload(leader, envelope, &payload).await;
+            grouping.instance.net.send_payload(leader, envelope, &payload).await;
         }
         if let Some(operator) = grouping.metrics.operators().get(tag as usize) {
             Metrics::add(&operator.groups_sent, groups);
@@ -165,13 +165,14 @@ impl Front {
     ) -> Result<(u64, Vec<(u32, Bytes)>), DataflowError> {
         let mut slices = self.slices.borrow_mut();
         let mut partitioner = self.partitioner.borrow_mut();
-        let packer = |leader| (leader, self.deltas.packer(grouping.net.payload_max(leader)));
-        let mut packers: Vec<_> = grouping.net.peers().map(packer).collect();
+        let packer =
+            |leader| (leader, self.deltas.packer(grouping.instance.net.payload_max(leader)));
+        let mut packers: Vec<_> = grouping.instance.net.peers().map(packer).collect();
         let (mut split, mut groups) = (RowsByOwner::default(), 0);
         while let Some(start) = slices.first() {
             while let Some(part) = slices.take_delta(start)? {
                 partitioner.split(&part, &mut split)?;
-                assert_eq!(split.rows(grouping.worker), 0, "the own are not set apart");
+                assert_eq!(split.rows(grouping.instance.worker), 0, "the own are not set apart");
                 groups += part.rows() as u64;
                 for (leader, packer) in &mut packers {
                     if split.rows(*leader) > 0 {
@@ -182,7 +183,7 @@ impl Front {
         }
         let mut payloads = vec![];
         // Memory of emptied slices is for the next ones, but not that of many.
-        if slices.bytes() > bytes_max(grouping.ledger.share(grouping.tag)) / 2 {
+        if slices.bytes() > bytes_max(grouping.ledger.share(grouping.instance.tag)) / 2 {
             *slices = Slices::new(&self.group_by);
         }
         for (leader, packer) in packers {

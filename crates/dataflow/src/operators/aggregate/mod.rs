@@ -40,12 +40,11 @@ use arrow::array::Int64Array;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use state::epoch::Leader;
 use state::{Columns, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed};
 
 use crate::error::DataflowError;
 use crate::exchange::{
-    Arrival, Deltas, Edge, Inputs, Member, Merge, Outgoing, Partition, Shuffle, leader_of, uppar,
+    Arrival, Deltas, Edge, Inputs, Instance, Member, Merge, Outgoing, Partition, Shuffle, uppar,
 };
 use crate::job::{Aggregation, Exchange, FINAL, Window};
 use crate::operators::aggregate::fold::Folder;
@@ -57,7 +56,6 @@ use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
 use crate::runtime::place::{Place, Signals};
-use crate::runtime::scheduler::Event;
 
 /// Rows of complete windows that a grouping gives out after a stop. A row may be in so many windows
 /// that giving out all of them would take longer than who asked for the end would wait.
@@ -65,8 +63,7 @@ const ROWS_AFTER_STOP_MAX: usize = 1 << 20;
 
 /// A grouping on one worker.
 pub(crate) struct Grouping<D> {
-    tag: u32,
-    worker: u32,
+    instance: Instance,
     spec: Aggregation,
     rows_max: usize,
     ledger: Rc<Ledger>,
@@ -74,14 +71,10 @@ pub(crate) struct Grouping<D> {
     /// others.
     merged: RefCell<Windowed>,
     folder: RefCell<Folder>,
-    inputs: Inputs,
     /// How groups travel, if they do.
     deltas: Option<Rc<Deltas>>,
     /// What is in front of a shuffle, if rows of frequent keys are folded where they are read.
     front: Option<Box<Front>>,
-    /// This worker as the leader of its keys: how far every worker's rows are known to be here.
-    leader: RefCell<Leader>,
-    clock_moved: Event,
     /// Whether a row was given out: see [`Grouping::emit_total_of_nothing`].
     emitted: Cell<bool>,
     /// Whether it is time to look at windows that have not ended.
@@ -95,7 +88,6 @@ pub(crate) struct Grouping<D> {
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
     signals: Arc<Signals>,
-    net: Rc<Net>,
     behind: D,
     metrics: Arc<Metrics>,
 }
@@ -131,25 +123,20 @@ impl<D: Downstream> Grouping<D> {
                 Inputs::of(vec![Edge::Shuffle(Box::new(shuffle))], place)
             }
         };
-        let leader = leader_of(place, alone);
         let mut merged = Windowed::new(&spec.group_by, windows);
         if let Some(disk) = &place.disk {
             let own = merges.then(|| (place.worker, Partitioner::in_blocks(place.workers)));
             merged.slices().spill_to(disk.clone(), own);
         }
         Self {
-            tag,
-            worker: place.worker,
+            instance: Instance::new(tag, place, net, inputs, alone),
             spec: spec.clone(),
             rows_max: place.settings.batch_rows_max,
             ledger: place.ledger.clone(),
             merged: RefCell::new(merged),
             folder: RefCell::new(Folder::new(spec)),
-            inputs,
             deltas,
             front: front.map(Box::new),
-            leader: RefCell::new(leader),
-            clock_moved: Event::default(),
             emitted: Cell::new(false),
             look: Cell::new(false),
             pause: Cell::new(0),
@@ -157,7 +144,6 @@ impl<D: Downstream> Grouping<D> {
             spills: place.disk.is_some(),
             spilled: Cell::default(),
             signals: place.signals.clone(),
-            net,
             behind,
             metrics,
         }
@@ -208,12 +194,16 @@ impl<D: Downstream> Grouping<D> {
         }
         self.publish_bytes()?;
         // Groups of others are all that is left in memory: their leaders have room for them.
-        if self.spills && self.has_spilled() { self.inputs.relieve(self).await } else { Ok(()) }
+        if self.spills && self.has_spilled() {
+            self.instance.inputs.relieve(self).await
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether rows travel, and not only groups.
     fn sends_rows(&self) -> bool {
-        self.inputs.sends_rows(self)
+        self.instance.inputs.sends_rows(self)
     }
 
     /// Whether groups have gone to the disk since the last call.
@@ -232,7 +222,7 @@ impl<D: Downstream> Grouping<D> {
         let front = self.front.as_ref().filter(|_| key.is_none());
         let frequent = front.map(|front| front.frequent());
         let rows = Outgoing { port: 0, batch, slice: key, frequent };
-        let apart = self.inputs.push(self, rows).await?;
+        let apart = self.instance.inputs.push(self, rows).await?;
         match (front, apart) {
             (Some(front), Some(rows)) => front.push(self, &rows).await,
             _ => Ok(()),
@@ -241,7 +231,7 @@ impl<D: Downstream> Grouping<D> {
 
     /// Whether a window ends between what this worker has told and this watermark.
     pub(crate) fn awaits(&self, watermark: i64) -> bool {
-        let told = self.leader.borrow().clock().of(self.worker);
+        let told = self.instance.leader.borrow().clock().of(self.instance.worker);
         let told = told.map_or(i64::MIN, |told| told.watermark);
         self.spec.window.is_some() && self.crosses(told, watermark)
     }
@@ -251,9 +241,9 @@ impl<D: Downstream> Grouping<D> {
     /// # Errors
     /// When state cannot be merged or cannot travel.
     pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        if self.inputs.announces(self, watermark, idle) {
+        if self.instance.inputs.announces(self, watermark, idle) {
             self.deliver().await?;
-            self.inputs.progress(self, watermark, idle).await?;
+            self.instance.inputs.progress(self, watermark, idle).await?;
         }
         Ok(())
     }
@@ -263,7 +253,11 @@ impl<D: Downstream> Grouping<D> {
     /// # Errors
     /// When state cannot travel.
     pub(crate) async fn end_long_epoch(&self) -> Result<(), DataflowError> {
-        if self.inputs.is_long(self) { self.inputs.flush(self).await } else { Ok(()) }
+        if self.instance.inputs.is_long(self) {
+            self.instance.inputs.flush(self).await
+        } else {
+            Ok(())
+        }
     }
 
     /// This worker was idle and has rows again. Gives the watermark up to which windows have fired
@@ -272,7 +266,7 @@ impl<D: Downstream> Grouping<D> {
     /// # Errors
     /// When state cannot travel.
     pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
-        self.inputs.resume(self).await
+        self.instance.inputs.resume(self).await
     }
 
     /// This worker has no more rows. `watermark` is `i64::MAX` if its input is complete.
@@ -282,7 +276,7 @@ impl<D: Downstream> Grouping<D> {
     pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
         self.ended.set(true);
         self.deliver().await?;
-        self.inputs.end(self, watermark).await
+        self.instance.inputs.end(self, watermark).await
     }
 
     /// Fires windows until no more rows can come.
@@ -318,7 +312,7 @@ impl<D: Downstream> Grouping<D> {
                 break;
             }
             let due = || self.time() != seen || self.look.get();
-            self.clock_moved.wait_for(|| due().then_some(())).await;
+            self.instance.clock_moved.wait_for(|| due().then_some(())).await;
         }
         self.emit_total_of_nothing().await?;
         self.behind.end(self.complete(self.least())).await
@@ -341,7 +335,7 @@ impl<D: Downstream> Grouping<D> {
 
     /// Waits until no other worker needs anything that this one keeps.
     pub(crate) async fn settle(&self) {
-        self.inputs.settle(self).await;
+        self.instance.inputs.settle(self).await;
     }
 
     /// Groups of the first windows that the watermark has passed: so many as make a batch.
@@ -354,7 +348,7 @@ impl<D: Downstream> Grouping<D> {
         {
             let windows =
                 if self.spec.has_sessions() { fired.columns.rows() } else { fired.first.into() };
-            self.metrics.count_windows(self.tag, windows);
+            self.metrics.count_windows(self.instance.tag, windows);
             rows += fired.columns.rows();
             ripe.push(fired);
         }
@@ -389,7 +383,7 @@ impl<D: Downstream> Grouping<D> {
     /// The merged state, held to what the budget leaves for it.
     fn bounded(&self) -> RefMut<'_, Windowed> {
         let mut merged = self.merged.borrow_mut();
-        let share = self.ledger.share(self.tag);
+        let share = self.ledger.share(self.instance.tag);
         let beside = match &self.front {
             // It grows between two looks at the state, which can make room for it.
             Some(front) if self.spills => front.reserved(share),
@@ -397,7 +391,7 @@ impl<D: Downstream> Grouping<D> {
         };
         let left = share.saturating_sub(beside);
         // What is given away is copied, and travels while more comes.
-        let gives_away = self.spills && !self.inputs.is_local() && !self.sends_rows();
+        let gives_away = self.spills && !self.instance.inputs.is_local() && !self.sends_rows();
         let copies = if gives_away { 2 } else { 1 };
         merged.set_budget(left / copies);
         merged
@@ -406,39 +400,23 @@ impl<D: Downstream> Grouping<D> {
     /// Bytes of state on its way from one worker to another, or still to go it.
     fn travelling_bytes(&self) -> usize {
         let in_front = self.front.as_ref().map_or(0, |front| front.bytes());
-        self.inputs.bytes(self) + in_front
+        self.instance.inputs.bytes(self) + in_front
     }
 
     /// Publishes the bytes of state, and holds them to their bound.
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let mut merged = self.merged.borrow_mut();
         let spilled = merged.slices().spilled();
-        self.metrics.count_spilled(self.tag, &self.spilled, spilled);
-        self.metrics.set_key_modes(self.tag, merged.slices().key_modes());
+        self.metrics.count_spilled(self.instance.tag, &self.spilled, spilled);
+        self.metrics.set_key_modes(self.instance.tag, merged.slices().key_modes());
         let bytes = merged.bytes() + self.travelling_bytes();
-        Ok(self.ledger.set(self.tag, bytes)?)
+        Ok(self.ledger.set(self.instance.tag, bytes)?)
     }
 }
 
 impl<D: Downstream> Member for Grouping<D> {
-    fn tag(&self) -> u32 {
-        self.tag
-    }
-
-    fn worker(&self) -> u32 {
-        self.worker
-    }
-
-    fn net(&self) -> &Net {
-        &self.net
-    }
-
-    fn inputs(&self) -> &Inputs {
-        &self.inputs
-    }
-
-    fn leader(&self) -> (&RefCell<Leader>, &Event) {
-        (&self.leader, &self.clock_moved)
+    fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     /// Whether windows end between the two watermarks.
@@ -481,7 +459,7 @@ impl<D: Downstream> Member for Grouping<D> {
         partitioner: &mut Partitioner,
         give: &mut dyn FnMut(i64, &RowsByOwner, &Columns) -> Result<(), DataflowError>,
     ) -> Result<usize, DataflowError> {
-        self.bounded().slices().take_remote_groups(self.worker, partitioner, give)
+        self.bounded().slices().take_remote_groups(self.instance.worker, partitioner, give)
     }
 
     fn groups_max(&self) -> u64 {
@@ -489,7 +467,7 @@ impl<D: Downstream> Member for Grouping<D> {
     }
 
     fn share(&self) -> usize {
-        self.ledger.share(self.tag)
+        self.ledger.share(self.instance.tag)
     }
 
     fn account(&self) -> Result<(), DataflowError> {

@@ -20,12 +20,11 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use state::Spilled;
-use state::epoch::Leader;
 
 use self::aside::Keeping;
 pub(crate) use self::run::Run;
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Inputs, Member, Outgoing, Port, leader_of};
+use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port};
 use crate::job::{Exchange, Keyed, KeyedInput};
 use crate::operators::downstream::Downstream;
 use crate::rows::Rows;
@@ -35,7 +34,7 @@ use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
 use crate::runtime::place::Place;
-use crate::runtime::scheduler::{Event, yield_now};
+use crate::runtime::scheduler::yield_now;
 
 /// Batches that are given out before it is the turn of others. More than one: what comes due at
 /// once must leave faster than rows come, else it piles up.
@@ -43,18 +42,13 @@ const TURN_BATCHES: usize = 8;
 
 /// A keyed operator on one worker.
 pub(crate) struct KeyedRun<D> {
-    tag: u32,
-    worker: u32,
+    instance: Instance,
     spec: Keyed,
     rows_max: usize,
     ledger: Rc<Ledger>,
     state: RefCell<Keeping>,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
-    inputs: Inputs,
-    leader: RefCell<Leader>,
-    clock_moved: Event,
-    net: Rc<Net>,
     behind: D,
     metrics: Arc<Metrics>,
 }
@@ -85,19 +79,14 @@ impl<D: Downstream> KeyedRun<D> {
         } else {
             Inputs::local(spec.inputs.len(), place)
         };
-        let leader = leader_of(place, inputs.is_local());
+        let alone = inputs.is_local();
         Self {
-            tag,
-            worker: place.worker,
+            instance: Instance::new(tag, place, net, inputs, alone),
             rows_max: place.settings.batch_rows_max,
             ledger: place.ledger.clone(),
             state: RefCell::new(Keeping::new(spec, place.disk.clone())),
             spilled: Cell::default(),
             spec: spec.clone(),
-            inputs,
-            leader: RefCell::new(leader),
-            clock_moved: Event::default(),
-            net,
             behind,
             metrics,
         }
@@ -119,7 +108,7 @@ impl<D: Downstream> KeyedRun<D> {
             None => batch,
         };
         if batch.num_rows() > 0 {
-            self.inputs.push(self, Outgoing::of(input, batch)).await?;
+            self.instance.inputs.push(self, Outgoing::of(input, batch)).await?;
         }
         Ok(())
     }
@@ -129,7 +118,7 @@ impl<D: Downstream> KeyedRun<D> {
     /// # Errors
     /// When rows cannot travel.
     pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        self.inputs.progress(self, watermark, idle).await
+        self.instance.inputs.progress(self, watermark, idle).await
     }
 
     /// This worker was idle and has rows again. Gives the watermark before which they are late.
@@ -137,7 +126,7 @@ impl<D: Downstream> KeyedRun<D> {
     /// # Errors
     /// When rows cannot travel.
     pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
-        self.inputs.resume(self).await
+        self.instance.inputs.resume(self).await
     }
 
     /// This worker has no more rows. `watermark` is `i64::MAX` if they are complete.
@@ -145,7 +134,7 @@ impl<D: Downstream> KeyedRun<D> {
     /// # Errors
     /// When rows cannot travel.
     pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
-        self.inputs.end(self, watermark).await
+        self.instance.inputs.end(self, watermark).await
     }
 
     /// Gives out what has become complete, until no more rows can come.
@@ -172,15 +161,15 @@ impl<D: Downstream> KeyedRun<D> {
                 return self.behind.end(complete).await;
             }
             let more = || self.time() != seen || self.state.borrow().ready();
-            self.clock_moved.wait_for(|| more().then_some(())).await;
+            self.instance.clock_moved.wait_for(|| more().then_some(())).await;
         }
     }
 
     fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
-        let share = self.ledger.share(self.tag);
+        let share = self.ledger.share(self.instance.tag);
         let mut state = self.state.borrow_mut();
         let batch = state.advance(watermark, self.rows_max, share)?;
-        self.metrics.count_windows(self.tag, state.windows_over());
+        self.metrics.count_windows(self.instance.tag, state.windows_over());
         Ok(batch)
     }
 
@@ -206,30 +195,14 @@ impl<D: Downstream> KeyedRun<D> {
     /// Publishes the bytes of state, and holds them to their bound.
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let state = self.state.borrow();
-        self.metrics.count_spilled(self.tag, &self.spilled, state.spilled());
-        Ok(self.ledger.set(self.tag, state.bytes())?)
+        self.metrics.count_spilled(self.instance.tag, &self.spilled, state.spilled());
+        Ok(self.ledger.set(self.instance.tag, state.bytes())?)
     }
 }
 
 impl<D: Downstream> Member for KeyedRun<D> {
-    fn tag(&self) -> u32 {
-        self.tag
-    }
-
-    fn worker(&self) -> u32 {
-        self.worker
-    }
-
-    fn net(&self) -> &Net {
-        &self.net
-    }
-
-    fn inputs(&self) -> &Inputs {
-        &self.inputs
-    }
-
-    fn leader(&self) -> (&RefCell<Leader>, &Event) {
-        (&self.leader, &self.clock_moved)
+    fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     fn crosses(&self, from: i64, to: i64) -> bool {
@@ -243,10 +216,10 @@ impl<D: Downstream> Member for KeyedRun<D> {
     }
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
-        let share = self.ledger.share(self.tag);
+        let share = self.ledger.share(self.instance.tag);
         self.state.borrow_mut().push(arrival.port, compact(batch), share)?;
         if self.state.borrow().ready() {
-            self.clock_moved.notify();
+            self.instance.clock_moved.notify();
         }
         self.publish_bytes()
     }
