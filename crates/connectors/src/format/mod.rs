@@ -241,9 +241,18 @@ pub(crate) struct RecordStart {
     pub(crate) rest: bool,
 }
 
-/// The error that a position is not between two records.
-fn within_a_record(input: &ByteInput, place: RecordStart) -> ConnectorError {
-    refused(input.name(), format!("byte {} is within a record", place.offset))
+/// Moves on to where a record begins; `false` if its bytes have not come yet.
+///
+/// # Errors
+/// When no record begins there.
+fn seek(input: &mut ByteInput, place: RecordStart) -> Result<bool, ConnectorError> {
+    if !input.skip_to(place.offset, place.record)? {
+        return Ok(false);
+    }
+    if !place.rest && !input.is_behind_line(place.record)? {
+        return Err(refused(input.name(), format!("byte {} is within a record", place.offset)));
+    }
+    Ok(true)
 }
 
 /// The outcome of a call of a decoder.

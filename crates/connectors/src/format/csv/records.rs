@@ -8,7 +8,7 @@ use dataflow::error::ConnectorError;
 use super::{Dialect, QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
 use crate::format::rows::{RefusedRow, RowOrigin};
-use crate::format::{RecordStart, within_a_record};
+use crate::format::{RecordStart, seek};
 
 /// Bytes that are kept of a record that is too long.
 const KEPT_BYTES: usize = 1 << 10;
@@ -140,11 +140,8 @@ impl Records {
         if place.offset > 0 {
             self.at_start = false;
         }
-        if !self.input.skip_to(place.offset, place.record)? {
+        if !seek(&mut self.input, place)? {
             return Ok(false);
-        }
-        if !place.rest && !self.input.is_behind_line(place.record)? {
-            return Err(within_a_record(&self.input, place));
         }
         self.begun = None;
         self.parser.reset();

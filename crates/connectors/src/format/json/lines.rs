@@ -8,7 +8,7 @@ use dataflow::error::ConnectorError;
 use super::LINE_BYTES_MAX;
 use super::text::is_deep;
 use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
-use crate::format::{RecordStart, within_a_record};
+use crate::format::{RecordStart, seek};
 
 /// Bytes that are kept of a line that is too long.
 const KEPT_BYTES: usize = 1 << 10;
@@ -69,11 +69,8 @@ impl Lines {
         if place.offset > 0 {
             self.at_start = false;
         }
-        if !self.input.skip_to(place.offset, place.record)? {
+        if !seek(&mut self.input, place)? {
             return Ok(false);
-        }
-        if !place.rest && !self.input.is_behind_line(place.record)? {
-            return Err(within_a_record(&self.input, place));
         }
         (self.number, self.in_rest, self.searched) = (place.record, place.rest, 0);
         Ok(true)
