@@ -241,13 +241,11 @@ impl Lowering<'_> {
             costs: decision.as_ref().map(cost::costs).unwrap_or_default(),
             ..InputLabels::default()
         };
-        if let Some((exchange, hint)) = hints.exchange() {
-            if exchange == Exchange::Forward && workers > 1 && !together {
-                let why = format!("rows of equal keys may be on several of the {workers} workers");
-                let help = "leave the hint out, or write EXCHANGE('merge')";
-                return Err(LowerError::Failed(Some(hints::disobeyed(hint, &why, help))));
-            }
-            return Ok((exchange, labels(Some(hint.obey()))));
+        let possible = [Exchange::Merge, Exchange::Shuffle, Exchange::UpPar, Exchange::Forward];
+        if let Some((exchange, reason)) =
+            hints.obey_exchange(&possible, workers == 1 || together)?
+        {
+            return Ok((exchange, labels(Some(reason))));
         }
         match self.settings.exchange {
             ExchangeChoice::Auto if workers == 1 => Ok((Exchange::Forward, labels(None))),

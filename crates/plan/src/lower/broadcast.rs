@@ -145,6 +145,13 @@ enum Wish {
     Shuffle([Option<Reason>; 2]),
 }
 
+/// Whether a hint asks for the broadcast of a side, so that hints about exchanges are about other
+/// joins of the block.
+pub(crate) fn is_asked(hints: &BlockHints<'_>, spec: &JoinSpec) -> bool {
+    let of_side = |side: usize| hints.of_side(side, &spec.names[side]);
+    (0..2).filter_map(of_side).any(|hint| matches!(hint.asked, Asked::Broadcast(_)))
+}
+
 /// The request of the hints of a join.
 ///
 /// # Errors

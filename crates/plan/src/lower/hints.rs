@@ -1,10 +1,11 @@
 //! The hints of the query block that a node comes from.
 
-use dataflow::job::Exchange;
-use datafusion::logical_expr::{Aggregate, Join, LogicalPlan};
+use dataflow::job::{Exchange, Reason};
+use datafusion::logical_expr::{Aggregate, Expr, Join, LogicalPlan};
 
 use crate::lower::Lowering;
 use crate::lower::place::Texts;
+use crate::lower::relation::LowerError;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::hints::{Asked, Hint, Hints};
 use crate::text::refusal::Refusal;
@@ -35,6 +36,26 @@ impl<'a> BlockHints<'a> {
         })
     }
 
+    /// The exchange for which a hint asks among those that are `possible`, and the reason.
+    ///
+    /// # Errors
+    /// When the hint is FORWARD and rows of equal keys are not `together`.
+    pub(crate) fn obey_exchange(
+        &self,
+        possible: &[Exchange],
+        together: bool,
+    ) -> Result<Option<(Exchange, Reason)>, LowerError> {
+        let Some((exchange, hint)) = self.exchange().filter(|(of, _)| possible.contains(of)) else {
+            return Ok(None);
+        };
+        if exchange == Exchange::Forward && !together {
+            let why = "rows of equal keys may be on several workers";
+            let help = format!("leave the hint out, or write EXCHANGE('{}')", possible[0]);
+            return Err(LowerError::Failed(Some(disobeyed(hint, why, &help))));
+        }
+        Ok(Some((exchange, hint.obey())))
+    }
+
     /// The hint about a side of a join, which has this name.
     pub(crate) fn of_side(&self, side: usize, called: &str) -> Option<&'a Hint> {
         let mut hints = self.each().filter(|_| self.named[side]);
@@ -56,11 +77,12 @@ impl<'a> Lowering<'a> {
     /// The hints of the block of a grouping.
     pub(crate) fn hints_of_grouping(&self, aggregate: &Aggregate) -> BlockHints<'a> {
         self.hints_of(|| {
-            let names = aggregate.aggr_expr.iter().filter_map(|call| {
-                let text = call.to_string();
-                text.split_once('(').map(|(name, _)| name.to_owned())
-            });
-            let names: Vec<String> = names.collect();
+            let name = |call: &'_ Expr| match call {
+                Expr::AggregateFunction(call) => Some(call.func.name().to_owned()),
+                _ => None,
+            };
+            let calls: Vec<_> = aggregate.aggr_expr.iter().map(|e| e.clone().unalias()).collect();
+            let names: Vec<String> = calls.iter().filter_map(name).collect();
             let words: Vec<&str> = if aggregate.group_expr.is_empty() {
                 names.iter().map(String::as_str).collect()
             } else {

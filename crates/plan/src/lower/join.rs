@@ -32,6 +32,7 @@ use crate::lower::broadcast;
 use crate::lower::broadcast::{May, Meet, name};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
+use crate::lower::hints::BlockHints;
 use crate::lower::lookup;
 use crate::lower::multi_window;
 use crate::lower::pipeline;
@@ -173,6 +174,9 @@ pub(crate) fn met(
     grace: i64,
 ) -> Result<Relation, LowerError> {
     let meet = broadcast::meet(cx, job, &spec)?;
+    let hints =
+        if broadcast::is_asked(&cx.hints, &spec) { BlockHints::default() } else { cx.hints };
+    let cx = &Context { hints, ..*cx };
     let JoinSpec { kind, sides, edges, columns, schema, both, shown, .. } = spec;
     let leads = match meet {
         Meet::Broadcast { leads, .. } => leads,

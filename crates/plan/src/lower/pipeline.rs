@@ -23,7 +23,6 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::early;
 use crate::lower::grouping;
-use crate::lower::hints::disobeyed;
 use crate::lower::join;
 use crate::lower::lateness;
 use crate::lower::lookup;
@@ -308,25 +307,18 @@ pub(crate) fn keyed(
     let keys: Vec<&[usize]> = inputs.iter().map(|input| input.keys.as_slice()).collect();
     let together = Placements::of(&job.operators).fits(&edges, &keys).is_some();
     let workers = cx.lowering.workers.total();
-    // Partial states are of groupings.
-    let hinted = cx.hints.exchange().filter(|(exchange, _)| *exchange != Exchange::Merge);
-    if let Some((Exchange::Forward, hint)) = hinted
-        && workers > 1
-        && !together
-    {
-        let why = format!("rows of equal keys may be on several of the {workers} workers");
-        let error = disobeyed(hint, &why, "leave the hint out, or write EXCHANGE('shuffle')");
-        return Err(LowerError::Failed(Some(error)));
-    }
-    let asked = hinted.map(|(_, hint)| hint.obey());
-    let chosen = match hinted {
-        Some((exchange, _)) => ExchangeChoice::Fixed(exchange),
+    // Only groupings have partial states to merge.
+    let possible = [Exchange::Shuffle, Exchange::UpPar, Exchange::Forward];
+    let hinted = cx.hints.obey_exchange(&possible, workers == 1 || together)?;
+    let chosen = match &hinted {
+        Some((exchange, _)) => ExchangeChoice::Fixed(*exchange),
         None => cx.lowering.settings.exchange,
     };
-    let forward = match hinted {
-        Some((exchange, _)) => exchange == Exchange::Forward,
+    let forward = match &hinted {
+        Some((exchange, _)) => *exchange == Exchange::Forward,
         None => together && chosen == ExchangeChoice::Auto,
     };
+    let asked = hinted.map(|(_, reason)| reason);
     let (exchange, why) = match workers {
         1 => (Exchange::Forward, asked),
         _ if forward => (Exchange::Forward, Some(asked.unwrap_or_else(Reason::together))),
