@@ -1,4 +1,4 @@
-//! What one worker sends another: the header of a frame and its payload.
+//! A frame from another worker: its header and its payload.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -148,7 +148,7 @@ impl Model for Vigil {
         } else if s.taken < s.arrived {
             out.push((Step::Take, Ok(State { taken: s.taken + 1, ..s.clone() })));
         }
-        // What is on its way arrives before this many looks.
+        // Bytes on their way arrive before this many looks.
         let waits = !s.swallows && s.arrived < s.sent;
         if waits && s.looks + 2 > STILL_LOOKS {
             return;

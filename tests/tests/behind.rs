@@ -1,4 +1,4 @@
-//! What stands behind a join of windows of endless streams: groupings, DISTINCT, rankings, further
+//! Operators behind a join of windows of endless streams: groupings, DISTINCT, rankings, further
 //! joins and UNION ALL in any order, whichever columns of the windows are selected; against
 //! DataFusion over rows that have the bounds of their windows as columns.
 
@@ -11,7 +11,7 @@ use tests::random::Random;
 /// Slide and size in seconds.
 type Lengths = (i64, i64);
 
-/// What the rows of a query are, as far as the next one needs to know.
+/// The rows of a query, as far as the next query depends on them.
 struct Rows {
     /// With the columns `k`, `v`, `we` and perhaps `ws`.
     sql: String,

@@ -183,7 +183,7 @@ fn rows_are_the_same_by_the_tree_and_by_the_networks_multicast() {
     assert!(landed > 100 && fetched > 10, "{landed} landed, {fetched} fetched");
 }
 
-/// What EXPLAIN says of the exchange of the rows of a table.
+/// The exchange of the rows of a table, from EXPLAIN.
 fn exchange_of(table: &str, text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let scan = format!("Scan {table} (memory)");

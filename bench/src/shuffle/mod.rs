@@ -72,8 +72,8 @@ pub enum ShuffleError {
     },
 }
 
-/// Runs the plan once with all processes, whose result is to be [`ShufflePlan::right`]; returns the
-/// time from when all had begun until all had ended, and what all workers together did.
+/// Runs the plan once with all processes and checks the result against [`ShufflePlan::right`];
+/// returns the time from when all had begun until all had ended, and what all workers together did.
 ///
 /// # Errors
 /// When a process or a connection fails, and for a wrong result.

@@ -29,7 +29,7 @@ pub struct Header {
     pub flags: u8,
     /// The round of the rows, modulo 2^16.
     pub colour: u16,
-    /// The operator, of those that share the link (Q1).
+    /// The operator that the frame is for; several share the link (Q1).
     pub operator: u32,
     /// The input of that operator.
     pub port: u32,

@@ -231,7 +231,7 @@ fn a_plan_is_shown_to_programs_too() {
     let aggregate_and_edge = [("field of `operators[]`", aggregate), ("field of `inputs[]`", edge)];
     for (table, object) in [("field", &json)].into_iter().chain(aggregate_and_edge) {
         let fields = object.as_object().expect("an object").keys().cloned();
-        // What ran is told of those plans alone that have run.
+        // Only a plan that has run has the field `ran`.
         let documented = documented(table).into_iter().filter(|field| field != "ran");
         assert_eq!(fields.collect::<BTreeSet<_>>(), documented.collect(), "{table}");
     }

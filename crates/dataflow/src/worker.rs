@@ -135,7 +135,7 @@ pub struct Worker {
     scheduler: Scheduler,
     timers: Rc<Timers>,
     net: Rc<Net>,
-    /// What other threads tell.
+    /// Notifications by other threads.
     external: Rc<External>,
     nodes: Rc<[Option<Rc<Node>>]>,
     clock: Arc<dyn Clock>,

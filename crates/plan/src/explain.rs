@@ -1,4 +1,4 @@
-//! What EXPLAIN shows: the job of a stage as a tree, and the memory that it is given.
+//! EXPLAIN: the job of a stage as a tree, and its memory.
 //!
 //! There is one structure, [`PlanTree`], which is made of the operators of the job and of the
 //! labels that lowering has attached to them. It has three printers: `text`, `json` and `dot`.
@@ -52,7 +52,7 @@ pub(crate) struct Explained {
     pub(crate) name: String,
     /// Its operators.
     pub(crate) operators: Range<usize>,
-    /// What runs behind its operators when all input has been read.
+    /// The batch stage behind its operators, which runs when all input has been read.
     pub(crate) batch: Option<ExplainedBatch>,
 }
 

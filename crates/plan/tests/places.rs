@@ -33,7 +33,7 @@ CREATE TABLE n (k INT, v BIGINT, ts TIMESTAMP(3))
   WITH ('connector' = 'memory', 'bounded' = 'false');
 CREATE TABLE o (k INT, v BIGINT, s STRING) WITH ('connector' = 'memory');";
 
-/// What is said of a script, as a case has it.
+/// A script with its expected errors.
 #[derive(Debug, PartialEq, Eq)]
 struct Case {
     /// The script with its marks.
@@ -64,7 +64,7 @@ impl Case {
         self.script.replace(['«', '»'], "")
     }
 
-    /// What the planner says of it.
+    /// The case as the planner answers it.
     fn planned(&self) -> Self {
         let (mut planner, _) = support::planner(4);
         assert!(planner.plan(TABLES).is_ok(), "the tables of all cases");

@@ -86,8 +86,7 @@ pub struct Slice {
     touched: Touched,
     /// How far groups are drained, from the first part until all are.
     giving: Option<Cursor>,
-    /// What was drained is still there: it is cleared when it turns out that the memory is
-    /// needed.
+    /// Drained groups that are still in memory, until the memory is needed.
     drained: Option<Cursor>,
     /// The share of a sparse array.
     array_bytes_max: usize,
@@ -534,7 +533,7 @@ impl Slice {
     }
 }
 
-/// The accumulator that knows which ids have rows, of those with the smallest state.
+/// The accumulator with the smallest state that knows which ids have rows.
 fn occupancy(spec: &GroupBy) -> Option<usize> {
     let bytes = |aggregate: &Arc<dyn Aggregate>| match aggregate.sparse_ids() {
         SparseIds::Told(bytes) => Some(bytes),

@@ -45,7 +45,7 @@ pub(crate) struct Node {
     pub(crate) inputs: Vec<Vec<Feed>>,
     pub(crate) kind: OperatorKind,
     pub(crate) choice: Choice,
-    /// What EXPLAIN shows of it beside that.
+    /// Facts for EXPLAIN that its kind does not contain.
     pub(crate) labels: Labels,
 }
 
@@ -263,8 +263,8 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// What EXPLAIN shows of a node: among it why its rows are exchanged as they are, if the author of
-/// the stream has said so or they are together.
+/// The labels of a node for EXPLAIN. They include the reason for its exchange if the author of the
+/// stream chose it or its rows are together already.
 fn labels_of(node: &Node, kind: &OperatorKind, workers: u32) -> Labels {
     let mut labels = node.labels.clone();
     let exchange = match kind {

@@ -31,7 +31,7 @@ const DATAFLOW: &[&str] = &[
     "pairing",
     "runtime",
     "exchange",
-    // What fuzz targets read with it.
+    // Entry points of fuzz targets.
     "hostile",
     "operators/downstream",
     "operators/aggregate",

@@ -89,7 +89,7 @@ fn two() -> SchemaRef {
     columns(&[("a", BIGINT), ("b", VARCHAR)])
 }
 
-/// A file of so many rows in a format, as a sink writes it.
+/// Writes a file of `rows` rows through a sink.
 fn written(path: &str, rows: i64, options: &[(&str, &str)]) {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
     let texts: ArrayRef =

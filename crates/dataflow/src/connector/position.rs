@@ -15,7 +15,7 @@ const ENCODING: u8 = 1;
 /// How far a split was read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Position {
-    /// What the numbers mean; empty where the split cannot be read again.
+    /// The meaning of the numbers; empty if the split cannot be read again.
     format: String,
     version: u32,
     split: String,

@@ -28,7 +28,7 @@ pub trait Sink: Send + Sync {
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError>;
 }
 
-/// What a writer may use of its surroundings.
+/// The services of the runtime that a writer may use.
 #[derive(Debug, Clone)]
 pub struct WriterContext {
     /// The worker that writes.

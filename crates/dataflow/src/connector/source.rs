@@ -122,7 +122,7 @@ impl ColumnBounds {
     }
 }
 
-/// What the reader of a split may use of its surroundings.
+/// The services of the runtime that the reader of a split may use.
 #[derive(Clone)]
 pub struct ReaderContext {
     /// Time, for paced generators and polling.
@@ -155,7 +155,7 @@ pub trait SplitReader: Send {
     }
 }
 
-/// What a split has to give.
+/// The result of a read.
 #[derive(Debug, Clone)]
 pub enum Next {
     /// Rows, in order. Not empty.

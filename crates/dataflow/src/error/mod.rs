@@ -46,7 +46,7 @@ pub enum ConnectorError {
     /// the data is at fault.
     #[error("{message}")]
     Expression {
-        /// What went wrong.
+        /// The reason.
         message: String,
         /// The expression.
         expression: String,

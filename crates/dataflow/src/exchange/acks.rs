@@ -28,7 +28,7 @@ impl Acks {
         }
     }
 
-    /// A worker is to be sent the acknowledgement of `number` and all before it.
+    /// Records that `to` awaits the acknowledgement of `number` and all before it.
     pub(super) fn add(&self, to: u32, number: u64) {
         if let Some(pending) = self.pending.borrow_mut().get_mut(to as usize) {
             *pending = Some(pending.map_or(number, |before| before.max(number)));

@@ -54,7 +54,7 @@ impl Batching {
         buffer.parts.push(part);
     }
 
-    /// Whether so many rows wait that they leave.
+    /// Whether enough rows wait to be sent.
     pub(super) fn is_full(&self, buffer: &Buffer) -> bool {
         buffer.rows * self.row_bytes >= self.bytes_together
     }

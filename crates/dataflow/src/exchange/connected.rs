@@ -9,7 +9,7 @@ use crate::error::DataflowError;
 use crate::runtime::net::Message;
 use crate::runtime::scheduler::Event;
 
-/// What a coroutine of the worker runs.
+/// The body of a coroutine of the worker.
 pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = Result<(), DataflowError>> + 'a>>;
 
 /// An operator that is joined with its instances on other workers.
@@ -32,7 +32,7 @@ pub(crate) trait Connected {
     /// [`DataflowError::Stalled`] when that time has come.
     fn deadline(&self, now_ns: u64) -> Result<Option<u64>, DataflowError>;
 
-    /// What tells that [`Connected::due`] may have changed.
+    /// The event that tells that [`Connected::due`] may have changed.
     fn buffered(&self) -> &Event;
 
     /// When rows that wait to be sent together have waited long enough.

@@ -66,7 +66,7 @@ pub(crate) struct Port {
 }
 
 impl Inputs {
-    /// Of so many inputs whose rows stay where they are.
+    /// Makes `count` inputs whose rows stay on their worker.
     pub(crate) fn local(count: usize, place: &Place) -> Self {
         Self::of((0..count).map(|_| Edge::Forward(Forward)).collect(), place)
     }
@@ -375,7 +375,7 @@ impl Inputs {
         Ok(first)
     }
 
-    /// What tells that rows have begun to wait to be sent together.
+    /// The event that tells that rows have begun to wait to be sent together.
     pub(super) fn buffered(&self) -> &Event {
         &self.buffered
     }

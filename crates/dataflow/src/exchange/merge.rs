@@ -260,7 +260,7 @@ impl Merge {
         let verdict = member.leader().0.borrow_mut().accept(tag);
         match verdict {
             Verdict::Stage => {
-                // What has to wait must not hold the ring's slots.
+                // A payload that waits must not hold slots of the ring.
                 self.staged.borrow_mut().push(from, message.load.kept());
                 member.account()
             }

@@ -57,7 +57,7 @@ use crate::runtime::net::{Message, Net};
 use crate::runtime::place::Place;
 use crate::runtime::scheduler::Event;
 
-/// What moves the rows of one or several inputs between the instances of an operator.
+/// Moves the rows of one or several inputs between the instances of an operator.
 ///
 /// Rows arrive once, before the progress that was announced behind them, and those of one sender
 /// for the same workers in the order in which they were pushed. A push waits while the receivers
@@ -176,7 +176,7 @@ pub(crate) trait Exchange<M: Member> {
         true
     }
 
-    /// Whether so much was pushed that progress is to be announced though no window ends.
+    /// Whether enough was pushed to announce progress though no window ends.
     fn is_long(&self, _: &M) -> bool {
         false
     }
@@ -245,7 +245,7 @@ impl Arrival {
     }
 }
 
-/// What every operator on a worker has for its exchanges.
+/// The part of an operator on one worker that its exchanges use.
 pub(crate) struct Instance {
     /// The operator's number in the job.
     pub(crate) tag: u32,
@@ -277,7 +277,7 @@ impl Instance {
 
 /// An operator on one worker, as its exchanges see it.
 pub(crate) trait Member {
-    /// What it has for them.
+    /// The part of it that they use.
     fn instance(&self) -> &Instance;
 
     /// The operator's number in the job.

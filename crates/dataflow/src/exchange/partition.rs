@@ -12,7 +12,7 @@ use crate::job::{Route, halves};
 /// The leader of all rows where there are no keys.
 const KEYLESS_LEADER: u32 = 0;
 
-/// What leads each row to one worker.
+/// A function from rows to workers.
 pub(crate) struct Partition {
     worker: u32,
     workers: u32,
@@ -99,7 +99,7 @@ impl Partition {
         Ok(())
     }
 
-    /// What a function gave must be one worker for each row.
+    /// Checks that a function has named one worker for each row.
     fn check(&self, batch: &RecordBatch, owners: &[u32]) -> Result<(), DataflowError> {
         let fits = owners.len() == batch.num_rows();
         if fits && owners.iter().all(|&owner| owner < self.workers) {

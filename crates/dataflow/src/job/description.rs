@@ -1,4 +1,4 @@
-//! What EXPLAIN shows of an operator: what the operator says of itself, and what its maker attached
+//! The parts of EXPLAIN about an operator: its own description, and labels that its maker attached
 //! to it in the user's words. Nothing that runs reads any of it.
 
 use std::fmt;
@@ -11,19 +11,19 @@ use crate::connector::sink::Placement;
 /// A name and its value, as in `("group by", "origin STRING")`.
 pub type Property = (&'static str, String);
 
-/// What an operator is and does.
+/// The description of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The operator, in the words of the field: `WindowJoin`.
     pub name: &'static str,
-    /// What it does, in the order in which it is shown.
+    /// Its properties, in the order in which EXPLAIN shows them.
     pub properties: Vec<Property>,
 }
 
-/// What the maker of an operator knows of it and the operator does not.
+/// Facts about an operator that only its maker knows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Labels {
-    /// What it is, where its kind does not say so.
+    /// Its name in EXPLAIN, if its kind does not give one.
     pub name: Option<&'static str>,
     /// The table that it reads or writes, as a user knows it: `flights (file)`.
     pub table: Option<String>,
@@ -36,7 +36,7 @@ pub struct Labels {
     pub properties: Vec<Property>,
 }
 
-/// What the maker of an operator knows of one input.
+/// Facts about an input of an operator that only its maker knows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InputLabels {
     /// The columns that arrive, as a user knows them; empty where these are the names of its
@@ -44,7 +44,7 @@ pub struct InputLabels {
     pub columns: Vec<String>,
     /// Why rows are exchanged as they are.
     pub reason: Option<Reason>,
-    /// What exchanges cost that could have been chosen, among them the chosen one.
+    /// The costs of the exchanges that could have been chosen, with the chosen one.
     pub costs: Vec<Cost>,
 }
 
@@ -130,7 +130,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What an exchange costs, by what is known before the start.
+/// The estimated cost of an exchange.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cost {
     /// Of a row, on average.
@@ -152,7 +152,7 @@ pub enum Cost {
 }
 
 impl Operator {
-    /// How the rows of an input get to it, on so many workers.
+    /// How the rows of an input reach the operator on `workers` workers.
     pub fn strategy(&self, input: usize, workers: u32) -> Strategy {
         let by = |exchange: Exchange| match exchange {
             Exchange::Forward => Strategy::Forward,

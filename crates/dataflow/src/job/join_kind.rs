@@ -52,7 +52,7 @@ impl JoinKind {
         }
     }
 
-    /// Whether each row that is given out has a row of a side in it.
+    /// Whether each row of the result contains a row of `side`.
     pub(crate) fn always_has(self, side: usize) -> bool {
         match self {
             Self::Left => side == 0,
@@ -62,15 +62,15 @@ impl JoinKind {
         }
     }
 
-    /// Which of the columns that are given out is `column` of a side, where those of the left side,
-    /// `left` in number, come first.
+    /// The column of the result that is `column` of `side`. The left side has `left` columns, which
+    /// come first.
     pub(crate) fn passes_on(self, side: usize, column: usize, left: usize) -> Option<usize> {
         let before = if side == 1 && self.widens() { left } else { 0 };
         self.shows(side).then_some(before + column)
     }
 
-    /// What EXPLAIN shows of a join of this kind: the kind, and the equal columns of both sides
-    /// with the filter that a pair must pass besides.
+    /// The properties in EXPLAIN of a join of this kind: the kind, the equal columns of both sides
+    /// and the filter on pairs.
     pub(crate) fn properties(
         self,
         columns: &[Vec<String>],

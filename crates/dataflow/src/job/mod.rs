@@ -65,7 +65,7 @@ pub struct Operator {
     pub inputs: Vec<Vec<Edge>>,
     /// What it does.
     pub kind: OperatorKind,
-    /// What EXPLAIN shows of it beside that.
+    /// Facts for EXPLAIN that its kind does not contain.
     pub labels: Labels,
 }
 
@@ -335,14 +335,14 @@ pub trait KeyedOperator: Send + Sync {
         None
     }
 
-    /// Which of the columns that it gives out is `column` of a row of `input`, if one is.
+    /// The column of its output that is `column` of `input`, if there is one.
     fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
         let _ = (input, column);
         None
     }
 
-    /// Whether each row that it gives out has a row of `input` in it. Where it has none, the
-    /// columns of that input are NULL, and a row of another input with the same key is there.
+    /// Whether each row of its output contains a row of `input`. If not, the columns of that input
+    /// are NULL, and the row contains a row of another input with the same key.
     fn always_has(&self, input: usize) -> bool {
         let _ = input;
         true

@@ -4,12 +4,12 @@
 //! need not travel: its exchange is `forward`. An operator of several inputs asks for more: all
 //! must have been led by the same function of the same types in the same order.
 //!
-//! An operator says which of its columns are those of which input, and whether a row of that input
-//! is in every row that it gives out. So behind a join the keys of either side say where a row is;
-//! behind an outer join those of the side whose rows are always there; behind a full join only the
-//! one of both that is not NULL. Rows that are led to all workers, in turn, by a function of the
-//! operator's own or not at all are placed by no key, but for those that were already where their
-//! key leads.
+//! An operator tells which of its output columns are columns of which input, and whether every
+//! output row contains a row of that input. So behind a join the keys of either side say where a
+//! row is; behind an outer join those of the side whose rows are always there; behind a full join
+//! only the one of both that is not NULL. Rows that are led to all workers, in turn, by a function
+//! of the operator's own or not at all are placed by no key, but for those that were already where
+//! their key leads.
 
 use arrow::datatypes::DataType;
 
@@ -19,10 +19,10 @@ use crate::job::{Edge, Exchange, Keyed, KeyedInput, Lead, Operator, OperatorKind
 #[derive(Default)]
 pub struct Placements(Vec<Option<Placed>>);
 
-/// On which worker a row is that an operator gives out.
+/// The worker of each output row of an operator.
 #[derive(Clone)]
 struct Placed {
-    /// What leads it, in the order in which it does.
+    /// The keys that lead it, in the order of the function.
     keys: Vec<Key>,
     led: Led,
 }
@@ -115,7 +115,7 @@ impl Placements {
     pub fn push(&mut self, inputs: &[Vec<Edge>], kind: &OperatorKind) {
         let placed = match kind {
             OperatorKind::Lookup(_) => self.behind_lookup(inputs),
-            // It gives out its keys first.
+            // Its first output columns are its keys.
             OperatorKind::Aggregate(spec) => {
                 let keys = (0..spec.keys.len()).map(Key::column).collect();
                 let types = spec.group_by.keys.clone();
@@ -130,7 +130,7 @@ impl Placements {
         self.0.push(placed);
     }
 
-    /// What an operator gives out whose keys are then `keys`.
+    /// The placement behind an operator whose keys are `keys` in its output.
     fn behind(
         &self,
         inputs: &[Vec<Edge>],
@@ -193,8 +193,8 @@ impl Placements {
         inputs.iter().zip(&spec.inputs).map(stays).collect()
     }
 
-    /// The keys of a keyed operator as seen from the columns that it gives out; `None` if others
-    /// lead its rows.
+    /// The keys of a keyed operator, in terms of its output columns; `None` if other values lead
+    /// its rows.
     fn keys_behind(&self, inputs: &[Vec<Edge>], spec: &Keyed) -> Option<Vec<Key>> {
         let operator = &spec.operator;
         let stay = self.stay(inputs, spec);

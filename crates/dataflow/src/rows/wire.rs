@@ -245,8 +245,8 @@ impl Parts {
     }
 }
 
-/// Refuses what the library takes without a look: lengths that the buffers of so many bytes do not
-/// have, and compression, which is not used here.
+/// Refuses lengths beyond the `bytes` of the buffers, which the library does not check, and
+/// compression, which is not used here.
 fn check(batch: &ipc::RecordBatch<'_>, bytes: usize) -> Result<(), String> {
     if batch.compression().is_some() {
         return Err("it is compressed".into());

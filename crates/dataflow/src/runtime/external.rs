@@ -12,7 +12,7 @@ use std::task::{Poll, Wake, Waker};
 
 use crate::runtime::handover::Sleeper;
 
-/// What other threads may tell a worker.
+/// Notifications of a worker by other threads.
 pub(crate) struct External {
     signal: Arc<Signal>,
     /// How often something was told.

@@ -111,7 +111,7 @@ impl ScalarUDFImpl for Every {
     }
 }
 
-/// Arrays without their elements that are NULL; of each, no more than so many are left out.
+/// Arrays without their NULL elements; at most `most` of each array are dropped.
 fn without_nulls(arrays: &ArrayRef, most: Option<&Int64Array>) -> Result<ArrayRef> {
     match arrays.data_type() {
         DataType::List(of) => without_nulls_of::<i32>(arrays, of, most),

@@ -286,7 +286,7 @@ impl Engine {
     /// Columns of one name are only set apart if `apart`.
     ///
     /// # Errors
-    /// What is.
+    /// The first error of the query.
     pub(crate) fn tried(&self, catalog: &Catalog, query: Query, apart: bool) -> Result<()> {
         let plan = if apart {
             self.named_apart(catalog, Box::new(query))?.plan

@@ -137,7 +137,7 @@ pub(crate) fn meet(
     Ok(Meet::Broadcast { leads, reasons, costs })
 }
 
-/// What the hints of a join ask for.
+/// The request of the hints of a join.
 enum Wish {
     /// A side goes to every worker.
     Broadcast { side: usize, reason: Reason },

@@ -175,7 +175,7 @@ impl<'a> Texts<'a> {
         self.own(candidates, refusal, node)
     }
 
-    /// The block of a node, of those that have clauses of its kind.
+    /// The block of a node, among the blocks with clauses of its kind.
     fn block(
         &self,
         candidates: &[Candidate],

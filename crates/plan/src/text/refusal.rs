@@ -18,7 +18,7 @@ pub(crate) struct Refusal {
     pub(crate) site: Box<RefusedSite>,
 }
 
-/// What is known of the place of a refusal in the statement.
+/// Clues to the place of a refusal in the statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RefusedSite {
     /// Words of the clause or call to point at, of which the first that is there is taken.

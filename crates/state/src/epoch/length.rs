@@ -217,7 +217,7 @@ mod tests {
     /// Bytes of a row.
     const ROW: u64 = 16;
 
-    /// What an epoch of this many bytes comes to.
+    /// The outcome of an epoch of this many bytes.
     fn epoch(bytes: u64, groups: f64) -> Ended {
         let rows = bytes / ROW;
         let groups = distinct(groups, rows as f64) as u64;

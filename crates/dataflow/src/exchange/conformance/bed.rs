@@ -31,10 +31,10 @@ use crate::runtime::scheduler::{Event, Scheduler, Timers};
 /// The number of the operator.
 pub(super) const TAG: u32 = 0;
 
-/// Numbers of a worker begin at so many times its own.
+/// The numbers of worker *w* begin at `w * BASE`.
 pub(super) const BASE: i64 = 1_000_000;
 
-/// What an operator has seen, in order.
+/// An event at an operator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Seen {
     /// A number, of the worker that pushed it. Groups have no colour.
@@ -164,7 +164,7 @@ pub(super) struct Shape {
     /// Batches that each worker pushes, and the numbers in each.
     pub(super) batches: usize,
     pub(super) rows: usize,
-    /// Progress is announced behind so many batches.
+    /// Batches between two announcements of progress.
     pub(super) every: usize,
 }
 

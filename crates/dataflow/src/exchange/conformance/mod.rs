@@ -1,4 +1,4 @@
-//! What every exchange promises, as one set of cases that runs over each of them, between workers
+//! The contract of an exchange: one set of cases that runs over each exchange, between workers
 //! of one process and of several in the simulated network.
 
 mod bed;

@@ -73,9 +73,9 @@ pub(crate) struct Grouping<D> {
     folder: RefCell<Folder>,
     /// How groups travel, if they do.
     deltas: Option<Rc<Deltas>>,
-    /// What is in front of a shuffle, if rows of frequent keys are folded where they are read.
+    /// The pre-aggregation of frequent keys in front of a shuffle.
     front: Option<Box<Front>>,
-    /// Whether a row was given out: see [`Grouping::emit_total_of_nothing`].
+    /// Whether a row was emitted: see [`Grouping::emit_total_of_nothing`].
     emitted: Cell<bool>,
     /// Whether it is time to look at windows that have not ended.
     look: Cell<bool>,

@@ -6,7 +6,7 @@ use state::epoch::{Presence, Progress};
 
 use super::{Colour, ENDED, Envelope, IDLE, MORE};
 
-/// What is done with each field of a kind.
+/// A visitor of the fields of a kind.
 pub(super) trait Fields {
     /// The frame is of an operator, and of all its inputs.
     fn operator(&mut self, to: &mut Envelope);
@@ -131,7 +131,7 @@ impl Decoder {
     }
 
     /// # Errors
-    /// What is malformed.
+    /// The malformed part.
     pub(super) fn finish(self, payload_bytes: usize) -> Result<(), String> {
         let Self { left, has_payload, refused } = self;
         let kind = left.kind;

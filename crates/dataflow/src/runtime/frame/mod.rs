@@ -362,7 +362,7 @@ impl Envelope {
         Self { operator: 0, port: 0, colour: Colour::default(), more: false, frame }
     }
 
-    /// What a channel carries in front of the payload.
+    /// The header that a channel carries in front of the payload.
     #[must_use]
     pub fn encode(&self) -> Header {
         let mut encoder = Encoder::new(self.frame.kind());
@@ -372,10 +372,10 @@ impl Envelope {
         encoder.finish()
     }
 
-    /// The frame of a header that came with so many bytes of payload.
+    /// The frame of a header that came with `payload_bytes` of payload.
     ///
     /// # Errors
-    /// What is malformed.
+    /// The malformed part.
     pub fn decode(header: &Header, payload_bytes: usize) -> Result<Self, String> {
         let kind = usize::from(header.kind);
         let blank = kind.checked_sub(1).and_then(Self::blank);

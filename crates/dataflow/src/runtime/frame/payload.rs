@@ -18,7 +18,7 @@ impl Placeholder {
     /// The inverse of [`Placeholder::encode`].
     ///
     /// # Errors
-    /// What is malformed.
+    /// The malformed part.
     pub fn decode(payload: &[u8]) -> Result<Self, String> {
         match <[u8; 4]>::try_from(payload).map(u32::from_le_bytes) {
             Ok(bytes @ 1..) => Ok(Self { bytes }),
@@ -34,7 +34,7 @@ pub fn encode_children(children: &[u32]) -> Vec<u8> {
     children.iter().flat_map(|child| child.to_le_bytes()).collect()
 }
 
-/// The inverse of [`encode_children`], of a job of so many workers.
+/// The inverse of [`encode_children`], in a job of `workers` workers.
 ///
 /// # Errors
 /// When bytes are left over, or a child is none of the workers or comes twice.

@@ -205,7 +205,7 @@ fn payloads_survive_the_wire() {
     decode_children(&[1, 0, 0], 8).expect_err("cut off");
 }
 
-/// What the page has of a kind: number, name, place, flags, words, and whether there is a payload.
+/// A kind on the page: number, name, place, flags, words, and whether there is a payload.
 fn documented(line: &str) -> Option<Vec<String>> {
     let cells: Vec<&str> = line.trim().strip_prefix('|')?.split('|').map(str::trim).collect();
     let number = cells.first()?.parse::<u8>().ok()?;

@@ -40,8 +40,8 @@ use crate::text::interval::tick_ns;
 use crate::text::types::sql_name;
 use crate::text::units::span_ns;
 
-/// What [`super::rewrite`] calls in the place of a window: with the time, the shape, and slide,
-/// size, offset and a lateness that was written, in nanoseconds.
+/// The function that [`super::rewrite`] calls in place of a window: with the time, the shape, and
+/// slide, size, offset and a lateness that was written, in nanoseconds.
 pub(super) const CALL: &str = "__window";
 
 /// Rows with the bounds of the windows that their time is in.

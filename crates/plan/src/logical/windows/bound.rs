@@ -109,8 +109,7 @@ pub(crate) fn bound_named(function: &str) -> Option<&'static str> {
     Bound::ALL.into_iter().find_map(of)
 }
 
-/// The lateness that is written in a call of a function of a window, also of those that are given
-/// over rows.
+/// The lateness that is written in a call of a window function, in table and row form.
 pub(crate) fn lateness_of(expr: &Expr) -> Option<i64> {
     match expr {
         Expr::WindowFunction(_) => {

@@ -1,4 +1,5 @@
-//! What comes of a broadcast: frames of other processes, batches of relays, answers.
+//! The receiving side of a broadcast: frames of other processes, batches of relays,
+//! acknowledgements.
 
 use bytes::Bytes;
 use channel::broadcast::{Breach, Numbered, Relay};
@@ -152,7 +153,7 @@ impl Distributor {
         };
     }
 
-    /// Who was sent frames of a source has passed on those before `upto`.
+    /// The receiver `from` has passed on the frames of `source` before `upto`.
     fn acknowledged(&self, from: u32, source: u32, upto: u64) -> Result<(), String> {
         let broken = |breach: Breach| breach.to_string();
         if source != self.worker {

@@ -1,6 +1,6 @@
 //! Rows for some workers (W1): encoded once, and sent once to each process that has one of them,
-//! to the relay there, with a list of those that they are for in front. The relay hands them to
-//! these by reference.
+//! to the relay there, behind a list of their workers. The relay passes them to these workers by
+//! reference.
 //!
 //! There is no tree: each process gets other frames than the next, and they are numbered for each.
 //! A worker is told with its watermark how many it gets, those that it passes on as a relay
@@ -65,8 +65,8 @@ impl Lists {
         self.open.borrow_mut().entry(relay).or_default().numbers.push_back(number);
     }
 
-    /// An relay has passed on all before `upto` of those that it was sent: gives one past the last
-    /// that it has passed on now, as they are numbered at the source.
+    /// A relay has passed on all frames before `upto` that it was sent. Gives the number behind the
+    /// last of them at the source.
     ///
     /// # Errors
     /// [`Breach::Acknowledged`] when it was sent fewer.
