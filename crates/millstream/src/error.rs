@@ -248,6 +248,11 @@ fn hint_of_worker(error: &DataflowError) -> Option<String> {
              worker more memory"
                 .into(),
         ),
+        DataflowError::Table { bytes_max, .. } if *bytes_max > 1 << 30 => Some(
+            "SET millstream.batch_bytes allows more; fewer columns and a WHERE on the table make \
+             it smaller"
+                .into(),
+        ),
         DataflowError::Table { .. } => Some(
             "SET millstream.table_bytes allows more, up to 1 GiB; fewer columns and a WHERE on the \
              table make it smaller"

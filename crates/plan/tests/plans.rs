@@ -229,7 +229,7 @@ fn only_the_columns_that_are_used_are_read() {
 fn what_does_not_stream_goes_through_the_batch_stage() {
     for (sql, parts) in [
         ("SELECT origin, count(*) FROM flights GROUP BY origin ORDER BY 2 DESC LIMIT 3", 1),
-        ("SELECT a.origin FROM flights AS a JOIN flights AS b ON a.dest = b.origin", 2),
+        ("SELECT a.origin FROM flights AS a FULL JOIN flights AS b ON a.dest = b.origin", 2),
         ("SELECT origin FROM flights UNION SELECT dest FROM flights ORDER BY 1", 1),
         ("SELECT origin FROM flights WHERE distance > (SELECT avg(distance) FROM flights)", 2),
         ("SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) FROM flights", 1),
@@ -241,6 +241,26 @@ fn what_does_not_stream_goes_through_the_batch_stage() {
         assert!(stages[0].bounded);
         assert!(stages[0].explain.text().contains("  Batch\n"), "{sql}");
     }
+}
+
+#[test]
+fn the_smaller_of_two_tables_that_end_is_had_whole() {
+    for (join, table) in [
+        // Of the left one fewer columns are read.
+        ("flights AS l JOIN flights AS r ON l.dest = r.origin", "l"),
+        ("flights AS r JOIN flights AS l ON l.dest = r.origin", "l"),
+        ("flights AS l LEFT JOIN flights AS r ON l.dest = r.origin", "r"),
+        ("flights AS l RIGHT JOIN flights AS r ON l.dest = r.origin", "l"),
+    ] {
+        let stages = plan_on(4, &format!("SELECT l.dest, r.delay FROM {join}"));
+        let text = stages[0].explain.text();
+        assert!(text.contains("broadcast: all input ends, and this side has at most"), "{text}");
+        let stream = if table == "l" { "r.origin = l.dest" } else { "l.dest = r.origin" };
+        assert!(text.contains(&format!("on: {stream}")), "{join}:\n{text}");
+    }
+    let tables = "SET millstream.table_bytes = '1 B'; SELECT l.dest FROM flights AS l JOIN flights \
+                  AS r ON l.dest = r.origin";
+    assert!(plan_on(4, tables)[0].explain.text().contains("  Batch\n"));
 }
 
 #[test]

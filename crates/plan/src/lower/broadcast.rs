@@ -200,6 +200,12 @@ fn possible(hint: &Hint, side: usize, spec: &JoinSpec) -> Result<(), LowerError>
     }
 }
 
+/// Whether a hint asks for the broadcast of a side.
+pub(crate) fn is_asked_of(hints: &BlockHints<'_>, sides: [&Relation; 2], side: usize) -> bool {
+    let hint = hints.of_side(side, &name(sides[side], side));
+    hint.is_some_and(|hint| matches!(hint.asked, Asked::Broadcast(_)))
+}
+
 /// Obeys the hint for a side that every node has whole.
 ///
 /// # Errors
@@ -208,18 +214,19 @@ pub(crate) fn is_everywhere(
     hints: &BlockHints<'_>,
     sides: [&Relation; 2],
     table: usize,
-) -> Result<(), LowerError> {
+) -> Result<Option<Reason>, LowerError> {
+    let mut reason = None;
     for (side, relation) in sides.into_iter().enumerate() {
         let Some(hint) = hints.of_side(side, &name(relation, side)) else { continue };
         if side == table && matches!(hint.asked, Asked::Broadcast(_)) {
-            hint.obey();
+            reason = Some(hint.obey());
             continue;
         }
         let why = "a table that ends is joined by having it whole on every node";
         let help = "leave the hint out";
         return Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
     }
-    Ok(())
+    Ok(reason)
 }
 
 impl SideOutput<'_> {

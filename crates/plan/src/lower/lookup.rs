@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use dataflow::job::{Input, InputLabels, Labels, OperatorKind, Step};
+use dataflow::job::{Input, InputLabels, Labels, OperatorKind, Reason, Step};
 use dataflow::keyed::JoinKind;
+use dataflow::known::Known;
 use dataflow::lookup::Lookup;
 use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::{Expr, ExprSchemable};
@@ -23,9 +24,10 @@ use crate::lower::context::Context;
 use crate::lower::join::{On, called, over};
 use crate::lower::pipeline;
 use crate::lower::pipeline::RequestedColumns;
-use crate::lower::relation::{Base, Feeds, LowerError, Relation, check_key};
+use crate::lower::relation::{Base, Feeds, LowerError, Relation, check_key, columns_read};
 use crate::lower::step;
 use crate::text::refusal::Refusal;
+use crate::text::units::human;
 
 /// A lookup join: rows of a relation widened by rows of a table.
 #[derive(Clone)]
@@ -40,12 +42,20 @@ pub(crate) struct LookupJoin {
     on: Option<Expr>,
     /// The table's columns by their names in this base.
     columns: Vec<(String, Expr)>,
+    /// Bytes that the table may have.
+    bytes_max: usize,
+    /// Why it is that side, where its size says so.
+    reason: Option<Reason>,
 }
 
 /// Which side of a join is the table, and the kind of join as the stream sees it.
 pub(crate) struct Sides {
     pub(crate) table: usize,
     pub(crate) kind: JoinKind,
+    /// Bytes that the table may have.
+    bytes_max: usize,
+    /// Why this side is the table, where another reason than event time says so.
+    reason: Option<Reason>,
 }
 
 impl LookupJoin {
@@ -56,36 +66,90 @@ impl LookupJoin {
 }
 
 /// Which side of a join can be a table that every node has whole, if one can.
+///
+/// Beside a stream that is any table that ends. Where all input ends, it is the side of which a
+/// hint asks for the broadcast, or the side without event time if the other has one, or the
+/// smaller side, as far as its size is known.
 pub(crate) fn table_side(
     cx: &Context<'_>,
     left: &Relation,
     right: &Relation,
     kind: JoinKind,
 ) -> Result<Option<Sides>, LowerError> {
-    let (mut tables, mut timed) = (vec![], vec![]);
-    for side in [left, right] {
-        tables.push(match side.table() {
-            Some(table) => table.bounded(cx.lowering.place_of(table))?,
-            None => false,
-        });
-        timed.push(!side.times.is_empty());
+    let sides = [left, right];
+    let mut tables = [false; 2];
+    for (side, is_table) in sides.into_iter().zip(&mut tables) {
+        if let Some(table) = side.table() {
+            *is_table = table.bounded(cx.lowering.place_of(table))?;
+        }
     }
-    // Where all input ends, only event time tells a stream from a table.
-    let fits = |table: usize| {
-        if cx.bounded { tables[table] && !timed[table] && timed[1 - table] } else { tables[table] }
-    };
-    let (kept, kind) = match kind {
-        JoinKind::Inner if fits(1) => (1, JoinKind::Inner),
-        JoinKind::Inner => (0, JoinKind::Inner),
-        JoinKind::Left => (1, JoinKind::Left),
-        JoinKind::LeftSemi => (1, JoinKind::LeftSemi),
-        JoinKind::LeftAnti => (1, JoinKind::LeftAnti),
-        JoinKind::Right => (0, JoinKind::Left),
-        JoinKind::RightSemi => (0, JoinKind::LeftSemi),
-        JoinKind::RightAnti => (0, JoinKind::LeftAnti),
-        JoinKind::Full => return Ok(None),
-    };
-    Ok(fits(kept).then_some(Sides { table: kept, kind }))
+    let mut possible = sides_of(kind).iter().copied().filter(|(side, _)| tables[*side]);
+    let bytes_max = cx.lowering.settings.table_bytes;
+    let chosen = |(table, kind)| Sides { table, kind, bytes_max, reason: None };
+    if !cx.bounded {
+        return Ok(possible.next().map(chosen));
+    }
+    let possible: Vec<(usize, JoinKind)> = possible.collect();
+    let find = |fits: &dyn Fn(usize) -> bool| possible.iter().copied().find(|(at, _)| fits(*at));
+    if (0..2).any(|side| broadcast::is_asked_of(&cx.hints, sides, side)) {
+        return Ok(find(&|side| broadcast::is_asked_of(&cx.hints, sides, side)).map(chosen));
+    }
+    let is_timed = |side: usize| !sides[side].times.is_empty();
+    if let Some(found) = find(&|side| !is_timed(side) && is_timed(1 - side)) {
+        return Ok(Some(chosen(found)));
+    }
+    by_size(cx, sides, &possible)
+}
+
+/// The smaller side of a join of tables that end, if its size is known and small enough.
+fn by_size(
+    cx: &Context<'_>,
+    sides: [&Relation; 2],
+    possible: &[(usize, JoinKind)],
+) -> Result<Option<Sides>, LowerError> {
+    let settings = cx.lowering.settings;
+    let small = settings.table_bytes.min(settings.job.state_bytes_max / 2) as u64;
+    let mut smallest: Option<(u64, usize, JoinKind)> = None;
+    for &(table, kind) in possible {
+        let Some(bytes) = table_bytes(cx, sides[table])? else { continue };
+        if bytes <= small && smallest.is_none_or(|(least, ..)| bytes < least) {
+            smallest = Some((bytes, table, kind));
+        }
+    }
+    Ok(smallest.map(|(bytes, table, kind)| {
+        let most = human(bytes);
+        let reason = format!("all input ends, and this side has at most {most}");
+        // The batch stage would have had as much room for it.
+        let bytes_max = settings.table_bytes.max(settings.batch_bytes);
+        Sides { table, kind, bytes_max, reason: Some(Reason::Planner(reason)) }
+    }))
+}
+
+/// The sides of a join that can be the table, the right one first, with the kind of join as the
+/// rows of the other side see it.
+fn sides_of(kind: JoinKind) -> &'static [(usize, JoinKind)] {
+    match kind {
+        JoinKind::Inner => &[(1, JoinKind::Inner), (0, JoinKind::Inner)],
+        JoinKind::Left => &[(1, JoinKind::Left)],
+        JoinKind::LeftSemi => &[(1, JoinKind::LeftSemi)],
+        JoinKind::LeftAnti => &[(1, JoinKind::LeftAnti)],
+        JoinKind::Right => &[(0, JoinKind::Left)],
+        JoinKind::RightSemi => &[(0, JoinKind::LeftSemi)],
+        JoinKind::RightAnti => &[(0, JoinKind::LeftAnti)],
+        JoinKind::Full => &[],
+    }
+}
+
+/// Bytes of the columns of a relation that is a table, or of its files, if that is known.
+fn table_bytes(cx: &Context<'_>, relation: &Relation) -> Result<Option<u64>, LowerError> {
+    let Some(table) = relation.table() else { return Ok(None) };
+    let place = cx.lowering.place_of(table);
+    let predicate = relation.predicate();
+    let exprs = relation.outputs.iter().map(|(_, expr)| expr).chain(&predicate);
+    let read = columns_read(exprs, table.columns(place)?.as_ref());
+    let source = table.source(&read, place)?;
+    let known = Known::of_source(source.as_ref(), cx.lowering.workers.total());
+    Ok(known.bytes(&source.schema()))
 }
 
 /// A relation widened by the rows of a table.
@@ -97,8 +161,9 @@ pub(crate) fn lookup_join(
     on: On,
     filter: Option<&Expr>,
 ) -> Result<Relation, LowerError> {
-    let Sides { table: at, kind } = sides;
-    broadcast::is_everywhere(&cx.hints, [&left, &right], at)?;
+    let Sides { table: at, kind, bytes_max, reason } = sides;
+    let hinted = broadcast::is_everywhere(&cx.hints, [&left, &right], at)?;
+    let reason = hinted.or(reason);
     if left.is_volatile() || right.is_volatile() {
         let reason = "a random value would be another for each row that it is joined with";
         return Err(Refusal::new(&["JOIN"], reason).into());
@@ -145,7 +210,8 @@ pub(crate) fn lookup_join(
     let scan = DFSchema::try_from(Schema::new(fields)).map_err(|e| cx.report(&e))?;
     let (times, window) = (stream.times.clone(), stream.window.clone());
     let (multi_window, lateness_ns) = (stream.multi_window.clone(), stream.lateness_ns);
-    let join = LookupJoin { stream, table, kind, keys, on: on.transpose()?, columns };
+    let join =
+        LookupJoin { stream, table, kind, keys, on: on.transpose()?, columns, bytes_max, reason };
     let base = Base::Lookup(Box::new(join));
     let (filters, rank) = (vec![], None);
     Ok(Relation {
@@ -204,16 +270,18 @@ pub(crate) fn lowered<'e>(
     let lookup = Lookup {
         table: side.input,
         step: side.step,
-        bytes_max: cx.lowering.settings.table_bytes,
+        bytes_max: join.bytes_max,
         keys: [stream_keys, side.keys],
         kind: *kind,
         on: on.transpose()?.flatten(),
         schema: schema.clone(),
         both,
     };
+    let mut inputs = [&finished.columns, &side.columns].map(|of| InputLabels::of_columns(of));
+    inputs[1].reason = join.reason.clone();
     let labels = Labels {
         table: Some(side.table.title()),
-        inputs: [&finished.columns, &side.columns].map(|of| InputLabels::of_columns(of)).into(),
+        inputs: inputs.into(),
         columns: shown(&schema, &names),
         ..Labels::default()
     };
