@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use dataflow::connector::{Connector, TableDef};
+use dataflow::fusion::fuse;
 use dataflow::job::{
     Aggregation, Edge, Exchange, Input, Job, OnBad, Operator, OperatorKind, Settings, TimeColumn,
     Watermark, Window,
@@ -22,6 +23,8 @@ pub const V: usize = 2;
 pub const W: usize = 3;
 
 const K: usize = 0;
+/// Jobs are planned for more workers than one, and run on any number.
+const WORKERS_MAX: u32 = u32::MAX;
 const TS: usize = 4;
 
 /// Random windows that tumble, hop or cumulate; with slides that do not divide the size, and with
@@ -116,6 +119,8 @@ impl Asked {
         });
         let epoch = LengthBounds { bytes: 4_096, ..Settings::default().epoch };
         let settings = Settings { epoch, ..Settings::default() };
-        Job { operators: operators.collect(), settings }
+        let mut job = Job { operators: operators.collect(), settings };
+        fuse(&mut job, WORKERS_MAX);
+        job
     }
 }

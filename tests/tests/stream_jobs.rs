@@ -8,6 +8,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMill
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::connector::{Connector, TableDef};
+use dataflow::fusion::fuse;
 use dataflow::job::{Job, OperatorKind, Settings};
 use stream::{Agg, Columns, EventTime, Exchange, JoinKind, Setup, Stream, StreamError, Window};
 
@@ -126,7 +127,9 @@ fn run(
         _ => false,
     });
     let forward = forward.count();
-    let job = Arc::new(Job { operators, settings: Settings::default() });
+    let mut job = Job { operators, settings: Settings::default() };
+    fuse(&mut job, nodes * workers);
+    let job = Arc::new(job);
     let ran = Cluster::seeded(nodes, workers, 5).run(&job).expect("nothing fails");
     assert_eq!(ran.sum(|metrics| &metrics.late), 0, "no row is late");
     let format = FormatOptions::default().with_null("NULL");

@@ -219,7 +219,7 @@ fn a_plan_is_shown_to_programs_too() {
     assert_eq!(json["statements"], json!([{ "name": "SELECT", "sinks": [2] }]));
     let operators = json["operators"].as_array().expect("operators");
     let names: Vec<_> = operators.iter().map(|one| one["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["Scan", "Aggregate", "Sink"]);
+    assert_eq!(names, ["FusedScan", "Aggregate", "Sink"]);
     let aggregate = &operators[1];
     assert_eq!(aggregate["properties"]["group by"], json!(["k BIGINT"]));
     assert_eq!(aggregate["columns"], json!(["k", "count(*)"]));
@@ -239,7 +239,7 @@ fn a_plan_is_shown_to_programs_too() {
     assert_eq!((&edge["from"], &edge["exchange"]), (&json!(1), &json!("gather")));
     assert_eq!(edge["steps"][0], json!({ "name": "Project", "text": "k, count(*)" }));
     let (nodes, edges) = graph(&explain("dot"));
-    assert!(nodes["o0"].starts_with("Scan numbers (file) [0]\n"), "{nodes:?}");
+    assert!(nodes["o0"].starts_with("FusedScan numbers (file) [0]\n"), "{nodes:?}");
     assert_eq!(nodes.len(), 3);
     let ends: Vec<_> = edges.iter().map(|(from, to, _)| (from.as_str(), to.as_str())).collect();
     assert_eq!(ends, [("o0", "o1"), ("o1", "o2")]);

@@ -22,7 +22,7 @@ pub mod worker;
 pub use connector::{bad, gauge, origins, position, sink, source};
 pub use error::{located, panics};
 pub use job::{fragment, lookup, step, wires, worker_set};
-pub use optimize::{cost, known, placement};
+pub use optimize::{cost, fusion, known, placement};
 pub use rows::wire::detach;
 pub use rows::{time, type_name};
 pub use runtime::{frame, mend, metrics, process};

@@ -21,7 +21,7 @@ use crate::connector::origins::Reading;
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
-use crate::graph::{Graph, Node};
+use crate::graph::{Graph, Node, Scan};
 use crate::job::{Idle, Job, readers};
 use crate::operators::source::feed;
 use crate::runtime::external::External;
@@ -186,18 +186,18 @@ impl Worker {
         let net = Rc::new(Net::new(links, mender, aloft, &place, metrics.clone()));
         net.begin_round(round);
         let context = ReaderContext { clock: clock.clone(), bad, origins: Arc::default() };
-        let Graph { nodes, sources } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
+        let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
         let mut paces = paces(&job.operators);
         let mut readings = vec![None; job.operators.len()];
-        for (at, input, routes) in sources {
+        for Scan { operator: at, input, fusion, behind } in scans {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
             let share = (job.reader(worker, workers), readers(&job.operators, workers));
             let reader = Reader::new(&input, share, rows_max, context, metrics);
             let reader = reader.map_err(|error| error.of_operator(at))?;
             readings[at] = Some(reader.reading());
-            let feed = feed(reader, routes, paces[at].take(), timers.clone(), signals.clone());
-            scheduler.spawn_of(at, feed);
+            let (pace, timers, signals) = (paces[at].take(), timers.clone(), signals.clone());
+            scheduler.spawn_of(at, feed(reader, behind, fusion, pace, timers, signals));
         }
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
         spawn_nodes(&mut scheduler, &nodes, &timers);

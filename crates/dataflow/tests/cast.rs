@@ -252,17 +252,12 @@ impl Bed {
             granularity: WINDOW_MS,
             operator,
         };
-        let source = |name: &str, table: Table| Operator {
-            name: name.into(),
-            inputs: vec![],
-            kind: OperatorKind::Source(Input {
-                table: name.into(),
-                source: Arc::new(table),
-                time: None,
-                // Rows carry the end of their window: they lag behind it by its length.
-                watermark: Some(Watermark { column: 1, delay: WINDOW_MS, idle_timeout_ns: None }),
-            }),
-            labels: Default::default(),
+        // Rows carry the end of their window: they lag behind it by its length.
+        let watermark = Some(Watermark { column: 1, delay: WINDOW_MS, idle_timeout_ns: None });
+        let source = |name: &str, table: Table| {
+            let source = Arc::new(table);
+            let input = Input { table: name.into(), source, time: None, watermark };
+            Operator::new(name, vec![], OperatorKind::Source(input))
         };
         let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
         let sink = OperatorKind::Sink { sink: Arc::new(sink), schema: both };
@@ -272,12 +267,7 @@ impl Bed {
             operators: vec![
                 source("left", left),
                 source("right", right),
-                Operator {
-                    name: "join".into(),
-                    inputs: vec![edge(0), edge(1)],
-                    kind: OperatorKind::Keyed(keyed),
-                    labels: Default::default(),
-                },
+                Operator::new("join", vec![edge(0), edge(1)], OperatorKind::Keyed(keyed)),
                 Operator::new("out", vec![edge(2)], sink),
             ],
             settings: Settings { ring, casting: self.casting.clone(), ..Settings::default() },

@@ -160,18 +160,8 @@ impl Set {
             let sink = OperatorKind::Sink { sink: Arc::new(pipe.clone()), schema: schema() };
             let edge = Edge { from: 2 * at, step: None, timed: false, lateness: 0 };
             [
-                Operator {
-                    name: "t".into(),
-                    inputs: vec![],
-                    kind: OperatorKind::Source(input),
-                    labels: Default::default(),
-                },
-                Operator {
-                    name: "s".into(),
-                    inputs: vec![vec![edge]],
-                    kind: sink,
-                    labels: Default::default(),
-                },
+                Operator::new("t", vec![], OperatorKind::Source(input)),
+                Operator::new("s", vec![vec![edge]], sink),
             ]
         });
         let job = Job { operators: operators.collect(), settings: Settings::default() };

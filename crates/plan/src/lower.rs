@@ -339,11 +339,11 @@ pub(crate) fn told_rows(
     let name = input.table.clone();
     let labels =
         Labels { name: Some("Values"), properties: vec![("rows", text)], ..Labels::default() };
-    let source = Operator { name, inputs: vec![], kind: OperatorKind::Source(input), labels };
+    let source = Operator::new(name, vec![], OperatorKind::Source(input)).labelled(labels);
     let edge = Edge { from: 0, step: None, timed: false, lateness: 0 };
     let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
     let (name, labels) = (target.name, labels_of_sink(target.table));
-    let sink = Operator { name: name.clone(), inputs: vec![vec![edge]], kind, labels };
+    let sink = Operator::new(name.clone(), vec![vec![edge]], kind).labelled(labels);
     Lowered { operators: vec![source, sink], name, bounded: true, batch: None }
 }
 

@@ -13,6 +13,7 @@ use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef};
+use dataflow::fusion::fuse;
 use dataflow::job::{Job, Operator, OperatorKind};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
@@ -493,9 +494,12 @@ impl Planner {
         );
         let casting = (broadcasts, self.member_bytes);
         needs.extend(explain::memory::broadcast_needs(&self.settings, self.workers, casting));
-        let operators = building.operators.clone();
+        let settings = self.settings.job.clone();
+        let mut job = Job { operators: building.operators, settings };
+        fuse(&mut job, self.workers.total());
+        let operators = job.operators.clone();
         Stage {
-            job: Job { operators: building.operators, settings: self.settings.job.clone() },
+            job,
             statements: building.statements,
             ends: building.ends,
             bounded: !building.unbounded,

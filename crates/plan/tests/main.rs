@@ -1,6 +1,7 @@
 //! Statements to jobs, from outside.
 
 mod errors;
+mod fused;
 mod places;
 mod plans;
 mod support;

@@ -32,6 +32,12 @@ pub trait Aggregate: Send + Sync + Debug {
         true
     }
 
+    /// Whether its accumulators take rows whose groups were not looked for
+    /// ([`Accumulator::update_near`]).
+    fn is_fusible(&self) -> bool {
+        false
+    }
+
     /// Whether ids without rows may lie between ids with rows.
     fn sparse_ids(&self) -> SparseIds {
         SparseIds::Refused

@@ -11,8 +11,6 @@ use crate::{StateError, words};
 /// For each word at most one key, both of them numbers that lie close together.
 #[derive(Debug)]
 pub struct KeyMap {
-    word: DataType,
-    key: DataType,
     /// The least word that has a key.
     pub(crate) first: u64,
     /// By the distance of a word from that: of its key the distance from `least`, plus one; 0 where
@@ -33,8 +31,7 @@ impl KeyMap {
     /// None, as long as both columns have one length.
     pub fn of(words: &ArrayRef, keys: &ArrayRef) -> Result<Option<Self>, StateError> {
         crate::error::same("keys beside words", words.len(), keys.len())?;
-        let (word, key) = (words.data_type().clone(), keys.data_type().clone());
-        if ![&word, &key].into_iter().all(words::is_integer_like) || keys.null_count() > 0 {
+        if !Self::suits(words.data_type(), keys.data_type()) || keys.null_count() > 0 {
             return Ok(None);
         }
         let nulls = words.nulls().filter(|nulls| nulls.null_count() > 0);
@@ -59,17 +56,12 @@ impl KeyMap {
             *entry = key.wrapping_sub(least) as u32 + 1;
         }
         let reach = map.iter().max().copied().unwrap_or(0);
-        Ok(Some(Self { word, key, first, keys: map, least, reach }))
+        Ok(Some(Self { first, keys: map, least, reach }))
     }
 
-    /// The type of words' columns.
-    pub fn word(&self) -> &DataType {
-        &self.word
-    }
-
-    /// The type of keys.
-    pub fn key(&self) -> &DataType {
-        &self.key
+    /// Whether there may be a map of columns of these types.
+    pub fn suits(word: &DataType, key: &DataType) -> bool {
+        [word, key].into_iter().all(words::is_integer_like)
     }
 
     /// Bytes held.
@@ -107,7 +99,6 @@ mod tests {
     #[test]
     fn words_have_the_keys_beside_them() {
         let map = map(&[Some(7), None, Some(-3), Some(4)], &[-20, 9, 30, -20]).expect("a map");
-        assert_eq!(map.key(), &DataType::Int32);
         let get = |word: i64| get(&map, word as u64);
         for (word, expected) in [(7, 1), (-3, 51), (4, 1), (0, 0), (8, 0), (-4, 0), (i64::MIN, 0)] {
             assert_eq!(get(word), expected, "{word}");

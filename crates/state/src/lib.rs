@@ -90,3 +90,4 @@ pub use spill::rows::{RowFiles, RowPiece};
 pub use spill::{Disk, DiskFile, Spilled};
 pub use windowed::{Triggered, Windowed};
 pub use windows::{RowPlace, Selections, SliceAssignment, WindowBounds, Windows};
+pub use words::is_word;

@@ -62,6 +62,17 @@ impl GroupBy {
         self.options.key_mode.filter(|mode| mode.suits(&self.keys))
     }
 
+    /// Whether one loop may find the groups of rows and update them ([`crate::RawRows`]), by the
+    /// key mode that is forced, if one is; `has_args` tells whether the aggregate has an argument.
+    pub fn fuses(&self, has_args: bool) -> bool {
+        match self.forced_mode() {
+            None | Some(KeyMode::Tiny | KeyMode::Array) => true,
+            // Rows without arguments wait there.
+            Some(KeyMode::Ranges) => has_args,
+            Some(KeyMode::One | KeyMode::Hash | KeyMode::Packed | KeyMode::Wide) => false,
+        }
+    }
+
     /// The types of the columns of a delta's `states`.
     pub fn state_types(&self) -> Vec<DataType> {
         self.aggregates.iter().flat_map(|aggregate| aggregate.state_types()).collect()

@@ -113,6 +113,12 @@ pub(crate) fn is_integer_like(data_type: &DataType) -> bool {
     bits(data_type).is_some() && !data_type.is_floating()
 }
 
+/// Whether the values of a column of this type are 64-bit words as they lie in memory, of which
+/// neighbours are neighbouring keys.
+pub fn is_word(data_type: &DataType) -> bool {
+    bits(data_type) == Some(u64::BITS) && is_integer_like(data_type)
+}
+
 /// The words of a column, in `scratch` where they are not there already. A null has any word.
 pub(crate) fn words<'a>(
     column: &'a ArrayRef,

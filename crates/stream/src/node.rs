@@ -118,7 +118,7 @@ pub fn fragment(stream: &Stream, setup: &Setup) -> Result<Fragment, StreamError>
 /// The nodes that emit the rows of a fragment.
 pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
     let mut nodes: Vec<Arc<Node>> = vec![];
-    for Operator { name, inputs, kind, labels } in &fragment.operators {
+    for Operator { name, inputs, kind, labels, .. } in &fragment.operators {
         let feed = |edge: &Edge| Feed {
             from: nodes[edge.from].clone(),
             step: edge.step.clone(),
@@ -166,7 +166,7 @@ impl<'a> Lowering<'a> {
         let kind = self.decided(node, &inputs)?;
         self.placements.push(&inputs, &kind);
         let labels = labels_of(node, &kind, self.setup.workers);
-        self.operators.push(Operator { name: node.name.clone(), inputs, kind, labels });
+        self.operators.push(Operator::new(&node.name, inputs, kind).labelled(labels));
         self.known.insert(Arc::as_ptr(node), self.operators.len() - 1);
         Ok(self.operators.len() - 1)
     }

@@ -25,14 +25,15 @@ use self::routes::{Onward, Route};
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::{Connected, progress_of};
-use crate::job::{Edge, Input, Job, OperatorKind, RawColumns};
+use crate::job::{Edge, Fusion, Input, Job, OperatorKind, RawColumns};
 use crate::operators::aggregate::Grouping;
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::KeyedRun;
 use crate::operators::lookup::LookupRun;
 use crate::operators::sink::{Output, Together};
+use crate::optimize::fusion::windows_event_time;
 use crate::rows::time::to_millis;
-use crate::rows::{Ahead, Rows};
+use crate::rows::{FusedRows, Rows};
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::net::{Message, Net};
 use crate::runtime::place::Place;
@@ -126,29 +127,33 @@ impl Node {
         }
     }
 
-    /// Folds in rows of a source as they were read, from the first on, as far as it can: gives how
-    /// many.
-    async fn fold(&self, route: &Route, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
-        let raw = |key: usize, arg: Option<usize>| route.raw(ahead.batch, key, arg);
-        let Work::Lookup(lookup) = &self.work else {
-            return Ok(self.fold_raw(route, ahead, &raw).await?.rows);
+    /// Folds rows of a fused scan, from the first on: gives how many.
+    async fn fold(
+        &self,
+        route: &Route,
+        rows: FusedRows<'_>,
+        fusion: &Fusion,
+    ) -> Result<usize, DataflowError> {
+        let raw = || route.raw(rows.batch, fusion);
+        let (Work::Lookup(lookup), Some(fused)) = (&self.work, &fusion.lookup) else {
+            return Ok(self.fold_raw(route, rows, &raw).await?.rows);
         };
         let _turn = self.gate.enter().await;
-        let folded = lookup.fold(ahead, &raw).await?;
+        let folded = lookup.fold(rows, fused, &raw).await?;
         self.counted.add_in(folded.passed + folded.missed);
         Ok(folded.rows)
     }
 
-    /// The same where `raw` says what the operator is given of the rows.
+    /// The same in the aggregate that ends the loop; `raw` says what the rows are made of.
     async fn fold_raw(
         &self,
         route: &Route,
-        ahead: Ahead<'_>,
+        rows: FusedRows<'_>,
         raw: RawColumns<'_>,
     ) -> Result<Folded, DataflowError> {
         let Work::Grouping(grouping) = &self.work else { return Ok(Folded::default()) };
         let _turn = self.gate.enter().await;
-        let folded = grouping.fold_ahead(raw, route.windows_event_time, ahead)?;
+        let folded = grouping.fold_fused(raw, rows)?;
         self.counted.add_in(folded.passed);
         heed_length(grouping, route).await?;
         Ok(folded)
@@ -377,12 +382,23 @@ impl Counted {
     }
 }
 
+/// A source of a job on one worker.
+pub(crate) struct Scan {
+    /// Its number in the job.
+    pub(crate) operator: usize,
+    pub(crate) input: Input,
+    /// What it is fused with, if it is.
+    pub(crate) fusion: Option<Fusion>,
+    /// The edges that lead away from it.
+    pub(crate) behind: Routes,
+}
+
 /// The operators of a job on one worker.
 pub(crate) struct Graph {
     /// By the operator's index; nothing where it is a source.
     pub(crate) nodes: Vec<Option<Rc<Node>>>,
-    /// The sources by their indices, with the edges that lead away from each.
-    pub(crate) sources: Vec<(usize, Input, Routes)>,
+    /// The sources.
+    pub(crate) scans: Vec<Scan>,
 }
 
 impl Graph {
@@ -399,7 +415,7 @@ impl Graph {
         timers: &Rc<Timers>,
     ) -> Result<Self, DataflowError> {
         let mut nodes: Vec<Option<Rc<Node>>> = vec![None; job.operators.len()];
-        let mut sources = Vec::new();
+        let mut scans = Vec::new();
         let together = Together::of(job);
         for (at, operator) in job.operators.iter().enumerate().rev() {
             let tag = at as u32;
@@ -408,7 +424,8 @@ impl Graph {
             let routes = routes_from(job, &counted, &nodes);
             let work = match &operator.kind {
                 OperatorKind::Source(input) => {
-                    sources.push((at, input.clone(), routes));
+                    let (input, fusion) = (input.clone(), operator.fusion.ok());
+                    scans.push(Scan { operator: at, input, fusion, behind: routes });
                     continue;
                 }
                 OperatorKind::Aggregate(spec) => Work::Grouping(Rc::new(Grouping::new(
@@ -458,8 +475,8 @@ impl Graph {
                 end: Event::default(),
             }));
         }
-        sources.reverse();
-        Ok(Self { nodes, sources })
+        scans.reverse();
+        Ok(Self { nodes, scans })
     }
 }
 
@@ -485,7 +502,10 @@ fn routes_from(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Rout
                 step: edge.step.clone(),
                 timed: edge.timed,
                 lateness: edge.lateness,
-                windows_event_time: windows_event_time(job, edge, &operator.kind),
+                windows_event_time: match &operator.kind {
+                    OperatorKind::Aggregate(to) => windows_event_time(&job.operators, edge, to),
+                    _ => false,
+                },
             });
         }
     }
@@ -502,27 +522,4 @@ fn unit_of(job: &Job, at: usize) -> TimeUnit {
     }
     let timed = operator.inputs.iter().flatten().find(|edge| edge.timed);
     timed.map_or(TimeUnit::Millisecond, |edge| unit_of(job, edge.from))
-}
-
-fn windows_event_time(job: &Job, edge: &Edge, to: &OperatorKind) -> bool {
-    let OperatorKind::Aggregate(aggregate) = to else { return false };
-    aggregate.window.as_ref().is_some_and(|window| is_event_time(job, edge, window.column))
-}
-
-/// Whether a column of what an edge gives is the one that a source's watermark is of.
-fn is_event_time(job: &Job, edge: &Edge, column: usize) -> bool {
-    let column = match &edge.step {
-        Some(step) => step.passes_on(column),
-        None => Some(column),
-    };
-    let Some(column) = column.filter(|_| edge.timed) else { return false };
-    let from = &job.operators[edge.from];
-    match &from.kind {
-        OperatorKind::Source(input) => input.watermark.is_some_and(|of| of.column == column),
-        OperatorKind::Lookup(lookup) => {
-            let mut edges = from.inputs.iter().flatten();
-            lookup.passes_on(column) && edges.all(|edge| is_event_time(job, edge, column))
-        }
-        _ => false,
-    }
 }

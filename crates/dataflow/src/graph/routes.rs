@@ -10,10 +10,10 @@ use state::Folded;
 use super::{Counted, Node};
 use crate::error::DataflowError;
 use crate::job::fault::at_row;
-use crate::job::{RawBatch, Step};
-use crate::operators::downstream::{Downstream, Raw};
+use crate::job::{Fusion, RawBatch, RawColumns, Step};
+use crate::operators::downstream::Downstream;
 use crate::rows::time::ticks_of;
-use crate::rows::{Ahead, Rows};
+use crate::rows::{FusedRows, Rows};
 use crate::runtime::scheduler::Turn;
 
 /// An edge as the operator sees it that gives out rows.
@@ -43,8 +43,12 @@ impl Route {
         Ok(Rows { batch: stepped.batch, met, span: None })
     }
 
-    /// What the columns are made of that the operator is given of a batch.
-    pub(super) fn raw(&self, batch: &RecordBatch, key: usize, arg: Option<usize>) -> Raw {
+    /// What a fused scan makes the key and the argument of a batch of.
+    pub(super) fn raw(
+        &self,
+        batch: &RecordBatch,
+        &Fusion { key, arg, .. }: &Fusion,
+    ) -> Result<Option<RawBatch>, DataflowError> {
         match &self.step {
             Some(step) => {
                 let raw = step.raw(batch, key, arg);
@@ -132,9 +136,9 @@ impl Downstream for Routes {
         pushed.map_err(|error| error.of_operator(last.operator))
     }
 
-    async fn fold(&self, ahead: Ahead<'_>) -> Result<usize, DataflowError> {
+    async fn fold(&self, rows: FusedRows<'_>, fusion: &Fusion) -> Result<usize, DataflowError> {
         let [route] = &self.to[..] else { return Ok(0) };
-        let folded = route.to.fold(route, ahead).await;
+        let folded = route.to.fold(route, rows, fusion).await;
         let rows = folded.map_err(|error| error.of_operator(route.operator))?;
         self.counted.add_out(rows);
         Ok(rows)
@@ -142,12 +146,11 @@ impl Downstream for Routes {
 
     async fn fold_looked(
         &self,
-        ahead: Ahead<'_>,
-        raw: impl Fn(Option<&dyn Step>, usize, Option<usize>) -> Raw,
+        rows: FusedRows<'_>,
+        raw: RawColumns<'_>,
     ) -> Result<Folded, DataflowError> {
         let [route] = &self.to[..] else { return Ok(Folded::default()) };
-        let raw = |key: usize, arg: Option<usize>| raw(route.step.as_deref(), key, arg);
-        let folded = route.to.fold_raw(route, ahead, &raw).await;
+        let folded = route.to.fold_raw(route, rows, raw).await;
         let folded = folded.map_err(|error| error.of_operator(route.operator))?;
         self.counted.add_out(folded.passed);
         Ok(folded)

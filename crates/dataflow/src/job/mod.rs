@@ -12,6 +12,7 @@ mod casting;
 mod description;
 pub(crate) mod fault;
 pub mod fragment;
+mod fusion;
 pub(crate) mod halves;
 mod join_kind;
 pub mod lookup;
@@ -31,6 +32,7 @@ use state::{GroupBy, Windows};
 
 pub use self::casting::{Casting, Multicast, TreeChoice};
 pub use self::description::{Cost, Description, InputLabels, Labels, Property, Reason, Strategy};
+pub use self::fusion::{FusedColumns, FusedLookup, Fusion, NotFused};
 pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::lookup::Lookup;
@@ -65,6 +67,9 @@ pub struct Operator {
     pub inputs: Vec<Vec<Edge>>,
     /// What it does.
     pub kind: OperatorKind,
+    /// Of a scan: what one loop does with its rows, or why there is none
+    /// ([`fuse`](crate::fusion::fuse)).
+    pub fusion: Result<Fusion, NotFused>,
     /// Facts for EXPLAIN that its kind does not contain.
     pub labels: Labels,
 }
@@ -72,7 +77,13 @@ pub struct Operator {
 impl Operator {
     /// An operator without labels.
     pub fn new(name: impl Into<String>, inputs: Vec<Vec<Edge>>, kind: OperatorKind) -> Self {
-        Self { name: name.into(), inputs, kind, labels: Labels::default() }
+        let fusion = Err(NotFused::Unplanned);
+        Self { name: name.into(), inputs, kind, fusion, labels: Labels::default() }
+    }
+
+    /// The same operator with labels.
+    pub fn labelled(self, labels: Labels) -> Self {
+        Self { labels, ..self }
     }
 }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use state::recycled::RecycledWords;
 use state::{KeyOf, RawRows, Times};
 
 use crate::error::DataflowError;
 use crate::error::located::Blame;
-use crate::job::Property;
+use crate::job::{FusedColumns, NotFused, Property};
 use crate::rows::origin::Origin;
 
 /// Stateless work on a batch: filter, project, look up, unfold.
@@ -37,8 +37,17 @@ pub trait Step: Send + Sync {
         unread: Option<usize>,
     ) -> Result<Stepped, DataflowError>;
 
-    /// What the result is made of, for who needs of it the column `key` and the column `arg` and
-    /// does the rest itself; `None` where that takes more than a [`RawBatch`] says.
+    /// Whether a fused scan can make the columns `key` and `arg` of the result itself, and of what.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn fused(&self, key: usize, arg: Option<usize>) -> Result<FusedColumns, NotFused> {
+        let _ = (key, arg);
+        Err(NotFused::Step)
+    }
+
+    /// What a fused scan makes the columns `key` and `arg` of the result of, where
+    /// [`Step::fused`] says that it can; `None` where the arrays of this batch do not allow it.
     ///
     /// # Errors
     /// As [`Step::apply`].
@@ -108,14 +117,6 @@ impl RawBatch {
         Self { passes: None, key: batch.column(key).clone(), by: KeyOf::Word, arg }
     }
 
-    /// The type of keys.
-    pub(crate) fn key_type(&self) -> &DataType {
-        match &self.by {
-            KeyOf::Looked(map) => map.key(),
-            KeyOf::Word | KeyOf::Scaled(_) => self.key.data_type(),
-        }
-    }
-
     /// The same for a loop, with the times of the rows; `None` if keys have nulls or no words.
     pub(crate) fn rows<'a>(&'a self, times: Option<Times<'a>>) -> Option<RawRows<'a>> {
         let (key, passes) = (&self.by, self.passes.as_ref().map(|passes| passes.as_slice()));
@@ -123,9 +124,9 @@ impl RawBatch {
     }
 }
 
-/// What the columns of a key and of an argument are made of: see [`Step::raw`].
-pub(crate) type RawColumns<'a> =
-    &'a dyn Fn(usize, Option<usize>) -> Result<Option<RawBatch>, DataflowError>;
+/// What the columns of a key and of an argument are made of, found when it is needed: see
+/// [`Step::raw`].
+pub(crate) type RawColumns<'a> = &'a dyn Fn() -> Result<Option<RawBatch>, DataflowError>;
 
 /// What a step made of a batch.
 pub struct Stepped {

@@ -8,11 +8,8 @@
 use state::Folded;
 
 use crate::error::DataflowError;
-use crate::job::{RawBatch, Step};
-use crate::rows::{Ahead, Rows};
-
-/// What columns are made of, if that can be said.
-pub(crate) type Raw = Result<Option<RawBatch>, DataflowError>;
+use crate::job::{Fusion, RawColumns};
+use crate::rows::{FusedRows, Rows};
 
 /// Takes what an operator gives out.
 pub(crate) trait Downstream {
@@ -25,22 +22,21 @@ pub(crate) trait Downstream {
     /// When a step, state or a sink fails.
     async fn push(&self, rows: Rows) -> Result<(), DataflowError>;
 
-    /// Has the operator behind fold in rows as they were read, from the first on, as far as it can,
-    /// if there is but one: gives how many. The others are to be pushed.
+    /// Folds rows of a fused scan, from the first on, into the aggregate behind it: gives how many.
+    /// The others must be pushed.
     ///
     /// # Errors
     /// As [`Downstream::push`].
-    async fn fold(&self, ahead: Ahead<'_>) -> Result<usize, DataflowError>;
+    async fn fold(&self, rows: FusedRows<'_>, fusion: &Fusion) -> Result<usize, DataflowError>;
 
-    /// The same for rows that a lookup has been given, which makes `raw` of them if the step behind
-    /// it is the one that it is given.
+    /// The same behind the lookup of a fused scan, which says what keys are made of.
     ///
     /// # Errors
     /// As [`Downstream::push`].
     async fn fold_looked(
         &self,
-        ahead: Ahead<'_>,
-        raw: impl Fn(Option<&dyn Step>, usize, Option<usize>) -> Raw,
+        rows: FusedRows<'_>,
+        raw: RawColumns<'_>,
     ) -> Result<Folded, DataflowError>;
 
     /// Whether this watermark ends a window somewhere.

@@ -22,12 +22,12 @@ use state::{Folded, KeyMap, KeyOf};
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port};
-use crate::job::{Exchange, JoinKind, Lead, Lookup, Origin, RawBatch, RawColumns, Step};
+use crate::job::{Exchange, FusedLookup, Lead, Lookup, Origin, RawBatch, RawColumns};
 use crate::operators::downstream::Downstream;
 use crate::pairing::{Hashed, Pairing, Terms};
 use crate::rows::time::ticks_of;
 use crate::rows::wire::bytes_of;
-use crate::rows::{Ahead, Rows};
+use crate::rows::{FusedRows, Rows};
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
@@ -52,8 +52,7 @@ pub(crate) struct LookupRun<D> {
     bytes: Cell<usize>,
     table: RefCell<Option<Arc<Hashed>>>,
     read: Event,
-    /// What the table has beside its key for who groups by a column of it, if that is so simple;
-    /// there is one who does so, or none.
+    /// Of a fused scan: the key of the aggregate beside the table's own, if its rows allow it.
     map: OnceCell<Option<Arc<KeyMap>>>,
     /// What takes its rows.
     pub(crate) behind: D,
@@ -173,49 +172,33 @@ impl<D: Downstream> LookupRun<D> {
         Ok(())
     }
 
-    /// Has a grouping behind it fold in rows as they were read, from the first on, as far as it
-    /// can: `of_stream` says what the stream's columns are made of. Waits until the table is read.
+    /// Folds rows of a fused scan, from the first on, into the aggregate behind it: `of_stream`
+    /// says what the column is made of that is looked up. Waits until the table is read.
     ///
     /// # Errors
     /// As [`LookupRun::push`].
     pub(crate) async fn fold(
         &self,
-        ahead: Ahead<'_>,
+        rows: FusedRows<'_>,
+        fused: &FusedLookup,
         of_stream: RawColumns<'_>,
     ) -> Result<Folded, DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
-        let raw = |step: Option<&dyn Step>, key: usize, arg: Option<usize>| {
-            let column = match step {
-                Some(step) if step.keeps_rows() => step.passes_on(key),
-                Some(_) => None,
-                None => Some(key),
-            };
-            match column.filter(|_| arg.is_none()) {
-                Some(column) => self.raw(&table, of_stream, column),
-                None => Ok(None),
-            }
-        };
-        self.behind.fold_looked(ahead, raw).await
+        let raw = || self.raw(&table, fused, of_stream);
+        self.behind.fold_looked(rows, &raw).await
     }
 
-    /// What a column is made of that is given out, if it is one of the table that a [`KeyMap`] has.
+    /// What the key of the aggregate is made of, if the table's rows allow a [`KeyMap`].
     fn raw(
         &self,
         table: &Hashed,
+        &FusedLookup { own, column, .. }: &FusedLookup,
         of_stream: RawColumns<'_>,
-        column: usize,
     ) -> Result<Option<RawBatch>, DataflowError> {
-        let Lookup { kind: JoinKind::Inner, on: None, keys: [stream, own], .. } = &self.spec else {
-            return Ok(None);
-        };
-        let column = column.checked_sub(self.spec.width());
-        let (Some(column), [stream], [own]) = (column, &stream[..], &own[..]) else {
-            return Ok(None);
-        };
         let map = match self.map.get() {
             Some(map) => map,
             None => {
-                let map = table.map(*own, column)?;
+                let map = table.map(own, column)?;
                 // Each worker has one.
                 let maps = map.as_ref().map_or(0, KeyMap::bytes) * self.process.workers().len();
                 self.publish_bytes(table.bytes() + maps)?;
@@ -223,9 +206,7 @@ impl<D: Downstream> LookupRun<D> {
             }
         };
         let Some(map) = map else { return Ok(None) };
-        let raw = of_stream(*stream, None)?.filter(|raw| matches!(raw.by, KeyOf::Word));
-        let raw = raw.filter(|raw| raw.key.data_type() == map.word());
-        Ok(raw.map(|raw| RawBatch { by: KeyOf::Looked(map.clone()), ..raw }))
+        Ok(of_stream()?.map(|raw| RawBatch { by: KeyOf::Looked(map.clone()), ..raw }))
     }
 }
 

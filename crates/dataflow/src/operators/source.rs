@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 
 use crate::error::DataflowError;
+use crate::job::Fusion;
 use crate::operators::downstream::Downstream;
 use crate::runtime::pace::Pace;
 use crate::runtime::place::{STOP_SEEN_WITHIN_NS, Signals};
@@ -16,13 +17,15 @@ use crate::runtime::reader::{Read, Reader};
 use crate::runtime::scheduler::{Timers, yield_now};
 
 /// Reads all flows and pushes their rows, until they end or a stop is asked for; in step with the
-/// sources that they meet, if there are some.
+/// sources that they meet, if there are some. Rows of a fused scan are folded as they were read, as
+/// far as the data allows it.
 ///
 /// # Errors
 /// When the source or what is behind it fails.
 pub(crate) async fn feed(
     mut reader: Reader,
     behind: impl Downstream,
+    fusion: Option<Fusion>,
     pace: Option<Pace>,
     timers: Rc<Timers>,
     signals: Arc<Signals>,
@@ -46,9 +49,9 @@ pub(crate) async fn feed(
                 if let Some(rows) = reader.rows_before(flow, &rest, awaited) {
                     let first = rest.slice(0, rows);
                     rest = rest.slice(rows, rest.num_rows() - rows);
-                    take(&mut reader, (flow, first), &behind, pace.as_ref()).await?;
+                    take(&mut reader, (flow, first), &behind, fusion, pace.as_ref()).await?;
                 }
-                take(&mut reader, (flow, rest), &behind, pace.as_ref()).await?;
+                take(&mut reader, (flow, rest), &behind, fusion, pace.as_ref()).await?;
                 yield_now().await;
             }
             Read::Wait(until_ns) => {
@@ -78,6 +81,7 @@ async fn take(
     reader: &mut Reader,
     (flow, batch): (usize, RecordBatch),
     behind: &impl Downstream,
+    fusion: Option<Fusion>,
     pace: Option<&Pace>,
 ) -> Result<(), DataflowError> {
     behind.count_read(batch.num_rows());
@@ -87,12 +91,13 @@ async fn take(
         behind.advance(watermark, false).await?;
         yield_now().await;
     }
-    let rest = match reader.ahead(flow, &batch) {
-        Some(ahead) => {
-            let folded = behind.fold(ahead).await;
+    let fused = fusion.and_then(|fusion| Some((fusion, reader.fusible(flow, &batch)?)));
+    let rest = match fused {
+        Some((fusion, rows)) => {
+            let folded = behind.fold(rows, &fusion).await;
             let rows =
                 folded.map_err(|error| error.of_record(|row| reader.reading().place(row)))?;
-            reader.passed(flow, batch, rows)
+            reader.consumed(flow, batch, rows)
         }
         None => Some(batch),
     };

@@ -29,13 +29,13 @@ impl Rows {
     }
 }
 
-/// A batch that may go to who folds rows as they were read, ahead of the looks that
-/// [`Reader::take`](crate::runtime::reader::Reader::take) has at it.
+/// A batch as it was read, which the loop of a fused scan takes in place of
+/// [`Reader::take`](crate::runtime::reader::Reader::take).
 #[derive(Clone, Copy)]
-pub(crate) struct Ahead<'a> {
+pub(crate) struct FusedRows<'a> {
     /// The rows.
     pub(crate) batch: &'a RecordBatch,
-    /// Their times, if there is a watermark. By the first and the last they may be in order: who
-    /// folds rows looks at all, and stops where they are not.
+    /// Their times, if there is a watermark. By the first and the last they may be in order: the
+    /// loop looks at all, and stops where they are not.
     pub(crate) times: Option<Times<'a>>,
 }

@@ -29,7 +29,7 @@ use crate::connector::source::{Next, ReaderContext, Split, SplitReader};
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{Input, OnBad, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
-use crate::rows::{Ahead, Rows};
+use crate::rows::{FusedRows, Rows};
 use crate::runtime::metrics::Metrics;
 
 /// Rows between two looks at the running maximum where no row lags.
@@ -288,20 +288,20 @@ impl Reader {
         Ok(())
     }
 
-    /// A batch of an open flow, if its rows may be in order.
-    pub(crate) fn ahead<'a>(&self, at: usize, batch: &'a RecordBatch) -> Option<Ahead<'a>> {
+    /// A batch of an open flow for a fused scan, if its rows may be in order.
+    pub(crate) fn fusible<'a>(&self, at: usize, batch: &'a RecordBatch) -> Option<FusedRows<'a>> {
         let Some(spec) = self.input.watermark else {
-            return self.untimed(batch).is_none().then_some(Ahead { batch, times: None });
+            return self.untimed(batch).is_none().then_some(FusedRows { batch, times: None });
         };
         let each = self.times(batch)?;
         let (&first, &last) = (each.first()?, each.last()?);
         let in_order = self.reached(at).saturating_sub(spec.delay) <= first && first <= last;
-        in_order.then_some(Ahead { batch, times: Some(Times { each, last }) })
+        in_order.then_some(FusedRows { batch, times: Some(Times { each, last }) })
     }
 
-    /// The first `rows` of a batch went [ahead](Self::ahead): counts them and moves their flow's
+    /// A fused scan has consumed the first `rows` of a batch: counts them and moves their flow's
     /// watermark. Gives the others.
-    pub(crate) fn passed(
+    pub(crate) fn consumed(
         &mut self,
         at: usize,
         batch: RecordBatch,

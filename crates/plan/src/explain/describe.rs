@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use arrow::datatypes::{DataType, Schema, TimeUnit};
-use dataflow::job::{Aggregation, Description, Input, Operator, OperatorKind, Property, Window};
+use dataflow::job::{
+    Aggregation, Description, Fusion, Input, NotFused, Operator, OperatorKind, Property, Window,
+};
 use dataflow::source::Source;
 
 use super::modes;
@@ -18,7 +20,10 @@ pub(super) fn describe(operator: &Operator, readers: Option<u32>) -> Description
         (0..operator.inputs.len().max(2)).map(|input| operator.columns(input)).collect();
     let mut description = match &operator.kind {
         OperatorKind::Source(input) => {
-            Description { name: "Scan", properties: scanned(input, readers) }
+            let mut properties = scanned(input, readers);
+            properties.extend(fused(&operator.fusion));
+            let name = if operator.fusion.is_ok() { "FusedScan" } else { "Scan" };
+            Description { name, properties }
         }
         OperatorKind::Aggregate(spec) => grouped(spec, &columns[0], &operator.columns_out()),
         OperatorKind::Keyed(spec) => spec.operator.describe(&columns),
@@ -47,6 +52,21 @@ pub(super) fn scanned(input: &Input, readers: Option<u32>) -> Vec<Property> {
         properties.push(("watermark", format!("{} - {delay}{idle}", field.name())));
     }
     properties
+}
+
+/// What a scan is fused with, or why it is not fused with the aggregate that reads it.
+fn fused(fusion: &Result<Fusion, NotFused>) -> Option<Property> {
+    match fusion {
+        Ok(Fusion { aggregate, lookup, columns, .. }) => {
+            let filter = columns.filtered.then(|| "filter".to_owned());
+            let division = columns.divided.then(|| "division".to_owned());
+            let lookup = lookup.map(|lookup| format!("lookup [{}]", lookup.operator));
+            let parts = [filter, division, lookup, Some(format!("aggregate [{aggregate}]"))];
+            Some(("fused with", parts.into_iter().flatten().collect::<Vec<_>>().join(", ")))
+        }
+        Err(NotFused::Unplanned | NotFused::NoAggregate) => None,
+        Err(reason) => Some(("not fused", reason.to_string())),
+    }
 }
 
 /// The number of flows of a table for `readers` readers.

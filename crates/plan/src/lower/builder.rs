@@ -23,7 +23,7 @@ impl JobBuilder {
         kind: OperatorKind,
         labels: Labels,
     ) -> usize {
-        self.operators.push(Operator { name, inputs, kind, labels });
+        self.operators.push(Operator::new(name, inputs, kind).labelled(labels));
         self.operators.len() - 1
     }
 

@@ -28,7 +28,9 @@ use arrow::compute::{FilterBuilder, prep_null_mask_filter};
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use dataflow::error::DataflowError;
-use dataflow::job::{FILTER, Origin, PROJECT, Property, RawBatch, Step, Stepped};
+use dataflow::job::{
+    FILTER, FusedColumns, NotFused, Origin, PROJECT, Property, RawBatch, Step, Stepped,
+};
 use dataflow::located::Blame;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ScalarValue};
@@ -333,6 +335,25 @@ impl Step for Fused {
         Ok(Stepped { batch, origin: origin(kept) })
     }
 
+    fn fused(&self, key: usize, arg: Option<usize>) -> Result<FusedColumns, NotFused> {
+        let column = |at: usize| self.read.get(at).copied();
+        let (key, divided) = match self.outputs.get(key) {
+            Some(Output::Column(at)) => (column(*at), false),
+            Some(Output::Quotient(Quotient { column: at, scale: Some(_), .. })) => {
+                (column(*at), true)
+            }
+            _ => return Err(NotFused::KeyExpression),
+        };
+        // The loop has no columns that several outputs share.
+        let key = key.ok_or(NotFused::KeyExpression)?;
+        match arg.map(|arg| self.outputs.get(arg)) {
+            None => {}
+            Some(Some(&Output::Column(at))) if column(at).is_some() => {}
+            Some(_) => return Err(NotFused::ArgExpression),
+        }
+        Ok(FusedColumns { key, divided, filtered: self.predicate.is_some() })
+    }
+
     fn raw(
         &self,
         batch: &RecordBatch,
@@ -348,8 +369,7 @@ impl Step for Fused {
             _ => return Ok(None),
         };
         // Without a kernel that takes it, the filter would be computed for nothing.
-        let filters_arg = self.predicate.is_some() && arg.is_some();
-        let Some(key) = key.filter(|key| !filters_arg && RawRows::of_column(key).is_some()) else {
+        let Some(key) = key.filter(|key| RawRows::of_column(key).is_some()) else {
             return Ok(None);
         };
         let arg = match arg.map(|arg| self.outputs.get(arg)) {

@@ -69,6 +69,10 @@ impl<T: Number> Aggregate for Avg<T> {
         Box::new(Means::<T> { means: Table::new(), hidden: false, of: PhantomData })
     }
 
+    fn is_fusible(&self) -> bool {
+        true
+    }
+
     fn keeps_arrays(&self) -> bool {
         false
     }

@@ -46,6 +46,10 @@ impl Aggregate for Count {
         })
     }
 
+    fn is_fusible(&self) -> bool {
+        !self.argument
+    }
+
     fn keeps_arrays(&self) -> bool {
         false
     }

@@ -124,6 +124,10 @@ where
         })
     }
 
+    fn is_fusible(&self) -> bool {
+        true
+    }
+
     fn keeps_arrays(&self) -> bool {
         false
     }

@@ -24,11 +24,11 @@
 //! Late rows are counted here, before any exchange, so that they are the same rows whatever the
 //! exchange.
 
-mod ahead;
 mod early;
 mod emit;
 mod fold;
 mod frequent;
+mod fused;
 mod late;
 mod sessions;
 
@@ -79,7 +79,7 @@ pub(crate) struct Grouping<D> {
     emitted: Cell<bool>,
     /// Whether it is time to look at windows that have not ended.
     look: Cell<bool>,
-    /// How many batches are not to be folded as they were read.
+    /// How many batches of a fused scan come without the fused loop.
     pause: Cell<u32>,
     /// Whether this worker has no more rows.
     ended: Cell<bool>,

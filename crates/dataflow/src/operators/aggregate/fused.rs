@@ -1,0 +1,53 @@
+//! The end of a fused scan: one loop looks whether times are in order, filters, computes keys and
+//! updates groups ([`RawRows`](state::RawRows)), where otherwise one loop after another waits for
+//! memory.
+
+use state::Folded;
+
+use super::Grouping;
+use super::fold::NO_WINDOW;
+use crate::error::DataflowError;
+use crate::job::RawColumns;
+use crate::operators::downstream::Downstream;
+use crate::rows::FusedRows;
+
+/// When the loop could not take all rows of a batch, so many batches are pushed at once: the filter
+/// was evaluated for nothing.
+const PAUSE: u32 = 16;
+
+impl<D: Downstream> Grouping<D> {
+    /// Folds rows of a fused scan, from the first on, as far as it can: `raw` says what their keys
+    /// and arguments are made of. The rest comes with [`Grouping::push`].
+    ///
+    /// # Errors
+    /// When a filter or state fails.
+    pub(crate) fn fold_fused(
+        &self,
+        raw: RawColumns<'_>,
+        FusedRows { batch, times }: FusedRows<'_>,
+    ) -> Result<Folded, DataflowError> {
+        debug_assert!(!self.sends_rows(), "such a scan is not fused");
+        if let Some(left) = self.pause.get().checked_sub(1) {
+            self.pause.set(left);
+            return Ok(Folded::default());
+        }
+        let slice = match &self.spec.window {
+            None => Some(NO_WINDOW),
+            Some(_) => times.and_then(|times| self.slice_of(times.span()?)),
+        };
+        let Some(slice) = slice else { return Ok(Folded::default()) };
+        if !self.bounded().slices().takes_raw(slice) {
+            return Ok(Folded::default());
+        }
+        let raw = raw()?;
+        let rows = raw.as_ref().and_then(|raw| Some((raw.rows(times)?, raw.arg.as_slice())));
+        let Some((rows, args)) = rows else { return Ok(Folded::default()) };
+        let folded = self.bounded().slices().update_raw(slice, &rows, args)?;
+        if folded.rows < batch.num_rows() {
+            self.pause.set(PAUSE);
+        }
+        self.metrics.count_fused(self.instance.tag, folded.rows);
+        self.publish_bytes()?;
+        Ok(folded)
+    }
+}
