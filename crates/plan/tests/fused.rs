@@ -16,7 +16,8 @@ const TABLES: &str = "
     CREATE TABLE ads (id BIGINT, number INT, campaign BIGINT, owner STRING)
       WITH ('connector' = 'memory');";
 
-const WINDOWED: &str = "FROM TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '1' HOUR) #1 GROUP BY window_start, window_end, ";
+const WINDOWED: &str = "FROM TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '1' HOUR) #1
+    GROUP BY window_start, window_end, ";
 
 fn plan_on(workers: u32, sql: &str) -> Stage {
     let (mut planner, _) = support::planner(workers);

@@ -301,7 +301,7 @@ fn rows_that_went_ahead_count_as_read_and_the_others_are_left() {
     let flows = vec![(None, vec![some(&[1, 2, 9, 5, 3]), some(&[10, 12])])];
     let mut bench = bench(Script { bounded: true, flows }, 1, None);
     let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
-    let times = bench.reader.ahead(flow, &batch).expect("by its ends it may be in order").times;
+    let times = bench.reader.fusible(flow, &batch).expect("by its ends it may be in order").times;
     assert_eq!(times.and_then(|times| times.span()), Some((1, 3)));
     let rest = bench.reader.passed(flow, batch, 2).expect("three rows are left");
     assert_eq!(bench.reader.watermark(), 2 - 1);
@@ -320,7 +320,7 @@ fn rows_go_ahead_where_none_can_lag_or_lack_a_time() {
         let mut bench = bench(Script { bounded: true, flows }, delay, None);
         rows(&mut bench.reader);
         let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("one is left") };
-        bench.reader.ahead(flow, &batch).is_some()
+        bench.reader.fusible(flow, &batch).is_some()
     };
     assert!(may(some(&[10, 11]), 0));
     assert!(may(some(&[10, 99, 11]), 0), "who folds them finds out");
