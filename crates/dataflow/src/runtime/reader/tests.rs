@@ -303,12 +303,12 @@ fn rows_that_went_ahead_count_as_read_and_the_others_are_left() {
     let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
     let times = bench.reader.fusible(flow, &batch).expect("by its ends it may be in order").times;
     assert_eq!(times.and_then(|times| times.span()), Some((1, 3)));
-    let rest = bench.reader.passed(flow, batch, 2).expect("three rows are left");
+    let rest = bench.reader.consumed(flow, batch, 2).expect("three rows are left");
     assert_eq!(bench.reader.watermark(), 2 - 1);
     let rows = bench.reader.take(flow, rest).unwrap().expect("nothing is bad");
     assert_eq!(rows.met.expect("5 and 3 lag behind 9 - 1").values()[..], [1, 8, 8]);
     let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
-    assert!(bench.reader.passed(flow, batch, 2).is_none());
+    assert!(bench.reader.consumed(flow, batch, 2).is_none());
     assert_eq!(bench.reader.watermark(), 12 - 1);
     assert_eq!(bench.reader.metrics.rows_in.load(Ordering::Relaxed), 7);
 }
