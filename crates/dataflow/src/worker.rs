@@ -186,7 +186,7 @@ impl Worker {
         let net = Rc::new(Net::new(links, mender, aloft, &place, metrics.clone()));
         net.begin_round(round);
         let context = ReaderContext { clock: clock.clone(), bad, origins: Arc::default() };
-        let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context, &timers)?;
+        let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         let mut paces = paces(&job.operators);
         let mut readings = vec![None; job.operators.len()];
         for Scan { operator: at, input, fusion, behind } in scans {

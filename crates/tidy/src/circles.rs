@@ -34,6 +34,7 @@ const DATAFLOW: &[&str] = &[
     // Entry points of fuzz targets.
     "hostile",
     "operators/downstream",
+    "operators/operator",
     "operators/aggregate",
     "operators/keyed",
     "operators/interval_join",
@@ -46,6 +47,7 @@ const DATAFLOW: &[&str] = &[
     "operators/lookup",
     "operators/source",
     "operators/sink",
+    "operators/build",
     "operators",
     "graph",
     "worker",

@@ -9,8 +9,8 @@ use crate::error::DataflowError;
 use crate::runtime::net::Message;
 use crate::runtime::scheduler::Event;
 
-/// The body of a coroutine of the worker.
-pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = Result<(), DataflowError>> + 'a>>;
+/// What an operator does in a coroutine of the worker.
+pub(crate) type Task<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, DataflowError>> + 'a>>;
 
 /// An operator that is joined with its instances on other workers.
 pub(crate) trait Connected {

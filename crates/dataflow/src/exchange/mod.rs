@@ -40,7 +40,7 @@ use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
 use state::{Columns, Frequent, Partitioner, RowsByOwner};
 
 pub(crate) use self::broadcast::Broadcast;
-pub(crate) use self::connected::Connected;
+pub(crate) use self::connected::{Connected, Task};
 pub(crate) use self::edge::Edge;
 pub(crate) use self::forward::Forward;
 pub(crate) use self::gather::{GATHERER, Gather};

@@ -12,9 +12,9 @@ use crate::error::DataflowError;
 use crate::job::fault::at_row;
 use crate::job::{Fusion, RawBatch, RawColumns, Step};
 use crate::operators::downstream::Downstream;
+use crate::operators::operator::Fused;
 use crate::rows::time::ticks_of;
 use crate::rows::{FusedRows, Rows};
-use crate::runtime::scheduler::Turn;
 
 /// An edge as the operator sees it that gives out rows.
 pub(super) struct Route {
@@ -75,49 +75,10 @@ impl Route {
     }
 }
 
-/// A watermark that a lookup hands on: a loop goes from lookup to lookup, since a function that
-/// called itself would have to allocate each time.
-pub(super) struct Onward<'a> {
-    pub(super) routes: &'a Routes,
-    pub(super) watermark: i64,
-    pub(super) idle: bool,
-    /// The lookup's: nobody overtakes before the operator behind it has its own.
-    pub(super) turn: Turn<'a>,
-}
-
-impl Onward<'_> {
-    /// Tells all operators behind.
-    pub(super) async fn go(self) -> Result<(), DataflowError> {
-        let mut next = Some(self);
-        while let Some(Onward { routes, watermark, idle, turn }) = next {
-            next = routes.tell(watermark, idle).await?;
-            drop(turn);
-        }
-        Ok(())
-    }
-}
-
 /// All edges that lead away from an operator.
 pub(crate) struct Routes {
     pub(super) to: Vec<Route>,
     pub(super) counted: Counted,
-}
-
-impl Routes {
-    /// As [`Downstream::advance`], without what is to be told behind the last of the operators.
-    async fn tell(&self, watermark: i64, idle: bool) -> Result<Option<Onward<'_>>, DataflowError> {
-        self.counted.tell(watermark);
-        let mut routes = self.to.iter().filter(|route| route.timed).peekable();
-        while let Some(route) = routes.next() {
-            let told = route.to.progress(route.feeder, route.behind(watermark), idle).await?;
-            match (told, routes.peek()) {
-                (onward, None) => return Ok(onward),
-                (Some(onward), Some(_)) => Box::pin(onward.go()).await?,
-                (None, Some(_)) => {}
-            }
-        }
-        Ok(None)
-    }
 }
 
 impl Downstream for Routes {
@@ -139,7 +100,7 @@ impl Downstream for Routes {
     async fn fold(&self, rows: FusedRows<'_>, fusion: &Fusion) -> Result<usize, DataflowError> {
         let [route] = &self.to[..] else { return Ok(0) };
         let folded = route.to.fold(route, rows, fusion).await;
-        let rows = folded.map_err(|error| error.of_operator(route.operator))?;
+        let rows = folded.map_err(|error| error.of_operator(route.operator))?.rows;
         self.counted.add_out(rows);
         Ok(rows)
     }
@@ -150,7 +111,7 @@ impl Downstream for Routes {
         raw: RawColumns<'_>,
     ) -> Result<Folded, DataflowError> {
         let [route] = &self.to[..] else { return Ok(Folded::default()) };
-        let folded = route.to.fold_raw(route, rows, raw).await;
+        let folded = route.to.fold_raw(route, Fused { rows, lookup: None, raw }).await;
         let folded = folded.map_err(|error| error.of_operator(route.operator))?;
         self.counted.add_out(folded.passed);
         Ok(folded)
@@ -162,10 +123,11 @@ impl Downstream for Routes {
     }
 
     async fn advance(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        match self.tell(watermark, idle).await? {
-            Some(onward) => onward.go().await,
-            None => Ok(()),
+        self.counted.tell(watermark);
+        for route in self.to.iter().filter(|route| route.timed) {
+            route.to.progress(route.feeder, route.behind(watermark), idle).await?;
         }
+        Ok(())
     }
 
     async fn resume(&self) -> Result<i64, DataflowError> {

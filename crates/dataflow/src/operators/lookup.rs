@@ -8,7 +8,7 @@
 //! No row of the stream is let through before. Then batches are probed where they are, on their way
 //! from one operator to the next: no row travels, none waits, and times and watermarks go along
 //! unchanged. Where the next counts rows by a column of the table, its loop looks keys up itself
-//! ([`LookupRun::fold`]).
+//! ([`LookupRun::fold_looked`]).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -21,13 +21,14 @@ use state::{Folded, KeyMap, KeyOf};
 
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port};
+use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Exchange, FusedLookup, Lead, Lookup, Origin, RawBatch, RawColumns};
 use crate::operators::downstream::Downstream;
+use crate::operators::operator::{Arriving, Fused, Operator};
 use crate::pairing::{Hashed, Pairing, Terms};
+use crate::rows::Rows;
 use crate::rows::time::ticks_of;
 use crate::rows::wire::bytes_of;
-use crate::rows::{FusedRows, Rows};
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
@@ -55,7 +56,7 @@ pub(crate) struct LookupRun<D> {
     /// Of a fused scan: the key of the aggregate beside the table's own, if its rows allow it.
     map: OnceCell<Option<Arc<KeyMap>>>,
     /// What takes its rows.
-    pub(crate) behind: D,
+    behind: D,
 }
 
 impl<D: Downstream> LookupRun<D> {
@@ -65,7 +66,7 @@ impl<D: Downstream> LookupRun<D> {
         tag: u32,
         spec: &Lookup,
         place: &Place,
-        (context, timers): (&ReaderContext, Rc<Timers>),
+        context: &ReaderContext,
         net: Rc<Net>,
         behind: D,
     ) -> Result<Self, DataflowError> {
@@ -92,7 +93,7 @@ impl<D: Downstream> LookupRun<D> {
             rows_max,
             process: place.process.clone(),
             ledger: place.ledger.clone(),
-            timers,
+            timers: place.timers.clone(),
             reader: RefCell::new(Some(reader)),
             rows: RefCell::default(),
             bytes: Cell::new(0),
@@ -104,10 +105,7 @@ impl<D: Downstream> LookupRun<D> {
     }
 
     /// Reads this worker's part of the table, and waits until all of it is here.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is larger than it may be.
-    pub(crate) async fn load(&self) -> Result<(), DataflowError> {
+    async fn load(&self) -> Result<(), DataflowError> {
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
         loop {
             match reader.next()? {
@@ -155,37 +153,31 @@ impl<D: Downstream> LookupRun<D> {
     }
 
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
-    ///
-    /// # Errors
-    /// When the condition fails on a row, and as [`Downstream::push`].
-    pub(crate) async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
+    async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
         let Rows { batch, met, .. } = rows;
         let mut pairing = Pairing::new((0, &self.spec.keys[0]), [batch], table, self.spec.kind);
         while let Some((batch, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
             let met = met.as_ref().map(|met| ticks_of(met, &Origin::Taken(from))).transpose()?;
             let rows = Rows { batch, met, span: None };
-            // Boxed, since the next operator may be a lookup too.
-            let pushed = Box::pin(self.behind.push(rows)).await;
-            pushed.map_err(DataflowError::of_made_rows)?;
+            self.behind.push(rows).await.map_err(DataflowError::of_made_rows)?;
         }
         Ok(())
     }
 
-    /// Folds rows of a fused scan, from the first on, into the aggregate behind it: `of_stream`
-    /// says what the column is made of that is looked up. Waits until the table is read.
-    ///
-    /// # Errors
-    /// As [`LookupRun::push`].
-    pub(crate) async fn fold(
+    /// Folds rows of a fused scan, from the first on, into the aggregate behind it. Waits until the
+    /// table is read.
+    async fn fold_looked(
         &self,
-        rows: FusedRows<'_>,
-        fused: &FusedLookup,
-        of_stream: RawColumns<'_>,
+        Fused { rows, raw, .. }: Fused<'_>,
+        lookup: FusedLookup,
     ) -> Result<Folded, DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
-        let raw = || self.raw(&table, fused, of_stream);
-        self.behind.fold_looked(rows, &raw).await
+        let raw = || self.raw(&table, &lookup, raw);
+        let mut folded = self.behind.fold_looked(rows, &raw).await?;
+        // Rows without a partner have come to the lookup too.
+        folded.passed += std::mem::take(&mut folded.missed);
+        Ok(folded)
     }
 
     /// What the key of the aggregate is made of, if the table's rows allow a [`KeyMap`].
@@ -207,6 +199,38 @@ impl<D: Downstream> LookupRun<D> {
         };
         let Some(map) = map else { return Ok(None) };
         Ok(of_stream()?.map(|raw| RawBatch { by: KeyOf::Looked(map.clone()), ..raw }))
+    }
+}
+
+impl<D: Downstream> Operator for LookupRun<D> {
+    fn push(&self, Arriving { rows, .. }: Arriving) -> Task<'_> {
+        Box::pin(self.push(rows))
+    }
+
+    fn fold<'a>(&'a self, fused: Fused<'a>, _: bool) -> Option<Task<'a, Folded>> {
+        let lookup = fused.lookup?;
+        Some(Box::pin(self.fold_looked(fused, lookup)))
+    }
+
+    fn awaits(&self, watermark: i64) -> bool {
+        self.behind.awaits(watermark)
+    }
+
+    /// Passes the watermark on.
+    fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
+        Some(Box::pin(self.behind.advance(watermark, idle)))
+    }
+
+    fn resume(&self) -> Task<'_, i64> {
+        Box::pin(self.behind.resume())
+    }
+
+    fn end(&self, watermark: i64) -> Task<'_> {
+        Box::pin(self.behind.end(watermark))
+    }
+
+    fn run(&self) -> Task<'_> {
+        Box::pin(self.load())
     }
 }
 

@@ -1,5 +1,7 @@
 //! The operators, as they run on one worker: each has a folder or file of its own.
 //!
+//! What has inputs is an [`Operator`](self::operator::Operator), made in [`build`].
+//!
 //! A [`source`](self::source) reads; an [`aggregate`] groups; what keeps rows by key until time has
 //! passed them (joins, rankings, sessions, frames of `OVER`) is a state that [`keyed`] runs; a
 //! [`lookup`] joins with a table that every process has; a [`sink`](self::sink) writes. An operator
@@ -7,10 +9,12 @@
 //! [`Downstream`](self::downstream::Downstream): it knows no other operator.
 
 pub(crate) mod aggregate;
+pub(crate) mod build;
 pub(crate) mod downstream;
 pub(crate) mod interval_join;
 pub(crate) mod keyed;
 pub(crate) mod lookup;
+pub(crate) mod operator;
 pub(crate) mod over;
 pub(crate) mod ranking;
 pub(crate) mod reroute;

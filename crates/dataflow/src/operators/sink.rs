@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,8 +16,9 @@ use state::epoch::END_OF_STREAM;
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Instance, Member, Outgoing};
+use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
 use crate::job::Job;
+use crate::operators::operator::{Arriving, Operator};
 use crate::rows::wire::detach;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
@@ -72,6 +74,7 @@ pub(crate) struct Output {
     timers: Rc<Timers>,
     external: Rc<External>,
     signals: Arc<Signals>,
+    metrics: Arc<Metrics>,
 }
 
 impl Output {
@@ -85,7 +88,7 @@ impl Output {
         sink: &dyn Sink,
         schema: &SchemaRef,
         net: Rc<Net>,
-        metrics: &Metrics,
+        metrics: Arc<Metrics>,
         together: Option<&Rc<Together>>,
     ) -> Result<Self, DataflowError> {
         let (placement, worker) = (sink.placement(), place.worker);
@@ -120,14 +123,15 @@ impl Output {
             timers: place.timers.clone(),
             external: place.external.clone(),
             signals: place.signals.clone(),
+            metrics,
         })
     }
 
     /// Writes rows, or sends them to the worker that writes, when there is room for them.
-    ///
-    /// # Errors
-    /// When the sink fails or the rows cannot travel.
-    pub(crate) async fn emit(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+    async fn emit(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        if let Some(operator) = self.metrics.operators().get(self.instance.tag as usize) {
+            Metrics::add(&operator.rows_out, batch.num_rows() as u64);
+        }
         if batch.num_rows() > 0 {
             if self.writes() {
                 self.room().await;
@@ -137,12 +141,9 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until this worker's rows are [`complete`](Self::complete) and all rows are written and
-    /// published, where this worker writes them.
-    ///
-    /// # Errors
-    /// When the sink fails.
-    pub(crate) async fn finish(&self) -> Result<(), DataflowError> {
+    /// Waits until this worker's rows are complete and all rows are written and published, where
+    /// this worker writes them.
+    async fn finish(&self) -> Result<(), DataflowError> {
         self.write_held_until(|| self.complete.get()).await?;
         self.instance.inputs.end(self, END_OF_STREAM).await?;
         self.write_held_until(|| self.time().1).await?;
@@ -157,27 +158,6 @@ impl Output {
         match self.writer.borrow_mut().take() {
             Some(writer) if self.hands_on => Ok(writer.commit()?),
             Some(writer) => Ok(self.gauge.commit(writer)?),
-            None => Ok(()),
-        }
-    }
-
-    /// All rows of this worker have been emitted.
-    pub(crate) fn complete(&self) {
-        self.complete.set(true);
-        self.instance.clock_moved.notify();
-    }
-
-    /// Makes visible what a reader should see now, if there is room for it.
-    ///
-    /// # Errors
-    /// When the sink fails.
-    pub(crate) fn flush(&self) -> Result<(), DataflowError> {
-        if !self.has_room() {
-            return Ok(());
-        }
-        match self.writer.borrow_mut().as_mut() {
-            Some(writer) if self.hands_on => Ok(writer.flush()?),
-            Some(writer) => Ok(self.gauge.flush(writer.as_mut())?),
             None => Ok(()),
         }
     }
@@ -268,6 +248,39 @@ impl Output {
         }
         let soon = now.saturating_add(STOP_SEEN_WITHIN_NS);
         either(self.external.told(), self.timers.sleep_until(soon)).await;
+    }
+}
+
+impl Operator for Output {
+    fn push(&self, Arriving { rows, .. }: Arriving) -> Task<'_> {
+        Box::pin(self.emit(rows.batch))
+    }
+
+    fn resume(&self) -> Task<'_, i64> {
+        Box::pin(ready(Ok(i64::MIN)))
+    }
+
+    /// All rows of this worker have been emitted.
+    fn end(&self, _: i64) -> Task<'_> {
+        self.complete.set(true);
+        self.instance.clock_moved.notify();
+        Box::pin(ready(Ok(())))
+    }
+
+    fn run(&self) -> Task<'_> {
+        Box::pin(self.finish())
+    }
+
+    /// Makes visible what a reader should see now, if there is room for it.
+    fn flush(&self) -> Result<(), DataflowError> {
+        if !self.has_room() {
+            return Ok(());
+        }
+        match self.writer.borrow_mut().as_mut() {
+            Some(writer) if self.hands_on => Ok(writer.flush()?),
+            Some(writer) => Ok(self.gauge.flush(writer.as_mut())?),
+            None => Ok(()),
+        }
     }
 }
 

@@ -11,8 +11,6 @@
 //! Early rows and those of windows that have fired are given out by one coroutine: the last row of
 //! a key and window is the final one.
 
-use std::num::NonZeroU64;
-
 use state::Triggered;
 
 use super::Grouping;
@@ -22,16 +20,8 @@ use crate::job::EARLY;
 use crate::operators::downstream::Downstream;
 
 impl<D: Downstream> Grouping<D> {
-    /// The interval, if windows are given out early.
-    pub(crate) fn early_ns(&self) -> Option<NonZeroU64> {
-        self.spec.early_ns
-    }
-
     /// An interval is over. Rows must not be pushed meanwhile.
-    ///
-    /// # Errors
-    /// When state cannot travel.
-    pub(crate) async fn interval(&self) -> Result<(), DataflowError> {
+    pub(super) async fn look_early(&self) -> Result<(), DataflowError> {
         if !self.ended.get() {
             self.deliver().await?;
             self.instance.inputs.flush(self).await?;

@@ -7,8 +7,8 @@ use state::Folded;
 use super::Grouping;
 use super::fold::NO_WINDOW;
 use crate::error::DataflowError;
-use crate::job::RawColumns;
 use crate::operators::downstream::Downstream;
+use crate::operators::operator::Fused;
 use crate::rows::FusedRows;
 
 /// When the loop could not take all rows of a batch, so many batches are pushed at once: the filter
@@ -18,13 +18,9 @@ const PAUSE: u32 = 16;
 impl<D: Downstream> Grouping<D> {
     /// Folds rows of a fused scan, from the first on, as far as it can: `raw` says what their keys
     /// and arguments are made of. The rest comes with [`Grouping::push`].
-    ///
-    /// # Errors
-    /// When a filter or state fails.
-    pub(crate) fn fold_fused(
+    pub(super) fn fold_fused(
         &self,
-        raw: RawColumns<'_>,
-        FusedRows { batch, times }: FusedRows<'_>,
+        Fused { rows: FusedRows { batch, times }, raw, .. }: Fused<'_>,
     ) -> Result<Folded, DataflowError> {
         debug_assert!(!self.sends_rows(), "such a scan is not fused");
         if let Some(left) = self.pause.get().checked_sub(1) {
@@ -33,7 +29,7 @@ impl<D: Downstream> Grouping<D> {
         }
         let slice = match &self.spec.window {
             None => Some(NO_WINDOW),
-            Some(_) => times.and_then(|times| self.slice_of(times.span()?)),
+            Some(_) => times.and_then(|times| self.key_of(times.span()?)),
         };
         let Some(slice) = slice else { return Ok(Folded::default()) };
         if !self.bounded().slices().takes_raw(slice) {

@@ -33,6 +33,7 @@ mod late;
 mod sessions;
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -40,17 +41,19 @@ use arrow::array::Int64Array;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use state::{Columns, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed};
+use state::{Columns, Folded, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed};
 
 use crate::error::DataflowError;
 use crate::exchange::{
-    Arrival, Deltas, Edge, Inputs, Instance, Member, Merge, Outgoing, Partition, Shuffle, uppar,
+    Arrival, Deltas, Edge, Inputs, Instance, Member, Merge, Outgoing, Partition, Shuffle, Task,
+    uppar,
 };
 use crate::job::{Aggregation, Exchange, FINAL, Window};
 use crate::operators::aggregate::fold::Folder;
 use crate::operators::aggregate::frequent::Front;
 use crate::operators::aggregate::late::Sorted;
 use crate::operators::downstream::Downstream;
+use crate::operators::operator::{Arriving, Fused, OneSlice, Operator};
 use crate::rows::time::{last_tick, ticks};
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
@@ -149,27 +152,9 @@ impl<D: Downstream> Grouping<D> {
         }
     }
 
-    /// The key of the slice of all rows of the span from one time to another, if it is one.
-    pub(crate) fn slice_of(&self, (first, last): (i64, i64)) -> Option<i64> {
-        let windows = &self.spec.window.as_ref()?.windows;
-        let start = windows.slice_start(first);
-        (windows.slice_start(last) == start).then(|| windows.slice_key(start))
-    }
-
-    /// The window's column, if nothing but its slice is ever asked of it here.
-    pub(crate) fn only_time(&self) -> Option<usize> {
-        let column = self.spec.window.as_ref()?.column;
-        let read = self.spec.keys.contains(&column)
-            || self.spec.args.iter().flatten().any(|&arg| arg == column);
-        (!read && !self.sends_rows()).then_some(column)
-    }
-
-    /// Takes rows of this worker's own flows; `met` gives the watermark that each row met, if some
+    /// Takes rows of this worker's own edges; `met` gives the watermark that each row met, if some
     /// lag; `slice` the key of the slice of all, if that is known.
-    ///
-    /// # Errors
-    /// When state cannot be updated or rows cannot travel.
-    pub(crate) async fn push(
+    async fn push(
         &self,
         batch: RecordBatch,
         met: Option<&Int64Array>,
@@ -201,6 +186,21 @@ impl<D: Downstream> Grouping<D> {
         }
     }
 
+    /// The key of the slice of all rows of the span from one time to another, if it is one.
+    fn key_of(&self, (first, last): (i64, i64)) -> Option<i64> {
+        let windows = &self.spec.window.as_ref()?.windows;
+        let start = windows.slice_start(first);
+        (windows.slice_start(last) == start).then(|| windows.slice_key(start))
+    }
+
+    /// The window's column, if nothing but its slice is ever asked of it here.
+    fn only_time(&self) -> Option<usize> {
+        let column = self.spec.window.as_ref()?.column;
+        let read = self.spec.keys.contains(&column)
+            || self.spec.args.iter().flatten().any(|&arg| arg == column);
+        (!read && !self.sends_rows()).then_some(column)
+    }
+
     /// Whether rows travel, and not only groups.
     fn sends_rows(&self) -> bool {
         self.instance.inputs.sends_rows(self)
@@ -229,30 +229,9 @@ impl<D: Downstream> Grouping<D> {
         }
     }
 
-    /// Whether a window ends between what this worker has told and this watermark.
-    pub(crate) fn awaits(&self, watermark: i64) -> bool {
-        let told = self.instance.leader.borrow().clock().of(self.instance.worker);
-        let told = told.map_or(i64::MIN, |told| told.watermark);
-        self.spec.window.is_some() && self.crosses(told, watermark)
-    }
-
-    /// This worker's watermark has moved, or it fell idle.
-    ///
-    /// # Errors
-    /// When state cannot be merged or cannot travel.
-    pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        if self.instance.inputs.announces(self, watermark, idle) {
-            self.deliver().await?;
-            self.instance.inputs.progress(self, watermark, idle).await?;
-        }
-        Ok(())
-    }
-
-    /// Ends an epoch that is long enough, of rows without a watermark.
-    ///
-    /// # Errors
-    /// When state cannot travel.
-    pub(crate) async fn end_long_epoch(&self) -> Result<(), DataflowError> {
+    /// Ends an epoch that is long enough. With a watermark that is looked at when it moves; where
+    /// none comes, when rows were taken.
+    async fn end_long_epoch(&self) -> Result<(), DataflowError> {
         if self.instance.inputs.is_long(self) {
             self.instance.inputs.flush(self).await
         } else {
@@ -260,30 +239,8 @@ impl<D: Downstream> Grouping<D> {
         }
     }
 
-    /// This worker was idle and has rows again. Gives the watermark up to which windows have fired
-    /// anywhere: rows before it are late.
-    ///
-    /// # Errors
-    /// When state cannot travel.
-    pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
-        self.instance.inputs.resume(self).await
-    }
-
-    /// This worker has no more rows. `watermark` is `i64::MAX` if its input is complete.
-    ///
-    /// # Errors
-    /// When state cannot be merged or cannot travel.
-    pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
-        self.ended.set(true);
-        self.deliver().await?;
-        self.instance.inputs.end(self, watermark).await
-    }
-
     /// Fires windows until no more rows can come.
-    ///
-    /// # Errors
-    /// When a window cannot be evaluated or its rows cannot be written.
-    pub(crate) async fn fire(&self) -> Result<(), DataflowError> {
+    async fn fire(&self) -> Result<(), DataflowError> {
         let mut left = ROWS_AFTER_STOP_MAX;
         loop {
             // Read before anything is awaited: the clock moves on while rows are written.
@@ -331,11 +288,6 @@ impl<D: Downstream> Grouping<D> {
             }
             _ => watermark.saturating_sub(last_tick(*unit) - 1),
         }
-    }
-
-    /// Waits until no other worker needs anything that this one keeps.
-    pub(crate) async fn settle(&self) {
-        self.instance.inputs.settle(self).await;
     }
 
     /// Groups of the first windows that the watermark has passed: so many as make a batch.
@@ -411,6 +363,73 @@ impl<D: Downstream> Grouping<D> {
         self.metrics.set_key_modes(self.instance.tag, merged.slices().key_modes());
         let bytes = merged.bytes() + self.travelling_bytes();
         Ok(self.ledger.set(self.instance.tag, bytes)?)
+    }
+}
+
+impl<D: Downstream> Operator for Grouping<D> {
+    fn slice_of(&self, span: (i64, i64)) -> Option<OneSlice> {
+        self.key_of(span).map(|key| OneSlice { key, unread: self.only_time() })
+    }
+
+    fn push(&self, Arriving { rows, slice, timed, .. }: Arriving) -> Task<'_> {
+        Box::pin(async move {
+            self.push(rows.batch, rows.met.as_ref(), slice).await?;
+            if timed { Ok(()) } else { self.end_long_epoch().await }
+        })
+    }
+
+    fn fold<'a>(&'a self, fused: Fused<'a>, timed: bool) -> Option<Task<'a, Folded>> {
+        Some(Box::pin(async move {
+            let folded = self.fold_fused(fused)?;
+            if !timed {
+                self.end_long_epoch().await?;
+            }
+            Ok(folded)
+        }))
+    }
+
+    fn awaits(&self, watermark: i64) -> bool {
+        let told = self.instance.leader.borrow().clock().of(self.instance.worker);
+        let told = told.map_or(i64::MIN, |told| told.watermark);
+        self.spec.window.is_some() && self.crosses(told, watermark)
+    }
+
+    fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
+        let inputs = &self.instance.inputs;
+        let announce = async move {
+            self.deliver().await?;
+            inputs.progress(self, watermark, idle).await
+        };
+        if inputs.announces(self, watermark, idle) { Some(Box::pin(announce)) } else { None }
+    }
+
+    fn resume(&self) -> Task<'_, i64> {
+        Box::pin(self.instance.inputs.resume(self))
+    }
+
+    fn end(&self, watermark: i64) -> Task<'_> {
+        self.ended.set(true);
+        Box::pin(async move {
+            self.deliver().await?;
+            self.instance.inputs.end(self, watermark).await
+        })
+    }
+
+    /// Ends when no other worker needs anything that this one keeps.
+    fn run(&self) -> Task<'_> {
+        Box::pin(async {
+            self.fire().await?;
+            self.instance.inputs.settle(self).await;
+            Ok(())
+        })
+    }
+
+    fn interval_ns(&self) -> Option<NonZeroU64> {
+        self.spec.early_ns
+    }
+
+    fn interval(&self) -> Task<'_> {
+        Box::pin(self.look_early())
     }
 }
 

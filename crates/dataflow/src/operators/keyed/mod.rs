@@ -24,9 +24,10 @@ use state::Spilled;
 use self::aside::Keeping;
 pub(crate) use self::run::Run;
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port};
+use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Exchange, Keyed, KeyedInput};
 use crate::operators::downstream::Downstream;
+use crate::operators::operator::{Arriving, Operator};
 use crate::rows::Rows;
 use crate::rows::time::{last_tick, ticks, without_late};
 use crate::rows::wire::compact;
@@ -92,56 +93,8 @@ impl<D: Downstream> KeyedRun<D> {
         }
     }
 
-    /// Takes rows of one of this worker's edges; `met` gives the watermark that each row met, if
-    /// some lag.
-    ///
-    /// # Errors
-    /// When state cannot be updated or rows cannot travel.
-    pub(crate) async fn push(
-        &self,
-        input: usize,
-        batch: RecordBatch,
-        met: Option<&Int64Array>,
-    ) -> Result<(), DataflowError> {
-        let batch = match met {
-            Some(met) => self.without_late(input, &batch, met)?,
-            None => batch,
-        };
-        if batch.num_rows() > 0 {
-            self.instance.inputs.push(self, Outgoing::of(input, batch)).await?;
-        }
-        Ok(())
-    }
-
-    /// This worker's watermark has moved, or it fell idle.
-    ///
-    /// # Errors
-    /// When rows cannot travel.
-    pub(crate) async fn progress(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        self.instance.inputs.progress(self, watermark, idle).await
-    }
-
-    /// This worker was idle and has rows again. Gives the watermark before which they are late.
-    ///
-    /// # Errors
-    /// When rows cannot travel.
-    pub(crate) async fn resume(&self) -> Result<i64, DataflowError> {
-        self.instance.inputs.resume(self).await
-    }
-
-    /// This worker has no more rows. `watermark` is `i64::MAX` if they are complete.
-    ///
-    /// # Errors
-    /// When rows cannot travel.
-    pub(crate) async fn end_of_rows(&self, watermark: i64) -> Result<(), DataflowError> {
-        self.instance.inputs.end(self, watermark).await
-    }
-
-    /// Gives out what has become complete, until no more rows can come.
-    ///
-    /// # Errors
-    /// When a result cannot be made or written.
-    pub(crate) async fn fire(&self) -> Result<(), DataflowError> {
+    /// Emits what has become complete, until no more rows can come.
+    async fn fire(&self) -> Result<(), DataflowError> {
         loop {
             // Read before anything is awaited: the clock moves on while rows are written.
             let seen = self.time();
@@ -197,6 +150,42 @@ impl<D: Downstream> KeyedRun<D> {
         let state = self.state.borrow();
         self.metrics.count_spilled(self.instance.tag, &self.spilled, state.spilled());
         Ok(self.ledger.set(self.instance.tag, state.bytes())?)
+    }
+}
+
+impl<D: Downstream> Operator for KeyedRun<D> {
+    fn push(&self, Arriving { input, rows, .. }: Arriving) -> Task<'_> {
+        Box::pin(async move {
+            let batch = match &rows.met {
+                Some(met) => self.without_late(input, &rows.batch, met)?,
+                None => rows.batch,
+            };
+            if batch.num_rows() > 0 {
+                self.instance.inputs.push(self, Outgoing::of(input, batch)).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
+        let inputs = &self.instance.inputs;
+        if inputs.announces(self, watermark, idle) {
+            Some(Box::pin(inputs.progress(self, watermark, idle)))
+        } else {
+            None
+        }
+    }
+
+    fn resume(&self) -> Task<'_, i64> {
+        Box::pin(self.instance.inputs.resume(self))
+    }
+
+    fn end(&self, watermark: i64) -> Task<'_> {
+        Box::pin(self.instance.inputs.end(self, watermark))
+    }
+
+    fn run(&self) -> Task<'_> {
+        Box::pin(self.fire())
     }
 }
 

@@ -1,0 +1,76 @@
+//! Makes the operators of a worker: the one place that knows all kinds.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::connector::source::ReaderContext;
+use crate::error::DataflowError;
+use crate::job::{Input, Job, OperatorKind};
+use crate::operators::aggregate::Grouping;
+use crate::operators::downstream::Downstream;
+use crate::operators::keyed::KeyedRun;
+use crate::operators::lookup::LookupRun;
+use crate::operators::operator::Operator;
+use crate::operators::sink::{Output, Together};
+use crate::runtime::metrics::Metrics;
+use crate::runtime::net::Net;
+use crate::runtime::place::Place;
+
+/// What runs an operator.
+pub(crate) enum Built<D> {
+    /// It reads a table, and emits to what was given for that.
+    Source(Input, D),
+    /// It has inputs.
+    Operator(Rc<dyn Operator>),
+}
+
+/// Makes the operators of one worker.
+pub(crate) struct Builder<'a> {
+    place: &'a Place,
+    net: &'a Rc<Net>,
+    metrics: &'a Arc<Metrics>,
+    context: &'a ReaderContext,
+    together: Option<Rc<Together>>,
+}
+
+impl<'a> Builder<'a> {
+    /// For the operators of a job.
+    pub(crate) fn new(
+        job: &Job,
+        place: &'a Place,
+        net: &'a Rc<Net>,
+        metrics: &'a Arc<Metrics>,
+        context: &'a ReaderContext,
+    ) -> Self {
+        Self { place, net, metrics, context, together: Together::of(job) }
+    }
+
+    /// The operator of this number, which emits to `behind`.
+    ///
+    /// # Errors
+    /// When a sink or the table of a lookup cannot be opened.
+    pub(crate) fn build<D: Downstream + 'static>(
+        &self,
+        tag: u32,
+        kind: &OperatorKind,
+        behind: D,
+    ) -> Result<Built<D>, DataflowError> {
+        let (place, net, metrics) = (self.place, self.net.clone(), self.metrics.clone());
+        Ok(Built::Operator(match kind {
+            OperatorKind::Source(input) => return Ok(Built::Source(input.clone(), behind)),
+            OperatorKind::Aggregate(spec) => {
+                Rc::new(Grouping::new(tag, spec, place, net, behind, metrics))
+            }
+            OperatorKind::Keyed(spec) => {
+                Rc::new(KeyedRun::new(tag, spec, place, net, behind, metrics))
+            }
+            OperatorKind::Lookup(spec) => {
+                Rc::new(LookupRun::new(tag, spec, place, self.context, net, behind)?)
+            }
+            OperatorKind::Sink { sink, schema } => {
+                let together = self.together.as_ref();
+                Rc::new(Output::new(tag, place, sink.as_ref(), schema, net, metrics, together)?)
+            }
+        }))
+    }
+}

@@ -1,0 +1,121 @@
+//! An operator on one worker, as its node drives it: rows, watermarks and the end of its inputs go
+//! in by these calls. What it emits goes to its [`Downstream`](super::downstream::Downstream).
+//!
+//! A node calls one at a time, and waits until it is through: rows and watermarks of several edges
+//! do not interleave. Only [`Operator::run`] goes on beside all others.
+
+use std::num::NonZeroU64;
+
+use state::Folded;
+
+use crate::error::DataflowError;
+use crate::exchange::{Connected, Task};
+use crate::job::{FusedLookup, RawColumns};
+use crate::rows::{FusedRows, Rows};
+
+/// An operator with inputs, on one worker.
+pub(crate) trait Operator: Connected {
+    /// The slice of all rows of the span from one event time to another, if the operator groups by
+    /// windows and they are of one slice. It is asked before the step of the edge makes the rows.
+    fn slice_of(&self, _: (i64, i64)) -> Option<OneSlice> {
+        None
+    }
+
+    /// Takes rows of this worker's own edges.
+    ///
+    /// # Errors
+    /// When state cannot be updated, rows cannot travel, or a sink fails.
+    fn push(&self, rows: Arriving) -> Task<'_>;
+
+    /// Folds rows of a fused scan, from the first on, as far as it can; nothing if it never can. The
+    /// others are pushed. `timed` says whether watermarks come by the edge.
+    ///
+    /// # Errors
+    /// As [`Operator::push`].
+    fn fold<'a>(&'a self, _fused: Fused<'a>, _timed: bool) -> Option<Task<'a, Folded>> {
+        None
+    }
+
+    /// Whether this watermark ends a window, here or further on where it is passed on.
+    fn awaits(&self, _: i64) -> bool {
+        false
+    }
+
+    /// The watermark of its inputs has moved, or all of them fell idle. Gives what has to be waited
+    /// for, if something has.
+    ///
+    /// # Errors
+    /// When state or rows cannot travel.
+    fn progress(&self, _watermark: i64, _idle: bool) -> Option<Task<'_>> {
+        None
+    }
+
+    /// The inputs were idle and have rows again. Gives the watermark before which these are late.
+    ///
+    /// # Errors
+    /// When state or rows cannot travel.
+    fn resume(&self) -> Task<'_, i64>;
+
+    /// The inputs have no more rows. `watermark` is `i64::MAX` if they are complete.
+    ///
+    /// # Errors
+    /// When state or rows cannot travel.
+    fn end(&self, watermark: i64) -> Task<'_>;
+
+    /// Emits results until there will be no more; the body of a coroutine.
+    ///
+    /// # Errors
+    /// When a result cannot be made or written.
+    fn run(&self) -> Task<'_>;
+
+    /// Nanoseconds between two calls of [`Operator::interval`], if there are any.
+    fn interval_ns(&self) -> Option<NonZeroU64> {
+        None
+    }
+
+    /// An interval is over.
+    ///
+    /// # Errors
+    /// When state cannot travel.
+    fn interval(&self) -> Task<'_> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Makes rows visible that a reader should see now.
+    ///
+    /// # Errors
+    /// When a sink fails.
+    fn flush(&self) -> Result<(), DataflowError> {
+        Ok(())
+    }
+}
+
+/// Rows of an edge for an operator.
+pub(crate) struct Arriving {
+    /// The input.
+    pub(crate) input: usize,
+    /// The rows.
+    pub(crate) rows: Rows,
+    /// The key of the slice of all of them, if it is known.
+    pub(crate) slice: Option<i64>,
+    /// Whether watermarks come by the edge.
+    pub(crate) timed: bool,
+}
+
+/// Rows of a fused scan.
+pub(crate) struct Fused<'a> {
+    /// The rows.
+    pub(crate) rows: FusedRows<'a>,
+    /// The lookup that the loop goes through, if it is still before it.
+    pub(crate) lookup: Option<FusedLookup>,
+    /// What the key and the argument of the aggregate are made of.
+    pub(crate) raw: RawColumns<'a>,
+}
+
+/// A slice that all rows of a batch belong to.
+pub(crate) struct OneSlice {
+    /// Its key.
+    pub(crate) key: i64,
+    /// The column that the operator does not read then.
+    pub(crate) unread: Option<usize>,
+}
