@@ -22,9 +22,9 @@ pub mod worker;
 pub use connector::{bad, gauge, origins, position, sink, source};
 pub use error::{located, panics};
 pub use job::{fragment, lookup, step, wires, worker_set};
-pub use optimize::{cost, fusion, known, placement};
+pub use optimize::{cost, fusion, placement};
 pub use rows::wire::detach;
-pub use rows::{time, type_name};
+pub use rows::{size, time, type_name};
 pub use runtime::{frame, mend, metrics, process};
 
 /// Operators that keep rows by key until time has passed them, as data: each makes the state of a

@@ -9,7 +9,9 @@ use arrow::record_batch::RecordBatch;
 use channel::{Class, Header, Link};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::frame::{Envelope, Frame};
-use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings};
+use dataflow::job::{
+    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, SinkSpec,
+};
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
@@ -109,7 +111,7 @@ fn job() -> Job {
     let operators = vec![
         after(0, "t", OperatorKind::Source(input)),
         after(AGGREGATE as usize, "q", OperatorKind::Aggregate(Box::new(aggregate))),
-        after(2, "q", OperatorKind::Sink { sink: Arc::new(Silence), schema }),
+        after(2, "q", OperatorKind::Sink(SinkSpec { sink: Arc::new(Silence), schema })),
     ];
     let settings = Settings { state_bytes_max: BUDGET, ..Settings::default() };
     Job { operators, settings }

@@ -16,7 +16,7 @@ use channel::{Link, RingConfig};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
     Casting, Edge, Exchange, Input, Job, Keyed, KeyedInput, KeyedOperator, Lead, Multicast,
-    Operator, OperatorKind, Settings, TreeChoice, Watermark,
+    Operator, OperatorKind, Settings, SinkSpec, TreeChoice, Watermark,
 };
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use dataflow::metrics::Metrics;
@@ -260,7 +260,7 @@ impl Bed {
             Operator::new(name, vec![], OperatorKind::Source(input))
         };
         let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
-        let sink = OperatorKind::Sink { sink: Arc::new(sink), schema: both };
+        let sink = OperatorKind::Sink(SinkSpec { sink: Arc::new(sink), schema: both });
         let ring =
             RingConfig { slots: self.slots, slot_bytes: self.slot_bytes, ..RingConfig::default() };
         Job {

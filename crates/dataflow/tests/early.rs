@@ -14,7 +14,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
     Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Origin, Property, Settings,
-    Step, Stepped, Watermark, Window,
+    SinkSpec, Step, Stepped, Watermark, Window,
 };
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
@@ -148,7 +148,7 @@ fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> J
     let kinds = [
         OperatorKind::Source(input),
         OperatorKind::Aggregate(Box::new(aggregate)),
-        OperatorKind::Sink { sink: Arc::new(written.clone()), schema },
+        OperatorKind::Sink(SinkSpec { sink: Arc::new(written.clone()), schema }),
     ];
     let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
     let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
@@ -251,7 +251,9 @@ fn a_stop_ends_a_row_of_a_million_windows_and_few_windows_are_finished() {
         let hops = Windows::hopping(windows, 1, 0).unwrap();
         let mut job = job(&script, hops, 1 << 40, &Written::default());
         let stopping = Stopping::default();
-        let OperatorKind::Sink { sink, .. } = &mut job.operators[2].kind else { panic!("a sink") };
+        let OperatorKind::Sink(SinkSpec { sink, .. }) = &mut job.operators[2].kind else {
+            panic!("a sink")
+        };
         *sink = Arc::new(stopping.clone());
         alone::run_until(job, stopping.0);
         let written = stopping.1.load(Ordering::Relaxed) as i64;

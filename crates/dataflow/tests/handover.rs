@@ -10,7 +10,9 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use channel::{Link, LinkError, RingConfig};
 use dataflow::error::ConnectorError;
-use dataflow::job::{Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings};
+use dataflow::job::{
+    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, SinkSpec,
+};
 use dataflow::mend::{Mender, News};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
@@ -207,7 +209,7 @@ fn operators(source: Numbers, exchange: Exchange, counts: &Counts) -> Vec<Operat
     let kinds = [
         OperatorKind::Source(input),
         OperatorKind::Aggregate(Box::new(aggregate)),
-        OperatorKind::Sink { sink, schema },
+        OperatorKind::Sink(SinkSpec { sink, schema }),
     ];
     let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
     let operators = kinds.into_iter().enumerate().map(|(at, kind)| {

@@ -8,7 +8,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, Watermark, Window,
+    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, SinkSpec, Watermark,
+    Window,
 };
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
@@ -151,7 +152,7 @@ fn read(steps: [(i64, u64); 2], aggregated: bool) -> Vec<(usize, i64)> {
     let operator = |kind, inputs| Operator::new("q", inputs, kind);
     let both = vec![vec![edge(0), edge(1)]];
     let mut operators = vec![operator(source(0), vec![]), operator(source(1), vec![])];
-    let nowhere = |schema| OperatorKind::Sink { sink: Arc::new(Nowhere), schema };
+    let nowhere = |schema| OperatorKind::Sink(SinkSpec { sink: Arc::new(Nowhere), schema });
     if aggregated {
         let (counts, schema) = counts();
         operators.push(operator(counts, both));

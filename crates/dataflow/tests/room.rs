@@ -9,7 +9,7 @@ use arrow::array::{AsArray, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::job::{Edge, Input, Job, Operator, OperatorKind, Settings};
+use dataflow::job::{Edge, Input, Job, Operator, OperatorKind, Settings, SinkSpec};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
@@ -157,7 +157,8 @@ impl Set {
         let operators = [&stuck, &free].into_iter().enumerate().flat_map(|(at, pipe)| {
             let source: Arc<dyn Source> = Arc::new(Numbers(0));
             let input = Input { table: "t".into(), source, time: None, watermark: None };
-            let sink = OperatorKind::Sink { sink: Arc::new(pipe.clone()), schema: schema() };
+            let sink =
+                OperatorKind::Sink(SinkSpec { sink: Arc::new(pipe.clone()), schema: schema() });
             let edge = Edge { from: 2 * at, step: None, timed: false, lateness: 0 };
             [
                 Operator::new("t", vec![], OperatorKind::Source(input)),

@@ -11,7 +11,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
     Edge, Exchange, Input, Job, Keyed, KeyedInput, Lead, Operator, OperatorKind, Route, Settings,
-    Spread,
+    SinkSpec, Spread,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::process::Process;
@@ -149,7 +149,7 @@ fn arrivals(lead: Lead, to: To, wait_ns: u64) -> Vec<(u64, i64)> {
     let kinds = [
         OperatorKind::Source(input),
         OperatorKind::Keyed(keyed),
-        OperatorKind::Sink { sink: Arc::new(sink), schema: schema() },
+        OperatorKind::Sink(SinkSpec { sink: Arc::new(sink), schema: schema() }),
     ];
     let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
     let operators = kinds.into_iter().enumerate().map(|(at, kind)| {

@@ -195,7 +195,7 @@ impl Node<'_> {
     /// The multicast group that each worker of this node is in, if the job needs groups.
     fn members(&self, pairs: &Pairs) -> Result<Vec<Option<Box<dyn Member>>>, Error> {
         let casting = &self.job.settings.casting;
-        let broadcasts = self.job.operators.iter().any(|operator| operator.kind.broadcasts());
+        let broadcasts = self.job.operators.iter().any(|operator| operator.spec().broadcasts());
         if broadcasts && casting.wants_groups(self.layout.nodes) {
             join_groups(pairs, self.control, self.layout, casting.multicast)
         } else {

@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use cluster::Control;
-use dataflow::job::OperatorKind;
 use fabric::clock::MonotonicClock;
 use plan::{Analyzed, Explain, ExplainFormat, Planned, Stage, Workers};
 
@@ -165,10 +164,8 @@ impl Job {
     /// Its sinks: the place of each among [`Job::operators`], and its name.
     pub fn sinks(&self) -> impl Iterator<Item = (usize, &str)> {
         let operators = self.job.operators.iter().enumerate();
-        operators.filter_map(|(at, operator)| match operator.kind {
-            OperatorKind::Sink { .. } => Some((at, operator.name.as_str())),
-            _ => None,
-        })
+        let sinks = operators.filter(|(_, operator)| operator.spec().sink().is_some());
+        sinks.map(|(at, operator)| (at, operator.name.as_str()))
     }
 
     /// How long its sinks were waited for.

@@ -30,6 +30,7 @@ pub(crate) use self::analyze::Discard;
 pub(crate) use self::describe::window_text;
 pub(crate) use self::literals::{as_name, shown_expr};
 pub use self::memory::{EndNeed, Need};
+pub(crate) use self::modes::text as key_mode_text;
 pub(crate) use self::plain::{plain, shown};
 pub use self::ran::{Ran, RanOperator, RanWorker};
 use self::tree::PlanTree;

@@ -37,7 +37,9 @@ use std::sync::{Arc, Mutex};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::cost::Decision;
-use dataflow::job::{Edge, Exchange, Input, InputLabels, Labels, Operator, OperatorKind, Reason};
+use dataflow::job::{
+    Edge, Exchange, Input, InputLabels, Labels, Operator, OperatorKind, Reason, SinkSpec,
+};
 use dataflow::sink::Sink;
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
@@ -168,7 +170,7 @@ impl Lowering<'_> {
         )
         .map_err(|e| self.around.report(&e))?;
         for (at, part) in parts.into_iter().enumerate() {
-            let kind = OperatorKind::Sink { sink: stage.part(at), schema: part.schema };
+            let kind = OperatorKind::Sink(SinkSpec { sink: stage.part(at), schema: part.schema });
             let labels = Labels {
                 name: Some("BatchInput"),
                 table: Some(format!("part {}", at + 1)),
@@ -341,7 +343,7 @@ pub(crate) fn told_rows(
         Labels { name: Some("Values"), properties: vec![("rows", text)], ..Labels::default() };
     let source = Operator::new(name, vec![], OperatorKind::Source(input)).labelled(labels);
     let edge = Edge { from: 0, step: None, timed: false, lateness: 0 };
-    let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
+    let kind = OperatorKind::Sink(SinkSpec { sink: target.sink, schema: target.schema });
     let (name, labels) = (target.name, labels_of_sink(target.table));
     let sink = Operator::new(name.clone(), vec![vec![edge]], kind).labelled(labels);
     Lowered { operators: vec![source, sink], name, bounded: true, batch: None }
@@ -374,7 +376,7 @@ pub(crate) fn tables_of(plan: &LogicalPlan) -> Vec<Arc<Table>> {
 
 /// A statement that is lowered whole.
 fn whole(mut job: JobBuilder, bounded: bool, edges: Vec<Edge>, target: Target) -> Lowered {
-    let kind = OperatorKind::Sink { sink: target.sink, schema: target.schema };
+    let kind = OperatorKind::Sink(SinkSpec { sink: target.sink, schema: target.schema });
     let (name, labels) = (target.name, labels_of_sink(target.table));
     job.add(name.clone(), vec![edges], kind, labels);
     Lowered { operators: job.operators, name, bounded, batch: None }

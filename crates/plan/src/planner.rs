@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::fusion::fuse;
-use dataflow::job::{Job, Operator, OperatorKind};
+use dataflow::job::{Job, Operator, OperatorSpec, StateMemory};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
@@ -479,12 +479,11 @@ impl Planner {
     }
 
     pub(crate) fn stage(&self, building: Building) -> Stage {
-        let groups = |operator: &&Operator| {
-            use OperatorKind::{Aggregate, Keyed, Lookup};
-            matches!(operator.kind, Aggregate(_) | Keyed(_) | Lookup(_))
+        let count = |of: fn(&dyn OperatorSpec) -> bool| {
+            building.operators.iter().filter(|operator| of(operator.spec())).count()
         };
-        let groupings = building.operators.iter().filter(groups).count();
-        let broadcasts = building.operators.iter().filter(|o| o.kind.broadcasts()).count();
+        let groupings = count(|spec| spec.memory() != StateMemory::Stateless);
+        let broadcasts = count(|spec| spec.broadcasts());
         let mut needs = explain::memory::needs(
             &self.settings,
             self.workers,
@@ -523,10 +522,8 @@ impl Building {
     /// When another statement replaces it too: the rows of one would be lost. `place` is that of
     /// the table.
     fn replaces(&mut self, lowered: &Lowered, place: Place) -> Result<(), Diagnostic> {
-        let mut sinks = lowered.operators.iter().filter_map(|operator| match &operator.kind {
-            OperatorKind::Sink { sink, .. } => sink.replaces(),
-            _ => None,
-        });
+        let sinks = lowered.operators.iter().filter_map(|operator| operator.spec().sink());
+        let mut sinks = sinks.filter_map(|sink| sink.replaces());
         // The parts of one statement have one sink.
         let Some(replaced) = sinks.next_back() else { return Ok(()) };
         if let Some((_, line)) = self.replaced.iter().find(|(known, _)| *known == replaced) {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
-use dataflow::job::{Aggregation, Edge, Exchange, Input, Lead, Operator, OperatorKind, Step};
+use dataflow::job::{
+    Aggregation, Edge, Exchange, Input, Lead, Operator, OperatorKind, SinkSpec, Step,
+};
 use plan::Stage;
 
 use crate::support;
@@ -78,7 +80,7 @@ fn input(operator: &Operator) -> Input {
 
 fn schema(operator: &Operator) -> SchemaRef {
     match &operator.kind {
-        OperatorKind::Sink { schema, .. } => schema.clone(),
+        OperatorKind::Sink(SinkSpec { schema, .. }) => schema.clone(),
         _ => panic!("'{}' is no sink", operator.name),
     }
 }
@@ -94,7 +96,7 @@ fn aggregates(stage: &Stage) -> Vec<&Aggregation> {
 }
 
 fn sinks(stage: &Stage) -> usize {
-    let sink = |operator: &&Operator| matches!(operator.kind, OperatorKind::Sink { .. });
+    let sink = |operator: &&Operator| matches!(operator.kind, OperatorKind::Sink(_));
     stage.job.operators.iter().filter(sink).count()
 }
 
@@ -368,7 +370,7 @@ fn a_table_is_read_beside_a_stream_and_no_row_travels() {
     let OperatorKind::Lookup(spec) = &lookup.kind else { panic!("a lookup") };
     assert_eq!(spec.table.table, "flights");
     assert!(!lookup.inputs[0][0].timed, "nobody asks for time");
-    assert!(matches!(sink.kind, OperatorKind::Sink { .. }));
+    assert!(matches!(sink.kind, OperatorKind::Sink(_)));
     let text = stage.explain.text();
     has(&text, "type: LEFT");
     has(&text, "on: s.origin = f.origin");

@@ -98,9 +98,9 @@ fn plain_source(table: &Stream) -> Result<(Input, Option<Arc<dyn Step>>), Stream
     };
     match table.from.as_slice() {
         _ if !table.bounded => refused("a table that never ends cannot be kept"),
-        [(node, step)] => match &node.kind {
-            OperatorKind::Source(input) => Ok((input.clone(), step.clone())),
-            _ => refused("a table to be kept comes from another operator"),
+        [(node, step)] => match node.kind.spec().source() {
+            Some(input) => Ok((input.clone(), step.clone())),
+            None => refused("a table to be kept comes from another operator"),
         },
         _ => refused("a table to be kept is a union"),
     }

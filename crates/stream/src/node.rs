@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use dataflow::cost::{Costs, Grouped, decide};
 use dataflow::fragment::Fragment;
-use dataflow::job::{Edge, Exchange, Labels, Lead, Operator, OperatorKind, Reason, Step};
-use dataflow::known::Known;
+use dataflow::job::{
+    Edge, Exchange, Labels, Lead, Operator, OperatorKind, Reason, Statistics, Step,
+};
 use dataflow::placement::{Placements, keys_of};
 use state::epoch::LengthBounds;
 use state::{GroupBy, StateOptions};
@@ -52,11 +53,8 @@ pub(crate) struct Node {
 impl Node {
     /// Whether it reads a table, or looks up in another what it has read.
     pub(crate) fn is_read(&self) -> bool {
-        match self.kind {
-            OperatorKind::Source(_) => true,
-            OperatorKind::Lookup(_) => self.inputs.iter().flatten().all(|feed| feed.from.is_read()),
-            _ => false,
-        }
+        !self.kind.spec().waits_for_rows()
+            && self.inputs.iter().flatten().all(|feed| feed.from.is_read())
     }
 }
 
@@ -164,7 +162,7 @@ impl<'a> Lowering<'a> {
             inputs.push(edges);
         }
         let kind = self.decided(node, &inputs)?;
-        self.placements.push(&inputs, &kind);
+        self.placements.push(&inputs, kind.spec());
         let labels = labels_of(node, &kind, self.setup.workers);
         self.operators.push(Operator::new(&node.name, inputs, kind).labelled(labels));
         self.known.insert(Arc::as_ptr(node), self.operators.len() - 1);
@@ -174,33 +172,33 @@ impl<'a> Lowering<'a> {
     /// A node's operator with its exchange.
     fn decided(&self, node: &Node, inputs: &[Vec<Edge>]) -> Result<OperatorKind, StreamError> {
         let mut kind = node.kind.clone();
-        let fits = self.placements.fits(inputs, &keys_of(&kind)).is_some();
+        let fits = self.placements.fits(inputs, &keys_of(inputs, kind.spec())).is_some();
+        let decided = self.exchange(node, inputs, fits)?;
+        if let Some(exchange) = kind.spec_mut().exchange_mut() {
+            *exchange = decided;
+        }
+        let chosen_here = node.choice != Choice::Given;
         match &mut kind {
-            OperatorKind::Lookup(lookup) if node.choice != Choice::Given => {
+            OperatorKind::Lookup(lookup) if chosen_here => {
                 lookup.bytes_max = self.setup.table_bytes_max;
             }
-            OperatorKind::Aggregate(spec) => {
-                spec.exchange = self.exchange(node, inputs, fits)?;
-                if node.choice != Choice::Given {
-                    spec.group_by = Arc::new(GroupBy {
-                        keys: spec.group_by.keys.clone(),
-                        aggregates: spec.group_by.aggregates.clone(),
-                        options: StateOptions {
-                            budget_bytes: self.setup.state_bytes_max,
-                            ..StateOptions::default()
-                        },
-                    });
-                }
+            OperatorKind::Aggregate(spec) if chosen_here => {
+                spec.group_by = Arc::new(GroupBy {
+                    keys: spec.group_by.keys.clone(),
+                    aggregates: spec.group_by.aggregates.clone(),
+                    options: StateOptions {
+                        budget_bytes: self.setup.state_bytes_max,
+                        ..StateOptions::default()
+                    },
+                });
             }
-            OperatorKind::Keyed(spec) => {
-                spec.exchange = self.exchange(node, inputs, fits)?;
+            OperatorKind::Keyed(spec)
                 if (node.choice, self.setup.exchange) == (Choice::Auto, None)
-                    && spec.exchange == Exchange::Shuffle
-                {
-                    let stay = self.placements.stay(inputs, spec);
-                    let stay = spec.inputs.iter_mut().zip(stay).filter(|(_, stays)| *stays);
-                    stay.for_each(|(input, _)| input.lead = Lead::Here);
-                }
+                    && spec.exchange == Exchange::Shuffle =>
+            {
+                let stay = self.placements.stay(inputs, spec);
+                let stay = spec.inputs.iter_mut().zip(stay).filter(|(_, stays)| *stays);
+                stay.for_each(|(input, _)| input.lead = Lead::Here);
             }
             _ => {}
         }
@@ -211,7 +209,7 @@ impl<'a> Lowering<'a> {
     fn cheaper(&self, kind: &OperatorKind, inputs: &[Vec<Edge>]) -> Exchange {
         let OperatorKind::Aggregate(spec) = kind else { return Exchange::Shuffle };
         let Setup { workers, beside, epoch, state_bytes_max, .. } = *self.setup;
-        let rows = Known::along(&inputs[0], &Known::of(&self.operators, workers));
+        let rows = Statistics::along(&inputs[0], &Statistics::of(&self.operators, workers));
         let grouped = Grouped::of(spec, &rows, (workers, beside), epoch);
         let costs = Costs::default();
         let decided = |of| decide(Exchange::Merge, &of, &costs, state_bytes_max).exchange;
@@ -224,28 +222,18 @@ impl<'a> Lowering<'a> {
         inputs: &[Vec<Edge>],
         fits: bool,
     ) -> Result<Exchange, StreamError> {
-        let kind = &node.kind;
-        let merges = matches!(kind, OperatorKind::Aggregate(_));
-        let routed = match kind {
-            OperatorKind::Keyed(spec) => spec.inputs.iter().enumerate().any(|(number, input)| {
-                let operator = &spec.operator;
-                input.lead != Lead::ByKey
-                    || operator.route(number).is_some()
-                    || operator.spread(number).is_some()
-            }),
-            _ => false,
-        };
+        let spec = node.kind.spec();
+        // Those of operators without an exchange are never asked for.
+        let Some(exchange) = spec.exchange() else { return Ok(Exchange::Forward) };
+        let merges = spec.merges();
+        let routed = (0..inputs.len()).any(|input| spec.distribution(input) != Some(Lead::ByKey));
         Ok(match (node.choice, self.setup.exchange) {
-            (Choice::Given, _) => match kind {
-                OperatorKind::Aggregate(spec) => spec.exchange,
-                OperatorKind::Keyed(spec) => spec.exchange,
-                _ => Exchange::Forward,
-            },
+            (Choice::Given, _) => exchange,
             (Choice::Fixed(Exchange::Merge), _) if !merges => Exchange::Shuffle,
             (Choice::Fixed(exchange), _) => exchange,
             _ if self.setup.workers == 1 => Exchange::Forward,
             (Choice::Auto, None) if fits && !routed => Exchange::Forward,
-            (Choice::Auto, None) => self.cheaper(kind, inputs),
+            (Choice::Auto, None) => self.cheaper(&node.kind, inputs),
             (Choice::Auto, Some(Exchange::Forward)) if fits && !routed => Exchange::Forward,
             (Choice::Auto, Some(Exchange::Forward)) => {
                 return Err(StreamError::refused(
@@ -267,11 +255,7 @@ impl<'a> Lowering<'a> {
 /// stream chose it or its rows are together already.
 fn labels_of(node: &Node, kind: &OperatorKind, workers: u32) -> Labels {
     let mut labels = node.labels.clone();
-    let exchange = match kind {
-        OperatorKind::Aggregate(spec) => spec.exchange,
-        OperatorKind::Keyed(spec) => spec.exchange,
-        _ => return labels,
-    };
+    let Some(exchange) = kind.spec().exchange() else { return labels };
     let reason = match node.choice {
         Choice::Fixed(_) => Reason::Planner("the stream asks for it".into()),
         Choice::Auto if exchange == Exchange::Forward && workers > 1 => Reason::together(),

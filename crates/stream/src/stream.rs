@@ -10,7 +10,7 @@ use dataflow::error::DataflowError;
 use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{
     Exchange, FILTER, Input, Keyed, KeyedInput, KeyedOperator, Labels, Lead, OnBad, OperatorKind,
-    PROJECT, Property, Route, Spread, Step, TimeColumn, Watermark,
+    PROJECT, Property, Route, SinkSpec, Spread, Step, TimeColumn, Watermark,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::sink::Sink;
@@ -490,7 +490,7 @@ impl Stream {
         let node = Node {
             name: name.to_owned(),
             inputs: vec![self.feeds(false)],
-            kind: OperatorKind::Sink { sink, schema: self.schema.clone() },
+            kind: OperatorKind::Sink(SinkSpec { sink, schema: self.schema.clone() }),
             choice: Choice::Given,
             labels: Labels::default(),
         };

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::datatypes::TimeUnit;
 use state::Folded;
 use state::epoch::{Presence, Progress, VectorClock};
 
@@ -25,7 +25,7 @@ pub(crate) use self::routes::Routes;
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::progress_of;
-use crate::job::{Edge, Fusion, Input, Job, OperatorKind};
+use crate::job::{Edge, Fusion, Input, Job};
 use crate::operators::build::{Builder, Built};
 use crate::operators::operator::{Arriving, Fused, Operator};
 use crate::optimize::fusion::windows_event_time;
@@ -359,10 +359,7 @@ fn routes_from(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Rout
                 step: edge.step.clone(),
                 timed: edge.timed,
                 lateness: edge.lateness,
-                windows_event_time: match &operator.kind {
-                    OperatorKind::Aggregate(to) => windows_event_time(&job.operators, edge, to),
-                    _ => false,
-                },
+                windows_event_time: windows_event_time(&job.operators, edge, operator.spec()),
             });
         }
     }
@@ -372,10 +369,8 @@ fn routes_from(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Rout
 /// The unit of the watermarks of an operator: that of the source that they come from.
 fn unit_of(job: &Job, at: usize) -> TimeUnit {
     let operator = &job.operators[at];
-    if let OperatorKind::Source(Input { source, watermark: Some(watermark), .. }) = &operator.kind
-        && let DataType::Timestamp(unit, _) = source.schema().field(watermark.column).data_type()
-    {
-        return *unit;
+    if let Some(unit) = operator.spec().source().and_then(Input::time_unit) {
+        return unit;
     }
     let timed = operator.inputs.iter().flatten().find(|edge| edge.timed);
     timed.map_or(TimeUnit::Millisecond, |edge| unit_of(job, edge.from))

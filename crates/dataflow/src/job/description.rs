@@ -5,8 +5,7 @@ use std::fmt;
 
 use arrow::datatypes::SchemaRef;
 
-use super::{Exchange, Lead, Operator, OperatorKind};
-use crate::connector::sink::Placement;
+use super::{DescribeContext, Exchange, Operator};
 
 /// A name and its value, as in `("group by", "origin STRING")`.
 pub type Property = (&'static str, String);
@@ -151,36 +150,39 @@ pub enum Cost {
     },
 }
 
-impl Operator {
-    /// How the rows of an input reach the operator on `workers` workers.
-    pub fn strategy(&self, input: usize, workers: u32) -> Strategy {
-        let by = |exchange: Exchange| match exchange {
+impl Strategy {
+    /// The same on so many workers: on one, rows stay.
+    pub(crate) fn on(self, workers: u32) -> Self {
+        if workers == 1 { Strategy::Forward } else { self }
+    }
+}
+
+impl From<Exchange> for Strategy {
+    fn from(exchange: Exchange) -> Self {
+        match exchange {
             Exchange::Forward => Strategy::Forward,
             Exchange::Merge => Strategy::Merge,
             Exchange::Shuffle => Strategy::Shuffle,
             Exchange::UpPar => Strategy::UpPar,
-        };
-        let of_several = |strategy| if workers == 1 { Strategy::Forward } else { strategy };
-        match &self.kind {
-            OperatorKind::Source(_) | OperatorKind::Lookup(_) => Strategy::Forward,
-            OperatorKind::Aggregate(spec) => by(spec.exchange),
-            OperatorKind::Keyed(spec) => match spec.inputs.get(input) {
-                None => Strategy::Forward,
-                Some(of) => match of.lead {
-                    Lead::ToAll => of_several(Strategy::Broadcast),
-                    Lead::InTurn => of_several(Strategy::Rebalance),
-                    Lead::Here => Strategy::Forward,
-                    Lead::ByKey if of.keys.is_empty() && spec.operator.route(input).is_none() => {
-                        of_several(Strategy::Gather)
-                    }
-                    Lead::ByKey => by(spec.exchange),
-                },
-            },
-            OperatorKind::Sink { sink, .. } => match sink.placement() {
-                Placement::Gather => of_several(Strategy::Gather),
-                Placement::Everywhere => Strategy::Forward,
-            },
         }
+    }
+}
+
+impl Operator {
+    /// Describes it. With `readers`, sources report their splits for that many workers.
+    pub fn describe(&self, readers: Option<u32>) -> Description {
+        let columns: Vec<Vec<String>> =
+            (0..self.inputs.len().max(2)).map(|input| self.columns(input)).collect();
+        let context = DescribeContext {
+            columns: &columns,
+            emitted: &self.columns_out(),
+            readers,
+            fusion: self.fusion,
+        };
+        let mut description = self.spec().describe(&context);
+        description.name = self.labels.name.unwrap_or(description.name);
+        description.properties.extend(self.labels.properties.iter().cloned());
+        description
     }
 
     /// The columns that arrive at an input, as a user knows them.
@@ -190,13 +192,7 @@ impl Operator {
         {
             return labels.columns.clone();
         }
-        let schema = match &self.kind {
-            OperatorKind::Source(_) => None,
-            OperatorKind::Aggregate(spec) => Some(spec.input_schema.clone()),
-            OperatorKind::Keyed(spec) => spec.inputs.get(input).map(|of| of.schema.clone()),
-            OperatorKind::Lookup(lookup) => Some(lookup.input_schema(input)),
-            OperatorKind::Sink { schema, .. } => Some(schema.clone()),
-        };
+        let schema = self.spec().input_schema(input);
         schema.map_or(vec![], |schema| names_of(&schema))
     }
 
@@ -205,13 +201,7 @@ impl Operator {
         if !self.labels.columns.is_empty() {
             return self.labels.columns.clone();
         }
-        match &self.kind {
-            OperatorKind::Source(input) => names_of(&input.source.schema()),
-            OperatorKind::Aggregate(spec) => names_of(&spec.schema),
-            OperatorKind::Keyed(spec) => names_of(&spec.operator.schema()),
-            OperatorKind::Lookup(lookup) => names_of(&lookup.schema),
-            OperatorKind::Sink { .. } => vec![],
-        }
+        self.spec().schema().map_or(vec![], |schema| names_of(&schema))
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::Property;
+
 /// What is fused with a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fusion {
@@ -88,6 +90,21 @@ pub enum NotFused {
     LookupJoin,
     /// The key is not a column of the lookup's table.
     LookupColumn,
+}
+
+/// For EXPLAIN: what a scan is fused with, or why it is not fused with the aggregate that reads it.
+pub(super) fn fusion_property(fusion: Result<Fusion, NotFused>) -> Option<Property> {
+    match fusion {
+        Ok(Fusion { aggregate, lookup, columns, .. }) => {
+            let filter = columns.filtered.then(|| "filter".to_owned());
+            let division = columns.divided.then(|| "division".to_owned());
+            let lookup = lookup.map(|lookup| format!("lookup [{}]", lookup.operator));
+            let parts = [filter, division, lookup, Some(format!("aggregate [{aggregate}]"))];
+            Some(("fused with", parts.into_iter().flatten().collect::<Vec<_>>().join(", ")))
+        }
+        Err(NotFused::Unplanned | NotFused::NoAggregate) => None,
+        Err(reason) => Some(("not fused", reason.to_string())),
+    }
 }
 
 impl fmt::Display for NotFused {

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 
-use super::{Description, Input, JoinKind};
+use super::{
+    Copies, Deployment, DescribeContext, Description, Input, JoinKind, OperatorSpec, SideTable,
+    StateEstimate, StateMemory, Statistics, Strategy,
+};
 use crate::job::step::Step;
+use crate::rows::size::{INDEX_BYTES, row_bytes};
 
 /// A join with a table that every process has whole. The left side is the stream, the right side
 /// the table.
@@ -31,29 +35,14 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// For EXPLAIN; `columns` are those of the stream and those that are kept of the table.
-    pub fn describe(&self, columns: &[Vec<String>]) -> Description {
-        let keys = self.keys.each_ref().map(Vec::as_slice);
-        let properties = self.kind.properties(columns, keys, self.on.as_ref());
-        Description { name: "LookupJoin", properties }
-    }
-
-    /// The columns of the stream, which is input 0, or what is kept of the table.
-    pub(crate) fn input_schema(&self, input: usize) -> SchemaRef {
-        match input {
-            0 => Arc::new(Schema::new(self.both.fields()[..self.width()].to_vec())),
-            _ => self.kept(),
-        }
-    }
-
     /// How many of the columns that are given out are the stream's, which come first.
     pub(crate) fn width(&self) -> usize {
         self.both.fields().len() - self.kept().fields().len()
     }
 
-    /// Whether a column that is given out is the stream's, of the same number.
-    pub(crate) fn passes_on(&self, column: usize) -> bool {
-        column < self.width()
+    /// Statistics of what is kept of the table.
+    fn of_table(&self, workers: u32) -> Statistics {
+        Statistics::of_source(self.table.source.as_ref(), workers).behind(self.step.as_deref())
     }
 
     /// The columns of the table that are kept.
@@ -62,5 +51,65 @@ impl Lookup {
             Some(step) => step.schema(),
             None => self.table.source.schema(),
         }
+    }
+}
+
+impl OperatorSpec for Lookup {
+    /// The columns of the stream, which is input 0, or what is kept of the table.
+    fn input_schema(&self, input: usize) -> Option<SchemaRef> {
+        Some(match input {
+            0 => Arc::new(Schema::new(self.both.fields()[..self.width()].to_vec())),
+            _ => self.kept(),
+        })
+    }
+
+    fn schema(&self) -> Option<SchemaRef> {
+        Some(self.schema.clone())
+    }
+
+    fn describe(&self, context: &DescribeContext<'_>) -> Description {
+        let keys = self.keys.each_ref().map(Vec::as_slice);
+        let properties = self.kind.properties(context.columns, keys, self.on.as_ref());
+        Description { name: "LookupJoin", properties }
+    }
+
+    fn statistics(&self, inputs: &[Statistics], workers: u32) -> Statistics {
+        let stream = inputs.first().cloned().unwrap_or_default();
+        stream.joined(self.of_table(workers))
+    }
+
+    fn state(&self, _: &[Statistics], deployment: Deployment) -> Vec<StateEstimate> {
+        vec![StateEstimate {
+            unit: "row",
+            which: format!(" of {}", self.table.table),
+            each_bytes: row_bytes(&self.kept()) + INDEX_BYTES,
+            count_max: self.of_table(deployment.workers).rows_max,
+            copies: Copies { count: deployment.processes.into(), by: "nodes" },
+        }]
+    }
+
+    fn memory(&self) -> StateMemory {
+        StateMemory::Resident
+    }
+
+    fn reason(&self, strategy: Strategy) -> Option<&'static str> {
+        (strategy == Strategy::Forward).then_some("every worker has the table")
+    }
+
+    fn broadcasts(&self) -> bool {
+        true
+    }
+
+    /// The columns of the stream keep their numbers.
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        (input == 0 && column < self.width()).then_some(column)
+    }
+
+    fn passes_through(&self, column: usize) -> Option<usize> {
+        (column < self.width()).then_some(column)
+    }
+
+    fn side_table(&self) -> Option<SideTable<'_>> {
+        Some(SideTable { table: &self.table, step: self.step.as_ref(), input: 1 })
     }
 }

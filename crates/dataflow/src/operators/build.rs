@@ -67,9 +67,9 @@ impl<'a> Builder<'a> {
             OperatorKind::Lookup(spec) => {
                 Rc::new(LookupRun::new(tag, spec, place, self.context, net, behind)?)
             }
-            OperatorKind::Sink { sink, schema } => {
+            OperatorKind::Sink(spec) => {
                 let together = self.together.as_ref();
-                Rc::new(Output::new(tag, place, sink.as_ref(), schema, net, metrics, together)?)
+                Rc::new(Output::new(tag, spec, place, net, metrics, together)?)
             }
         }))
     }

@@ -9,15 +9,14 @@ use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use state::epoch::END_OF_STREAM;
 
 use crate::connector::gauge::SinkGauge;
-use crate::connector::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
+use crate::connector::sink::{Placement, Room, SinkWriter, WriterContext};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
-use crate::job::Job;
+use crate::job::{Job, SinkSpec};
 use crate::operators::operator::{Arriving, Operator};
 use crate::rows::wire::detach;
 use crate::runtime::external::External;
@@ -84,9 +83,8 @@ impl Output {
     /// When the sink cannot be opened.
     pub(crate) fn new(
         tag: u32,
+        SinkSpec { sink, schema }: &SinkSpec,
         place: &Place,
-        sink: &dyn Sink,
-        schema: &SchemaRef,
         net: Rc<Net>,
         metrics: Arc<Metrics>,
         together: Option<&Rc<Together>>,

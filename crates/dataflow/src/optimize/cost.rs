@@ -31,33 +31,16 @@
 use arrow::datatypes::DataType;
 use state::epoch::{EpochLength, LengthBounds, combine_factor, distinct};
 
-use crate::job::{Aggregation, Exchange};
-use crate::optimize::known::{Known, row_bytes};
+use crate::job::{Aggregation, Exchange, Statistics};
+use crate::rows::size::{INDEX_BYTES, element_bytes, row_bytes, value_bytes};
 
 /// How many times cheaper another exchange must be to be taken: about as much as the model errs.
 pub const MARGIN: f64 = 1.25;
 
-/// Bytes that a value without a fixed width is counted with: what its place in an array takes, and
-/// a short text.
-pub const VARIABLE_BYTES: u64 = 24;
-/// Bytes of a group in the index that finds it: an entry of a hash table and its free places.
-pub const INDEX_BYTES: u64 = 8;
 /// State up to this size is in a cache of its worker's own.
 const CACHE_BYTES: f64 = (1 << 20) as f64;
 /// Bytes of a whole number in a delta, where nothing is known of it: counts and sums are small.
 const NUMBER_BYTES: f64 = 4.0;
-
-/// Bytes of a value in memory.
-pub fn value_bytes(data_type: &DataType) -> u64 {
-    match data_type {
-        DataType::Null => 0,
-        DataType::Boolean => 1,
-        DataType::FixedSizeBinary(bytes) => *bytes as u64,
-        DataType::Dictionary(key, _) => value_bytes(key),
-        DataType::Struct(fields) => fields.iter().map(|field| value_bytes(field.data_type())).sum(),
-        _ => data_type.primitive_width().map_or(VARIABLE_BYTES, |bytes| bytes as u64),
-    }
-}
 
 /// Rows that are grouped.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -89,7 +72,7 @@ impl Grouped {
     /// are in each process; `None` where its keys are not known well enough.
     pub fn of(
         aggregation: &Aggregation,
-        rows: &Known,
+        rows: &Statistics,
         (workers, beside): (u32, u32),
         epoch: LengthBounds,
     ) -> Option<Self> {
@@ -105,7 +88,7 @@ impl Grouped {
     /// The same of so many groups in each window, and so many rows of it on each worker.
     pub fn sized(
         aggregation: &Aggregation,
-        rows: &Known,
+        rows: &Statistics,
         (workers, beside): (u32, u32),
         epoch: LengthBounds,
         (groups, window_rows): (f64, f64),
@@ -222,14 +205,6 @@ fn travelling(data_type: &DataType, narrow: f64) -> f64 {
     let whole = value_bytes(data_type) as f64;
     let word = whole == 8.0 && !data_type.is_floating();
     if word { narrow.min(whole) } else { whole }
-}
-
-/// Bytes of an element of a list.
-pub fn element_bytes(data_type: &DataType) -> u64 {
-    match data_type {
-        DataType::List(field) | DataType::LargeList(field) => value_bytes(field.data_type()),
-        _ => value_bytes(data_type),
-    }
 }
 
 /// Cycles of a processor for what is done.

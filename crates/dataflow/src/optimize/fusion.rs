@@ -8,7 +8,7 @@ use arrow::datatypes::DataType;
 
 use crate::job::{
     Aggregation, Edge, Exchange, FusedColumns, FusedLookup, Fusion, Input, Job, JoinKind, Lookup,
-    NotFused, Operator, OperatorKind,
+    NotFused, Operator, OperatorKind, OperatorSpec,
 };
 
 /// Writes into the scans of a job, for so many workers, what they are fused with or why they are
@@ -21,10 +21,14 @@ pub fn fuse(job: &mut Job, workers: u32) {
     }
 }
 
-/// Whether the windows of an aggregate that takes the rows of an edge are over the very column that
+/// Whether the windows of an operator that takes the rows of an edge are over the very column that
 /// a source's watermark is of.
-pub(crate) fn windows_event_time(operators: &[Operator], edge: &Edge, to: &Aggregation) -> bool {
-    to.window.as_ref().is_some_and(|window| is_event_time(operators, edge, window.column))
+pub(crate) fn windows_event_time(
+    operators: &[Operator],
+    edge: &Edge,
+    to: &dyn OperatorSpec,
+) -> bool {
+    to.window_time().is_some_and(|column| is_event_time(operators, edge, column))
 }
 
 /// Whether a column of the rows of an edge is the one that a source's watermark is of.
@@ -35,14 +39,12 @@ fn is_event_time(operators: &[Operator], edge: &Edge, column: usize) -> bool {
     };
     let Some(column) = column.filter(|_| edge.timed) else { return false };
     let from = &operators[edge.from];
-    match &from.kind {
-        OperatorKind::Source(input) => input.watermark.is_some_and(|of| of.column == column),
-        OperatorKind::Lookup(lookup) => {
-            let mut edges = from.inputs.iter().flatten();
-            lookup.passes_on(column) && edges.all(|edge| is_event_time(operators, edge, column))
-        }
-        _ => false,
+    if let Some(input) = from.spec().source() {
+        return input.watermark.is_some_and(|of| of.column == column);
     }
+    from.spec().passes_through(column).is_some_and(|column| {
+        from.inputs.iter().flatten().all(|edge| is_event_time(operators, edge, column))
+    })
 }
 
 struct Pass<'a> {
@@ -53,9 +55,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn of(&self, at: usize) -> Result<Fusion, NotFused> {
-        let OperatorKind::Source(input) = &self.operators[at].kind else {
-            return Err(NotFused::Unplanned);
-        };
+        let input = self.operators[at].spec().source().ok_or(NotFused::Unplanned)?;
         let (to, edge) = self.reader(at)?;
         match &self.operators[to].kind {
             OperatorKind::Aggregate(spec) => {
@@ -73,9 +73,7 @@ impl Pass<'_> {
                 Ok(Fusion { aggregate: to, lookup: None, key, arg, columns })
             }
             OperatorKind::Lookup(lookup) => self.looked(input, (to, lookup), edge),
-            OperatorKind::Source(_) | OperatorKind::Keyed(_) | OperatorKind::Sink { .. } => {
-                Err(NotFused::NoAggregate)
-            }
+            _ => Err(NotFused::NoAggregate),
         }
     }
 

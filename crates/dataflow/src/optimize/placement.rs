@@ -13,7 +13,7 @@
 
 use arrow::datatypes::DataType;
 
-use crate::job::{Edge, Exchange, Keyed, KeyedInput, Lead, Operator, OperatorKind};
+use crate::job::{Edge, Exchange, Lead, Operator, OperatorSpec};
 
 /// Of each operator of a job, where the rows of a key are that it gives out.
 #[derive(Default)]
@@ -105,43 +105,33 @@ impl Placements {
     /// Of all operators of a job.
     pub fn of(operators: &[Operator]) -> Self {
         let mut placements = Self::default();
-        for Operator { inputs, kind, .. } in operators {
-            placements.push(inputs, kind);
+        for operator in operators {
+            placements.push(&operator.inputs, operator.spec());
         }
         placements
     }
 
     /// Adds the next operator.
-    pub fn push(&mut self, inputs: &[Vec<Edge>], kind: &OperatorKind) {
-        let placed = match kind {
-            OperatorKind::Lookup(_) => self.behind_lookup(inputs),
-            // Its first output columns are its keys.
-            OperatorKind::Aggregate(spec) => {
-                let keys = (0..spec.keys.len()).map(Key::column).collect();
-                let types = spec.group_by.keys.clone();
-                self.behind(inputs, kind, spec.exchange, types, keys)
-            }
-            OperatorKind::Keyed(spec) => types_of(spec).and_then(|types| {
-                let keys = self.keys_behind(inputs, spec)?;
-                self.behind(inputs, kind, spec.exchange, types, keys)
-            }),
-            _ => None,
+    pub fn push(&mut self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) {
+        let placed = match spec.exchange() {
+            None => self.in_place(inputs, spec),
+            Some(exchange) => self.behind(inputs, spec, exchange),
         };
         self.0.push(placed);
     }
 
-    /// The placement behind an operator whose keys are `keys` in its output.
+    /// The placement behind an operator whose rows meet by an exchange.
     fn behind(
         &self,
         inputs: &[Vec<Edge>],
-        kind: &OperatorKind,
+        spec: &dyn OperatorSpec,
         exchange: Exchange,
-        types: Vec<DataType>,
-        keys: Vec<Key>,
     ) -> Option<Placed> {
+        let types = spec.key_types()?;
+        let keys = self.keys_behind(inputs, spec)?;
         let (keys, led) = match exchange {
             Exchange::Forward => {
-                let Fit { keys: led_by, led, exact } = self.fits(inputs, &keys_of(kind))?;
+                let Fit { keys: led_by, led, exact } = self.fits(inputs, &keys_of(inputs, spec))?;
                 let led_by = led_by.into_iter().map(|key| match exact {
                     true => keys[key].clone(),
                     false => keys[key].followed(),
@@ -182,37 +172,40 @@ impl Placements {
         fits
     }
 
-    /// Of each input of a keyed operator whether its rows are where its exchange would lead them.
-    pub fn stay(&self, inputs: &[Vec<Edge>], spec: &Keyed) -> Vec<bool> {
-        let led = types_of(spec).map(|types| Led { by: spec.exchange, types });
-        let stays = |(edges, input): (&Vec<Edge>, &KeyedInput)| {
-            let fit = self.fits(std::slice::from_ref(edges), &[&input.keys]);
-            let in_order = |fit: &Fit| fit.keys.iter().copied().eq(0..input.keys.len());
+    /// Of each input of an operator whether its rows are where its exchange would lead them.
+    pub fn stay(&self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) -> Vec<bool> {
+        let led = spec.key_types().zip(spec.exchange()).map(|(types, by)| Led { by, types });
+        let stays = |(number, edges): (usize, &Vec<Edge>)| {
+            let keys = spec.keys(number);
+            let fit = self.fits(std::slice::from_ref(edges), &[keys]);
+            let in_order = |fit: &Fit| fit.keys.iter().copied().eq(0..keys.len());
             fit.is_some_and(|fit| fit.exact && in_order(&fit) && Some(fit.led) == led)
         };
-        inputs.iter().zip(&spec.inputs).map(stays).collect()
+        inputs.iter().enumerate().map(stays).collect()
     }
 
-    /// The keys of a keyed operator, in terms of its output columns; `None` if other values lead
-    /// its rows.
-    fn keys_behind(&self, inputs: &[Vec<Edge>], spec: &Keyed) -> Option<Vec<Key>> {
-        let operator = &spec.operator;
+    /// The keys of an operator, in terms of its output columns; `None` if other values lead its
+    /// rows.
+    fn keys_behind(&self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) -> Option<Vec<Key>> {
         let stay = self.stay(inputs, spec);
-        let by_key = spec.inputs.iter().enumerate().all(|(number, input)| {
-            let by_key = input.lead == Lead::ByKey || input.lead == Lead::Here && stay[number];
-            by_key && operator.route(number).is_none() && operator.spread(number).is_none()
-        });
-        let count = spec.inputs.first().filter(|_| by_key)?.keys.len();
+        let by_key =
+            stay.iter().enumerate().all(|(number, stays)| match spec.distribution(number) {
+                Some(Lead::ByKey) => true,
+                Some(Lead::Here) => *stays,
+                _ => false,
+            });
+        if inputs.is_empty() || !by_key {
+            return None;
+        }
         let key = |at: usize| {
             let of = |(number, edges): (usize, &Vec<Edge>)| {
-                let key = self.arriving(edges, spec.inputs[number].keys[at]);
-                key.behind(|column| operator.passes_on(number, column))
+                let key = self.arriving(edges, spec.keys(number)[at]);
+                key.behind(|column| spec.passes_on(number, column))
             };
             let of_inputs: Vec<Key> = inputs.iter().enumerate().map(of).collect();
             let always = of_inputs.iter().enumerate();
-            let always: Vec<&Key> = always
-                .filter_map(|(number, key)| operator.always_has(number).then_some(key))
-                .collect();
+            let always: Vec<&Key> =
+                always.filter_map(|(number, key)| spec.always_has(number).then_some(key)).collect();
             match (always.as_slice(), of_inputs.as_slice()) {
                 ([], [left, right]) => left.either(right),
                 (always, _) => Key {
@@ -221,7 +214,7 @@ impl Placements {
                 },
             }
         };
-        Some((0..count).map(key).collect())
+        Some((0..spec.keys(0).len()).map(key).collect())
     }
 
     /// A key of an input as seen from all of its columns: others may be equal to it, or be what the
@@ -245,13 +238,14 @@ impl Placements {
         seen
     }
 
-    /// A lookup lets the columns of its stream through as they are.
-    fn behind_lookup(&self, inputs: &[Vec<Edge>]) -> Option<Placed> {
+    /// The placement behind an operator that moves no rows: columns of its input that it passes on
+    /// still say where these are.
+    fn in_place(&self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) -> Option<Placed> {
         let [edges] = inputs else { return None };
         let [edge] = edges.as_slice() else { return None };
         let placed = self.0.get(edge.from)?.as_ref()?;
-        let keys: Vec<Key> =
-            placed.keys.iter().map(|key| key.behind(|column| passed_as(edge, column))).collect();
+        let passed = |column| passed_as(edge, column).and_then(|of| spec.passes_on(0, of));
+        let keys: Vec<Key> = placed.keys.iter().map(|key| key.behind(passed)).collect();
         keys.iter().all(Key::is_known).then(|| Placed { keys, led: placed.led.clone() })
     }
 }
@@ -272,22 +266,6 @@ fn passed_as(edge: &Edge, column: usize) -> Option<usize> {
 }
 
 /// The keys of an operator, by input.
-pub fn keys_of(kind: &OperatorKind) -> Vec<&[usize]> {
-    match kind {
-        OperatorKind::Aggregate(spec) => vec![&spec.keys],
-        OperatorKind::Keyed(spec) => {
-            spec.inputs.iter().map(|input| input.keys.as_slice()).collect()
-        }
-        _ => vec![],
-    }
-}
-
-/// The types of the keys of a keyed operator, which are those of all of its inputs.
-fn types_of(spec: &Keyed) -> Option<Vec<DataType>> {
-    let mut types = spec.inputs.iter().map(|input| {
-        let of = |&key: &usize| input.schema.field(key).data_type().clone();
-        input.keys.iter().map(of).collect::<Vec<_>>()
-    });
-    let first = types.next()?;
-    types.all(|other| other == first).then_some(first)
+pub fn keys_of<'a>(inputs: &[Vec<Edge>], spec: &'a dyn OperatorSpec) -> Vec<&'a [usize]> {
+    (0..inputs.len()).map(|input| spec.keys(input)).collect()
 }

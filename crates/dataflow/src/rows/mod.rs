@@ -3,6 +3,7 @@
 pub(crate) mod chunks;
 pub(crate) mod narrow;
 pub(crate) mod origin;
+pub mod size;
 pub mod time;
 pub mod type_name;
 pub(crate) mod wire;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use state::StateError;
 
-use crate::job::{Job, OperatorKind};
+use crate::job::{Job, StateMemory};
 use crate::runtime::metrics::Metrics;
 
 /// What each operator of a worker holds.
@@ -24,16 +24,11 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// The ledger of a job's operators, which hold nothing yet.
     pub(crate) fn of(job: &Job, spills: bool, metrics: Arc<Metrics>) -> Self {
-        let count = |of: fn(&OperatorKind) -> bool| {
-            job.operators.iter().filter(|operator| of(&operator.kind)).count()
+        let count = |of: fn(StateMemory) -> bool| {
+            job.operators.iter().filter(|operator| of(operator.spec().memory())).count()
         };
-        let spilling = count(|kind| match kind {
-            OperatorKind::Aggregate(_) => true,
-            OperatorKind::Keyed(spec) => spec.waits().is_some(),
-            _ => false,
-        });
-        let all =
-            count(|kind| !matches!(kind, OperatorKind::Source(_) | OperatorKind::Sink { .. }));
+        let spilling = count(|memory| memory == StateMemory::Spillable);
+        let all = count(|memory| memory != StateMemory::Stateless);
         let budget = job.settings.state_bytes_max;
         let for_spilling = if all > spilling { budget / 2 } else { budget };
         let spill_at = if spills { for_spilling / spilling.max(1) } else { budget };

@@ -9,7 +9,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::job::{Operator, OperatorKind};
+use crate::job::Operator;
 use crate::runtime::scheduler::Event;
 
 /// Sources that keep in step.
@@ -82,7 +82,7 @@ fn groups(operators: &[Operator]) -> Vec<Option<usize>> {
     for (at, operator) in operators.iter().enumerate() {
         let edges = operator.inputs.iter().flatten().filter(|edge| edge.timed);
         let come: Vec<usize> = edges.flat_map(|edge| reads[edge.from].clone()).collect();
-        if matches!(operator.kind, OperatorKind::Keyed(_) | OperatorKind::Aggregate(_)) {
+        if operator.spec().waits_for_rows() {
             let meet: Vec<usize> = come.iter().filter_map(|&source| groups[source]).collect();
             let least = meet.iter().min().copied();
             let is_met = |group: &&mut Option<usize>| group.is_some_and(|g| meet.contains(&g));
@@ -94,5 +94,5 @@ fn groups(operators: &[Operator]) -> Vec<Option<usize>> {
 }
 
 fn keeps_time(operator: &Operator) -> bool {
-    matches!(&operator.kind, OperatorKind::Source(input) if input.watermark.is_some())
+    operator.spec().source().is_some_and(|input| input.watermark.is_some())
 }

@@ -3,8 +3,7 @@
 use std::fmt::Write;
 
 use dataflow::cost::{Costs, Decision, Grouped, Price, decide, of_others};
-use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Strategy};
-use dataflow::known::Known;
+use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Statistics, Strategy};
 use serde_json::{Value, json};
 use state::epoch::groups_behind;
 
@@ -82,7 +81,7 @@ struct Grouping<'a> {
     operator: usize,
     spec: &'a Aggregation,
     /// The statistics of its rows.
-    known: Known,
+    known: Statistics,
 }
 
 impl Grouping<'_> {
@@ -160,10 +159,10 @@ impl Grouping<'_> {
 impl Explain {
     /// The measurements of each grouping that merges, or shuffles its rows.
     fn measured(&self, ran: &Ran) -> Vec<Measured> {
-        let given = Known::of(&self.operators, self.workers.total());
+        let given = Statistics::of(&self.operators, self.workers.total());
         let of = |(operator, one): (usize, &Operator)| {
             let OperatorKind::Aggregate(spec) = &one.kind else { return None };
-            let known = Known::along(one.inputs.first()?, &given);
+            let known = Statistics::along(one.inputs.first()?, &given);
             Grouping { explain: self, ran, operator, spec, known }.measured()
         };
         self.operators.iter().enumerate().filter_map(of).collect()

@@ -3,7 +3,7 @@
 use dataflow::job::{Cost, Property, Reason};
 use serde_json::{Map, Value, json};
 
-use super::estimate::Estimate;
+use super::estimate;
 use super::tree::{PlanEdge, PlanNode, PlanTree};
 use super::{Explain, Need};
 use crate::Workers;
@@ -35,7 +35,7 @@ fn node((id, node): (usize, &PlanNode)) -> Value {
         "properties": properties(&node.properties),
         "columns": node.columns,
         "plan": node.plan,
-        "state": node.state.iter().map(Estimate::json).collect::<Vec<_>>(),
+        "state": node.state.iter().map(estimate::json).collect::<Vec<_>>(),
         "inputs": node.inputs.iter().map(edge).collect::<Vec<_>>(),
     })
 }

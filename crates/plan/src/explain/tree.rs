@@ -3,12 +3,11 @@
 use std::ops::Range;
 
 use dataflow::job::{
-    Cost, Edge, InputLabels, Lookup, Operator, OperatorKind, Property, Reason, Strategy,
+    Cost, Edge, InputLabels, Operator, Property, Reason, SideTable, StateEstimate, Strategy,
 };
-use dataflow::placement::keys_of;
 
-use super::describe::{describe, scanned, span, time_type};
-use super::estimate::{Estimate, estimates};
+use super::describe::span;
+use super::estimate::estimates;
 use super::{Explain, Explained, ExplainedBatch, plain};
 
 /// Characters of an operator's title that are shown beside its numbers.
@@ -43,7 +42,7 @@ pub(super) struct PlanNode {
     pub(super) columns: Vec<String>,
     /// The lines of DataFusion's plan that it runs.
     pub(super) plan: Vec<String>,
-    pub(super) state: Vec<Estimate>,
+    pub(super) state: Vec<StateEstimate>,
     pub(super) inputs: Vec<PlanEdge>,
 }
 
@@ -73,7 +72,7 @@ pub(super) struct PlanEdge {
 
 /// The title of an operator beside numbers of a run.
 pub(super) fn title(id: usize, operator: &Operator) -> String {
-    let node = describe(operator, None);
+    let node = operator.describe(None);
     let called = called(operator, node.name).unwrap_or_default();
     let title = format!("{id} {} {called}", node.name);
     title.trim_end().chars().take(TITLE_CHARS_MAX).collect()
@@ -91,8 +90,8 @@ impl PlanTree {
         let workers = explain.workers.total();
         let readers = explain.readers();
         let states = estimates(&explain.operators, explain.workers);
-        let node = |((id, operator), state): ((usize, &Operator), Vec<Estimate>)| {
-            let described = describe(operator, Some(readers));
+        let node = |((id, operator), state): ((usize, &Operator), Vec<StateEstimate>)| {
+            let described = operator.describe(Some(readers));
             PlanNode {
                 operator: Some(id),
                 name: described.name,
@@ -108,8 +107,8 @@ impl PlanTree {
         let nodes = operators.zip(states).map(node).collect();
         let mut tree = Self { statements: vec![], nodes };
         for (id, operator) in explain.operators.iter().enumerate() {
-            if let OperatorKind::Lookup(lookup) = &operator.kind {
-                tree.look_up(id, lookup, operator, (workers, readers));
+            if let Some(side) = operator.spec().side_table() {
+                tree.read_beside(id, side, operator, (workers, readers));
             }
         }
         for Explained { name, operators, batch } in &explain.statements {
@@ -123,21 +122,21 @@ impl PlanTree {
         tree
     }
 
-    /// The table of a lookup, as an input of the operator of that number.
-    fn look_up(
+    /// A table that the operator of that number reads beside its inputs.
+    fn read_beside(
         &mut self,
         id: usize,
-        lookup: &Lookup,
+        SideTable { table, step, input }: SideTable<'_>,
         operator: &Operator,
         (workers, readers): (u32, u32),
     ) {
-        let labels = operator.labels.inputs.get(1).cloned().unwrap_or_default();
-        let schema = lookup.table.source.schema();
+        let labels = operator.labels.inputs.get(input).cloned().unwrap_or_default();
+        let schema = table.source.schema();
         self.nodes.push(PlanNode {
             operator: None,
             name: "Scan",
-            table: operator.labels.table.clone().or_else(|| Some(lookup.table.table.clone())),
-            properties: scanned(&lookup.table, Some(readers)),
+            table: operator.labels.table.clone().or_else(|| Some(table.table.clone())),
+            properties: table.properties(Some(readers)),
             columns: schema.fields().iter().map(|field| field.name().clone()).collect(),
             plan: vec![],
             state: vec![],
@@ -154,14 +153,14 @@ impl PlanTree {
         node.table = None;
         node.inputs.push(PlanEdge {
             from,
-            input: 1,
+            input,
             part: (0, 1),
             exchange,
             keys: vec![],
             reason: labels.reason.or_else(|| Some(Reason::Planner(whole.into()))),
             costs: labels.costs,
-            columns: operator.columns(1),
-            steps: lookup.step.as_ref().map(|step| step.describe()).unwrap_or_default(),
+            columns: operator.columns(input),
+            steps: step.map(|step| step.describe()).unwrap_or_default(),
             event_time: false,
             lateness: None,
         });
@@ -207,7 +206,7 @@ impl PlanTree {
 
 /// The sinks among some operators.
 fn sinks_of(operators: &[Operator], range: Range<usize>) -> Vec<usize> {
-    range.filter(|&at| matches!(operators[at].kind, OperatorKind::Sink { .. })).collect()
+    range.filter(|&at| operators[at].spec().sink().is_some()).collect()
 }
 
 /// The edges of all inputs of an operator.
@@ -218,10 +217,10 @@ fn edges_of(operator: &Operator, workers: u32) -> Vec<PlanEdge> {
     let edge = |(input, part, edge): (usize, (usize, usize), &Edge)| {
         let InputLabels { reason, costs, .. } =
             operator.labels.inputs.get(input).cloned().unwrap_or_default();
-        let exchange = operator.strategy(input, workers);
+        let exchange = operator.spec().strategy(input, workers);
         let columns = operator.columns(input);
         let steps = edge.step.as_ref().map(|step| step.describe()).unwrap_or_default();
-        let time = time_type(&operator.kind, input).filter(|_| edge.lateness > 0);
+        let time = operator.spec().time_type(input).filter(|_| edge.lateness > 0);
         PlanEdge {
             from: edge.from,
             input,
@@ -244,21 +243,15 @@ fn keys(operator: &Operator, input: usize, by: Strategy, columns: &[String]) -> 
     if !matches!(by, Strategy::Merge | Strategy::Shuffle | Strategy::UpPar) {
         return vec![];
     }
-    let keys = keys_of(&operator.kind);
-    let keys = keys.get(input).copied().unwrap_or_default();
+    let keys = operator.spec().keys(input);
     keys.iter().filter_map(|&at| columns.get(at).cloned()).collect()
 }
 
 /// Why an exchange is what it is, where its maker has not said so.
 fn usual(operator: &Operator, exchange: Strategy, workers: u32) -> Option<Reason> {
-    let text = match (exchange, &operator.kind) {
-        (Strategy::Forward, _) if workers == 1 => "there is one worker",
-        (Strategy::Forward, OperatorKind::Sink { .. }) => "every worker writes its rows",
-        (Strategy::Forward, OperatorKind::Lookup(_)) => "every worker has the table",
-        (Strategy::Gather, OperatorKind::Sink { .. }) => "worker 0 takes all rows",
-        (Strategy::Gather, _) => "there is no key",
-        (Strategy::Shuffle | Strategy::UpPar, _) => "rows of equal keys meet on one worker",
-        _ => return None,
+    let text = match exchange {
+        Strategy::Forward if workers == 1 => "there is one worker",
+        exchange => operator.spec().reason(exchange)?,
     };
     Some(Reason::Planner(text.into()))
 }

@@ -10,9 +10,8 @@
 //! `SET millstream.exchange = 'shuffle'`, or `'uppar'`, has rows meet by their keys, and all rows
 //! of a window on one worker where there are none.
 
-use dataflow::job::{Cost, Exchange, Lead, Reason, Strategy};
+use dataflow::job::{Cost, Exchange, Lead, Reason, Statistics, Strategy};
 use dataflow::keyed::JoinKind;
-use dataflow::known::Known;
 use dataflow::placement::Placements;
 
 use crate::Workers;
@@ -99,8 +98,9 @@ pub(crate) fn meet(
     if asked.is_none() && !keyless && together() {
         return by_key();
     }
-    let given = Known::of(&job.operators, workers.total());
-    let rows: Vec<Known> = spec.edges.iter().map(|edges| Known::along(edges, &given)).collect();
+    let given = Statistics::of(&job.operators, workers.total());
+    let rows: Vec<Statistics> =
+        spec.edges.iter().map(|edges| Statistics::along(edges, &given)).collect();
     let known = rows.iter().zip(&spec.sides).zip(&spec.names);
     let known: Vec<SideOutput<'_>> = known
         .map(|((rows, (_, schema)), name)| SideOutput {

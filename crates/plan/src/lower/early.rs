@@ -4,7 +4,6 @@
 //! whose windows these are: only filters, projections and `UNION ALL` may stand between it and the
 //! statement's sink. `EMIT_KIND()` is a column of that grouping.
 
-use dataflow::job::OperatorKind;
 use datafusion::logical_expr::LogicalPlan;
 
 use crate::logical::windows::{WindowAssign, WindowShape};
@@ -76,10 +75,8 @@ pub(crate) fn can_emit(
 
 /// Whether rows wait in some operator before they come.
 fn waits(job: &JobBuilder, relation: &Relation) -> bool {
-    let keeps = |at: usize| {
-        let kind = job.operators.get(at).map(|operator| &operator.kind);
-        matches!(kind, Some(OperatorKind::Aggregate(_) | OperatorKind::Keyed(_)))
-    };
+    let keeps =
+        |at: usize| job.operators.get(at).is_some_and(|operator| operator.spec().waits_for_rows());
     match &relation.base {
         Base::Operators { from, .. } => from.iter().any(|(at, _)| keeps(*at)),
         Base::Table(_) | Base::Lookup(_) => false,

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dataflow::cost::{Costs, Decision, Grouped, decide};
-use dataflow::job::{Aggregation, Edge, Exchange, InputLabels, Labels, OperatorKind, Window};
-use dataflow::known::Known;
+use dataflow::job::{
+    Aggregation, Edge, Exchange, InputLabels, Labels, OperatorKind, Statistics, Window,
+};
 use dataflow::placement::Placements;
 use datafusion::logical_expr::{self as logical, Expr};
 use state::{GroupBy, StateOptions, Windows};
 
-use crate::explain::{plain, shown, shown_expr};
+use crate::explain::{key_mode_text, plain, shown, shown_expr};
 use crate::expr::emit_kind;
 use crate::expr::own::own;
 use crate::logical::windows::{Bound, WindowCall, windows_of};
@@ -112,6 +113,7 @@ fn add(
     spec.exchange = exchange;
     let mut labels = Labels::of_input(InputLabels { columns, ..input });
     labels.columns = emitted;
+    labels.properties.extend(key_mode_text(&spec.group_by).map(|mode| ("key mode", mode)));
     let name = if spec.window.is_some() { "WindowAggregate" } else { "Aggregate" };
     let kind = OperatorKind::Aggregate(Box::new(spec));
     Ok(job.add(name.into(), edges, kind, labels))
@@ -125,7 +127,7 @@ fn costs(
     edges: &[Edge],
 ) -> Option<Decision> {
     let (workers, settings) = (cx.lowering.workers, &cx.lowering.settings.job);
-    let rows = Known::along(edges, &Known::of(&job.operators, workers.total()));
+    let rows = Statistics::along(edges, &Statistics::of(&job.operators, workers.total()));
     let workers = (workers.total(), workers.per_node);
     let grouped = Grouped::of(spec, &rows, workers, settings.epoch)?;
     Some(decide(Exchange::Merge, &grouped, &Costs::default(), settings.state_bytes_max))

@@ -6,7 +6,7 @@
 //! have none. Rows that come from an operator which has waited for them are not late any more.
 
 use arrow::datatypes::DataType;
-use dataflow::job::{Edge, OperatorKind};
+use dataflow::job::Edge;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 
@@ -81,13 +81,8 @@ pub(crate) fn wait(
 /// Whether rows of an operator come from a table without having waited.
 fn reads(job: &JobBuilder, operator: usize) -> bool {
     let Some(operator) = job.operators.get(operator) else { return false };
-    match &operator.kind {
-        OperatorKind::Source(_) => true,
-        OperatorKind::Lookup(_) => {
-            operator.inputs.iter().flatten().all(|edge| reads(job, edge.from))
-        }
-        _ => false,
-    }
+    !operator.spec().waits_for_rows()
+        && operator.inputs.iter().flatten().all(|edge| reads(job, edge.from))
 }
 
 /// The lateness that is written for the window of rows.

@@ -1,17 +1,15 @@
-//! What is known of rows before they are read: how many there are at most, and the bounds of their
-//! columns. It goes from sources along the edges of a job, as far as steps pass columns on.
+//! Statistics of rows before they are read: how many there are at most, and the bounds of their
+//! columns. They go from sources along the edges of a job, as far as steps pass columns on.
 
-use std::sync::Arc;
-
-use arrow::datatypes::{Field, SchemaRef};
+use arrow::datatypes::SchemaRef;
 
 use crate::connector::source::{ColumnBounds, Source, Split};
-use crate::job::{Aggregation, Edge, Operator, OperatorKind, Step};
-use crate::optimize::cost::value_bytes;
+use crate::job::{Aggregation, Edge, Operator, Step};
+use crate::rows::size::row_bytes;
 
-/// What is known of the rows that go along an edge.
+/// Statistics of the rows that go along an edge.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct Statistics {
     /// How many there are at most.
     pub rows_max: Option<u64>,
     /// Bytes of the files that they are read from.
@@ -23,27 +21,21 @@ pub struct Known {
     pub spread: bool,
 }
 
-impl Known {
-    /// Of the rows that each operator gives out. Sources are asked for their flows.
+impl Statistics {
+    /// Of the rows that each operator emits. Sources are asked for their splits.
     pub fn of(operators: &[Operator], workers: u32) -> Vec<Self> {
-        let mut given: Vec<Self> = Vec::with_capacity(operators.len());
+        let mut emitted: Vec<Self> = Vec::with_capacity(operators.len());
         for operator in operators {
-            let inputs = operator.inputs.iter().map(|edges| Self::along(edges, &given));
+            let inputs = operator.inputs.iter().map(|edges| Self::along(edges, &emitted));
             let inputs: Vec<Self> = inputs.collect();
-            let ends = inputs.iter().all(|rows| rows.ends);
-            let first = inputs.into_iter().next().unwrap_or_default();
-            given.push(match &operator.kind {
-                OperatorKind::Source(input) => Self::of_source(input.source.as_ref(), workers),
-                OperatorKind::Aggregate(aggregation) => first.grouped(aggregation),
-                OperatorKind::Keyed(_) => Self { ends, spread: true, ..Self::default() },
-                OperatorKind::Lookup(lookup) => {
-                    let table = Self::of_source(lookup.table.source.as_ref(), workers);
-                    first.joined(table.behind(lookup.step.as_deref()))
-                }
-                OperatorKind::Sink { .. } => first,
-            });
+            emitted.push(operator.spec().statistics(&inputs, workers));
         }
-        given
+        emitted
+    }
+
+    /// Of rows of which it is known only whether they end, on all workers.
+    pub(crate) fn of_unknown(ends: bool) -> Self {
+        Self { ends, spread: true, ..Self::default() }
     }
 
     /// Of the rows of a source.
@@ -63,9 +55,9 @@ impl Known {
         }
     }
 
-    /// Of the rows of all of an input's edges, by what is known of what each operator gives out.
-    pub fn along(edges: &[Edge], given: &[Self]) -> Self {
-        let rows = edges.iter().map(|edge| given[edge.from].behind(edge.step.as_deref()));
+    /// Of the rows of all of an input's edges, by the statistics of what each operator emits.
+    pub fn along(edges: &[Edge], emitted: &[Self]) -> Self {
+        let rows = edges.iter().map(|edge| emitted[edge.from].behind(edge.step.as_deref()));
         rows.reduce(Self::or).unwrap_or_default()
     }
 
@@ -104,13 +96,13 @@ impl Known {
     }
 
     /// Those behind a join with a table: how many partners a row has is not known.
-    fn joined(mut self, table: Self) -> Self {
+    pub(crate) fn joined(mut self, table: Self) -> Self {
         self.columns.extend(table.columns);
         Self { rows_max: None, read_bytes: None, ..self }
     }
 
     /// What a grouping gives out of them: its keys come first.
-    fn grouped(self, aggregation: &Aggregation) -> Self {
+    pub(crate) fn grouped(&self, aggregation: &Aggregation) -> Self {
         let columns = aggregation.keys.iter().map(|&key| self.column(key)).collect();
         let (rows_max, spread) = (self.groups_max(aggregation), !aggregation.keys.is_empty());
         Self { rows_max, read_bytes: None, columns, ends: self.ends, spread }
@@ -149,9 +141,4 @@ impl Known {
         let groups = keys.map(|(keys, windows)| keys.saturating_mul(windows));
         groups.into_iter().chain(self.rows_max).min()
     }
-}
-
-/// Bytes of a row in memory.
-pub fn row_bytes(schema: &SchemaRef) -> u64 {
-    schema.fields().iter().map(|field: &Arc<Field>| value_bytes(field.data_type())).sum()
 }

@@ -1,0 +1,370 @@
+//! Operators that keep rows by key, as data.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::record_batch::RecordBatch;
+
+use super::{
+    Copies, Deployment, DescribeContext, Description, Exchange, Given, OperatorSpec, StateEstimate,
+    StateMemory, Statistics, Strategy, Waits,
+};
+use crate::error::DataflowError;
+use crate::job::worker_set::WorkerSet;
+use crate::rows::size::row_bytes;
+use crate::rows::time::ticks_text;
+
+/// An operator that keeps rows by key: a join, a ranking, sessions.
+#[derive(Clone)]
+pub struct Keyed {
+    /// What is known of each input.
+    pub inputs: Vec<KeyedInput>,
+    /// How rows of one key meet: [`Exchange::Shuffle`] or [`Exchange::UpPar`], or
+    /// [`Exchange::Forward`] where they are together already (A5).
+    pub exchange: Exchange,
+    /// Ticks of event time between two looks at what has become complete, at least one: how
+    /// often workers tell each other their watermarks.
+    pub granularity: i64,
+    /// What it makes of them.
+    pub operator: Arc<dyn KeyedOperator>,
+}
+
+/// An input of a keyed operator.
+#[derive(Clone)]
+pub struct KeyedInput {
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// The columns by which rows are led to a worker, of the same types on all inputs; without any
+    /// all rows meet on worker 0.
+    pub keys: Vec<usize>,
+    /// Where its rows go, if not to the leader of their key.
+    pub lead: Lead,
+    /// A column of time by which rows are late, if they can be: those whose time, and
+    /// [`grace`](Self::grace) ticks more, the watermark had reached before they came.
+    pub time: Option<usize>,
+    /// Zero for the end of a window, one for a time of the row itself.
+    pub grace: i64,
+}
+
+/// Where the rows of an input go (W2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Lead {
+    /// To the leader of their key: by a hash of it, or by the operator's [`Route`]. Without keys
+    /// all rows go to worker 0 (Whale's key and global grouping).
+    #[default]
+    ByKey,
+    /// To every worker (W1; Whale's all grouping). Such rows meet the rows of another input where
+    /// those are.
+    ToAll,
+    /// One to each worker in turn (Whale's shuffle grouping).
+    InTurn,
+    /// Nowhere: they stay on the worker that has them.
+    Here,
+}
+
+/// A keyed operator as data: makes the state of a worker.
+pub trait KeyedOperator: Send + Sync {
+    /// Columns that it gives out.
+    fn schema(&self) -> SchemaRef;
+
+    /// The state of one worker: of the keys that it leads.
+    fn create(&self) -> Box<dyn KeyedState>;
+
+    /// How rows of an input are led, if not by a hash of its keys (A4). The function of an operator
+    /// that brings rows together sends those of one key to one worker.
+    fn route(&self, input: usize) -> Option<Arc<dyn Route>> {
+        let _ = input;
+        None
+    }
+
+    /// How rows of an input are led to several workers each, if they are. This goes before
+    /// [`route`](Self::route).
+    fn spread(&self, input: usize) -> Option<Arc<dyn Spread>> {
+        let _ = input;
+        None
+    }
+
+    /// Which rows of an input it holds, for an estimate of its state; `None` where nothing is
+    /// known of that.
+    fn keeps(&self, input: usize) -> Option<Kept> {
+        let _ = input;
+        None
+    }
+
+    /// Until when the rows of an input are of no use to it, if that is known of each: then they may
+    /// wait on a disk.
+    fn waits(&self, input: usize) -> Option<Waits> {
+        let _ = input;
+        None
+    }
+
+    /// The column of its output that is `column` of `input`, if there is one.
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        let _ = (input, column);
+        None
+    }
+
+    /// Whether each row of its output contains a row of `input`. If not, the columns of that input
+    /// are NULL, and the row contains a row of another input with the same key.
+    fn always_has(&self, input: usize) -> bool {
+        let _ = input;
+        true
+    }
+
+    /// For EXPLAIN; `columns` are those of each input, as a user knows them.
+    fn describe(&self, columns: &[Vec<String>]) -> Description;
+}
+
+/// Which rows of an input a keyed operator holds. Besides them, those whose time has not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kept {
+    /// None longer than until they can be handed on.
+    Passing,
+    /// Those whose time has not come.
+    Waiting,
+    /// So many of each key.
+    PerKey(u64),
+    /// Those of so many ticks of event time before the watermark.
+    Span(i64),
+    /// Those of windows that have not ended.
+    Window,
+    /// Those of sessions that may go on.
+    Session,
+}
+
+/// Leads rows to workers (A4): any function that is the same on all of them.
+pub trait Route: Send + Sync {
+    /// Puts the worker of each row, below `workers`, into `to`, which is empty.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be led.
+    fn route(
+        &self,
+        batch: &RecordBatch,
+        workers: u32,
+        to: &mut Vec<u32>,
+    ) -> Result<(), DataflowError>;
+}
+
+/// Leads rows to several workers each (W1): any function that is the same on all of them.
+pub trait Spread: Send + Sync {
+    /// Puts the workers of each row, below `workers`, into `to`, which is empty. A row for nobody
+    /// is gone.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be led.
+    fn spread(
+        &self,
+        batch: &RecordBatch,
+        workers: u32,
+        to: &mut Vec<WorkerSet>,
+    ) -> Result<(), DataflowError>;
+}
+
+/// The rows and groups that a keyed operator keeps on one worker.
+pub trait KeyedState {
+    /// Takes rows of an input. Their arrays are the state's to keep.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be taken.
+    fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError>;
+
+    /// All rows before `watermark` have come: gives some of what can be given out now, of at most
+    /// about `rows_max` rows; `None` when there is nothing more. `i64::MAX` at the end of complete
+    /// inputs.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be made.
+    fn advance(
+        &mut self,
+        watermark: i64,
+        rows_max: usize,
+    ) -> Result<Option<RecordBatch>, DataflowError>;
+
+    /// Whether [`advance`](Self::advance) has something to give that does not wait for time.
+    fn ready(&self) -> bool {
+        false
+    }
+
+    /// Gives back what it holds of rows that [wait](KeyedOperator::waits), by input, as if they had
+    /// not come.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be copied.
+    fn give_back(&mut self) -> Result<Given, DataflowError> {
+        Ok(vec![])
+    }
+
+    /// Gives out all that it keeps, by input, and keeps nothing: rows that it can
+    /// [take up](Self::take_up) again, with the columns of their input first. `None`, and nothing
+    /// has happened, if it never can, or not before [`advance`](Self::advance) has given out all.
+    ///
+    /// # Errors
+    /// [`DataflowError::Expression`] when a row cannot be copied.
+    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+        Ok(None)
+    }
+
+    /// Keeps rows again that it [laid down](Self::lay_down).
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    fn take_up(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.push(input, batch)
+    }
+
+    /// Windows of which all was given out since this was asked last, if it works window by window.
+    fn windows_over(&mut self) -> usize {
+        0
+    }
+
+    /// Up to where results are complete when [`advance`](Self::advance) has nothing more to give at
+    /// `watermark`: the watermark of what it gives out.
+    fn complete(&self, watermark: i64) -> i64 {
+        watermark
+    }
+
+    /// Bytes held.
+    fn bytes(&self) -> usize;
+}
+
+impl Keyed {
+    /// The type of an input's time.
+    fn time_type_of(&self, input: &KeyedInput) -> DataType {
+        let schema = &input.schema;
+        let is_time = |of: &&DataType| matches!(of, DataType::Timestamp(..));
+        let known = input.time.map(|time| schema.field(time).data_type());
+        let any = || schema.fields().iter().map(|field| field.data_type()).find(is_time);
+        known.or_else(any).cloned().unwrap_or(DataType::Null)
+    }
+
+    /// The rows of an input that it holds.
+    fn held(&self, at: usize, rows: &Statistics, workers: u32) -> Option<StateEstimate> {
+        let input = &self.inputs[at];
+        let of_keys = |count: u64| {
+            let most = rows.values_max(&input.keys).map(|keys| keys.saturating_mul(count));
+            most.into_iter().chain(rows.rows_max).min()
+        };
+        let (which, count_max) = match self.operator.keeps(at) {
+            Some(Kept::Passing) => return None,
+            None => (String::new(), rows.rows_max),
+            Some(Kept::Waiting) => (" not yet due".into(), rows.rows_max),
+            Some(Kept::PerKey(1)) => (", the newest of each key".into(), of_keys(1)),
+            Some(Kept::PerKey(count)) => {
+                (format!(", the newest {count} of each key"), of_keys(count))
+            }
+            Some(Kept::Span(ticks)) => {
+                let span = ticks_text(ticks, &self.time_type_of(input));
+                (format!(" within {span}"), rows.rows_max)
+            }
+            Some(Kept::Window) => (" of open windows".into(), rows.rows_max),
+            Some(Kept::Session) => (" of open sessions".into(), rows.rows_max),
+        };
+        let of_input = match self.inputs.len() {
+            1 => String::new(),
+            _ => format!(" of input {at}"),
+        };
+        let copies = match input.lead {
+            Lead::ToAll => Copies { count: workers.into(), by: "workers" },
+            _ => Copies::ONE,
+        };
+        Some(StateEstimate {
+            unit: "row",
+            which: format!("{of_input}{which}"),
+            each_bytes: row_bytes(&input.schema),
+            count_max,
+            copies,
+        })
+    }
+}
+
+impl OperatorSpec for Keyed {
+    fn input_schema(&self, input: usize) -> Option<SchemaRef> {
+        self.inputs.get(input).map(|input| input.schema.clone())
+    }
+
+    fn schema(&self) -> Option<SchemaRef> {
+        Some(self.operator.schema())
+    }
+
+    fn describe(&self, context: &DescribeContext<'_>) -> Description {
+        self.operator.describe(context.columns)
+    }
+
+    fn statistics(&self, inputs: &[Statistics], _: u32) -> Statistics {
+        Statistics::of_unknown(inputs.iter().all(|rows| rows.ends))
+    }
+
+    fn state(&self, inputs: &[Statistics], deployment: Deployment) -> Vec<StateEstimate> {
+        let inputs = inputs.iter().take(self.inputs.len()).enumerate();
+        inputs.filter_map(|(at, rows)| self.held(at, rows, deployment.workers)).collect()
+    }
+
+    fn memory(&self) -> StateMemory {
+        match self.waits() {
+            Some(_) => StateMemory::Spillable,
+            None => StateMemory::Resident,
+        }
+    }
+
+    fn waits_for_rows(&self) -> bool {
+        true
+    }
+
+    fn exchange(&self) -> Option<Exchange> {
+        Some(self.exchange)
+    }
+
+    fn exchange_mut(&mut self) -> Option<&mut Exchange> {
+        Some(&mut self.exchange)
+    }
+
+    fn keys(&self, input: usize) -> &[usize] {
+        self.inputs.get(input).map_or(&[], |input| &input.keys)
+    }
+
+    fn key_types(&self) -> Option<Vec<DataType>> {
+        let mut types = self.inputs.iter().map(|input| {
+            let of = |&key: &usize| input.schema.field(key).data_type().clone();
+            input.keys.iter().map(of).collect::<Vec<_>>()
+        });
+        let first = types.next()?;
+        types.all(|other| other == first).then_some(first)
+    }
+
+    fn distribution(&self, input: usize) -> Option<Lead> {
+        let by_function =
+            self.operator.route(input).is_some() || self.operator.spread(input).is_some();
+        self.inputs.get(input).filter(|_| !by_function).map(|input| input.lead)
+    }
+
+    fn strategy(&self, input: usize, workers: u32) -> Strategy {
+        let Some(of) = self.inputs.get(input) else { return Strategy::Forward };
+        match of.lead {
+            Lead::ToAll => Strategy::Broadcast.on(workers),
+            Lead::InTurn => Strategy::Rebalance.on(workers),
+            Lead::Here => Strategy::Forward,
+            Lead::ByKey if of.keys.is_empty() && self.operator.route(input).is_none() => {
+                Strategy::Gather.on(workers)
+            }
+            Lead::ByKey => self.exchange.into(),
+        }
+    }
+
+    fn broadcasts(&self) -> bool {
+        self.inputs.iter().any(|input| input.lead == Lead::ToAll)
+    }
+
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        self.operator.passes_on(input, column)
+    }
+
+    fn always_has(&self, input: usize) -> bool {
+        self.operator.always_has(input)
+    }
+
+    fn time_type(&self, input: usize) -> Option<DataType> {
+        let input = self.inputs.get(input)?;
+        input.time.map(|time| input.schema.field(time).data_type().clone())
+    }
+}

@@ -1,0 +1,184 @@
+//! The facts that are known of an operator before it runs, said by the operator itself.
+//!
+//! The planner, the optimizer, EXPLAIN and the runtime ask these questions of any operator. No
+//! other place knows all kinds, but the one that makes them run.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+
+use super::{
+    Description, Exchange, Fusion, Input, Lead, NotFused, StateEstimate, StateMemory, Statistics,
+    Step, Strategy,
+};
+use crate::connector::sink::Sink;
+
+/// An operator as data. All but its schemas has a default: that of an operator which keeps nothing
+/// and moves no rows.
+pub trait OperatorSpec {
+    /// The columns of an input; nothing if there is no such input.
+    fn input_schema(&self, input: usize) -> Option<SchemaRef>;
+
+    /// The columns that it emits; nothing for a sink.
+    fn schema(&self) -> Option<SchemaRef>;
+
+    /// For EXPLAIN.
+    fn describe(&self, context: &DescribeContext<'_>) -> Description;
+
+    /// Statistics of what it emits, by those of its inputs.
+    fn statistics(&self, inputs: &[Statistics], workers: u32) -> Statistics;
+
+    /// The state that it may come to keep, by the statistics of its inputs.
+    fn state(&self, inputs: &[Statistics], deployment: Deployment) -> Vec<StateEstimate> {
+        let _ = (inputs, deployment);
+        vec![]
+    }
+
+    /// Where its state is.
+    fn memory(&self) -> StateMemory {
+        StateMemory::Stateless
+    }
+
+    /// Whether rows, or what is made of them, wait in it for those of other inputs or for time.
+    fn waits_for_rows(&self) -> bool {
+        false
+    }
+
+    /// How rows of equal keys meet in it; nothing if they need not.
+    fn exchange(&self) -> Option<Exchange> {
+        None
+    }
+
+    /// The same to be changed.
+    fn exchange_mut(&mut self) -> Option<&mut Exchange> {
+        None
+    }
+
+    /// Whether workers can keep partial results that are merged.
+    fn merges(&self) -> bool {
+        false
+    }
+
+    /// The columns of an input whose equal values meet.
+    fn keys(&self, input: usize) -> &[usize] {
+        let _ = input;
+        &[]
+    }
+
+    /// The types of these columns, which are the same of all inputs.
+    fn key_types(&self) -> Option<Vec<DataType>> {
+        None
+    }
+
+    /// Where the rows of an input go; nothing if a function of the operator says so for each.
+    fn distribution(&self, input: usize) -> Option<Lead> {
+        let _ = input;
+        Some(Lead::Here)
+    }
+
+    /// How the rows of an input reach it on so many workers.
+    fn strategy(&self, input: usize, workers: u32) -> Strategy {
+        let _ = (input, workers);
+        Strategy::Forward
+    }
+
+    /// Why it is this strategy on several workers, where its maker has not said so.
+    fn reason(&self, strategy: Strategy) -> Option<&'static str> {
+        match strategy {
+            Strategy::Gather => Some("there is no key"),
+            Strategy::Shuffle | Strategy::UpPar => Some("rows of equal keys meet on one worker"),
+            _ => None,
+        }
+    }
+
+    /// Whether it may send rows to every worker.
+    fn broadcasts(&self) -> bool {
+        false
+    }
+
+    /// The column that it emits which is `column` of `input`, if there is one.
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        let _ = (input, column);
+        None
+    }
+
+    /// Whether each row that it emits contains a row of `input`. If not, the columns of that input
+    /// are NULL, and the row contains a row of another input with the same key.
+    fn always_has(&self, input: usize) -> bool {
+        let _ = input;
+        true
+    }
+
+    /// The column of its input that is `column` of what it emits, where rows and watermarks go
+    /// through it at once.
+    fn passes_through(&self, column: usize) -> Option<usize> {
+        let _ = column;
+        None
+    }
+
+    /// The time column of its windows.
+    fn window_time(&self) -> Option<usize> {
+        None
+    }
+
+    /// The type of the time that the watermarks of an input speak of.
+    fn time_type(&self, input: usize) -> Option<DataType> {
+        let _ = input;
+        None
+    }
+
+    /// The table that it reads, if it is a source.
+    fn source(&self) -> Option<&Input> {
+        None
+    }
+
+    /// The table that it reads beside its inputs.
+    fn side_table(&self) -> Option<SideTable<'_>> {
+        None
+    }
+
+    /// The table that it writes, if it is a sink.
+    fn sink(&self) -> Option<&Arc<dyn Sink>> {
+        None
+    }
+}
+
+/// A table that an operator reads beside its inputs.
+#[derive(Clone, Copy)]
+pub struct SideTable<'a> {
+    /// The table.
+    pub table: &'a Input,
+    /// What is done with each of its rows.
+    pub step: Option<&'a Arc<dyn Step>>,
+    /// The input as which EXPLAIN shows it.
+    pub input: usize,
+}
+
+/// The names that a description uses.
+#[derive(Debug, Clone, Copy)]
+pub struct DescribeContext<'a> {
+    /// The columns of each input, as a user knows them.
+    pub columns: &'a [Vec<String>],
+    /// The columns that the operator emits.
+    pub emitted: &'a [String],
+    /// How many workers read tables. Sources report their splits for so many, if it is said.
+    pub readers: Option<u32>,
+    /// What the operator is fused with, if it is a scan.
+    pub fusion: Result<Fusion, NotFused>,
+}
+
+impl DescribeContext<'_> {
+    /// The columns of an input.
+    pub(crate) fn of(&self, input: usize) -> &[String] {
+        self.columns.get(input).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Where a job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deployment {
+    /// Its workers.
+    pub workers: u32,
+    /// The processes that these are in.
+    pub processes: u32,
+}
