@@ -86,8 +86,9 @@ pub use partition::{Partitioner, RowsByOwner};
 pub use slice::Slice;
 pub use slices::Slices;
 pub use spec::{Columns, GroupBy, StateOptions};
-pub use spill::rows::{RowFiles, RowPiece};
-pub use spill::{Disk, DiskFile, Spilled};
+pub use spill::{
+    Disk, DiskFile, SpillPartition, SpillPartitions, SpillStore, SpillWriter, Spilled, SpilledBatch,
+};
 pub use windowed::{Triggered, Windowed};
 pub use windows::{RowPlace, Selections, SliceAssignment, WindowBounds, Windows};
 pub use words::is_word;

@@ -6,6 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, MutableArrayData, UInt32Array, make
 use arrow::buffer::MutableBuffer;
 use arrow::compute::take;
 use arrow::datatypes::DataType;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use crate::{Columns, KeyRows, StateError, hash, vector, words};
 
@@ -76,11 +77,31 @@ impl RowsByOwner {
     /// # Errors
     /// [`StateError::Arrow`] if a column cannot be built.
     pub fn select(&self, owner: u32, columns: &Columns) -> Result<Columns, StateError> {
-        let rows = self.rows(owner);
-        if rows == columns.rows() {
+        if self.rows(owner) == columns.rows() {
             return Ok(columns.clone());
         }
-        let runs = self.runs(owner);
+        let keys = self.select_each(owner, &columns.keys)?;
+        Ok(Columns { keys, states: self.select_each(owner, &columns.states)? })
+    }
+
+    /// The rows of `owner` of a batch whose keys were split.
+    pub(crate) fn select_rows(
+        &self,
+        owner: u32,
+        batch: &RecordBatch,
+    ) -> Result<RecordBatch, StateError> {
+        let rows = self.rows(owner);
+        if rows == batch.num_rows() {
+            return Ok(batch.clone());
+        }
+        let columns = self.select_each(owner, batch.columns())?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
+    }
+
+    /// The rows of `owner` of each column.
+    fn select_each(&self, owner: u32, columns: &[ArrayRef]) -> Result<Vec<ArrayRef>, StateError> {
+        let (rows, runs) = (self.rows(owner), self.runs(owner));
         // Short runs are read row by row, long ones copied as they are.
         let few = rows / RUN_ROWS < runs.len();
         let one_by_one: Option<UInt32Array> = few.then(|| runs.iter().cloned().flatten().collect());
@@ -88,9 +109,7 @@ impl RowsByOwner {
             Some(rows) => take(column, rows, None).map_err(StateError::from),
             None => copy_runs(column, runs, rows),
         };
-        let keys = columns.keys.iter().map(select).collect::<Result<_, _>>()?;
-        let states = columns.states.iter().map(select).collect::<Result<_, _>>()?;
-        Ok(Columns { keys, states })
+        columns.iter().map(select).collect()
     }
 
     /// Takes the rows of `owner` out: the others move up, as they do in columns without them.

@@ -11,7 +11,7 @@ use arrow::array::ArrayRef;
 use self::cold::Cold;
 use crate::partition::RowsByOwner;
 use crate::spec::ARRAY_PART;
-use crate::spill::run::Run;
+use crate::spill::SpillRun;
 use crate::{Columns, Folded, GroupBy, KeyModes, Partitioner, RawRows, Slice, StateError};
 
 /// The part of the budget that all slices may hold for one of them to get a sparse array.
@@ -42,10 +42,10 @@ pub struct Slices {
 /// A slice, and when it has changed.
 #[derive(Default)]
 struct Live {
-    /// Slices in memory.
+    /// Groups in memory.
     slice: Option<Slice>,
-    /// Slices on disk.
-    runs: Vec<Arc<Run>>,
+    /// Groups on disk.
+    runs: Vec<Arc<SpillRun>>,
     /// [`Slices::changes`] when rows or a delta came for it last.
     changed: u64,
 }

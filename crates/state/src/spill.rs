@@ -8,34 +8,36 @@
 //! rows ─▶ slice ──── over budget ────▶ run ┌ whole ────────────┐  small slices
 //!                                          └ 0 │ 1 │ 2 │ … │ 31 ┘  large ones, by the hash of keys
 //! window triggers ─▶ all runs of its slices ─▶ fit: merged ─▶ rows
-//!                                       └▶ else: 32 piles by another hash, each as before
+//!                                       └▶ else: 32 partitions by another hash, each as before
 //! ```
 //!
-//! What is put together at a time is one pile ([`gather`]), so that a window may have any number of
-//! groups. Nothing is read back before its window triggers.
+//! What is put together at a time is one partition ([`groups`]), so that a window may have any
+//! number of groups. Nothing is read back before its window triggers.
+//!
+//! Operators that keep rows write them by the same [`SpillStore`]: a batch is of groups or of rows,
+//! of one input, and of one hash partition or of all keys ([`store`]). What does not fit is
+//! processed partition by partition, and split again ([`partitions`]), whichever it is.
 //!
 //! What lies on the disk is of use to nobody else and to no later run: it is no checkpoint. Where
 //! everything is, and its checksum, is known in memory alone; a byte that is not what was written
 //! is an error, never a row.
 
-pub(crate) mod gather;
-pub(crate) mod rows;
-pub(crate) mod run;
+pub(crate) mod groups;
+mod partitions;
 mod section;
+mod store;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::fmt::Debug;
 use std::io;
-use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+pub use self::partitions::{SpillPartition, SpillPartitions};
+pub(crate) use self::store::SpillRun;
+pub use self::store::{SpillStore, SpillWriter, SpilledBatch};
 
-use self::section::SpillCounters;
-use crate::GroupBy;
-
-/// Into how many parts a hash splits what does not fit.
-pub(crate) const PARTS: u32 = 32;
+/// Into how many partitions a hash splits what does not fit.
+const PARTITIONS: u8 = 32;
 
 /// A place for state beyond memory.
 pub trait Disk: Send + Sync + Debug {
@@ -79,29 +81,4 @@ pub struct Spilled {
     pub bytes: u64,
     /// Bytes read back.
     pub read_bytes: u64,
-}
-
-/// How the groups of an operator lie on a disk.
-#[derive(Debug)]
-pub(crate) struct Store {
-    disk: Arc<dyn Disk>,
-    pub(crate) spec: Arc<GroupBy>,
-    /// Keys and states: views and dictionaries as plain values.
-    schema: SchemaRef,
-    counters: SpillCounters,
-}
-
-impl Store {
-    pub(crate) fn new(disk: Arc<dyn Disk>, spec: &Arc<GroupBy>) -> Self {
-        let types = spec.keys.iter().cloned().chain(spec.state_types());
-        let field = |(at, of): (usize, DataType)| Field::new(at.to_string(), of, true);
-        let schema = Schema::new(types.enumerate().map(field).collect::<Vec<_>>());
-        let (schema, counters) = (section::plain_schema(&schema), SpillCounters::default());
-        Self { disk, spec: Arc::clone(spec), schema, counters }
-    }
-
-    /// Bytes written and read so far.
-    pub(crate) fn spilled(&self) -> Spilled {
-        self.counters.spilled()
-    }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use self::early::Early;
 use crate::sessions::Sessions;
-use crate::spill::gather::Gathering;
+use crate::spill::groups::Gathering;
 use crate::windows::WindowPiece;
 use crate::{Columns, GroupBy, Slice, Slices, StateError, WindowBounds, Windows};
 

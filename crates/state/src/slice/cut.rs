@@ -8,7 +8,7 @@ use arrow::buffer::{BooleanBuffer, Buffer};
 
 use super::{Cursor, Slice};
 use crate::partition::RowsByOwner;
-use crate::spill::run::Writer;
+use crate::spill::groups::GroupWriter;
 use crate::{Columns, Part, Partitioner, StateError, kernel};
 
 impl Slice {
@@ -58,11 +58,11 @@ impl Slice {
     pub(crate) fn spill(
         mut self,
         own: Option<&mut (u32, Partitioner)>,
-        writer: &mut Writer<'_>,
+        writer: &mut GroupWriter<'_>,
     ) -> Result<Option<Self>, StateError> {
         let Some((own, partitioner)) = own.filter(|_| self.touched.is_any()) else {
             while let Some(part) = self.take_delta()? {
-                writer.add(&part)?;
+                writer.add(part)?;
             }
             return Ok(None);
         };
@@ -70,7 +70,7 @@ impl Slice {
         let mut split = RowsByOwner::default();
         while let Some(part) = self.take_delta()? {
             partitioner.split(&part, &mut split)?;
-            writer.add(&split.select(*own, &part)?)?;
+            writer.add(split.select(*own, &part)?)?;
             for owner in (0..split.owners()).filter(|owner| owner != own && split.rows(*owner) > 0)
             {
                 let groups = split.select(owner, &part)?;

@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use super::Slices;
-use crate::spill::gather::Gathering;
-use crate::spill::{Disk, Spilled, Store};
+use crate::spill::groups::{Gathering, GroupStore};
+use crate::spill::{Disk, Spilled};
 use crate::{Columns, Partitioner, Slice, StateError};
 
 /// A slice of less than this part of the budget, or this many bytes, is written whole: it is likely
@@ -22,7 +22,7 @@ const WHOLE_BYTES: usize = 1 << 18;
 
 /// Where groups go that do not fit.
 pub(super) struct Cold {
-    store: Store,
+    store: GroupStore,
     /// This worker and who leads which keys, if others lead some.
     own: Option<(u32, Partitioner)>,
     /// Whether groups were written since somebody asked.
@@ -33,7 +33,7 @@ impl Slices {
     /// Lets groups go to a disk that do not fit the budget: all of them, or if `own` tells this
     /// worker and who leads which keys, those that it leads.
     pub fn spill_to(&mut self, disk: Arc<dyn Disk>, own: Option<(u32, Partitioner)>) {
-        let store = Store::new(disk, &self.spec);
+        let store = GroupStore::new(disk, &self.spec);
         self.cold = Some(Cold { store, own, spilled: false });
     }
 
@@ -164,7 +164,7 @@ impl Slices {
         };
         let before = live.bytes();
         let level = (slice.bytes() > WHOLE_BYTES.max(self.budget / WHOLE_PART)).then_some(0);
-        let mut writer = cold.store.write(level, self.budget);
+        let mut writer = cold.store.writer(level, self.budget);
         let others = slice.spill(cold.own.as_mut(), &mut writer)?;
         live.runs.extend(writer.finish()?);
         live.slice = live.slice.take().or(others);

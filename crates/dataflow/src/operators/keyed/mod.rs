@@ -4,10 +4,10 @@
 //! operator's ([`crate::job::KeyedState`]). Late rows are counted before they travel,
 //! so that they are the same rows however many workers there are.
 
-mod aside;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod run;
+mod spillable;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use state::Spilled;
 
-use self::aside::Keeping;
 pub(crate) use self::run::Run;
+use self::spillable::SpillableState;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Exchange, Keyed, KeyedInput};
@@ -47,7 +47,7 @@ pub(crate) struct KeyedRun<D> {
     spec: Keyed,
     rows_max: usize,
     ledger: Rc<Ledger>,
-    state: RefCell<Keeping>,
+    state: RefCell<SpillableState>,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
     behind: D,
@@ -85,7 +85,7 @@ impl<D: Downstream> KeyedRun<D> {
             instance: Instance::new(tag, place, net, inputs, alone),
             rows_max: place.settings.batch_rows_max,
             ledger: place.ledger.clone(),
-            state: RefCell::new(Keeping::new(spec, place.disk.clone())),
+            state: RefCell::new(SpillableState::new(spec, place.disk.clone())),
             spilled: Cell::default(),
             spec: spec.clone(),
             behind,

@@ -15,6 +15,7 @@ use crate::keyed::{
 use crate::operators::keyed::fixtures::{
     KINDS, Numbers, Row, SIDES, batch as side_batch, both, given_out, schema,
 };
+use crate::rows::wire::bytes_of;
 
 const WIDTH: i64 = 100;
 
@@ -118,7 +119,7 @@ fn run(
     share: usize,
     disk: Option<Arc<SimDisk>>,
 ) -> (Vec<Vec<u8>>, Spilled, usize) {
-    let mut keeping = Keeping::new(spec, disk.clone().map(|disk| disk as Arc<dyn Disk>));
+    let mut keeping = SpillableState::new(spec, disk.clone().map(|disk| disk as Arc<dyn Disk>));
     let (mut given, mut most) = (vec![], 0);
     for (batches, watermark) in rounds {
         for (input, batch) in batches {
@@ -257,7 +258,7 @@ fn a_disk_that_fails_is_an_error() {
     ];
     for options in options {
         let disk: Arc<dyn Disk> = SimDisk::new(options);
-        let mut keeping = Keeping::new(&window_join(JoinKind::Inner), Some(disk));
+        let mut keeping = SpillableState::new(&window_join(JoinKind::Inner), Some(disk));
         let mut all = || -> Result<(), DataflowError> {
             for (batches, watermark) in rounds(1, 2, 60, true, 5) {
                 for (input, batch) in batches {

@@ -1,0 +1,188 @@
+//! What an operator keeps beyond memory: a partition of its keys at a time (grace processing).
+//!
+//! Rows that an operator keeps after it had a use for them, as those of an interval join that may
+//! still find a partner, lie on the disk in partitions by the hash of their keys. Rows that come
+//! wait, and then a pass takes all partitions in turn: of each, the operator takes up what it kept,
+//! is given the rows that have come, emits what there is at the watermark of the pass, and lays
+//! down what it keeps.
+//!
+//! A pass reads and writes all that is kept, so there is one when there is an eighth as much that
+//! is new, in bytes or in time, and at the end. Until then the operator hears of no time beyond the
+//! last pass: results come later, and its watermark with them.
+
+use arrow::array::RecordBatch;
+use state::SpilledBatch;
+
+use super::{Due, ROOM_PART, SpillableRows};
+use crate::error::DataflowError;
+use crate::job::KeyedState;
+use crate::rows::time::ticks;
+
+/// What part of what is kept must be new.
+const NEW_PART: usize = 8;
+/// Of the room, what is taken up whole again: its keys take several times its bytes.
+const WHOLE_PART: usize = 8;
+
+/// What is kept, by partition.
+pub(super) struct Passes {
+    retained: Vec<Retained>,
+    pass: Option<Pass>,
+    /// The watermark of the last pass, or of the present one.
+    pub(super) until: i64,
+}
+
+/// What is kept of a partition.
+struct Retained {
+    batches: Vec<SpilledBatch>,
+    /// The time of its first row.
+    first: i64,
+}
+
+/// Partitions in turn.
+struct Pass {
+    /// The partition that the operator has, or the first.
+    partition: usize,
+    is_loaded: bool,
+    /// The rows that have come.
+    due: Vec<Vec<SpilledBatch>>,
+}
+
+impl Retained {
+    const NOTHING: Self = Self { batches: vec![], first: i64::MAX };
+
+    fn bytes(&self) -> usize {
+        self.batches.iter().map(SpilledBatch::bytes).sum()
+    }
+}
+
+impl Passes {
+    /// Bytes on the disk.
+    fn bytes(&self) -> usize {
+        self.retained.iter().map(Retained::bytes).sum()
+    }
+
+    /// Batches on the disk.
+    pub(super) fn batches(&self) -> usize {
+        let due = self.pass.iter().flat_map(|pass| &pass.due).map(Vec::len);
+        self.retained.iter().map(|retained| retained.batches.len()).chain(due).sum()
+    }
+}
+
+impl SpillableRows {
+    /// Lays down what the operator keeps, if it can now.
+    pub(super) fn begin_passes(
+        &mut self,
+        state: &mut dyn KeyedState,
+        share: usize,
+    ) -> Result<(), DataflowError> {
+        if self.waits.iter().any(|waits| waits.apart.is_empty()) {
+            return Ok(());
+        }
+        let Some(rows) = state.lay_down()? else { return Ok(()) };
+        let firsts = rows.iter().map(|(input, rows)| self.first_of(*input, rows));
+        let first = firsts.min().unwrap_or(i64::MAX);
+        let partitions = self.partitioned(Due { rows, spilled: vec![] }, share)?.into_iter();
+        let retained = partitions.map(|batches| Retained { batches, first }).collect();
+        self.passes = Some(Passes { retained, pass: None, until: self.reached });
+        Ok(())
+    }
+
+    /// Writes rows by the hash of their keys.
+    fn partitioned(&self, due: Due, share: usize) -> Result<Vec<Vec<SpilledBatch>>, DataflowError> {
+        let mut writer = self.store.writer(Some(0), share);
+        for (input, rows) in due.rows {
+            writer.add(input, &rows)?;
+        }
+        Ok(writer.finish_partitions(due.spilled)?)
+    }
+
+    /// The time of the first of some rows.
+    fn first_of(&self, input: usize, rows: &RecordBatch) -> i64 {
+        let times = ticks(rows.column(self.waits[input].until));
+        times.and_then(|times| times.iter().min().copied()).unwrap_or(i64::MAX)
+    }
+
+    /// Takes the next step, when the operator has emitted what it could: false if there is nothing
+    /// to do at this watermark.
+    pub(super) fn step(
+        &mut self,
+        state: &mut dyn KeyedState,
+        watermark: i64,
+        share: usize,
+    ) -> Result<bool, DataflowError> {
+        let room = share / ROOM_PART;
+        let Some(mut passes) = self.passes.take() else { return Ok(false) };
+        if passes.pass.is_none() {
+            if !self.is_time(&passes, watermark, room) {
+                self.passes = Some(passes);
+                return Ok(false);
+            }
+            let due = self.due(watermark)?;
+            let due = self.partitioned(due, share)?;
+            passes.until = watermark;
+            passes.pass = Some(Pass { partition: 0, is_loaded: false, due });
+        }
+        let Some(pass) = &mut passes.pass else { return Ok(false) };
+        if std::mem::take(&mut pass.is_loaded) {
+            passes.retained[pass.partition] = self.laid_down(state, share)?;
+            pass.partition += 1;
+        }
+        if let Some(due) = pass.due.get_mut(pass.partition) {
+            pass.is_loaded = true;
+            let due = std::mem::take(due);
+            let retained = &mut passes.retained[pass.partition];
+            self.take_up(state, std::mem::replace(retained, Retained::NOTHING))?;
+            for batch in due {
+                state.push(batch.input(), self.store.read(&batch)?)?;
+            }
+            self.passes = Some(passes);
+            return Ok(true);
+        }
+        passes.pass = None;
+        if passes.bytes() > room / WHOLE_PART {
+            self.passes = Some(passes);
+            return Ok(true);
+        }
+        // There is room for all again.
+        passes.retained.into_iter().try_for_each(|retained| self.take_up(state, retained))?;
+        Ok(true)
+    }
+
+    /// Whether it is time for a pass.
+    fn is_time(&self, passes: &Passes, watermark: i64, room: usize) -> bool {
+        if watermark <= passes.until {
+            return false;
+        }
+        let first = passes.retained.iter().map(|retained| retained.first).min();
+        let first = first.unwrap_or(i64::MAX);
+        let spans = passes.until.saturating_sub(first).max(0) / NEW_PART as i64;
+        let due = self.spilled.range(..=watermark).flat_map(|(_, batches)| batches);
+        let due = self.held + due.map(SpilledBatch::bytes).sum::<usize>();
+        watermark.saturating_sub(passes.until) >= spans
+            || due >= (passes.bytes() / NEW_PART).max(room)
+    }
+
+    fn take_up(&self, state: &mut dyn KeyedState, from: Retained) -> Result<(), DataflowError> {
+        for batch in from.batches {
+            state.take_up(batch.input(), self.store.read(&batch)?)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what the operator keeps of a partition.
+    fn laid_down(
+        &self,
+        state: &mut dyn KeyedState,
+        share: usize,
+    ) -> Result<Retained, DataflowError> {
+        let rows =
+            state.lay_down()?.expect("an operator that has emitted all lays down what it keeps");
+        let mut first = i64::MAX;
+        let mut writer = self.store.writer(None, share);
+        for (input, rows) in rows {
+            first = first.min(self.first_of(input, &rows));
+            writer.add(input, &rows)?;
+        }
+        Ok(Retained { batches: writer.finish()?, first })
+    }
+}
