@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use millstream::{Counters, ProcessorCounters};
+use millstream::Counters;
 
 use crate::workload::{Workload, WorkloadSize};
 
@@ -116,8 +116,8 @@ impl Summary {
     /// Hardware counters of all workers for each row, and their names; nothing
     /// where the kernel gives no such counters.
     fn counted(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        let ProcessorCounters { cycles, instructions, l1_misses, llc_misses, branch_misses } =
-            self.total.processor;
+        let Counters { cycles, instructions, l1_misses, llc_misses, branch_misses, .. } =
+            self.total;
         let each = [
             ("processor_cycles", cycles),
             ("instructions", instructions),
@@ -236,7 +236,7 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "  {:.1} bytes a record; {} rows out of {} windows, {:.0} MiB of state, {} epochs, \
-             {:.1} MiB sent, {:.1} MiB handed over; {} runs, results checked",
+             {:.1} MiB sent, {:.1} MiB passed by reference; {} runs, results checked",
             self.row_bytes(),
             total.rows_out,
             total.windows,
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_processors_count_is_told_for_each_row_where_they_do() {
-        let (none, second) = (ProcessorCounters::default(), Duration::from_secs(1));
+        let (none, second) = (Counters::default(), Duration::from_secs(1));
         let size = WorkloadSize {
             rows_per_worker: 1_000,
             workers: 1,
@@ -281,13 +281,13 @@ mod tests {
             interval_ns: None,
             record_bytes: None,
         };
-        let counted = ProcessorCounters { cycles: 4_000, instructions: 10_000, ..none };
-        let summary = |processor| Summary {
+        let counted = Counters { cycles: 4_000, instructions: 10_000, ..none };
+        let summary = |total| Summary {
             workload: Workload::Ro,
             variant: "auto".into(),
             size,
             runs: vec![MeasuredRun { elapsed: second, busy: second, bandwidth: 1e10 }],
-            total: Counters { processor, ..Counters::default() },
+            total,
             hertz: None,
         };
         let [reported, silent] = [counted, none].map(|of| summary(of).json());

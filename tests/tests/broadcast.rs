@@ -176,9 +176,9 @@ fn rows_are_the_same_by_the_tree_and_by_the_networks_multicast() {
         };
         let ((rows, by_tree), (same, by_network)) = (run("tree"), run("hardware"));
         assert_eq!(rows, same, "seed {seed}");
-        assert_eq!(by_tree.sum(|metrics| &metrics.cast_flown), 0);
-        landed += by_network.sum(|metrics| &metrics.cast_landed);
-        fetched += by_network.sum(|metrics| &metrics.cast_fetched);
+        assert_eq!(by_tree.sum(|metrics| &metrics.broadcast_multicast), 0);
+        landed += by_network.sum(|metrics| &metrics.broadcast_multicast_received);
+        fetched += by_network.sum(|metrics| &metrics.broadcast_fetched);
     }
     assert!(landed > 100 && fetched > 10, "{landed} landed, {fetched} fetched");
 }

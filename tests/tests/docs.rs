@@ -7,6 +7,7 @@ use std::path::Path;
 
 use arrow::datatypes::{DataType, TimeUnit};
 use dataflow::connector::Connector;
+use millstream::{Counters, JOB_METRICS, Metric, MetricKind, OperatorCounters, Snapshot};
 use tests::book;
 
 fn check(page: &str, sections: &[(String, String)]) {
@@ -121,17 +122,26 @@ fn the_settings_are_those_of_the_code() {
 
 #[test]
 fn the_metrics_are_those_of_the_code() {
-    use millstream::MetricKind;
-    let line = |name: &str, kind: MetricKind, doc: &str| match kind {
-        MetricKind::Counter => format!("| `{name}_total` | counter | {} |\n", cell(doc)),
-        MetricKind::Gauge => format!("| `{name}` | gauge | {} |\n", cell(doc)),
+    let line = |name: String, metric: &Metric| {
+        let kind = match metric.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge | MetricKind::Peak => "gauge",
+        };
+        format!("| `{name}` | {kind} | {} |\n", cell(metric.help))
     };
-    let head = "| metric | kind | what it tells |\n|---|---|---|\n".to_owned();
-    let workers = millstream::metrics().iter().map(|m| line(m.name, m.kind, m.doc));
-    let jobs = millstream::job_metrics().iter().map(|m| line(m.name, m.kind, m.doc));
+    let exported = |metric: &Metric| {
+        let suffix = if metric.kind == MetricKind::Counter { "_total" } else { "" };
+        line(format!("millstream_{}{suffix}", metric.name), metric)
+    };
+    let table =
+        |lines: String| format!("| metric | kind | what it tells |\n|---|---|---|\n{lines}");
+    let workers = Counters::METRICS.iter().map(exported);
+    let jobs = JOB_METRICS.iter().map(|job| exported(&job.metric));
+    let operators = OperatorCounters::METRICS.iter().map(|one| line(one.name.to_owned(), one));
     let sections = [
-        ("metrics of a worker".into(), head.clone() + &workers.collect::<String>()),
-        ("metrics of a job".into(), head + &jobs.collect::<String>()),
+        ("metrics of a worker".into(), table(workers.collect())),
+        ("metrics of an operator".into(), table(operators.collect())),
+        ("metrics of a job".into(), table(jobs.collect())),
     ];
     check("metrics.md", &sections);
 }

@@ -162,7 +162,7 @@ fn a_table_is_read_once_and_its_rows_are_sent_once_to_each_process() {
         let held = (0..nodes).map(|of| node(of).iter().map(|metrics| held(metrics)).sum::<u64>());
         let held: Vec<u64> = held.collect();
         assert!(held.iter().all(|bytes| bytes.abs_diff(held[0]) <= held[0] / 20), "{held:?}");
-        (run.sum(|metrics| &metrics.cast_bytes), held[0])
+        (run.sum(|metrics| &metrics.broadcast_bytes), held[0])
     };
     let (once, held) = bytes(2, 1);
     assert!(once > 20_000 && held > 20_000, "{once} bytes sent, {held} held");

@@ -130,7 +130,7 @@ fn a_running_job_is_looked_at_from_another_terminal() {
             let (code, out, err) = top(&[&[address.as_str()][..], &look].concat());
             assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
             assert_eq!(out.lines().count(), 1, "{out}");
-            if numbers(&out, "rows_out").iter().filter(|&&rows| rows > 0.0).count() >= 4 {
+            if numbers(&out, "output_rows").iter().filter(|&&rows| rows > 0.0).count() >= 4 {
                 break out;
             }
         };
@@ -143,7 +143,7 @@ fn a_running_job_is_looked_at_from_another_terminal() {
         let nodes = numbers(&told, "node").into_iter().fold(0.0, f64::max);
         assert_eq!(nodes, if layout[1] == "2" { 1.0 } else { 0.0 }, "{told}");
         assert!(numbers(&told, "busy_seconds").iter().any(|&busy| busy > 0.0), "{told}");
-        assert!(numbers(&told, "watermark_ms").iter().any(|&ms| ms > 1e12), "{told}");
+        assert!(numbers(&told, "watermark_seconds").iter().any(|&seconds| seconds > 1e9), "{told}");
 
         let (code, out, _) = top(&[&address, "--count", "2", "--interval", "100ms"]);
         assert_eq!(code, Some(0), "{out}");

@@ -45,7 +45,7 @@ fn rows_leave_in_as_many_frames_as_the_threshold_makes_of_them() {
     let frames = |together: &str| {
         let more = format!("SET millstream.shuffle_bytes = '{together}';");
         let answer = run((2, 1), Exchange::Shuffle, &more);
-        (answer.rows, answer.run.sum(|metrics| &metrics.frames_out))
+        (answer.rows, answer.run.sum(|metrics| &metrics.frames_sent))
     };
     let (rows, many) = frames("1");
     let (same, few) = frames("1 MiB");
@@ -57,14 +57,14 @@ fn rows_leave_in_as_many_frames_as_the_threshold_makes_of_them() {
 fn rows_of_a_process_are_handed_over_and_those_for_another_are_sent() {
     for exchange in [Exchange::Shuffle, Exchange::UpPar] {
         let answer = run((1, 4), exchange, "");
-        assert_eq!(answer.run.sum(|metrics| &metrics.frames_out), 0, "{exchange}");
-        assert!(answer.run.sum(|metrics| &metrics.rows_handed) > 0, "{exchange}");
+        assert_eq!(answer.run.sum(|metrics| &metrics.frames_sent), 0, "{exchange}");
+        assert!(answer.run.sum(|metrics| &metrics.local_rows) > 0, "{exchange}");
         let both = run((2, 2), exchange, "");
         assert_eq!(both.rows, answer.rows, "{exchange}");
-        assert!(both.run.sum(|metrics| &metrics.frames_out) > 0, "{exchange}");
-        assert!(both.run.sum(|metrics| &metrics.rows_handed) > 0, "{exchange}");
+        assert!(both.run.sum(|metrics| &metrics.frames_sent) > 0, "{exchange}");
+        assert!(both.run.sum(|metrics| &metrics.local_rows) > 0, "{exchange}");
         let apart = run((4, 1), exchange, "");
         assert_eq!(apart.rows, answer.rows, "{exchange}");
-        assert_eq!(apart.run.sum(|metrics| &metrics.rows_handed), 0, "{exchange}");
+        assert_eq!(apart.run.sum(|metrics| &metrics.local_rows), 0, "{exchange}");
     }
 }

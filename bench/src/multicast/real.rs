@@ -280,7 +280,8 @@ fn point(
     let steady = vec![Phase { seconds: plan.seconds, per_second: Some(offered) }];
     let calm = once(plan, way, instances, (steady, Time::Announced), control)?;
     let (Some(fast), Some(calm)) = (fast, calm) else { return Ok(None) };
-    let source = fast.report.workers.iter().max_by_key(|worker| worker.counters.cast_encode_ns);
+    let workers = fast.report.workers.iter();
+    let source = workers.max_by_key(|worker| worker.counters.broadcast_encode_ns);
     let source = source.map(|worker| worker.counters).unwrap_or_default();
     let times = |of: fn(&Seen) -> u64| {
         RequestTimes::of(calm.seen.iter().map(|seen| of(seen).saturating_sub(seen.at_ns)).collect())
@@ -290,12 +291,12 @@ fn point(
         instances: instances * plan.nodes * plan.workers,
         rows: fast.emitted,
         per_second,
-        source_bytes: source.cast_bytes,
-        bytes: fast.report.total.cast_bytes,
-        source_frames: source.cast_frames,
-        frames: fast.report.total.cast_frames,
-        encode_ns: source.cast_encode_ns,
-        send_ns: source.cast_send_ns,
+        source_bytes: source.broadcast_bytes,
+        bytes: fast.report.total.broadcast_bytes,
+        source_frames: source.broadcast_frames,
+        frames: fast.report.total.broadcast_frames,
+        encode_ns: source.broadcast_encode_ns,
+        send_ns: source.broadcast_send_ns,
         take_ns: fast.taken[0] as f64 / fast.taken[1].max(1) as f64,
         offered,
         multicast: times(|seen| seen.here_ns),

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use millstream::{
-    Error, ExplainFormat, Job, MetricKind, Observer, OperatorCounters, Progress, Report,
-    WorkerCounters, job_metrics, metrics,
+    Counters, Error, ExplainFormat, JOB_METRICS, Job, JobMetric, Metric, MetricKind, MetricUnit,
+    Observer, OperatorCounters, Progress, Report, Snapshot, WorkerCounters, counters_to_json,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -37,9 +37,9 @@ struct State {
     job: Option<Running>,
     /// Its progress.
     progress: Option<Progress>,
-    /// Counters of jobs that have ended, by worker, in the order of [`metrics`].
-    ended_workers: BTreeMap<u32, Values>,
-    /// Those of [`job_metrics`].
+    /// Counters of jobs that have ended, by worker.
+    ended_workers: BTreeMap<u32, Series>,
+    /// Those of [`JOB_METRICS`].
     ended_jobs: Vec<f64>,
     started: u64,
     succeeded: u64,
@@ -60,28 +60,39 @@ struct Running {
     number: u64,
 }
 
-/// The values of a worker; `None` where there is none.
+/// The metrics of a worker, or of those beyond [`WORKERS_SHOWN_MAX`], over all jobs.
 #[derive(Debug, Clone)]
-struct Values {
+struct Series {
     node: u32,
-    of: Vec<Option<f64>>,
+    counters: Counters,
+    /// Whether a job runs there: a gauge tells of now.
+    runs: bool,
 }
 
-impl Values {
-    fn of(worker: &WorkerCounters) -> Self {
-        let read = |metric: &millstream::MetricSpec| (metric.read)(&worker.counters);
-        Self { node: worker.node, of: metrics().iter().map(read).collect() }
+impl Series {
+    /// Of a worker in the job that runs.
+    fn running(of: &WorkerCounters) -> Self {
+        Self { node: of.node, counters: of.counters, runs: true }
     }
 
-    /// Adds counters; of gauges the greater one is kept.
-    fn add(&mut self, other: &Values) {
-        for ((value, other), metric) in self.of.iter_mut().zip(&other.of).zip(metrics()) {
-            *value = match (*value, *other, metric.kind) {
-                (Some(a), Some(b), MetricKind::Counter) => Some(a + b),
-                (Some(a), Some(b), MetricKind::Gauge) => Some(a.max(b)),
-                (a, b, _) => a.or(b),
-            };
+    /// Of a worker in a job that has ended.
+    fn ended(of: &WorkerCounters) -> Self {
+        Self { node: of.node, counters: of.counters.counters_only(), runs: false }
+    }
+
+    /// Adds to the series with this key.
+    fn add_to<K: Ord>(self, all: &mut BTreeMap<K, Series>, key: K) {
+        match all.get_mut(&key) {
+            Some(series) => {
+                series.counters.add(&self.counters);
+                series.runs |= self.runs;
+            }
+            None => drop(all.insert(key, self)),
         }
+    }
+
+    fn shows(&self, metric: &Metric) -> bool {
+        self.runs || metric.kind == MetricKind::Counter
     }
 }
 
@@ -111,10 +122,16 @@ impl Observer for Dashboard {
         let last = state.progress.take();
         let (workers, progress) = match result {
             Ok(report) => {
-                let counters = report.total;
-                let (workers, elapsed) = (report.workers.clone(), report.elapsed);
-                let none = Progress { elapsed, counters, workers: vec![], done: None, lag: None };
-                (workers, Some(none))
+                let workers = report.workers.clone();
+                let ended = Progress {
+                    elapsed: report.elapsed,
+                    counters: report.total,
+                    bad: report.bad,
+                    workers: vec![],
+                    done: None,
+                    lag: None,
+                };
+                (workers, Some(ended))
             }
             // Of a job that failed, its last report counts.
             Err(_) => (last.iter().flat_map(|p| p.workers.clone()).collect(), last),
@@ -125,22 +142,13 @@ impl Observer for Dashboard {
             Err(Error::Interrupted) => state.cancelled += 1,
             Err(_) => state.failed += 1,
         }
+        let State { ended_workers, ended_jobs, .. } = &mut *state;
         for worker in &workers {
-            let mut values = Values::of(worker);
-            for (value, metric) in values.of.iter_mut().zip(metrics()) {
-                // A gauge tells of now.
-                *value = value.filter(|_| metric.kind == MetricKind::Counter);
-            }
-            let totals = state
-                .ended_workers
-                .entry(worker.worker)
-                .or_insert(Values { node: worker.node, of: vec![None; metrics().len()] });
-            totals.add(&values);
+            Series::ended(worker).add_to(ended_workers, worker.worker);
         }
-        let State { ended_jobs, .. } = &mut *state;
-        ended_jobs.resize(job_metrics().len(), 0.0);
-        for (sum, metric) in ended_jobs.iter_mut().zip(job_metrics()) {
-            let value = progress.as_ref().and_then(|progress| (metric.read)(progress));
+        ended_jobs.resize(JOB_METRICS.len(), 0.0);
+        for (sum, JobMetric { metric, read }) in ended_jobs.iter_mut().zip(JOB_METRICS) {
+            let value = progress.as_ref().and_then(read);
             *sum += value.filter(|_| metric.kind == MetricKind::Counter).unwrap_or(0.0);
         }
         state.job = None;
@@ -154,7 +162,7 @@ impl Dashboard {
 
     /// The page for Prometheus.
     pub(crate) fn page(&self) -> String {
-        let mut registry = Registry::default();
+        let mut registry = Registry::with_prefix("millstream");
         registry.register_collector(Box::new(self.clone()));
         let mut page = String::new();
         // Writing to a String cannot fail.
@@ -168,14 +176,10 @@ impl Dashboard {
         let workers: Vec<String> = state
             .workers()
             .iter()
-            .map(|(worker, values)| {
-                let fields = metrics().iter().zip(&values.of).filter_map(|(metric, value)| {
-                    let name = metric.name.trim_start_matches("millstream_");
-                    value.map(|value| format!("\"{name}\":{value}"))
-                });
-                let fields: Vec<_> = fields.collect();
+            .map(|(worker, series)| {
                 let worker = if worker == "other" { "\"other\"" } else { worker };
-                format!("{{\"node\":{},\"worker\":{worker},{}}}", values.node, fields.join(","))
+                let fields = json_fields(&series.counters, |metric| series.shows(metric));
+                format!("{{\"node\":{},\"worker\":{worker},{fields}}}", series.node)
             })
             .collect();
         let mut job = "null".to_owned();
@@ -191,8 +195,8 @@ impl Dashboard {
                 format!("\"bounded\":{}", running.bounded),
                 format!("\"operators\":[{}]", operators.join(",")),
             ];
-            for (metric, value) in job_metrics().iter().zip(state.job_values()) {
-                let name = metric.name.trim_start_matches("millstream_").trim_start_matches("job_");
+            for (JobMetric { metric, .. }, value) in JOB_METRICS.iter().zip(state.job_values()) {
+                let name = metric.name.trim_start_matches("job_");
                 fields.extend(value.map(|value| format!("\"{name}\":{value}")));
             }
             job = format!("{{{}}}", fields.join(","));
@@ -223,30 +227,19 @@ impl Dashboard {
 }
 
 impl State {
-    /// The values of each worker by its label, those of ended jobs included.
-    fn workers(&self) -> BTreeMap<String, Values> {
+    /// The series of each worker by its label, with the counters of jobs that have ended.
+    fn workers(&self) -> BTreeMap<String, Series> {
         let mut all = self.ended_workers.clone();
         for worker in self.progress.iter().flat_map(|progress| &progress.workers) {
-            let values = Values::of(worker);
-            match all.get_mut(&worker.worker) {
-                Some(sum) => sum.add(&values),
-                None => {
-                    all.insert(worker.worker, values);
-                }
-            }
+            Series::running(worker).add_to(&mut all, worker.worker);
         }
-        let mut shown: BTreeMap<String, Values> = BTreeMap::new();
-        for (worker, values) in all {
+        let mut shown: BTreeMap<String, Series> = BTreeMap::new();
+        for (worker, series) in all {
             let label = match worker {
                 ..WORKERS_SHOWN_MAX => worker.to_string(),
                 _ => "other".to_owned(),
             };
-            match shown.get_mut(&label) {
-                Some(sum) => sum.add(&values),
-                None => {
-                    shown.insert(label, values);
-                }
-            }
+            series.add_to(&mut shown, label);
         }
         shown
     }
@@ -254,41 +247,28 @@ impl State {
     /// The operators of the running job on each worker, as JSON.
     fn operators(&self) -> Vec<String> {
         let workers = self.progress.iter().flat_map(|progress| &progress.workers);
-        let operator = |worker: &WorkerCounters, at: usize, counted: &OperatorCounters| {
-            let is_finite = ![i64::MIN, i64::MAX].contains(&counted.watermark_ms);
-            let seconds = counted.watermark_ms as f64 / 1e3;
-            let watermark = if is_finite { seconds.to_string() } else { "null".into() };
-            format!(
-                "{{\"operator\":{at},\"node\":{},\"worker\":{},\"busy_seconds\":{},\
-                 \"backpressured_seconds\":{},\"input_rows\":{},\"output_rows\":{},\
-                 \"state_bytes\":{},\"watermark_seconds\":{watermark}}}",
-                worker.node,
-                worker.worker,
-                counted.busy_ns as f64 / 1e9,
-                counted.backpressured_ns as f64 / 1e9,
-                counted.rows_in,
-                counted.rows_out,
-                counted.state_bytes,
-            )
+        let operator = |of: &WorkerCounters, (at, counters): (usize, &OperatorCounters)| {
+            let WorkerCounters { node, worker, .. } = of;
+            let fields = json_fields(counters, |_| true);
+            format!("{{\"operator\":{at},\"node\":{node},\"worker\":{worker},{fields}}}")
         };
-        let of_worker = |worker: &WorkerCounters| -> Vec<String> {
-            let counted = worker.operators.iter().enumerate();
-            counted.map(|(at, counted)| operator(worker, at, counted)).collect()
+        let of_worker = |of: &WorkerCounters| -> Vec<String> {
+            of.operators.iter().enumerate().map(|one| operator(of, one)).collect()
         };
         workers.flat_map(of_worker).collect()
     }
 
-    /// The values of [`job_metrics`].
+    /// The values of [`JOB_METRICS`].
     fn job_values(&self) -> Vec<Option<f64>> {
         let ended = |at: usize| self.ended_jobs.get(at).copied().unwrap_or(0.0);
-        let value = |(at, metric): (usize, &millstream::JobMetricSpec)| {
-            let now = self.progress.as_ref().and_then(|progress| (metric.read)(progress));
+        let value = |(at, JobMetric { metric, read }): (usize, &JobMetric)| {
+            let now = self.progress.as_ref().and_then(read);
             match metric.kind {
                 MetricKind::Counter => Some(ended(at) + now.unwrap_or(0.0)),
-                MetricKind::Gauge => now,
+                MetricKind::Gauge | MetricKind::Peak => now,
             }
         };
-        job_metrics().iter().enumerate().map(value).collect()
+        JOB_METRICS.iter().enumerate().map(value).collect()
     }
 }
 
@@ -296,43 +276,61 @@ impl Collector for Dashboard {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.lock();
         let workers = state.workers();
-        for (at, metric) in metrics().iter().enumerate() {
-            let kind = metric_type(metric.kind);
-            let mut family = encoder.encode_descriptor(metric.name, metric.doc, None, kind)?;
-            for (worker, values) in &workers {
-                let Some(value) = values.of[at] else { continue };
-                let node = values.node.to_string();
+        let values = |series: &Series| -> Vec<Option<f64>> {
+            let values = series.counters.values();
+            values.map(|(of, value)| value.filter(|_| series.shows(of))?.number()).collect()
+        };
+        let series = workers.iter().map(|(worker, of)| (worker, of.node.to_string(), values(of)));
+        let series: Vec<_> = series.collect();
+        for (at, metric) in Counters::METRICS.iter().enumerate() {
+            let mut family = describe(&mut encoder, metric)?;
+            for (worker, node, values) in &series {
+                let Some(value) = values[at] else { continue };
                 let labels = [("node", node.as_str()), ("worker", worker.as_str())];
-                put(family.encode_family(&labels)?, metric.kind, value)?;
+                put(family.encode_family(&labels)?, metric, value)?;
             }
         }
-        for (metric, value) in job_metrics().iter().zip(state.job_values()) {
+        for (JobMetric { metric, .. }, value) in JOB_METRICS.iter().zip(state.job_values()) {
             let Some(value) = value else { continue };
-            let kind = metric_type(metric.kind);
-            let one = encoder.encode_descriptor(metric.name, metric.doc, None, kind)?;
-            put(one, metric.kind, value)?;
+            let one = describe(&mut encoder, metric)?;
+            put(one, metric, value)?;
         }
-        for (name, doc) in [JOBS, JOB_STATEMENT, BUILD] {
-            let kind = if name == JOBS.0 { MetricKind::Counter } else { MetricKind::Gauge };
-            let mut family = encoder.encode_descriptor(name, doc, None, metric_type(kind))?;
-            for (labels, value) in state.others(name) {
-                put(family.encode_family(&labels)?, kind, value)?;
+        for metric in &PROCESS_METRICS {
+            let mut family = describe(&mut encoder, metric)?;
+            for (labels, value) in state.others(metric) {
+                put(family.encode_family(&labels)?, metric, value)?;
             }
         }
         Ok(())
     }
 }
 
-const JOBS: (&str, &str) = ("millstream_jobs", "Jobs that have ended, by their result.");
-const JOB_STATEMENT: (&str, &str) =
-    ("millstream_job_statement", "1 for each statement of the running job.");
-const BUILD: (&str, &str) = ("millstream_build", "1, with the version.");
+/// Metrics of the process, whose labels are their values.
+const PROCESS_METRICS: [Metric; 3] = [JOBS, JOB_STATEMENT, BUILD];
+const JOBS: Metric = Metric {
+    name: "jobs",
+    kind: MetricKind::Counter,
+    unit: MetricUnit::Count,
+    help: "Jobs that have ended, by their result.",
+};
+const JOB_STATEMENT: Metric = Metric {
+    name: "job_statement",
+    kind: MetricKind::Gauge,
+    unit: MetricUnit::Count,
+    help: "1 for each statement of the running job.",
+};
+const BUILD: Metric = Metric {
+    name: "build",
+    kind: MetricKind::Gauge,
+    unit: MetricUnit::Count,
+    help: "1, with the version.",
+};
 
 impl State {
-    /// The labels and values of the metrics that are neither a worker's nor a number of the job.
-    fn others(&self, name: &str) -> Vec<(Vec<(&'static str, String)>, f64)> {
+    /// The labels and values of one of [`PROCESS_METRICS`].
+    fn others(&self, metric: &Metric) -> Vec<(Vec<(&'static str, String)>, f64)> {
         let label = |key: &'static str, value: &str| (key, value.to_owned());
-        if name == JOBS.0 {
+        if *metric == JOBS {
             let results = [
                 ("succeeded", self.succeeded),
                 ("failed", self.failed),
@@ -340,7 +338,7 @@ impl State {
             ];
             return results.map(|(r, n)| (vec![label("result", r)], n as f64)).into();
         }
-        if name == BUILD.0 {
+        if *metric == BUILD {
             return vec![(vec![label("version", env!("CARGO_PKG_VERSION"))], 1.0)];
         }
         let statements = self.job.iter().flat_map(|job| &job.statements);
@@ -351,18 +349,30 @@ impl State {
     }
 }
 
-fn metric_type(kind: MetricKind) -> MetricType {
-    match kind {
+/// Begins the series of a metric.
+fn describe<'a>(
+    encoder: &'a mut DescriptorEncoder<'_>,
+    metric: &'a Metric,
+) -> Result<MetricEncoder<'a>, fmt::Error> {
+    let kind = match metric.kind {
         MetricKind::Counter => MetricType::Counter,
-        MetricKind::Gauge => MetricType::Gauge,
+        MetricKind::Gauge | MetricKind::Peak => MetricType::Gauge,
+    };
+    encoder.encode_descriptor(metric.name, metric.help, None, kind)
+}
+
+fn put(mut encoder: MetricEncoder<'_>, metric: &Metric, value: f64) -> fmt::Result {
+    match metric.kind {
+        MetricKind::Counter => encoder.encode_counter::<NoLabelSet, f64, f64>(&value, None),
+        MetricKind::Gauge | MetricKind::Peak => encoder.encode_gauge(&value),
     }
 }
 
-fn put(mut encoder: MetricEncoder<'_>, kind: MetricKind, value: f64) -> fmt::Result {
-    match kind {
-        MetricKind::Counter => encoder.encode_counter::<NoLabelSet, f64, f64>(&value, None),
-        MetricKind::Gauge => encoder.encode_gauge(&value),
-    }
+/// Metrics as fields of a JSON object.
+fn json_fields(counters: &impl Snapshot, shows: impl Fn(&Metric) -> bool) -> String {
+    let fields = counters_to_json(counters).filter(|(metric, _)| shows(metric));
+    let fields = fields.map(|(metric, value)| format!("\"{}\":{value}", metric.name));
+    fields.collect::<Vec<_>>().join(",")
 }
 
 fn json_text(text: &str) -> String {
@@ -381,8 +391,6 @@ fn json_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use millstream::Counters;
 
     use super::*;
 
@@ -404,7 +412,8 @@ mod tests {
         };
         Progress {
             elapsed: Duration::from_secs(2),
-            counters: Counters { bad: 3, ..counters },
+            counters,
+            bad: 3,
             workers: (0..workers).map(worker).collect(),
             done: Some(0.5),
             lag: Some(Duration::from_secs(4)),
@@ -412,8 +421,8 @@ mod tests {
     }
 
     fn report(workers: u32, rows_in: u64) -> Report {
-        let Progress { workers, counters, .. } = progress(workers, rows_in);
-        Report { workers, total: counters, ..Report::default() }
+        let Progress { workers, counters, bad, .. } = progress(workers, rows_in);
+        Report { workers, total: counters, bad, ..Report::default() }
     }
 
     fn line<'a>(page: &'a str, name: &str) -> Option<&'a str> {
@@ -476,12 +485,10 @@ mod tests {
     #[test]
     fn the_reference_page_is_complete() {
         let page = include_str!("../../../docs/metrics.md");
-        for (name, doc) in [JOBS, JOB_STATEMENT, BUILD] {
-            let suffix = if name == JOBS.0 { "_total" } else { "" };
-            assert!(
-                page.contains(&format!("| `{name}{suffix}` |")) && page.contains(doc),
-                "{name}"
-            );
+        for Metric { name, kind, help, .. } in PROCESS_METRICS {
+            let suffix = if kind == MetricKind::Counter { "_total" } else { "" };
+            let is_there = page.contains(&format!("| `millstream_{name}{suffix}` |"));
+            assert!(is_there && page.contains(help), "{name}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
-use millstream::Progress;
+use millstream::{Progress, finite_watermark};
 
 use crate::args::ProgressStyle;
 use crate::human;
@@ -153,13 +153,13 @@ fn describe(progress: &Progress, last: &Last, since: Duration) -> String {
         human::counted(counters.rows_in, "row"),
         human::count(counters.rows_out)
     );
-    if counters.watermark_ms != i64::MIN && counters.watermark_ms != i64::MAX {
-        text.push_str(&format!(", watermark {}", human::time(counters.watermark_ms)));
+    if let Some(watermark_ms) = finite_watermark(counters.watermark_ms) {
+        text.push_str(&format!(", watermark {}", human::time(watermark_ms)));
     }
     if let Some(lag) = progress.lag.filter(|lag| *lag <= LAG_SHOWN_MAX) {
         text.push_str(&format!(", lag {}", human::duration(lag)));
     }
-    for (number, what) in [(counters.late, "late"), (counters.bad, "bad")] {
+    for (number, what) in [(counters.late, "late"), (progress.bad, "bad")] {
         if number > 0 {
             text.push_str(&format!(", {} {what}", human::count(number)));
         }
@@ -202,7 +202,7 @@ mod tests {
         };
         let lag = Some(Duration::from_secs(3));
         let elapsed = Duration::from_secs(2);
-        let progress = Progress { elapsed, counters, workers: vec![], done: None, lag };
+        let progress = Progress { elapsed, counters, bad: 0, workers: vec![], done: None, lag };
         let last = Last { elapsed: Duration::from_secs(1), rows_in: 1_000_000, rows_out: 50 };
         assert_eq!(
             describe(&progress, &last, Duration::from_secs(1)),
@@ -224,7 +224,7 @@ mod tests {
         };
         let (counters, elapsed) = (Counters::default(), Duration::from_secs(2));
         let workers = vec![worker(600_000_000), worker(0)];
-        let progress = Progress { elapsed, counters, workers, done: None, lag: None };
+        let progress = Progress { elapsed, counters, bad: 0, workers, done: None, lag: None };
         let mut sinks = [Sink { at: 1, name: "SELECT".into(), waited_ns: 100_000_000 }];
         let since = Duration::from_secs(1);
         assert_eq!(waits(&progress, &mut sinks, since), ", waiting for SELECT 50 %");
@@ -237,7 +237,7 @@ mod tests {
         let counters = Counters { watermark_ms: 0, ..Counters::default() };
         let lag = Some(LAG_SHOWN_MAX + Duration::from_secs(1));
         let elapsed = Duration::ZERO;
-        let progress = Progress { elapsed, counters, workers: vec![], done: None, lag };
+        let progress = Progress { elapsed, counters, bad: 0, workers: vec![], done: None, lag };
         let text = describe(&progress, &Last::default(), Duration::from_secs(1));
         assert_eq!(text, "0 rows in (0/s), 0 out (0/s), watermark 1970-01-01 00:00:00");
     }

@@ -26,8 +26,8 @@ pub(crate) fn summary(report: &Report) -> String {
     if total.late > 0 {
         text.push_str(&format!("; {} late and left out", human::counted(total.late, "row")));
     }
-    if total.bad > 0 {
-        text.push_str(&format!("; {} could not be read", human::counted(total.bad, "row")));
+    if report.bad > 0 {
+        text.push_str(&format!("; {} could not be read", human::counted(report.bad, "row")));
     }
     if total.spilled_bytes > 0 {
         let (runs, bytes) = (human::counted(total.spilled_runs, "run"), total.spilled_bytes);
@@ -44,8 +44,8 @@ pub(crate) fn summary(report: &Report) -> String {
         text.push_str(&format!("\n  bad row {} ({}): {}", row.place, row.table, row.reason));
     }
     let shown = report.bad_rows.len().min(BAD_ROWS_SHOWN) as u64;
-    if total.bad > shown && shown > 0 {
-        text.push_str(&format!("\n  … and {} more", human::count(total.bad - shown)));
+    if report.bad > shown && shown > 0 {
+        text.push_str(&format!("\n  … and {} more", human::count(report.bad - shown)));
     }
     text
 }
@@ -59,9 +59,9 @@ fn longest_wait(report: &Report) -> Option<(&str, Duration)> {
 
 /// The messages that even `--quiet` prints.
 pub(crate) fn warning(report: &Report) -> Option<String> {
-    let Report { total, .. } = report;
-    let nothing = total.rows_in == 0 && total.bad > 0;
-    let rows = human::counted(total.bad, "row");
+    let Report { total, bad, .. } = report;
+    let nothing = total.rows_in == 0 && *bad > 0;
+    let rows = human::counted(*bad, "row");
     nothing.then(|| format!("warning: none of {rows} of the input could be read"))
 }
 
@@ -80,7 +80,8 @@ mod tests {
         };
         Report {
             elapsed: Duration::from_millis(500),
-            total: Counters { rows_in: 336_776, rows_out: 20, bad, ..Counters::default() },
+            total: Counters { rows_in: 336_776, rows_out: 20, ..Counters::default() },
+            bad,
             bad_rows: (1..=bad.min(100)).map(row).collect(),
             ..Report::default()
         }

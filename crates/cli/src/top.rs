@@ -4,12 +4,13 @@
 //! changed between two looks: the tables of `EXPLAIN ANALYZE`, as rates. On a terminal the tables
 //! are drawn over and over, below the plan; elsewhere one follows another.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use millstream::{Ran, RanOperator, RanWorker};
+use millstream::{Ran, Snapshot, WorkerCounters, counters_from_json};
 use serde_json::Value;
 
 use crate::args::TopArgs;
@@ -120,71 +121,47 @@ fn report_json(status: &Value, ran: &Ran, names: &[String]) -> Value {
     with_job
 }
 
+/// The metrics of a status, by node and worker.
+fn workers(status: &Value) -> BTreeMap<(u32, u32), WorkerCounters> {
+    let each = |of: &str| status[of].as_array().into_iter().flatten();
+    let number = |of: &Value, key: &str| of[key].as_u64().unwrap_or(0) as u32;
+    let place = |of: &Value| (number(of, "node"), number(of, "worker"));
+    let worker = |of: &Value| {
+        let (node, worker) = place(of);
+        let (counters, operators) = (counters_from_json(of), Vec::new());
+        ((node, worker), WorkerCounters { node, worker, counters, operators })
+    };
+    let mut workers: BTreeMap<_, _> = each("workers").map(worker).collect();
+    // In the order of the plan.
+    for operator in each("operators") {
+        if let Some(worker) = workers.get_mut(&place(operator)) {
+            worker.operators.push(counters_from_json(operator));
+        }
+    }
+    workers
+}
+
 /// The work of workers and operators between two looks.
 fn between(last: &Value, now: &Value) -> Ran {
     let clock = |status: &Value| status["clock_ms"].as_i64().unwrap_or(0);
-    let each = |of: &str| now[of].as_array().into_iter().flatten();
-    let before = |of: &str, one: &Value| {
-        let same = |key: &str, other: &Value| other[key] == one[key];
-        let all = last[of].as_array().into_iter().flatten();
-        all.clone()
-            .find(|other| ["operator", "node", "worker"].iter().all(|key| same(key, other)))
-            .cloned()
-            .unwrap_or_default()
-    };
-    let worker = |now: &Value| {
-        let last = before("workers", now);
-        let more = |key: &str| (number(now, key) - number(&last, key)).max(0.0);
-        RanWorker {
-            node: number(now, "node") as u32,
-            worker: number(now, "worker") as u32,
-            busy_ns: ns(more("busy_seconds")),
-            backpressured_ns: ns(more("backpressured_seconds")),
-            idle_ns: ns(more("idle_seconds")),
-            rows_in: more("input_rows") as u64,
-            rows_out: more("output_rows") as u64,
-            late: more("late_rows") as u64,
-            bytes_sent: more("sent_bytes") as u64,
-            state_bytes: number(now, "state_bytes") as u64,
-            state_bytes_peak: number(now, "state_peak_bytes") as u64,
-            watermark_ms: millis(now),
-        }
-    };
-    let operator = |now: &Value| {
-        let last = before("operators", now);
-        let more = |key: &str| (number(now, key) - number(&last, key)).max(0.0);
-        RanOperator {
-            operator: number(now, "operator") as usize,
-            node: number(now, "node") as u32,
-            worker: number(now, "worker") as u32,
-            busy_ns: ns(more("busy_seconds")),
-            backpressured_ns: ns(more("backpressured_seconds")),
-            rows_in: more("input_rows") as u64,
-            rows_out: more("output_rows") as u64,
-            state_bytes: number(now, "state_bytes") as u64,
-            watermark_ms: millis(now),
-            ..RanOperator::default()
+    let last_workers = workers(last);
+    let since = |(place, now): ((u32, u32), WorkerCounters)| {
+        let Some(last) = last_workers.get(&place) else { return now };
+        let operators = now.operators.iter().enumerate().map(|(at, operator)| {
+            operator.since(&last.operators.get(at).copied().unwrap_or_default())
+        });
+        WorkerCounters {
+            counters: now.counters.since(&last.counters),
+            operators: operators.collect(),
+            ..now
         }
     };
     Ran {
         elapsed: Duration::from_millis((clock(now) - clock(last)).max(0) as u64),
         clock_ms: Some(clock(now)),
-        workers: each("workers").map(worker).collect(),
-        operators: each("operators").map(operator).collect(),
+        workers: workers(now).into_iter().map(since).collect(),
         joined: Vec::new(),
     }
-}
-
-fn number(of: &Value, key: &str) -> f64 {
-    of[key].as_f64().unwrap_or(0.0)
-}
-
-fn ns(seconds: f64) -> u64 {
-    (seconds * 1e9) as u64
-}
-
-fn millis(of: &Value) -> Option<i64> {
-    of["watermark_seconds"].as_f64().map(|seconds| (seconds * 1e3).round() as i64)
 }
 
 /// Why there is no answer.
@@ -270,16 +247,15 @@ mod tests {
         let (last, now) = (status(10_000, 100), status(12_000, 600));
         let ran = between(&last, &now);
         assert_eq!((ran.elapsed, ran.clock_ms), (Duration::from_secs(2), Some(12_000)));
-        let [worker] = ran.workers[..] else { panic!("{ran:?}") };
-        assert_eq!(
-            (worker.node, worker.worker, worker.rows_in, worker.rows_out),
-            (1, 3, 500, 1000)
-        );
-        assert_eq!((worker.busy_ns, worker.watermark_ms), (500_000_000, Some(1500)));
-        let [operator] = ran.operators[..] else { panic!("{ran:?}") };
+        let [worker] = &ran.workers[..] else { panic!("{ran:?}") };
+        assert_eq!((worker.node, worker.worker), (1, 3));
+        let counters = &worker.counters;
+        assert_eq!((counters.rows_in, counters.rows_out), (500, 1000));
+        assert_eq!((counters.busy_ns, counters.watermark_ms), (500_000_000, 1500));
+        let [operator] = worker.operators[..] else { panic!("{ran:?}") };
         assert_eq!((operator.rows_in, operator.busy_ns), (500, 500_000_000));
         // A worker that was not there before has done all since.
-        assert_eq!(between(&json!({}), &now).workers[0].rows_in, 600);
+        assert_eq!(between(&json!({}), &now).workers[0].counters.rows_in, 600);
         assert_eq!(heading(&now), "SELECT: for 12.5 s, 2 rows bad");
         assert_eq!(report_json(&now, &ran, &names(&now))["operators"][0]["name"], "0 source t");
     }

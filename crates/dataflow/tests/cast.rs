@@ -412,7 +412,7 @@ fn a_batch_is_sent_once_to_each_process_however_many_workers_it_has() {
         let bed = Bed { nodes, workers, flows: 1, casting: fixed(tree), ..Bed::default() };
         let ran = bed.run().unwrap();
         assert!(ran.pairs == bed.expected(), "{nodes}x{workers}");
-        ran.sum(|metrics| &metrics.bytes_out)
+        ran.sum(|metrics| &metrics.bytes_sent)
     };
     let once = bytes(2, 1, Shape::Sequential);
     assert!(once > 0);
@@ -446,8 +446,11 @@ fn without_a_tree_each_worker_of_another_process_gets_a_copy_of_its_own() {
         let bed = Bed { nodes: 3, workers: 4, flows: 1, casting, ..Bed::default() };
         let ran = bed.run().unwrap();
         assert!(ran.pairs == bed.expected());
-        assert_eq!(ran.sum(|metrics| &metrics.cast_bytes), ran.sum(|metrics| &metrics.bytes_out));
-        (ran.sum(|metrics| &metrics.cast_bytes), ran.sum(|metrics| &metrics.cast_frames))
+        assert_eq!(
+            ran.sum(|metrics| &metrics.broadcast_bytes),
+            ran.sum(|metrics| &metrics.bytes_sent)
+        );
+        (ran.sum(|metrics| &metrics.broadcast_bytes), ran.sum(|metrics| &metrics.broadcast_frames))
     };
     let (once, frames) = bytes(fixed(Shape::Capped(1)));
     assert_eq!(bytes(copies()), (4 * once, 4 * frames));
@@ -459,9 +462,9 @@ fn with_a_tree_the_source_sends_to_its_children_only() {
         let bed = Bed { nodes: 8, workers: 1, flows: 1, casting: fixed(tree), ..Bed::default() };
         let ran = bed.run().unwrap();
         assert!(ran.pairs == bed.expected(), "{tree:?}");
-        let own = |worker: usize| ran.metrics[worker].bytes_out.load(Ordering::Relaxed);
+        let own = |worker: usize| ran.metrics[worker].bytes_sent.load(Ordering::Relaxed);
         let source = (0..8).max_by_key(|&worker| own(worker)).unwrap();
-        (own(source), ran.sum(|metrics| &metrics.bytes_out))
+        (own(source), ran.sum(|metrics| &metrics.bytes_sent))
     };
     let (all, total) = sent(Shape::Sequential);
     assert_eq!(all, total);

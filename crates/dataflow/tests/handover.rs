@@ -236,17 +236,17 @@ fn nothing_is_encoded_between_workers_of_a_process() {
     assert!(other > 0 && other < rows);
     // Worker 1 hands over what worker 0 leads, and its results.
     let results = led_by_the_other(0..700);
-    assert_eq!(pair.of(0, |metrics| &metrics.rows_handed), other);
-    assert_eq!(pair.of(1, |metrics| &metrics.rows_handed), rows - other + results);
-    assert_eq!(pair.of(0, |metrics| &metrics.bytes_handed), 8 * other);
+    assert_eq!(pair.of(0, |metrics| &metrics.local_rows), other);
+    assert_eq!(pair.of(1, |metrics| &metrics.local_rows), rows - other + results);
+    assert_eq!(pair.of(0, |metrics| &metrics.local_bytes), 8 * other);
     // Partial states go by reference too; the rows are results alone.
     let mut merging = Pair::new(batches, Exchange::Merge, RingConfig::default());
     merging.run();
-    assert!(merging.sum(|metrics| &metrics.rows_handed) < 700);
-    assert!(merging.of(0, |metrics| &metrics.bytes_handed) > 0);
+    assert!(merging.sum(|metrics| &metrics.local_rows) < 700);
+    assert!(merging.of(0, |metrics| &metrics.local_bytes) > 0);
     for pair in [pair, merging] {
-        assert_eq!(pair.sum(|metrics| &metrics.frames_out), 0);
-        assert_eq!(pair.sum(|metrics| &metrics.bytes_out), 0);
+        assert_eq!(pair.sum(|metrics| &metrics.frames_sent), 0);
+        assert_eq!(pair.sum(|metrics| &metrics.bytes_sent), 0);
     }
 }
 
@@ -258,7 +258,7 @@ fn who_takes_nothing_holds_back_who_hands_over() {
         // With `uppar` worker 1 reads and worker 0 leads.
         let (gives, takes) = if exchange == Exchange::UpPar { (1, 0) } else { (0, 1) };
         while pair.turn(gives) {}
-        let handed = |pair: &Pair| pair.of(gives, |metrics| &metrics.bytes_handed);
+        let handed = |pair: &Pair| pair.of(gives, |metrics| &metrics.local_bytes);
         let (read, held) = (pair.of(gives, |metrics| &metrics.rows_in), handed(&pair));
         let bound = ring.memory_bytes().ring as u64;
         // Rows leave when there are 16 KiB of them, and those of a batch more.

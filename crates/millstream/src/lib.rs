@@ -58,10 +58,14 @@ pub use cluster::NODES_MAX;
 pub use connectors::AtomicFile;
 pub use dataflow::bad::BadRow;
 pub use dataflow::error::ConnectorError;
+pub use dataflow::metrics::{
+    Counters, Metric, MetricKind, MetricUnit, OperatorCounters, Snapshot, WorkerCounters,
+    finite_watermark,
+};
 pub use dataflow::{connector, detach, sink, source};
 pub use plan::{
-    Diagnostic, ExplainFormat, NamedRelation, Place, Planned, Ran, RanOperator, RanWorker,
-    SettingSpec, Vocabulary, settings,
+    Diagnostic, ExplainFormat, NamedRelation, Place, Planned, Ran, SettingSpec, Vocabulary,
+    counters_from_json, counters_to_json, settings,
 };
 pub use stream;
 
@@ -71,10 +75,8 @@ pub use fault::Blame;
 
 pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rdma_survey};
 pub use memory::{JobMemoryNeed, Memory};
-pub use metrics::{JobMetricSpec, MetricKind, MetricSpec, job_metrics, metrics};
+pub use metrics::{JOB_METRICS, JobMetric};
 pub use progress::Observer;
-pub use report::{
-    Counters, OperatorCounters, ProcessorCounters, Progress, Report, SinkWait, WorkerCounters,
-};
+pub use report::{Progress, Report, SinkWait};
 pub use script::{Job, RunOptions, Script};
 pub use session::{RowFormat, RowTarget, Session, SessionBuilder, WORKERS_MAX};

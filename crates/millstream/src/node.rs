@@ -22,7 +22,7 @@ use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
 use dataflow::job::Job;
 use dataflow::mend::Mender;
-use dataflow::metrics::Metrics;
+use dataflow::metrics::{Metrics, Snapshot};
 use dataflow::panics::caught;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
@@ -318,6 +318,7 @@ impl Node<'_> {
             let unlike = Error::Unlike { rank: rank as u32, what: "report" };
             let (node, bad) = decode_end(bytes).ok_or(unlike)?;
             report.total.add(&node.total);
+            report.bad = report.bad.saturating_add(node.bad);
             report.workers.extend(node.workers(rank as u32, self.layout.per_node));
             report.nodes.push(node.total);
             report.bad_rows.extend(bad);

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cluster::Control;
 use dataflow::job::{Job as Queries, readers};
+use dataflow::metrics::{Counters, Snapshot, finite_watermark};
 
 use crate::error::Error;
 use crate::links::NodeLayout;
-use crate::report::{Counters, NodeCounters, Progress, Report};
+use crate::report::{NodeCounters, Progress, Report};
 use crate::script::Job;
 
 /// An observer of running jobs. A closure that takes [`Progress`] is one.
@@ -56,13 +57,14 @@ impl<'a> ProgressWatch<'a> {
             return;
         }
         let Some(to) = to else { return };
-        let mut counters = own.total;
+        let (mut counters, mut bad) = (own.total, own.bad);
         let mut workers: Vec<_> = own.workers(0, self.per_node).collect();
         for rank in 1..self.control.nodes() {
             let latest = self.control.latest(rank);
             match latest.and_then(|bytes| NodeCounters::decode(&mut &bytes[..])) {
                 Some(node) => {
                     counters.add(&node.total);
+                    bad = bad.saturating_add(node.bad);
                     workers.extend(node.workers(rank, self.per_node));
                 }
                 None => counters.watermark_ms = i64::MIN,
@@ -71,6 +73,7 @@ impl<'a> ProgressWatch<'a> {
         to.progress(&Progress {
             elapsed: self.start.elapsed(),
             counters,
+            bad,
             workers,
             done: self.whole.map(|whole| whole.done(&counters)),
             lag: lag(counters.watermark_ms),
@@ -100,7 +103,7 @@ impl Whole {
     fn done(self, counters: &Counters) -> f64 {
         let (done, whole) = match self {
             Whole::Rows(rows) => (counters.rows_in, rows),
-            Whole::Flows(flows) => (counters.flows_done, flows),
+            Whole::Flows(flows) => (counters.splits_done, flows),
         };
         if whole == 0 { 1.0 } else { (done as f64 / whole as f64).min(1.0) }
     }
@@ -108,9 +111,7 @@ impl Whole {
 
 /// How far the watermark is behind the machine's clock.
 fn lag(watermark_ms: i64) -> Option<Duration> {
-    if watermark_ms == i64::MIN || watermark_ms == i64::MAX {
-        return None;
-    }
+    let watermark_ms = finite_watermark(watermark_ms)?;
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_millis() as i64;
     Some(Duration::from_millis(now_ms.saturating_sub(watermark_ms).max(0) as u64))
 }
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_share_that_is_done_is_never_more_than_all() {
-        let counters = Counters { rows_in: 30, flows_done: 1, ..Counters::default() };
+        let counters = Counters { rows_in: 30, splits_done: 1, ..Counters::default() };
         assert_eq!(Whole::Rows(120).done(&counters), 0.25);
         assert_eq!(Whole::Rows(20).done(&counters), 1.0);
         assert_eq!(Whole::Flows(4).done(&counters), 0.25);

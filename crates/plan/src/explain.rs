@@ -5,6 +5,7 @@
 
 mod analyze;
 pub(crate) mod cost;
+mod counters_json;
 mod describe;
 mod dot;
 mod estimate;
@@ -27,12 +28,13 @@ use crate::text::statements::ExplainFormat;
 
 pub use self::analyze::Analyzed;
 pub(crate) use self::analyze::Discard;
+pub use self::counters_json::{counters_from_json, counters_to_json};
 pub(crate) use self::describe::window_text;
 pub(crate) use self::literals::{as_name, shown_expr};
 pub use self::memory::{EndNeed, Need};
 pub(crate) use self::modes::text as key_mode_text;
 pub(crate) use self::plain::{plain, shown};
-pub use self::ran::{Ran, RanOperator, RanWorker};
+pub use self::ran::Ran;
 use self::tree::PlanTree;
 
 /// The plan of a stage, for a reader.

@@ -47,7 +47,7 @@ mod planner;
 mod text;
 mod workers;
 
-pub use explain::{Analyzed, EndNeed, Explain, Need, Ran, RanOperator, RanWorker};
+pub use explain::{Analyzed, EndNeed, Explain, Need, Ran, counters_from_json, counters_to_json};
 pub use planner::vocabulary::{NamedRelation, Vocabulary};
 pub use planner::{Planned, Planner, Stage};
 pub use text::diagnostics::{Diagnostic, Place};

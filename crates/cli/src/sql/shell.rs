@@ -205,7 +205,7 @@ impl<'a> Shell<'a> {
             self.screen.line("cut at the edge of the terminal; .mode csv shows whole rows");
         }
         let total = &report.total;
-        let lost = total.late > 0 || total.bad > 0 || report.cancelled;
+        let lost = total.late > 0 || report.bad > 0 || report.cancelled;
         if lost || (self.interactive && !gave_rows) {
             self.screen.line(&summary::summary(report));
         }

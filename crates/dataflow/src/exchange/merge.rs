@@ -201,10 +201,9 @@ impl Merge {
         self.length.borrow_mut().ended(&ended);
         let metrics = member.net().metrics();
         Metrics::add(&metrics.epochs, 1);
+        metrics.count_groups_sent(member.tag(), ended.groups, delta_bytes);
         if let Some(operator) = metrics.operators().get(member.tag() as usize) {
             Metrics::add(&operator.epochs, 1);
-            Metrics::add(&operator.groups_sent, ended.groups);
-            Metrics::add(&operator.delta_bytes, delta_bytes);
             operator.epoch_bytes.store(self.length.borrow().bytes(), Ordering::Relaxed);
         }
     }

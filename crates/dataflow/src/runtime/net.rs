@@ -206,7 +206,7 @@ impl Net {
                     }
                 }
                 News::Mended { worker, link } => {
-                    Metrics::add(&self.metrics.mended_links, 1);
+                    Metrics::add(&self.metrics.reconnected_links, 1);
                     self.peer(worker).path.restore(*link);
                     self.peer(worker).moved.notify();
                 }
@@ -469,8 +469,8 @@ impl Net {
         let Some(mut slot) = link.reserve(class) else { return false };
         let len = content.write_to(slot.payload_mut());
         slot.publish(envelope.encode(), len);
-        Metrics::add(&self.metrics.frames_out, 1);
-        Metrics::add(&self.metrics.bytes_out, len as u64);
+        Metrics::add(&self.metrics.frames_sent, 1);
+        Metrics::add(&self.metrics.bytes_sent, len as u64);
         true
     }
 
@@ -482,7 +482,7 @@ impl Net {
         load: impl FnOnce() -> Load,
     ) -> bool {
         let Path::Queue(end) = &peer.path else {
-            unreachable!("rows are handed over within a process")
+            unreachable!("rows are passed by reference within a process")
         };
         if peer.gone.get() {
             return true;
@@ -492,11 +492,11 @@ impl Net {
         }
         let load = load();
         let rows = if let Load::Rows(batch) = &load { batch.num_rows() } else { 0 };
-        Metrics::add(&self.metrics.rows_handed, rows as u64);
+        Metrics::add(&self.metrics.local_rows, rows as u64);
         if let Some(operator) = self.metrics.operators().get(envelope.operator as usize) {
-            Metrics::add(&operator.rows_handed, rows as u64);
+            Metrics::add(&operator.local_rows, rows as u64);
         }
-        Metrics::add(&self.metrics.bytes_handed, end.give(envelope.encode(), load));
+        Metrics::add(&self.metrics.local_bytes, end.give(envelope.encode(), load));
         self.handed.set(true);
         true
     }

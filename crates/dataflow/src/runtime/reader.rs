@@ -281,7 +281,7 @@ impl Reader {
 
     fn end(&mut self, at: usize) -> Result<(), DataflowError> {
         self.open.remove(at);
-        Metrics::add(&self.metrics.flows_done, 1);
+        Metrics::add(&self.metrics.splits_done, 1);
         if self.input.source.bounded() {
             self.open_next()?;
         }

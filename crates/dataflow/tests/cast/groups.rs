@@ -86,9 +86,9 @@ fn rows_by_the_networks_multicast_are_those_by_the_tree() {
                 };
                 let ran = bed.run().unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert!(ran.pairs == bed.expected(), "{what}");
-                let flown = ran.sum(|metrics| &metrics.cast_flown);
-                let landed = ran.sum(|metrics| &metrics.cast_landed);
-                let fetched = ran.sum(|metrics| &metrics.cast_fetched);
+                let flown = ran.sum(|metrics| &metrics.broadcast_multicast);
+                let landed = ran.sum(|metrics| &metrics.broadcast_multicast_received);
+                let fetched = ran.sum(|metrics| &metrics.broadcast_fetched);
                 assert_eq!(flown > 0, nodes > 1, "{what}");
                 assert_eq!(landed + fetched, flown * u64::from(nodes - 1), "{what}");
                 assert!(lost > 0 || fetched == 0, "{what}: {fetched} fetched");
@@ -117,7 +117,11 @@ fn a_network_that_loses_too_much_is_left_for_the_tree() {
         let ran = bed.run().unwrap();
         assert!(ran.pairs == bed.expected(), "{lost}");
         let sum = |counter: fn(&Metrics) -> &AtomicU64| ran.sum(counter);
-        (sum(|m| &m.cast_flown), sum(|m| &m.cast_landed), sum(|m| &m.cast_fetched))
+        (
+            sum(|m| &m.broadcast_multicast),
+            sum(|m| &m.broadcast_multicast_received),
+            sum(|m| &m.broadcast_fetched),
+        )
     };
     let (flown, landed, fetched) = run(0);
     assert!(flown > 50 && landed == 4 * flown && fetched == 0, "{flown}, {landed}, {fetched}");
@@ -170,8 +174,8 @@ fn no_chance_makes_a_run_stand_still() {
         };
         let ran = bed.run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(ran.pairs == bed.expected(), "seed {seed}");
-        landed += ran.sum(|metrics| &metrics.cast_landed);
-        fetched += ran.sum(|metrics| &metrics.cast_fetched);
+        landed += ran.sum(|metrics| &metrics.broadcast_multicast_received);
+        fetched += ran.sum(|metrics| &metrics.broadcast_fetched);
         changes += ran.sum(|metrics| &metrics.tree_changes);
     }
     assert!(landed > 0 && fetched > 0 && changes > 0, "{landed}, {fetched}, {changes}");

@@ -126,7 +126,7 @@ fn a_row_is_sent_once_to_each_process_that_has_one_of_its_workers() {
             ranks.into_iter().filter(|&rank| rank != source).count() as u64
         };
         let rows: u64 = (0..400).map(processes).sum();
-        (ran.sum(|metrics| &metrics.cast_bytes), rows)
+        (ran.sum(|metrics| &metrics.broadcast_bytes), rows)
     };
     for (nodes, workers) in [(2, 1), (2, 4), (4, 2), (8, 1)] {
         let (sent, rows) = bytes(nodes, workers);

@@ -4,11 +4,14 @@ use std::fmt::Write;
 
 use dataflow::cost::{Costs, Decision, Grouped, Price, decide, of_others};
 use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Statistics, Strategy};
+use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Strategy};
+use dataflow::known::Known;
+use dataflow::metrics::OperatorCounters;
 use serde_json::{Value, json};
 use state::epoch::groups_behind;
 
 use super::text::number;
-use super::{Explain, Ran, RanOperator};
+use super::{Explain, Ran};
 use crate::text::units::human;
 
 /// Why rows are merged of which nothing is known.
@@ -137,7 +140,7 @@ impl Grouping<'_> {
         Some((Met::Shuffle { groups }, decision))
     }
 
-    fn sum(&self, of: fn(&RanOperator) -> u64) -> u64 {
+    fn sum(&self, of: fn(&OperatorCounters) -> u64) -> u64 {
         self.ran.sum(self.operator, of)
     }
 
@@ -220,7 +223,7 @@ impl Explain {
                     one["epochs"] = epochs.into();
                     one["epoch_bytes_least"] = lengths[0].into();
                     one["epoch_bytes_most"] = lengths[1].into();
-                    one["groups_sent"] = groups.into();
+                    one["delta_groups"] = groups.into();
                     one["delta_bytes"] = delta_bytes.into();
                     merged.push(one);
                 }

@@ -6,9 +6,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use arrow::temporal_conversions::timestamp_ms_to_datetime;
+use dataflow::metrics::{Counters, OperatorCounters, Snapshot, WorkerCounters, finite_watermark};
 use serde_json::{Value, json};
 use state::KeyModes;
 
+use super::counters_json::counters_to_json;
 use crate::text::units::human;
 
 /// The measurements of a run, or of an interval of it.
@@ -19,92 +21,10 @@ pub struct Ran {
     /// Where the run goes on, the clock of the job in milliseconds since 1970: then rows and bytes
     /// are shown per second, with how far each watermark is behind the clock.
     pub clock_ms: Option<i64>,
-    /// By node and worker.
-    pub workers: Vec<RanWorker>,
-    /// By worker and operator.
-    pub operators: Vec<RanOperator>,
+    /// The metrics of each worker and of its operators.
+    pub workers: Vec<WorkerCounters>,
     /// How many pairs of nodes were joined by which transport; empty where there is one node.
     pub joined: Vec<(String, u64)>,
-}
-
-/// The measurements of a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RanWorker {
-    /// Its node.
-    pub node: u32,
-    /// Its number in the job.
-    pub worker: u32,
-    /// Nanoseconds with work.
-    pub busy_ns: u64,
-    /// Nanoseconds in which it waited for others to take what it had sent, and for nothing else.
-    pub backpressured_ns: u64,
-    /// Nanoseconds without anything to do.
-    pub idle_ns: u64,
-    /// Rows read.
-    pub rows_in: u64,
-    /// Output rows.
-    pub rows_out: u64,
-    /// Rows that were late for all of their windows.
-    pub late: u64,
-    /// Bytes sent to other workers.
-    pub bytes_sent: u64,
-    /// Bytes of state at the end.
-    pub state_bytes: u64,
-    /// Most bytes of state.
-    pub state_bytes_peak: u64,
-    /// The watermark in milliseconds since 1970, if there was one that was not the end.
-    pub watermark_ms: Option<i64>,
-}
-
-/// The measurements of an operator on one worker: its coroutines, with what rows are pushed through
-/// up to the next operator that keeps them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RanOperator {
-    /// Its place in the plan.
-    pub operator: usize,
-    /// The node of the worker.
-    pub node: u32,
-    /// The worker's number in the job.
-    pub worker: u32,
-    /// Nanoseconds with work.
-    pub busy_ns: u64,
-    /// Nanoseconds in which it waited for others to take what it had sent, and the worker had
-    /// nothing else to do.
-    pub backpressured_ns: u64,
-    /// Rows that came to it on this worker.
-    pub rows_in: u64,
-    /// Rows that it gave out on this worker.
-    pub rows_out: u64,
-    /// Bytes of state at the end.
-    pub state_bytes: u64,
-    /// How it has found the groups of rows.
-    pub key_modes: KeyModes,
-    /// Windows of which it gave out groups.
-    pub windows: u64,
-    /// Rows of a source that were filtered, found and folded in by one loop.
-    pub rows_fused: u64,
-    /// Runs of what it keeps that were written to disk because they did not fit memory.
-    pub spilled_runs: u64,
-    /// Their bytes.
-    pub spilled_bytes: u64,
-    /// Rows that it sent to workers of other processes.
-    pub rows_sent: u64,
-    /// Bytes of these.
-    pub row_bytes_sent: u64,
-    /// Rows that it handed over, by reference, to other workers of the same process.
-    pub rows_handed: u64,
-    /// Rows of frequent keys that it folded in front of a shuffle, where they were read.
-    pub rows_combined: u64,
-    /// Epochs that it closed, if it groups and its rows meet by merge.
-    pub epochs: u64,
-    /// Groups in their deltas, or of frequent keys.
-    pub groups_sent: u64,
-    /// Bytes of these deltas.
-    pub delta_bytes: u64,
-    /// Bytes of input after which its next epoch ends.
-    pub epoch_bytes: u64,
-    /// Its watermark in milliseconds since 1970, if there was one that was not the end.
-    pub watermark_ms: Option<i64>,
 }
 
 /// A watermark further behind than this belongs to old data; how far behind it is tells nothing.
@@ -121,10 +41,18 @@ fn skew(numbers: &[u64]) -> f64 {
     if sum == 0 { 1.0 } else { most as f64 * numbers.len() as f64 / sum as f64 }
 }
 
-impl RanWorker {
-    fn all_ns(&self) -> u64 {
-        self.busy_ns + self.backpressured_ns + self.idle_ns
+/// The time of a worker.
+fn all_ns(worker: &Counters) -> u64 {
+    worker.busy_ns + worker.backpressured_ns + worker.idle_ns
+}
+
+/// An object of numbers that have no definition, and of metrics.
+fn object(of: Value, counters: &impl Snapshot) -> Value {
+    let mut object = of;
+    for (metric, value) in counters_to_json(counters) {
+        object[metric.name] = value;
     }
+    object
 }
 
 impl Ran {
@@ -187,12 +115,11 @@ impl Ran {
         };
         self.operators_text(&mut out, names);
         self.workers_text(&mut out);
-        let rows: Vec<u64> = self.workers.iter().map(|worker| worker.rows_in).collect();
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
             "  skew {:.2}: rows of the worker that read most, over the mean",
-            skew(&rows)
+            self.skew()
         );
         if !self.joined.is_empty() {
             let joined = self.joined.iter().map(|(by, pairs)| format!("{pairs} by {by}"));
@@ -205,13 +132,18 @@ impl Ran {
         out
     }
 
-    /// The measurements of an operator on each worker.
-    pub(super) fn of(&self, operator: usize) -> impl Iterator<Item = &RanOperator> + Clone {
-        self.operators.iter().filter(move |one| one.operator == operator)
+    /// The skew of the rows that workers read.
+    fn skew(&self) -> f64 {
+        let rows: Vec<u64> = self.workers.iter().map(|worker| worker.counters.rows_in).collect();
+        skew(&rows)
     }
 
-    /// Windows of an operator, by the worker that gave out groups of most; `None` if there are
-    /// none.
+    /// The metrics of an operator on each worker.
+    pub(super) fn of(&self, operator: usize) -> impl Iterator<Item = &OperatorCounters> + Clone {
+        self.workers.iter().filter_map(move |worker| worker.operators.get(operator))
+    }
+
+    /// Windows of an operator, by the worker that emitted groups of most; `None` if there are none.
     pub(super) fn windows(&self, operator: usize) -> Option<u64> {
         self.of(operator).map(|one| one.windows).max().filter(|&windows| windows > 0)
     }
@@ -222,7 +154,7 @@ impl Ran {
     }
 
     /// A sum over the workers of what an operator did.
-    pub(super) fn sum(&self, operator: usize, of: fn(&RanOperator) -> u64) -> u64 {
+    pub(super) fn sum(&self, operator: usize, of: fn(&OperatorCounters) -> u64) -> u64 {
         self.of(operator).map(of).sum()
     }
 
@@ -232,7 +164,7 @@ impl Ran {
         let sum = |of| self.sum(operator, of);
         let all = sum(|one| one.rows_in);
         let (sent, bytes) = (sum(|one| one.rows_sent), sum(|one| one.row_bytes_sent));
-        let handed = sum(|one| one.rows_handed);
+        let local = sum(|one| one.local_rows);
         // Writing to a String cannot fail.
         if sent > 0 {
             let each = bytes as f64 / sent as f64;
@@ -243,9 +175,11 @@ impl Ran {
                  each"
             );
         }
-        if handed > 0 {
-            let _ =
-                writeln!(out, "  {name}: {all} rows came, {handed} handed over within a process");
+        if local > 0 {
+            let _ = writeln!(
+                out,
+                "  {name}: {all} rows came, {local} passed by reference within a process"
+            );
         }
         let modes = self.key_modes(operator);
         if modes != KeyModes::default() {
@@ -270,7 +204,7 @@ impl Ran {
     }
 
     fn operators_text(&self, out: &mut String, names: &[String]) {
-        let all_ns: u64 = self.workers.iter().map(RanWorker::all_ns).sum();
+        let all_ns: u64 = self.workers.iter().map(|worker| all_ns(&worker.counters)).sum();
         let live = self.clock_ms.is_some();
         let mut titles = if live {
             vec!["busy", "waiting", "idle", "in/s", "out/s", "skew", "state"]
@@ -292,12 +226,12 @@ impl Ran {
                 cells.push(human(sum(|one| one.state_bytes)));
             }
             // Workers whose input has ended have none.
-            let least = self.of(at).filter_map(|one| one.watermark_ms).min();
+            let least = self.of(at).filter_map(|one| finite_watermark(one.watermark_ms)).min();
             cells.extend(self.time(least).into_iter().flatten());
             (name.clone(), cells)
         };
         let lines: Vec<_> = names.iter().enumerate().map(line).collect();
-        if !self.operators.is_empty() {
+        if self.workers.iter().any(|worker| !worker.operators.is_empty()) {
             Self::table(out, "operator", &titles, &lines);
         }
     }
@@ -310,8 +244,9 @@ impl Ran {
             }
         };
         titles.extend(if self.clock_ms.is_some() { &["watermark", "lag"][..] } else { &[] });
-        let line = |worker: &RanWorker| {
-            let percent = |ns| format!("{:.0} %", percent(ns, worker.all_ns()));
+        let line = |of: &WorkerCounters| {
+            let worker = &of.counters;
+            let percent = |ns| format!("{:.0} %", percent(ns, all_ns(worker)));
             let state = match self.clock_ms {
                 None => worker.state_bytes_peak,
                 Some(_) => worker.state_bytes,
@@ -326,8 +261,9 @@ impl Ran {
                 self.bytes(worker.bytes_sent),
                 human(state),
             ];
-            cells.extend(self.time(worker.watermark_ms).into_iter().flatten());
-            (format!("{} of node {}", worker.worker, worker.node), cells)
+            let watermark = finite_watermark(worker.watermark_ms);
+            cells.extend(self.time(watermark).into_iter().flatten());
+            (format!("{} of node {}", of.worker, of.node), cells)
         };
         let lines: Vec<_> = self.workers.iter().map(line).collect();
         Self::table(out, "worker", &titles, &lines);
@@ -335,53 +271,24 @@ impl Ran {
 
     /// The same for other programs.
     pub fn json(&self, names: &[String]) -> Value {
-        let worker = |worker: &RanWorker| {
-            json!({
-                "node": worker.node,
-                "worker": worker.worker,
-                "busy_seconds": worker.busy_ns as f64 / 1e9,
-                "backpressured_seconds": worker.backpressured_ns as f64 / 1e9,
-                "idle_seconds": worker.idle_ns as f64 / 1e9,
-                "rows_in": worker.rows_in,
-                "rows_out": worker.rows_out,
-                "late": worker.late,
-                "bytes_sent": worker.bytes_sent,
-                "state_bytes": worker.state_bytes,
-                "state_bytes_peak": worker.state_bytes_peak,
-                "watermark_ms": worker.watermark_ms,
-            })
+        let workers = self.workers.iter();
+        let worker = |of: &WorkerCounters| {
+            object(json!({ "node": of.node, "worker": of.worker }), &of.counters)
         };
-        let operator = |operator: &RanOperator| {
-            json!({
-                "operator": operator.operator,
-                "name": names.get(operator.operator),
-                "node": operator.node,
-                "worker": operator.worker,
-                "busy_seconds": operator.busy_ns as f64 / 1e9,
-                "backpressured_seconds": operator.backpressured_ns as f64 / 1e9,
-                "rows_in": operator.rows_in,
-                "rows_out": operator.rows_out,
-                "state_bytes": operator.state_bytes,
-                "key_modes": operator.key_modes.names(),
-                "windows": operator.windows,
-                "rows_fused": operator.rows_fused,
-                "spilled_runs": operator.spilled_runs,
-                "spilled_bytes": operator.spilled_bytes,
-                "rows_sent": operator.rows_sent,
-                "row_bytes_sent": operator.row_bytes_sent,
-                "rows_handed": operator.rows_handed,
-                "rows_combined": operator.rows_combined,
-                "watermark_ms": operator.watermark_ms,
-            })
+        let operators = |of: &WorkerCounters| -> Vec<Value> {
+            let name = |at: usize| {
+                let name = names.get(at);
+                json!({ "operator": at, "name": name, "node": of.node, "worker": of.worker })
+            };
+            of.operators.iter().enumerate().map(|(at, one)| object(name(at), one)).collect()
         };
-        let rows: Vec<u64> = self.workers.iter().map(|worker| worker.rows_in).collect();
         json!({
             "elapsed_seconds": self.elapsed.as_secs_f64(),
             "clock_ms": self.clock_ms,
-            "skew": skew(&rows),
+            "skew": self.skew(),
             "pairs_of_nodes": self.joined.iter().cloned().collect::<BTreeMap<_, _>>(),
-            "workers": self.workers.iter().map(worker).collect::<Vec<_>>(),
-            "operators": self.operators.iter().map(operator).collect::<Vec<_>>(),
+            "workers": workers.clone().map(worker).collect::<Vec<_>>(),
+            "operators": workers.flat_map(operators).collect::<Vec<_>>(),
         })
     }
 }
@@ -411,32 +318,26 @@ mod tests {
     }
 
     fn ran() -> Ran {
-        let worker = |worker| RanWorker {
-            worker,
-            busy_ns: 3,
-            backpressured_ns: 1,
-            rows_in: 3_000,
-            watermark_ms: Some(1_357_034_400_000),
-            ..RanWorker::default()
-        };
-        let operator = |worker, operator, rows_in| RanOperator {
-            operator,
-            worker,
-            busy_ns: 1,
-            rows_in,
-            watermark_ms: (operator == 0).then_some(1_357_034_400_000),
-            ..RanOperator::default()
+        let worker = |worker, rows: [u64; 2]| {
+            let watermark_ms = 1_357_034_400_000;
+            let counters = Counters {
+                busy_ns: 3,
+                backpressured_ns: 1,
+                rows_in: 3_000,
+                watermark_ms,
+                ..Counters::default()
+            };
+            let operator = OperatorCounters { busy_ns: 1, ..OperatorCounters::default() };
+            let operators = vec![
+                OperatorCounters { rows_in: rows[0], watermark_ms, ..operator },
+                OperatorCounters { rows_in: rows[1], ..operator },
+            ];
+            WorkerCounters { node: 0, worker, counters, operators }
         };
         Ran {
             elapsed: Duration::from_millis(1500),
             clock_ms: None,
-            workers: vec![worker(0), worker(1)],
-            operators: vec![
-                operator(0, 0, 2_000),
-                operator(0, 1, 300),
-                operator(1, 0, 4_000),
-                operator(1, 1, 100),
-            ],
+            workers: vec![worker(0, [2_000, 300]), worker(1, [4_000, 100])],
             joined: Vec::new(),
         }
     }
@@ -455,22 +356,23 @@ mod tests {
     #[test]
     fn rows_that_went_elsewhere_have_a_line() {
         let mut ran = ran();
-        for (at, operator) in ran.operators.iter_mut().enumerate().filter(|(at, _)| at % 2 == 1) {
-            operator.rows_sent = 100 * at as u64;
-            operator.row_bytes_sent = 1_250 * at as u64;
+        for (at, worker) in ran.workers.iter_mut().enumerate() {
+            let operator = &mut worker.operators[1];
+            operator.rows_sent = 100 + 200 * at as u64;
+            operator.row_bytes_sent = 1_250 + 2_500 * at as u64;
             (operator.spilled_runs, operator.spilled_bytes) = (2, 1 << 10);
-            operator.key_modes.insert([KeyMode::Array, KeyMode::Hash][at / 2]);
+            operator.key_modes.insert([KeyMode::Array, KeyMode::Hash][at]);
             operator.rows_fused = 50;
             (operator.rows_combined, operator.groups_sent) = (40, 3);
         }
-        ran.operators[1].rows_handed = 7;
+        ran.workers[0].operators[1].local_rows = 7;
         ran.joined = vec![("shm".into(), 2), ("tcp".into(), 4)];
         let text = ran.text(&["source t".into(), "join".into()]);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let expected = [
             "pairs of nodes: 2 by shm, 4 by tcp",
             "join: 400 rows came, 400 sent to other processes in 4.9 KiB, 12.5 B each",
-            "join: 400 rows came, 7 handed over within a process",
+            "join: 400 rows came, 7 passed by reference within a process",
             "join: groups by array, hash",
             "join: 100 rows read, filtered and folded in one loop",
             "join: 80 rows of frequent keys grouped where they were read, 6 groups of them sent",
@@ -492,6 +394,6 @@ mod tests {
         assert_eq!(line("source"), source);
         assert!(line("join").ends_with("267 0 1.50 0 B - -"), "{text}");
         assert!(line("0 of").ends_with("2.000 K 0 0 0 B 0 B 2013-01-01 10:00:00 1.5 s"), "{text}");
-        assert_eq!(ran.json(&[])["operators"][3]["rows_in"], 100);
+        assert_eq!(ran.json(&[])["operators"][3]["input_rows"], 100);
     }
 }

@@ -363,7 +363,7 @@ impl Distributor {
                     && !self.process.workers().contains(&child)
                 {
                     let send_ns = self.clock.now_ns().saturating_sub(start);
-                    net.count(|metrics| &metrics.cast_send_ns, send_ns);
+                    net.count(|metrics| &metrics.broadcast_send_ns, send_ns);
                     monitor.sent(send_ns);
                 }
             }
@@ -409,8 +409,8 @@ impl Distributor {
         };
         if sent && !local {
             let bytes = payload.len() + list.as_ref().map_or(0, Vec::len);
-            net.count(|metrics| &metrics.cast_frames, 1);
-            net.count(|metrics| &metrics.cast_bytes, bytes as u64);
+            net.count(|metrics| &metrics.broadcast_frames, 1);
+            net.count(|metrics| &metrics.broadcast_bytes, bytes as u64);
             let rows = batch.as_ref().map_or(0, |batch| batch.num_rows());
             net.count_sent(self.tag, rows, bytes);
             if list.is_some() {

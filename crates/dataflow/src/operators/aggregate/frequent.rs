@@ -138,10 +138,7 @@ impl Front {
             bytes += payload.len() as u64;
             grouping.instance.net.send_payload(leader, envelope, &payload).await;
         }
-        if let Some(operator) = grouping.metrics.operators().get(tag as usize) {
-            Metrics::add(&operator.groups_sent, groups);
-            Metrics::add(&operator.delta_bytes, bytes);
-        }
+        grouping.metrics.count_groups_sent(tag, groups, bytes);
         grouping.publish_bytes()
     }
 

@@ -95,8 +95,8 @@ impl Distributor {
             if !net.try_send(relay, Class::Data, envelope, &[payload]) {
                 return Some(relay);
             }
-            net.count(|metrics| &metrics.cast_frames, 1);
-            net.count(|metrics| &metrics.cast_bytes, payload.len() as u64);
+            net.count(|metrics| &metrics.broadcast_frames, 1);
+            net.count(|metrics| &metrics.broadcast_bytes, payload.len() as u64);
             flight.repaired();
             self.stalled.borrow_mut().remove(&relay);
         }
@@ -135,7 +135,7 @@ impl Distributor {
             return false;
         };
         self.arrives(net, source, relayed, payload);
-        net.count(|metrics| &metrics.cast_landed, 1);
+        net.count(|metrics| &metrics.broadcast_multicast_received, 1);
         true
     }
 
@@ -157,7 +157,7 @@ impl Distributor {
             return Err(format!("payload {seq} is of {bytes} bytes, and {sent} were sent"));
         }
         self.arrives(net, source, relayed, Bytes::copy_from_slice(payload));
-        net.count(|metrics| &metrics.cast_fetched, 1);
+        net.count(|metrics| &metrics.broadcast_fetched, 1);
         Ok(())
     }
 

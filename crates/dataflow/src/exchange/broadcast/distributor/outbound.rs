@@ -78,7 +78,7 @@ impl Distributor {
         let start = self.clock.now_ns();
         let payload = encoder.borrow_mut().encode(rows)?.payload();
         let encode_ns = self.clock.now_ns().saturating_sub(start);
-        net.count(|metrics| &metrics.cast_encode_ns, encode_ns);
+        net.count(|metrics| &metrics.broadcast_encode_ns, encode_ns);
         Ok((payload, encode_ns))
     }
 
@@ -132,8 +132,8 @@ impl Distributor {
         member.net().wait_for_credit(self.tag, &self.room, has_room).await;
         let seq = self.own.borrow_mut().push(frame);
         if let Some(payload) = flies {
-            member.net().count(|metrics| &metrics.cast_flown, 1);
-            member.net().count(|metrics| &metrics.cast_bytes, payload.len() as u64);
+            member.net().count(|metrics| &metrics.broadcast_multicast, 1);
+            member.net().count(|metrics| &metrics.broadcast_bytes, payload.len() as u64);
             self.in_flight.borrow_mut().launch(seq, payload);
         }
         if let Some(others) = also {
