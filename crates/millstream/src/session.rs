@@ -91,6 +91,7 @@ pub struct SessionBuilder {
     for_programs: bool,
     started_at: Option<SystemTime>,
     connectors: Vec<Arc<dyn Connector>>,
+    file_names: bool,
 }
 
 impl Session {
@@ -106,6 +107,7 @@ impl Session {
             for_programs: false,
             started_at: None,
             connectors: Vec::new(),
+            file_names: true,
         }
     }
 
@@ -274,13 +276,20 @@ impl SessionBuilder {
         self
     }
 
+    /// Whether the name of a file stands for a table, as in `FROM 'flights.parquet'`; so it does
+    /// unless this says otherwise. Tables that are declared are read and written all the same.
+    pub fn file_names(mut self, allowed: bool) -> Self {
+        self.file_names = allowed;
+        self
+    }
+
     /// The session.
     ///
     /// # Errors
     /// [`Error::Usage`] when a number is out of bounds or a setting is unknown.
     pub fn build(self) -> Result<Session, Error> {
         let Self { workers, fabric, settings, rows, mut output, started_at, .. } = self;
-        let mut connectors = self.connectors;
+        let (file_names, mut connectors) = (self.file_names, self.connectors);
         if self.for_programs {
             output = output.for_programs();
         }
@@ -291,6 +300,9 @@ impl SessionBuilder {
             ours.filter(|one| connectors.iter().all(|other| other.name() != one.name())).collect();
         connectors.extend(ours);
         let mut planner = Planner::new(connectors, workers);
+        if !file_names {
+            planner.refuse_file_names();
+        }
         planner.set_transport_needs(fabric.end_needs(), fabric.member_bytes());
         let rows_at_first = RowTarget::default();
         let mut session =

@@ -262,3 +262,19 @@ fn the_cause_of_a_failure_comes_out_wherever_it_was() {
         }
     }
 }
+
+#[test]
+fn the_name_of_a_file_is_a_table_unless_that_is_refused() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/data/airports.parquet");
+    let sql = format!("SELECT count(*) AS n FROM '{path}'");
+    let rows = Session::builder().build().unwrap().collect(&sql).unwrap();
+    assert!(rows[0].column(0).as_any().downcast_ref::<Int64Array>().unwrap().value(0) > 0);
+    let mut session = Session::builder().file_names(false).build().unwrap();
+    let error = session.collect(&sql).unwrap_err().to_string();
+    assert!(error.contains("unknown table"), "{error}");
+    let declared = format!(
+        "CREATE TABLE airports WITH ('connector' = 'file', 'path' = '{path}');
+        SELECT count(*) AS n FROM airports"
+    );
+    assert_eq!(session.collect(&declared).unwrap(), rows);
+}

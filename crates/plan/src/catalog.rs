@@ -10,6 +10,7 @@
 pub(crate) mod computed;
 pub(crate) mod dead_letters;
 mod declare;
+mod files;
 pub(crate) mod proctime;
 pub(crate) mod rows;
 mod scanned;
@@ -32,6 +33,7 @@ use dataflow::source::Source;
 pub(crate) use self::scanned::{Named, ScannedTable};
 use crate::catalog::computed::{Computed, ComputingSource};
 use crate::catalog::dead_letters::{DeadLetterBuffer, DeadLetterCapture, DeadLetterSource};
+use crate::catalog::files::Files;
 use crate::catalog::side_output::{SideOutput, SideOutputSource, Time};
 use crate::catalog::streams::Streams;
 use crate::catalog::view::View;
@@ -182,6 +184,11 @@ impl Table {
         let fields = schema.fields().iter().enumerate();
         let written = fields.filter(|(at, _)| !self.derived.contains_key(at));
         Some(Arc::new(Schema::new(written.map(|(_, field)| field.clone()).collect::<Vec<_>>())))
+    }
+
+    /// Notes the columns that a statement writes, for statements behind it that read them.
+    pub(crate) fn is_written_as(&self, schema: &SchemaRef) {
+        let _ = self.schema.set(schema.clone());
     }
 
     /// The description of written columns for its connector.
@@ -387,9 +394,21 @@ pub(crate) struct Catalog {
     pub(crate) broken: BTreeSet<String>,
     /// The number of the script that is planned: places of others are in other texts.
     pub(crate) script: u64,
+    files: Files,
 }
 
 impl Catalog {
+    /// A catalog without names, in which names of files are tables that `connector` reads, if there
+    /// is one.
+    pub(crate) fn new(connector: Option<Arc<dyn Connector>>) -> Self {
+        Self { files: Files::of(connector), ..Self::default() }
+    }
+
+    /// The table of a file's name, if no other object has that name.
+    pub(crate) fn file(&self, name: &str) -> Option<Arc<Table>> {
+        if self.entries.contains_key(name) { None } else { self.files.get(name) }
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)
     }
@@ -402,12 +421,14 @@ impl Catalog {
         if let Some(entry) = self.entries.get(name) {
             return Ok(Some(entry.clone()));
         }
-        let Some((of, side_output)) = SideOutput::of(name) else { return Ok(None) };
+        let Some((of, side_output)) = SideOutput::of(name) else {
+            return Ok(self.file(name).map(Entry::Table));
+        };
         match self.entries.get(of) {
             Some(Entry::Table(of)) => {
                 Ok(Some(Entry::Table(Arc::new(Table::side_output(of, side_output)?))))
             }
-            _ => Ok(None),
+            _ => Ok(self.file(name).map(Entry::Table)),
         }
     }
 
@@ -442,6 +463,7 @@ impl Catalog {
     pub(crate) fn begin_script(&mut self) {
         self.broken.clear();
         self.script += 1;
+        self.files.begin_script();
         for entry in self.entries.values() {
             if let Entry::Table(table) = entry {
                 table.places.stale.store(true, Ordering::Relaxed);

@@ -104,9 +104,17 @@ struct Script<'a> {
     set: Option<(Building, Place)>,
 }
 
+/// The connector that reads files.
+const FILES: &str = "file";
+
+fn named(connectors: &[Arc<dyn Connector>], name: &str) -> Option<Arc<dyn Connector>> {
+    connectors.iter().find(|connector| connector.name() == name).cloned()
+}
+
 impl Planner {
     /// A planner without tables, for jobs of `workers`.
     pub fn new(connectors: Vec<Arc<dyn Connector>>, workers: Workers) -> Self {
+        let catalog = Catalog::new(named(&connectors, FILES));
         Self {
             connectors,
             workers,
@@ -114,7 +122,7 @@ impl Planner {
             member_bytes: 0,
             default_sink: None,
             engine: Engine::new(),
-            catalog: Catalog::default(),
+            catalog,
             settings: InForce::default(),
             hints: Hints::default(),
         }
@@ -143,7 +151,12 @@ impl Planner {
 
     /// The connector of that name.
     pub fn connector(&self, name: &str) -> Option<Arc<dyn Connector>> {
-        self.connectors.iter().find(|connector| connector.name() == name).cloned()
+        named(&self.connectors, name)
+    }
+
+    /// Says that the name of a file is no table: a script reads and writes what is declared.
+    pub fn refuse_file_names(&mut self) {
+        self.catalog = Catalog::new(None);
     }
 
     /// Plans a script: its statements in order. Statements that only define something make no
@@ -347,8 +360,9 @@ impl Planner {
         columns: &[Ident],
         query: &[TokenWithSpan],
     ) -> Result<(String, Lowered), Failed> {
+        let file = self.catalog.file(&name.text);
         let table = match self.catalog.get(&name.text) {
-            None if matches!(self.catalog.read(&name.text), Ok(Some(_))) => {
+            None if file.is_none() && matches!(self.catalog.read(&name.text), Ok(Some(_))) => {
                 let message = format!(
                     "'{}' holds what another table could not give, and cannot be written",
                     name.text
@@ -360,10 +374,14 @@ impl Planner {
                 let message = format!("'{}' is a view, and only tables can be written", name.text);
                 return Err(vec![Diagnostic::at(name.place, message)]);
             }
-            None => return Err(self.unknown(name)),
+            None => match &file {
+                Some(file) => file,
+                None => return Err(self.unknown(name)),
+            },
         };
         let understood = self.understand(query)?;
-        let declared = table.declared_columns();
+        // A file is written anew, whatever columns it has.
+        let declared = if file.is_some() { None } else { table.declared_columns() };
         if let (None, Some(first)) = (&declared, columns.first()) {
             let message = format!("table '{}' declares no columns to be named", name.text);
             return Err(vec![Diagnostic::at(first.place, message)]);
@@ -378,6 +396,9 @@ impl Planner {
                 (fitted.map_err(|e| vec![e])?.map_err(failed)?, schema)
             }
         };
+        if file.is_some() {
+            table.is_written_as(&schema);
+        }
         let sharing = self.engine.shared(&plan);
         let plan = self.engine.optimize(&plan).map_err(failed)?;
         let sink = table

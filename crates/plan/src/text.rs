@@ -8,6 +8,7 @@ pub(crate) mod depth;
 pub(crate) mod diagnostics;
 pub(crate) mod dialect;
 pub(crate) mod emit;
+pub(crate) mod file_names;
 pub(crate) mod hints;
 pub(crate) mod interval;
 pub(crate) mod names;

@@ -4,8 +4,6 @@ use std::fmt::Write;
 
 use dataflow::cost::{Costs, Decision, Grouped, Price, decide, of_others};
 use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Statistics, Strategy};
-use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Strategy};
-use dataflow::known::Known;
 use dataflow::metrics::OperatorCounters;
 use serde_json::{Value, json};
 use state::epoch::groups_behind;

@@ -224,6 +224,7 @@ impl Engine {
         end.end().map_err(|error| misspelt_hint(error, &rewritten))?;
         let names = Names { engine: self, catalog, relations: vec![] };
         clauses::check(&mut query, &names, &rewritten)?;
+        rewrite::files::rewrite(&mut query, catalog);
         let extent = bounds::extent(&query, |name| match catalog.read(name) {
             Ok(Some(Entry::View(view))) => Some(view.extent),
             _ => None,
@@ -486,9 +487,13 @@ struct Names<'a> {
 
 impl ContextProvider for Names<'_> {
     fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
+        let is_plain = matches!(name, TableReference::Bare { .. });
         let name = name.to_string();
         let failed = |e| DataFusionError::from(PlanError::Table(Box::new(e)));
         match self.catalog.read(&name).map_err(failed)? {
+            Some(_) if !is_plain && self.catalog.file(&name).is_some() => {
+                Err(PlanError::FileWithoutQuotes(name).into())
+            }
             Some(Entry::View(view)) => Ok(Arc::new(InlinedView(view.clone()))),
             Some(Entry::Table(table)) => {
                 let schema = table.columns(Place::default()).map_err(failed)?;

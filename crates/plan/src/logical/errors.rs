@@ -31,6 +31,8 @@ use crate::text::wording::{in_sql, reworded, signatures};
 pub(crate) enum PlanError {
     /// There is no such table; the candidates follow.
     UnknownTable(String),
+    /// There is no such table, and the name is that of a file, which is not in quotes.
+    FileWithoutQuotes(String),
     /// The name is of something that could not be defined: that was reported already.
     Broken,
     /// A table's columns are unknown; a complete diagnostic.
@@ -48,7 +50,9 @@ pub(crate) enum PlanError {
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PlanError::UnknownTable(name) => write!(f, "unknown table '{name}'"),
+            PlanError::UnknownTable(name) | PlanError::FileWithoutQuotes(name) => {
+                write!(f, "unknown table '{name}'")
+            }
             PlanError::Broken => f.write_str("a definition above failed"),
             PlanError::Table(error) => f.write_str(&error.message),
             PlanError::WindowOf(name) => {
@@ -196,6 +200,11 @@ impl<'a> Part<'a> {
                     name,
                     self.around.tables.iter().copied(),
                 ))
+            }
+            PlanError::FileWithoutQuotes(name) => {
+                let place = place.or_else(|| self.written(name)).unwrap_or_else(|| self.start());
+                let hint = format!("the name of a file stands in quotes: FROM '{name}'");
+                Some(Diagnostic::at(place, error.to_string()).hint(hint))
             }
             PlanError::WindowOf(_) => {
                 let place = site.map_or_else(|| self.start(), |site| site.time.place);

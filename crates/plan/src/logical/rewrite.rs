@@ -12,6 +12,7 @@ pub(crate) mod casts;
 pub(crate) mod conditions;
 mod correlated;
 mod decimals;
+pub(crate) mod files;
 mod frames;
 mod intervals;
 mod named_windows;

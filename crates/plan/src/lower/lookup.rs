@@ -8,9 +8,8 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use dataflow::job::{Input, InputLabels, Labels, OperatorKind, Reason, Step};
+use dataflow::job::{Input, InputLabels, Labels, OperatorKind, Reason, Statistics, Step};
 use dataflow::keyed::JoinKind;
-use dataflow::known::Known;
 use dataflow::lookup::Lookup;
 use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::{Expr, ExprSchemable};
@@ -148,8 +147,8 @@ fn table_bytes(cx: &Context<'_>, relation: &Relation) -> Result<Option<u64>, Low
     let exprs = relation.outputs.iter().map(|(_, expr)| expr).chain(&predicate);
     let read = columns_read(exprs, table.columns(place)?.as_ref());
     let source = table.source(&read, place)?;
-    let known = Known::of_source(source.as_ref(), cx.lowering.workers.total());
-    Ok(known.bytes(&source.schema()))
+    let statistics = Statistics::of_source(source.as_ref(), cx.lowering.workers.total());
+    Ok(statistics.bytes(&source.schema()))
 }
 
 /// A relation widened by the rows of a table.

@@ -152,7 +152,7 @@ impl<'a> Outline<'a> {
     }
 
     /// Whether a token stands in the parentheses of a query itself.
-    fn is_plain(&self, at: usize) -> bool {
+    pub(crate) fn is_plain(&self, at: usize) -> bool {
         self.inside[self.brackets[at]].query
     }
 

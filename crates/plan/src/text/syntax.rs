@@ -9,6 +9,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 use crate::text::depth;
 use crate::text::diagnostics::{Diagnostic, Place, nearest};
 use crate::text::dialect::OurDialect;
+use crate::text::file_names;
 
 /// The dialect of all SQL here.
 pub(crate) static DIALECT: OurDialect = OurDialect;
@@ -51,6 +52,7 @@ pub(crate) fn split(sql: &str) -> Result<Vec<Vec<TokenWithSpan>>, Diagnostic> {
     }
     pieces.retain(|piece| !piece.is_empty());
     pieces.iter().try_for_each(|piece| depth::check(piece))?;
+    pieces.iter_mut().for_each(|piece| file_names::as_names(piece));
     Ok(pieces)
 }
 
