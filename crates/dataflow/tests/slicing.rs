@@ -11,7 +11,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
     Edge, Exchange, Input, Job, Keyed, KeyedInput, Lead, Operator, OperatorKind, Route, Settings,
-    SinkSpec, Spread,
+    ShuffleSettings, SinkSpec, Spread,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::process::Process;
@@ -154,11 +154,11 @@ fn arrivals(lead: Lead, to: To, wait_ns: u64) -> Vec<(u64, i64)> {
     let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
     let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();
-        Operator::new("q", inputs, kind)
+        // Four numbers leave at once.
+        let shuffle = ShuffleSettings { bytes: 32, wait_ns, ..ShuffleSettings::default() };
+        Operator { shuffle, ..Operator::new("q", inputs, kind) }
     });
-    // Four numbers leave at once.
-    let settings = Settings { shuffle_bytes: 32, shuffle_wait_ns: wait_ns, ..Settings::default() };
-    let job = Arc::new(Job { operators: operators.collect(), settings });
+    let job = Arc::new(Job { operators: operators.collect(), settings: Settings::default() });
     let process = Process::new(0, WORKERS).unwrap();
     let worker = |worker: u32| {
         let config = WorkerConfig::new(

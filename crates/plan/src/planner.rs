@@ -495,8 +495,14 @@ impl Planner {
             emit: understood.emit.clone(),
             hints: &self.hints,
         };
-        let lowered = lowering.lower(sharing, target).map_err(Vec::from_iter)?;
+        let mut lowered = lowering.lower(sharing, target).map_err(Vec::from_iter)?;
+        self.set_shuffle(&mut lowered.operators);
         Ok((name, lowered))
+    }
+
+    /// Operators send rows as the settings in force say.
+    fn set_shuffle(&self, operators: &mut [Operator]) {
+        operators.iter_mut().for_each(|operator| operator.shuffle = self.settings.shuffle);
     }
 
     pub(crate) fn stage(&self, building: Building) -> Stage {

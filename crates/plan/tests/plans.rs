@@ -5,7 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Lead, Operator, OperatorKind, SinkSpec, Step,
+    Aggregation, Edge, Exchange, FrequentKeys, Input, Lead, Operator, OperatorKind,
+    ShuffleSettings, SinkSpec, Step,
 };
 use plan::Stage;
 
@@ -476,6 +477,26 @@ fn statements_of_a_set_may_differ_in_their_exchange() {
     );
     let exchanges: Vec<_> = aggregates(&stages[0]).iter().map(|spec| spec.exchange).collect();
     assert_eq!((stages.len(), exchanges), (1, vec![Exchange::Merge, Exchange::Shuffle]));
+}
+
+/// Each statement of a set sends its rows as the settings before it say.
+#[test]
+fn statements_of_a_set_may_differ_in_how_they_shuffle() {
+    let insert = "INSERT INTO hourly SELECT max(ts), origin, count(*) FROM flights GROUP BY origin";
+    let stages = plan_on(
+        2,
+        &format!(
+            "SET millstream.exchange = 'shuffle'; BEGIN STATEMENT SET; {insert};
+             SET millstream.shuffle_bytes = '1 KiB'; SET millstream.shuffle_wait = '0 s';
+             SET millstream.frequent_keys = 'off'; {insert}; END;"
+        ),
+    );
+    let [stage] = &stages[..] else { panic!("one job") };
+    let groupings = stage.job.operators.iter();
+    let groupings = groupings.filter(|one| matches!(one.kind, OperatorKind::Aggregate(_)));
+    let shuffles: Vec<ShuffleSettings> = groupings.map(|one| one.shuffle).collect();
+    let small = ShuffleSettings { bytes: 1024, wait_ns: 0, frequent_keys: FrequentKeys::Off };
+    assert_eq!(shuffles, [ShuffleSettings::default(), small]);
 }
 
 /// A source tells 9 distances and a million destinations, but of origins nothing, and of times only

@@ -18,8 +18,8 @@ use self::distributor::Distributor;
 use super::buffer::{Batching, Buffer, take_rows};
 use super::{Exchange, Member, Outgoing};
 use crate::error::DataflowError;
-use crate::job::Spread;
 use crate::job::worker_set::WorkerSet;
+use crate::job::{ShuffleSettings, Spread};
 use crate::rows::wire::{Decoder, Encoder, detach};
 use crate::runtime::net::Message;
 use crate::runtime::place::Place;
@@ -52,14 +52,19 @@ pub(crate) type BroadcastPort = (usize, SchemaRef, Option<Arc<dyn Spread>>);
 
 impl Broadcast {
     /// Of the rows of some inputs of the operator `tag`. Nothing if there are none.
-    pub(crate) fn of(tag: u32, ports: Vec<BroadcastPort>, place: &Place) -> Option<Self> {
+    pub(crate) fn of(
+        tag: u32,
+        ports: Vec<BroadcastPort>,
+        place: &Place,
+        shuffle: ShuffleSettings,
+    ) -> Option<Self> {
         let first = ports.first()?.0;
         let lists = ports.iter().any(|(.., spread)| spread.is_some());
         let port = |(port, schema, spread): BroadcastPort| {
             let of_port = Port {
                 spread,
                 workers: place.workers,
-                batching: Batching::new(&schema, place),
+                batching: Batching::new(&schema, place, shuffle),
                 buffers: RefCell::default(),
                 encoder: RefCell::new(Encoder::new(&schema)),
                 decoder: Decoder::new(&schema),

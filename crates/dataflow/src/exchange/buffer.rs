@@ -11,6 +11,7 @@ use arrow::record_batch::RecordBatch;
 use fabric::Clock;
 
 use crate::error::DataflowError;
+use crate::job::ShuffleSettings;
 use crate::rows::wire::own_views;
 use crate::runtime::place::Place;
 
@@ -33,13 +34,13 @@ pub(super) struct Batching {
 }
 
 impl Batching {
-    pub(super) fn new(schema: &SchemaRef, place: &Place) -> Self {
+    pub(super) fn new(schema: &SchemaRef, place: &Place, shuffle: ShuffleSettings) -> Self {
         let width = |field: &FieldRef| field.data_type().primitive_width().unwrap_or(16);
         Self {
             row_bytes: schema.fields().iter().map(width).sum::<usize>().max(1),
             schema: schema.clone(),
-            bytes_together: place.settings.shuffle_bytes,
-            wait_ns: place.settings.shuffle_wait_ns,
+            bytes_together: shuffle.bytes,
+            wait_ns: shuffle.wait_ns,
             clock: place.clock.clone(),
         }
     }

@@ -19,7 +19,7 @@ use super::{
     Broadcast, Edge, Exchange, Forward, Member, Outgoing, Partition, Shuffle, progress_of, uppar,
 };
 use crate::error::DataflowError;
-use crate::job::{Exchange as Strategy, Lead, Route, Spread};
+use crate::job::{Exchange as Strategy, Lead, Route, ShuffleSettings, Spread};
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Message;
 use crate::runtime::place::Place;
@@ -78,7 +78,13 @@ impl Inputs {
     }
 
     /// Of inputs of the operator `tag` whose rows travel by themselves.
-    pub(crate) fn of_rows(tag: u32, ports: Vec<Port>, strategy: Strategy, place: &Place) -> Self {
+    pub(crate) fn of_rows(
+        tag: u32,
+        ports: Vec<Port>,
+        strategy: Strategy,
+        place: &Place,
+        shuffle: ShuffleSettings,
+    ) -> Self {
         let (worker, workers) = (place.worker, place.workers);
         let (mut edges, mut of_port, mut broadcast) = (vec![], vec![0; ports.len()], vec![]);
         for (number, port) in ports.into_iter().enumerate() {
@@ -97,13 +103,13 @@ impl Inputs {
             edges.push(match partition {
                 None => Edge::Forward(Forward),
                 Some(partition) => {
-                    let shuffle = Shuffle::new(number, &port.schema, partition, place);
-                    Edge::Shuffle(Box::new(shuffle))
+                    let exchange = Shuffle::new(number, &port.schema, partition, place, shuffle);
+                    Edge::Shuffle(Box::new(exchange))
                 }
             });
         }
         broadcast.iter().for_each(|(number, ..)| of_port[*number] = edges.len());
-        let broadcast = Broadcast::of(tag, broadcast, place);
+        let broadcast = Broadcast::of(tag, broadcast, place, shuffle);
         edges.extend(broadcast.map(|broadcast| Edge::Broadcast(Box::new(broadcast))));
         Self::new(edges, of_port, place)
     }

@@ -14,6 +14,7 @@ use state::Frequent;
 use super::buffer::{Batching, Buffer, take_rows};
 use super::{Arrival, Exchange, Member, Outgoing, Partition, refused};
 use crate::error::DataflowError;
+use crate::job::ShuffleSettings;
 use crate::rows::wire::{Decoder, Encoder};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
@@ -45,13 +46,14 @@ impl Shuffle {
         schema: &SchemaRef,
         partition: Partition,
         place: &Place,
+        shuffle: ShuffleSettings,
     ) -> Self {
         let workers = place.workers as usize;
         let rows = vec![Vec::new(); workers + 1];
         Self {
             port: port as u32,
             partition,
-            batching: Batching::new(schema, place),
+            batching: Batching::new(schema, place, shuffle),
             buffers: RefCell::new((0..workers).map(|_| Buffer::default()).collect()),
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),

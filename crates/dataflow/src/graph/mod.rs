@@ -312,7 +312,7 @@ impl Graph {
             let counted =
                 Counted { metrics: metrics.clone(), operator: at, unit: unit_of(job, at) };
             let routes = routes_from(job, &counted, &nodes);
-            let built = builder.build(at as u32, &operator.kind, routes);
+            let built = builder.build(at as u32, operator, routes);
             let built = built.map_err(|error| error.of_operator(at))?;
             let (fusion, edges) = (operator.fusion.ok(), edges_of(operator.inputs.iter()));
             let operator = match built {

@@ -19,6 +19,7 @@ mod input;
 mod join_kind;
 mod keyed;
 pub mod lookup;
+mod shuffle_settings;
 mod sink_spec;
 mod spec;
 mod state_estimate;
@@ -42,6 +43,7 @@ pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::keyed::{Kept, Keyed, KeyedInput, KeyedOperator, KeyedState, Lead, Route, Spread};
 pub use self::lookup::Lookup;
+pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;
 pub use self::spec::{Deployment, DescribeContext, OperatorSpec, SideTable};
 pub use self::state_estimate::{Copies, StateEstimate, StateMemory};
@@ -76,6 +78,8 @@ pub struct Operator {
     /// Of a scan: what one loop does with its rows, or why there is none
     /// ([`fuse`](crate::fusion::fuse)).
     pub fusion: Result<Fusion, NotFused>,
+    /// How rows of its inputs are sent from worker to worker.
+    pub shuffle: ShuffleSettings,
     /// Facts for EXPLAIN that its kind does not contain.
     pub labels: Labels,
 }
@@ -84,7 +88,8 @@ impl Operator {
     /// An operator without labels.
     pub fn new(name: impl Into<String>, inputs: Vec<Vec<Edge>>, kind: OperatorKind) -> Self {
         let fusion = Err(NotFused::Unplanned);
-        Self { name: name.into(), inputs, kind, fusion, labels: Labels::default() }
+        let (shuffle, labels) = (ShuffleSettings::default(), Labels::default());
+        Self { name: name.into(), inputs, kind, fusion, shuffle, labels }
     }
 
     /// The same operator with labels.
@@ -216,12 +221,6 @@ pub struct Settings {
     /// Where groups go that do not fit, by a name that whoever starts the workers makes a
     /// [`Disk`](state::Disk) of; if there is none, the job fails.
     pub spill: Option<String>,
-    /// Bytes of rows for one worker that a shuffle sends together (Q5).
-    pub shuffle_bytes: usize,
-    /// How long such rows may wait for others, in nanoseconds (W4).
-    pub shuffle_wait_ns: u64,
-    /// Whether rows of frequent keys are folded in front of a shuffle.
-    pub frequent_keys: FrequentKeys,
     /// Rings between workers of different processes (S1); queues between those of one hold as much.
     pub ring: channel::RingConfig,
     /// What an idle worker does.
@@ -245,9 +244,6 @@ impl Default for Settings {
             epochs_kept_max: 4,
             state_bytes_max: 4 << 30,
             spill: None,
-            shuffle_bytes: 16 << 10,
-            shuffle_wait_ns: 10_000_000,
-            frequent_keys: FrequentKeys::Auto,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
             wires: Wires::default(),
@@ -256,17 +252,6 @@ impl Default for Settings {
             hardware_counters: false,
         }
     }
-}
-
-/// What happens to rows of frequent keys that would be shuffled to be grouped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FrequentKeys {
-    /// They are folded where they are read, if a sample says that it pays; groups travel.
-    Auto,
-    /// They are, and any key is frequent that came just before.
-    On,
-    /// They are shuffled as all others.
-    Off,
 }
 
 /// What a worker does when nothing is ready (S4, Q4).

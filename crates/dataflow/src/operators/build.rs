@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
-use crate::job::{Input, Job, OperatorKind};
+use crate::job::{Input, Job, Operator as JobOperator, OperatorKind};
 use crate::operators::aggregate::Grouping;
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::KeyedRun;
 use crate::operators::lookup::LookupRun;
-use crate::operators::operator::Operator;
+use crate::operators::operator::{Operator, OperatorContext};
 use crate::operators::sink::{Output, Together};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
@@ -52,24 +52,25 @@ impl<'a> Builder<'a> {
     pub(crate) fn build<D: Downstream + 'static>(
         &self,
         tag: u32,
-        kind: &OperatorKind,
+        operator: &JobOperator,
         behind: D,
     ) -> Result<Built<D>, DataflowError> {
-        let (place, net, metrics) = (self.place, self.net.clone(), self.metrics.clone());
-        Ok(Built::Operator(match kind {
+        let context = OperatorContext {
+            tag,
+            place: self.place,
+            net: self.net.clone(),
+            metrics: self.metrics.clone(),
+            shuffle: operator.shuffle,
+        };
+        Ok(Built::Operator(match &operator.kind {
             OperatorKind::Source(input) => return Ok(Built::Source(input.clone(), behind)),
-            OperatorKind::Aggregate(spec) => {
-                Rc::new(Grouping::new(tag, spec, place, net, behind, metrics))
-            }
-            OperatorKind::Keyed(spec) => {
-                Rc::new(KeyedRun::new(tag, spec, place, net, behind, metrics))
-            }
+            OperatorKind::Aggregate(spec) => Rc::new(Grouping::new(context, spec, behind)),
+            OperatorKind::Keyed(spec) => Rc::new(KeyedRun::new(context, spec, behind)),
             OperatorKind::Lookup(spec) => {
-                Rc::new(LookupRun::new(tag, spec, place, self.context, net, behind)?)
+                Rc::new(LookupRun::new(context, spec, self.context, behind)?)
             }
             OperatorKind::Sink(spec) => {
-                let together = self.together.as_ref();
-                Rc::new(Output::new(tag, spec, place, net, metrics, together)?)
+                Rc::new(Output::new(context, spec, self.together.as_ref())?)
             }
         }))
     }

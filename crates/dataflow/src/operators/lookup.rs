@@ -24,15 +24,13 @@ use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Exchange, FusedLookup, Lead, Lookup, Origin, RawBatch, RawColumns};
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, Fused, Operator};
+use crate::operators::operator::{Arriving, Fused, Operator, OperatorContext};
 use crate::pairing::{Hashed, Pairing, Terms};
 use crate::rows::Rows;
 use crate::rows::time::ticks_of;
 use crate::rows::wire::bytes_of;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::Net;
-use crate::runtime::place::Place;
 use crate::runtime::process::Process;
 use crate::runtime::reader::{Read, Reader};
 use crate::runtime::scheduler::{Event, Timers, yield_now};
@@ -63,11 +61,9 @@ impl<D: Downstream> LookupRun<D> {
     /// # Errors
     /// When the table cannot be read.
     pub(crate) fn new(
-        tag: u32,
+        OperatorContext { tag, place, net, shuffle, .. }: OperatorContext<'_>,
         spec: &Lookup,
-        place: &Place,
         context: &ReaderContext,
-        net: Rc<Net>,
         behind: D,
     ) -> Result<Self, DataflowError> {
         let rows_max = place.settings.batch_rows_max;
@@ -84,7 +80,7 @@ impl<D: Downstream> LookupRun<D> {
         };
         let inputs = match place.workers {
             1 => Inputs::local(1, place),
-            _ => Inputs::of_rows(tag, vec![table], Exchange::Shuffle, place),
+            _ => Inputs::of_rows(tag, vec![table], Exchange::Shuffle, place, shuffle),
         };
         let alone = inputs.is_local();
         Ok(Self {

@@ -5,13 +5,18 @@
 //! do not interleave. Only [`Operator::run`] goes on beside all others.
 
 use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use state::Folded;
 
 use crate::error::DataflowError;
 use crate::exchange::{Connected, Task};
-use crate::job::{FusedLookup, RawColumns};
+use crate::job::{FusedLookup, RawColumns, ShuffleSettings};
 use crate::rows::{FusedRows, Rows};
+use crate::runtime::metrics::Metrics;
+use crate::runtime::net::Net;
+use crate::runtime::place::Place;
 
 /// An operator with inputs, on one worker.
 pub(crate) trait Operator: Connected {
@@ -88,6 +93,20 @@ pub(crate) trait Operator: Connected {
     fn flush(&self) -> Result<(), DataflowError> {
         Ok(())
     }
+}
+
+/// The surroundings of an operator on one worker.
+pub(crate) struct OperatorContext<'a> {
+    /// Its number in the job.
+    pub(crate) tag: u32,
+    /// Its worker.
+    pub(crate) place: &'a Place,
+    /// The links of the worker.
+    pub(crate) net: Rc<Net>,
+    /// The counters of the worker.
+    pub(crate) metrics: Arc<Metrics>,
+    /// How rows of its inputs are sent.
+    pub(crate) shuffle: ShuffleSettings,
 }
 
 /// Rows of an edge for an operator.

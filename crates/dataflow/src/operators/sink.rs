@@ -17,12 +17,11 @@ use crate::connector::sink::{Placement, Room, SinkWriter, WriterContext};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
 use crate::job::{Job, SinkSpec};
-use crate::operators::operator::{Arriving, Operator};
+use crate::operators::operator::{Arriving, Operator, OperatorContext};
 use crate::rows::wire::detach;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::Net;
-use crate::runtime::place::{Place, STOP_SEEN_WITHIN_NS, Signals};
+use crate::runtime::place::{STOP_SEEN_WITHIN_NS, Signals};
 use crate::runtime::scheduler::{Event, Timers, either};
 
 /// How long a reader may take nothing after the job was told to stop. What is left is dropped then.
@@ -82,11 +81,8 @@ impl Output {
     /// # Errors
     /// When the sink cannot be opened.
     pub(crate) fn new(
-        tag: u32,
+        OperatorContext { tag, place, net, metrics, .. }: OperatorContext<'_>,
         SinkSpec { sink, schema }: &SinkSpec,
-        place: &Place,
-        net: Rc<Net>,
-        metrics: Arc<Metrics>,
         together: Option<&Rc<Together>>,
     ) -> Result<Self, DataflowError> {
         let (placement, worker) = (sink.placement(), place.worker);

@@ -7,7 +7,7 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use dataflow::job::{Exchange, Settings};
+use dataflow::job::{Exchange, Settings, ShuffleSettings};
 use state::KeyMode;
 
 use self::values::{
@@ -138,7 +138,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.frequent_keys",
         values: "auto, on, off",
         default: "auto",
-        scope: Scope::Job,
+        scope: Scope::Statement,
         doc: "Whether rows of frequent keys are grouped where they are read and their groups sent, \
               where the exchange is shuffle: with auto if a sample shows that enough rows have \
               such keys.",
@@ -238,7 +238,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.shuffle_bytes",
         values: "bytes, up to 16 MiB",
         default: "16 KiB",
-        scope: Scope::Job,
+        scope: Scope::Statement,
         doc: "Bytes of rows for one worker, or for all, that are collected before they are sent; a \
               watermark by which something may become complete sends what waits.",
     },
@@ -246,7 +246,7 @@ const SETTINGS: &[SettingSpec] = &[
         name: "millstream.shuffle_wait",
         values: "a time: 100 us, 1 ms, 1 s; 0 s to collect no longer than a batch",
         default: "10 ms",
-        scope: Scope::Job,
+        scope: Scope::Statement,
         doc: "How long such rows wait for others, if they are fewer and no watermark sends them.",
     },
     SettingSpec {
@@ -313,6 +313,8 @@ pub(crate) enum ExchangeChoice {
 #[derive(Debug, Clone)]
 pub(crate) struct InForce {
     pub(crate) job: Settings,
+    /// How rows are sent from worker to worker.
+    pub(crate) shuffle: ShuffleSettings,
     pub(crate) exchange: ExchangeChoice,
     /// How groups are found; `None` by what the data are like.
     pub(crate) key_mode: Option<KeyMode>,
@@ -330,6 +332,7 @@ impl Default for InForce {
     fn default() -> Self {
         Self {
             job: Settings::default(),
+            shuffle: ShuffleSettings::default(),
             exchange: ExchangeChoice::default(),
             key_mode: None,
             batch_bytes: 2 << 30,
@@ -384,7 +387,7 @@ impl InForce {
             "millstream.epoch_stretch" => job.epoch.stretch = number(1, 1024)?,
             "millstream.epochs_kept" => job.epochs_kept_max = number(1, 64)? as usize,
             "millstream.frequent_keys" | "millstream.shuffle_bytes" | "millstream.shuffle_wait" => {
-                set_shuffle(job, name, &lower).ok_or(refused.clone())?;
+                set_shuffle(&mut changed.shuffle, name, &lower).ok_or(refused.clone())?;
             }
             "millstream.reconnect" => {
                 job.reconnect_ns = nanos(&lower).ok_or(refused.clone())?;
@@ -442,6 +445,7 @@ mod tests {
             let mut after = before.clone();
             after.set(spec.name, spec.default).unwrap_or_else(|e| panic!("{}: {e:?}", spec.name));
             assert_eq!(after.job, before.job, "{}", spec.name);
+            assert_eq!(after.shuffle, before.shuffle, "{}", spec.name);
             assert_eq!(after.exchange, before.exchange);
             assert_eq!(after.batch_bytes, before.batch_bytes);
             assert_eq!(after.table_bytes, before.table_bytes);

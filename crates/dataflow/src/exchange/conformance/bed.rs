@@ -202,7 +202,7 @@ impl Bed {
     pub(super) fn new(case: &Case, shape: Shape) -> Self {
         let net = SimNet::new(SimOptions::seeded(shape.seed));
         let ring = RingConfig { slots: 4, slot_bytes: 1_024, ..RingConfig::default() };
-        let mut settings = Settings { ring, shuffle_bytes: 256, ..Settings::default() };
+        let mut settings = Settings { ring, ..Settings::default() };
         case.settings(&mut settings);
         let processes: Vec<_> =
             (0..shape.processes).map(|rank| Process::new(rank, shape.workers).unwrap()).collect();

@@ -21,7 +21,9 @@ use super::{
 };
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
-use crate::job::{Exchange, Lead, Route, Settings, Spread, TreeChoice, halves};
+use crate::job::{
+    Exchange, FrequentKeys, Lead, Route, Settings, ShuffleSettings, Spread, TreeChoice, halves,
+};
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::handover::Load;
 use crate::runtime::net::Message;
@@ -77,6 +79,10 @@ const BROADCAST: Case = Case {
     ..PLAIN
 };
 
+/// Rows are sent in several frames.
+const SHUFFLE: ShuffleSettings =
+    ShuffleSettings { bytes: 256, wait_ns: 10_000_000, frequent_keys: FrequentKeys::Auto };
+
 /// All exchanges.
 const EXCHANGES: [Case; 10] = [
     PLAIN,
@@ -105,7 +111,7 @@ const EXCHANGES: [Case; 10] = [
         name: "uppar",
         inputs: |place, _| {
             let partition = uppar(&[0], place.worker, place.workers);
-            let shuffle = Shuffle::new(0, &schema(), partition, place);
+            let shuffle = Shuffle::new(0, &schema(), partition, place, SHUFFLE);
             Inputs::of(vec![Edge::Shuffle(Box::new(shuffle))], place)
         },
         goes_to: |number, _, workers| {
@@ -163,7 +169,7 @@ fn of_rows(
     spread: Option<Arc<dyn Spread>>,
 ) -> Inputs {
     let port = Port { schema: schema(), keys: vec![0], lead, route, spread };
-    Inputs::of_rows(bed::TAG, vec![port], Exchange::Shuffle, place)
+    Inputs::of_rows(bed::TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
 }
 
 fn leader(number: i64, workers: u32) -> u32 {

@@ -56,8 +56,7 @@ pub(super) struct Front {
 
 impl Front {
     /// For a grouping that gains by it: one whose groups have a bound, however many rows there are.
-    pub(super) fn of(spec: &Aggregation, place: &Place) -> Option<Self> {
-        let choice = place.settings.frequent_keys;
+    pub(super) fn of(spec: &Aggregation, place: &Place, choice: FrequentKeys) -> Option<Self> {
         let fits =
             spec.exchange == Exchange::Shuffle && !spec.keys.is_empty() && !spec.has_sessions();
         let states = spec.group_by.state_types();

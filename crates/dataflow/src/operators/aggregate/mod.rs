@@ -53,12 +53,11 @@ use crate::operators::aggregate::fold::Folder;
 use crate::operators::aggregate::frequent::Front;
 use crate::operators::aggregate::late::Sorted;
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, Fused, OneSlice, Operator};
+use crate::operators::operator::{Arriving, Fused, OneSlice, Operator, OperatorContext};
 use crate::rows::time::{last_tick, ticks};
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::Net;
-use crate::runtime::place::{Place, Signals};
+use crate::runtime::place::Signals;
 
 /// Rows of complete windows that a grouping gives out after a stop. A row may be in so many windows
 /// that giving out all of them would take longer than who asked for the end would wait.
@@ -97,18 +96,15 @@ pub(crate) struct Grouping<D> {
 
 impl<D: Downstream> Grouping<D> {
     pub(crate) fn new(
-        tag: u32,
+        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
         spec: &Aggregation,
-        place: &Place,
-        net: Rc<Net>,
         behind: D,
-        metrics: Arc<Metrics>,
     ) -> Self {
         let spec = &sessions::with_times(spec);
         let windows = spec.window.as_ref().map(|window| window.windows);
         let alone = place.workers == 1 || spec.exchange == Exchange::Forward;
         let merges = !alone && spec.exchange == Exchange::Merge;
-        let front = if alone { None } else { Front::of(spec, place) };
+        let front = if alone { None } else { Front::of(spec, place, shuffle.frequent_keys) };
         let deltas = (merges || front.is_some()).then(|| Rc::new(Deltas::new(&spec.group_by)));
         let inputs = match &deltas {
             _ if alone => Inputs::local(1, place),
@@ -122,8 +118,8 @@ impl<D: Downstream> Grouping<D> {
                     Exchange::UpPar => uppar(&spec.keys, place.worker, place.workers),
                     _ => Partition::by_key(&spec.keys, place.worker, place.workers),
                 };
-                let shuffle = Shuffle::new(0, &spec.input_schema, partition, place);
-                Inputs::of(vec![Edge::Shuffle(Box::new(shuffle))], place)
+                let exchange = Shuffle::new(0, &spec.input_schema, partition, place, shuffle);
+                Inputs::of(vec![Edge::Shuffle(Box::new(exchange))], place)
             }
         };
         let mut merged = Windowed::new(&spec.group_by, windows);

@@ -27,14 +27,12 @@ use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Exchange, Keyed, KeyedInput};
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, Operator};
+use crate::operators::operator::{Arriving, Operator, OperatorContext};
 use crate::rows::Rows;
 use crate::rows::time::{last_tick, ticks, without_late};
 use crate::rows::wire::compact;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::Net;
-use crate::runtime::place::Place;
 use crate::runtime::scheduler::yield_now;
 
 /// Batches that are given out before it is the turn of others. More than one: what comes due at
@@ -56,12 +54,9 @@ pub(crate) struct KeyedRun<D> {
 
 impl<D: Downstream> KeyedRun<D> {
     pub(crate) fn new(
-        tag: u32,
+        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
         spec: &Keyed,
-        place: &Place,
-        net: Rc<Net>,
         behind: D,
-        metrics: Arc<Metrics>,
     ) -> Self {
         let spread = |number: usize| spec.operator.spread(number);
         let spreads = (0..spec.inputs.len()).any(|number| spread(number).is_some());
@@ -76,7 +71,7 @@ impl<D: Downstream> KeyedRun<D> {
                 spread: spread(number),
             };
             let ports = spec.inputs.iter().enumerate().map(port).collect();
-            Inputs::of_rows(tag, ports, spec.exchange, place)
+            Inputs::of_rows(tag, ports, spec.exchange, place, shuffle)
         } else {
             Inputs::local(spec.inputs.len(), place)
         };

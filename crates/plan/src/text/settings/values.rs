@@ -2,18 +2,20 @@
 
 use channel::Transfer;
 use channel::broadcast::Shape;
-use dataflow::job::{Casting, Exchange, FrequentKeys, Idle, Multicast, Settings, TreeChoice};
+use dataflow::job::{
+    Casting, Exchange, FrequentKeys, Idle, Multicast, ShuffleSettings, TreeChoice,
+};
 use dataflow::wires::{Checksum, Connection, Progress, Wires};
 use state::KeyMode;
 
 use super::ExchangeChoice;
 
 /// Puts a value of how rows are shuffled in force. Lower case.
-pub(super) fn set_shuffle(job: &mut Settings, name: &str, value: &str) -> Option<()> {
+pub(super) fn set_shuffle(shuffle: &mut ShuffleSettings, name: &str, value: &str) -> Option<()> {
     match name {
-        "millstream.frequent_keys" => job.frequent_keys = frequent_keys(value)?,
-        "millstream.shuffle_wait" => job.shuffle_wait_ns = nanos(value)?,
-        _ => job.shuffle_bytes = bytes(value).filter(|n| (1..=16 << 20).contains(n))? as usize,
+        "millstream.frequent_keys" => shuffle.frequent_keys = frequent_keys(value)?,
+        "millstream.shuffle_wait" => shuffle.wait_ns = nanos(value)?,
+        _ => shuffle.bytes = bytes(value).filter(|n| (1..=16 << 20).contains(n))? as usize,
     }
     Some(())
 }
