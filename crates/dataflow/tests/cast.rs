@@ -15,7 +15,7 @@ use channel::broadcast::Shape;
 use channel::{Link, RingConfig};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Casting, Edge, Exchange, Input, Job, Keyed, KeyedInput, KeyedOperator, Lead, Multicast,
+    Casting, Distribution, Edge, Exchange, Input, Job, Keyed, KeyedInput, KeyedOperator, Multicast,
     Operator, OperatorKind, Settings, SinkSpec, TreeChoice, Watermark,
 };
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
@@ -144,7 +144,7 @@ struct Bed {
     nodes: u32,
     workers: u32,
     seed: u64,
-    lead: Lead,
+    distribution: Distribution,
     casting: Casting,
     slots: u32,
     slot_bytes: u32,
@@ -169,7 +169,7 @@ impl Default for Bed {
             nodes: 2,
             workers: 2,
             seed: 1,
-            lead: Lead::Here,
+            distribution: Distribution::Local,
             casting: Casting::default(),
             slots: RingConfig::default().slots,
             slot_bytes: 1_024,
@@ -238,16 +238,17 @@ impl Bed {
             true => Arc::new(spread::Near(operator)),
             false => Arc::new(operator),
         };
-        let right_lead = if self.some { Lead::ByKey } else { Lead::ToAll };
-        let input = |table: &Table, lead| KeyedInput {
+        let right_distribution =
+            if self.some { Distribution::Hash } else { Distribution::Broadcast };
+        let input = |table: &Table, distribution| KeyedInput {
             schema: table.schema.clone(),
             keys: vec![],
-            lead,
+            distribution,
             time: Some(1),
             grace: 0,
         };
         let keyed = Keyed {
-            inputs: vec![input(&left, self.lead), input(&right, right_lead)],
+            inputs: vec![input(&left, self.distribution), input(&right, right_distribution)],
             exchange: Exchange::Shuffle,
             granularity: WINDOW_MS,
             operator,
@@ -383,12 +384,21 @@ fn every_worker_gets_every_row_once_by_every_tree() {
     let mut seed = 0;
     for (nodes, workers) in [(1, 2), (1, 3), (2, 1), (2, 2), (3, 1), (4, 2), (5, 1)] {
         for tree in trees {
-            for lead in [Lead::Here, Lead::InTurn] {
+            for distribution in [Distribution::Local, Distribution::RoundRobin] {
                 seed += 1;
-                let bed =
-                    Bed { nodes, workers, seed, lead, casting: fixed(tree), ..Bed::default() };
+                let bed = Bed {
+                    nodes,
+                    workers,
+                    seed,
+                    distribution,
+                    casting: fixed(tree),
+                    ..Bed::default()
+                };
                 let ran = bed.run().unwrap_or_else(|e| panic!("{nodes}x{workers} {tree:?}: {e}"));
-                assert!(ran.pairs == bed.expected(), "{nodes}x{workers}, {tree:?}, {lead:?}");
+                assert!(
+                    ran.pairs == bed.expected(),
+                    "{nodes}x{workers}, {tree:?}, {distribution:?}"
+                );
             }
         }
     }
@@ -430,15 +440,28 @@ fn without_a_tree_each_worker_of_another_process_gets_a_copy_of_its_own() {
     let copies = || Casting { tree: TreeChoice::Copies, ..Casting::default() };
     let mut seed = 40;
     for (nodes, workers) in [(1, 3), (2, 1), (2, 3), (4, 2)] {
-        for (lead, text_bytes, queue_frames) in
-            [(Lead::Here, 5, 64), (Lead::InTurn, 5, 1), (Lead::Here, 5_000, 2)]
-        {
+        for (distribution, text_bytes, queue_frames) in [
+            (Distribution::Local, 5, 64),
+            (Distribution::RoundRobin, 5, 1),
+            (Distribution::Local, 5_000, 2),
+        ] {
             seed += 1;
             let (casting, rows) = (Casting { queue_frames, ..copies() }, 20);
-            let bed =
-                Bed { nodes, workers, seed, lead, casting, text_bytes, rows, ..Bed::default() };
+            let bed = Bed {
+                nodes,
+                workers,
+                seed,
+                distribution,
+                casting,
+                text_bytes,
+                rows,
+                ..Bed::default()
+            };
             let ran = bed.run().unwrap_or_else(|error| panic!("{nodes}x{workers}: {error}"));
-            assert!(ran.pairs == bed.expected(), "{nodes}x{workers}, {lead:?}, {text_bytes}");
+            assert!(
+                ran.pairs == bed.expected(),
+                "{nodes}x{workers}, {distribution:?}, {text_bytes}"
+            );
         }
     }
     // The same rows, once to each process and once to each worker of the other processes.

@@ -10,8 +10,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Edge, Exchange, Input, Job, Keyed, KeyedInput, Lead, Operator, OperatorKind, Route, Settings,
-    ShuffleSettings, SinkSpec, Spread,
+    Distribution, Edge, Exchange, Input, Job, Keyed, KeyedInput, Operator, OperatorKind, Route,
+    Settings, ShuffleSettings, SinkSpec, Spread,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::process::Process;
@@ -136,14 +136,14 @@ impl Spread for ToTheOther {
 }
 
 /// What worker 1 gives out, and at which millisecond, when rows are led so.
-fn arrivals(lead: Lead, to: To, wait_ns: u64) -> Vec<(u64, i64)> {
+fn arrivals(distribution: Distribution, to: To, wait_ns: u64) -> Vec<(u64, i64)> {
     let net = SimNet::new(SimOptions::default());
     let seen = Arc::new(Mutex::new(vec![]));
     let sink = Arrivals { clock: net.clock(), worker: 0, seen: seen.clone() };
     let script =
         Script(vec![(0, vec![1]), (3, vec![2]), (1_000, vec![3, 4, 5, 6]), (1_001, vec![7])]);
     let input = Input { table: "t".into(), source: Arc::new(script), time: None, watermark: None };
-    let led = KeyedInput { schema: schema(), keys: vec![], lead, time: None, grace: 1 };
+    let led = KeyedInput { schema: schema(), keys: vec![], distribution, time: None, grace: 1 };
     let operator = Arc::new(Reroute { schema: schema(), to });
     let keyed = Keyed { inputs: vec![led], exchange: Exchange::Shuffle, granularity: 1, operator };
     let kinds = [
@@ -208,17 +208,17 @@ fn rows_leave_when_enough_are_together_or_the_oldest_has_waited_long_enough() {
     ];
     for (wait_ns, single) in cases {
         let ways = [
-            (Lead::ByKey, To::One(Arc::new(ToTheOther))),
-            (Lead::ByKey, To::Several(Arc::new(ToTheOther))),
-            (Lead::ToAll, To::One(Arc::new(ToTheOther))),
+            (Distribution::Hash, To::One(Arc::new(ToTheOther))),
+            (Distribution::Hash, To::Several(Arc::new(ToTheOther))),
+            (Distribution::Broadcast, To::One(Arc::new(ToTheOther))),
         ];
         let together = [3, 4, 5, 6].map(|number| (1_000, number));
         let mut expected = [&single[..], &together[..]].concat();
         expected.sort_unstable();
-        for (lead, to) in ways {
+        for (distribution, to) in ways {
             let several = matches!(to, To::Several(_));
-            let seen = arrivals(lead, to, wait_ns);
-            assert_eq!(seen, expected, "{lead:?}, several: {several}, {wait_ns} ns");
+            let seen = arrivals(distribution, to, wait_ns);
+            assert_eq!(seen, expected, "{distribution:?}, several: {several}, {wait_ns} ns");
         }
     }
 }

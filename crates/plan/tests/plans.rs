@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
 use dataflow::job::{
-    Aggregation, Edge, Exchange, FrequentKeys, Input, Lead, Operator, OperatorKind,
+    Aggregation, Distribution, Edge, Exchange, FrequentKeys, Input, Operator, OperatorKind,
     ShuffleSettings, SinkSpec, Step,
 };
 use plan::Stage;
@@ -591,7 +591,7 @@ fn exchanges_of(sql: &str) -> String {
     let of = |operator: &Operator| match &operator.kind {
         OperatorKind::Aggregate(spec) => Some(spec.exchange.to_string()),
         OperatorKind::Keyed(spec) => {
-            let stays = spec.inputs.iter().any(|input| input.lead == Lead::Here);
+            let stays = spec.inputs.iter().any(|input| input.distribution == Distribution::Local);
             Some(spec.exchange.to_string() + if stays { "-right" } else { "" })
         }
         _ => None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::fragment::WindowColumns;
 use dataflow::job::{
-    Aggregation, Exchange, Keyed, KeyedInput, KeyedOperator, Labels, Lead, OperatorKind,
+    Aggregation, Distribution, Exchange, Keyed, KeyedInput, KeyedOperator, Labels, OperatorKind,
     Window as JobWindow,
 };
 use dataflow::keyed::{JoinKind, JoinSide, RowSessions, WindowJoin};
@@ -24,7 +24,7 @@ use crate::window::{Window, ticks_of};
 pub struct KeyedStream {
     pub(crate) stream: Stream,
     pub(crate) keys: Vec<usize>,
-    pub(crate) lead: Lead,
+    pub(crate) distribution: Distribution,
     pub(crate) choice: Choice,
 }
 
@@ -48,19 +48,19 @@ impl KeyedStream {
     /// Every row to every worker (W1): the other side of a join, or the other inputs of an operator
     /// of one's own, need not bring rows of equal keys together.
     pub fn to_all(self) -> Self {
-        Self { lead: Lead::ToAll, ..self }
+        Self { distribution: Distribution::Broadcast, ..self }
     }
 
     /// One row to each worker in turn, whatever its key: beside an input that goes
     /// [to all](Self::to_all).
     pub fn in_turn(self) -> Self {
-        Self { lead: Lead::InTurn, ..self }
+        Self { distribution: Distribution::RoundRobin, ..self }
     }
 
     /// The rows stay on the workers that have them, whatever their key: beside an input that goes
     /// [to all](Self::to_all).
     pub fn in_place(self) -> Self {
-        Self { lead: Lead::Here, ..self }
+        Self { distribution: Distribution::Local, ..self }
     }
 
     /// In windows of the stream's time.
@@ -191,7 +191,7 @@ impl KeyedStream {
     /// types, or rows of equal keys do not meet once.
     pub fn join(self, other: KeyedStream, kind: JoinKind) -> Result<Stream, StreamError> {
         let sides = [&self, &other];
-        meets_once([self.lead, other.lead], kind)?;
+        meets_once([self.distribution, other.distribution], kind)?;
         same_types([(&self.stream.schema, &self.keys), (&other.stream.schema, &other.keys)])?;
         let why = "a join would have to remember every row";
         let [left, right] = [self.windows(why)?, other.windows(why)?];
@@ -278,7 +278,13 @@ impl KeyedStream {
         } else {
             self.keys.clone()
         };
-        KeyedInput { schema: self.stream.schema.clone(), keys, lead: self.lead, time, grace }
+        KeyedInput {
+            schema: self.stream.schema.clone(),
+            keys,
+            distribution: self.distribution,
+            time,
+            grace,
+        }
     }
 
     /// The node of an aggregate, and the columns that it emits.
@@ -289,7 +295,7 @@ impl KeyedStream {
         timed: bool,
         aggregates: &[Agg],
     ) -> Result<(Node, SchemaRef), StreamError> {
-        if self.lead != Lead::ByKey {
+        if self.distribution != Distribution::Hash {
             return Err(StreamError::refused(
                 "rows that are not led by their key cannot be grouped by it",
                 "leave out to_all, in_turn and in_place",
@@ -482,16 +488,16 @@ pub fn process(
 }
 
 /// Refuses a join whose sides are led so that a pair of rows would not meet, or more than once.
-fn meets_once(leads: [Lead; 2], kind: JoinKind) -> Result<(), StreamError> {
+fn meets_once(distributions: [Distribution; 2], kind: JoinKind) -> Result<(), StreamError> {
     use JoinKind::{Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightSemi};
-    let fits = match leads {
-        [Lead::ByKey, Lead::ByKey] => return Ok(()),
-        [Lead::ToAll, Lead::ToAll] => {
+    let fits = match distributions {
+        [Distribution::Hash, Distribution::Hash] => return Ok(()),
+        [Distribution::Broadcast, Distribution::Broadcast] => {
             let hint = "let one side go to all, and the other by its key";
             return Err(StreamError::refused("each pair of rows would meet on every worker", hint));
         }
-        [_, Lead::ToAll] => matches!(kind, Inner | Left | LeftSemi | LeftAnti),
-        [Lead::ToAll, _] => matches!(kind, Inner | Right | RightSemi | RightAnti),
+        [_, Distribution::Broadcast] => matches!(kind, Inner | Left | LeftSemi | LeftAnti),
+        [Distribution::Broadcast, _] => matches!(kind, Inner | Right | RightSemi | RightAnti),
         _ => {
             let hint = "let the other side go to all: key_by(…).to_all()";
             return Err(StreamError::refused("rows of equal keys would not meet", hint));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use dataflow::cost::{Costs, Grouped, decide};
 use dataflow::fragment::Fragment;
 use dataflow::job::{
-    Edge, Exchange, Labels, Lead, Operator, OperatorKind, Reason, Statistics, Step,
+    Distribution, Edge, Exchange, Labels, Operator, OperatorKind, Reason, Statistics, Step,
 };
 use dataflow::placement::{Placements, keys_of};
 use state::epoch::LengthBounds;
@@ -198,7 +198,7 @@ impl<'a> Lowering<'a> {
             {
                 let stay = self.placements.stay(inputs, spec);
                 let stay = spec.inputs.iter_mut().zip(stay).filter(|(_, stays)| *stays);
-                stay.for_each(|(input, _)| input.lead = Lead::Here);
+                stay.for_each(|(input, _)| input.distribution = Distribution::Local);
             }
             _ => {}
         }
@@ -226,7 +226,8 @@ impl<'a> Lowering<'a> {
         // Those of operators without an exchange are never asked for.
         let Some(exchange) = spec.exchange() else { return Ok(Exchange::Forward) };
         let merges = spec.merges();
-        let routed = (0..inputs.len()).any(|input| spec.distribution(input) != Some(Lead::ByKey));
+        let routed =
+            (0..inputs.len()).any(|input| spec.distribution(input) != Some(Distribution::Hash));
         Ok(match (node.choice, self.setup.exchange) {
             (Choice::Given, _) => exchange,
             (Choice::Fixed(Exchange::Merge), _) if !merges => Exchange::Shuffle,

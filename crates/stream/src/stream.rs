@@ -9,8 +9,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::error::DataflowError;
 use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{
-    Exchange, FILTER, Input, Keyed, KeyedInput, KeyedOperator, Labels, Lead, OnBad, OperatorKind,
-    PROJECT, Property, Route, SinkSpec, Spread, Step, TimeColumn, Watermark,
+    Distribution, Exchange, FILTER, Input, Keyed, KeyedInput, KeyedOperator, Labels, OnBad,
+    OperatorKind, PROJECT, Property, Route, SinkSpec, Spread, Step, TimeColumn, Watermark,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::sink::Sink;
@@ -415,25 +415,30 @@ impl Stream {
     /// When a column is unknown.
     pub fn key_by(self, keys: &[&str]) -> Result<KeyedStream, StreamError> {
         let keys = indices_of(&self.schema, keys)?;
-        Ok(KeyedStream { stream: self, keys, lead: Lead::ByKey, choice: Choice::Auto })
+        Ok(KeyedStream {
+            stream: self,
+            keys,
+            distribution: Distribution::Hash,
+            choice: Choice::Auto,
+        })
     }
 
     /// The rows on the workers that `route` leads them to (A4): see [`Route`]. Rows that the
     /// watermark has passed are late here.
     pub fn route(self, route: Arc<dyn Route>) -> Self {
-        self.led("route", Lead::ByKey, To::One(route))
+        self.led("route", Distribution::Hash, To::One(route))
     }
 
     /// The rows in equal shares on all workers (W2): each worker sends one row to each in turn. For
     /// what costs much per row, behind sources of which some have more to read than others. Rows
     /// that the watermark has passed are late here.
     pub fn rebalance(self) -> Self {
-        self.led("rebalance", Lead::InTurn, To::Input)
+        self.led("rebalance", Distribution::RoundRobin, To::Input)
     }
 
     /// All rows on worker 0 (W2). Rows that the watermark has passed are late here.
     pub fn global(self) -> Self {
-        self.led("global", Lead::ByKey, To::Input)
+        self.led("global", Distribution::Hash, To::Input)
     }
 
     /// The rows on all workers that `spread` leads each of them to, once on each (W1): see
@@ -459,14 +464,14 @@ impl Stream {
     /// }
     /// ```
     pub fn spread(self, spread: Arc<dyn Spread>) -> Self {
-        self.led("spread", Lead::ByKey, To::Several(spread))
+        self.led("spread", Distribution::Hash, To::Several(spread))
     }
 
-    fn led(self, name: &str, lead: Lead, to: To) -> Self {
+    fn led(self, name: &str, distribution: Distribution, to: To) -> Self {
         let input = KeyedInput {
             schema: self.schema.clone(),
             keys: vec![],
-            lead,
+            distribution,
             time: self.time,
             grace: 1,
         };

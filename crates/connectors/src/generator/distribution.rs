@@ -4,7 +4,7 @@ use super::random::Draws;
 
 /// A distribution over `min..=max`.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Distribution {
+pub(super) enum ValueDistribution {
     Uniform {
         min: i64,
         max: i64,
@@ -21,7 +21,7 @@ pub(super) enum Distribution {
     },
 }
 
-impl Distribution {
+impl ValueDistribution {
     /// By name: `uniform`, `zipf`, `pareto`, as numbered in [`NAMES`].
     pub(super) fn new(name: usize, min: i64, max: i64, exponent: f64) -> Self {
         match name {
@@ -187,14 +187,14 @@ mod tests {
         let column = Column::new(9, "range");
         for (index, name) in NAMES.iter().enumerate() {
             for (min, max) in [(0, 0), (-3, 3), (10, 1_000_000)] {
-                let distribution = Distribution::new(index, min, max, 1.16);
+                let distribution = ValueDistribution::new(index, min, max, 1.16);
                 for row in 0..20_000 {
                     let value = distribution.draw(column.draws(row));
                     assert!((min..=max).contains(&value), "{name}: {value}");
                 }
             }
         }
-        let whole = Distribution::new(0, i64::MIN, i64::MAX, 1.0);
+        let whole = ValueDistribution::new(0, i64::MIN, i64::MAX, 1.0);
         assert!((0..100).any(|row| whole.draw(column.draws(row)) < 0));
     }
 }

@@ -21,7 +21,7 @@ use dataflow::source::ColumnBounds;
 
 use super::Model;
 use super::columns::{Column, Fill, Timeline};
-use super::distribution::{Distribution, NAMES, Pareto};
+use super::distribution::{NAMES, Pareto, ValueDistribution};
 use super::random::Column as Random;
 use crate::options::{OptionReader, nearest, refuse, sql_type};
 
@@ -128,7 +128,7 @@ impl Setting<'_> {
                 Arc::new(Int64Array::from_iter_values(values))
             }));
         };
-        let distribution = Distribution::new(name, min, max, self.exponent(NAMES[name])?);
+        let distribution = ValueDistribution::new(name, min, max, self.exponent(NAMES[name])?);
         Ok(Box::new(move |rows: Range<u64>| -> ArrayRef {
             let values = rows.map(|row| distribution.draw(random.draws(row)));
             Arc::new(Int64Array::from_iter_values(values))

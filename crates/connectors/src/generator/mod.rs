@@ -32,7 +32,7 @@ mod ro;
 mod ysb;
 
 use columns::{Column, Timeline};
-use distribution::{Distribution, NAMES};
+use distribution::{NAMES, ValueDistribution};
 
 use crate::options::{OptionReader, nearest, refuse, sql_type};
 
@@ -343,7 +343,7 @@ impl Model {
 
 /// The key of a ready-made workload: a number of `0..keys`.
 #[derive(Debug, Clone, Copy)]
-struct Key(Distribution);
+struct Key(ValueDistribution);
 
 impl Key {
     fn new(
@@ -359,7 +359,7 @@ impl Key {
             None => NAMES.iter().position(|name| *name == distribution).unwrap_or(0),
         };
         let exponent = exponent(options, "exponent", NAMES[name])?;
-        Ok(Self(Distribution::new(name, 0, keys - 1, exponent)))
+        Ok(Self(ValueDistribution::new(name, 0, keys - 1, exponent)))
     }
 
     /// How many there are at most.

@@ -19,7 +19,7 @@ use super::{
     Broadcast, Edge, Exchange, Forward, Member, Outgoing, Partition, Shuffle, progress_of, uppar,
 };
 use crate::error::DataflowError;
-use crate::job::{Exchange as Strategy, Lead, Route, ShuffleSettings, Spread};
+use crate::job::{Distribution, Exchange as Strategy, Route, ShuffleSettings, Spread};
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Message;
 use crate::runtime::place::Place;
@@ -58,7 +58,7 @@ pub(crate) struct Port {
     /// The columns by which rows are led, unless otherwise said.
     pub(crate) keys: Vec<usize>,
     /// Where the rows go.
-    pub(crate) lead: Lead,
+    pub(crate) distribution: Distribution,
     /// Leads rows in place of the keys.
     pub(crate) route: Option<Arc<dyn Route>>,
     /// Leads each row to some workers.
@@ -88,13 +88,13 @@ impl Inputs {
         let (worker, workers) = (place.worker, place.workers);
         let (mut edges, mut of_port, mut broadcast) = (vec![], vec![0; ports.len()], vec![]);
         for (number, port) in ports.into_iter().enumerate() {
-            let partition = match (port.lead, port.route) {
-                _ if port.spread.is_some() || port.lead == Lead::ToAll => {
+            let partition = match (port.distribution, port.route) {
+                _ if port.spread.is_some() || port.distribution == Distribution::Broadcast => {
                     broadcast.push((number, port.schema, port.spread) as BroadcastPort);
                     continue;
                 }
-                (Lead::Here, _) => None,
-                (Lead::InTurn, _) => Some(Partition::in_turn(worker, workers)),
+                (Distribution::Local, _) => None,
+                (Distribution::RoundRobin, _) => Some(Partition::in_turn(worker, workers)),
                 (_, Some(route)) => Some(Partition::by_function(route, worker, workers)),
                 _ if strategy == Strategy::UpPar => Some(uppar(&port.keys, worker, workers)),
                 _ => Some(Partition::by_key(&port.keys, worker, workers)),

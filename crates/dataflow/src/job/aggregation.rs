@@ -7,8 +7,8 @@ use arrow::datatypes::{DataType, SchemaRef};
 use state::{GroupBy, Windows};
 
 use super::{
-    Copies, Deployment, DescribeContext, Description, Exchange, Lead, OperatorSpec, StateEstimate,
-    StateMemory, Statistics, Strategy,
+    Copies, Deployment, DescribeContext, Description, Distribution, Exchange, OperatorSpec,
+    StateEstimate, StateMemory, Statistics, Strategy,
 };
 use crate::rows::size::{INDEX_BYTES, VARIABLE_BYTES, element_bytes, value_bytes};
 use crate::rows::time::{span_text, ticks_text};
@@ -174,8 +174,8 @@ impl OperatorSpec for Aggregation {
         Some(self.group_by.keys.clone())
     }
 
-    fn distribution(&self, _: usize) -> Option<Lead> {
-        Some(Lead::ByKey)
+    fn distribution(&self, _: usize) -> Option<Distribution> {
+        Some(Distribution::Hash)
     }
 
     fn strategy(&self, _: usize, _: u32) -> Strategy {

@@ -38,7 +38,7 @@ pub struct KeyedInput {
     /// all rows meet on worker 0.
     pub keys: Vec<usize>,
     /// Where its rows go, if not to the leader of their key.
-    pub lead: Lead,
+    pub distribution: Distribution,
     /// A column of time by which rows are late, if they can be: those whose time, and
     /// [`grace`](Self::grace) ticks more, the watermark had reached before they came.
     pub time: Option<usize>,
@@ -48,18 +48,18 @@ pub struct KeyedInput {
 
 /// Where the rows of an input go (W2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Lead {
+pub enum Distribution {
     /// To the leader of their key: by a hash of it, or by the operator's [`Route`]. Without keys
     /// all rows go to worker 0 (Whale's key and global grouping).
     #[default]
-    ByKey,
+    Hash,
     /// To every worker (W1; Whale's all grouping). Such rows meet the rows of another input where
     /// those are.
-    ToAll,
+    Broadcast,
     /// One to each worker in turn (Whale's shuffle grouping).
-    InTurn,
+    RoundRobin,
     /// Nowhere: they stay on the worker that has them.
-    Here,
+    Local,
 }
 
 /// A keyed operator as data: makes the state of a worker.
@@ -264,8 +264,8 @@ impl Keyed {
             1 => String::new(),
             _ => format!(" of input {at}"),
         };
-        let copies = match input.lead {
-            Lead::ToAll => Copies { count: workers.into(), by: "workers" },
+        let copies = match input.distribution {
+            Distribution::Broadcast => Copies { count: workers.into(), by: "workers" },
             _ => Copies::ONE,
         };
         Some(StateEstimate {
@@ -332,27 +332,27 @@ impl OperatorSpec for Keyed {
         types.all(|other| other == first).then_some(first)
     }
 
-    fn distribution(&self, input: usize) -> Option<Lead> {
+    fn distribution(&self, input: usize) -> Option<Distribution> {
         let by_function =
             self.operator.route(input).is_some() || self.operator.spread(input).is_some();
-        self.inputs.get(input).filter(|_| !by_function).map(|input| input.lead)
+        self.inputs.get(input).filter(|_| !by_function).map(|input| input.distribution)
     }
 
     fn strategy(&self, input: usize, workers: u32) -> Strategy {
         let Some(of) = self.inputs.get(input) else { return Strategy::Forward };
-        match of.lead {
-            Lead::ToAll => Strategy::Broadcast.on(workers),
-            Lead::InTurn => Strategy::Rebalance.on(workers),
-            Lead::Here => Strategy::Forward,
-            Lead::ByKey if of.keys.is_empty() && self.operator.route(input).is_none() => {
+        match of.distribution {
+            Distribution::Broadcast => Strategy::Broadcast.on(workers),
+            Distribution::RoundRobin => Strategy::Rebalance.on(workers),
+            Distribution::Local => Strategy::Forward,
+            Distribution::Hash if of.keys.is_empty() && self.operator.route(input).is_none() => {
                 Strategy::Gather.on(workers)
             }
-            Lead::ByKey => self.exchange.into(),
+            Distribution::Hash => self.exchange.into(),
         }
     }
 
     fn broadcasts(&self) -> bool {
-        self.inputs.iter().any(|input| input.lead == Lead::ToAll)
+        self.inputs.iter().any(|input| input.distribution == Distribution::Broadcast)
     }
 
     fn passes_on(&self, input: usize, column: usize) -> Option<usize> {

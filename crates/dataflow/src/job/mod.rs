@@ -41,7 +41,9 @@ pub use self::fusion::{FusedColumns, FusedLookup, Fusion, NotFused};
 pub use self::input::{Input, OnBad, TimeColumn, Watermark};
 pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
-pub use self::keyed::{Kept, Keyed, KeyedInput, KeyedOperator, KeyedState, Lead, Route, Spread};
+pub use self::keyed::{
+    Distribution, Kept, Keyed, KeyedInput, KeyedOperator, KeyedState, Route, Spread,
+};
 pub use self::lookup::Lookup;
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 
 use super::{
-    Description, Exchange, Fusion, Input, Lead, NotFused, StateEstimate, StateMemory, Statistics,
-    Step, Strategy,
+    Description, Distribution, Exchange, Fusion, Input, NotFused, StateEstimate, StateMemory,
+    Statistics, Step, Strategy,
 };
 use crate::connector::sink::Sink;
 
@@ -71,9 +71,9 @@ pub trait OperatorSpec {
     }
 
     /// Where the rows of an input go; nothing if a function of the operator says so for each.
-    fn distribution(&self, input: usize) -> Option<Lead> {
+    fn distribution(&self, input: usize) -> Option<Distribution> {
         let _ = input;
-        Some(Lead::Here)
+        Some(Distribution::Local)
     }
 
     /// How the rows of an input reach it on so many workers.

@@ -22,7 +22,7 @@ use state::{Folded, KeyMap, KeyOf};
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
-use crate::job::{Exchange, FusedLookup, Lead, Lookup, Origin, RawBatch, RawColumns};
+use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, Fused, Operator, OperatorContext};
 use crate::pairing::{Hashed, Pairing, Terms};
@@ -74,7 +74,7 @@ impl<D: Downstream> LookupRun<D> {
         let table = Port {
             schema: spec.kept(),
             keys: vec![],
-            lead: Lead::ToAll,
+            distribution: Distribution::Broadcast,
             route: None,
             spread: None,
         };

@@ -21,7 +21,7 @@ pub struct Reroute {
 /// Where rows go.
 #[derive(Clone)]
 pub enum To {
-    /// Where the operator's input says: see [`Lead`](crate::job::Lead).
+    /// Where the operator's input says: see [`Distribution`](crate::job::Distribution).
     Input,
     /// Each to one worker, by a function.
     One(Arc<dyn Route>),

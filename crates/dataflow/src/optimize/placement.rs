@@ -13,7 +13,7 @@
 
 use arrow::datatypes::DataType;
 
-use crate::job::{Edge, Exchange, Lead, Operator, OperatorSpec};
+use crate::job::{Distribution, Edge, Exchange, Operator, OperatorSpec};
 
 /// Of each operator of a job, where the rows of a key are that it gives out.
 #[derive(Default)]
@@ -190,8 +190,8 @@ impl Placements {
         let stay = self.stay(inputs, spec);
         let by_key =
             stay.iter().enumerate().all(|(number, stays)| match spec.distribution(number) {
-                Some(Lead::ByKey) => true,
-                Some(Lead::Here) => *stays,
+                Some(Distribution::Hash) => true,
+                Some(Distribution::Local) => *stays,
                 _ => false,
             });
         if inputs.is_empty() || !by_key {

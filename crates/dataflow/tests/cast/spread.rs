@@ -99,9 +99,9 @@ fn each_row_meets_those_of_its_workers_once() {
             let casting = Casting { queue_frames, ..Casting::default() };
             let some = (nodes, workers, seed, casting, text_bytes);
             let (nodes, workers, seed, casting, text_bytes) = some;
-            let (lead, rows) = (Lead::ByKey, 24);
+            let (distribution, rows) = (Distribution::Hash, 24);
             let bed = Bed { some: true, ..Bed::default() };
-            let bed = Bed { nodes, workers, seed, lead, casting, text_bytes, rows, ..bed };
+            let bed = Bed { nodes, workers, seed, distribution, casting, text_bytes, rows, ..bed };
             let ran = bed.run().unwrap_or_else(|error| panic!("{nodes}x{workers}: {error}"));
             let expected = meeting(&bed);
             assert!(!expected.is_empty());
@@ -114,7 +114,8 @@ fn each_row_meets_those_of_its_workers_once() {
 fn a_row_is_sent_once_to_each_process_that_has_one_of_its_workers() {
     // One flow: one worker sends all. Two rows of three go to the workers of two stripes at most.
     let bytes = |nodes: u32, workers: u32| {
-        let bed = Bed { nodes, workers, lead: Lead::ByKey, some: true, ..Bed::default() };
+        let bed =
+            Bed { nodes, workers, distribution: Distribution::Hash, some: true, ..Bed::default() };
         let bed = Bed { flows: 1, rows: 400, text_bytes: 2_000, slot_bytes: 64 << 10, ..bed };
         let ran = bed.run().unwrap();
         assert!(ran.pairs == meeting(&bed), "{nodes}x{workers}");
@@ -144,7 +145,7 @@ fn a_row_is_sent_once_to_each_process_that_has_one_of_its_workers() {
 fn a_worker_that_takes_nothing_is_named() {
     let casting = Casting { stall_ns: 1_000_000_000, ..Casting::default() };
     let bed = Bed { nodes: 3, workers: 1, casting, rows: 4_000, some: true, ..Bed::default() };
-    let bed = Bed { lead: Lead::ByKey, stops: Some((1, 50)), ..bed };
+    let bed = Bed { distribution: Distribution::Hash, stops: Some((1, 50)), ..bed };
     let error = bed.run().err().expect("it cannot end");
     assert!(matches!(error, DataflowError::Stalled { worker: 1, after_ms: 1_000 }), "{error}");
 }

@@ -10,7 +10,7 @@
 //! `SET millstream.exchange = 'shuffle'`, or `'uppar'`, has rows meet by their keys, and all rows
 //! of a window on one worker where there are none.
 
-use dataflow::job::{Cost, Exchange, Lead, Reason, Statistics, Strategy};
+use dataflow::job::{Cost, Distribution, Exchange, Reason, Statistics, Strategy};
 use dataflow::keyed::JoinKind;
 use dataflow::placement::Placements;
 
@@ -40,7 +40,7 @@ pub(crate) enum Meet {
     /// A side goes to every worker.
     Broadcast {
         /// Where the rows of each side go.
-        leads: [Lead; 2],
+        distributions: [Distribution; 2],
         /// Why, of each side.
         reasons: [Reason; 2],
         costs: [Vec<Cost>; 2],
@@ -125,16 +125,16 @@ pub(crate) fn meet(
         }
     };
     let Chosen { side, reason, costs } = chosen;
-    let (lead, stays) = if known[1 - side].spread {
-        (Lead::Here, "rows stay and meet the broadcast side")
+    let (distribution, stays) = if known[1 - side].spread {
+        (Distribution::Local, "rows stay and meet the broadcast side")
     } else {
-        (Lead::InTurn, "one worker has all rows; they meet the broadcast side")
+        (Distribution::RoundRobin, "one worker has all rows; they meet the broadcast side")
     };
-    let mut leads = [lead; 2];
-    leads[side] = Lead::ToAll;
+    let mut distributions = [distribution; 2];
+    distributions[side] = Distribution::Broadcast;
     let mut reasons = [Reason::Planner(stays.into()), Reason::Planner(stays.into())];
     reasons[side] = reason;
-    Ok(Meet::Broadcast { leads, reasons, costs })
+    Ok(Meet::Broadcast { distributions, reasons, costs })
 }
 
 /// The request of the hints of a join.

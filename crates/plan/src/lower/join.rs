@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use dataflow::job::{
-    Edge, Exchange, InputLabels, Keyed, KeyedInput, KeyedOperator, Labels, Lead, Step,
+    Distribution, Edge, Exchange, InputLabels, Keyed, KeyedInput, KeyedOperator, Labels, Step,
 };
 use dataflow::keyed::JoinKind;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -178,9 +178,9 @@ pub(crate) fn met(
         if broadcast::is_asked(&cx.hints, &spec) { BlockHints::default() } else { cx.hints };
     let cx = &Context { hints, ..*cx };
     let JoinSpec { kind, sides, edges, columns, schema, both, shown, .. } = spec;
-    let leads = match meet {
-        Meet::Broadcast { leads, .. } => leads,
-        Meet::ByKey { .. } => [Lead::ByKey; 2],
+    let distributions = match meet {
+        Meet::Broadcast { distributions, .. } => distributions,
+        Meet::ByKey { .. } => [Distribution::Hash; 2],
     };
     let known = columns.concat();
     let names = names_of(&known);
@@ -189,19 +189,20 @@ pub(crate) fn met(
     let mut labels =
         Labels { columns: emitted.map(|(_, name)| name).collect(), ..Labels::default() };
     labels.inputs.extend(shown.iter().map(|columns| InputLabels::of_columns(columns)));
-    let input = |((places, schema), lead): (&(Places, SchemaRef), Lead)| KeyedInput {
-        schema: schema.clone(),
-        lead,
-        // Rows of one window meet; where there is none, all do.
-        keys: if places.keys.is_empty() && grace == 0 {
-            vec![places.at]
-        } else {
-            places.keys.clone()
-        },
-        time: Some(places.at),
-        grace,
-    };
-    let inputs: Vec<KeyedInput> = sides.iter().zip(leads).map(input).collect();
+    let input =
+        |((places, schema), distribution): (&(Places, SchemaRef), Distribution)| KeyedInput {
+            schema: schema.clone(),
+            distribution,
+            // Rows of one window meet; where there is none, all do.
+            keys: if places.keys.is_empty() && grace == 0 {
+                vec![places.at]
+            } else {
+                places.keys.clone()
+            },
+            time: Some(places.at),
+            grace,
+        };
+    let inputs: Vec<KeyedInput> = sides.iter().zip(distributions).map(input).collect();
     let operator = match meet {
         Meet::Broadcast { reasons, costs, .. } => {
             for (input, (reason, costs)) in

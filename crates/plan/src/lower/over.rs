@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use dataflow::job::{InputLabels, KeyedInput, KeyedOperator, Labels, Lead};
+use dataflow::job::{Distribution, InputLabels, KeyedInput, KeyedOperator, Labels};
 use dataflow::keyed::{
     Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times,
 };
@@ -164,7 +164,7 @@ fn framed(
     let taken = KeyedInput {
         schema: finished.schema,
         keys: operator.keys.clone(),
-        lead: Lead::ByKey,
+        distribution: Distribution::Hash,
         time: Some(places.at),
         grace: 1,
     };

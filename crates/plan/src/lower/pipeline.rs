@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::job::{
-    Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Labels, Lead, OperatorKind, Reason,
-    Step, TimeColumn, Watermark,
+    Distribution, Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Labels, OperatorKind,
+    Reason, Step, TimeColumn, Watermark,
 };
 use dataflow::placement::Placements;
 use datafusion::common::{Column, DFSchema};
@@ -336,7 +336,7 @@ pub(crate) fn keyed(
         let stay = Placements::of(&job.operators).stay(&edges, &spec);
         let sides = spec.inputs.iter_mut().zip(&mut labels.inputs).zip(stay);
         for (input, labels) in sides.filter_map(|(side, stays)| stays.then_some(side)) {
-            input.lead = Lead::Here;
+            input.distribution = Distribution::Local;
             labels.reason = Some(Reason::together());
         }
     }

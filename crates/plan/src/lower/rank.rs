@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema};
-use dataflow::job::{InputLabels, KeyedInput, KeyedOperator, Labels, Lead, OperatorKind};
+use dataflow::job::{Distribution, InputLabels, KeyedInput, KeyedOperator, Labels, OperatorKind};
 use dataflow::keyed::Ranking;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::WindowFunction;
@@ -76,7 +76,7 @@ pub(crate) fn ranked(
     let input_of = KeyedInput {
         schema: finished.schema.clone(),
         keys: led,
-        lead: Lead::ByKey,
+        distribution: Distribution::Hash,
         time: Some(places.at),
         grace: 0,
     };

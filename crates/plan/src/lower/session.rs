@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
-use dataflow::job::{Edge, InputLabels, KeyedInput, Labels, Lead};
+use dataflow::job::{Distribution, Edge, InputLabels, KeyedInput, Labels};
 use dataflow::keyed::RowSessions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, ScalarValue};
@@ -182,7 +182,7 @@ fn row_sessions(
     let input = KeyedInput {
         schema: before.clone(),
         keys: sessions.keys.clone(),
-        lead: Lead::ByKey,
+        distribution: Distribution::Hash,
         time: Some(sessions.time),
         grace: sessions.gap,
     };

@@ -22,7 +22,8 @@ use super::{
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::job::{
-    Exchange, FrequentKeys, Lead, Route, Settings, ShuffleSettings, Spread, TreeChoice, halves,
+    Distribution, Exchange, FrequentKeys, Route, Settings, ShuffleSettings, Spread, TreeChoice,
+    halves,
 };
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::handover::Load;
@@ -72,7 +73,7 @@ const PLAIN: Case = Case {
 
 const BROADCAST: Case = Case {
     name: "broadcast along a tree",
-    inputs: |place, _| of_rows(place, Lead::ToAll, None, None),
+    inputs: |place, _| of_rows(place, Distribution::Broadcast, None, None),
     goes_to: |_, _, workers| (0..workers).collect(),
     takes: &[2, 6, 12, 13, 16, 17, 18, 19, 20, 21],
     tree: Some(TreeChoice::Fixed(TreeShape::Capped(1))),
@@ -88,21 +89,21 @@ const EXCHANGES: [Case; 10] = [
     PLAIN,
     Case {
         name: "shuffle by key",
-        inputs: |place, _| of_rows(place, Lead::ByKey, None, None),
+        inputs: |place, _| of_rows(place, Distribution::Hash, None, None),
         goes_to: |number, _, workers| vec![leader(number, workers)],
         takes: &[1, 2, 5, 6],
         ..PLAIN
     },
     Case {
         name: "shuffle by a function",
-        inputs: |place, _| of_rows(place, Lead::ByKey, Some(Arc::new(ByNumber)), None),
+        inputs: |place, _| of_rows(place, Distribution::Hash, Some(Arc::new(ByNumber)), None),
         goes_to: |number, _, workers| vec![(number % i64::from(workers)) as u32],
         takes: &[1, 2, 5, 6],
         ..PLAIN
     },
     Case {
         name: "shuffle in turn",
-        inputs: |place, _| of_rows(place, Lead::InTurn, None, None),
+        inputs: |place, _| of_rows(place, Distribution::RoundRobin, None, None),
         goes_to: |number, worker, workers| vec![(worker + (number % BASE) as u32) % workers],
         takes: &[1, 2, 5, 6],
         ..PLAIN
@@ -142,7 +143,7 @@ const EXCHANGES: [Case; 10] = [
     },
     Case {
         name: "broadcast to some",
-        inputs: |place, _| of_rows(place, Lead::ByKey, None, Some(Arc::new(ByNumber))),
+        inputs: |place, _| of_rows(place, Distribution::Hash, None, Some(Arc::new(ByNumber))),
         goes_to: |number, _, workers| some(number, workers),
         takes: &[2, 6, 13, 15, 16, 17, 18, 19, 20, 21],
         tree: None,
@@ -164,11 +165,11 @@ const EXCHANGES: [Case; 10] = [
 
 fn of_rows(
     place: &Place,
-    lead: Lead,
+    distribution: Distribution,
     route: Option<Arc<dyn Route>>,
     spread: Option<Arc<dyn Spread>>,
 ) -> Inputs {
-    let port = Port { schema: schema(), keys: vec![0], lead, route, spread };
+    let port = Port { schema: schema(), keys: vec![0], distribution, route, spread };
     Inputs::of_rows(bed::TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
 }
 

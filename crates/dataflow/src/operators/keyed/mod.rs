@@ -66,7 +66,7 @@ impl<D: Downstream> KeyedRun<D> {
             let port = |(number, input): (usize, &KeyedInput)| Port {
                 schema: input.schema.clone(),
                 keys: input.keys.clone(),
-                lead: input.lead,
+                distribution: input.distribution,
                 route: spec.operator.route(number),
                 spread: spread(number),
             };

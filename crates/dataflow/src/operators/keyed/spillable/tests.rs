@@ -7,7 +7,7 @@ use state::sim::{SimDisk, SimDiskOptions};
 use state::{KeyRows, aggregates};
 
 use super::*;
-use crate::job::{Exchange, KeyedInput, KeyedOperator, Lead};
+use crate::job::{Distribution, Exchange, KeyedInput, KeyedOperator};
 use crate::keyed::{
     Frame, FrameUnit, IntervalJoin, JoinKind, JoinSide, Over, OverCall, Ranking, RowSessions,
     TemporalJoin, TimedSide, WindowJoin,
@@ -21,8 +21,8 @@ const WIDTH: i64 = 100;
 
 fn keyed(operator: impl KeyedOperator + 'static, inputs: usize) -> Keyed {
     let input = |side: &str| {
-        let (keys, lead) = (vec![0], Lead::ByKey);
-        KeyedInput { schema: schema(side), keys, lead, time: Some(2), grace: 0 }
+        let (keys, distribution) = (vec![0], Distribution::Hash);
+        KeyedInput { schema: schema(side), keys, distribution, time: Some(2), grace: 0 }
     };
     Keyed {
         inputs: SIDES.into_iter().map(input).take(inputs).collect(),
