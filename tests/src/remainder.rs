@@ -2,13 +2,13 @@
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
-use stream::{DataflowError, Route};
+use stream::{DataflowError, RowPartitioner};
 
 /// Rows go to the worker that the remainder of their `Int64` in this column says.
 pub struct ByRemainder(pub usize);
 
-impl Route for ByRemainder {
-    fn route(
+impl RowPartitioner for ByRemainder {
+    fn partition(
         &self,
         batch: &RecordBatch,
         workers: u32,

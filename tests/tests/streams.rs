@@ -11,8 +11,8 @@ use arrow::array::{AsArray, BooleanArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Int64Type, SchemaRef, TimestampMillisecondType};
 use millstream::stream::{
-    Agg, Columns, DataflowError, Description, Exchange, JoinKind, KeyedOperator, KeyedState, Route,
-    Stream, StreamError, Window, process,
+    Agg, Columns, DataflowError, Description, Exchange, JoinKind, KeyedOperator, KeyedState,
+    RowPartitioner, Stream, StreamError, Window, process,
 };
 use millstream::{Error, RunOptions, Session};
 use tests::remainder::ByRemainder;
@@ -325,7 +325,7 @@ impl KeyedOperator for Greatest {
         Box::new(Kept { schema: self.0.clone(), rows: BTreeMap::new() })
     }
 
-    fn route(&self, _: usize) -> Option<Arc<dyn Route>> {
+    fn partitioner(&self, _: usize) -> Option<Arc<dyn RowPartitioner>> {
         (self.1 > 0).then(|| Arc::new(ByRemainder(0)) as _)
     }
 

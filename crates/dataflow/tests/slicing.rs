@@ -10,8 +10,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Distribution, Edge, Exchange, Input, Job, Keyed, KeyedInput, Operator, OperatorKind, Route,
-    Settings, ShuffleSettings, SinkSpec, Spread,
+    Distribution, Edge, Exchange, Input, Job, Keyed, KeyedInput, MultiPartitioner, Operator,
+    OperatorKind, RowPartitioner, Settings, ShuffleSettings, SinkSpec,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::process::Process;
@@ -116,15 +116,20 @@ impl SinkWriter for Arrivals {
 /// Leads all rows to worker 1.
 struct ToTheOther;
 
-impl Route for ToTheOther {
-    fn route(&self, batch: &RecordBatch, _: u32, to: &mut Vec<u32>) -> Result<(), DataflowError> {
+impl RowPartitioner for ToTheOther {
+    fn partition(
+        &self,
+        batch: &RecordBatch,
+        _: u32,
+        to: &mut Vec<u32>,
+    ) -> Result<(), DataflowError> {
         to.resize(batch.num_rows(), 1);
         Ok(())
     }
 }
 
-impl Spread for ToTheOther {
-    fn spread(
+impl MultiPartitioner for ToTheOther {
+    fn partition(
         &self,
         batch: &RecordBatch,
         _: u32,

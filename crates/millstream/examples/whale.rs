@@ -12,8 +12,8 @@ use arrow::array::{ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, Re
 use arrow::datatypes::{DataType, Float64Type, Int32Type};
 use arrow::util::pretty::pretty_format_batches;
 use millstream::stream::{
-    Agg, Columns, DataflowError, Exchange, JoinKind, Order, Route, Spread, Stream, Window,
-    WorkerSet,
+    Agg, Columns, DataflowError, Exchange, JoinKind, MultiPartitioner, Order, RowPartitioner,
+    Stream, Window, WorkerSet,
 };
 use millstream::{Error, Session};
 
@@ -85,8 +85,8 @@ fn stripe(x: f64, workers: u32) -> u32 {
     (x / (2.0 * REACH)).floor().rem_euclid(f64::from(workers)) as u32
 }
 
-impl Route for Stripes {
-    fn route(
+impl RowPartitioner for Stripes {
+    fn partition(
         &self,
         batch: &RecordBatch,
         workers: u32,
@@ -97,8 +97,8 @@ impl Route for Stripes {
     }
 }
 
-impl Spread for Stripes {
-    fn spread(
+impl MultiPartitioner for Stripes {
+    fn partition(
         &self,
         batch: &RecordBatch,
         workers: u32,

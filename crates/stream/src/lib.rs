@@ -42,7 +42,9 @@ mod window;
 
 pub use dataflow::error::DataflowError;
 pub use dataflow::fragment::Fragment;
-pub use dataflow::job::{Description, Exchange, KeyedOperator, KeyedState, Route, Spread};
+pub use dataflow::job::{
+    Description, Exchange, KeyedOperator, KeyedState, MultiPartitioner, RowPartitioner,
+};
 pub use dataflow::keyed::JoinKind;
 pub use dataflow::worker_set::WorkerSet;
 pub use state::{Accumulator, Aggregate};

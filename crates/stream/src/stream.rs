@@ -9,8 +9,9 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::error::DataflowError;
 use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{
-    Distribution, Exchange, FILTER, Input, Keyed, KeyedInput, KeyedOperator, Labels, OnBad,
-    OperatorKind, PROJECT, Property, Route, SinkSpec, Spread, Step, TimeColumn, Watermark,
+    Distribution, Exchange, FILTER, Input, Keyed, KeyedInput, KeyedOperator, Labels,
+    MultiPartitioner, OnBad, OperatorKind, PROJECT, Property, RowPartitioner, SinkSpec, Step,
+    TimeColumn, Watermark,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::sink::Sink;
@@ -423,9 +424,9 @@ impl Stream {
         })
     }
 
-    /// The rows on the workers that `route` leads them to (A4): see [`Route`]. Rows that the
-    /// watermark has passed are late here.
-    pub fn route(self, route: Arc<dyn Route>) -> Self {
+    /// The rows on the workers that `route` sends them to (A4): see [`RowPartitioner`]. Rows that
+    /// the watermark has passed are late here.
+    pub fn route(self, route: Arc<dyn RowPartitioner>) -> Self {
         self.led("route", Distribution::Hash, To::One(route))
     }
 
@@ -442,28 +443,28 @@ impl Stream {
     }
 
     /// The rows on all workers that `spread` leads each of them to, once on each (W1): see
-    /// [`Spread`]. A row is encoded once and sent once to each process, with a list of its workers.
-    /// Rows that the watermark has passed are late here.
+    /// [`MultiPartitioner`]. A row is encoded once and sent once to each process, with a list of its
+    /// workers. Rows that the watermark has passed are late here.
     ///
     /// Rows that another stream has [routed](Self::route) meet those that were spread to their
     /// workers, without a further exchange:
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use stream::{Exchange, JoinKind, Route, Spread, Stream, StreamError};
+    /// use stream::{Exchange, JoinKind, RowPartitioner, MultiPartitioner, Stream, StreamError};
     ///
     /// /// Drivers lie on the workers of their places, and requests come to all that are near.
     /// fn near(
     ///     drivers: Stream,
     ///     requests: Stream,
-    ///     place: Arc<dyn Route>,
-    ///     reach: Arc<dyn Spread>,
+    ///     place: Arc<dyn RowPartitioner>,
+    ///     reach: Arc<dyn MultiPartitioner>,
     /// ) -> Result<Stream, StreamError> {
     ///     let drivers = drivers.route(place).key_by(&[])?.exchange(Exchange::Forward);
     ///     drivers.join(requests.spread(reach).key_by(&[])?, JoinKind::Inner)
     /// }
     /// ```
-    pub fn spread(self, spread: Arc<dyn Spread>) -> Self {
+    pub fn spread(self, spread: Arc<dyn MultiPartitioner>) -> Self {
         self.led("spread", Distribution::Hash, To::Several(spread))
     }
 

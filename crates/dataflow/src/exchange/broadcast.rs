@@ -19,7 +19,7 @@ use super::buffer::{Batching, Buffer, take_rows};
 use super::{Exchange, Member, Outgoing};
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
-use crate::job::{ShuffleSettings, Spread};
+use crate::job::{MultiPartitioner, ShuffleSettings};
 use crate::rows::wire::{Decoder, Encoder, detach};
 use crate::runtime::net::Message;
 use crate::runtime::place::Place;
@@ -38,7 +38,7 @@ pub(crate) struct Broadcast {
 /// The rows of an input.
 struct Port {
     /// Leads each row to some workers, and not to all.
-    spread: Option<Arc<dyn Spread>>,
+    multi_partitioner: Option<Arc<dyn MultiPartitioner>>,
     workers: u32,
     batching: Batching,
     /// Rows that wait to be sent, by the workers that they are for; by none those for all.
@@ -48,7 +48,7 @@ struct Port {
 }
 
 /// An input, its columns, and what leads its rows to some workers and not to all.
-pub(crate) type BroadcastPort = (usize, SchemaRef, Option<Arc<dyn Spread>>);
+pub(crate) type BroadcastPort = (usize, SchemaRef, Option<Arc<dyn MultiPartitioner>>);
 
 impl Broadcast {
     /// Of the rows of some inputs of the operator `tag`. Nothing if there are none.
@@ -59,10 +59,10 @@ impl Broadcast {
         shuffle: ShuffleSettings,
     ) -> Option<Self> {
         let first = ports.first()?.0;
-        let lists = ports.iter().any(|(.., spread)| spread.is_some());
-        let port = |(port, schema, spread): BroadcastPort| {
+        let lists = ports.iter().any(|(.., multi_partitioner)| multi_partitioner.is_some());
+        let port = |(port, schema, multi_partitioner): BroadcastPort| {
             let of_port = Port {
-                spread,
+                multi_partitioner,
                 workers: place.workers,
                 batching: Batching::new(&schema, place, shuffle),
                 buffers: RefCell::default(),
@@ -121,10 +121,10 @@ impl Port {
     /// Puts rows to those that wait for the same workers; gives the workers for whom enough wait.
     fn put(&self, batch: &RecordBatch) -> Result<Vec<Option<Arc<WorkerSet>>>, DataflowError> {
         let mut buffers = self.buffers.borrow_mut();
-        match &self.spread {
+        match &self.multi_partitioner {
             None => self.batching.put(buffers.entry(None).or_default(), detach(batch)),
-            Some(spread) => {
-                for (set, rows) in self.listed(spread.as_ref(), batch)? {
+            Some(multi_partitioner) => {
+                for (set, rows) in self.listed(multi_partitioner.as_ref(), batch)? {
                     let buffer = buffers.entry(Some(Arc::new(set))).or_default();
                     self.batching.put(buffer, take_rows(batch, &rows)?);
                 }
@@ -138,17 +138,17 @@ impl Port {
     /// The rows of a batch by the workers that they are for.
     fn listed(
         &self,
-        spread: &dyn Spread,
+        partitioner: &dyn MultiPartitioner,
         batch: &RecordBatch,
     ) -> Result<BTreeMap<WorkerSet, Vec<u32>>, DataflowError> {
         let mut sets = vec![];
-        spread.spread(batch, self.workers, &mut sets)?;
+        partitioner.partition(batch, self.workers, &mut sets)?;
         let end = sets.iter().map(WorkerSet::end).max().unwrap_or(0);
         if sets.len() != batch.num_rows() || end > self.workers {
             let (sets, rows, workers) = (sets.len(), batch.num_rows(), self.workers);
             let message = format!(
-                "a spread gave {sets} sets of workers before {end} for {rows} rows, of {workers} \
-                 workers"
+                "a partitioner gave {sets} sets of workers before {end} for {rows} rows, of \
+                 {workers} workers"
             );
             return Err(DataflowError::Expression(message));
         }

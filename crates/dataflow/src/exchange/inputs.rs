@@ -19,7 +19,9 @@ use super::{
     Broadcast, Edge, Exchange, Forward, Member, Outgoing, Partition, Shuffle, progress_of, uppar,
 };
 use crate::error::DataflowError;
-use crate::job::{Distribution, Exchange as Strategy, Route, ShuffleSettings, Spread};
+use crate::job::{
+    Distribution, Exchange as Strategy, MultiPartitioner, RowPartitioner, ShuffleSettings,
+};
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Message;
 use crate::runtime::place::Place;
@@ -60,9 +62,9 @@ pub(crate) struct Port {
     /// Where the rows go.
     pub(crate) distribution: Distribution,
     /// Leads rows in place of the keys.
-    pub(crate) route: Option<Arc<dyn Route>>,
+    pub(crate) partitioner: Option<Arc<dyn RowPartitioner>>,
     /// Leads each row to some workers.
-    pub(crate) spread: Option<Arc<dyn Spread>>,
+    pub(crate) multi_partitioner: Option<Arc<dyn MultiPartitioner>>,
 }
 
 impl Inputs {
@@ -88,14 +90,18 @@ impl Inputs {
         let (worker, workers) = (place.worker, place.workers);
         let (mut edges, mut of_port, mut broadcast) = (vec![], vec![0; ports.len()], vec![]);
         for (number, port) in ports.into_iter().enumerate() {
-            let partition = match (port.distribution, port.route) {
-                _ if port.spread.is_some() || port.distribution == Distribution::Broadcast => {
-                    broadcast.push((number, port.schema, port.spread) as BroadcastPort);
+            let partition = match (port.distribution, port.partitioner) {
+                _ if port.multi_partitioner.is_some()
+                    || port.distribution == Distribution::Broadcast =>
+                {
+                    broadcast.push((number, port.schema, port.multi_partitioner) as BroadcastPort);
                     continue;
                 }
                 (Distribution::Local, _) => None,
                 (Distribution::RoundRobin, _) => Some(Partition::in_turn(worker, workers)),
-                (_, Some(route)) => Some(Partition::by_function(route, worker, workers)),
+                (_, Some(partitioner)) => {
+                    Some(Partition::by_function(partitioner, worker, workers))
+                }
                 _ if strategy == Strategy::UpPar => Some(uppar(&port.keys, worker, workers)),
                 _ => Some(Partition::by_key(&port.keys, worker, workers)),
             };

@@ -7,7 +7,7 @@ use arrow::record_batch::RecordBatch;
 use state::{Frequent, Partitioner};
 
 use crate::error::DataflowError;
-use crate::job::{Route, halves};
+use crate::job::{RowPartitioner, halves};
 
 /// The leader of all rows where there are no keys.
 const KEYLESS_LEADER: u32 = 0;
@@ -23,7 +23,7 @@ enum By {
     /// A hash of key columns, to all workers or to half of them.
     Key { keys: Vec<usize>, partitioner: RefCell<Partitioner>, halved: bool },
     /// A function.
-    Function(Arc<dyn Route>),
+    Function(Arc<dyn RowPartitioner>),
     /// Each worker in turn: the next one.
     Turn(Cell<u32>),
 }
@@ -42,8 +42,12 @@ impl Partition {
     }
 
     /// By a function.
-    pub(crate) fn by_function(route: Arc<dyn Route>, worker: u32, workers: u32) -> Self {
-        Self { worker, workers, by: By::Function(route) }
+    pub(crate) fn by_function(
+        partitioner: Arc<dyn RowPartitioner>,
+        worker: u32,
+        workers: u32,
+    ) -> Self {
+        Self { worker, workers, by: By::Function(partitioner) }
     }
 
     /// One row to each worker, beginning with this one.
@@ -74,9 +78,9 @@ impl Partition {
                 owners.extend((0..batch.num_rows()).map(next));
                 turn.set(next(batch.num_rows()));
             }
-            By::Function(route) => {
+            By::Function(partitioner) => {
                 owners.clear();
-                route.route(batch, self.workers, owners)?;
+                partitioner.partition(batch, self.workers, owners)?;
                 self.check(batch, owners)?;
             }
             By::Key { keys, .. } if keys.is_empty() => {
@@ -106,7 +110,7 @@ impl Partition {
             return Ok(());
         }
         let message = format!(
-            "a route gave {} workers up to {} for {} rows, of {} workers",
+            "a partitioner gave {} workers up to {} for {} rows, of {} workers",
             owners.len(),
             owners.iter().max().unwrap_or(&0),
             batch.num_rows(),

@@ -49,8 +49,8 @@ pub struct KeyedInput {
 /// Where the rows of an input go (W2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Distribution {
-    /// To the leader of their key: by a hash of it, or by the operator's [`Route`]. Without keys
-    /// all rows go to worker 0 (Whale's key and global grouping).
+    /// To the leader of their key: by a hash of it, or by the operator's [`RowPartitioner`]. Without
+    /// keys all rows go to worker 0 (Whale's key and global grouping).
     #[default]
     Hash,
     /// To every worker (W1; Whale's all grouping). Such rows meet the rows of another input where
@@ -72,14 +72,14 @@ pub trait KeyedOperator: Send + Sync {
 
     /// How rows of an input are led, if not by a hash of its keys (A4). The function of an operator
     /// that brings rows together sends those of one key to one worker.
-    fn route(&self, input: usize) -> Option<Arc<dyn Route>> {
+    fn partitioner(&self, input: usize) -> Option<Arc<dyn RowPartitioner>> {
         let _ = input;
         None
     }
 
     /// How rows of an input are led to several workers each, if they are. This goes before
-    /// [`route`](Self::route).
-    fn spread(&self, input: usize) -> Option<Arc<dyn Spread>> {
+    /// [`partitioner`](Self::partitioner).
+    fn multi_partitioner(&self, input: usize) -> Option<Arc<dyn MultiPartitioner>> {
         let _ = input;
         None
     }
@@ -133,12 +133,12 @@ pub enum Kept {
 }
 
 /// Leads rows to workers (A4): any function that is the same on all of them.
-pub trait Route: Send + Sync {
+pub trait RowPartitioner: Send + Sync {
     /// Puts the worker of each row, below `workers`, into `to`, which is empty.
     ///
     /// # Errors
     /// [`DataflowError::Expression`] when a row cannot be led.
-    fn route(
+    fn partition(
         &self,
         batch: &RecordBatch,
         workers: u32,
@@ -147,13 +147,13 @@ pub trait Route: Send + Sync {
 }
 
 /// Leads rows to several workers each (W1): any function that is the same on all of them.
-pub trait Spread: Send + Sync {
+pub trait MultiPartitioner: Send + Sync {
     /// Puts the workers of each row, below `workers`, into `to`, which is empty. A row for nobody
     /// is gone.
     ///
     /// # Errors
     /// [`DataflowError::Expression`] when a row cannot be led.
-    fn spread(
+    fn partition(
         &self,
         batch: &RecordBatch,
         workers: u32,
@@ -333,8 +333,8 @@ impl OperatorSpec for Keyed {
     }
 
     fn distribution(&self, input: usize) -> Option<Distribution> {
-        let by_function =
-            self.operator.route(input).is_some() || self.operator.spread(input).is_some();
+        let by_function = self.operator.partitioner(input).is_some()
+            || self.operator.multi_partitioner(input).is_some();
         self.inputs.get(input).filter(|_| !by_function).map(|input| input.distribution)
     }
 
@@ -344,7 +344,9 @@ impl OperatorSpec for Keyed {
             Distribution::Broadcast => Strategy::Broadcast.on(workers),
             Distribution::RoundRobin => Strategy::Rebalance.on(workers),
             Distribution::Local => Strategy::Forward,
-            Distribution::Hash if of.keys.is_empty() && self.operator.route(input).is_none() => {
+            Distribution::Hash
+                if of.keys.is_empty() && self.operator.partitioner(input).is_none() =>
+            {
                 Strategy::Gather.on(workers)
             }
             Distribution::Hash => self.exchange.into(),

@@ -42,7 +42,8 @@ pub use self::input::{Input, OnBad, TimeColumn, Watermark};
 pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::keyed::{
-    Distribution, Kept, Keyed, KeyedInput, KeyedOperator, KeyedState, Route, Spread,
+    Distribution, Kept, Keyed, KeyedInput, KeyedOperator, KeyedState, MultiPartitioner,
+    RowPartitioner,
 };
 pub use self::lookup::Lookup;
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};

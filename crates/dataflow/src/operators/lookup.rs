@@ -75,8 +75,8 @@ impl<D: Downstream> LookupRun<D> {
             schema: spec.kept(),
             keys: vec![],
             distribution: Distribution::Broadcast,
-            route: None,
-            spread: None,
+            partitioner: None,
+            multi_partitioner: None,
         };
         let inputs = match place.workers {
             1 => Inputs::local(1, place),

@@ -7,7 +7,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 use crate::error::DataflowError;
-use crate::job::{Description, Kept, KeyedOperator, KeyedState, Route, Spread};
+use crate::job::{Description, Kept, KeyedOperator, KeyedState, MultiPartitioner, RowPartitioner};
 
 /// Sends rows to other workers, and keeps none.
 #[derive(Clone)]
@@ -24,9 +24,9 @@ pub enum To {
     /// Where the operator's input says: see [`Distribution`](crate::job::Distribution).
     Input,
     /// Each to one worker, by a function.
-    One(Arc<dyn Route>),
+    One(Arc<dyn RowPartitioner>),
     /// Each to several workers or none, by a function.
-    Several(Arc<dyn Spread>),
+    Several(Arc<dyn MultiPartitioner>),
 }
 
 impl KeyedOperator for Reroute {
@@ -38,14 +38,14 @@ impl KeyedOperator for Reroute {
         Box::new(Passing::default())
     }
 
-    fn route(&self, _: usize) -> Option<Arc<dyn Route>> {
+    fn partitioner(&self, _: usize) -> Option<Arc<dyn RowPartitioner>> {
         match &self.to {
             To::One(route) => Some(route.clone()),
             To::Input | To::Several(_) => None,
         }
     }
 
-    fn spread(&self, _: usize) -> Option<Arc<dyn Spread>> {
+    fn multi_partitioner(&self, _: usize) -> Option<Arc<dyn MultiPartitioner>> {
         match &self.to {
             To::Input | To::One(_) => None,
             To::Several(spread) => Some(spread.clone()),

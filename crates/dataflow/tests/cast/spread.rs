@@ -1,6 +1,6 @@
 //! Rows for some workers, against a function of the test that says whom each pair should meet at.
 
-use dataflow::job::{Description, KeyedState, Route, Spread};
+use dataflow::job::{Description, KeyedState, MultiPartitioner, RowPartitioner};
 use dataflow::worker_set::WorkerSet;
 
 use super::*;
@@ -38,12 +38,12 @@ impl KeyedOperator for Near {
         self.0.create()
     }
 
-    fn route(&self, input: usize) -> Option<Arc<dyn Route>> {
-        (input == 0).then(|| Arc::new(ByNumber) as Arc<dyn Route>)
+    fn partitioner(&self, input: usize) -> Option<Arc<dyn RowPartitioner>> {
+        (input == 0).then(|| Arc::new(ByNumber) as Arc<dyn RowPartitioner>)
     }
 
-    fn spread(&self, input: usize) -> Option<Arc<dyn Spread>> {
-        (input == 1).then(|| Arc::new(ByNumber) as Arc<dyn Spread>)
+    fn multi_partitioner(&self, input: usize) -> Option<Arc<dyn MultiPartitioner>> {
+        (input == 1).then(|| Arc::new(ByNumber) as Arc<dyn MultiPartitioner>)
     }
 
     fn describe(&self, _: &[Vec<String>]) -> Description {
@@ -57,8 +57,8 @@ fn numbers(batch: &RecordBatch) -> &[i64] {
     batch.column(0).as_primitive::<Int64Type>().values()
 }
 
-impl Route for ByNumber {
-    fn route(
+impl RowPartitioner for ByNumber {
+    fn partition(
         &self,
         batch: &RecordBatch,
         workers: u32,
@@ -69,8 +69,8 @@ impl Route for ByNumber {
     }
 }
 
-impl Spread for ByNumber {
-    fn spread(
+impl MultiPartitioner for ByNumber {
+    fn partition(
         &self,
         batch: &RecordBatch,
         workers: u32,

@@ -22,8 +22,8 @@ use super::{
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::job::{
-    Distribution, Exchange, FrequentKeys, Route, Settings, ShuffleSettings, Spread, TreeChoice,
-    halves,
+    Distribution, Exchange, FrequentKeys, MultiPartitioner, RowPartitioner, Settings,
+    ShuffleSettings, TreeChoice, halves,
 };
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::handover::Load;
@@ -166,10 +166,11 @@ const EXCHANGES: [Case; 10] = [
 fn of_rows(
     place: &Place,
     distribution: Distribution,
-    route: Option<Arc<dyn Route>>,
-    spread: Option<Arc<dyn Spread>>,
+    partitioner: Option<Arc<dyn RowPartitioner>>,
+    multi_partitioner: Option<Arc<dyn MultiPartitioner>>,
 ) -> Inputs {
-    let port = Port { schema: schema(), keys: vec![0], distribution, route, spread };
+    let port =
+        Port { schema: schema(), keys: vec![0], distribution, partitioner, multi_partitioner };
     Inputs::of_rows(bed::TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
 }
 
@@ -190,16 +191,21 @@ fn some(number: i64, workers: u32) -> Vec<u32> {
 /// Leads numbers by their remainder.
 struct ByNumber;
 
-impl Route for ByNumber {
-    fn route(&self, batch: &RecordBatch, of: u32, to: &mut Vec<u32>) -> Result<(), DataflowError> {
+impl RowPartitioner for ByNumber {
+    fn partition(
+        &self,
+        batch: &RecordBatch,
+        of: u32,
+        to: &mut Vec<u32>,
+    ) -> Result<(), DataflowError> {
         let numbers = batch.column(0).as_primitive::<Int64Type>().values();
         to.extend(numbers.iter().map(|number| (number % i64::from(of)) as u32));
         Ok(())
     }
 }
 
-impl Spread for ByNumber {
-    fn spread(
+impl MultiPartitioner for ByNumber {
+    fn partition(
         &self,
         batch: &RecordBatch,
         of: u32,

@@ -58,17 +58,17 @@ impl<D: Downstream> KeyedRun<D> {
         spec: &Keyed,
         behind: D,
     ) -> Self {
-        let spread = |number: usize| spec.operator.spread(number);
-        let spreads = (0..spec.inputs.len()).any(|number| spread(number).is_some());
+        let multi_partitioner = |number: usize| spec.operator.multi_partitioner(number);
+        let partitions = (0..spec.inputs.len()).any(|number| multi_partitioner(number).is_some());
         let apart = place.workers > 1 && spec.exchange != Exchange::Forward;
         // Who is alone must be asked for whom rows are too: some may be for nobody.
-        let inputs = if apart || spreads {
+        let inputs = if apart || partitions {
             let port = |(number, input): (usize, &KeyedInput)| Port {
                 schema: input.schema.clone(),
                 keys: input.keys.clone(),
                 distribution: input.distribution,
-                route: spec.operator.route(number),
-                spread: spread(number),
+                partitioner: spec.operator.partitioner(number),
+                multi_partitioner: multi_partitioner(number),
             };
             let ports = spec.inputs.iter().enumerate().map(port).collect();
             Inputs::of_rows(tag, ports, spec.exchange, place, shuffle)
