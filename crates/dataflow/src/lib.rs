@@ -30,7 +30,7 @@ pub use runtime::{frame, mend, metrics, process};
 /// Operators that keep rows by key until time has passed them, as data: each makes the state of a
 /// worker.
 pub mod keyed {
-    pub use crate::job::{Given, JoinKind, Waits};
+    pub use crate::job::{InputBatches, JoinKind, SpillSpec};
     pub use crate::operators::interval_join::{IntervalJoin, TimedSide};
     pub use crate::operators::over::{
         Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times,

@@ -6,8 +6,8 @@ use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
 
 use super::{
-    Copies, Deployment, DescribeContext, Description, Exchange, Given, OperatorSpec, StateEstimate,
-    StateMemory, Statistics, Strategy, Waits,
+    Copies, Deployment, DescribeContext, Description, Exchange, InputBatches, OperatorSpec,
+    SpillSpec, StateEstimate, StateMemory, Statistics, Strategy,
 };
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
@@ -70,30 +70,30 @@ pub trait KeyedOperator: Send + Sync {
     /// The state of one worker: of the keys that it leads.
     fn create(&self) -> Box<dyn KeyedState>;
 
-    /// How rows of an input are led, if not by a hash of its keys (A4). The function of an operator
+    /// The partitioner of an input, if its rows are not hashed by its keys (A4). That of an operator
     /// that brings rows together sends those of one key to one worker.
     fn partitioner(&self, input: usize) -> Option<Arc<dyn RowPartitioner>> {
         let _ = input;
         None
     }
 
-    /// How rows of an input are led to several workers each, if they are. This goes before
+    /// The partitioner of an input that sends each row to several workers. It is used in place of
     /// [`partitioner`](Self::partitioner).
     fn multi_partitioner(&self, input: usize) -> Option<Arc<dyn MultiPartitioner>> {
         let _ = input;
         None
     }
 
-    /// Which rows of an input it holds, for an estimate of its state; `None` where nothing is
-    /// known of that.
-    fn keeps(&self, input: usize) -> Option<Kept> {
+    /// The rows of an input that it retains, for an estimate of its state; `None` where that is
+    /// unknown.
+    fn retention(&self, input: usize) -> Option<Retention> {
         let _ = input;
         None
     }
 
-    /// Until when the rows of an input are of no use to it, if that is known of each: then they may
-    /// wait on a disk.
-    fn waits(&self, input: usize) -> Option<Waits> {
+    /// Until when it does not need the rows of an input, if that is known of each row: until then
+    /// they may wait on a disk.
+    fn spill_spec(&self, input: usize) -> Option<SpillSpec> {
         let _ = input;
         None
     }
@@ -115,9 +115,9 @@ pub trait KeyedOperator: Send + Sync {
     fn describe(&self, columns: &[Vec<String>]) -> Description;
 }
 
-/// Which rows of an input a keyed operator holds. Besides them, those whose time has not come.
+/// The rows of an input that a keyed operator retains, besides those whose time has not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kept {
+pub enum Retention {
     /// None longer than until they can be handed on.
     Passing,
     /// Those whose time has not come.
@@ -186,30 +186,30 @@ pub trait KeyedState {
         false
     }
 
-    /// Gives back what it holds of rows that [wait](KeyedOperator::waits), by input, as if they had
-    /// not come.
+    /// Takes the rows out that wait for their time by [`KeyedOperator::spill_spec`], by input, as if
+    /// they had not come.
     ///
     /// # Errors
     /// [`DataflowError::Expression`] when a row cannot be copied.
-    fn give_back(&mut self) -> Result<Given, DataflowError> {
+    fn drain(&mut self) -> Result<InputBatches, DataflowError> {
         Ok(vec![])
     }
 
-    /// Gives out all that it keeps, by input, and keeps nothing: rows that it can
-    /// [take up](Self::take_up) again, with the columns of their input first. `None`, and nothing
-    /// has happened, if it never can, or not before [`advance`](Self::advance) has given out all.
+    /// Takes all of its state out, by input: rows that [`import_state`](Self::import_state) takes
+    /// again, with the columns of their input first. `None`, with the state as it was, if it never
+    /// can, or not before [`advance`](Self::advance) has emitted all that is due.
     ///
     /// # Errors
     /// [`DataflowError::Expression`] when a row cannot be copied.
-    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+    fn export_state(&mut self) -> Result<Option<InputBatches>, DataflowError> {
         Ok(None)
     }
 
-    /// Keeps rows again that it [laid down](Self::lay_down).
+    /// Adds exported rows to the state.
     ///
     /// # Errors
     /// As [`push`](Self::push).
-    fn take_up(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+    fn import_state(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
         self.push(input, batch)
     }
 
@@ -245,20 +245,20 @@ impl Keyed {
             let most = rows.values_max(&input.keys).map(|keys| keys.saturating_mul(count));
             most.into_iter().chain(rows.rows_max).min()
         };
-        let (which, count_max) = match self.operator.keeps(at) {
-            Some(Kept::Passing) => return None,
+        let (which, count_max) = match self.operator.retention(at) {
+            Some(Retention::Passing) => return None,
             None => (String::new(), rows.rows_max),
-            Some(Kept::Waiting) => (" not yet due".into(), rows.rows_max),
-            Some(Kept::PerKey(1)) => (", the newest of each key".into(), of_keys(1)),
-            Some(Kept::PerKey(count)) => {
+            Some(Retention::Waiting) => (" not yet due".into(), rows.rows_max),
+            Some(Retention::PerKey(1)) => (", the newest of each key".into(), of_keys(1)),
+            Some(Retention::PerKey(count)) => {
                 (format!(", the newest {count} of each key"), of_keys(count))
             }
-            Some(Kept::Span(ticks)) => {
+            Some(Retention::Span(ticks)) => {
                 let span = ticks_text(ticks, &self.time_type_of(input));
                 (format!(" within {span}"), rows.rows_max)
             }
-            Some(Kept::Window) => (" of open windows".into(), rows.rows_max),
-            Some(Kept::Session) => (" of open sessions".into(), rows.rows_max),
+            Some(Retention::Window) => (" of open windows".into(), rows.rows_max),
+            Some(Retention::Session) => (" of open sessions".into(), rows.rows_max),
         };
         let of_input = match self.inputs.len() {
             1 => String::new(),
@@ -301,7 +301,7 @@ impl OperatorSpec for Keyed {
     }
 
     fn memory(&self) -> StateMemory {
-        match self.waits() {
+        match self.spill_specs() {
             Some(_) => StateMemory::Spillable,
             None => StateMemory::Resident,
         }

@@ -22,10 +22,10 @@ pub mod lookup;
 mod shuffle_settings;
 mod sink_spec;
 mod spec;
+mod spill_spec;
 mod state_estimate;
 mod statistics;
 pub mod step;
-mod waits;
 pub mod wires;
 pub mod worker_set;
 
@@ -42,16 +42,16 @@ pub use self::input::{Input, OnBad, TimeColumn, Watermark};
 pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::keyed::{
-    Distribution, Kept, Keyed, KeyedInput, KeyedOperator, KeyedState, MultiPartitioner,
+    Distribution, Keyed, KeyedInput, KeyedOperator, KeyedState, MultiPartitioner, Retention,
     RowPartitioner,
 };
 pub use self::lookup::Lookup;
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;
 pub use self::spec::{Deployment, DescribeContext, OperatorSpec, SideTable};
+pub use self::spill_spec::{InputBatches, SpillSpec};
 pub use self::state_estimate::{Copies, StateEstimate, StateMemory};
 pub use self::statistics::Statistics;
-pub use self::waits::{Given, Waits};
 pub(crate) use crate::job::step::RawColumns;
 pub use crate::job::step::{RawBatch, Step, Stepped};
 use crate::job::wires::Wires;

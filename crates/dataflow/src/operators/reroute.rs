@@ -7,7 +7,9 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 use crate::error::DataflowError;
-use crate::job::{Description, Kept, KeyedOperator, KeyedState, MultiPartitioner, RowPartitioner};
+use crate::job::{
+    Description, KeyedOperator, KeyedState, MultiPartitioner, Retention, RowPartitioner,
+};
 
 /// Sends rows to other workers, and keeps none.
 #[derive(Clone)]
@@ -52,8 +54,8 @@ impl KeyedOperator for Reroute {
         }
     }
 
-    fn keeps(&self, _: usize) -> Option<Kept> {
-        Some(Kept::Passing)
+    fn retention(&self, _: usize) -> Option<Retention> {
+        Some(Retention::Passing)
     }
 
     fn describe(&self, _: &[Vec<String>]) -> Description {

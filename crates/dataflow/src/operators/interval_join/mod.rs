@@ -20,7 +20,8 @@ use state::gather;
 
 use crate::error::DataflowError;
 use crate::job::{
-    Description, Given, JoinKind, Kept, KeyedOperator, KeyedState, Origin, Step, Waits, list,
+    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Origin, Retention, SpillSpec,
+    Step, list,
 };
 use crate::pairing::{Keys, Terms};
 use crate::rows::time::{ticks, ticks_text};
@@ -107,15 +108,15 @@ impl KeyedOperator for IntervalJoin {
         })
     }
 
-    fn keeps(&self, input: usize) -> Option<Kept> {
+    fn retention(&self, input: usize) -> Option<Retention> {
         // A left row waits for right ones that are later than it, and the other way round.
         let later = if input == 0 { self.apart[0].saturating_neg() } else { self.apart[1] };
-        Some(if later > 0 { Kept::Span(later) } else { Kept::Waiting })
+        Some(if later > 0 { Retention::Span(later) } else { Retention::Waiting })
     }
 
-    fn waits(&self, input: usize) -> Option<Waits> {
+    fn spill_spec(&self, input: usize) -> Option<SpillSpec> {
         let TimedSide { keys, time, .. } = &self.sides[input];
-        Some(Waits { until: *time, apart: keys.clone(), keeps: true })
+        Some(SpillSpec { until: *time, apart: keys.clone(), keeps: true })
     }
 
     fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
@@ -243,13 +244,13 @@ impl KeyedState for Meeting {
         Ok(None)
     }
 
-    fn give_back(&mut self) -> Result<Given, DataflowError> {
-        let all: Given = std::mem::take(&mut self.waiting).into();
+    fn drain(&mut self) -> Result<InputBatches, DataflowError> {
+        let all: InputBatches = std::mem::take(&mut self.waiting).into();
         self.held -= all.iter().map(|(_, rows)| rows.get_array_memory_size()).sum::<usize>();
         Ok(all)
     }
 
-    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+    fn export_state(&mut self) -> Result<Option<InputBatches>, DataflowError> {
         if self.probing.is_some() || !self.waiting.is_empty() || !self.leaving.is_empty() {
             return Ok(None);
         }
@@ -266,7 +267,7 @@ impl KeyedState for Meeting {
         Ok(Some(all))
     }
 
-    fn take_up(&mut self, side: usize, batch: RecordBatch) -> Result<(), DataflowError> {
+    fn import_state(&mut self, side: usize, batch: RecordBatch) -> Result<(), DataflowError> {
         let columns: Vec<usize> = (0..self.spec.sides[side].schema.fields().len()).collect();
         let mut probing = self.start(side, batch.project(&columns)?)?;
         if let (true, Some(matched)) = (self.asks(side), batch.columns().get(columns.len())) {

@@ -1,7 +1,7 @@
 //! Rows that wait on a disk until the operator that keeps rows has a use for them.
 //!
-//! Some operators need a row not before the watermark has reached a time of it ([`Waits`]): the end
-//! of its window, or when it was. If what such an operator holds takes more than half of its share
+//! Some operators need a row not before the watermark has reached a time of it ([`SpillSpec`]): the
+//! end of its window, or when it was. If what such an operator holds takes more than half of its share
 //! of memory, it gives back what waits, and rows that come are spilled: as they came as long as
 //! there is room, then on the disk, in the order in which they will be needed. When their time has
 //! come, they are given to the operator, as many at once as there is room for
@@ -33,7 +33,7 @@ use state::{Disk, SpillPartitions, SpillStore, Spilled, SpilledBatch};
 use self::passes::Passes;
 use super::Run;
 use crate::error::DataflowError;
-use crate::job::{Given, Keyed, KeyedState, Waits};
+use crate::job::{InputBatches, Keyed, KeyedState, SpillSpec};
 
 /// Rows of so many bytes are put in order and written together, and no fewer of a span.
 const GATHERED_BYTES: usize = 4 << 20;
@@ -51,7 +51,7 @@ const KEEPS_PART: usize = 8;
 
 /// Rows whose time has come.
 struct Due {
-    rows: Given,
+    rows: InputBatches,
     spilled: Vec<SpilledBatch>,
 }
 
@@ -65,7 +65,8 @@ impl SpillableState {
     /// Nothing yet; rows may go to the disk, if there is one and the operator says when it needs
     /// them.
     pub(super) fn new(spec: &Keyed, disk: Option<Arc<dyn Disk>>) -> Self {
-        let rows = spec.waits().zip(disk).map(|(waits, disk)| SpillableRows::new(disk, waits));
+        let rows =
+            spec.spill_specs().zip(disk).map(|(waits, disk)| SpillableRows::new(disk, waits));
         Self { state: spec.operator.create(), rows }
     }
 
@@ -86,7 +87,7 @@ impl SpillableState {
             spillable.push(input, batch)?;
         }
         if spillable.passes.is_none() && is_over(&**state) {
-            for (input, rows) in state.give_back()? {
+            for (input, rows) in state.drain()? {
                 spillable.push(input, rows)?;
             }
             if is_over(&**state) {
@@ -164,7 +165,7 @@ impl SpillableState {
 struct SpillableRows {
     store: SpillStore,
     /// By input.
-    waits: Vec<Waits>,
+    waits: Vec<SpillSpec>,
     /// In memory.
     runs: Vec<(usize, Run)>,
     /// The end of the first window of `runs`.
@@ -185,7 +186,7 @@ struct SpillableRows {
 
 impl SpillableRows {
     /// Nothing yet; `waits` by input.
-    fn new(disk: Arc<dyn Disk>, waits: Vec<Waits>) -> Self {
+    fn new(disk: Arc<dyn Disk>, waits: Vec<SpillSpec>) -> Self {
         Self {
             store: SpillStore::new(disk, waits.iter().map(|waits| waits.apart.clone()).collect()),
             waits,
@@ -290,7 +291,11 @@ impl SpillableRows {
 
     /// Rows that the watermark has reached, when the operator has given out what it could without;
     /// `None` if there are no such rows.
-    fn next(&mut self, watermark: i64, share: usize) -> Result<Option<Given>, DataflowError> {
+    fn next(
+        &mut self,
+        watermark: i64,
+        share: usize,
+    ) -> Result<Option<InputBatches>, DataflowError> {
         let keeps = self.waits.iter().any(|waits| waits.keeps);
         let room = share / ROOM_PART / if keeps { KEEPS_PART } else { 1 };
         loop {
@@ -365,7 +370,7 @@ impl SpillableRows {
     }
 
     /// Takes rows out that are needed until then.
-    fn take(&mut self, until: i64) -> Given {
+    fn take(&mut self, until: i64) -> InputBatches {
         let mut given = vec![];
         self.runs.retain_mut(|(input, run)| {
             given.extend(run.take(until).map(|rows| (*input, rows)));

@@ -42,7 +42,9 @@ use self::sliding::{Run, Sliding};
 pub use self::steps::times;
 use self::waiting::{Due, Waiting};
 use crate::error::DataflowError;
-use crate::job::{Description, Given, Kept, KeyedOperator, KeyedState, Waits, list};
+use crate::job::{
+    Description, InputBatches, KeyedOperator, KeyedState, Retention, SpillSpec, list,
+};
 use crate::rows::time::ticks_text;
 
 /// What a key takes beside its bytes and its rows: its entry, and a list per frame.
@@ -128,19 +130,19 @@ impl KeyedOperator for Over {
         })
     }
 
-    fn keeps(&self, _: usize) -> Option<Kept> {
+    fn retention(&self, _: usize) -> Option<Retention> {
         let frames = self.calls.iter().map(|call| match (call.frame.unit, call.frame.from) {
             // What no end of a frame will cut is put together.
-            (_, None) => Kept::PerKey(1),
-            (FrameUnit::Rows, Some(rows)) => Kept::PerKey(rows as u64 + 1),
-            (FrameUnit::Range, Some(0)) => Kept::Waiting,
-            (FrameUnit::Range, Some(ticks)) => Kept::Span(ticks),
+            (_, None) => Retention::PerKey(1),
+            (FrameUnit::Rows, Some(rows)) => Retention::PerKey(rows as u64 + 1),
+            (FrameUnit::Range, Some(0)) => Retention::Waiting,
+            (FrameUnit::Range, Some(ticks)) => Retention::Span(ticks),
         });
-        frames.max().or(Some(Kept::Waiting))
+        frames.max().or(Some(Retention::Waiting))
     }
 
-    fn waits(&self, _: usize) -> Option<Waits> {
-        Some(Waits { until: self.time, apart: vec![], keeps: true })
+    fn spill_spec(&self, _: usize) -> Option<SpillSpec> {
+        Some(SpillSpec { until: self.time, apart: vec![], keeps: true })
     }
 
     fn passes_on(&self, _: usize, column: usize) -> Option<usize> {
@@ -249,8 +251,8 @@ impl KeyedState for Framed {
         }
     }
 
-    fn give_back(&mut self) -> Result<Given, DataflowError> {
-        Ok(self.waiting.give_back()?.into_iter().map(|rows| (0, rows)).collect())
+    fn drain(&mut self) -> Result<InputBatches, DataflowError> {
+        Ok(self.waiting.drain()?.into_iter().map(|rows| (0, rows)).collect())
     }
 
     fn bytes(&self) -> usize {

@@ -115,7 +115,7 @@ impl Waiting {
     }
 
     /// All rows.
-    pub(super) fn give_back(&mut self) -> Result<Vec<RecordBatch>, ArrowError> {
+    pub(super) fn drain(&mut self) -> Result<Vec<RecordBatch>, ArrowError> {
         self.bytes = 0;
         let all = std::mem::take(&mut self.batches).into_values();
         let left = |Held { rows: Due { batch, order, .. }, .. }: Held| {

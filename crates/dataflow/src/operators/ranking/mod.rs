@@ -20,7 +20,9 @@ use arrow::row::Rows;
 use state::{KeyRows, has_floats};
 
 use crate::error::DataflowError;
-use crate::job::{Description, Given, Kept, KeyedOperator, KeyedState, Waits, list};
+use crate::job::{
+    Description, InputBatches, KeyedOperator, KeyedState, Retention, SpillSpec, list,
+};
 use crate::operators::keyed::{before_windows, by_window};
 use crate::rows::wire::bytes_of;
 
@@ -54,12 +56,12 @@ impl KeyedOperator for Ranking {
         Box::new(Ranked { spec: self.clone(), windows, firing, over: 0, held: 0 })
     }
 
-    fn keeps(&self, _: usize) -> Option<Kept> {
-        Some(Kept::Window)
+    fn retention(&self, _: usize) -> Option<Retention> {
+        Some(Retention::Window)
     }
 
-    fn waits(&self, _: usize) -> Option<Waits> {
-        Some(Waits { until: self.window_end, apart: self.keys.clone(), keeps: false })
+    fn spill_spec(&self, _: usize) -> Option<SpillSpec> {
+        Some(SpillSpec { until: self.window_end, apart: self.keys.clone(), keeps: false })
     }
 
     fn passes_on(&self, _: usize, column: usize) -> Option<usize> {
@@ -220,7 +222,7 @@ impl KeyedState for Ranked {
         }
     }
 
-    fn give_back(&mut self) -> Result<Given, DataflowError> {
+    fn drain(&mut self) -> Result<InputBatches, DataflowError> {
         let windows = std::mem::take(&mut self.windows);
         self.held -= windows.values().map(|window| window.bytes).sum::<usize>();
         let all = windows.into_values().flat_map(|window| window.parts);

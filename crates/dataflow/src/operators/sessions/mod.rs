@@ -24,7 +24,9 @@ use state::{KeyTable, NullKeys, Windows};
 use self::open::{AHEAD, Open, Session};
 use self::rows::{Chain, Chains, Part, Place, Waiting};
 use crate::error::DataflowError;
-use crate::job::{Description, Given, Kept, KeyedOperator, KeyedState, Waits, list};
+use crate::job::{
+    Description, InputBatches, KeyedOperator, KeyedState, Retention, SpillSpec, list,
+};
 use crate::pairing::columns_of;
 use crate::rows::time::{last_tick, ticks, ticks_text};
 
@@ -78,12 +80,12 @@ impl KeyedOperator for RowSessions {
         Box::new(Sessions::new(self.clone(), Slack::USUAL))
     }
 
-    fn keeps(&self, _: usize) -> Option<Kept> {
-        Some(Kept::Session)
+    fn retention(&self, _: usize) -> Option<Retention> {
+        Some(Retention::Session)
     }
 
-    fn waits(&self, _: usize) -> Option<Waits> {
-        Some(Waits { until: self.time, apart: self.keys.clone(), keeps: true })
+    fn spill_spec(&self, _: usize) -> Option<SpillSpec> {
+        Some(SpillSpec { until: self.time, apart: self.keys.clone(), keeps: true })
     }
 
     fn passes_on(&self, _: usize, column: usize) -> Option<usize> {
@@ -199,7 +201,7 @@ impl KeyedState for Sessions {
         Ok(batch)
     }
 
-    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+    fn export_state(&mut self) -> Result<Option<InputBatches>, DataflowError> {
         // Rows that only make sessions are not kept.
         if self.spec.given.is_some() || self.ending.is_some() || !self.out.is_empty() {
             return Ok(None);

@@ -19,7 +19,9 @@ use state::KeyRows;
 use state::gather;
 
 use crate::error::DataflowError;
-use crate::job::{Description, Given, JoinKind, Kept, KeyedOperator, KeyedState, Waits, list};
+use crate::job::{
+    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Retention, SpillSpec, list,
+};
 use crate::operators::interval_join::TimedSide;
 use crate::pairing::Keys;
 use crate::rows::time::ticks;
@@ -53,13 +55,13 @@ impl KeyedOperator for TemporalJoin {
         })
     }
 
-    fn keeps(&self, input: usize) -> Option<Kept> {
-        Some(if input == 0 { Kept::Waiting } else { Kept::PerKey(1) })
+    fn retention(&self, input: usize) -> Option<Retention> {
+        Some(if input == 0 { Retention::Waiting } else { Retention::PerKey(1) })
     }
 
-    fn waits(&self, input: usize) -> Option<Waits> {
+    fn spill_spec(&self, input: usize) -> Option<SpillSpec> {
         let TimedSide { keys, time, .. } = &self.sides[input];
-        Some(Waits { until: *time, apart: keys.clone(), keeps: true })
+        Some(SpillSpec { until: *time, apart: keys.clone(), keeps: true })
     }
 
     fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
@@ -360,16 +362,16 @@ impl KeyedState for Versioned {
         Ok(None)
     }
 
-    fn give_back(&mut self) -> Result<Given, DataflowError> {
+    fn drain(&mut self) -> Result<InputBatches, DataflowError> {
         let all = std::mem::take(&mut self.waiting).into_iter().map(|rows| (0, rows.batch));
         Ok(all.inspect(|(_, rows)| self.held -= rows.get_array_memory_size()).collect())
     }
 
-    fn lay_down(&mut self) -> Result<Option<Given>, DataflowError> {
+    fn export_state(&mut self) -> Result<Option<InputBatches>, DataflowError> {
         if !self.due.is_empty() {
             return Ok(None);
         }
-        let mut all = self.give_back()?;
+        let mut all = self.drain()?;
         let versions = std::mem::take(&mut self.versions).into_rows()?;
         all.extend(versions.into_iter().map(|rows| (1, rows)));
         self.passed = i64::MIN;

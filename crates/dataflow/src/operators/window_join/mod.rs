@@ -16,7 +16,8 @@ use arrow::datatypes::SchemaRef;
 
 use crate::error::DataflowError;
 use crate::job::{
-    Description, Given, JoinKind, Kept, KeyedOperator, KeyedState, Step, Waits, list,
+    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Retention, SpillSpec, Step,
+    list,
 };
 use crate::operators::keyed::{Run, before_windows};
 use crate::pairing::{Hashed, Pairing, Terms};
@@ -68,13 +69,13 @@ impl KeyedOperator for WindowJoin {
         })
     }
 
-    fn keeps(&self, _: usize) -> Option<Kept> {
-        Some(Kept::Window)
+    fn retention(&self, _: usize) -> Option<Retention> {
+        Some(Retention::Window)
     }
 
-    fn waits(&self, input: usize) -> Option<Waits> {
+    fn spill_spec(&self, input: usize) -> Option<SpillSpec> {
         let JoinSide { keys, window_end, .. } = &self.sides[input];
-        Some(Waits { until: *window_end, apart: keys.clone(), keeps: false })
+        Some(SpillSpec { until: *window_end, apart: keys.clone(), keeps: false })
     }
 
     fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
@@ -156,7 +157,7 @@ impl KeyedState for Joining {
         }
     }
 
-    fn give_back(&mut self) -> Result<Given, DataflowError> {
+    fn drain(&mut self) -> Result<InputBatches, DataflowError> {
         self.next = i64::MAX;
         let mut all = vec![];
         for (input, runs) in self.runs.iter_mut().enumerate() {

@@ -78,7 +78,7 @@ impl SpillableRows {
         if self.waits.iter().any(|waits| waits.apart.is_empty()) {
             return Ok(());
         }
-        let Some(rows) = state.lay_down()? else { return Ok(()) };
+        let Some(rows) = state.export_state()? else { return Ok(()) };
         let firsts = rows.iter().map(|(input, rows)| self.first_of(*input, rows));
         let first = firsts.min().unwrap_or(i64::MAX);
         let partitions = self.partitioned(Due { rows, spilled: vec![] }, share)?.into_iter();
@@ -131,7 +131,7 @@ impl SpillableRows {
             pass.is_loaded = true;
             let due = std::mem::take(due);
             let retained = &mut passes.retained[pass.partition];
-            self.take_up(state, std::mem::replace(retained, Retained::NOTHING))?;
+            self.import_state(state, std::mem::replace(retained, Retained::NOTHING))?;
             for batch in due {
                 state.push(batch.input(), self.store.read(&batch)?)?;
             }
@@ -144,7 +144,7 @@ impl SpillableRows {
             return Ok(true);
         }
         // There is room for all again.
-        passes.retained.into_iter().try_for_each(|retained| self.take_up(state, retained))?;
+        passes.retained.into_iter().try_for_each(|retained| self.import_state(state, retained))?;
         Ok(true)
     }
 
@@ -162,9 +162,13 @@ impl SpillableRows {
             || due >= (passes.bytes() / NEW_PART).max(room)
     }
 
-    fn take_up(&self, state: &mut dyn KeyedState, from: Retained) -> Result<(), DataflowError> {
+    fn import_state(
+        &self,
+        state: &mut dyn KeyedState,
+        from: Retained,
+    ) -> Result<(), DataflowError> {
         for batch in from.batches {
-            state.take_up(batch.input(), self.store.read(&batch)?)?;
+            state.import_state(batch.input(), self.store.read(&batch)?)?;
         }
         Ok(())
     }
@@ -175,8 +179,9 @@ impl SpillableRows {
         state: &mut dyn KeyedState,
         share: usize,
     ) -> Result<Retained, DataflowError> {
-        let rows =
-            state.lay_down()?.expect("an operator that has emitted all lays down what it keeps");
+        let rows = state
+            .export_state()?
+            .expect("an operator that has emitted all lays down what it keeps");
         let mut first = i64::MAX;
         let mut writer = self.store.writer(None, share);
         for (input, rows) in rows {

@@ -1,4 +1,4 @@
-//! Rows that an operator has no use for before some time.
+//! The time until which an operator does not need rows, so that they may be spilled.
 
 use arrow::record_batch::RecordBatch;
 
@@ -6,7 +6,7 @@ use super::Keyed;
 
 /// When an operator needs the rows of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waits {
+pub struct SpillSpec {
     /// A timestamp: not before the watermark has reached it.
     pub until: usize,
     /// Columns such that rows that differ in them have nothing to do with each other, the same of
@@ -17,11 +17,11 @@ pub struct Waits {
 }
 
 impl Keyed {
-    /// Until when the rows of each input are of no use to the operator, if that is known of all.
-    pub(crate) fn waits(&self) -> Option<Vec<Waits>> {
-        (0..self.inputs.len()).map(|input| self.operator.waits(input)).collect()
+    /// The spill specification of each input, if all have one.
+    pub(crate) fn spill_specs(&self) -> Option<Vec<SpillSpec>> {
+        (0..self.inputs.len()).map(|input| self.operator.spill_spec(input)).collect()
     }
 }
 
 /// Batches, with the number of their input.
-pub type Given = Vec<(usize, RecordBatch)>;
+pub type InputBatches = Vec<(usize, RecordBatch)>;
