@@ -6,9 +6,9 @@
 //! lookup keeps none and hands on what it makes of a push at once.
 //!
 //! An operator has one watermark on each worker: the least of the edges that lead to it, of all its
-//! inputs ([`Feeders`]).
+//! inputs ([`InputWatermarks`]).
 
-mod routes;
+mod outputs;
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
@@ -20,8 +20,8 @@ use arrow::datatypes::TimeUnit;
 use state::Folded;
 use state::epoch::{Presence, Progress, VectorClock};
 
-use self::routes::Route;
-pub(crate) use self::routes::Routes;
+use self::outputs::OutputEdge;
+pub(crate) use self::outputs::Outputs;
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::progress_of;
@@ -40,7 +40,7 @@ use crate::runtime::scheduler::{Event, Gate, Timers};
 pub(crate) struct Node {
     operator: Rc<dyn Operator>,
     counted: Counted,
-    feeders: RefCell<Feeders>,
+    inputs: RefCell<InputWatermarks>,
     /// Rows and watermarks of several edges must not interleave where one has to wait.
     gate: Gate,
     ended: Cell<bool>,
@@ -50,19 +50,19 @@ pub(crate) struct Node {
 }
 
 /// The edges that lead to an operator, and how far each is.
-struct Feeders {
+struct InputWatermarks {
     clock: VectorClock,
     count: u32,
 }
 
-impl Feeders {
+impl InputWatermarks {
     fn new(count: u32) -> Self {
         Self { clock: VectorClock::new(count), count }
     }
 
     /// Whether those that have not ended are all idle.
     fn is_idle(&self) -> bool {
-        let presence = |feeder| self.clock.of(feeder).map(|said| said.presence);
+        let presence = |number| self.clock.of(number).map(|progress| progress.presence);
         let mut all = (0..self.count).map(presence);
         !self.clock.ended() && all.all(|presence| presence != Some(Presence::Active))
     }
@@ -70,14 +70,14 @@ impl Feeders {
 
 impl Node {
     /// Takes rows of an edge.
-    async fn push(&self, route: &Route, rows: Rows) -> Result<(), DataflowError> {
+    async fn push(&self, edge: &OutputEdge, rows: Rows) -> Result<(), DataflowError> {
         let _turn = self.gate.enter().await;
-        let span = rows.span.filter(|_| route.windows_event_time);
+        let span = rows.span.filter(|_| edge.windows_event_time);
         let slice = span.and_then(|span| self.operator.slice_of(span));
-        // With the slice known, nobody asks when each row was.
-        let rows = route.apply(rows, slice.as_ref().and_then(|slice| slice.unread))?;
+        // Where the slice is known, the times of the rows are not read.
+        let rows = edge.apply(rows, slice.as_ref().and_then(|slice| slice.unread))?;
         self.counted.add_in(rows.batch.num_rows());
-        let (input, timed) = (route.input, route.timed);
+        let (input, timed) = (edge.input, edge.timed);
         let slice = slice.map(|slice| slice.key);
         self.operator.push(Arriving { input, rows, slice, timed }).await
     }
@@ -85,18 +85,18 @@ impl Node {
     /// Folds rows of a fused scan, from the first on.
     async fn fold(
         &self,
-        route: &Route,
+        edge: &OutputEdge,
         rows: FusedRows<'_>,
         fusion: &Fusion,
     ) -> Result<Folded, DataflowError> {
-        let raw = || route.raw(rows.batch, fusion);
-        self.fold_raw(route, Fused { rows, lookup: fusion.lookup, raw: &raw }).await
+        let raw = || edge.raw(rows.batch, fusion);
+        self.fold_raw(edge, Fused { rows, lookup: fusion.lookup, raw: &raw }).await
     }
 
     /// The same in the operator that the loop goes through, or that ends it.
-    async fn fold_raw(&self, route: &Route, fused: Fused<'_>) -> Result<Folded, DataflowError> {
+    async fn fold_raw(&self, edge: &OutputEdge, fused: Fused<'_>) -> Result<Folded, DataflowError> {
         let _turn = self.gate.enter().await;
-        let Some(folding) = self.operator.fold(fused, route.timed) else {
+        let Some(folding) = self.operator.fold(fused, edge.timed) else {
             return Ok(Folded::default());
         };
         let folded = folding.await?;
@@ -105,45 +105,41 @@ impl Node {
     }
 
     /// Whether a window ends here, or behind a lookup, when an edge has this watermark.
-    fn awaits(&self, feeder: u32, watermark: i64) -> bool {
-        self.operator.awaits(self.feeders.borrow().clock.least_with(feeder, watermark))
+    fn awaits(&self, number: u32, watermark: i64) -> bool {
+        self.operator.awaits(self.inputs.borrow().clock.least_with(number, watermark))
     }
 
     /// The watermark of an edge has moved, or its rows have ceased for a while.
-    async fn progress(&self, feeder: u32, watermark: i64, idle: bool) -> Result<(), DataflowError> {
+    async fn progress(&self, number: u32, watermark: i64, idle: bool) -> Result<(), DataflowError> {
         let _turn = self.gate.enter().await;
-        self.feeders.borrow_mut().clock.advance(feeder, progress_of(watermark, idle));
-        self.tell().await
+        self.inputs.borrow_mut().clock.advance(number, progress_of(watermark, idle));
+        self.announce().await
     }
 
     /// An edge that was idle has rows again. Gives the watermark before which they are late.
-    async fn resume(&self, feeder: u32) -> Result<i64, DataflowError> {
+    async fn resume(&self, number: u32) -> Result<i64, DataflowError> {
         let _turn = self.gate.enter().await;
-        let was_idle = self.feeders.borrow().is_idle();
-        self.feeders.borrow_mut().clock.advance(feeder, Progress::active(i64::MIN));
-        if was_idle {
-            self.operator.resume().await
-        } else {
-            Ok(self.feeders.borrow().clock.least())
-        }
+        let was_idle = self.inputs.borrow().is_idle();
+        self.inputs.borrow_mut().clock.advance(number, Progress::active(i64::MIN));
+        if was_idle { self.operator.resume().await } else { Ok(self.inputs.borrow().clock.least()) }
     }
 
     /// An edge has no more rows. `watermark` is `i64::MAX` if they are complete.
-    async fn end(&self, feeder: u32, watermark: i64) -> Result<(), DataflowError> {
+    async fn end(&self, number: u32, watermark: i64) -> Result<(), DataflowError> {
         let _turn = self.gate.enter().await;
-        self.feeders.borrow_mut().clock.advance(feeder, Progress::ended(watermark));
-        if !self.feeders.borrow().clock.ended() {
-            return self.tell().await;
+        self.inputs.borrow_mut().clock.advance(number, Progress::ended(watermark));
+        if !self.inputs.borrow().clock.ended() {
+            return self.announce().await;
         }
-        let watermark = self.feeders.borrow().clock.least();
+        let watermark = self.inputs.borrow().clock.least();
         self.operator.end(watermark).await
     }
 
-    /// Tells the operator its watermark.
-    async fn tell(&self) -> Result<(), DataflowError> {
+    /// Announces the watermark of all edges to the operator.
+    async fn announce(&self) -> Result<(), DataflowError> {
         let (watermark, idle) = {
-            let feeders = self.feeders.borrow();
-            (feeders.clock.least(), feeders.is_idle())
+            let inputs = self.inputs.borrow();
+            (inputs.clock.least(), inputs.is_idle())
         };
         match self.operator.progress(watermark, idle) {
             Some(announced) => announced.await,
@@ -267,7 +263,7 @@ impl Counted {
         }
     }
 
-    fn tell(&self, watermark: i64) {
+    fn set_watermark(&self, watermark: i64) {
         if let Some(operator) = self.operator() {
             operator.watermark_ms.store(to_millis(watermark, self.unit), Ordering::Relaxed);
         }
@@ -282,7 +278,7 @@ pub(crate) struct Scan {
     /// What it is fused with, if it is.
     pub(crate) fusion: Option<Fusion>,
     /// The edges that lead away from it.
-    pub(crate) behind: Routes,
+    pub(crate) behind: Outputs,
 }
 
 /// The operators of a job on one worker.
@@ -311,8 +307,8 @@ impl Graph {
         for (at, operator) in job.operators.iter().enumerate().rev() {
             let counted =
                 Counted { metrics: metrics.clone(), operator: at, unit: unit_of(job, at) };
-            let routes = routes_from(job, &counted, &nodes);
-            let built = builder.build(at as u32, operator, routes);
+            let outputs = outputs_of(job, &counted, &nodes);
+            let built = builder.build(at as u32, operator, outputs);
             let built = built.map_err(|error| error.of_operator(at))?;
             let (fusion, edges) = (operator.fusion.ok(), edges_of(operator.inputs.iter()));
             let operator = match built {
@@ -325,7 +321,7 @@ impl Graph {
             nodes[at] = Some(Rc::new(Node {
                 operator,
                 counted,
-                feeders: RefCell::new(Feeders::new(edges.count() as u32)),
+                inputs: RefCell::new(InputWatermarks::new(edges.count() as u32)),
                 gate: Gate::default(),
                 ended: Cell::new(false),
                 relayed: Cell::new(false),
@@ -344,18 +340,18 @@ fn edges_of<'a>(
     inputs.enumerate().flat_map(|(input, edges)| edges.iter().map(move |edge| (input, edge)))
 }
 
-fn routes_from(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Routes {
+fn outputs_of(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Outputs {
     let from = counted.operator;
-    let mut routes = Vec::new();
+    let mut outputs = Vec::new();
     for (at, (operator, node)) in job.operators.iter().zip(nodes).enumerate() {
         let Some(node) = node else { continue };
         let edges = edges_of(operator.inputs.iter()).enumerate();
-        for (feeder, (input, edge)) in edges.filter(|(_, (_, edge))| edge.from == from) {
-            routes.push(Route {
+        for (number, (input, edge)) in edges.filter(|(_, (_, edge))| edge.from == from) {
+            outputs.push(OutputEdge {
                 to: node.clone(),
                 operator: at,
                 input,
-                feeder: feeder as u32,
+                number: number as u32,
                 step: edge.step.clone(),
                 timed: edge.timed,
                 lateness: edge.lateness,
@@ -363,7 +359,7 @@ fn routes_from(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Rout
             });
         }
     }
-    Routes { to: routes, counted: counted.clone() }
+    Outputs { to: outputs, counted: counted.clone() }
 }
 
 /// The unit of the watermarks of an operator: that of the source that they come from.

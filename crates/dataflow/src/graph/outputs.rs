@@ -1,5 +1,4 @@
-//! The edges of a job on one worker: where the rows of an operator go, and what is done to them on
-//! the way.
+//! The outputs of an operator on one worker: the edges that lead from it, and the steps on them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,13 +15,14 @@ use crate::operators::operator::Fused;
 use crate::rows::time::ticks_of;
 use crate::rows::{FusedRows, Rows};
 
-/// An edge as the operator sees it that gives out rows.
-pub(super) struct Route {
+/// An edge, as the operator in front of it sees it.
+pub(super) struct OutputEdge {
     pub(super) to: Rc<Node>,
     /// The number of that operator in the job.
     pub(super) operator: usize,
     pub(super) input: usize,
-    pub(super) feeder: u32,
+    /// Its number among all edges that lead to that operator.
+    pub(super) number: u32,
     pub(super) step: Option<Arc<dyn Step>>,
     pub(super) timed: bool,
     pub(super) lateness: i64,
@@ -30,7 +30,7 @@ pub(super) struct Route {
     pub(super) windows_event_time: bool,
 }
 
-impl Route {
+impl OutputEdge {
     pub(super) fn apply(&self, rows: Rows, unread: Option<usize>) -> Result<Rows, DataflowError> {
         let met = rows.met.filter(|_| self.timed).map(|met| match self.lateness {
             0 => met,
@@ -58,7 +58,7 @@ impl Route {
         }
     }
 
-    /// What the operator is told of a watermark.
+    /// The watermark behind the edge.
     fn behind(&self, watermark: i64) -> i64 {
         match watermark {
             i64::MIN | i64::MAX => watermark,
@@ -66,22 +66,22 @@ impl Route {
         }
     }
 
-    /// The watermark of which the operator was told so.
-    fn ahead(&self, told: i64) -> i64 {
-        match told {
-            i64::MIN | i64::MAX => told,
-            _ => told.saturating_add(self.lateness),
+    /// The watermark before the edge that is this one behind it.
+    fn before(&self, watermark: i64) -> i64 {
+        match watermark {
+            i64::MIN | i64::MAX => watermark,
+            _ => watermark.saturating_add(self.lateness),
         }
     }
 }
 
 /// All edges that lead away from an operator.
-pub(crate) struct Routes {
-    pub(super) to: Vec<Route>,
+pub(crate) struct Outputs {
+    pub(super) to: Vec<OutputEdge>,
     pub(super) counted: Counted,
 }
 
-impl Downstream for Routes {
+impl Downstream for Outputs {
     fn count_read(&self, rows: usize) {
         self.counted.add_in(rows);
     }
@@ -89,18 +89,18 @@ impl Downstream for Routes {
     async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
         self.counted.add_out(rows.batch.num_rows());
         let Some((last, others)) = self.to.split_last() else { return Ok(()) };
-        for route in others {
-            let pushed = route.to.push(route, rows.clone()).await;
-            pushed.map_err(|error| error.of_operator(route.operator))?;
+        for edge in others {
+            let pushed = edge.to.push(edge, rows.clone()).await;
+            pushed.map_err(|error| error.of_operator(edge.operator))?;
         }
         let pushed = last.to.push(last, rows).await;
         pushed.map_err(|error| error.of_operator(last.operator))
     }
 
     async fn fold(&self, rows: FusedRows<'_>, fusion: &Fusion) -> Result<usize, DataflowError> {
-        let [route] = &self.to[..] else { return Ok(0) };
-        let folded = route.to.fold(route, rows, fusion).await;
-        let rows = folded.map_err(|error| error.of_operator(route.operator))?.rows;
+        let [edge] = &self.to[..] else { return Ok(0) };
+        let folded = edge.to.fold(edge, rows, fusion).await;
+        let rows = folded.map_err(|error| error.of_operator(edge.operator))?.rows;
         self.counted.add_out(rows);
         Ok(rows)
     }
@@ -110,39 +110,39 @@ impl Downstream for Routes {
         rows: FusedRows<'_>,
         raw: RawColumns<'_>,
     ) -> Result<Folded, DataflowError> {
-        let [route] = &self.to[..] else { return Ok(Folded::default()) };
-        let folded = route.to.fold_raw(route, Fused { rows, lookup: None, raw }).await;
-        let folded = folded.map_err(|error| error.of_operator(route.operator))?;
+        let [edge] = &self.to[..] else { return Ok(Folded::default()) };
+        let folded = edge.to.fold_raw(edge, Fused { rows, lookup: None, raw }).await;
+        let folded = folded.map_err(|error| error.of_operator(edge.operator))?;
         self.counted.add_out(folded.passed);
         Ok(folded)
     }
 
     fn awaits(&self, watermark: i64) -> bool {
-        let mut timed = self.to.iter().filter(|route| route.timed);
-        timed.any(|route| route.to.awaits(route.feeder, route.behind(watermark)))
+        let mut timed = self.to.iter().filter(|edge| edge.timed);
+        timed.any(|edge| edge.to.awaits(edge.number, edge.behind(watermark)))
     }
 
     async fn advance(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        self.counted.tell(watermark);
-        for route in self.to.iter().filter(|route| route.timed) {
-            route.to.progress(route.feeder, route.behind(watermark), idle).await?;
+        self.counted.set_watermark(watermark);
+        for edge in self.to.iter().filter(|edge| edge.timed) {
+            edge.to.progress(edge.number, edge.behind(watermark), idle).await?;
         }
         Ok(())
     }
 
     async fn resume(&self) -> Result<i64, DataflowError> {
         let mut reached = i64::MIN;
-        for route in self.to.iter().filter(|route| route.timed) {
-            reached = reached.max(route.ahead(route.to.resume(route.feeder).await?));
+        for edge in self.to.iter().filter(|edge| edge.timed) {
+            reached = reached.max(edge.before(edge.to.resume(edge.number).await?));
         }
         Ok(reached)
     }
 
     async fn end(&self, watermark: i64) -> Result<(), DataflowError> {
-        self.counted.tell(watermark);
-        for route in &self.to {
-            let told = if route.timed || watermark == i64::MAX { watermark } else { i64::MIN };
-            route.to.end(route.feeder, route.behind(told)).await?;
+        self.counted.set_watermark(watermark);
+        for edge in &self.to {
+            let announced = if edge.timed || watermark == i64::MAX { watermark } else { i64::MIN };
+            edge.to.end(edge.number, edge.behind(announced)).await?;
         }
         Ok(())
     }
