@@ -1,9 +1,9 @@
 //! The operators of a job on one worker, and how rows go from one to the next.
 //!
-//! Rows are pushed: who reads a source, and who gives out results, calls the operators behind it,
+//! Rows are pushed: a source and an operator that emits results call the operators behind them,
 //! through the steps of the edges, until the rows have come to rest in state, in a ring or in a
-//! sink. What keeps rows and gives out results runs in a coroutine of its own ([`Node::run`]); a
-//! lookup keeps none and hands on what it makes of a push at once.
+//! sink. An operator that keeps rows emits its results in a coroutine of its own ([`Node::run`]); a
+//! lookup keeps none and passes on at once what it makes of a push.
 //!
 //! An operator has one watermark on each worker: the least of the edges that lead to it, of all its
 //! inputs ([`InputWatermarks`]).
@@ -333,7 +333,7 @@ impl Graph {
     }
 }
 
-/// The edges of an operator with their inputs, in the order in which feeders are numbered.
+/// The edges of an operator with their inputs, in the order of their numbers.
 fn edges_of<'a>(
     inputs: impl Iterator<Item = &'a Vec<Edge>>,
 ) -> impl Iterator<Item = (usize, &'a Edge)> {

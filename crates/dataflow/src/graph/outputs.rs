@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Int64Array, RecordBatch};
 use state::Folded;
 
 use super::{Counted, Node};
@@ -32,15 +32,16 @@ pub(super) struct OutputEdge {
 
 impl OutputEdge {
     pub(super) fn apply(&self, rows: Rows, unread: Option<usize>) -> Result<Rows, DataflowError> {
-        let met = rows.met.filter(|_| self.timed).map(|met| match self.lateness {
-            0 => met,
-            _ => met.unary(|watermark| self.behind(watermark)),
-        });
-        let Some(step) = &self.step else { return Ok(Rows { met, ..rows }) };
+        let behind = |each: Int64Array| match self.lateness {
+            0 => each,
+            _ => each.unary(|watermark| self.behind(watermark)),
+        };
+        let watermarks = rows.watermarks.filter(|_| self.timed).map(behind);
+        let Some(step) = &self.step else { return Ok(Rows { watermarks, ..rows }) };
         let stepped = step.apply_for(&rows.batch, unread);
         let stepped = stepped.map_err(|error| at_row(step.as_ref(), &rows.batch, error))?;
-        let met = met.map(|met| ticks_of(&met, &stepped.origin)).transpose()?;
-        Ok(Rows { batch: stepped.batch, met, span: None })
+        let watermarks = watermarks.map(|each| ticks_of(&each, &stepped.origin)).transpose()?;
+        Ok(Rows { batch: stepped.batch, watermarks, span: None })
     }
 
     /// What a fused scan makes the key and the argument of a batch of.

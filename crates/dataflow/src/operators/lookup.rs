@@ -151,11 +151,12 @@ impl<D: Downstream> LookupRun<D> {
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
     async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
-        let Rows { batch, met, .. } = rows;
+        let Rows { batch, watermarks, .. } = rows;
         let mut pairing = Pairing::new((0, &self.spec.keys[0]), [batch], table, self.spec.kind);
         while let Some((batch, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
-            let met = met.as_ref().map(|met| ticks_of(met, &Origin::Taken(from))).transpose()?;
-            let rows = Rows { batch, met, span: None };
+            let from = Origin::Taken(from);
+            let watermarks = watermarks.as_ref().map(|each| ticks_of(each, &from)).transpose()?;
+            let rows = Rows { batch, watermarks, span: None };
             self.behind.push(rows).await.map_err(DataflowError::of_made_rows)?;
         }
         Ok(())

@@ -18,7 +18,7 @@ pub(crate) struct Rows {
     /// The rows.
     pub(crate) batch: RecordBatch,
     /// For each row the watermark that it met, if some row lags behind its own.
-    pub(crate) met: Option<Int64Array>,
+    pub(crate) watermarks: Option<Int64Array>,
     /// The least and the greatest event time, where they are known: in a batch in order.
     pub(crate) span: Option<(i64, i64)>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Rows {
 impl Rows {
     /// Rows that cannot be late.
     pub(crate) fn on_time(batch: RecordBatch) -> Self {
-        Self { batch, met: None, span: None }
+        Self { batch, watermarks: None, span: None }
     }
 }
 

@@ -85,15 +85,15 @@ pub(crate) fn ticks_of(ticks: &Int64Array, origin: &Origin) -> Result<Int64Array
 }
 
 /// The rows of a batch that are not late, and how many are: those whose time, and `grace` ticks
-/// more, the watermark had reached that each `met`.
+/// more, its own of the `watermarks` had reached.
 pub(crate) fn without_late(
     batch: &RecordBatch,
     times: &[i64],
-    met: &[i64],
+    watermarks: &[i64],
     grace: i64,
 ) -> Result<(RecordBatch, u64), ArrowError> {
-    let on_time = |(&time, &met): (&i64, &i64)| Some(time.saturating_add(grace) > met);
-    let on_time: BooleanArray = times.iter().zip(met).map(on_time).collect();
+    let on_time = |(&time, &watermark): (&i64, &i64)| Some(time.saturating_add(grace) > watermark);
+    let on_time: BooleanArray = times.iter().zip(watermarks).map(on_time).collect();
     let late = on_time.len() - on_time.true_count();
     match late {
         0 => Ok((batch.clone(), 0)),

@@ -363,11 +363,11 @@ impl Reader {
         let flow = &mut self.open[at];
         if let Some((first, last)) = in_order(times, reached, spec.delay) {
             flow.greatest = reached.max(last);
-            return Ok(Some(Rows { batch, met: None, span: Some((first, last)) }));
+            return Ok(Some(Rows { batch, watermarks: None, span: Some((first, last)) }));
         }
-        let (greatest, met) = watermarks_met(times, reached, spec.delay);
+        let (greatest, watermarks) = row_watermarks(times, reached, spec.delay);
         flow.greatest = greatest;
-        Ok(Some(Rows { batch, met, span: None }))
+        Ok(Some(Rows { batch, watermarks, span: None }))
     }
 
     /// The event time of a batch, if some of its rows have none.
@@ -431,7 +431,7 @@ fn in_order(times: &[i64], reached: i64, delay: i64) -> Option<(i64, i64)> {
 
 /// The greatest time after `times`, given the greatest before them; and for each row the watermark
 /// that it met, if some row lies before its own.
-fn watermarks_met(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64Array>) {
+fn row_watermarks(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64Array>) {
     let mut greatest = reached;
     let mut lagging = false;
     for block in times.chunks(BLOCK) {
@@ -446,12 +446,12 @@ fn watermarks_met(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64
         return (greatest, None);
     }
     let mut running = reached;
-    let met = times.iter().map(|&time| {
+    let watermarks = times.iter().map(|&time| {
         let watermark = running.saturating_sub(delay);
         running = running.max(time);
         watermark
     });
-    (greatest, Some(Int64Array::from_iter_values(met)))
+    (greatest, Some(Int64Array::from_iter_values(watermarks)))
 }
 
 fn extremes(times: &[i64]) -> (i64, i64) {

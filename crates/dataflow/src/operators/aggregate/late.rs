@@ -21,7 +21,7 @@ pub(super) struct Sorted {
     pub(super) late: u64,
 }
 
-/// Sorts out the rows of a batch by the watermark that each `met`.
+/// Sorts out the rows of a batch by the watermark that each of them met.
 ///
 /// # Errors
 /// Those of Arrow.
@@ -29,10 +29,10 @@ pub(super) fn sort_out(
     windows: &Windows,
     batch: &RecordBatch,
     times: &[i64],
-    met: &[i64],
+    watermarks: &[i64],
 ) -> Result<Sorted, DataflowError> {
     if let Some(gap) = windows.gap() {
-        let (on_time, late) = without_late(batch, times, met, gap)?;
+        let (on_time, late) = without_late(batch, times, watermarks, gap)?;
         return Ok(Sorted { on_time, rest: Vec::new(), late });
     }
     let mut rest: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
@@ -41,21 +41,21 @@ pub(super) fn sort_out(
     // window ends.
     let (mut start, mut end, mut first_end) = (0, 0, 0);
     let mut on_time = Vec::with_capacity(times.len());
-    for (row, (&time, &met)) in times.iter().zip(met).enumerate() {
+    for (row, (&time, &watermark)) in times.iter().zip(watermarks).enumerate() {
         if time < start || time >= end {
             start = windows.slice_start(time);
             end = windows.slice_end(start);
             first_end = windows.window_after(start, i64::MIN).map_or(i64::MAX, |first| first.end);
         }
-        on_time.push(first_end > met);
-        if first_end > met {
+        on_time.push(first_end > watermark);
+        if first_end > watermark {
             continue;
         }
         let mut put = |key| rest.entry(key).or_default().push(row as u32);
-        match windows.place(time, met) {
+        match windows.place(time, watermark) {
             RowPlace::Slice(start) => put(windows.slice_key(start)),
             RowPlace::Windows => {
-                windows.ends_of(start, met).for_each(|end| put(windows.window_key(end)));
+                windows.ends_of(start, watermark).for_each(|end| put(windows.window_key(end)));
             }
             RowPlace::Late => late += 1,
         }
@@ -83,10 +83,10 @@ mod tests {
     #[test]
     fn a_row_goes_on_counting_for_windows_that_have_not_fired() {
         let windows = Windows::hopping(10, 5, 0).unwrap();
-        let (times, met) = (vec![12, 3, 7, 3, -4], vec![11, 4, 11, 7, 20]);
+        let (times, watermarks) = (vec![12, 3, 7, 3, -4], vec![11, 4, 11, 7, 20]);
         let column: ArrayRef = Arc::new(Int64Array::from(times.clone()));
         let batch = RecordBatch::try_from_iter([("ts", column)]).unwrap();
-        let sorted = sort_out(&windows, &batch, &times, &met).unwrap();
+        let sorted = sort_out(&windows, &batch, &times, &watermarks).unwrap();
         let rows =
             |batch: &RecordBatch| batch.column(0).as_primitive::<Int64Type>().values().to_vec();
         assert_eq!(rows(&sorted.on_time), [12, 3]);
@@ -98,10 +98,10 @@ mod tests {
     #[test]
     fn a_row_may_begin_a_session_until_its_gap_is_over() {
         let windows = Windows::sessions(10).unwrap();
-        let (times, met) = (vec![12, 3, 2, -4], vec![12, 12, 12, 20]);
+        let (times, watermarks) = (vec![12, 3, 2, -4], vec![12, 12, 12, 20]);
         let column: ArrayRef = Arc::new(Int64Array::from(times.clone()));
         let batch = RecordBatch::try_from_iter([("ts", column)]).unwrap();
-        let sorted = sort_out(&windows, &batch, &times, &met).unwrap();
+        let sorted = sort_out(&windows, &batch, &times, &watermarks).unwrap();
         assert_eq!((sorted.on_time, sorted.rest.len(), sorted.late), (batch.slice(0, 2), 0, 2));
     }
 

@@ -148,12 +148,12 @@ impl<D: Downstream> Grouping<D> {
         }
     }
 
-    /// Takes rows of this worker's own edges; `met` gives the watermark that each row met, if some
-    /// lag; `slice` the key of the slice of all, if that is known.
+    /// Takes rows of this worker's own edges; `watermarks` are those that each row met, if some rows
+    /// lag; `slice` is the key of the slice of all, if that is known.
     async fn push(
         &self,
         batch: RecordBatch,
-        met: Option<&Int64Array>,
+        watermarks: Option<&Int64Array>,
         slice: Option<i64>,
     ) -> Result<(), DataflowError> {
         let window = self.spec.window.as_ref().filter(|window| !window.attached);
@@ -162,7 +162,7 @@ impl<D: Downstream> Grouping<D> {
                            NOT NULL";
             return Err(DataflowError::Expression(message.into()));
         }
-        let sorted = met.map(|met| self.sort_out(&batch, met)).transpose()?;
+        let sorted = watermarks.map(|each| self.sort_out(&batch, each)).transpose()?;
         // Rows that travel are told apart by their time.
         let slice = slice.filter(|_| !self.sends_rows());
         if let Some(Sorted { on_time, rest, .. }) = sorted {
@@ -303,12 +303,16 @@ impl<D: Downstream> Grouping<D> {
         Ok(ripe)
     }
 
-    fn sort_out(&self, batch: &RecordBatch, met: &Int64Array) -> Result<Sorted, DataflowError> {
+    fn sort_out(
+        &self,
+        batch: &RecordBatch,
+        watermarks: &Int64Array,
+    ) -> Result<Sorted, DataflowError> {
         let of = |window: &Window| ticks(batch.column(window.column)).map(|t| (window.windows, t));
         let Some((windows, times)) = self.spec.window.as_ref().and_then(of) else {
             return Ok(Sorted { on_time: batch.clone(), rest: Vec::new(), late: 0 });
         };
-        let sorted = late::sort_out(&windows, batch, times, met.values())?;
+        let sorted = late::sort_out(&windows, batch, times, watermarks.values())?;
         Metrics::add(&self.metrics.late, sorted.late);
         Ok(sorted)
     }
@@ -369,7 +373,7 @@ impl<D: Downstream> Operator for Grouping<D> {
 
     fn push(&self, Arriving { rows, slice, timed, .. }: Arriving) -> Task<'_> {
         Box::pin(async move {
-            self.push(rows.batch, rows.met.as_ref(), slice).await?;
+            self.push(rows.batch, rows.watermarks.as_ref(), slice).await?;
             if timed { Ok(()) } else { self.end_long_epoch().await }
         })
     }

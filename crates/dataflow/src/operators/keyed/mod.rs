@@ -129,13 +129,13 @@ impl<D: Downstream> KeyedRun<D> {
         &self,
         input: usize,
         batch: &RecordBatch,
-        met: &Int64Array,
+        watermarks: &Int64Array,
     ) -> Result<RecordBatch, DataflowError> {
         let KeyedInput { time: Some(time), grace, .. } = &self.spec.inputs[input] else {
             return Ok(batch.clone());
         };
         let Some(times) = ticks(batch.column(*time)) else { return Ok(batch.clone()) };
-        let (on_time, late) = without_late(batch, times, met.values(), *grace)?;
+        let (on_time, late) = without_late(batch, times, watermarks.values(), *grace)?;
         Metrics::add(&self.metrics.late, late);
         Ok(on_time)
     }
@@ -151,8 +151,8 @@ impl<D: Downstream> KeyedRun<D> {
 impl<D: Downstream> Operator for KeyedRun<D> {
     fn push(&self, Arriving { input, rows, .. }: Arriving) -> Task<'_> {
         Box::pin(async move {
-            let batch = match &rows.met {
-                Some(met) => self.without_late(input, &rows.batch, met)?,
+            let batch = match &rows.watermarks {
+                Some(watermarks) => self.without_late(input, &rows.batch, watermarks)?,
                 None => rows.batch,
             };
             if batch.num_rows() > 0 {

@@ -135,9 +135,9 @@ fn a_flow_in_order_carries_no_watermarks() {
     let flows = vec![(None, vec![some(&[1, 2, 3]), some(&[3, 4])])];
     let mut bench = bench(Script { bounded: true, flows }, 0, None);
     assert_eq!(bench.reader.watermark(), i64::MIN);
-    assert!(rows(&mut bench.reader).met.is_none());
+    assert!(rows(&mut bench.reader).watermarks.is_none());
     assert_eq!(bench.reader.watermark(), 3);
-    assert!(rows(&mut bench.reader).met.is_none());
+    assert!(rows(&mut bench.reader).watermarks.is_none());
     assert!(matches!(bench.reader.next().unwrap(), Read::End));
     assert_eq!(bench.reader.watermark(), i64::MAX);
 }
@@ -181,9 +181,9 @@ fn a_batch_is_cut_where_its_watermark_is_awaited() {
 fn rows_that_lag_beyond_the_delay_carry_what_they_met() {
     let flows = vec![(None, vec![some(&[100, 95, 110, 99, 100])])];
     let mut bench = bench(Script { bounded: true, flows }, 10, None);
-    let met = rows(&mut bench.reader).met.expect("99 lags behind 110 - 10");
-    assert_eq!(met.values()[1..], [90, 90, 100, 100]);
-    assert!(met.value(0) < 100, "nothing was reached before the first row");
+    let watermarks = rows(&mut bench.reader).watermarks.expect("99 lags behind 110 - 10");
+    assert_eq!(watermarks.values()[1..], [90, 90, 100, 100]);
+    assert!(watermarks.value(0) < 100, "nothing was reached before the first row");
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn lagging_rows_are_found_in_any_block() {
     for at in [1, 63, 64, 65, 200] {
         let mut times: Vec<i64> = (0..300).collect();
         times[at] = -50;
-        let (greatest, met) = watermarks_met(&times, i64::MIN, 5);
+        let (greatest, watermarks) = row_watermarks(&times, i64::MIN, 5);
         assert_eq!(greatest, 299);
-        assert_eq!(met.expect("one row lags").value(at), at as i64 - 1 - 5);
+        assert_eq!(watermarks.expect("one row lags").value(at), at as i64 - 1 - 5);
         times[at] = (at as i64 - 5).max(0);
-        assert!(watermarks_met(&times, i64::MIN, 5).1.is_none());
+        assert!(row_watermarks(&times, i64::MIN, 5).1.is_none());
     }
 }
 
@@ -216,8 +216,8 @@ fn a_batch_in_order_is_known_without_a_look_at_the_running_maximum() {
             let Some((first, last)) = in_order(times, reached, delay) else { continue };
             assert!(times.is_sorted(), "{times:?}");
             assert_eq!((first, last), (times[0], times[times.len() - 1]));
-            let (greatest, met) = watermarks_met(times, reached, delay);
-            assert_eq!((greatest, met), (reached.max(last), None), "{times:?}");
+            let (greatest, watermarks) = row_watermarks(times, reached, delay);
+            assert_eq!((greatest, watermarks), (reached.max(last), None), "{times:?}");
         }
     }
     assert_eq!(in_order(&batches[6], 0, 0), Some((0, 199)));
@@ -261,7 +261,7 @@ fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
         vec![Arc::new(TimestampMillisecondArray::from(vec![20, 401]))],
     );
     let rows = bench.reader.take(0, batch.unwrap()).unwrap().unwrap();
-    assert_eq!(rows.met.expect("20 lies before what was announced").value(0), 400);
+    assert_eq!(rows.watermarks.expect("20 lies before what was announced").value(0), 400);
     assert!(!bench.reader.is_idle());
 }
 
@@ -306,7 +306,7 @@ fn rows_that_went_ahead_count_as_read_and_the_others_are_left() {
     let rest = bench.reader.consumed(flow, batch, 2).expect("three rows are left");
     assert_eq!(bench.reader.watermark(), 2 - 1);
     let rows = bench.reader.take(flow, rest).unwrap().expect("nothing is bad");
-    assert_eq!(rows.met.expect("5 and 3 lag behind 9 - 1").values()[..], [1, 8, 8]);
+    assert_eq!(rows.watermarks.expect("5 and 3 lag behind 9 - 1").values()[..], [1, 8, 8]);
     let Read::Batch(flow, batch) = bench.reader.next().unwrap() else { panic!("a batch is left") };
     assert!(bench.reader.consumed(flow, batch, 2).is_none());
     assert_eq!(bench.reader.watermark(), 12 - 1);
