@@ -24,8 +24,8 @@ use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node, Scan};
 use crate::job::{Idle, Job, readers};
 use crate::operators::source::feed;
+use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
-use crate::runtime::ledger::Ledger;
 use crate::runtime::mend::Mender;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::{Aloft, Limits, Net};
@@ -158,7 +158,7 @@ impl Worker {
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
         let mut scheduler = Scheduler::new();
-        let ledger = Rc::new(Ledger::of(&job, disk.is_some(), metrics.clone()));
+        let accounting = Rc::new(StateAccounting::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
         let external = Rc::new(External::new(process.sleeper(worker)));
         let place = Place {
@@ -167,7 +167,7 @@ impl Worker {
             process,
             clock: clock_here,
             settings,
-            ledger,
+            accounting,
             disk,
             signals: signals.clone(),
             timers: timers.clone(),

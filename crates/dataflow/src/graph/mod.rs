@@ -34,7 +34,7 @@ use crate::rows::{FusedRows, Rows};
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::net::{Message, Net};
 use crate::runtime::place::Place;
-use crate::runtime::scheduler::{Event, Gate, Timers};
+use crate::runtime::scheduler::{AsyncMutex, Event, Timers};
 
 /// An operator with inputs, on one worker.
 pub(crate) struct Node {
@@ -42,7 +42,7 @@ pub(crate) struct Node {
     counted: Counted,
     inputs: RefCell<InputWatermarks>,
     /// Rows and watermarks of several edges must not interleave where one has to wait.
-    gate: Gate,
+    mutex: AsyncMutex,
     ended: Cell<bool>,
     /// Nothing more is relayed.
     relayed: Cell<bool>,
@@ -71,7 +71,7 @@ impl InputWatermarks {
 impl Node {
     /// Takes rows of an edge.
     async fn push(&self, edge: &OutputEdge, rows: Rows) -> Result<(), DataflowError> {
-        let _turn = self.gate.enter().await;
+        let _guard = self.mutex.lock().await;
         let span = rows.span.filter(|_| edge.windows_event_time);
         let slice = span.and_then(|span| self.operator.slice_of(span));
         // Where the slice is known, the times of the rows are not read.
@@ -95,7 +95,7 @@ impl Node {
 
     /// The same in the operator that the loop goes through, or that ends it.
     async fn fold_raw(&self, edge: &OutputEdge, fused: Fused<'_>) -> Result<Folded, DataflowError> {
-        let _turn = self.gate.enter().await;
+        let _guard = self.mutex.lock().await;
         let Some(folding) = self.operator.fold(fused, edge.timed) else {
             return Ok(Folded::default());
         };
@@ -105,20 +105,20 @@ impl Node {
     }
 
     /// Whether a window ends here, or behind a lookup, when an edge has this watermark.
-    fn awaits(&self, number: u32, watermark: i64) -> bool {
-        self.operator.awaits(self.inputs.borrow().clock.least_with(number, watermark))
+    fn ends_window(&self, number: u32, watermark: i64) -> bool {
+        self.operator.ends_window(self.inputs.borrow().clock.least_with(number, watermark))
     }
 
     /// The watermark of an edge has moved, or its rows have ceased for a while.
     async fn progress(&self, number: u32, watermark: i64, idle: bool) -> Result<(), DataflowError> {
-        let _turn = self.gate.enter().await;
+        let _guard = self.mutex.lock().await;
         self.inputs.borrow_mut().clock.advance(number, progress_of(watermark, idle));
         self.announce().await
     }
 
     /// An edge that was idle has rows again. Gives the watermark before which they are late.
     async fn resume(&self, number: u32) -> Result<i64, DataflowError> {
-        let _turn = self.gate.enter().await;
+        let _guard = self.mutex.lock().await;
         let was_idle = self.inputs.borrow().is_idle();
         self.inputs.borrow_mut().clock.advance(number, Progress::active(i64::MIN));
         if was_idle { self.operator.resume().await } else { Ok(self.inputs.borrow().clock.least()) }
@@ -126,7 +126,7 @@ impl Node {
 
     /// An edge has no more rows. `watermark` is `i64::MAX` if they are complete.
     async fn end(&self, number: u32, watermark: i64) -> Result<(), DataflowError> {
-        let _turn = self.gate.enter().await;
+        let _guard = self.mutex.lock().await;
         self.inputs.borrow_mut().clock.advance(number, Progress::ended(watermark));
         if !self.inputs.borrow().clock.ended() {
             return self.announce().await;
@@ -174,7 +174,7 @@ impl Node {
     ) -> Result<(), DataflowError> {
         loop {
             timers.sleep_until(timers.now_ns().saturating_add(every_ns.get())).await;
-            let _turn = self.gate.enter().await;
+            let _guard = self.mutex.lock().await;
             self.operator.interval().await?;
         }
     }
@@ -184,7 +184,7 @@ impl Node {
         loop {
             let due_ns = self.operator.buffered().wait_for(|| self.operator.due()).await;
             timers.sleep_until(due_ns).await;
-            let _turn = self.gate.enter().await;
+            let _guard = self.mutex.lock().await;
             self.operator.send_due(timers.now_ns()).await?;
         }
     }
@@ -322,7 +322,7 @@ impl Graph {
                 operator,
                 counted,
                 inputs: RefCell::new(InputWatermarks::new(edges.count() as u32)),
-                gate: Gate::default(),
+                mutex: AsyncMutex::default(),
                 ended: Cell::new(false),
                 relayed: Cell::new(false),
                 end: Event::default(),

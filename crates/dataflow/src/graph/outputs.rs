@@ -118,9 +118,9 @@ impl Downstream for Outputs {
         Ok(folded)
     }
 
-    fn awaits(&self, watermark: i64) -> bool {
+    fn ends_window(&self, watermark: i64) -> bool {
         let mut timed = self.to.iter().filter(|edge| edge.timed);
-        timed.any(|edge| edge.to.awaits(edge.number, edge.behind(watermark)))
+        timed.any(|edge| edge.to.ends_window(edge.number, edge.behind(watermark)))
     }
 
     async fn advance(&self, watermark: i64, idle: bool) -> Result<(), DataflowError> {

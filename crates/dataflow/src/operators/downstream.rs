@@ -40,7 +40,7 @@ pub(crate) trait Downstream {
     ) -> Result<Folded, DataflowError>;
 
     /// Whether this watermark ends a window somewhere.
-    fn awaits(&self, watermark: i64) -> bool;
+    fn ends_window(&self, watermark: i64) -> bool;
 
     /// No row before `watermark` will come.
     ///

@@ -29,7 +29,7 @@ use crate::pairing::{Hashed, Pairing, Terms};
 use crate::rows::Rows;
 use crate::rows::time::ticks_of;
 use crate::rows::wire::bytes_of;
-use crate::runtime::ledger::Ledger;
+use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::process::Process;
 use crate::runtime::reader::{Read, Reader};
@@ -42,7 +42,7 @@ pub(crate) struct LookupRun<D> {
     spec: Lookup,
     rows_max: usize,
     process: Arc<Process>,
-    ledger: Rc<Ledger>,
+    accounting: Rc<StateAccounting>,
     timers: Rc<Timers>,
     /// Of this worker's part of the table, until it is read.
     reader: RefCell<Option<Reader>>,
@@ -88,7 +88,7 @@ impl<D: Downstream> LookupRun<D> {
             spec: spec.clone(),
             rows_max,
             process: place.process.clone(),
-            ledger: place.ledger.clone(),
+            accounting: place.accounting.clone(),
             timers: place.timers.clone(),
             reader: RefCell::new(Some(reader)),
             rows: RefCell::default(),
@@ -145,7 +145,7 @@ impl<D: Downstream> LookupRun<D> {
     /// The workers of a process have the table together, and each writes down its part of it.
     fn publish_bytes(&self, bytes: usize) -> Result<(), DataflowError> {
         let part = bytes.div_ceil(self.process.workers().len());
-        Ok(self.ledger.set(self.instance.tag, part)?)
+        Ok(self.accounting.set(self.instance.tag, part)?)
     }
 
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
@@ -209,8 +209,8 @@ impl<D: Downstream> Operator for LookupRun<D> {
         Some(Box::pin(self.fold_looked(fused, lookup)))
     }
 
-    fn awaits(&self, watermark: i64) -> bool {
-        self.behind.awaits(watermark)
+    fn ends_window(&self, watermark: i64) -> bool {
+        self.behind.ends_window(watermark)
     }
 
     /// Passes the watermark on.

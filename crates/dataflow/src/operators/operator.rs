@@ -42,7 +42,7 @@ pub(crate) trait Operator: Connected {
     }
 
     /// Whether this watermark ends a window, here or further on where it is passed on.
-    fn awaits(&self, _: i64) -> bool {
+    fn ends_window(&self, _: i64) -> bool {
         false
     }
 

@@ -44,7 +44,7 @@ pub(crate) async fn feed(
                 if std::mem::take(&mut idle) {
                     reader.catch_up(behind.resume().await?);
                 }
-                let awaited = |watermark| behind.awaits(watermark);
+                let awaited = |watermark| behind.ends_window(watermark);
                 let mut rest = batch;
                 if let Some(rows) = reader.rows_before(flow, &rest, awaited) {
                     let first = rest.slice(0, rows);
@@ -86,7 +86,7 @@ async fn take(
 ) -> Result<(), DataflowError> {
     behind.count_read(batch.num_rows());
     reader.on_the_way(flow, batch.num_rows());
-    let awaited = |watermark| behind.awaits(watermark);
+    let awaited = |watermark| behind.ends_window(watermark);
     if let Some(watermark) = reader.watermark_before(flow, &batch, awaited) {
         behind.advance(watermark, false).await?;
         yield_now().await;

@@ -1,10 +1,10 @@
 //! The runtime of operators on a worker: coroutines and timers, links, reading, and memory
 //! accounting.
 
+pub(crate) mod accounting;
 pub(crate) mod external;
 pub mod frame;
 pub(crate) mod handover;
-pub(crate) mod ledger;
 pub mod mend;
 pub mod metrics;
 pub(crate) mod net;

@@ -8,8 +8,8 @@ use fabric::Clock;
 use state::Disk;
 
 use crate::job::Settings;
+use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
-use crate::runtime::ledger::Ledger;
 use crate::runtime::process::Process;
 use crate::runtime::scheduler::Timers;
 
@@ -23,7 +23,7 @@ pub(crate) struct Place {
     pub(crate) process: Arc<Process>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
-    pub(crate) ledger: Rc<Ledger>,
+    pub(crate) accounting: Rc<StateAccounting>,
     pub(crate) disk: Option<Arc<dyn Disk>>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) timers: Rc<Timers>,

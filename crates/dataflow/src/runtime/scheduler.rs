@@ -288,25 +288,25 @@ impl Event {
     }
 }
 
-/// Lets one coroutine in at a time.
+/// A lock that one coroutine has at a time; others wait for it without blocking the worker.
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(crate) struct AsyncMutex {
     taken: Cell<bool>,
     left: Event,
 }
 
-/// Leaves the gate when dropped.
-pub(crate) struct Turn<'a>(&'a Gate);
+/// Unlocks the mutex when dropped.
+pub(crate) struct AsyncMutexGuard<'a>(&'a AsyncMutex);
 
-impl Gate {
-    /// Waits for a turn.
-    pub(crate) async fn enter(&self) -> Turn<'_> {
+impl AsyncMutex {
+    /// Waits until no other coroutine has it.
+    pub(crate) async fn lock(&self) -> AsyncMutexGuard<'_> {
         self.left.wait_for(|| (!self.taken.replace(true)).then_some(())).await;
-        Turn(self)
+        AsyncMutexGuard(self)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for AsyncMutexGuard<'_> {
     fn drop(&mut self) {
         self.0.taken.set(false);
         self.0.left.notify();

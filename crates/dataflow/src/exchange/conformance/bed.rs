@@ -19,9 +19,9 @@ use super::Case;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Connected, Deltas, Instance, Member, Outgoing};
 use crate::job::{Job, Settings};
+use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
 use crate::runtime::frame::{Colour, Envelope, Frame};
-use crate::runtime::ledger::Ledger;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
 use crate::runtime::place::Place;
@@ -358,7 +358,7 @@ fn place(
     settings: &Settings,
 ) -> Place {
     let job = Job { operators: vec![], settings: settings.clone() };
-    let ledger = Rc::new(Ledger::of(&job, false, Arc::default()));
+    let accounting = Rc::new(StateAccounting::of(&job, false, Arc::default()));
     let external = Rc::new(External::new(process.sleeper(worker)));
     Place {
         worker,
@@ -366,7 +366,7 @@ fn place(
         process,
         clock: net.clock(),
         settings: settings.clone(),
-        ledger,
+        accounting,
         disk: None,
         signals: Arc::default(),
         timers: Rc::default(),

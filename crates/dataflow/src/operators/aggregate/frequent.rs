@@ -39,7 +39,7 @@ const ROWS_MIN: u64 = 4;
 const JUDGED_ROWS: u64 = 1 << 16;
 
 /// Groups of frequent keys that others lead.
-pub(super) struct Front {
+pub(super) struct HeavyHitters {
     choice: FrequentKeys,
     frequent: RefCell<Frequent>,
     group_by: Arc<GroupBy>,
@@ -54,7 +54,7 @@ pub(super) struct Front {
     deltas: Deltas,
 }
 
-impl Front {
+impl HeavyHitters {
     /// For a grouping that gains by it: one whose groups have a bound, however many rows there are.
     pub(super) fn of(spec: &Aggregation, place: &Place, choice: FrequentKeys) -> Option<Self> {
         let fits =
@@ -114,7 +114,7 @@ impl Front {
         if let Some(operator) = grouping.metrics.operators().get(grouping.instance.tag as usize) {
             Metrics::add(&operator.rows_combined, rows.num_rows() as u64);
         }
-        let share = grouping.ledger.share(grouping.instance.tag);
+        let share = grouping.accounting.share(grouping.instance.tag);
         let (bytes, merged) = (self.bytes(), grouping.merged.borrow().bytes());
         match bytes > bytes_max(share) || bytes + merged > share {
             true => self.deliver(grouping).await,
@@ -179,7 +179,7 @@ impl Front {
         }
         let mut payloads = vec![];
         // Memory of emptied slices is for the next ones, but not that of many.
-        if slices.bytes() > bytes_max(grouping.ledger.share(grouping.instance.tag)) / 2 {
+        if slices.bytes() > bytes_max(grouping.accounting.share(grouping.instance.tag)) / 2 {
             *slices = Slices::new(&self.group_by);
         }
         for (leader, packer) in packers {

@@ -50,12 +50,12 @@ use crate::exchange::{
 };
 use crate::job::{Aggregation, Exchange, FINAL, Window};
 use crate::operators::aggregate::fold::Folder;
-use crate::operators::aggregate::frequent::Front;
+use crate::operators::aggregate::frequent::HeavyHitters;
 use crate::operators::aggregate::late::Sorted;
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, Fused, OneSlice, Operator, OperatorContext};
 use crate::rows::time::{last_tick, ticks};
-use crate::runtime::ledger::Ledger;
+use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::place::Signals;
 
@@ -68,7 +68,7 @@ pub(crate) struct Grouping<D> {
     instance: Instance,
     spec: Aggregation,
     rows_max: usize,
-    ledger: Rc<Ledger>,
+    accounting: Rc<StateAccounting>,
     /// States by slice: of the keys that this worker leads, and what this epoch has brought of
     /// others.
     merged: RefCell<Windowed>,
@@ -76,7 +76,7 @@ pub(crate) struct Grouping<D> {
     /// How groups travel, if they do.
     deltas: Option<Rc<Deltas>>,
     /// The pre-aggregation of frequent keys in front of a shuffle.
-    front: Option<Box<Front>>,
+    front: Option<Box<HeavyHitters>>,
     /// Whether a row was emitted: see [`Grouping::emit_total_of_nothing`].
     emitted: Cell<bool>,
     /// Whether it is time to look at windows that have not ended.
@@ -104,7 +104,7 @@ impl<D: Downstream> Grouping<D> {
         let windows = spec.window.as_ref().map(|window| window.windows);
         let alone = place.workers == 1 || spec.exchange == Exchange::Forward;
         let merges = !alone && spec.exchange == Exchange::Merge;
-        let front = if alone { None } else { Front::of(spec, place, shuffle.frequent_keys) };
+        let front = if alone { None } else { HeavyHitters::of(spec, place, shuffle.frequent_keys) };
         let deltas = (merges || front.is_some()).then(|| Rc::new(Deltas::new(&spec.group_by)));
         let inputs = match &deltas {
             _ if alone => Inputs::local(1, place),
@@ -131,7 +131,7 @@ impl<D: Downstream> Grouping<D> {
             instance: Instance::new(tag, place, net, inputs, alone),
             spec: spec.clone(),
             rows_max: place.settings.batch_rows_max,
-            ledger: place.ledger.clone(),
+            accounting: place.accounting.clone(),
             merged: RefCell::new(merged),
             folder: RefCell::new(Folder::new(spec)),
             deltas,
@@ -335,7 +335,7 @@ impl<D: Downstream> Grouping<D> {
     /// The merged state, held to what the budget leaves for it.
     fn bounded(&self) -> RefMut<'_, Windowed> {
         let mut merged = self.merged.borrow_mut();
-        let share = self.ledger.share(self.instance.tag);
+        let share = self.accounting.share(self.instance.tag);
         let beside = match &self.front {
             // It grows between two looks at the state, which can make room for it.
             Some(front) if self.spills => front.reserved(share),
@@ -362,7 +362,7 @@ impl<D: Downstream> Grouping<D> {
         self.metrics.count_spilled(self.instance.tag, &self.spilled, spilled);
         self.metrics.set_key_modes(self.instance.tag, merged.slices().key_modes());
         let bytes = merged.bytes() + self.travelling_bytes();
-        Ok(self.ledger.set(self.instance.tag, bytes)?)
+        Ok(self.accounting.set(self.instance.tag, bytes)?)
     }
 }
 
@@ -388,7 +388,7 @@ impl<D: Downstream> Operator for Grouping<D> {
         }))
     }
 
-    fn awaits(&self, watermark: i64) -> bool {
+    fn ends_window(&self, watermark: i64) -> bool {
         let told = self.instance.leader.borrow().clock().of(self.instance.worker);
         let told = told.map_or(i64::MIN, |told| told.watermark);
         self.spec.window.is_some() && self.crosses(told, watermark)
@@ -486,7 +486,7 @@ impl<D: Downstream> Member for Grouping<D> {
     }
 
     fn share(&self) -> usize {
-        self.ledger.share(self.instance.tag)
+        self.accounting.share(self.instance.tag)
     }
 
     fn account(&self) -> Result<(), DataflowError> {

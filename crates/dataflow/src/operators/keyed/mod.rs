@@ -31,7 +31,7 @@ use crate::operators::operator::{Arriving, Operator, OperatorContext};
 use crate::rows::Rows;
 use crate::rows::time::{last_tick, ticks, without_late};
 use crate::rows::wire::compact;
-use crate::runtime::ledger::Ledger;
+use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::scheduler::yield_now;
 
@@ -44,7 +44,7 @@ pub(crate) struct KeyedRun<D> {
     instance: Instance,
     spec: Keyed,
     rows_max: usize,
-    ledger: Rc<Ledger>,
+    accounting: Rc<StateAccounting>,
     state: RefCell<SpillableState>,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
@@ -79,7 +79,7 @@ impl<D: Downstream> KeyedRun<D> {
         Self {
             instance: Instance::new(tag, place, net, inputs, alone),
             rows_max: place.settings.batch_rows_max,
-            ledger: place.ledger.clone(),
+            accounting: place.accounting.clone(),
             state: RefCell::new(SpillableState::new(spec, place.disk.clone())),
             spilled: Cell::default(),
             spec: spec.clone(),
@@ -114,7 +114,7 @@ impl<D: Downstream> KeyedRun<D> {
     }
 
     fn advance(&self, watermark: i64) -> Result<Option<RecordBatch>, DataflowError> {
-        let share = self.ledger.share(self.instance.tag);
+        let share = self.accounting.share(self.instance.tag);
         let mut state = self.state.borrow_mut();
         let batch = state.advance(watermark, self.rows_max, share)?;
         self.metrics.count_windows(self.instance.tag, state.windows_over());
@@ -144,7 +144,7 @@ impl<D: Downstream> KeyedRun<D> {
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let state = self.state.borrow();
         self.metrics.count_spilled(self.instance.tag, &self.spilled, state.spilled());
-        Ok(self.ledger.set(self.instance.tag, state.bytes())?)
+        Ok(self.accounting.set(self.instance.tag, state.bytes())?)
     }
 }
 
@@ -200,7 +200,7 @@ impl<D: Downstream> Member for KeyedRun<D> {
     }
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
-        let share = self.ledger.share(self.instance.tag);
+        let share = self.accounting.share(self.instance.tag);
         self.state.borrow_mut().push(arrival.port, compact(batch), share)?;
         if self.state.borrow().ready() {
             self.instance.clock_moved.notify();

@@ -1,7 +1,7 @@
 //! The state of all operators of one worker, held to one bound.
 //!
-//! Where state may leave memory, each operator whose can does so at an equal part of the bound, or
-//! of half of it if others keep rows that cannot: so nobody takes what another needs.
+//! Where state may be spilled, each operator that can spill does so at an equal part of the bound,
+//! or of half of it if others keep rows that cannot be spilled.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use state::StateError;
 use crate::job::{Job, StateMemory};
 use crate::runtime::metrics::Metrics;
 
-/// What each operator of a worker holds.
-pub(crate) struct Ledger {
+/// The bytes of state of each operator of a worker.
+pub(crate) struct StateAccounting {
     held: RefCell<Vec<usize>>,
     budget: usize,
     /// Bytes at which an operator spills that can.
@@ -21,8 +21,8 @@ pub(crate) struct Ledger {
     metrics: Arc<Metrics>,
 }
 
-impl Ledger {
-    /// The ledger of a job's operators, which hold nothing yet.
+impl StateAccounting {
+    /// Of a job's operators, which hold nothing yet.
     pub(crate) fn of(job: &Job, spills: bool, metrics: Arc<Metrics>) -> Self {
         let count = |of: fn(StateMemory) -> bool| {
             job.operators.iter().filter(|operator| of(operator.spec().memory())).count()
@@ -46,7 +46,7 @@ impl Ledger {
         self.budget.saturating_sub(others).min(self.spill_at)
     }
 
-    /// Writes down what an operator holds now, and publishes the sum.
+    /// Sets the bytes that an operator holds now, and publishes the sum.
     ///
     /// # Errors
     /// [`StateError::Budget`] when all of them hold more than they may.
@@ -74,14 +74,14 @@ mod tests {
     fn operators_share_one_budget() {
         let metrics = Arc::new(Metrics::default());
         metrics.count_operators(3);
-        let ledger = Ledger::new(3, 100, metrics.clone());
-        ledger.set(0, 60).unwrap();
-        ledger.set(2, 40).unwrap();
-        let refused = ledger.set(1, 1).unwrap_err();
+        let accounting = StateAccounting::new(3, 100, metrics.clone());
+        accounting.set(0, 60).unwrap();
+        accounting.set(2, 40).unwrap();
+        let refused = accounting.set(1, 1).unwrap_err();
         assert!(matches!(refused, StateError::Budget { bytes: 101, budget: 100 }));
-        ledger.set(0, 10).unwrap();
+        accounting.set(0, 10).unwrap();
         assert_eq!(metrics.state_bytes.load(Relaxed), 51);
-        assert_eq!((ledger.share(0), ledger.share(1)), (59, 50));
+        assert_eq!((accounting.share(0), accounting.share(1)), (59, 50));
         assert_eq!(metrics.state_bytes_peak.load(Relaxed), 101);
         let each = metrics.operators().iter().map(|operator| operator.state_bytes.load(Relaxed));
         assert_eq!(each.collect::<Vec<_>>(), [10, 1, 40]);
