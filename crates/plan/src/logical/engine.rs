@@ -65,7 +65,6 @@ pub(crate) struct Engine {
     state: SessionState,
     /// Those of our own.
     functions: Vec<Arc<ScalarUDF>>,
-    windows: Vec<Arc<WindowUDF>>,
     emit_kind: Arc<AggregateUDF>,
     types: Arc<Types>,
     /// Set to end the batch stages of the script that is planned.
@@ -130,7 +129,10 @@ impl Engine {
         // A subquery that has become a join may give NULL, until a CASE behind it makes that 0,
         // where the plan says never; an aggregate over it is right all the same.
         options.execution.skip_physical_aggregate_schema_check = true;
-        let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        let mut builder = SessionStateBuilder::new()
+            .with_config(config)
+            .with_default_features()
+            .with_optimizer_rules(rewrite::rules());
         let by_order = max_by::functions().map(Arc::new);
         let others = exact::functions().into_iter().chain([percentile::function()]).map(Arc::new);
         builder.aggregate_functions().get_or_insert_default().extend(by_order.chain(others));
@@ -149,10 +151,9 @@ impl Engine {
         functions.extend(every::functions());
         functions.extend(calendar::functions());
         functions.iter_mut().for_each(growth::bound);
-        let windows = windows::window_functions();
         let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
         let (types, interrupt) = (Arc::new(Types), Arc::default());
-        Self { state, functions, windows, emit_kind, types, interrupt }
+        Self { state, functions, emit_kind, types, interrupt }
     }
 
     /// Every `now()` of a plan is this instant, to the nanosecond.
@@ -546,8 +547,7 @@ impl ContextProvider for Names<'_> {
     }
 
     fn get_window_meta(&self, name: &str) -> Option<Arc<WindowUDF>> {
-        let ours = || self.engine.windows.iter().find(|udf| udf.name() == name);
-        self.engine.state.window_functions().get(name).or_else(ours).cloned()
+        self.engine.state.window_functions().get(name).cloned()
     }
 
     fn get_variable_type(&self, _: &[String]) -> Option<DataType> {

@@ -24,6 +24,7 @@ mod subqueries;
 mod titles;
 mod using;
 pub(crate) mod versions;
+mod volatile;
 
 pub(crate) use using::MergingJoins;
 
@@ -32,6 +33,7 @@ use std::sync::Arc;
 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::{Optimizer, OptimizerRule};
 use datafusion::sql::sqlparser::ast::Query;
 
 use crate::expr::growth::joined;
@@ -67,6 +69,19 @@ pub(crate) fn after_types(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = casts::rewrite(intervals::rewrite(plan)?)?;
     overflow::check(&plan)?;
     joined::bounded(plan)
+}
+
+/// The rules of the optimizer: DataFusion's, with filters pushed down as they may be.
+pub(crate) fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    let mut rules = Optimizer::new().rules;
+    let stable: Arc<dyn OptimizerRule + Send + Sync> =
+        Arc::new(volatile::PushDownStableFilter::default());
+    for rule in &mut rules {
+        if rule.name() == stable.name() {
+            *rule = stable.clone();
+        }
+    }
+    rules
 }
 
 /// The error that something is not carried out, at the first of `words`.

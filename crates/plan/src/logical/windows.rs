@@ -12,11 +12,11 @@
 //! ```
 //!
 //! In a relation ([`crate::lower::relation`]) bounds are written as calls of functions
-//! ([`WindowCall`]), which compute them where rows are not grouped. `SESSION` has window functions:
-//! see [`session`].
+//! ([`WindowCall`]), which compute those of `TUMBLE` where rows are not grouped.
 
 mod assign;
 mod bound;
+mod columns;
 mod lists;
 mod session;
 
@@ -24,11 +24,11 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan
 
 pub(crate) use self::assign::{WindowAssign, WindowPlanner, expanded};
 pub(crate) use self::bound::{BoundOf, Lengths, WindowCall, bound_named, lateness_of, nanos};
+pub(crate) use self::columns::{BoundColumn, RowWindows, ends_meet};
 pub(crate) use self::lists::{WINDOWS_OF_ROW_MAX, no_windows, windows_of};
-pub(crate) use self::session::{functions as window_functions, is_session, session_bound_of};
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::interval::{Interval, interval};
-use crate::text::syntax::{Cursor, Ident, is_word};
+use crate::text::syntax::{Cursor, Ident, WINDOW_CALL, is_word};
 
 /// Which bound of the window a function gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,6 +42,9 @@ impl Bound {
     /// All, in the order in which a grouping gives them out.
     pub(crate) const ALL: [Bound; 3] = [Bound::Start, Bound::End, Bound::Time];
 
+    /// All, the one first that tells most windows from others.
+    pub(crate) const TELLING: [Bound; 3] = [Bound::End, Bound::Time, Bound::Start];
+
     /// The column in SQL.
     pub(crate) fn column(self) -> &'static str {
         match self {
@@ -53,7 +56,7 @@ impl Bound {
 }
 
 /// How windows follow one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum WindowShape {
     Tumble,
     Hop,
@@ -355,60 +358,33 @@ fn descriptor(cursor: &mut Cursor<'_>) -> Result<Ident, Diagnostic> {
     Ok(time)
 }
 
-/// Writes the query that stands for a window.
+/// Writes the query that stands for a window: a call with the time, the shape, and slide, size,
+/// offset and a lateness that was written, in nanoseconds; beside the call the keys of sessions.
 fn replace(out: &mut Vec<TokenWithSpan>, span: Span, table: &[TokenWithSpan], site: &Site) {
     let word = |text: &str| Token::make_word(text, None);
     let mut put = |token: Token, span: Span| out.push(TokenWithSpan { token, span });
     for token in [Token::LParen, Token::make_keyword("SELECT")] {
         put(token, span);
     }
-    if site.shape == WindowShape::Session {
-        put(Token::Mul, span);
-        Bound::ALL.into_iter().for_each(|bound| session_bound(&mut put, span, bound, site));
-    } else {
-        put(word(assign::CALL), span);
-        put(Token::LParen, span);
-        put(quoted(&site.time.text), span_of(&site.time));
-        let Lengths { slide_ns, size_ns, offset_ns } = site.lengths();
-        let lateness_ns = site.lateness.map(|lateness| lateness.ns);
-        let lengths = [Some(slide_ns), Some(size_ns), Some(offset_ns), lateness_ns];
-        let lengths = lengths.into_iter().flatten().map(|ns| ns.to_string());
-        for argument in [site.shape.word().to_owned()].into_iter().chain(lengths) {
-            put(Token::Comma, span);
-            put(Token::SingleQuotedString(argument), span);
-        }
-        put(Token::RParen, span);
+    put(word(WINDOW_CALL), span);
+    put(Token::LParen, span);
+    put(quoted(&site.time.text), span_of(&site.time));
+    let Lengths { slide_ns, size_ns, offset_ns } = site.lengths();
+    let lateness_ns = site.lateness.map(|lateness| lateness.ns);
+    let lengths = [Some(slide_ns), Some(size_ns), Some(offset_ns), lateness_ns];
+    let lengths = lengths.into_iter().flatten().map(|ns| ns.to_string());
+    for argument in [site.shape.word().to_owned()].into_iter().chain(lengths) {
+        put(Token::Comma, span);
+        put(Token::SingleQuotedString(argument), span);
+    }
+    put(Token::RParen, span);
+    for key in &site.keys {
+        put(Token::Comma, span);
+        put(quoted(&key.text), span_of(key));
     }
     put(Token::make_keyword("FROM"), span);
     table.iter().for_each(|token| put(token.token.clone(), token.span));
     put(Token::RParen, span);
-}
-
-/// Writes a bound of a session as a window function.
-fn session_bound(put: &mut impl FnMut(Token, Span), span: Span, bound: Bound, site: &Site) {
-    let word = |text: &str| Token::make_word(text, None);
-    for token in [Token::Comma, word(site.shape.function(bound)), Token::LParen] {
-        put(token, span);
-    }
-    put(quoted(&site.time.text), span_of(&site.time));
-    for length in [Some(site.size), site.lateness].into_iter().flatten() {
-        put(Token::Comma, span);
-        put(Token::SingleQuotedString(length.ns.to_string()), span);
-    }
-    put(Token::RParen, span);
-    put(Token::make_keyword("OVER"), span);
-    put(Token::LParen, span);
-    for (at, key) in site.keys.iter().enumerate() {
-        let before: &[&str] = if at == 0 { &["PARTITION", "BY"] } else { &[] };
-        before.iter().for_each(|keyword| put(Token::make_keyword(keyword), span));
-        if at > 0 {
-            put(Token::Comma, span);
-        }
-        put(quoted(&key.text), span_of(key));
-    }
-    for token in [Token::RParen, Token::make_keyword("AS"), word(bound.column())] {
-        put(token, span);
-    }
 }
 
 fn quoted(text: &str) -> Token {

@@ -28,9 +28,10 @@ pub(crate) fn check_emit(cx: &Context<'_>, plan: &LogicalPlan) -> Result<(), Low
         LogicalPlan::Join(_) => "they are joined behind their grouping",
         LogicalPlan::Window(_) => "rows are numbered, or looked at together, behind their grouping",
         LogicalPlan::Unnest(_) => MULTIPLIED,
-        other => match WindowAssign::of(other) {
-            Some(assign) if assign.shape != WindowShape::Tumble => MULTIPLIED,
-            _ => return Ok(()),
+        other => match WindowAssign::of(other).map(|assign| assign.of.shape) {
+            Some(WindowShape::Hop | WindowShape::Cumulate) => MULTIPLIED,
+            Some(WindowShape::Session) => "rows wait for their session behind their grouping",
+            Some(WindowShape::Tumble) | None => return Ok(()),
         },
     };
     Err(emit
@@ -49,11 +50,11 @@ pub(crate) fn can_emit(
 ) -> Result<(), LowerError> {
     match window {
         None => Err(emit.without_windows().into()),
-        Some(GroupWindow::Call(call)) if call.shape == WindowShape::Session => Err(emit
+        Some(GroupWindow::Call { call, .. }) if call.shape == WindowShape::Session => Err(emit
             .refused("a session that has not ended may still become part of another one")
             .hint("leave EMIT out, or take windows that do not depend on rows: TUMBLE, HOP")
             .into()),
-        Some(GroupWindow::Call(call)) => {
+        Some(GroupWindow::Call { call, .. }) => {
             let most = call.lengths.size_ns / call.lengths.slide_ns;
             if most <= WINDOWS_OF_ROW_MAX {
                 return Ok(());

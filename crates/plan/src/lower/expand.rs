@@ -17,7 +17,7 @@ use dataflow::step::chain;
 use dataflow::time::{last_tick, ticks};
 use datafusion::common::Column;
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::{Expr, ExprSchemable};
+use datafusion::logical_expr::Expr;
 use state::Windows;
 
 use crate::expr::own::own;
@@ -26,8 +26,9 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::pipeline;
 use crate::lower::pipeline::RequestedColumns;
-use crate::lower::relation::{Bounds, LowerError, Relation};
+use crate::lower::relation::{LowerError, Relation};
 use crate::lower::session::{columns_beside, replaced, row_name, take_filters};
+use crate::lower::window_bounds::AttachedWindow;
 
 /// Lets the rows of a relation go through a step that gives them several times.
 ///
@@ -49,6 +50,8 @@ pub(crate) fn expanded(
         let columns = columns_beside(expr, |node| added(node).is_some());
         columns.iter().for_each(|column| _ = requested.index(column));
     }
+    let attached = relation.attached.as_ref().map(|attached| &attached.last);
+    attached.into_iter().for_each(|last| _ = requested.index(last));
     let time = requested.0.iter().find(|requested| relation.tells(requested)).cloned();
     let finished =
         pipeline::finish_without_lateness(cx, job, &relation, &requested.0, time.as_ref())?;
@@ -59,27 +62,23 @@ pub(crate) fn expanded(
     let passed = |expr: &Expr| {
         let at = requested.0.iter().position(|requested| requested == expr)?;
         let name = behind.field(finished.places[at]).name();
-        matches!(expr, Expr::Column(_)).then(|| own(name))
+        (matches!(expr, Expr::Column(_)) || attached == Some(expr)).then(|| own(name))
     };
     let over = |expr: &Expr| replaced(expr.clone(), |node| added(node).or_else(|| passed(node)));
-    let (columns, outputs): (Vec<Column>, Vec<Expr>) = relation.outputs.into_iter().unzip();
-    let outputs = outputs.iter().map(over).collect::<Result<_, _>>()?;
+    let (columns, outputs): (Vec<Column>, Vec<&Expr>) =
+        relation.outputs.iter().map(|(column, expr)| (column.clone(), expr)).unzip();
+    let outputs = outputs.into_iter().map(over).collect::<Result<_, _>>()?;
     let edges = finished.edges.into_iter();
     let from = edges.map(|edge| (edge.from, chain(edge.step, Some(step.clone()))));
     let mut expanded = Relation::of_operators(from.collect(), step.schema(), columns, outputs)?;
     expanded.filters = later.iter().map(over).collect::<Result<_, _>>()?;
     expanded.lateness_ns = relation.lateness_ns;
     expanded.times = relation.times.iter().filter_map(passed).collect();
-    expanded.window = relation.window.and_then(|Bounds { start, end, time, grid }| {
-        let data_type = end.get_type(&relation.scan).ok()?;
-        let others = [passed(&start), passed(&time)];
-        Bounds::ending(passed(&end)?, &data_type, others, grid)
-    });
-    if let Some(Bounds { time, .. }) = &expanded.window
-        && !expanded.times.contains(time)
-    {
-        expanded.times.push(time.clone());
-    }
+    expanded.windows = relation.windows.clone();
+    let attached = relation.attached.as_ref();
+    expanded.attach(attached.and_then(|AttachedWindow { window, last }| {
+        Some(AttachedWindow { window: *window, last: passed(last)? })
+    }));
     let names = finished.schema.fields().iter().zip(behind.fields()).filter_map(|(was, is)| {
         let known = relation.names.iter().find(|(name, _)| name == was.name());
         known.map(|(_, text)| (is.name().clone(), text.clone()))

@@ -14,7 +14,7 @@ use state::{GroupBy, StateOptions, Windows};
 use crate::explain::{key_mode_text, plain, shown, shown_expr};
 use crate::expr::emit_kind;
 use crate::expr::own::own;
-use crate::logical::windows::{Bound, WindowCall, windows_of};
+use crate::logical::windows::{Bound, BoundColumn, WindowCall, WindowShape, windows_of};
 use crate::lower::aggregates::{self, AggregateCall};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
@@ -23,9 +23,10 @@ use crate::lower::multi_window;
 use crate::lower::multi_window::groups_multi_window;
 use crate::lower::pipeline;
 use crate::lower::pipeline::RequestedColumns;
-use crate::lower::relation::{Bounds, LowerError, Relation, check_key};
+use crate::lower::relation::{LowerError, Relation, check_key};
 use crate::lower::session;
 use crate::lower::sets;
+use crate::lower::window_bounds::{AttachedWindow, last_of_either, unit_in};
 use crate::text::diagnostics::Diagnostic;
 use crate::text::refusal::Refusal;
 
@@ -38,6 +39,7 @@ pub(crate) fn aggregate(
     let emit = cx.emit;
     let cx = &cx.without_emit();
     let relation = pipeline::relation(cx, job, &aggregate.input)?;
+    let windows = relation.windows.grouped(aggregate);
     let (mut relation, group_exprs) = sets::in_sets(cx, job, relation, aggregate)?;
     let groups = relation.rewrite_all(&group_exprs)?;
     let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
@@ -50,10 +52,12 @@ pub(crate) fn aggregate(
     let before = relation.names.clone();
     let groups = relation.rewrite_all(&group_exprs)?;
     let calls = relation.rewrite_all(&aggregate.aggr_expr)?;
-    let grouping = GroupedAggregation::of(&relation, &groups, &calls, emit.is_some())?;
+    let of = GroupWindow::of(&relation, &group_exprs);
+    let grouping = GroupedAggregation::of(&relation, of, &groups, &calls, emit.is_some())?;
     let over = |filter| session::over_groups(filter, &grouping.window, &groups, &grouping.outputs);
     let having = having.into_iter().map(over).collect::<Result<Vec<_>, _>>()?;
-    let window = window(cx, &relation, &grouping, aggregate.aggr_expr.is_empty())?;
+    let without = || without_window(&relation, &group_exprs, aggregate.aggr_expr.is_empty());
+    let window = window(cx, &relation, &grouping, without)?;
     if let Some(emit) = emit {
         early::can_emit(job, emit, &relation, &grouping.window)?;
     }
@@ -94,7 +98,8 @@ pub(crate) fn aggregate(
     let mut relation = Relation::of_operator(operator, schema, columns, grouping.output_exprs())?;
     relation.filters = having;
     relation.names = names;
-    grouping.set_times(&mut relation);
+    relation.windows = windows;
+    grouping.attach_to(&mut relation);
     Ok(relation)
 }
 
@@ -154,15 +159,15 @@ fn window(
     cx: &Context<'_>,
     relation: &Relation,
     grouping: &GroupedAggregation,
-    distinct: bool,
+    without: impl FnOnce() -> Refusal,
 ) -> Result<Option<(Expr, WindowKind)>, LowerError> {
     match &grouping.window {
         None if cx.bounded => Ok(None),
-        None => Err(for_ever(distinct).into()),
-        Some(GroupWindow::Attached(bounds)) => {
-            Ok(Some((bounds.time.clone(), WindowKind::Attached)))
+        None => Err(without().into()),
+        Some(GroupWindow::Attached(attached)) => {
+            Ok(Some((attached.last.clone(), WindowKind::Attached)))
         }
-        Some(GroupWindow::Call(call)) => {
+        Some(GroupWindow::Call { call, .. }) => {
             if !cx.bounded && !relation.tells(&call.time) {
                 return Err(cx.lowering.no_watermark(relation, call).into());
             }
@@ -212,10 +217,29 @@ pub(crate) struct GroupedAggregation {
 
 /// The window that rows are grouped by.
 pub(crate) enum GroupWindow {
-    /// A window of the rows' time.
-    Call(WindowCall),
-    /// The windows that rows belong to already.
-    Attached(Bounds),
+    /// A window that is computed from a row, and which of the row's windows that is.
+    Call { call: WindowCall, window: usize },
+    /// The window that an operator has attached to each row.
+    Attached(AttachedWindow),
+}
+
+impl GroupWindow {
+    /// The window that expressions tell from those that end at another time: of several, the one
+    /// that was assigned last.
+    fn of(relation: &Relation, groups: &[Expr]) -> Option<Self> {
+        let tells = |of: &BoundColumn| {
+            // Sessions of one key that begin together are the same.
+            let call = relation.call_of(of.window);
+            let is_session = call.is_some_and(|call| call.shape == WindowShape::Session);
+            relation.windows.tells(of) || of.is_total() && is_session
+        };
+        let bounds = groups.iter().filter_map(|group| relation.bound(group)).filter(tells);
+        let window = bounds.map(|of| of.window).max()?;
+        match relation.call_of(window) {
+            Some(call) => Some(GroupWindow::Call { call, window }),
+            None => relation.attached.clone().map(GroupWindow::Attached),
+        }
+    }
 }
 
 /// The name of a key among the output columns of a grouping.
@@ -231,12 +255,13 @@ pub(crate) fn aggregate_name(aggregate: usize) -> String {
 impl GroupedAggregation {
     fn of(
         relation: &Relation,
+        window: Option<GroupWindow>,
         groups: &[Expr],
         calls: &[Expr],
         early: bool,
     ) -> Result<Self, Refusal> {
         let (keys, outputs) = (vec![], vec![]);
-        let mut grouping = Self { window: None, keys, calls: vec![], outputs, call_names: vec![] };
+        let mut grouping = Self { window, keys, calls: vec![], outputs, call_names: vec![] };
         for call in calls {
             let kind = emit_kind::is_kind(call);
             grouping.call_names.push(match kind {
@@ -250,18 +275,13 @@ impl GroupedAggregation {
                 grouping.calls.push(lowered);
             }
         }
-        let two = || Refusal::new(&["GROUP"], "rows are grouped by two different windows");
         for group in groups {
-            grouping.outputs.push(match WindowCall::of(group) {
-                Some(call) => {
-                    let bound = call.bound.column().to_string();
-                    match &grouping.window {
-                        None => grouping.window = Some(GroupWindow::Call(call)),
-                        Some(GroupWindow::Call(known)) if known.same_window(&call) => {}
-                        Some(_) => return Err(two()),
-                    }
-                    bound
-                }
+            let of = WindowCall::of(group).filter(|of| match &grouping.window {
+                Some(GroupWindow::Call { call, .. }) => call.same_window(of),
+                _ => false,
+            });
+            grouping.outputs.push(match of {
+                Some(call) => call.bound.column().to_string(),
                 None => {
                     check_key(group, &relation.scan)?;
                     grouping.keys.push(group.clone());
@@ -276,14 +296,6 @@ impl GroupedAggregation {
                 aggregate: state::aggregates::count(),
                 args: vec![],
             });
-        }
-        if let Some(bounds) = &relation.window
-            && bounds.told_by(groups)
-        {
-            match &grouping.window {
-                None => grouping.window = Some(GroupWindow::Attached(bounds.clone())),
-                Some(_) => return Err(two()),
-            }
         }
         Ok(grouping)
     }
@@ -325,33 +337,26 @@ impl GroupedAggregation {
         keys.chain(calls).map(|(name, text)| (name, plain(&text, before))).collect()
     }
 
-    /// Records which output columns of a grouping are event times, if it has a window.
-    fn set_times(&self, relation: &mut Relation) {
+    /// Attaches the window of the grouping to its rows, if it has one.
+    fn attach_to(&self, relation: &mut Relation) {
         let given = |bound: Bound| own(bound.column());
-        let (times, bounds) = match &self.window {
-            Some(GroupWindow::Attached(of)) => {
-                let key = |bound: &Expr| {
-                    let at = self.keys.iter().position(|key| key == bound)?;
-                    Some(own(&key_name(at)))
-                };
-                // The time of an attached window is the start of its one tick.
-                let time = given(Bound::Start);
-                let end = key(&of.end);
-                let start = key(&of.start).or_else(|| end.clone());
-                let of = |(start, end)| Bounds { start, end, time: time.clone(), grid: of.grid };
-                let bounds = start.zip(end).map(of);
-                (vec![time], bounds)
-            }
-            Some(GroupWindow::Call(call)) => {
-                let (start, end, time) =
-                    (given(Bound::Start), given(Bound::End), given(Bound::Time));
+        let attached = match &self.window {
+            Some(GroupWindow::Call { window, .. }) => {
+                let (end, time) = (given(Bound::End), given(Bound::Time));
                 // No window that ends before the watermark comes any more.
-                let times = vec![time.clone(), end.clone()];
-                (times, Some(Bounds { start, end, time, grid: call.grid() }))
+                relation.times = vec![time, end];
+                let unit = unit_in(&relation.scan, Bound::End.column());
+                let last = |unit| last_of_either(given(Bound::End), given(Bound::Time), unit);
+                unit.map(|unit| AttachedWindow { window: *window, last: last(unit) })
+            }
+            // The rows of an attached window are those of its last tick, as of a window that is
+            // one tick long.
+            Some(GroupWindow::Attached(AttachedWindow { window, .. })) => {
+                Some(AttachedWindow { window: *window, last: given(Bound::Start) })
             }
             None => return,
         };
-        (relation.times, relation.window) = (times, bounds);
+        relation.attach(attached);
     }
 }
 
@@ -370,6 +375,29 @@ pub(crate) const GROUPING: [&str; 5] = ["GROUP", "DISTINCT", "HAVING", "UNION", 
 
 /// The same of one without aggregates.
 const DISTINCT: [&str; 5] = ["DISTINCT", "UNION", "INTERSECT", "EXCEPT", "GROUP"];
+
+/// Why a grouping is refused that no window ends: by `groups` over the columns of the node.
+fn without_window(relation: &Relation, groups: &[Expr], distinct: bool) -> Refusal {
+    let bounds = groups.iter().filter_map(|group| Some((group, relation.windows.bound(group)?)));
+    for (group, of) in bounds {
+        let column = of.bound.column();
+        let shape = relation.windows.shape(of.window).filter(|_| of.bound == Bound::Start);
+        let (reason, hint) = if of.is_total() {
+            let Some(shape) = shape else { continue };
+            let word = shape.word();
+            let reason = format!("windows of {word} that start together end at different times");
+            let clause = if distinct { "SELECT DISTINCT" } else { "GROUP BY" };
+            (reason, format!("{clause} window_start, window_end"))
+        } else {
+            let shown = group.human_display();
+            let reason = format!("'{shown}' is NULL in rows without a partner, which never end");
+            (reason, format!("GROUP BY coalesce({shown}, …) with the {column} of the other side"))
+        };
+        let words = if distinct { &DISTINCT[..] } else { &GROUPING };
+        return Refusal::new(words, reason).hint(hint).about([group]);
+    }
+    for_ever(distinct)
+}
 
 /// Why a grouping without a window is refused.
 pub(crate) fn for_ever(distinct: bool) -> Refusal {

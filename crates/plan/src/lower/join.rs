@@ -27,6 +27,7 @@ use datafusion::logical_expr::{self as logical, Expr};
 
 use crate::expr::own::own;
 use crate::logical::as_of::is_asked;
+use crate::logical::windows::RowWindows;
 use crate::lower::between;
 use crate::lower::broadcast;
 use crate::lower::broadcast::{May, Meet, name};
@@ -65,11 +66,13 @@ pub(crate) fn join(
     let [mut left, mut right] =
         <[Relation; 2]>::try_from(sides).map_err(|_| LowerError::Failed(None))?;
     let cx = &Context { hints: cx.lowering.hints_of_join(join), ..*cx };
+    let windows = RowWindows::joined(join, &left.windows, &right.windows);
     let mut on = conditions_of(join, &left, &right)?;
     if left.multi_window.is_some() || right.multi_window.is_some() {
         let both = [left, right];
         if let Some(sides) = multi_window::joins_whole(cx, kind, &both, &on, filter)? {
-            return lookup::lookup_join(cx, job, sides, both, on, filter);
+            let joined = lookup::lookup_join(cx, job, sides, both, on, filter)?;
+            return Ok(Relation { windows, ..joined });
         }
         [left, right] = both;
         (left, right) =
@@ -77,19 +80,22 @@ pub(crate) fn join(
         on = conditions_of(join, &left, &right)?;
     }
     if let Some(filter) = filter.filter(|filter| is_asked(filter)) {
-        return temporal::versioned(cx, job, kind, [left, right], on, filter);
+        let joined = temporal::versioned(cx, job, kind, [left, right], on, filter)?;
+        return Ok(Relation { windows, ..joined });
     }
-    if let Some(conditions) = windows::conditions(&left, &right, &on) {
-        return windows::join_windows(cx, job, kind, [left, right], conditions, filter);
+    if let Some(conditions) = windows::conditions(join, &left, &right, &on) {
+        let sides = ([left, right], windows);
+        return windows::join_windows(cx, job, kind, sides, conditions, filter);
     }
     let between = between::between(cx, &left, &right, &on, filter);
-    match (between, lookup::table_side(cx, &left, &right, kind)?) {
+    let joined = match (between, lookup::table_side(cx, &left, &right, kind)?) {
         (Err(LowerError::Failed(error)), _) => Err(LowerError::Failed(error)),
         (Ok(Some(between)), _) => between::nearby(cx, job, kind, [left, right], on, between),
         (_, Some(sides)) => lookup::lookup_join(cx, job, sides, [left, right], on, filter),
         (Err(refused), None) => Err(refused),
         (Ok(None), None) => Err(endless(cx, &left, &right, kind)?.into()),
-    }
+    }?;
+    Ok(Relation { windows, ..joined })
 }
 
 /// Why a join would have to remember every row.

@@ -22,16 +22,11 @@ impl Lowering<'_> {
     /// The least lateness of a plan.
     pub(crate) fn waits_ns(&self, plan: &LogicalPlan) -> i64 {
         let mut least = self.default_ns();
-        // The closures never fail, so neither do the walks.
+        // The closure never fails, so neither does the walk.
         let _ = plan.apply_with_subqueries(|node| {
-            let assigned = WindowAssign::of(node).and_then(|assign| assign.lateness_ns);
+            let assigned = WindowAssign::of(node).and_then(|assign| assign.of.lateness_ns);
             least = assigned.map_or(least, |ns| least.min(ns));
-            node.apply_expressions(|expr| {
-                expr.apply(|part| {
-                    least = lateness_of(part).map_or(least, |ns| least.min(ns));
-                    Ok(TreeNodeRecursion::Continue)
-                })
-            })
+            Ok(TreeNodeRecursion::Continue)
         });
         least
     }

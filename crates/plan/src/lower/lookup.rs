@@ -207,7 +207,8 @@ pub(crate) fn lookup_join(
     }
     let on = filter.map(|filter| over(filter, &known).map_err(|e| cx.report(&e)));
     let scan = DFSchema::try_from(Schema::new(fields)).map_err(|e| cx.report(&e))?;
-    let (times, window) = (stream.times.clone(), stream.window.clone());
+    let (times, attached) = (stream.times.clone(), stream.attached.clone());
+    let windows = stream.windows.clone();
     let (multi_window, lateness_ns) = (stream.multi_window.clone(), stream.lateness_ns);
     let join =
         LookupJoin { stream, table, kind, keys, on: on.transpose()?, columns, bytes_max, reason };
@@ -219,7 +220,8 @@ pub(crate) fn lookup_join(
         filters,
         outputs,
         times,
-        window,
+        windows,
+        attached,
         multi_window,
         lateness_ns,
         rank,

@@ -32,9 +32,10 @@ use crate::lower::join::On;
 use crate::lower::lookup;
 use crate::lower::lookup::Sides;
 use crate::lower::pipeline;
-use crate::lower::relation::{Bounds, LowerError, Relation};
+use crate::lower::relation::{LowerError, Relation};
 use crate::lower::session;
 use crate::lower::session::columns_beside;
+use crate::lower::window_bounds::AttachedWindow;
 use crate::text::refusal::Refusal;
 use crate::text::types::sql_name;
 
@@ -56,13 +57,15 @@ pub(crate) fn windowed(
 ) -> Result<Relation, LowerError> {
     let relation = pipeline::relation(cx, job, &assign.input)?;
     let mut relation = session::materialized(cx, job, relation)?;
-    let time = relation.rewrite(&assign.time)?;
+    let time = relation.rewrite_time(&assign.time)?;
+    let keys = relation.rewrite_all(&assign.keys)?;
     let columns = assign.schema().columns().into_iter().skip(relation.outputs.len());
-    let bounds = Bound::ALL.map(|bound| assign.call(bound, time.clone()));
-    if assign.shape != WindowShape::Tumble {
-        relation.multi_window = WindowCall::of(&bounds[0]);
+    let call = assign.call(time, keys);
+    relation.outputs.extend(columns.zip(Bound::ALL.map(|bound| call.expr(bound))));
+    relation.windows = relation.windows.assigned(assign);
+    if matches!(assign.of.shape, WindowShape::Hop | WindowShape::Cumulate) {
+        relation.multi_window = Some(call);
     }
-    relation.outputs.extend(columns.zip(bounds));
     Ok(relation)
 }
 
@@ -101,6 +104,7 @@ pub(crate) fn in_windows(
     }
     relation.multi_window = None;
     let keeps_time = relation.tells(&call.time);
+    let window = relation.window_of(call);
     let added = |node: &Expr| {
         WindowCall::of(node).filter(|c| c.same_window(call)).map(|c| own(c.bound.column()))
     };
@@ -122,14 +126,13 @@ pub(crate) fn in_windows(
     // before them.
     let time = own(if fine { LAST_TICK } else { Bound::Time.column() });
     expanded.lateness_ns = call.lateness_ns;
+    let attached = window.map(|window| AttachedWindow { window, last: time.clone() });
     if keeps_time {
-        expanded.times.push(time.clone())
+        expanded.times.push(time);
+        expanded.attach(attached);
     } else {
-        expanded.times.clear()
-    }
-    if keeps_time || cx.bounded {
-        let (start, end) = (own(Bound::Start.column()), own(Bound::End.column()));
-        expanded.window = Some(Bounds { start, end, time, grid: call.grid() });
+        expanded.times.clear();
+        expanded.attached = attached.filter(|_| cx.bounded);
     }
     Ok(expanded)
 }
@@ -159,7 +162,8 @@ pub(crate) fn joins_whole(
     Ok(sides.filter(|sides| relations[sides.table].multi_window.is_none()))
 }
 
-fn has_several(expr: &Expr) -> bool {
+/// Whether an expression asks which of its windows a row is in.
+pub(crate) fn has_several(expr: &Expr) -> bool {
     let multi_window = |node: &Expr| {
         WindowCall::of(node)
             .is_some_and(|c| matches!(c.shape, WindowShape::Hop | WindowShape::Cumulate))

@@ -41,7 +41,6 @@ use crate::lower::pipeline;
 use crate::lower::rank;
 use crate::lower::relation::{LowerError, Relation, check_key};
 use crate::lower::session;
-use crate::lower::window_bounds::{bound_of, bounds_behind};
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
@@ -152,7 +151,9 @@ fn framed(
     let by: Vec<Expr> = keys.iter().chain(args).cloned().collect();
     let (places, finished) =
         join::arriving(cx, job, &input, &by, (time.clone(), Some(time.clone())))?;
-    let end = keys.iter().position(|key| bound_of(&input, key) == Some(Bound::End));
+    let is_end =
+        |key: &Expr| input.bound(key).is_some_and(|of| of.bound == Bound::End && of.is_total());
+    let end = partition.by.iter().position(is_end);
     let mut operator = operator_of(&framed, &places, &finished.schema, keys.len(), end);
     operator.ties.sort_by_key(|place| told_apart(&input, &places, *place));
     let schema = operator.schema();
@@ -174,7 +175,8 @@ fn framed(
     let edges = vec![finished.edges];
     let number = pipeline::keyed(cx, job, edges, vec![taken], granularity, operator, labels)?;
 
-    let bounds = bounds_behind(&input, &known, None).filter(|_| tells_window(&input, &time));
+    let attached =
+        told_window(&input, &time).and_then(|window| input.attached_behind(window, &known, None));
     let (mut all, mut exprs): (Vec<Column>, Vec<Expr>) = known.into_iter().unzip();
     let mut call = 0;
     for ((at, _), framed) in partition.functions.iter().zip(framed) {
@@ -187,8 +189,8 @@ fn framed(
     let mut relation = Relation::of_operator(number, schema, all, exprs)?;
     relation.names = names;
     relation.times = vec![time];
-    relation.times.extend(bounds.iter().map(|bounds| bounds.time.clone()));
-    relation.window = bounds;
+    relation.windows = input.windows.clone();
+    relation.attach(attached);
     Ok(relation)
 }
 
@@ -318,7 +320,7 @@ fn time_of(input: &Relation, function: &WindowFunction) -> Result<Expr, Refusal>
             "OVER by more than the event time needs all rows"
         }));
     };
-    let time = input.rewrite(expr)?;
+    let time = input.rewrite_time(expr)?;
     if !input.times.contains(&time) {
         let reason = {
             let shown = plain(&expr.human_display().to_string(), &input.names);
@@ -335,16 +337,14 @@ fn time_of(input: &Relation, function: &WindowFunction) -> Result<Expr, Refusal>
     if *asc { Ok(time) } else { Err(refused("the latest rows first need all rows")) }
 }
 
-/// Whether the windows of rows are of their event time, so that what the watermark says of it holds
-/// for the end of their window too.
-fn tells_window(input: &Relation, time: &Expr) -> bool {
-    let calls = input.outputs.iter().filter_map(|(_, expr)| WindowCall::of(expr));
-    let window = input.window.as_ref();
-    calls.map(|call| call.time == *time).next().unwrap_or_else(|| {
-        window.is_some_and(|window| {
-            [&window.end, &window.time].iter().any(|of| input.times.contains(of))
-        })
-    })
+/// The window of rows that is of their event time, so that what the watermark says of it holds for
+/// the end of that window too.
+fn told_window(input: &Relation, time: &Expr) -> Option<usize> {
+    let mut calls = input.outputs.iter().filter_map(|(_, expr)| WindowCall::of(expr));
+    match calls.find(|call| call.time == *time) {
+        Some(call) => input.window_of(&call),
+        None => input.attached.as_ref().map(|attached| attached.window),
+    }
 }
 
 /// A function as aggregates over frames.

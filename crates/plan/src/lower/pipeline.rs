@@ -17,7 +17,7 @@ use crate::catalog::Table;
 use crate::catalog::proctime::{self, ProcTimeSource};
 use crate::catalog::watermark::{WatermarkedSource, is_read};
 use crate::explain::{shown, shown_expr};
-use crate::logical::windows::{WindowAssign, is_session};
+use crate::logical::windows::WindowAssign;
 use crate::lower::HALVES;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
@@ -94,9 +94,9 @@ fn node(
             Some(relation) => relation,
             None => scan::scan(job, scan)?,
         },
-        LogicalPlan::SubqueryAlias(alias) => relation(cx, job, &alias.input)?.rename(&alias.schema),
+        LogicalPlan::SubqueryAlias(alias) => relation(cx, job, &alias.input)?.rename(alias),
         LogicalPlan::Projection(projection) => {
-            relation(cx, job, &projection.input)?.project(&projection.expr, &projection.schema)?
+            relation(cx, job, &projection.input)?.project(projection)?
         }
         LogicalPlan::Filter(filter) => {
             let relation = relation(cx, job, &filter.input)?;
@@ -111,7 +111,6 @@ fn node(
         LogicalPlan::Aggregate(aggregate) => grouping::aggregate(cx, job, aggregate)?,
         LogicalPlan::Union(union) => union::union(cx, job, union)?,
         LogicalPlan::Join(join) => join::join(cx, job, join)?,
-        LogicalPlan::Window(window) if is_session(window) => session::sessions(cx, job, window)?,
         LogicalPlan::Window(window) => over::over(cx, job, window)?,
         other => match WindowAssign::of(other) {
             Some(assign) => multi_window::windowed(cx, job, assign)?,

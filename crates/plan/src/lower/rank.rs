@@ -16,14 +16,14 @@ use datafusion::logical_expr::{self as logical, Expr, Operator};
 
 use crate::explain::shown;
 use crate::expr::own::own;
-use crate::logical::windows::Bound;
+use crate::logical::windows::{Bound, BoundColumn};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join;
 use crate::lower::join::names_of;
 use crate::lower::pipeline;
 use crate::lower::relation::{LowerError, Relation, check_key};
-use crate::lower::window_bounds::{bound_of, bounds_behind, granularity, grid_of, window_time};
+use crate::lower::window_bounds::{granularity, window_time};
 use crate::text::refusal::Refusal;
 
 /// The column that numbers rows, and the operator that does.
@@ -37,6 +37,8 @@ pub(crate) struct Rank {
 /// A call of ROW_NUMBER.
 pub(crate) struct RowNumberCall {
     keys: Vec<Expr>,
+    /// Which window of the rows, and its end.
+    window: usize,
     end: Expr,
     order: Vec<(Expr, SortOptions)>,
 }
@@ -49,12 +51,12 @@ pub(crate) fn ranked(
     window: &logical::Window,
     numbered: RowNumberCall,
 ) -> Result<Relation, LowerError> {
-    let RowNumberCall { keys, end, order } = numbered;
+    let RowNumberCall { keys, window: of, end, order } = numbered;
     for key in &keys {
         check_key(key, &input.scan)?;
     }
     let by: Vec<Expr> = keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
-    let time = window_time(cx, &input, &end)?;
+    let time = window_time(cx, &input, of)?;
     let (places, finished) = join::arriving(cx, job, &input, &by, (end.clone(), time))?;
     let (partition, sorted) = places.keys.split_at(keys.len());
     let name = "__row_number";
@@ -89,14 +91,14 @@ pub(crate) fn ranked(
     let (edges, ranks) = (vec![finished.edges], Arc::new(ranking.clone()));
     let operator = pipeline::keyed(cx, job, edges, vec![input_of], granularity, ranks, labels)?;
 
-    let bounds = bounds_behind(&input, &columns, Some(arriving.field(places.at)));
+    let attached = input.attached_behind(of, &columns, Some(arriving.field(places.at)));
     let all = window.schema.columns();
     let mut exprs: Vec<Expr> = columns.into_iter().map(|(_, expr)| expr).collect();
     exprs.push(own(name));
     let mut relation = Relation::of_operator(operator, schema, all, exprs)?;
     relation.names = names;
-    relation.times = bounds.iter().map(|bounds| bounds.time.clone()).collect();
-    relation.window = bounds;
+    relation.windows = input.windows;
+    relation.attach(attached);
     relation.rank = Some(Rank { column: own(name), operator, ranking });
     Ok(relation)
 }
@@ -129,23 +131,22 @@ pub(crate) fn numbered(
     function: &WindowFunction,
 ) -> Result<RowNumberCall, Refusal> {
     let params = &function.params;
-    let (mut keys, mut end) = (vec![], None);
-    for part in input.rewrite_all(&params.partition_by)? {
-        match bound_of(input, &part) {
-            Some(Bound::Start) => {
-                // Windows that depend on rows may have the same end and another start.
-                if grid_of(input, &part).is_none() {
-                    keys.push(part);
-                }
-            }
-            Some(Bound::End) => end = Some(part),
-            Some(Bound::Time) => {}
-            None => keys.push(part),
-        }
-    }
-    let Some(end) = end else {
+    let bounds = params.partition_by.iter().map(|part| input.bound(part));
+    let bounds: Vec<Option<BoundColumn>> = bounds.collect();
+    let telling = bounds.iter().flatten().filter(|of| input.windows.tells(of));
+    let window = telling.map(|of| of.window).max();
+    let end = window.and_then(|window| Some((window, input.end_of(window)?)));
+    let Some((window, end)) = end else {
         return Err(refused("ROW_NUMBER without a window needs all rows"));
     };
+    // Windows that depend on rows may have the same end and another start.
+    let is_told = |of: &BoundColumn| {
+        let follows = of.bound != Bound::Start || input.windows.grid(window).is_some();
+        of.window == window && of.is_total() && follows
+    };
+    let parts = input.rewrite_all(&params.partition_by)?.into_iter().zip(&bounds);
+    let keys = parts.filter(|(_, of)| !of.as_ref().is_some_and(is_told));
+    let keys = keys.map(|(part, _)| part).collect();
     if params.order_by.is_empty() {
         return Err(Refusal::new(&["OVER"], "ROW_NUMBER needs an order").hint(FORM));
     }
@@ -153,7 +154,7 @@ pub(crate) fn numbered(
         let options = SortOptions { descending: !sort.asc, nulls_first: sort.nulls_first };
         Ok((input.rewrite(&sort.expr)?, options))
     });
-    Ok(RowNumberCall { keys, end, order: order.collect::<Result<_, Refusal>>()? })
+    Ok(RowNumberCall { keys, window, end, order: order.collect::<Result<_, Refusal>>()? })
 }
 
 /// How great a number may be that passes a condition.

@@ -9,28 +9,28 @@
 //! A node of another form is refused with a reason that a user understands; whether that is an
 //! error or work for the batch stage is decided in [`crate::lower`].
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, SchemaRef};
+use arrow::datatypes::{Schema, SchemaRef};
 use dataflow::job::{Edge, Step};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::common::{Column, DFSchema};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{self as logical, Expr, LogicalPlan, lit, when};
+use datafusion::logical_expr::{self as logical, Expr, LogicalPlan, lit};
 
 use crate::catalog::proctime;
 use crate::catalog::watermark;
 use crate::catalog::{ScannedTable, Table};
 use crate::expr::own::own;
-use crate::logical::windows::{Lengths, WindowCall, WindowShape};
+use crate::logical::windows::{RowWindows, WindowCall};
 use crate::lower::aggregates;
 use crate::lower::lookup::LookupJoin;
 use crate::lower::rank::Rank;
-use crate::lower::step::{by_name, first_of};
+use crate::lower::step::by_name;
+use crate::lower::window_bounds::AttachedWindow;
 use crate::text::diagnostics::Diagnostic;
-use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 
 /// Why a plan was not lowered.
@@ -81,9 +81,10 @@ pub(crate) struct Relation {
     pub(crate) outputs: Vec<(Column, Expr)>,
     /// The columns of the base of which its watermarks speak: most often one, or none.
     pub(crate) times: Vec<Expr>,
-    /// The bounds of the window that each row of the base belongs to, if its operator gave them
-    /// out.
-    pub(crate) window: Option<Bounds>,
+    /// Which windows the rows are in, and which of the node's columns are bounds of them.
+    pub(crate) windows: RowWindows,
+    /// The one that the base's operator has attached to its rows, if it has.
+    pub(crate) attached: Option<AttachedWindow>,
     /// The windows that each row stands for, if it has several and does not come once for each.
     pub(crate) multi_window: Option<WindowCall>,
     /// How long the rows of those windows may be late, if that was written.
@@ -123,16 +124,6 @@ pub(crate) enum Base {
 /// Operators, and what is done with the rows of each.
 pub(crate) type Feeds = Vec<(usize, Option<Arc<dyn Step>>)>;
 
-/// Columns of a base that say which window a row belongs to.
-#[derive(Clone)]
-pub(crate) struct Bounds {
-    pub(crate) start: Expr,
-    pub(crate) end: Expr,
-    pub(crate) time: Expr,
-    /// Windows of one grid with the same end are the same.
-    pub(crate) grid: Option<(WindowShape, Lengths)>,
-}
-
 impl Relation {
     /// The rows of a table.
     pub(crate) fn scan(scan: &logical::TableScan) -> Result<Self, Refusal> {
@@ -151,12 +142,13 @@ impl Relation {
             .map_err(|error| Refusal::new(&[], error.to_string()))?;
         let times = source.table.event_time.iter().map(|time| own(&time.column)).collect();
         let mut relation = Self {
+            windows: RowWindows::scanned(scan),
             base: Base::Table(source.table.clone()),
             scan: schema,
             filters: vec![],
             outputs: columns.iter().map(|c| (c.clone(), own(&c.name))).collect(),
             times,
-            window: None,
+            attached: None,
             multi_window: None,
             lateness_ns: None,
             rank: None,
@@ -192,7 +184,8 @@ impl Relation {
             filters: vec![],
             outputs: columns.into_iter().zip(outputs).collect(),
             times: vec![],
-            window: None,
+            windows: RowWindows::default(),
+            attached: None,
             multi_window: None,
             lateness_ns: None,
             rank: None,
@@ -213,20 +206,22 @@ impl Relation {
         outputs.chain(&self.filters).any(Expr::is_volatile)
     }
 
-    /// Expressions over the node's columns, under the names of `schema`.
-    pub(crate) fn project(mut self, exprs: &[Expr], schema: &DFSchema) -> Result<Self, Refusal> {
+    /// Expressions over the node's columns.
+    pub(crate) fn project(mut self, projection: &logical::Projection) -> Result<Self, Refusal> {
         if self.outputs.iter().any(|(_, expr)| expr.is_volatile()) {
             return Err(Refusal::new(&[], "a random value is used more than once"));
         }
-        let exprs = self.rewrite_all(exprs)?;
-        self.outputs = schema.columns().into_iter().zip(exprs).collect();
+        let exprs = self.rewrite_all(&projection.expr)?;
+        self.windows = self.windows.projected(projection);
+        self.outputs = projection.schema.columns().into_iter().zip(exprs).collect();
         Ok(self)
     }
 
-    /// The same columns under the names of `schema`.
-    pub(crate) fn rename(mut self, schema: &DFSchema) -> Self {
+    /// The same columns under the names of an alias.
+    pub(crate) fn rename(mut self, alias: &logical::SubqueryAlias) -> Self {
+        self.windows = self.windows.renamed(alias);
         let outputs = std::mem::take(&mut self.outputs).into_iter().map(|(_, expr)| expr);
-        self.outputs = schema.columns().into_iter().zip(outputs).collect();
+        self.outputs = alias.schema.columns().into_iter().zip(outputs).collect();
         self
     }
 
@@ -312,76 +307,13 @@ impl Relation {
                     None => Transformed::no(Expr::Column(column)),
                 },
                 Expr::Alias(alias) => Transformed::yes(*alias.expr),
-                other => match self.window.as_ref().and_then(|window| window.merged(&other)) {
-                    Some(bound) => Transformed::yes(bound),
-                    None => Transformed::no(other),
-                },
+                other => Transformed::no(other),
             })
         });
         match refused {
             Some(refusal) => Err(refusal),
             None => replaced.map(|t| t.data).map_err(|e| Refusal::new(&[], e.to_string())),
         }
-    }
-}
-
-impl Bounds {
-    /// The bounds of a window of which the end is known, and others as far as they are read: the
-    /// time follows from the end, and who does not read the start cannot ask for it.
-    pub(crate) fn ending(
-        end: Expr,
-        data_type: &DataType,
-        [start, time]: [Option<Expr>; 2],
-        grid: Option<(WindowShape, Lengths)>,
-    ) -> Option<Self> {
-        let DataType::Timestamp(unit, _) = data_type else { return None };
-        let tick = IntervalMonthDayNano::new(0, 0, tick_ns(*unit));
-        let last = || end.clone() - lit(ScalarValue::IntervalMonthDayNano(Some(tick)));
-        let time = time.unwrap_or_else(last);
-        Some(Self { start: start.unwrap_or_else(|| end.clone()), end, time, grid })
-    }
-
-    /// The bounds of a window of which rows of two sides are, where one side may be missing: those
-    /// of the side that is there. Starts are told if they are read on both sides and the same.
-    pub(crate) fn of_either(
-        left: Self,
-        right: Self,
-        data_type: &DataType,
-        same_start: bool,
-    ) -> Option<Self> {
-        let reads_starts = left.start != left.end && right.start != right.end;
-        // The optimizer's form of `coalesce(left, right)`.
-        let either =
-            |left: Expr, right: Expr| when(left.clone().is_not_null(), left).otherwise(right).ok();
-        let is_read = |time: &Expr| matches!(time, Expr::Column(_));
-        let reads_times = is_read(&left.time) && is_read(&right.time);
-        let grid = left.grid.filter(|_| left.grid == right.grid);
-        let start = (same_start && reads_starts).then(|| either(left.start, right.start)).flatten();
-        let time = reads_times.then(|| either(left.time, right.time)).flatten();
-        Self::ending(either(left.end, right.end)?, data_type, [start, time], grid)
-    }
-
-    /// The bound that an expression gives in another form: the one of two sides that is there,
-    /// whichever is asked first.
-    fn merged(&self, expr: &Expr) -> Option<Expr> {
-        let columns = |expr: &Expr| {
-            let mut columns = vec![];
-            first_of(expr, &mut columns)?;
-            let columns: BTreeSet<Column> = columns.into_iter().cloned().collect();
-            Some(columns).filter(|columns| columns.len() > 1)
-        };
-        let asked = columns(expr)?;
-        let bounds = [&self.end, &self.start, &self.time];
-        bounds.into_iter().find(|bound| columns(bound).as_ref() == Some(&asked)).cloned()
-    }
-
-    /// Whether expressions, of which each has one value, tell a window from those that end at
-    /// another time.
-    pub(crate) fn told_by(&self, exprs: &[Expr]) -> bool {
-        let by_start = matches!(self.grid, Some((WindowShape::Tumble | WindowShape::Hop, _)));
-        exprs.contains(&self.end)
-            || exprs.contains(&self.time)
-            || by_start && exprs.contains(&self.start)
     }
 }
 

@@ -1,12 +1,15 @@
 //! The rows of tables.
 
+use arrow::datatypes::DataType;
 use dataflow::fragment::WindowColumns;
 use datafusion::logical_expr as logical;
 
 use crate::expr::own::own;
+use crate::logical::windows::Bound;
 use crate::lower::append;
 use crate::lower::builder::JobBuilder;
-use crate::lower::relation::{Base, Bounds, Relation};
+use crate::lower::relation::{Base, Relation};
+use crate::lower::window_bounds::{AttachedWindow, last_of};
 use crate::text::refusal::Refusal;
 
 /// The rows of a table: of one that is read, or of a stream.
@@ -19,11 +22,13 @@ pub(crate) fn scan(job: &mut JobBuilder, scan: &logical::TableScan) -> Result<Re
     let from = stream.from.iter().map(|(at, step)| (first + at, step.clone())).collect();
     relation.base = Base::Operators { from, schema: stream.schema.clone() };
     let column = |at: usize| own(stream.schema.field(at).name());
-    relation.window = stream.window.map(|WindowColumns { start, end, time }| Bounds {
-        start: column(start),
-        end: column(end),
-        time: column(time),
-        grid: None,
+    let attached = stream.window.and_then(|WindowColumns { end, .. }| {
+        let DataType::Timestamp(unit, _) = stream.schema.field(end).data_type() else {
+            return None;
+        };
+        let last = last_of(&relation.windows, 0, (Bound::End, &column(end)), *unit)?;
+        Some(AttachedWindow { window: 0, last })
     });
+    relation.attach(attached);
     Ok(relation)
 }

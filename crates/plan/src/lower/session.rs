@@ -1,15 +1,8 @@
 //! `SESSION`: windows that depend on the rows of a key.
 //!
-//! A session is no function of a row, so that [`crate::logical::windows`] writes it as what it is,
-//! a window function: DataFusion then keeps filters behind it that are not on its keys, and the
-//! batch stage computes it for any query over bounded input.
-//!
-//! ```text
-//! SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' HOUR)
-//!   ⇒ (SELECT *, __session_start(ts, gap) OVER (PARTITION BY k) AS window_start,
-//!                __session_end(ts, gap) OVER (PARTITION BY k) AS window_end,
-//!                __session_time(ts, gap) OVER (PARTITION BY k) AS window_time FROM t)
-//! ```
+//! A session is no function of a row: it depends on all rows of its key. So no filter goes below
+//! the node that assigns it ([`crate::logical::windows::WindowAssign`]) but those on its keys, and
+//! the batch stage computes it with window functions for any query over bounded input.
 //!
 //! In a relation the bounds are written as calls, like those of other windows. Where rows are
 //! grouped by their session and its keys, the grouping finds the sessions. For anything else they
@@ -20,56 +13,26 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use dataflow::job::{Distribution, Edge, InputLabels, KeyedInput, Labels};
 use dataflow::keyed::RowSessions;
+use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, ScalarValue};
-use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
-use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, ScalarUDF};
 
 use crate::explain::shown;
 use crate::expr::own::own;
 use crate::logical::errors::PlanError;
-use crate::logical::windows::{Bound, BoundOf, WindowCall, WindowShape, session_bound_of};
+use crate::logical::windows::{Bound, WindowCall, WindowShape};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GroupWindow;
 use crate::lower::multi_window;
 use crate::lower::pipeline;
 use crate::lower::pipeline::RequestedColumns;
-use crate::lower::relation::{Bounds, LowerError, Relation, check_key};
+use crate::lower::relation::{LowerError, Relation, check_key};
+use crate::lower::window_bounds::AttachedWindow;
 use crate::text::interval::tick_ns;
 use crate::text::refusal::Refusal;
 use crate::text::types::sql_name;
-
-/// Rows with the sessions that they belong to. The bounds can only be grouped by.
-pub(crate) fn sessions(
-    cx: &Context<'_>,
-    job: &mut JobBuilder,
-    window: &logical::Window,
-) -> Result<Relation, LowerError> {
-    let bounds: Option<Vec<_>> = window.window_expr.iter().map(session_bound_of).collect();
-    let bounds = bounds.ok_or(LowerError::Failed(None))?;
-    let relation = pipeline::relation(cx, job, &window.input)?;
-    let mut relation = materialized(cx, job, relation)?;
-    let columns = window.schema.columns().into_iter().skip(relation.outputs.len());
-    let mut calls = vec![];
-    for (column, (bound, function)) in columns.zip(bounds) {
-        let function = &function.params;
-        let keys = relation.rewrite_all(&function.partition_by)?;
-        let args = relation.rewrite_all(&function.args)?;
-        let none = |text: &str| Expr::Literal(ScalarValue::from(text), None);
-        let [time, gap, rest @ ..] = &args[..] else { return Err(LowerError::Failed(None)) };
-        let lateness = rest.first().cloned().unwrap_or_else(|| none(""));
-        let lengths = [time.clone(), gap.clone(), none("0"), lateness];
-        let args = lengths.into_iter().chain(keys).collect();
-        let udf = Arc::new(ScalarUDF::from(BoundOf::new(WindowShape::Session, bound)));
-        let call = Expr::ScalarFunction(ScalarFunction::new_udf(udf, args));
-        call.get_type(&relation.scan).map_err(|error| cx.report(&error))?;
-        calls.push((column, call));
-    }
-    relation.outputs.extend(calls);
-    Ok(relation)
-}
 
 /// The relation, each of whose rows is in one window: the bounds of sessions are columns, and
 /// what stands for several windows comes once for each.
@@ -81,14 +44,26 @@ pub(crate) fn materialized(
     materialized_of(cx, job, relation, None)
 }
 
-/// The relation filtered, if the filter chooses among rows whose sessions are materialized
-/// before: the others make sessions, and are not kept.
+/// The relation filtered, if the filter chooses among rows whose windows must be materialized
+/// before: of sessions the other rows make them too, and are not kept.
 pub(crate) fn materialized_where(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     relation: Relation,
     predicate: &Expr,
 ) -> Result<Relation, LowerError> {
+    if relation.multi_window.is_some() {
+        let (mut before, mut behind) = (relation, vec![]);
+        for part in split_conjunction(predicate) {
+            if decides_anew(&before.rewrite(part)?) {
+                behind.push(part);
+            } else {
+                before = before.filter(part)?;
+            }
+        }
+        let relation = materialized(cx, job, before)?;
+        return Ok(behind.into_iter().try_fold(relation, Relation::filter)?);
+    }
     let (mut of_rows, mut of_sessions) = (vec![], vec![]);
     for part in split_conjunction(predicate) {
         let over_base = relation.rewrite(part)?;
@@ -115,6 +90,7 @@ fn materialized_of(
     if !cx.bounded && !relation.tells(&call.time) {
         return Err(cx.lowering.no_watermark(&relation, &call).into());
     }
+    let window = relation.window_of(&call);
     let having = take_filters(&mut relation);
     let mut requested = RequestedColumns::default();
     for key in &call.keys {
@@ -164,9 +140,10 @@ fn materialized_of(
     let mut materialized = Relation::of_operator(operator, schema, columns, outputs)?;
     materialized.filters = having.iter().map(over).collect::<Result<_, _>>()?;
     materialized.names = names;
-    let [start, end, time] = Bound::ALL.map(|bound| own(bound.column()));
+    let time = own(Bound::Time.column());
     materialized.times = vec![time.clone()];
-    materialized.window = Some(Bounds { start, end, time, grid: None });
+    materialized.windows = relation.windows;
+    materialized.attach(window.map(|window| AttachedWindow { window, last: time }));
     Ok(materialized)
 }
 
@@ -252,13 +229,22 @@ fn has_session(expr: &Expr) -> bool {
     expr.exists(|node| Ok(is_session_call(node))).unwrap_or(true)
 }
 
-/// Whether a filter chooses among rows, whose sessions must be settled before; one that chooses
-/// among sessions may come after.
+/// Whether a filter over the base's columns decides of each window of a row anew.
+fn decides_anew(filter: &Expr) -> bool {
+    filter.is_volatile() && !multi_window::has_several(filter)
+}
+
+/// Whether a filter chooses among rows, whose sessions must be materialized before, while one that
+/// chooses among sessions may come after; or among the windows of a row by more than their bounds.
 pub(crate) fn filters_rows(relation: &Relation, predicate: &Expr) -> Result<bool, Refusal> {
-    if session_of(relation).is_none() {
+    let session = session_of(relation);
+    if session.is_none() && relation.multi_window.is_none() {
         return Ok(false);
     }
     let predicate = relation.rewrite(predicate)?;
+    if session.is_none() {
+        return Ok(split_conjunction(&predicate).into_iter().any(decides_anew));
+    }
     Ok(!split_conjunction(&predicate).into_iter().all(has_session))
 }
 
@@ -300,7 +286,7 @@ pub(crate) fn over_groups(
     outputs: &[String],
 ) -> Result<Expr, Refusal> {
     let column = |node: &Expr| match (WindowCall::of(node), window) {
-        (Some(call), Some(GroupWindow::Call(known))) if known.same_window(&call) => {
+        (Some(call), Some(GroupWindow::Call { call: known, .. })) if known.same_window(&call) => {
             Some(own(call.bound.column()))
         }
         _ => groups.iter().position(|group| group == node).map(|at| own(&outputs[at])),

@@ -18,7 +18,6 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{self as logical, Expr, GroupingSet};
 
 use crate::expr::own::own;
-use crate::logical::windows::WindowCall;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::expand;
@@ -88,15 +87,8 @@ fn windows_in_sets(
     keys: &[&Expr],
     lacking: &[&Expr],
 ) -> Result<Relation, LowerError> {
-    let windows = |keys: &[&Expr]| -> Result<usize, Refusal> {
-        let rewritten = keys.iter().map(|key| relation.rewrite(key));
-        let rewritten = rewritten.collect::<Result<Vec<_>, _>>()?;
-        let bounds = relation.window.iter().flat_map(|of| [&of.start, &of.end, &of.time]);
-        let bounds: Vec<&Expr> = bounds.collect();
-        let is_bound = |key: &&Expr| WindowCall::of(key).is_some() || bounds.contains(key);
-        Ok(rewritten.iter().filter(is_bound).count())
-    };
-    let (all, lacked) = (windows(keys)?, windows(lacking)?);
+    let windows = |keys: &[&Expr]| keys.iter().filter(|key| relation.bound(key).is_some()).count();
+    let (all, lacked) = (windows(keys), windows(lacking));
     if !cx.bounded && lacked == all {
         return Err(match all {
             0 => for_ever(false),

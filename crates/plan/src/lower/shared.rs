@@ -21,7 +21,7 @@ use datafusion::logical_expr::{
 };
 
 use crate::logical::engine::Engine;
-use crate::logical::windows::is_session;
+use crate::logical::windows::{WindowAssign, WindowShape};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::pipeline;
@@ -120,10 +120,13 @@ pub(crate) fn shared(
     let read = scan.projection.as_ref().unwrap_or(&all).iter();
     let outputs = read.map(|column| {
         let at = columns.iter().position(|known| known == column)?;
-        relation.outputs.get(at).map(|(_, expr)| expr.clone())
+        relation.outputs.get(at).cloned()
     });
-    let outputs: Option<Vec<Expr>> = outputs.collect();
-    let outputs = outputs.ok_or(LowerError::Failed(None))?;
+    let outputs: Option<Vec<(Column, Expr)>> = outputs.collect();
+    let (before, outputs): (Vec<Column>, Vec<Expr>) =
+        outputs.ok_or(LowerError::Failed(None))?.into_iter().unzip();
+    let before: Vec<Expr> = before.into_iter().map(Expr::Column).collect();
+    relation.windows = relation.windows.selected(scan.projected_schema.columns(), &before);
     relation.outputs = scan.projected_schema.columns().into_iter().zip(outputs).collect();
     Ok(Some(relation))
 }
@@ -141,8 +144,9 @@ fn repeated(plan: &LogicalPlan) -> Vec<LogicalPlan> {
 
 /// Visits the sessions of a plan, but for those that are `grouped`.
 fn visit<'a>(plan: &'a LogicalPlan, grouped: bool, visitor: &mut impl FnMut(&'a LogicalPlan)) {
+    let is_session = |assign: &WindowAssign| assign.of.shape == WindowShape::Session;
     let grouped = match plan {
-        LogicalPlan::Window(window) if is_session(window) => {
+        LogicalPlan::Extension(_) if WindowAssign::of(plan).is_some_and(is_session) => {
             if !grouped {
                 visitor(plan);
             }

@@ -11,14 +11,14 @@ use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::{self as logical, Expr, lit};
 
 use crate::expr::own::own;
-use crate::logical::windows::{Bound, WindowCall};
+use crate::logical::windows::{Bound, RowWindows, WindowCall};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::pipeline;
-use crate::lower::relation::{Base, Bounds, Feeds, LowerError, Relation};
+use crate::lower::relation::{Base, Feeds, LowerError, Relation};
 use crate::lower::session;
 use crate::lower::step::column_index;
-use crate::lower::window_bounds::{bound_of, grid_of};
+use crate::lower::window_bounds::{AttachedWindow, last_of};
 use crate::text::refusal::Refusal;
 
 /// The rows of all inputs.
@@ -47,28 +47,30 @@ pub(crate) fn union(
         let everywhere = |at: &usize| parts.iter().all(|part| of(part, &part.outputs[*at].1));
         (0..schema.fields().len()).find(everywhere)
     };
-    let mut times = Vec::from_iter(all(&|part, expr| part.times.contains(expr)).map(column));
-    let window = window_of(&parts, &schema, &|bound| {
-        all(&|part, expr| bound_of(part, expr) == Some(bound) && tells_bound(part, expr))
-    });
-    times.extend(window.iter().map(|window| window.time.clone()));
+    let times = Vec::from_iter(all(&|part, expr| part.times.contains(expr)).map(column));
+    let windows =
+        RowWindows::united(union, &Vec::from_iter(parts.iter().map(|part| &part.windows)));
     let scan = DFSchema::try_from(schema.as_ref().clone())
         .map_err(|error| Refusal::new(&[], error.to_string()))?;
     let columns = schema.fields().iter().map(|field| own(field.name()));
     let names = schema.fields().iter().map(|field| field.name().clone());
     let names = names.zip(union.schema.columns().into_iter().map(|column| column.name));
-    Ok(Relation {
+    let attached = attached(union, &parts, &schema, &windows);
+    let mut united = Relation {
         scan,
         filters: vec![],
         outputs: union.schema.columns().into_iter().zip(columns).collect(),
         times,
-        window,
+        windows,
+        attached: None,
         multi_window: None,
         lateness_ns: None,
         rank: None,
         names: names.collect(),
         base: Base::United { parts, schema },
-    })
+    };
+    united.attach(attached);
+    Ok(united)
 }
 
 /// The operators that emit the rows of all parts, as columns of `schema`, of which `time` is one.
@@ -95,26 +97,28 @@ pub(crate) fn united(
     Ok(from)
 }
 
-/// The window of rows of which each part has the same bounds in the same columns; `at` finds them.
-fn window_of(
+/// The window of the rows of all parts, if watermarks speak of it in each.
+fn attached(
+    union: &logical::Union,
     parts: &[Relation],
     schema: &Schema,
-    at: &dyn Fn(Bound) -> Option<usize>,
-) -> Option<Bounds> {
-    let end = at(Bound::End)?;
-    let column = |at: usize| own(schema.field(at).name());
-    let mut grids = parts.iter().map(|part| grid_of(part, &part.outputs[end].1));
-    let first = grids.next().flatten();
-    let grid = first.filter(|_| grids.all(|grid| grid == first));
-    let others = [at(Bound::Start).map(column), at(Bound::Time).map(column)];
-    Bounds::ending(column(end), schema.field(end).data_type(), others, grid)
-}
-
-/// Whether the watermarks of rows speak of the window of which an expression is a bound.
-fn tells_bound(part: &Relation, expr: &Expr) -> bool {
-    match (WindowCall::of(expr), &part.window) {
-        (Some(call), _) => part.tells(&call.time),
-        (None, Some(window)) => part.tells(&window.time),
-        (None, None) => false,
-    }
+    windows: &RowWindows,
+) -> Option<AttachedWindow> {
+    let columns = union.schema.columns();
+    let telling = Bound::TELLING.into_iter().find_map(|bound| {
+        let mut of = windows.columns(0).filter(|(_, of)| windows.tells(of));
+        let (column, _) = of.find(|(_, of)| of.bound == bound)?;
+        Some((bound, columns.iter().position(|known| known == column)?))
+    });
+    let (bound, at) = telling?;
+    let tells = |part: &Relation| {
+        let of = part.bound(&Expr::Column(part.outputs[at].0.clone()))?;
+        let time = part.call_of(of.window).map(|call| call.time);
+        let last = || part.attached.as_ref().map(|attached| attached.last.clone());
+        Some(part.tells(&time.or_else(last)?))
+    };
+    let DataType::Timestamp(unit, _) = schema.field(at).data_type() else { return None };
+    let is_told = parts.iter().all(|part| tells(part) == Some(true));
+    let last = last_of(windows, 0, (bound, &own(schema.field(at).name())), *unit);
+    last.filter(|_| is_told).map(|last| AttachedWindow { window: 0, last })
 }

@@ -1,97 +1,194 @@
-//! The window to which the rows of a relation belong: which expressions are its start, end and
-//! time, and what they are behind an operator that emits some of the columns.
+//! The windows of the rows of a relation, as operators know them.
+//!
+//! Which columns are bounds of which window is said of the plan ([`RowWindows`]). Here is where a
+//! window is while rows are on their way: computed from a row by a call ([`WindowCall`]), as far as
+//! no operator has materialized it, or attached to the rows that an operator emits.
 
-use arrow::datatypes::{DataType, Field, Schema};
-use datafusion::common::Column;
-use datafusion::logical_expr::{Expr, ExprSchemable};
+use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, Schema, TimeUnit};
+use dataflow::time::last_tick;
+use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::logical_expr::{Expr, ExprSchemable, lit};
 
 use crate::expr::own::own;
-use crate::logical::windows::{Bound, Lengths, WindowCall, WindowShape};
+use crate::logical::windows::{Bound, BoundColumn, RowWindows, WindowCall};
 use crate::lower::context::Context;
-use crate::lower::relation::{Bounds, LowerError, Relation};
-use crate::lower::session;
+use crate::lower::relation::{LowerError, Relation};
 use crate::text::interval::tick_ns;
+use crate::text::refusal::Refusal;
 
-/// Which bound of its window an expression of a relation is.
-pub(crate) fn bound_of(relation: &Relation, expr: &Expr) -> Option<Bound> {
-    if let Some(call) = WindowCall::of(expr) {
-        return Some(call.bound);
-    }
-    let window = relation.window.as_ref()?;
-    // A window whose start nobody reads has its end in that place.
-    let bounds =
-        [(&window.end, Bound::End), (&window.start, Bound::Start), (&window.time, Bound::Time)];
-    bounds.into_iter().find(|(of, _)| *of == expr).map(|(_, bound)| bound)
+/// The window that an operator has attached to the rows that it emits.
+#[derive(Clone)]
+pub(crate) struct AttachedWindow {
+    /// Which of the windows of the rows.
+    pub(crate) window: usize,
+    /// The last tick of the window, over the base's columns. Watermarks speak of it.
+    pub(crate) last: Expr,
 }
 
-/// The grid of the window of which an expression of a relation is a bound.
-pub(crate) fn grid_of(relation: &Relation, expr: &Expr) -> Option<(WindowShape, Lengths)> {
-    match WindowCall::of(expr) {
-        Some(call) => call.grid(),
-        None => relation.window.as_ref()?.grid,
+impl Relation {
+    /// Which bound of a window an expression over the node's columns is, if operators know that
+    /// window.
+    pub(crate) fn bound(&self, expr: &Expr) -> Option<BoundColumn> {
+        let attached = self.attached.as_ref().map(|attached| attached.window);
+        self.windows
+            .bound(expr)
+            .filter(|of| attached == Some(of.window) || self.call_of(of.window).is_some())
     }
-}
 
-/// The window of the rows of `side` behind an operator that emits them as `columns`. `end` is the
-/// field with its end, where the operator has one whether the query reads it or not.
-pub(crate) fn bounds_behind(
-    side: &Relation,
-    columns: &[(Column, Expr)],
-    end: Option<&Field>,
-) -> Option<Bounds> {
-    let find = |bound: Bound| {
-        let is_bound = |(_, expr): &(Column, Expr)| bound_of(side, expr) == Some(bound);
-        match side.outputs.iter().position(is_bound) {
-            Some(at) => Some((&side.outputs[at].1, columns[at].1.clone())),
-            None => computed(side, columns, bound),
+    /// The call that computes a window of a row, if it is not attached.
+    pub(crate) fn call_of(&self, window: usize) -> Option<WindowCall> {
+        let columns = self.windows.columns(window);
+        columns.filter_map(|(column, _)| self.output(column)).find_map(WindowCall::of)
+    }
+
+    /// Which window a call computes.
+    pub(crate) fn window_of(&self, call: &WindowCall) -> Option<usize> {
+        let column = |(column, expr): &(Column, Expr)| {
+            let is_same = WindowCall::of(expr).is_some_and(|of| of.same_window(call));
+            let of = || self.windows.bound(&Expr::Column(column.clone()));
+            is_same.then(of).flatten().map(|of| of.window)
+        };
+        self.outputs.iter().find_map(column)
+    }
+
+    /// A column of the node, over the base's columns.
+    fn output(&self, column: &Column) -> Option<&Expr> {
+        self.outputs.iter().find(|(known, _)| known == column).map(|(_, expr)| expr)
+    }
+
+    /// The end of a window that operators know, over the base's columns.
+    pub(crate) fn end_of(&self, window: usize) -> Option<Expr> {
+        if let Some(call) = self.call_of(window) {
+            return Some(call.expr(Bound::End));
         }
-    };
-    let found = find(Bound::End);
-    let data_type = match (end, &found) {
-        (Some(end), _) => end.data_type().clone(),
-        (None, Some((read, _))) => read.get_type(&side.scan).ok()?,
-        (None, None) => return None,
-    };
-    let grid = match &found {
-        Some((read, _)) => grid_of(side, read),
-        None => side.window.as_ref().and_then(|window| window.grid),
-    };
-    let end = found.map(|(_, expr)| expr).or_else(|| end.map(|end| own(end.name())))?;
-    let read = |bound: Bound| find(bound).map(|(_, expr)| expr);
-    Bounds::ending(end, &data_type, [read(Bound::Start), read(Bound::Time)], grid)
+        let mut columns = self.windows.columns(window);
+        let is_end = |of: &BoundColumn| of.is_total() && of.bound == Bound::End;
+        if let Some(end) = columns.find(|(_, of)| is_end(of)) {
+            return self.output(end.0).cloned();
+        }
+        let AttachedWindow { last, .. } =
+            self.attached.as_ref().filter(|attached| attached.window == window)?;
+        let unit = unit_of(&last.get_type(&self.scan).ok()?)?;
+        Some(last.clone() + ticks(1, unit))
+    }
+
+    /// Says which window is attached to the rows, and that watermarks speak of its last tick and of
+    /// the columns that are that.
+    pub(crate) fn attach(&mut self, attached: Option<AttachedWindow>) {
+        if let Some(AttachedWindow { window, last }) = &attached {
+            let is_time = |of: &BoundColumn| of.is_total() && of.bound == Bound::Time;
+            let columns = self.windows.columns(*window).filter(|(_, of)| is_time(of));
+            let columns = columns.filter(|_| self.is_in_milliseconds(last));
+            let columns = columns.filter_map(|(column, _)| self.output(column));
+            let times = std::iter::once(last).chain(columns).cloned();
+            let times: Vec<Expr> = times.filter(|time| !self.times.contains(time)).collect();
+            self.times.extend(times);
+        }
+        self.attached = attached;
+    }
+
+    /// A time over the node's columns, written over the base's: if it is the time of the attached
+    /// window, as that of which watermarks speak.
+    pub(crate) fn rewrite_time(&self, time: &Expr) -> Result<Expr, Refusal> {
+        let of = self.windows.bound(time).filter(|of| of.is_total() && of.bound == Bound::Time);
+        match (of, &self.attached) {
+            (Some(of), Some(AttachedWindow { window, last }))
+                if of.window == *window && self.is_in_milliseconds(last) =>
+            {
+                Ok(last.clone())
+            }
+            _ => self.rewrite(time),
+        }
+    }
+
+    /// Whether `window_time` is the last tick of a window; of finer times, it lies before that.
+    fn is_in_milliseconds(&self, last: &Expr) -> bool {
+        let unit = last.get_type(&self.scan).ok().and_then(|of| unit_of(&of));
+        unit.is_some_and(|unit| last_tick(unit) == 1)
+    }
+
+    /// The window of the rows behind an operator that emits the node's rows as `columns`, and in
+    /// the field `end` the end of their window, where it has one whether the query reads it or not.
+    pub(crate) fn attached_behind(
+        &self,
+        window: usize,
+        columns: &[(Column, Expr)],
+        end: Option<&Field>,
+    ) -> Option<AttachedWindow> {
+        let last = |bound: Bound| {
+            let mut of = self.windows.columns(window);
+            let (column, _) = of.find(|(_, of)| of.bound == bound && of.is_total())?;
+            let at = self.outputs.iter().position(|(known, _)| known == column)?;
+            let unit = unit_of(&self.outputs[at].1.get_type(&self.scan).ok()?)?;
+            last_of(&self.windows, window, (bound, &columns[at].1), unit)
+        };
+        let last_of_end = |end: &Field| {
+            let unit = unit_of(end.data_type())?;
+            let time = if last_tick(unit) == 1 { last(Bound::Time) } else { None };
+            time.or_else(|| last_of(&self.windows, window, (Bound::End, &own(end.name())), unit))
+        };
+        let last = match end {
+            Some(end) => last_of_end(end)?,
+            None => Bound::TELLING.into_iter().find_map(last)?,
+        };
+        Some(AttachedWindow { window, last })
+    }
 }
 
-/// A bound that is computed from columns of a side, as one that either side of a full join may
-/// have; and the same bound behind the operator that emits the side as `columns`.
-fn computed<'a>(
-    side: &'a Relation,
-    columns: &[(Column, Expr)],
-    bound: Bound,
-) -> Option<(&'a Expr, Expr)> {
-    let window = side.window.as_ref()?;
-    let of = match bound {
-        Bound::Start => &window.start,
-        Bound::End => &window.end,
-        Bound::Time => &window.time,
-    };
-    let column = |part: &Expr| {
-        let at = side.outputs.iter().position(|(_, expr)| expr == part)?;
-        matches!(part, Expr::Column(_)).then(|| columns[at].1.clone())
-    };
-    let named = of.column_refs().into_iter().cloned().map(Expr::Column);
-    let is_computed =
-        !matches!(of, Expr::Column(_)) && named.map(|of| column(&of)).all(|of| of.is_some());
-    let behind = is_computed.then(|| session::replaced(of.clone(), column))?.ok()?;
-    Some((of, behind))
+/// The last tick of a window by one of its bounds.
+pub(crate) fn last_of(
+    windows: &RowWindows,
+    window: usize,
+    (bound, expr): (Bound, &Expr),
+    unit: TimeUnit,
+) -> Option<Expr> {
+    let of = expr.clone();
+    match bound {
+        Bound::End => Some(of - ticks(1, unit)),
+        Bound::Time if last_tick(unit) == 1 => Some(of),
+        Bound::Time => Some(of + ticks(last_tick(unit) - 1, unit)),
+        Bound::Start => {
+            let size = windows.size_by_start(window)? / tick_ns(unit);
+            Some(of + ticks(size - 1, unit))
+        }
+    }
 }
 
-/// The event time of rows whose window ends at `end`: their watermark is one of that time.
+/// The last tick of a window that ends at `end`.
+pub(crate) fn last_tick_of(end: Expr, data_type: &DataType) -> Option<Expr> {
+    unit_of(data_type).map(|unit| end - ticks(1, unit))
+}
+
+/// The last tick of a window of which both `end` and `window_time` are there.
+pub(crate) fn last_of_either(end: Expr, time: Expr, unit: TimeUnit) -> Expr {
+    if last_tick(unit) == 1 { time } else { end - ticks(1, unit) }
+}
+
+/// The unit of a column of times.
+pub(crate) fn unit_in(columns: &DFSchema, name: &str) -> Option<TimeUnit> {
+    unit_of(columns.field_with_unqualified_name(name).ok()?.data_type())
+}
+
+fn unit_of(data_type: &DataType) -> Option<TimeUnit> {
+    match data_type {
+        DataType::Timestamp(unit, _) => Some(*unit),
+        _ => None,
+    }
+}
+
+/// An interval of so many ticks.
+fn ticks(count: i64, unit: TimeUnit) -> Expr {
+    let length = IntervalMonthDayNano::new(0, 0, count.saturating_mul(tick_ns(unit)));
+    lit(ScalarValue::IntervalMonthDayNano(Some(length)))
+}
+
+/// The event time of rows that are in a window: their watermark is one of that time.
 pub(crate) fn window_time(
     cx: &Context<'_>,
     relation: &Relation,
-    end: &Expr,
+    window: usize,
 ) -> Result<Option<Expr>, LowerError> {
-    match WindowCall::of(end) {
+    match relation.call_of(window) {
         Some(call) if !cx.bounded && !relation.times.contains(&call.time) => {
             Err(cx.lowering.no_watermark(relation, &call).into())
         }

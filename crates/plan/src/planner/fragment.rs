@@ -13,10 +13,11 @@ use dataflow::step::chain;
 use datafusion::logical_expr::Expr;
 
 use crate::catalog::{Entry, Table};
+use crate::logical::windows::Bound;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::hints::BlockHints;
-use crate::lower::relation::{Bounds, LowerError, Relation};
+use crate::lower::relation::{LowerError, Relation};
 use crate::lower::{Lowered, Lowering, tables_of};
 use crate::lower::{pipeline, session};
 use crate::planner::{Building, Planned, Planner, Stage};
@@ -177,8 +178,15 @@ fn open_end(
     let step: Arc<dyn Step> = Arc::new(Named { schema: schema.clone(), columns: finished.places });
     let lateness = finished.edges.iter().map(|edge| edge.lateness).max().unwrap_or(0);
     let edges = finished.edges.into_iter();
-    let window = relation.window.as_ref().and_then(|Bounds { start, end, time, .. }| {
-        Some(WindowColumns { start: at(start)?, end: at(end)?, time: at(time)? })
+    let window = relation.attached.as_ref().and_then(|attached| {
+        let column = |bound: Bound| {
+            let mut of = relation.windows.columns(attached.window);
+            let (column, _) = of.find(|(_, of)| of.bound == bound && of.is_total())?;
+            relation.outputs.iter().position(|(known, _)| known == column)
+        };
+        let end = column(Bound::End)?;
+        let start = column(Bound::Start).unwrap_or(end);
+        Some(WindowColumns { start, end, time: column(Bound::Time)? })
     });
     Ok(Fragment {
         operators: std::mem::take(&mut job.operators),

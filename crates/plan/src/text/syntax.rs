@@ -11,6 +11,10 @@ use crate::text::diagnostics::{Diagnostic, Place, nearest};
 use crate::text::dialect::OurDialect;
 use crate::text::file_names;
 
+/// The function that is called in place of a window in FROM, in SELECT of a query that the user did
+/// not write.
+pub(crate) const WINDOW_CALL: &str = "__window";
+
 /// The dialect of all SQL here.
 pub(crate) static DIALECT: OurDialect = OurDialect;
 

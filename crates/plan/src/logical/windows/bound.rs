@@ -12,12 +12,14 @@ use arrow::datatypes::{
 use dataflow::time::last_tick;
 use datafusion::common::{ScalarValue, exec_err};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
 };
 use state::vector::least_greatest;
 
-use super::{Bound, Site, WindowShape, session_bound_of};
+use super::{Bound, Site, WindowShape};
 use crate::logical::errors::PlanError;
 use crate::text::interval::tick_ns;
 use crate::text::types::sql_name;
@@ -68,10 +70,13 @@ impl WindowCall {
         Some(Self { shape, bound, time: time.clone(), keys, lengths, lateness_ns })
     }
 
-    /// The columns that tell windows apart, beside their ends: none, where
-    /// they depend on rows.
-    pub(crate) fn grid(&self) -> Option<(WindowShape, Lengths)> {
-        (self.shape != WindowShape::Session).then_some((self.shape, self.lengths))
+    /// A bound of the same window.
+    pub(crate) fn expr(&self, bound: Bound) -> Expr {
+        let udf = ScalarUDF::from(BoundOf::new(self.shape, bound));
+        let (time, keys) = (vec![self.time.clone()], self.keys.clone());
+        let lengths = arguments(self.shape, self.lengths, self.lateness_ns);
+        let arguments = [time, lengths, keys].concat();
+        Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(udf), arguments))
     }
 
     /// Whether both are of the same window.
@@ -100,6 +105,21 @@ impl WindowCall {
     }
 }
 
+/// The arguments of a call between its time and its keys.
+pub(super) fn arguments(
+    shape: WindowShape,
+    Lengths { slide_ns, size_ns, offset_ns }: Lengths,
+    lateness_ns: Option<i64>,
+) -> Vec<Expr> {
+    let lateness = lateness_ns.map(|ns| ns.to_string());
+    // Keys come behind the lateness, so that there always is one.
+    let lateness = lateness.or_else(|| (shape == WindowShape::Session).then(String::new));
+    let slide = matches!(shape, WindowShape::Hop | WindowShape::Cumulate).then_some(slide_ns);
+    let lengths = [Some(size_ns), Some(offset_ns), slide].into_iter().flatten();
+    let lengths = lengths.map(|ns| ns.to_string()).chain(lateness);
+    lengths.map(|length| Expr::Literal(ScalarValue::from(length), None)).collect()
+}
+
 /// The column in SQL of the bound that a function of this name gives.
 pub(crate) fn bound_named(function: &str) -> Option<&'static str> {
     let of = |bound: Bound| {
@@ -109,15 +129,9 @@ pub(crate) fn bound_named(function: &str) -> Option<&'static str> {
     Bound::ALL.into_iter().find_map(of)
 }
 
-/// The lateness that is written in a call of a window function, in table and row form.
+/// The lateness that is written in a call of a function here.
 pub(crate) fn lateness_of(expr: &Expr) -> Option<i64> {
-    match expr {
-        Expr::WindowFunction(_) => {
-            let (_, call) = session_bound_of(expr)?;
-            written_ns(call.params.args.get(2)?)
-        }
-        _ => WindowCall::of(expr)?.lateness_ns,
-    }
+    WindowCall::of(expr)?.lateness_ns
 }
 
 fn written_ns(expr: &Expr) -> Option<i64> {
@@ -137,8 +151,8 @@ pub(crate) fn nanos(value: &ScalarValue) -> Option<i64> {
 /// `__tumble_…(time, size, offset)`: a bound of the window of `time`, of the same type;
 /// `__hop_…(time, size, offset, slide)` and `__cumulate_…(time, size, offset, step)`, which stand
 /// in relations for all windows of a row; `__session_…(time, gap, 0, lateness, keys…)`, which
-/// stands there for the window function of that name, with an empty string for no lateness. The
-/// others have a lateness at the end if one was written.
+/// stands there for the session of a row, with an empty string for no lateness. The others have a
+/// lateness at the end if one was written.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BoundOf {
     shape: WindowShape,

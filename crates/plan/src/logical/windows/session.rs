@@ -1,4 +1,4 @@
-//! `SESSION` as window functions: a bound of the session of each row.
+//! `SESSION` as window functions, for [`super::expanded`]: a bound of the session of each row.
 
 use std::sync::Arc;
 
@@ -6,53 +6,26 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type};
 use dataflow::time::last_tick;
-use datafusion::common::{ScalarValue, exec_err};
+use datafusion::common::exec_err;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
-use datafusion::logical_expr::{
-    self as logical, Expr, PartitionEvaluator, Signature, Volatility, WindowFunctionDefinition,
-    WindowUDF, WindowUDFImpl,
-};
+use datafusion::logical_expr::{PartitionEvaluator, Signature, Volatility, WindowUDFImpl};
 
-use super::{Bound, WindowShape, nanos};
+use super::{Bound, WindowShape};
 use crate::logical::errors::PlanError;
 use crate::text::interval::tick_ns;
 use crate::text::types::sql_name;
 
-/// Whether all functions of a window are bounds of sessions.
-pub(crate) fn is_session(window: &logical::Window) -> bool {
-    window.window_expr.iter().all(|expr| session_bound_of(expr).is_some())
-}
-
-/// The bound that a window function computes, if it is a function of sessions.
-pub(crate) fn session_bound_of(expr: &Expr) -> Option<(Bound, &logical::expr::WindowFunction)> {
-    match expr {
-        Expr::Alias(alias) => session_bound_of(&alias.expr),
-        Expr::WindowFunction(function) => match &function.fun {
-            WindowFunctionDefinition::WindowUDF(udf) => {
-                Some((udf.inner().downcast_ref::<SessionOf>()?.bound, function))
-            }
-            WindowFunctionDefinition::AggregateUDF(_) => None,
-        },
-        _ => None,
-    }
-}
-
-/// The window functions.
-pub(crate) fn functions() -> Vec<Arc<WindowUDF>> {
-    let all = [Bound::Start, Bound::End, Bound::Time].into_iter();
-    all.map(|bound| Arc::new(WindowUDF::from(SessionOf::new(bound)))).collect()
-}
-
-/// `__session_…(time, gap) OVER (PARTITION BY …)`: a bound of the session of each row.
+/// `__session_…(time, gap) OVER (PARTITION BY …)`: a bound of the session of each row. The gap is
+/// in nanoseconds.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct SessionOf {
+pub(super) struct SessionOf {
     bound: Bound,
     signature: Signature,
 }
 
 impl SessionOf {
-    fn new(bound: Bound) -> Self {
+    pub(super) fn new(bound: Bound) -> Self {
         Self { bound, signature: Signature::variadic_any(Volatility::Stable) }
     }
 }
@@ -99,12 +72,7 @@ impl PartitionEvaluator for Evaluator {
         if rows == 0 {
             return Ok(time.slice(0, 0));
         }
-        let Some(gap) = nanos(&ScalarValue::try_from_array(gap, 0)?) else {
-            return exec_err!("the gap of a session is a number");
-        };
-        if gap % tick_ns(*unit) != 0 {
-            return Err(PlanError::WindowFiner(*unit, sql_name(time.data_type())).into());
-        }
+        let gap = gap.as_primitive::<Int64Type>().value(0);
         let ticks = cast(time, &DataType::Int64)?;
         let sessions = sessions_of(ticks.as_primitive::<Int64Type>(), gap / tick_ns(*unit));
         let bound = |(first, end): (i64, i64)| match self.bound {

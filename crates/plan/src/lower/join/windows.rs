@@ -6,38 +6,40 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, SchemaRef};
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
-use datafusion::logical_expr::Expr;
+use datafusion::common::Column;
+use datafusion::logical_expr::{self as logical, Expr, when};
 
-use crate::logical::windows::Bound;
+use crate::expr::own::own;
+use crate::logical::windows::{Bound, BoundColumn, RowWindows, ends_meet};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join::{JoinSpec, On, Places, join_spec, met};
-use crate::lower::relation::{Bounds, LowerError, Relation};
-use crate::lower::window_bounds::{bound_of, bounds_behind, granularity, grid_of, window_time};
+use crate::lower::relation::{LowerError, Relation};
+use crate::lower::window_bounds::{AttachedWindow, granularity, last_tick_of, window_time};
 
 /// The equalities of a window join.
 pub(super) struct Conditions {
     keys: On,
-    /// The end of the window, left and right.
-    ends: (Expr, Expr),
-    /// Whether the windows of joined rows have equal starts too.
-    same_start: bool,
+    /// The window, left and right.
+    windows: [usize; 2],
+    /// Its end, left and right.
+    ends: [Expr; 2],
 }
 
-/// Lowers a window join.
+/// Lowers a window join; `windows` are those of its rows.
 pub(super) fn join_windows(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     kind: JoinKind,
-    relations: [Relation; 2],
-    Conditions { keys, ends, same_start }: Conditions,
+    (relations, windows): ([Relation; 2], RowWindows),
+    conditions: Conditions,
     filter: Option<&Expr>,
 ) -> Result<Relation, LowerError> {
-    let (left, right) = ends;
+    let Conditions { keys, windows: of, ends: [left, right] } = conditions;
     let call = left.clone();
-    let times = [window_time(cx, &relations[0], &left)?, window_time(cx, &relations[1], &right)?];
+    let times = [window_time(cx, &relations[0], of[0])?, window_time(cx, &relations[1], of[1])?];
     let [left_time, right_time] = times;
     let at = [(left, left_time), (right, right_time)];
     let spec = join_spec(cx, job, kind, &relations, keys, at, filter)?;
@@ -46,7 +48,7 @@ pub(super) fn join_windows(
         keys: places.keys.clone(),
         window_end: places.at,
     };
-    let behind = window_behind(kind, &relations, &spec, same_start);
+    let attached = attached(kind, &relations, of, &spec);
     let JoinSpec { sides: [left, right], on, schema, both, .. } = &spec;
     let operator = WindowJoin {
         sides: [side(left), side(right)],
@@ -57,82 +59,66 @@ pub(super) fn join_windows(
     };
     let granularity = granularity(&call, &left.1, left.0.at);
     let mut relation = met(cx, job, spec, Arc::new(operator), granularity, 0)?;
-    if let Some(bounds) = behind {
-        // Rows of both sides are in the same window.
-        if kind == JoinKind::Inner {
-            let sides = relations
-                .iter()
-                .flat_map(|side| side.outputs.iter().map(move |(_, expr)| bound_of(side, expr)));
-            for ((_, output), bound) in relation.outputs.iter_mut().zip(sides) {
-                match bound {
-                    Some(Bound::Start) if same_start => *output = bounds.start.clone(),
-                    Some(Bound::End) => *output = bounds.end.clone(),
-                    Some(Bound::Start | Bound::Time) | None => {}
-                }
-            }
-        }
-        relation.times = vec![bounds.time.clone()];
-        relation.window = Some(bounds);
-    }
+    relation.windows = windows;
+    relation.attach(attached);
     Ok(relation)
 }
 
-/// Separates the bounds of windows from the other equalities of a join; `None` if the join does not
-/// ask for equal ends.
-pub(super) fn conditions(left: &Relation, right: &Relation, on: &On) -> Option<Conditions> {
-    let same_grid = |l: &Expr, r: &Expr| {
-        let grid = grid_of(left, l);
-        grid.is_some() && grid == grid_of(right, r)
+/// Separates the bounds of windows from the other equalities of a join, which are `on` over the
+/// columns of both bases; `None` if the windows of joined rows need not end together.
+pub(super) fn conditions(
+    join: &logical::Join,
+    left: &Relation,
+    right: &Relation,
+    on: &On,
+) -> Option<Conditions> {
+    type Equal = Option<(BoundColumn, BoundColumn)>;
+    let bounds = |(l, r): &(Expr, Expr)| left.bound(l).zip(right.bound(r));
+    let equal: Vec<Equal> = join.on.iter().map(bounds).collect();
+    let meet =
+        |(l, r): &&(BoundColumn, BoundColumn)| ends_meet((&left.windows, l), (&right.windows, r));
+    let first = |bound: Bound| equal.iter().flatten().filter(meet).find(|(l, _)| l.bound == bound);
+    let (l, r) = Bound::TELLING.into_iter().find_map(first)?;
+    let windows = [l.window, r.window];
+    let grid = left.windows.grid(l.window);
+    let same_grid = grid.is_some() && grid == right.windows.grid(r.window);
+    // What follows from equal ends. Of a row that may have no window, that is asked beside them.
+    let follows = |(l, r): &(BoundColumn, BoundColumn)| {
+        let of_window = [l.window, r.window] == windows && l.bound == r.bound;
+        of_window && l.is_total() && r.is_total() && (l.bound != Bound::Start || same_grid)
     };
-    let (mut keys, mut ends, mut start) = (vec![], None, false);
-    for (l, r) in on {
-        match (bound_of(left, l), bound_of(right, r)) {
-            (Some(Bound::Start), Some(Bound::Start)) => {
-                start = true;
-                if !same_grid(l, r) {
-                    keys.push((l.clone(), r.clone()));
-                }
-            }
-            (Some(Bound::End), Some(Bound::End)) => ends = Some((l.clone(), r.clone())),
-            (Some(Bound::Time), Some(Bound::Time)) => {}
-            _ => keys.push((l.clone(), r.clone())),
-        }
-    }
-    let (l, r) = ends?;
-    let same_start = start || same_grid(&l, &r);
-    Some(Conditions { keys, ends: (l, r), same_start })
+    let keys = on.iter().zip(&equal).filter(|(_, of)| !of.as_ref().is_some_and(follows));
+    let keys = keys.map(|(pair, _)| pair.clone()).collect();
+    let ends = [left.end_of(l.window)?, right.end_of(r.window)?];
+    Some(Conditions { keys, windows, ends })
 }
 
 /// The window of the rows behind a window join: that of the side whose rows are always there, or
 /// of both where either may be missing.
-fn window_behind(
+fn attached(
     kind: JoinKind,
     relations: &[Relation; 2],
+    of: [usize; 2],
     spec: &JoinSpec,
-    same_start: bool,
-) -> Option<Bounds> {
-    let of_side = |side: usize| {
+) -> Option<AttachedWindow> {
+    let end = |side: usize| -> &Field {
         let first = side * spec.sides[0].1.fields().len();
-        let end = spec.both.field(first + spec.sides[side].0.at);
-        bounds_behind(&relations[side], &spec.columns[side], Some(end))
+        spec.both.field(first + spec.sides[side].0.at)
     };
-    let side = match kind {
+    let of_side = |side: usize| {
+        let columns: &[(Column, Expr)] = &spec.columns[side];
+        relations[side].attached_behind(of[side], columns, Some(end(side)))
+    };
+    match kind {
         JoinKind::Full => {
-            let end = spec.both.field(spec.sides[0].0.at);
-            return Bounds::of_either(of_side(0)?, of_side(1)?, end.data_type(), same_start);
+            let [left, right] = [own(end(0).name()), own(end(1).name())];
+            let either = when(left.clone().is_not_null(), left).otherwise(right).ok()?;
+            let last = last_tick_of(either, end(0).data_type())?;
+            Some(AttachedWindow { window: of[0], last })
         }
-        JoinKind::Right | JoinKind::RightSemi | JoinKind::RightAnti => 1,
-        JoinKind::Inner | JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => 0,
-    };
-    let mut bounds = of_side(side)?;
-    // The start of the other side's window is this one's only if the join compares starts.
-    let reads_start = bounds.start != bounds.end;
-    if kind == JoinKind::Inner
-        && same_start
-        && !reads_start
-        && let Some(other) = bounds_behind(&relations[1], &spec.columns[1], None)
-    {
-        bounds.start = other.start;
+        JoinKind::RightSemi | JoinKind::RightAnti => of_side(1),
+        // The windows of both sides are one, which is known by its place on the left.
+        JoinKind::Right => Some(AttachedWindow { window: of[0], ..of_side(1)? }),
+        JoinKind::Inner | JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => of_side(0),
     }
-    Some(bounds)
 }
