@@ -111,28 +111,66 @@ pub fn check(
     {
         let got = by_us(&asked.ours, ours, size, exchange, seed);
         let at = format!("seed {seed}, {size:?}, {exchange}: {}", asked.ours);
-        assert_eq!(got.len(), expected.len(), "{at}");
+        let beside = |these: &[String], others: &[String]| -> Vec<String> {
+            let missing = these.iter().filter(|row| !others.contains(row));
+            missing.take(10).cloned().collect()
+        };
+        let apart = (beside(&got, &expected), beside(&expected, &got));
+        assert_eq!(got.len(), expected.len(), "{at}: only ours and only theirs {apart:?}");
         assert_eq!(got, expected, "{at}");
     }
     expected.len()
+}
+
+/// The rows of a table with the session that each is in, in batch: `ws` and `we`.
+pub fn sessions_of(table: &str, gap: i64) -> String {
+    format!(
+        "SELECT k, s, v, ts, side, min(ts) OVER (PARTITION BY k, number) AS ws,
+           max(ts) OVER (PARTITION BY k, number) + INTERVAL '{gap}' SECOND AS we
+         FROM (SELECT *, sum(fresh) OVER (PARTITION BY k ORDER BY ts) AS number
+               FROM (SELECT *, CASE WHEN ts - INTERVAL '{gap}' SECOND
+                                 <= lag(ts) OVER (PARTITION BY k ORDER BY ts)
+                               THEN 0 ELSE 1 END AS fresh FROM {table}))"
+    )
+}
+
+/// The rows of a stream that are not late for sessions with gaps of so many seconds.
+pub fn in_sessions(stream: &Stream, gap: i64) -> RecordBatch {
+    batch(&on_time(stream, |row, met| row.ts + gap * 1_000 <= met))
 }
 
 /// The rows of a stream once for each window of `size` every `slide`, in seconds, that had not
 /// ended when they came: with the columns `ws` and `we`.
 pub fn once_in_windows(stream: &Stream, slide_s: i64, size_s: i64) -> RecordBatch {
     let (slide, size) = (slide_s * 1_000, size_s * 1_000);
+    once_in(stream, |ts| {
+        let last = ts.div_euclid(slide) * slide;
+        let starts = (0..).map(|back| last - back * slide).take_while(|start| start + size > ts);
+        starts.map(|start| (start, start + size)).collect()
+    })
+}
+
+/// The same for windows that grow by `step` up to `size`.
+pub fn once_in_cumulated(stream: &Stream, step_s: i64, size_s: i64) -> RecordBatch {
+    let (step, size) = (step_s * 1_000, size_s * 1_000);
+    once_in(stream, |ts| {
+        let start = ts.div_euclid(size) * size;
+        let ends = (1..=size / step).map(|steps| start + steps * step).filter(|end| *end > ts);
+        ends.map(|end| (start, end)).collect()
+    })
+}
+
+/// The rows of a stream once for each of `windows` of their time that had not ended when they
+/// came.
+fn once_in(stream: &Stream, windows: impl Fn(i64) -> Vec<(i64, i64)>) -> RecordBatch {
     let (mut rows, mut starts, mut ends) = (vec![], vec![], vec![]);
     for flow in &stream.flows {
         let mut met = i64::MIN;
         for row in flow {
-            let mut start = row.ts.div_euclid(slide) * slide;
-            while start + size > row.ts {
-                if start + size > met {
-                    rows.push(row.clone());
-                    starts.push(start);
-                    ends.push(start + size);
-                }
-                start -= slide;
+            for (start, end) in windows(row.ts).into_iter().filter(|(_, end)| *end > met) {
+                rows.push(row.clone());
+                starts.push(start);
+                ends.push(end);
             }
             met = met.max(row.ts - DELAY_MS);
         }

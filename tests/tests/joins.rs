@@ -8,7 +8,7 @@ use arrow::array::{Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::metrics::Metrics;
-use tests::asked::{Asked, check, endless, in_windows, on_time, same};
+use tests::asked::{Asked, check, endless, in_sessions, in_windows, on_time, same, sessions_of};
 use tests::cases::cases;
 use tests::cluster::Cluster;
 use tests::memory::{Event, Memory, Table};
@@ -464,18 +464,6 @@ fn rows_meet_the_version_of_their_time() {
     cases.met(rows > 5_000, &format!("{rows} rows"));
 }
 
-/// Rows of a table with the session that each is in, in batch: `ws` and `we`.
-fn sessions_of(table: &str, gap: u64) -> String {
-    format!(
-        "SELECT k, s, v, ts, side, min(ts) OVER (PARTITION BY k, number) AS ws,
-           max(ts) OVER (PARTITION BY k, number) + INTERVAL '{gap}' SECOND AS we
-         FROM (SELECT *, sum(fresh) OVER (PARTITION BY k ORDER BY ts) AS number
-               FROM (SELECT *, CASE WHEN ts - INTERVAL '{gap}' SECOND
-                                 <= lag(ts) OVER (PARTITION BY k ORDER BY ts)
-                               THEN 0 ELSE 1 END AS fresh FROM {table}))"
-    )
-}
-
 /// A join of what is in the same session, of sides `l` and `r`, whose bounds have these names.
 fn in_one_session(random: &mut Random, l: &str, r: &str, (start, end): (&str, &str)) -> String {
     let more = random.one_of(&["", "AND l.v < r.v", "AND l.s = r.s"]);
@@ -506,7 +494,7 @@ fn rows_of_two_streams_meet_in_a_session_of_both() {
     for seed in &mut cases {
         let mut random = Random::new(seed + 78_000);
         let (left, right) = (endless(&mut random), endless(&mut random));
-        let gap = 1 + random.below(8);
+        let gap = 1 + random.below(8) as i64;
         let both = "SELECT k, s, v, ts, 'a' AS side FROM a WHERE k > 0
                     UNION ALL SELECT k, s, v, ts, 'b' AS side FROM b WHERE k > 0";
         let mut same = random.clone();
@@ -535,11 +523,6 @@ fn rows_of_two_streams_meet_in_a_session_of_both() {
     cases.met(rows > 5_000, &format!("{rows} rows"));
 }
 
-/// Rows that are not late for sessions.
-fn in_sessions(stream: &Stream, gap: u64) -> RecordBatch {
-    batch(&on_time(stream, |row, met| row.ts + gap as i64 * 1_000 <= met))
-}
-
 /// Windows that are sessions are equal if both their bounds are: sides that each have sessions of
 /// their own, as rows and grouped.
 #[test]
@@ -549,7 +532,7 @@ fn equal_sessions_meet() {
     for seed in &mut cases {
         let mut random = Random::new(seed + 79_000);
         let (left, right) = (endless(&mut random), endless(&mut random));
-        let gap = 1 + random.below(8);
+        let gap = 1 + random.below(8) as i64;
         // Streams that have nothing to do with each other have few sessions in common; one stream
         // has all, of which a side may lack some.
         let other = if random.chance(70) { "a" } else { "b" };
