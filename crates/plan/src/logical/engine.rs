@@ -23,7 +23,7 @@ use datafusion::logical_expr::{
     WindowUDF,
 };
 use datafusion::prelude::SessionConfig;
-use datafusion::sql::sqlparser::ast::{Query, Statement};
+use datafusion::sql::sqlparser::ast::{Ident, Query, Statement};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use futures::FutureExt;
 
@@ -110,10 +110,15 @@ impl Understood {
         &self,
         around: &Surroundings<'_>,
     ) -> std::result::Result<(), Vec<Diagnostic>> {
-        match &self.twice {
-            Some(error) => Err(Vec::from_iter(around.report(error))),
-            None => Ok(()),
-        }
+        let Some(error) = &self.twice else { return Ok(()) };
+        Err(match twice::later(&self.query, error) {
+            Some(Ident { value, span, .. }) => {
+                let message = format!("column '{value}' would be there twice");
+                let error = Diagnostic::at(Place::of(*span), message);
+                vec![error.hint("give one of them another name with AS")]
+            }
+            None => Vec::from_iter(around.report(error)),
+        })
     }
 }
 

@@ -387,6 +387,9 @@ impl<'a> Part<'a> {
         let place = place.or_else(|| self.named(name)).unwrap_or_else(|| self.start());
         let error = Diagnostic::at(place, format!("there is no function {name}({types})"));
         let form = between(message, "coercion failed with: Error during planning: write ", " No");
+        if name.starts_with("percentile_") && !types.contains(", ") {
+            return error.hint(format!("write {name}(0.5) WITHIN GROUP (ORDER BY x)"));
+        }
         if let Some(form) = form {
             return error.hint(format!("write {}", form.trim_end_matches('.')));
         }

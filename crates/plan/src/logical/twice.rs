@@ -181,6 +181,28 @@ fn named_otherwise(error: &DataFusionError) -> Option<&str> {
     }
 }
 
+/// The later of two columns of a query that have the name of which an error is, with where it is
+/// named.
+pub(crate) fn later<'a>(query: &'a Query, error: &DataFusionError) -> Option<&'a Ident> {
+    let name = named_otherwise(error)?;
+    let mut body = &*query.body;
+    let select = loop {
+        match body {
+            SetExpr::Select(select) => break select,
+            SetExpr::Query(query) => body = &query.body,
+            SetExpr::SetOperation { left, .. } => body = left,
+            _ => return None,
+        }
+    };
+    let called = select.projection.iter().filter_map(|item| match item {
+        SelectItem::ExprWithAlias { alias, .. } => Some(alias),
+        SelectItem::UnnamedExpr(ast::Expr::Identifier(ident)) => Some(ident),
+        SelectItem::UnnamedExpr(ast::Expr::CompoundIdentifier(parts)) => parts.last(),
+        _ => None,
+    });
+    called.filter(|ident| ident.value == name).nth(1)
+}
+
 /// The places of two columns of one name in the list that DataFusion refuses.
 fn places(message: &str) -> Option<(usize, usize)> {
     let rest = message.split_once("require unique expression names but the expression")?.1;

@@ -80,6 +80,12 @@ impl Planner {
         if let Some(emit) = &understood.emit {
             return Err(vec![emit.elsewhere("a view")]);
         }
+        let is_again = |at: &usize| columns[..*at].iter().any(|c| c.text == columns[*at].text);
+        if let Some(again) = (0..columns.len()).find(is_again).map(|at| &columns[at]) {
+            let message = format!("column '{}' would be there twice", again.text);
+            let hint = "give one of them another name";
+            return Err(vec![Diagnostic::at(again.place, message).hint(hint)]);
+        }
         let mut plan = understood.plan.clone();
         let around = self.engine.surroundings(query, &understood, &self.catalog);
         if columns.is_empty() {

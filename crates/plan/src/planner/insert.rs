@@ -75,7 +75,7 @@ pub(crate) fn fit(
         } else if lossless(&source, to) || constant_fits(&plan, from, to) {
             cast(column, to.clone()).alias(field.name())
         } else {
-            return Err(mismatch(&source, to, field.name(), &called[from], place));
+            return Err(mismatch(&source, to, field.name(), &plain(&called[from]), place));
         });
     }
     Ok(LogicalPlanBuilder::from(plan).project(exprs).and_then(LogicalPlanBuilder::build))

@@ -10,6 +10,7 @@
 
 mod exprs;
 mod from;
+mod groups;
 mod pipes;
 mod similar;
 mod star;
@@ -18,16 +19,16 @@ use std::ops::ControlFlow;
 
 use datafusion::logical_expr::planner::ContextProvider;
 use datafusion::sql::sqlparser::ast::{
-    ConnectByKind, Cte, Distinct, ExcludeSelectItem, Expr, Fetch, ForClause, FormatClause,
-    GroupByExpr, GroupByWithModifier, Ident, LimitClause, LockClause, LockType,
-    NamedWindowDefinition, Offset, OrderBy, OrderByExpr, OrderByKind, OrderByOptions, Query,
-    Select, SelectFlavor, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, SetOperator,
-    SetQuantifier, Setting, Spanned, TableFactor, Top, TopQuantity, Value, Values, VisitMut,
-    VisitorMut, WildcardAdditionalOptions, With,
+    ConnectByKind, Cte, Distinct, ExcludeSelectItem, Expr, Fetch, ForClause, FormatClause, Ident,
+    LimitClause, LockClause, LockType, NamedWindowDefinition, Offset, OrderBy, OrderByExpr,
+    OrderByKind, OrderByOptions, Query, Select, SelectFlavor, SelectItem,
+    SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, Setting, Spanned,
+    TableFactor, Top, TopQuantity, Value, Values, VisitMut, VisitorMut, WildcardAdditionalOptions,
+    With,
 };
 use datafusion::sql::sqlparser::tokenizer::{Span, TokenWithSpan};
 
-use crate::text::bounds::{COLUMNS_MAX, GROUPING_SETS_MAX};
+use crate::text::bounds::COLUMNS_MAX;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::syntax::is_word;
 
@@ -152,7 +153,7 @@ impl VisitorMut for Check<'_> {
     }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Refused> {
-        flow(self::select(select))
+        flow(self::select(select).and_then(|()| groups::aggregates(select, self.names)))
     }
 
     fn pre_visit_table_factor(&mut self, table: &mut TableFactor) -> ControlFlow<Refused> {
@@ -466,8 +467,9 @@ fn select(select: &mut Select) -> Checked {
     projection.iter().try_for_each(select_item)?;
     named_window.iter().try_for_each(|NamedWindowDefinition(_, window)| exprs::named(window))?;
     from.iter_mut().try_for_each(from::joined)?;
-    self::group_by(group_by, start)?;
-    grouping_sets(group_by, start)
+    from::each_once(from)?;
+    groups::group_by(group_by, start)?;
+    groups::grouping_sets(group_by, start)
 }
 
 fn few_columns(projection: &[SelectItem], start: Span) -> Checked {
@@ -509,65 +511,6 @@ fn select_item(item: &SelectItem) -> Checked {
         }
         SelectItem::Wildcard(options) => star::wildcard(options),
     }
-}
-
-fn group_by(group_by: &mut GroupByExpr, start: Span) -> Checked {
-    if let GroupByExpr::Expressions(keys, _) = group_by {
-        let before = keys.len();
-        keys.retain(|key| !matches!(key, Expr::Tuple(parts) if parts.is_empty()));
-        if keys.is_empty() && before > 0 {
-            keys.push(Expr::GroupingSets(vec![vec![]]));
-        }
-    }
-    let (exprs, modifiers) = match group_by {
-        GroupByExpr::All(modifiers) => (None, modifiers),
-        GroupByExpr::Expressions(exprs, modifiers) => (Some(exprs), modifiers),
-    };
-    let Some(modifier) = modifiers.first() else { return Ok(()) };
-    let (words, hint) = match modifier {
-        GroupByWithModifier::Rollup => ("WITH ROLLUP", "write GROUP BY ROLLUP (…)"),
-        GroupByWithModifier::Cube => ("WITH CUBE", "write GROUP BY CUBE (…)"),
-        GroupByWithModifier::Totals => ("WITH TOTALS", "write GROUP BY GROUPING SETS ((…), ())"),
-        GroupByWithModifier::GroupingSets(_) => {
-            ("GROUPING SETS", "write GROUP BY GROUPING SETS (…) alone")
-        }
-    };
-    let is_key = |expr: &Expr| {
-        // A number would be the place of a column, which it is not within the brackets.
-        !matches!(expr, Expr::Rollup(_) | Expr::Cube(_) | Expr::GroupingSets(_) | Expr::Value(_))
-    };
-    match exprs.filter(|exprs| modifiers.len() == 1 && exprs.iter().all(is_key)) {
-        Some(exprs) if words == "WITH ROLLUP" || words == "WITH CUBE" => {
-            let keys = std::mem::take(exprs).into_iter().map(|key| vec![key]).collect();
-            exprs.push(if words == "WITH CUBE" { Expr::Cube(keys) } else { Expr::Rollup(keys) });
-            modifiers.clear();
-            Ok(())
-        }
-        _ => Refused::hinted(words, At::From(start), hint),
-    }
-}
-
-/// Refuses a grouping by too many sets of keys.
-fn grouping_sets(group_by: &GroupByExpr, start: Span) -> Checked {
-    let GroupByExpr::Expressions(exprs, _) = group_by else { return Ok(()) };
-    let (mut sets, mut words) = (1usize, "GROUP BY");
-    for expr in exprs {
-        let (count, word) = match expr {
-            Expr::Rollup(keys) => (keys.len() + 1, "ROLLUP"),
-            Expr::Cube(keys) => {
-                (1usize.checked_shl(keys.len() as u32).unwrap_or(usize::MAX), "CUBE")
-            }
-            Expr::GroupingSets(sets) => (sets.len(), "GROUPING SETS"),
-            _ => continue,
-        };
-        (sets, words) = (sets.saturating_mul(count), word);
-    }
-    if sets <= GROUPING_SETS_MAX {
-        return Ok(());
-    }
-    let message = format!("more than {GROUPING_SETS_MAX} grouping sets");
-    let hint = "name those that you need: GROUPING SETS (…)";
-    Refused::with_hint(words, At::From(start), &message, hint)
 }
 
 #[cfg(test)]

@@ -280,7 +280,7 @@ const PHRASES: &[Phrase] = &[
     phrase(
         "Cannot access field at argument 1: type {} is not Struct, Map, or Null",
         "{0} has no fields",
-        "",
+        "a column hides a table of its name: give the table another one with AS",
         &[],
     ),
     phrase(

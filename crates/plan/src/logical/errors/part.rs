@@ -130,8 +130,9 @@ impl<'a> Part<'a> {
 
     /// The first text of the statement that a message about a text quotes.
     pub(super) fn text(&self, message: &str) -> Option<Place> {
-        let about = ["string '", "timestamp from '"].iter().find_map(|b| message.split_once(b));
-        let (text, _) = about?.1.split_once('\'')?;
+        let about = ["string '", "timestamp from '", "type interval: \""].into_iter();
+        let (_, about) = about.filter_map(|before| message.split_once(before)).next()?;
+        let (text, _) = about.split_once(['\'', '"'])?;
         self.find(|t| t.token == Token::SingleQuotedString(text.to_owned()))
     }
 

@@ -312,6 +312,11 @@ impl Kind {
     }
 }
 
+/// Whether a call is that of an aggregate of groups.
+pub(super) fn is_aggregate(call: &Function, names: &dyn ContextProvider) -> bool {
+    call.over.is_none() && matches!(Kind::of(call, names), Kind::Aggregate { known: true, .. })
+}
+
 fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
     let Function {
         name,

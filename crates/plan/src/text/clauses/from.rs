@@ -1,13 +1,16 @@
 //! Checks of `FROM`.
 
+use std::ops::ControlFlow;
+
 use datafusion::sql::sqlparser::ast::{
-    Join, JoinConstraint, JoinOperator, ObjectName, Spanned, TableAlias, TableAliasColumnDef,
-    TableFactor, TableFunctionArgs, TableSample, TableSampleKind, TableSampleModifier,
-    TableWithJoins,
+    Expr, Ident, Join, JoinConstraint, JoinOperator, ObjectName, Query, SelectItem, SetExpr,
+    Spanned, TableAlias, TableAliasColumnDef, TableFactor, TableFunctionArgs, TableSample,
+    TableSampleKind, TableSampleModifier, TableWithJoins, visit_expressions,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 
 use super::{At, Checked, Refused};
+use crate::text::syntax::WINDOW_CALL;
 
 /// Words that the parser takes for another name of a table where they follow it, and that are
 /// clauses of other systems.
@@ -47,6 +50,54 @@ pub(super) fn alias(alias: Option<&TableAlias>) -> Checked {
         Some(at) => Refused::new("AT", At::Before(at.span)),
         None => Ok(()),
     }
+}
+
+/// Refuses two tables of one name.
+pub(super) fn each_once(from: &[TableWithJoins]) -> Checked {
+    let mut names: Vec<&Ident> = vec![];
+    from.iter().for_each(|table| called(table, &mut names));
+    let is_again = |at: &usize| names[..*at].iter().any(|first| first.value == names[*at].value);
+    match (0..names.len()).find(is_again).map(|at| names[at]) {
+        Some(Ident { value, span, .. }) => {
+            let message = format!("FROM names two tables '{value}'");
+            Refused::with_hint(value, At::Here(*span), &message, "give one another name with AS")
+        }
+        None => Ok(()),
+    }
+}
+
+/// The names by which the columns of a table, and of what is joined to it, are known.
+fn called<'a>(table: &'a TableWithJoins, names: &mut Vec<&'a Ident>) {
+    let TableWithJoins { relation, joins } = table;
+    for table in std::iter::once(relation).chain(joins.iter().map(|join| &join.relation)) {
+        match table {
+            TableFactor::Table { alias: Some(alias), .. }
+            | TableFactor::Derived { alias: Some(alias), .. }
+            | TableFactor::NestedJoin { alias: Some(alias), .. } => names.push(&alias.name),
+            TableFactor::Table { name, alias: None, .. } => {
+                names.extend(name.0.last().and_then(|part| part.as_ident()));
+            }
+            TableFactor::NestedJoin { table_with_joins, alias: None } => {
+                called(table_with_joins, names);
+            }
+            TableFactor::Derived { subquery, alias: None, .. } if is_window(subquery) => {
+                if let SetExpr::Select(select) = &*subquery.body {
+                    select.from.iter().for_each(|table| called(table, names));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a query stands for a window in FROM.
+fn is_window(query: &Query) -> bool {
+    let SetExpr::Select(select) = &*query.body else { return false };
+    let Some(SelectItem::UnnamedExpr(Expr::Function(call))) = select.projection.first() else {
+        return false;
+    };
+    let name = call.name.0.first().and_then(|part| part.as_ident());
+    name.is_some_and(|name| name.value == WINDOW_CALL)
 }
 
 /// A table with what is joined to it.
@@ -139,6 +190,7 @@ pub(super) fn table_factor(table: &mut TableFactor) -> Checked {
             with_offset_alias: _,
             with_ordinality,
         } => {
+            array_exprs.iter().try_for_each(of_no_row)?;
             let clauses = [(*with_offset, "WITH OFFSET"), (*with_ordinality, "WITH ORDINALITY")];
             let behind = array_exprs.last().map_or(Span::empty(), Spanned::span);
             first(&clauses, At::Behind(behind))?;
@@ -157,6 +209,23 @@ pub(super) fn table_factor(table: &mut TableFactor) -> Checked {
             unknown_function(name)
         }
         other => no_table(other),
+    }
+}
+
+/// What stands in FROM sees no row of the tables beside it.
+fn of_no_row(array: &Expr) -> Checked {
+    let column = visit_expressions(array, |part| match part {
+        Expr::Identifier(_) | Expr::CompoundIdentifier(_) => ControlFlow::Break(part.clone()),
+        _ => ControlFlow::Continue(()),
+    });
+    match column {
+        ControlFlow::Break(column) => {
+            let words = column.to_string();
+            let message = format!("UNNEST in FROM sees no column of other tables: '{words}'");
+            let hint = "write it in SELECT: SELECT t.*, UNNEST(t.list) AS item FROM t";
+            Refused::with_hint(&words, At::Here(column.span()), &message, hint)
+        }
+        ControlFlow::Continue(()) => Ok(()),
     }
 }
 
