@@ -18,7 +18,7 @@ use fabric::{Fabric, LinkId};
 use state::Disk;
 use state::sim::SimDisk;
 
-use crate::mend::Repairs;
+use crate::reconnect::Repairs;
 
 /// Steps after which a run that does not end is given up.
 const STEPS_MAX: u64 = 20_000_000;
@@ -94,7 +94,7 @@ impl Cluster {
                 metrics: metrics[worker].clone(),
                 signals: signals.clone(),
                 disk: self.disk.clone().map(|disk| disk as Arc<dyn Disk>),
-                mender: repairs.as_ref().map(|repairs| repairs.mender(worker as u32)),
+                reconnector: repairs.as_ref().map(|repairs| repairs.reconnector(worker as u32)),
                 multicast: self.member(&net, worker as u32),
                 ..WorkerConfig::new(
                     worker as u32,

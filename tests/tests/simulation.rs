@@ -75,7 +75,7 @@ fn a_node_that_dies_ends_the_job_with_an_error_that_names_its_worker() {
 /// Connections break all the time, and the rows are those of a run in which none does.
 #[test]
 fn connections_that_break_lose_and_double_nothing() {
-    let mut mended = 0;
+    let mut reconnected = 0;
     let mut cases = cases(SEEDS);
     for seed in &mut cases {
         let scenario = Scenario::new(seed + 40_000);
@@ -93,7 +93,7 @@ fn connections_that_break_lose_and_double_nothing() {
         let answer =
             answer.unwrap_or_else(|error| panic!("seed {seed}, {nodes}x{workers}: {error}"));
         check(seed, &scenario, &answer);
-        mended += answer.run.sum(|metrics| &metrics.reconnected_links);
+        reconnected += answer.run.sum(|metrics| &metrics.reconnected_links);
     }
-    cases.met(mended > 500, &format!("only {mended} ends of links went on"));
+    cases.met(reconnected > 500, &format!("only {reconnected} ends of links went on"));
 }

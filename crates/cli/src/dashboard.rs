@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use millstream::{
-    Counters, Error, ExplainFormat, JOB_METRICS, Job, JobMetric, Metric, MetricKind, MetricUnit,
-    Observer, OperatorCounters, Progress, Report, Snapshot, WorkerCounters, counters_to_json,
+    Counters, Error, ExplainFormat, JOB_METRICS, Job, JobMetric, JobProgress, Metric, MetricKind,
+    MetricUnit, Observer, OperatorCounters, Report, Snapshot, WorkerCounters, counters_to_json,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -36,7 +36,7 @@ struct State {
     /// The job that runs.
     job: Option<Running>,
     /// Its progress.
-    progress: Option<Progress>,
+    progress: Option<JobProgress>,
     /// Counters of jobs that have ended, by worker.
     ended_workers: BTreeMap<u32, Series>,
     /// Those of [`JOB_METRICS`].
@@ -113,7 +113,7 @@ impl Observer for Dashboard {
         state.progress = None;
     }
 
-    fn progress(&self, progress: &Progress) {
+    fn progress(&self, progress: &JobProgress) {
         self.lock().progress = Some(progress.clone());
     }
 
@@ -123,7 +123,7 @@ impl Observer for Dashboard {
         let (workers, progress) = match result {
             Ok(report) => {
                 let workers = report.workers.clone();
-                let ended = Progress {
+                let ended = JobProgress {
                     elapsed: report.elapsed,
                     counters: report.total,
                     bad: report.bad,
@@ -394,7 +394,7 @@ mod tests {
 
     use super::*;
 
-    fn progress(workers: u32, rows_in: u64) -> Progress {
+    fn progress(workers: u32, rows_in: u64) -> JobProgress {
         let counters =
             Counters { rows_in, state_bytes: 5, watermark_ms: 1500, ..Counters::default() };
         let operator = OperatorCounters {
@@ -410,7 +410,7 @@ mod tests {
             let operators = operators.clone();
             WorkerCounters { node: worker / 4, worker, counters, operators }
         };
-        Progress {
+        JobProgress {
             elapsed: Duration::from_secs(2),
             counters,
             bad: 3,
@@ -421,7 +421,7 @@ mod tests {
     }
 
     fn report(workers: u32, rows_in: u64) -> Report {
-        let Progress { workers, counters, bad, .. } = progress(workers, rows_in);
+        let JobProgress { workers, counters, bad, .. } = progress(workers, rows_in);
         Report { workers, total: counters, bad, ..Report::default() }
     }
 

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use millstream::panics::Panicked;
-use millstream::{Blame, Diagnostic, Error, Place};
+use millstream::{Diagnostic, Error, FaultKind, Place};
 
 /// The exit code after Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -58,9 +58,9 @@ impl Failure {
         let color = colored();
         let message = error.to_string();
         let code = match error.blame() {
-            Blame::Failure => 1,
-            Blame::Usage => 2,
-            Blame::Bug => BUG,
+            FaultKind::Failure => 1,
+            FaultKind::Usage => 2,
+            FaultKind::Bug => BUG,
         };
         if let Error::Sql(diagnostics) = error.cause() {
             let rendered: Vec<_> =

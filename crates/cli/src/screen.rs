@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
-use millstream::{Progress, finite_watermark};
+use millstream::{JobProgress, finite_watermark};
 
 use crate::args::ProgressStyle;
 use crate::human;
@@ -87,7 +87,7 @@ impl Screen {
     }
 
     /// Shows how far the job is.
-    pub(crate) fn show(&self, progress: &Progress) {
+    pub(crate) fn show(&self, progress: &JobProgress) {
         let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let since = progress.elapsed.saturating_sub(last.elapsed);
         if self.style == ProgressStyle::None
@@ -144,7 +144,7 @@ fn begin(bar: &ProgressBar) {
     bar.set_style(BarStyle::with_template("{msg}").unwrap_or(BarStyle::default_bar()));
 }
 
-fn describe(progress: &Progress, last: &Last, since: Duration) -> String {
+fn describe(progress: &JobProgress, last: &Last, since: Duration) -> String {
     let counters = &progress.counters;
     let rate_in = human::rate(counters.rows_in.saturating_sub(last.rows_in), since);
     let rate_out = human::rate(counters.rows_out.saturating_sub(last.rows_out), since);
@@ -169,7 +169,7 @@ fn describe(progress: &Progress, last: &Last, since: Duration) -> String {
 
 /// The sink that workers have waited for most since the last look, if that was a good part of the
 /// time of one of them.
-fn waits(progress: &Progress, sinks: &mut [Sink], since: Duration) -> String {
+fn waits(progress: &JobProgress, sinks: &mut [Sink], since: Duration) -> String {
     let mut most = None;
     for sink in sinks {
         let operators = progress.workers.iter().filter_map(|one| one.operators.get(sink.at));
@@ -202,7 +202,7 @@ mod tests {
         };
         let lag = Some(Duration::from_secs(3));
         let elapsed = Duration::from_secs(2);
-        let progress = Progress { elapsed, counters, bad: 0, workers: vec![], done: None, lag };
+        let progress = JobProgress { elapsed, counters, bad: 0, workers: vec![], done: None, lag };
         let last = Last { elapsed: Duration::from_secs(1), rows_in: 1_000_000, rows_out: 50 };
         assert_eq!(
             describe(&progress, &last, Duration::from_secs(1)),
@@ -224,7 +224,7 @@ mod tests {
         };
         let (counters, elapsed) = (Counters::default(), Duration::from_secs(2));
         let workers = vec![worker(600_000_000), worker(0)];
-        let progress = Progress { elapsed, counters, bad: 0, workers, done: None, lag: None };
+        let progress = JobProgress { elapsed, counters, bad: 0, workers, done: None, lag: None };
         let mut sinks = [Sink { at: 1, name: "SELECT".into(), waited_ns: 100_000_000 }];
         let since = Duration::from_secs(1);
         assert_eq!(waits(&progress, &mut sinks, since), ", waiting for SELECT 50 %");
@@ -237,7 +237,7 @@ mod tests {
         let counters = Counters { watermark_ms: 0, ..Counters::default() };
         let lag = Some(LAG_SHOWN_MAX + Duration::from_secs(1));
         let elapsed = Duration::ZERO;
-        let progress = Progress { elapsed, counters, bad: 0, workers: vec![], done: None, lag };
+        let progress = JobProgress { elapsed, counters, bad: 0, workers: vec![], done: None, lag };
         let text = describe(&progress, &Last::default(), Duration::from_secs(1));
         assert_eq!(text, "0 rows in (0/s), 0 out (0/s), watermark 1970-01-01 00:00:00");
     }

@@ -1,6 +1,6 @@
 //! Observability while a command runs: logs, metrics, spans.
 
-use millstream::{Error, Job, Observer, Progress, Report};
+use millstream::{Error, Job, JobProgress, Observer, Report};
 
 use crate::args::{LogArgs, TelemetryArgs};
 use crate::dashboard::Dashboard;
@@ -56,7 +56,7 @@ impl Observer for Telemetry {
         }
     }
 
-    fn progress(&self, progress: &Progress) {
+    fn progress(&self, progress: &JobProgress) {
         self.screen.show(progress);
         if let Some(dashboard) = &self.dashboard {
             dashboard.progress(progress);

@@ -25,7 +25,7 @@ pub use job::{fragment, lookup, step, wires, worker_set};
 pub use optimize::{cost, fusion, placement};
 pub use rows::wire::detach;
 pub use rows::{size, time, type_name};
-pub use runtime::{frame, mend, metrics, process};
+pub use runtime::{frame, metrics, process, reconnect};
 
 /// Operators that keep rows by key until time has passed them, as data: each makes the state of a
 /// worker.

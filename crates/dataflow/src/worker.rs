@@ -26,14 +26,14 @@ use crate::job::{Idle, Job, readers};
 use crate::operators::source::feed;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
-use crate::runtime::mend::Mender;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::net::{Aloft, Limits, Net};
+use crate::runtime::net::{Limits, Net, PayloadsInFlight};
 use crate::runtime::pace::paces;
 use crate::runtime::place::Place;
 pub use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
 use crate::runtime::reader::Reader;
+use crate::runtime::reconnect::Reconnector;
 use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 
 /// Steps without work before a blocking worker sleeps.
@@ -67,7 +67,7 @@ pub struct WorkerConfig {
     /// Where groups go that do not fit memory.
     pub disk: Option<Arc<dyn Disk>>,
     /// Makes links whole whose connection broke; without it such a connection ends the job.
-    pub mender: Option<Box<dyn Mender>>,
+    pub reconnector: Option<Box<dyn Reconnector>>,
     /// In the group of the workers that are the agents of the same sources: those with the same
     /// place in their process.
     pub multicast: Option<Box<dyn fabric::multicast::Member>>,
@@ -96,7 +96,7 @@ impl WorkerConfig {
             metrics: Arc::default(),
             signals: Arc::default(),
             disk: None,
-            mender: None,
+            reconnector: None,
             multicast: None,
         }
     }
@@ -153,14 +153,14 @@ impl Worker {
     /// When a source or sink cannot be opened.
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
-        let WorkerConfig { signals, disk, mender, multicast, round, .. } = config;
+        let WorkerConfig { signals, disk, reconnector, multicast, round, .. } = config;
         metrics.count_operators(job.operators.len());
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
         let mut scheduler = Scheduler::new();
         let accounting = Rc::new(StateAccounting::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
-        let external = Rc::new(External::new(process.sleeper(worker)));
+        let external = Rc::new(External::new(process.parker(worker)));
         let place = Place {
             worker,
             workers,
@@ -173,7 +173,7 @@ impl Worker {
             timers: timers.clone(),
             external: external.clone(),
         };
-        let aloft = multicast.map(|member| {
+        let in_flight = multicast.map(|member| {
             let ring = &job.settings.ring;
             let limits = Limits {
                 tags: job.operators.len() as u32,
@@ -181,9 +181,9 @@ impl Worker {
                 kept: InFlightPayloads::<()>::retained_max(ring.slots as usize),
                 bytes: ring.slot_bytes as usize,
             };
-            Aloft::new(member, limits)
+            PayloadsInFlight::new(member, limits)
         });
-        let net = Rc::new(Net::new(links, mender, aloft, &place, metrics.clone()));
+        let net = Rc::new(Net::new(links, reconnector, in_flight, &place, metrics.clone()));
         net.begin_round(round);
         let context = ReaderContext { clock: clock.clone(), bad, origins: Arc::default() };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
@@ -228,7 +228,7 @@ impl Worker {
     pub fn step(&mut self) -> Result<Status, DataflowError> {
         self.timers.advance(self.clock.now_ns());
         let moved = self.net.poll()? | self.external.poll();
-        if self.net.aloft().is_some() {
+        if self.net.in_flight().is_some() {
             self.nodes.iter().flatten().try_for_each(|node| node.poll())?;
         }
         let mut since = self.clock.now_ns();

@@ -9,7 +9,7 @@ use plan::{Diagnostic, Planned};
 use stream::StreamError;
 use thiserror::Error;
 
-use crate::fault::{self, Blame, Fault};
+use crate::fault::{self, Fault, FaultKind};
 
 /// A failure of a session.
 #[derive(Debug, Error)]
@@ -104,16 +104,16 @@ impl Error {
     }
 
     /// Whose fault it is.
-    pub fn blame(&self) -> Blame {
+    pub fn blame(&self) -> FaultKind {
         match self.cause() {
-            Error::Sql(diagnostics) if diagnostics.iter().any(|one| one.bug) => Blame::Bug,
-            Error::Sql(_) | Error::Usage { .. } | Error::Stream(_) => Blame::Usage,
-            Error::Panic { .. } => Blame::Bug,
+            Error::Sql(diagnostics) if diagnostics.iter().any(|one| one.bug) => FaultKind::Bug,
+            Error::Sql(_) | Error::Usage { .. } | Error::Stream(_) => FaultKind::Usage,
+            Error::Panic { .. } => FaultKind::Bug,
             Error::Dataflow(error) => match error.cause() {
-                DataflowError::Panicked(_) => Blame::Bug,
-                _ => Blame::Failure,
+                DataflowError::Panicked(_) => FaultKind::Bug,
+                _ => FaultKind::Failure,
             },
-            error => error.reported().map_or(Blame::Failure, |fault| fault.blame),
+            error => error.reported().map_or(FaultKind::Failure, |fault| fault.blame),
         }
     }
 
@@ -122,7 +122,7 @@ impl Error {
         if let Some(fault) = self.reported() {
             return fault.hint;
         }
-        if self.blame() == Blame::Bug && self.panicked().is_some() {
+        if self.blame() == FaultKind::Bug && self.panicked().is_some() {
             return Some(format!(
                 "please report it with all of this, the statement, and the version: {}{}",
                 env!("CARGO_PKG_VERSION"),
@@ -164,7 +164,7 @@ impl Error {
         if let Error::Dataflow(error) = self.cause()
             && let Some(at) = error.located()
         {
-            let bug = self.blame() == Blame::Bug;
+            let bug = self.blame() == FaultKind::Bug;
             details.extend(at.record.as_ref().map(|record| {
                 if bug { format!("while it read {record}") } else { format!("at {record}") }
             }));

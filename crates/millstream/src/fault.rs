@@ -8,7 +8,7 @@ use crate::error::Error;
 
 /// Whose fault it is, hence the exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Blame {
+pub enum FaultKind {
     /// That of the input, the output, the machine, or the network.
     #[default]
     Failure,
@@ -18,13 +18,13 @@ pub enum Blame {
     Bug,
 }
 
-const BLAMES: [(&str, Blame); 3] =
-    [("failure", Blame::Failure), ("usage", Blame::Usage), ("bug", Blame::Bug)];
+const FAULT_KINDS: [(&str, FaultKind); 3] =
+    [("failure", FaultKind::Failure), ("usage", FaultKind::Usage), ("bug", FaultKind::Bug)];
 
 /// The rest of a failure beside its message.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Fault {
-    pub(crate) blame: Blame,
+    pub(crate) blame: FaultKind,
     /// The statement, by number in its job.
     pub(crate) statement: Option<usize>,
     pub(crate) expression: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) fn encode(error: &Error, statement: Option<usize>) -> String {
     let mut field = |name: &str, value: &str| {
         text.push_str(&format!("\n{name} {}", value.replace('\\', "\\\\").replace('\n', "\\n")));
     };
-    let blame = BLAMES.iter().find(|(_, blame)| *blame == error.blame());
+    let blame = FAULT_KINDS.iter().find(|(_, blame)| *blame == error.blame());
     field("blame", blame.map_or("failure", |(name, _)| name));
     if let Some(statement) = statement {
         field("statement", &statement.to_string());
@@ -61,8 +61,8 @@ pub(crate) fn decode(text: &str) -> Fault {
         let value = unescaped(value);
         match name {
             "blame" => {
-                let blame = BLAMES.iter().find(|(name, _)| *name == value);
-                fault.blame = blame.map_or(Blame::Failure, |(_, blame)| *blame);
+                let blame = FAULT_KINDS.iter().find(|(name, _)| *name == value);
+                fault.blame = blame.map_or(FaultKind::Failure, |(_, blame)| *blame);
             }
             "statement" => fault.statement = value.parse().ok(),
             "expression" => fault.expression = Some(value),
@@ -103,11 +103,11 @@ mod tests {
         let text = encode(&DataflowError::Connector(error).into(), Some(2));
         assert_eq!(text.lines().next(), Some("c:\\new: two lines"));
         let fault = decode(&text);
-        assert_eq!((fault.blame, fault.statement), (Blame::Failure, Some(2)));
+        assert_eq!((fault.blame, fault.statement), (FaultKind::Failure, Some(2)));
         assert_eq!((fault.hint, fault.details), (hint, vec![]));
         let (message, hint) = ("no folder".to_owned(), "name one".to_owned());
         let usage = decode(&encode(&Error::Usage { message, hint }, None));
-        assert_eq!((usage.blame, usage.hint.as_deref()), (Blame::Usage, Some("name one")));
+        assert_eq!((usage.blame, usage.hint.as_deref()), (FaultKind::Usage, Some("name one")));
     }
 
     #[test]

@@ -67,8 +67,8 @@ fn missing(rank: Option<usize>) -> Error {
         message: format!(
             "millstream.multicast = 'hardware', and node {rank} cannot join a group of its network"
         ),
-        hint: "it takes --fabric verbs over RoCE v2, which `millstream fabric info` tries; 'auto' \
-               takes the tree elsewhere"
+        hint: "multicast needs --fabric verbs over RoCE v2, which `millstream fabric info` tests; \
+               'auto' takes the tree elsewhere"
             .into(),
     }
 }

@@ -71,12 +71,12 @@ pub use stream;
 
 pub use dataflow::panics::{self, Panicked};
 pub use error::Error;
-pub use fault::Blame;
+pub use fault::FaultKind;
 
 pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rdma_survey};
 pub use memory::{JobMemoryNeed, Memory};
 pub use metrics::{JOB_METRICS, JobMetric};
 pub use progress::Observer;
-pub use report::{Progress, Report, SinkWait};
+pub use report::{JobProgress, Report, SinkWait};
 pub use script::{Job, RunOptions, Script};
 pub use session::{RowFormat, RowTarget, Session, SessionBuilder, WORKERS_MAX};

@@ -75,7 +75,7 @@ impl Memory {
         let parts = taken.map(|need| format!("{} {} ({})", need.name, gib(of(need)), need.sum));
         let parts = parts.collect::<Vec<_>>().join(", ");
         let message = format!(
-            "what workers send each other may take {}, and this machine has {}: {parts}",
+            "the buffers between workers may take {}, and this machine has {}: {parts}",
             gib(sum),
             gib(has)
         );

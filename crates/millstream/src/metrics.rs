@@ -6,7 +6,7 @@
 
 use dataflow::metrics::{Metric, MetricKind, MetricUnit};
 
-use crate::report::Progress;
+use crate::report::JobProgress;
 
 /// A number of the whole job.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +14,7 @@ pub struct JobMetric {
     /// Its definition.
     pub metric: Metric,
     /// Its value; `None` where there is none.
-    pub read: fn(&Progress) -> Option<f64>,
+    pub read: fn(&JobProgress) -> Option<f64>,
 }
 
 /// All metrics of a job.

@@ -21,10 +21,10 @@ use cluster::{ClusterError, Control};
 use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
 use dataflow::job::Job;
-use dataflow::mend::Mender;
 use dataflow::metrics::{Metrics, Snapshot};
 use dataflow::panics::caught;
 use dataflow::process::Process;
+use dataflow::reconnect::Reconnector;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
 use fabric::multicast::Member;
 use fabric::{Clock, FabricError, LinkId};
@@ -52,7 +52,7 @@ const TICKS_PER_REPORT: u32 = 4;
 const REASON_WAIT: Duration = Duration::from_secs(4);
 
 /// The work of a node.
-pub(crate) struct Node<'a> {
+pub(crate) struct NodeRunner<'a> {
     pub(crate) control: &'a Control,
     pub(crate) layout: NodeLayout,
     pub(crate) job: Arc<Job>,
@@ -105,7 +105,7 @@ impl Drop for AbortAtEnd<'_> {
     }
 }
 
-impl Node<'_> {
+impl NodeRunner<'_> {
     /// Runs this node's part and returns the report of the whole job.
     ///
     /// # Errors
@@ -159,9 +159,9 @@ impl Node<'_> {
                 config.disk = disk.clone();
                 config.multicast = member;
                 let events = events.clone();
-                config.mender = service.is_enabled().then(|| {
+                config.reconnector = service.is_enabled().then(|| {
                     let end = WorkerEnd { worker, events: events.clone(), link_events };
-                    Box::new(end) as Box<dyn Mender>
+                    Box::new(end) as Box<dyn Reconnector>
                 });
                 let span = tracing::info_span!("worker", worker);
                 let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(
@@ -409,15 +409,15 @@ fn worst(first: Option<Error>, events: &Receiver<WorkerEvent>) -> Error {
 /// those within a process do when a worker ends.
 fn remoteness(error: &Error) -> u32 {
     match error.cause() {
-        Error::Dataflow(DataflowError::Unmended { .. }) => 1,
+        Error::Dataflow(DataflowError::NotReconnected { .. }) => 1,
         error if is_link(error) => 2,
         _ => 0,
     }
 }
 
 fn is_link(error: &Error) -> bool {
-    use DataflowError::{Link, Unmended};
-    let of_worker = matches!(error, Error::Dataflow(Link { .. } | Unmended { .. }));
+    use DataflowError::{Link, NotReconnected};
+    let of_worker = matches!(error, Error::Dataflow(Link { .. } | NotReconnected { .. }));
     of_worker || matches!(error, Error::Link(_) | Error::Fabric(_))
 }
 
@@ -432,7 +432,7 @@ mod tests {
         let link = || DataflowError::Link { worker: 3, source: LinkError::Closed };
         let not_reconnected = || {
             let reason = "no device".into();
-            DataflowError::Unmended { worker: 1, source: LinkError::Closed, reason }
+            DataflowError::NotReconnected { worker: 1, source: LinkError::Closed, reason }
         };
         let own = || DataflowError::Expression("too large".into());
         let worst_of = |order: Vec<DataflowError>| {

@@ -8,23 +8,23 @@ use dataflow::metrics::{Counters, Snapshot, finite_watermark};
 
 use crate::error::Error;
 use crate::links::NodeLayout;
-use crate::report::{NodeCounters, Progress, Report};
+use crate::report::{JobProgress, NodeCounters, Report};
 use crate::script::Job;
 
-/// An observer of running jobs. A closure that takes [`Progress`] is one.
+/// An observer of running jobs. A closure that takes [`JobProgress`] is one.
 pub trait Observer: Sync {
     /// A job is about to run.
     fn started(&self, _job: &Job) {}
 
     /// The progress of the running job: a few times a second, on node 0.
-    fn progress(&self, progress: &Progress);
+    fn progress(&self, progress: &JobProgress);
 
     /// A job has ended.
     fn ended(&self, _result: &Result<Report, Error>) {}
 }
 
-impl<F: Fn(&Progress) + Sync> Observer for F {
-    fn progress(&self, progress: &Progress) {
+impl<F: Fn(&JobProgress) + Sync> Observer for F {
+    fn progress(&self, progress: &JobProgress) {
         self(progress);
     }
 }
@@ -70,7 +70,7 @@ impl<'a> ProgressWatch<'a> {
                 None => counters.watermark_ms = i64::MIN,
             }
         }
-        to.progress(&Progress {
+        to.progress(&JobProgress {
             elapsed: self.start.elapsed(),
             counters,
             bad,

@@ -60,8 +60,8 @@ impl<'a> Vigil<'a> {
             let overdue = counts.iter().zip(&pulses).find(|(count, _)| count.name == name);
             let Some((_, (rank, pulse))) = overdue else { continue };
             tracing::warn!(
-                "the connection with node {rank} stands and has carried nothing for {STILL_LOOKS} \
-                 s, with {missing} bytes on their way: it is given up"
+                "the connection with node {rank} is open and has carried nothing for {STILL_LOOKS} \
+                 s, with {missing} bytes in flight: it is closed"
             );
             pulse.give_up();
         }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   worker ─ BrokenLink ─▶ node ─▶ thread: offer ─▶ message ─▶ connect ─▶ Link::renew ─▶ message
-//!     ▲ News::Lost ◀────── node ◀─ message about a link that is not here yet         attach │
-//!     └─────────────────────────────── News::Mended ◀─────────────────────────────────────┘
+//!     ▲ Lost ◀──────────── node ◀─ message about a link that is not here yet         attach │
+//!     └────────────────────────────────── Reconnected ◀──────────────────────────────────────┘
 //! ```
 //!
 //! Both ends of a link send each other the same: the address to connect to, then the ring of the
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use channel::{Link, LinkError, LinkStats};
 use cluster::Control;
 use dataflow::error::DataflowError;
-use dataflow::mend::{Mender, News};
+use dataflow::reconnect::{LinkEvent, Reconnector};
 use dataflow::worker::Signals;
 use fabric::LinkId;
 
@@ -51,11 +51,11 @@ pub(crate) struct BrokenLink {
 pub(crate) struct WorkerEnd {
     pub(crate) worker: u32,
     pub(crate) events: Sender<WorkerEvent>,
-    pub(crate) link_events: Receiver<News>,
+    pub(crate) link_events: Receiver<LinkEvent>,
 }
 
-impl Mender for WorkerEnd {
-    fn mend(&mut self, worker: u32, link: Link, cause: LinkError) {
+impl Reconnector for WorkerEnd {
+    fn reconnect(&mut self, worker: u32, link: Link, cause: LinkError) {
         let end = LinkId { local: self.worker, remote: worker };
         // A node that no longer waits for its workers drops the link.
         let _ =
@@ -67,7 +67,7 @@ impl Mender for WorkerEnd {
             self.events.send(WorkerEvent::Declined(LinkId { local: self.worker, remote: worker }));
     }
 
-    fn news(&mut self) -> Option<News> {
+    fn next_event(&mut self) -> Option<LinkEvent> {
         self.link_events.try_recv().ok()
     }
 }
@@ -81,7 +81,7 @@ pub(crate) struct ReconnectService<'a> {
     pub(crate) timeout: Duration,
     pub(crate) signals: &'a Signals,
     /// To the workers of this node.
-    pub(crate) workers: Vec<Sender<News>>,
+    pub(crate) workers: Vec<Sender<LinkEvent>>,
     pub(crate) repairs: Mutex<LinkRepairs>,
 }
 
@@ -165,12 +165,14 @@ impl ReconnectService<'_> {
                     tracing::info!(
                         "the link of worker {local} with {remote} goes on after {after:?}"
                     );
-                    News::Mended { worker, link: Box::new(link) }
+                    LinkEvent::Reconnected { worker, link: Box::new(link) }
                 }
-                Ok(None) => News::Declined { worker },
-                Err(reason) => {
-                    News::Failed(DataflowError::Unmended { worker, source: cause, reason })
-                }
+                Ok(None) => LinkEvent::Declined { worker },
+                Err(reason) => LinkEvent::Failed(DataflowError::NotReconnected {
+                    worker,
+                    source: cause,
+                    reason,
+                }),
             };
             // In one step, so that no request for a link crosses its return.
             let mut repairs = self.repairs();
@@ -181,8 +183,8 @@ impl ReconnectService<'_> {
         if let Err(error) = thread::Builder::new().name(name).spawn_scoped(scope, repairing) {
             let (worker, source) = (end.remote, LinkError::Closed);
             let reason = format!("there is no thread: {error}");
-            let failed = DataflowError::Unmended { worker, source, reason };
-            self.notify_worker(end, News::Failed(failed));
+            let failed = DataflowError::NotReconnected { worker, source, reason };
+            self.notify_worker(end, LinkEvent::Failed(failed));
         }
     }
 
@@ -213,7 +215,7 @@ impl ReconnectService<'_> {
         for (rank, topic) in self.control.unread_messages() {
             let Some(end) = self.own_end(rank, topic) else { continue };
             if self.repairs().ends.insert(end) {
-                self.notify_worker(end, News::Lost { worker: end.remote });
+                self.notify_worker(end, LinkEvent::Lost { worker: end.remote });
             }
         }
     }
@@ -222,7 +224,7 @@ impl ReconnectService<'_> {
         self.repairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn notify_worker(&self, end: LinkId, event: News) {
+    fn notify_worker(&self, end: LinkId, event: LinkEvent) {
         let at = (end.local - self.layout.own().start) as usize;
         // It may have ended.
         let _ = self.workers[at].send(event);

@@ -102,7 +102,7 @@ fn decode_count(bytes: &mut &[u8], most: usize) -> Option<usize> {
 
 /// The progress of a running job.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
+pub struct JobProgress {
     /// Since the first row could be read.
     pub elapsed: Duration,
     /// All nodes; those of other nodes are some hundred milliseconds old.

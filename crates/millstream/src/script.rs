@@ -13,10 +13,10 @@ use plan::{Analyzed, Explain, ExplainFormat, Planned, Stage, Workers};
 
 use crate::FabricKind;
 use crate::error::Error;
-use crate::fault::Blame;
+use crate::fault::FaultKind;
 use crate::links::NodeLayout;
 use crate::memory::{self, Memory};
-use crate::node::{Node, statement_of};
+use crate::node::{NodeRunner, statement_of};
 use crate::progress::Observer;
 use crate::report::{Report, SinkWait};
 
@@ -215,9 +215,9 @@ impl Job {
         result
     }
 
-    fn node<'c>(&'c self, control: &'c Control) -> Node<'c> {
+    fn node<'c>(&'c self, control: &'c Control) -> NodeRunner<'c> {
         let Workers { nodes, per_node } = self.workers;
-        Node {
+        NodeRunner {
             control,
             layout: NodeLayout { rank: control.rank(), nodes, per_node },
             job: Arc::clone(&self.job),
@@ -231,7 +231,8 @@ impl Job {
     /// The same failure with its statement, if that is known.
     fn of_statement(&self, cause: Error) -> Error {
         let runs = matches!(cause, Error::Dataflow(_) | Error::Panic { .. });
-        let of_worker = runs || cause.reported().is_some_and(|fault| fault.blame != Blame::Usage);
+        let of_worker =
+            runs || cause.reported().is_some_and(|fault| fault.blame != FaultKind::Usage);
         let only = (self.statements.len() == 1 && of_worker).then_some(0);
         let statement = statement_of(&cause, &self.ends).or(only);
         match statement.and_then(|at| self.statements.get(at)) {

@@ -9,7 +9,7 @@ use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::sink::Sink;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
-use millstream::{Blame, Error, FabricKind, Progress, RunOptions, Session, SessionBuilder};
+use millstream::{Error, FabricKind, FaultKind, JobProgress, RunOptions, Session, SessionBuilder};
 
 const BIDS: &str = "CREATE TABLE bids (
     ts TIMESTAMP(3), auction BIGINT, price BIGINT, WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
@@ -88,7 +88,7 @@ fn a_query_without_end_ends_when_it_is_asked() {
     assert!(!script.jobs()[0].bounded());
     let cancel = AtomicBool::new(false);
     let looks = AtomicUsize::new(0);
-    let show = |progress: &Progress| {
+    let show = |progress: &JobProgress| {
         assert_eq!(progress.done, None);
         looks.fetch_add(1, Ordering::Relaxed);
         cancel.store(progress.counters.rows_in > 0, Ordering::Relaxed);
@@ -247,7 +247,7 @@ fn the_cause_of_a_failure_comes_out_wherever_it_was() {
             match (fault, failed.cause()) {
                 (Fault::Panic, DataflowError::Panicked(panicked)) => {
                     assert_eq!(panicked.message, "the tape is torn", "{place}");
-                    assert_eq!(error.blame(), Blame::Bug, "{place}");
+                    assert_eq!(error.blame(), FaultKind::Bug, "{place}");
                     let reported = "this is a bug in millstream: the tape is torn";
                     assert_eq!(error.to_string(), reported, "{place}");
                     assert!(error.hint().unwrap().contains("please report it"), "{place}");
@@ -255,7 +255,7 @@ fn the_cause_of_a_failure_comes_out_wherever_it_was() {
                 }
                 (_, DataflowError::Connector(failed)) => {
                     assert_eq!(*failed, broken(), "{place}");
-                    assert_eq!(error.blame(), Blame::Failure, "{place}");
+                    assert_eq!(error.blame(), FaultKind::Failure, "{place}");
                 }
                 _ => panic!("{place}"),
             }

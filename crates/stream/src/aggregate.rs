@@ -109,7 +109,7 @@ impl Agg {
         match &self.parts {
             Some(parts) => Ok(parts(&self.name)),
             None => Err(StreamError::refused(
-                format!("'{}' cannot be put together of what it is of parts", self.name),
+                format!("'{}' of all rows cannot be computed from its values of parts", self.name),
                 "ask for sums and counts, and divide them behind: stream.map(…)",
             )),
         }

@@ -1,6 +1,7 @@
 //! Errors of a stream that is being built: always its author's fault.
 
 use arrow::datatypes::{DataType, Schema};
+use dataflow::type_name::type_name;
 
 /// Why a stream or a job cannot be built. Nothing has run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +22,7 @@ pub enum StreamError {
         name: String,
     },
     /// A column is of a type that does not do here.
-    #[error("column '{name}' is {found}: {needs}")]
+    #[error("column '{name}' is {}: {needs}", sql_type(found))]
     Type {
         /// The column.
         name: String,
@@ -81,4 +82,9 @@ pub(crate) fn check_names(schema: &Schema) -> Result<(), StreamError> {
         }
     }
     Ok(())
+}
+
+/// The name of a type as SQL has it.
+pub(crate) fn sql_type(of: &DataType) -> String {
+    type_name(of, "STRING")
 }

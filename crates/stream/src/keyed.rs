@@ -15,7 +15,7 @@ use state::{GroupBy, StateOptions, Windows};
 use crate::Stream;
 use crate::aggregate::Agg;
 use crate::error::{StreamError, check_names, index_of};
-use crate::node::{Choice, Node};
+use crate::node::{Choice, StreamNode};
 use crate::stream::same_types;
 use crate::window::{Window, ticks_of};
 
@@ -42,7 +42,7 @@ impl KeyedStream {
     /// [`Exchange::Forward`] they do not: each worker emits what its own rows come to, the
     /// local half of an aggregate in two stages (A6).
     pub fn exchange(self, exchange: Exchange) -> Self {
-        Self { choice: Choice::Fixed(exchange), ..self }
+        Self { choice: Choice::Exchange(exchange), ..self }
     }
 
     /// Every row to every worker (W1): the other side of a join, or the other inputs of an operator
@@ -120,9 +120,9 @@ impl KeyedStream {
             granularity: (gap / 4).max(1),
             operator: Arc::new(operator),
         };
-        let node = Node {
+        let node = StreamNode {
             name: "SessionWindow".into(),
-            inputs: vec![self.stream.feeds(true)],
+            inputs: vec![self.stream.input_edges(true)],
             kind: OperatorKind::Keyed(spec),
             choice: self.choice,
             labels: Labels::default(),
@@ -145,7 +145,7 @@ impl KeyedStream {
         };
         if self.stream.time != Some(time) && !self.stream.bounded {
             return Err(StreamError::refused(
-                "windows that were not given out by an operator",
+                "windows that no operator has emitted",
                 "aggregate the rows in windows first",
             ));
         }
@@ -245,9 +245,11 @@ impl KeyedStream {
         let known = kind != JoinKind::Full;
         let bounded = self.stream.bounded && other.stream.bounded;
         let choice = if other.choice == Choice::Auto { self.choice } else { other.choice };
-        let node = Node {
+        let node = StreamNode {
             name: "WindowJoin".into(),
-            inputs: sides.map(|keyed| keyed.stream.feeds(keyed.stream.time.is_some())).to_vec(),
+            inputs: sides
+                .map(|keyed| keyed.stream.input_edges(keyed.stream.time.is_some()))
+                .to_vec(),
             kind: OperatorKind::Keyed(spec),
             choice,
             labels: Labels::default(),
@@ -294,10 +296,10 @@ impl KeyedStream {
         window: Option<JobWindow>,
         timed: bool,
         aggregates: &[Agg],
-    ) -> Result<(Node, SchemaRef), StreamError> {
+    ) -> Result<(StreamNode, SchemaRef), StreamError> {
         if self.distribution != Distribution::Hash {
             return Err(StreamError::refused(
-                "rows that are not led by their key cannot be grouped by it",
+                "rows that are not distributed by their key cannot be grouped by it",
                 "leave out to_all, in_turn and in_place",
             ));
         }
@@ -336,9 +338,9 @@ impl KeyedStream {
             early_ns: None,
             schema: schema.clone(),
         };
-        let node = Node {
+        let node = StreamNode {
             name: name.to_owned(),
-            inputs: vec![self.stream.feeds(timed)],
+            inputs: vec![self.stream.input_edges(timed)],
             kind: OperatorKind::Aggregate(Box::new(spec)),
             choice: self.choice,
             labels: Labels::default(),
@@ -380,7 +382,7 @@ impl WindowedStream {
     pub fn local_global(self, aggregates: &[Agg]) -> Result<Stream, StreamError> {
         if self.window.windows.gap().is_some() {
             return Err(StreamError::refused(
-                "sessions of the rows of one worker are not those of all",
+                "sessions of one worker's rows are not the sessions of all rows",
                 "aggregate them in one stage: windowed.aggregate(…)",
             ));
         }
@@ -468,11 +470,11 @@ pub fn process(
         None => keyed.input(keyed.stream.time, 1, None),
     };
     let choice = inputs.iter().map(|keyed| keyed.choice).find(|choice| *choice != Choice::Auto);
-    let node = Node {
+    let node = StreamNode {
         name: name.to_owned(),
         inputs: inputs
             .iter()
-            .map(|keyed| keyed.stream.feeds(keyed.stream.time.is_some()))
+            .map(|keyed| keyed.stream.input_edges(keyed.stream.time.is_some()))
             .collect(),
         kind: OperatorKind::Keyed(Keyed {
             inputs: inputs.iter().map(input).collect(),
@@ -493,22 +495,25 @@ fn meets_once(distributions: [Distribution; 2], kind: JoinKind) -> Result<(), St
     let fits = match distributions {
         [Distribution::Hash, Distribution::Hash] => return Ok(()),
         [Distribution::Broadcast, Distribution::Broadcast] => {
-            let hint = "let one side go to all, and the other by its key";
-            return Err(StreamError::refused("each pair of rows would meet on every worker", hint));
+            let hint = "broadcast one side, and distribute the other by its key";
+            return Err(StreamError::refused("every worker would join each pair of rows", hint));
         }
         [_, Distribution::Broadcast] => matches!(kind, Inner | Left | LeftSemi | LeftAnti),
         [Distribution::Broadcast, _] => matches!(kind, Inner | Right | RightSemi | RightAnti),
         _ => {
-            let hint = "let the other side go to all: key_by(…).to_all()";
-            return Err(StreamError::refused("rows of equal keys would not meet", hint));
+            let hint = "broadcast the other side: key_by(…).to_all()";
+            return Err(StreamError::refused(
+                "rows with equal keys would be on different workers",
+                hint,
+            ));
         }
     };
     if fits {
         Ok(())
     } else {
         Err(StreamError::refused(
-            "whether a row that goes to all has a partner is not known on any one worker",
-            "let the other side go to all",
+            "no worker knows whether a broadcast row has a match",
+            "broadcast the other side",
         ))
     }
 }

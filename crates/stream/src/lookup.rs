@@ -9,7 +9,7 @@ use dataflow::lookup::Lookup;
 use crate::Stream;
 use crate::error::{StreamError, indices_of};
 use crate::keyed::side_by_side;
-use crate::node::{Choice, Node};
+use crate::node::{Choice, StreamNode};
 use crate::stream::same_types;
 
 impl Stream {
@@ -50,7 +50,7 @@ impl Stream {
             JoinKind::Inner | JoinKind::Left => false,
             JoinKind::LeftSemi | JoinKind::LeftAnti => true,
             _ => {
-                let message = "rows of a table without a partner are known when the stream ends";
+                let message = "unmatched rows of a table are known only when the stream ends";
                 let hint = "keep the stream's: JoinKind::Left, LeftSemi or LeftAnti";
                 return Err(StreamError::refused(message, hint));
             }
@@ -71,9 +71,9 @@ impl Stream {
             schema: schema.clone(),
             both,
         };
-        let node = Node {
+        let node = StreamNode {
             name: "LookupJoin".into(),
-            inputs: vec![self.feeds(self.time.is_some())],
+            inputs: vec![self.input_edges(self.time.is_some())],
             kind: OperatorKind::Lookup(Box::new(lookup)),
             choice: Choice::Auto,
             labels: Labels::default(),

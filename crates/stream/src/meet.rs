@@ -11,7 +11,7 @@ use dataflow::time::ticks_per_second;
 use crate::Stream;
 use crate::error::StreamError;
 use crate::keyed::{KeyedStream, side_by_side};
-use crate::node::{Choice, Node};
+use crate::node::{Choice, StreamNode};
 use crate::stream::same_types;
 use crate::window::span_of;
 
@@ -26,12 +26,12 @@ pub enum Shift {
 
 /// How near the times of two rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Near {
+pub struct TimeRange {
     from: Shift,
     to: Shift,
 }
 
-impl Near {
+impl TimeRange {
     /// Not further apart than that, whichever is earlier.
     pub fn within(apart: Duration) -> Self {
         Self::between(Shift::Earlier(apart), Shift::Later(apart))
@@ -60,11 +60,11 @@ impl KeyedStream {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use stream::{JoinKind, Near, Shift, Stream, StreamError};
+    /// use stream::{JoinKind, TimeRange, Shift, Stream, StreamError};
     ///
     /// /// Orders with their payments of the hour after; those that were not paid too.
     /// fn paid(orders: Stream, payments: Stream) -> Result<Stream, StreamError> {
-    ///     let hour = Near::between(
+    ///     let hour = TimeRange::between(
     ///         Shift::Later(Duration::ZERO),
     ///         Shift::Later(Duration::from_secs(3_600)),
     ///     );
@@ -78,7 +78,7 @@ impl KeyedStream {
     pub fn join_near(
         self,
         other: KeyedStream,
-        near: Near,
+        near: TimeRange,
         kind: JoinKind,
     ) -> Result<Stream, StreamError> {
         let (sides, unit) = timed_sides(&self, &other)?;
@@ -146,7 +146,7 @@ impl KeyedStream {
         earlier: bool,
     ) -> Result<Stream, StreamError> {
         if !matches!(kind, JoinKind::Inner | JoinKind::Left) {
-            let message = "only Inner and Left joins meet the latest version";
+            let message = "a join with the latest version is Inner or Left";
             return Err(StreamError::refused(message, "give JoinKind::Inner or JoinKind::Left"));
         }
         if self.keys.is_empty() {
@@ -200,9 +200,9 @@ impl KeyedStream {
             operator,
         };
         let choice = if other.choice == Choice::Auto { self.choice } else { other.choice };
-        let node = Node {
+        let node = StreamNode {
             name,
-            inputs: sides.map(|keyed| keyed.stream.feeds(true)).to_vec(),
+            inputs: sides.map(|keyed| keyed.stream.input_edges(true)).to_vec(),
             kind: OperatorKind::Keyed(spec),
             choice,
             labels: Labels::default(),

@@ -41,27 +41,27 @@ pub struct Setup {
 }
 
 /// An operator of a stream.
-pub(crate) struct Node {
+pub(crate) struct StreamNode {
     pub(crate) name: String,
-    pub(crate) inputs: Vec<Vec<Feed>>,
+    pub(crate) inputs: Vec<Vec<InputEdge>>,
     pub(crate) kind: OperatorKind,
     pub(crate) choice: Choice,
     /// Facts for EXPLAIN that its kind does not contain.
     pub(crate) labels: Labels,
 }
 
-impl Node {
+impl StreamNode {
     /// Whether it reads a table, or looks up in another what it has read.
     pub(crate) fn is_read(&self) -> bool {
         !self.kind.spec().waits_for_rows()
-            && self.inputs.iter().flatten().all(|feed| feed.from.is_read())
+            && self.inputs.iter().flatten().all(|edge| edge.from.is_read())
     }
 }
 
 /// Rows on their way into a node.
 #[derive(Clone)]
-pub(crate) struct Feed {
-    pub(crate) from: Arc<Node>,
+pub(crate) struct InputEdge {
+    pub(crate) from: Arc<StreamNode>,
     pub(crate) step: Option<Arc<dyn Step>>,
     pub(crate) timed: bool,
     /// Ticks by which watermarks are behind.
@@ -69,17 +69,17 @@ pub(crate) struct Feed {
 }
 
 /// A node, and what is done with the rows that it emits.
-pub(crate) type Given = (Arc<Node>, Option<Arc<dyn Step>>);
+pub(crate) type Upstream = (Arc<StreamNode>, Option<Arc<dyn Step>>);
 
 /// The chooser of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The node is as it is.
-    Given,
+    Fixed,
     /// Lowering.
     Auto,
     /// The author of the stream.
-    Fixed(Exchange),
+    Exchange(Exchange),
 }
 
 /// The operators of a job with these outputs.
@@ -114,21 +114,21 @@ pub fn fragment(stream: &Stream, setup: &Setup) -> Result<Fragment, StreamError>
 }
 
 /// The nodes that emit the rows of a fragment.
-pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Given> {
-    let mut nodes: Vec<Arc<Node>> = vec![];
+pub(crate) fn nodes_of(fragment: &Fragment) -> Vec<Upstream> {
+    let mut nodes: Vec<Arc<StreamNode>> = vec![];
     for Operator { name, inputs, kind, labels, .. } in &fragment.operators {
-        let feed = |edge: &Edge| Feed {
+        let edge = |edge: &Edge| InputEdge {
             from: nodes[edge.from].clone(),
             step: edge.step.clone(),
             timed: edge.timed,
             lateness: edge.lateness,
         };
-        let inputs = inputs.iter().map(|edges| edges.iter().map(feed).collect()).collect();
-        nodes.push(Arc::new(Node {
+        let inputs = inputs.iter().map(|edges| edges.iter().map(edge).collect()).collect();
+        nodes.push(Arc::new(StreamNode {
             name: name.clone(),
             inputs,
             kind: kind.clone(),
-            choice: Choice::Given,
+            choice: Choice::Fixed,
             labels: labels.clone(),
         }));
     }
@@ -139,7 +139,7 @@ struct Lowering<'a> {
     setup: &'a Setup,
     operators: Vec<Operator>,
     placements: Placements,
-    known: HashMap<*const Node, usize>,
+    known: HashMap<*const StreamNode, usize>,
 }
 
 impl<'a> Lowering<'a> {
@@ -148,14 +148,14 @@ impl<'a> Lowering<'a> {
     }
 
     /// The number of a node, whose inputs are lowered first.
-    fn node(&mut self, node: &Arc<Node>) -> Result<usize, StreamError> {
+    fn node(&mut self, node: &Arc<StreamNode>) -> Result<usize, StreamError> {
         if let Some(&known) = self.known.get(&Arc::as_ptr(node)) {
             return Ok(known);
         }
         let mut inputs = vec![];
-        for feeds in &node.inputs {
+        for input_edges in &node.inputs {
             let mut edges = vec![];
-            for &Feed { ref from, ref step, timed, lateness } in feeds {
+            for &InputEdge { ref from, ref step, timed, lateness } in input_edges {
                 let (from, step) = (self.node(from)?, step.clone());
                 edges.push(Edge { from, step, timed, lateness });
             }
@@ -170,14 +170,18 @@ impl<'a> Lowering<'a> {
     }
 
     /// A node's operator with its exchange.
-    fn decided(&self, node: &Node, inputs: &[Vec<Edge>]) -> Result<OperatorKind, StreamError> {
+    fn decided(
+        &self,
+        node: &StreamNode,
+        inputs: &[Vec<Edge>],
+    ) -> Result<OperatorKind, StreamError> {
         let mut kind = node.kind.clone();
         let fits = self.placements.fits(inputs, &keys_of(inputs, kind.spec())).is_some();
         let decided = self.exchange(node, inputs, fits)?;
         if let Some(exchange) = kind.spec_mut().exchange_mut() {
             *exchange = decided;
         }
-        let chosen_here = node.choice != Choice::Given;
+        let chosen_here = node.choice != Choice::Fixed;
         match &mut kind {
             OperatorKind::Lookup(lookup) if chosen_here => {
                 lookup.bytes_max = self.setup.table_bytes_max;
@@ -218,7 +222,7 @@ impl<'a> Lowering<'a> {
 
     fn exchange(
         &self,
-        node: &Node,
+        node: &StreamNode,
         inputs: &[Vec<Edge>],
         fits: bool,
     ) -> Result<Exchange, StreamError> {
@@ -229,9 +233,9 @@ impl<'a> Lowering<'a> {
         let routed =
             (0..inputs.len()).any(|input| spec.distribution(input) != Some(Distribution::Hash));
         Ok(match (node.choice, self.setup.exchange) {
-            (Choice::Given, _) => exchange,
-            (Choice::Fixed(Exchange::Merge), _) if !merges => Exchange::Shuffle,
-            (Choice::Fixed(exchange), _) => exchange,
+            (Choice::Fixed, _) => exchange,
+            (Choice::Exchange(Exchange::Merge), _) if !merges => Exchange::Shuffle,
+            (Choice::Exchange(exchange), _) => exchange,
             _ if self.setup.workers == 1 => Exchange::Forward,
             (Choice::Auto, None) if fits && !routed => Exchange::Forward,
             (Choice::Auto, None) => self.cheaper(&node.kind, inputs),
@@ -254,13 +258,13 @@ impl<'a> Lowering<'a> {
 
 /// The labels of a node for EXPLAIN. They include the reason for its exchange if the author of the
 /// stream chose it or its rows are together already.
-fn labels_of(node: &Node, kind: &OperatorKind, workers: u32) -> Labels {
+fn labels_of(node: &StreamNode, kind: &OperatorKind, workers: u32) -> Labels {
     let mut labels = node.labels.clone();
     let Some(exchange) = kind.spec().exchange() else { return labels };
     let reason = match node.choice {
-        Choice::Fixed(_) => Reason::Planner("the stream asks for it".into()),
+        Choice::Exchange(_) => Reason::Planner("the stream asks for it".into()),
         Choice::Auto if exchange == Exchange::Forward && workers > 1 => Reason::together(),
-        Choice::Auto | Choice::Given => return labels,
+        Choice::Auto | Choice::Fixed => return labels,
     };
     labels.inputs.resize(node.inputs.len(), Default::default());
     labels.inputs.iter_mut().for_each(|input| input.reason = Some(reason.clone()));

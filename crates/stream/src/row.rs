@@ -10,6 +10,8 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int64Type, UInt64Type};
 use dataflow::error::DataflowError;
 
+use crate::error::sql_type;
+
 /// A row of a batch.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
@@ -44,7 +46,7 @@ impl<'a> Row<'a> {
             return Ok(None);
         }
         T::read(array, at).map(Some).ok_or_else(|| {
-            let (found, asked) = (array.data_type(), T::NAME);
+            let (found, asked) = (sql_type(array.data_type()), T::NAME);
             let message = format!("column '{column}' is {found} and was asked for as {asked}");
             DataflowError::Expression(message)
         })
@@ -185,7 +187,7 @@ fn column_of(field: &Field, cells: Vec<Cell>) -> Result<ArrayRef, DataflowError>
             (None, Cell::Null) => Ok(None),
             (Some(value), _) => Ok(Some(value)),
             (None, cell) => {
-                let (name, wanted) = (field.name(), field.data_type());
+                let (name, wanted) = (field.name(), sql_type(field.data_type()));
                 let message = format!("column '{name}' is {wanted}, and a function gave {cell:?}");
                 Err(DataflowError::Expression(message))
             }

@@ -20,10 +20,10 @@ pub(crate) type Predicate =
     dyn Fn(&RecordBatch) -> Result<BooleanArray, DataflowError> + Send + Sync;
 
 /// New columns, and of which row of the batch each of their rows is made.
-pub type Unfolded = (Option<UInt32Array>, Vec<ArrayRef>);
+pub type Expanded = (Option<UInt32Array>, Vec<ArrayRef>);
 
 /// Makes new columns of a batch.
-pub(crate) type Function = dyn Fn(&RecordBatch) -> Result<Unfolded, DataflowError> + Send + Sync;
+pub(crate) type Function = dyn Fn(&RecordBatch) -> Result<Expanded, DataflowError> + Send + Sync;
 
 /// Lets some rows through.
 pub(crate) struct Filter {
@@ -61,7 +61,7 @@ impl Step for Filter {
 }
 
 /// Keeps some columns and makes new ones behind them.
-pub(crate) struct Unfold {
+pub(crate) struct Expand {
     pub(crate) schema: SchemaRef,
     /// Of the input.
     pub(crate) keep: Vec<usize>,
@@ -70,7 +70,7 @@ pub(crate) struct Unfold {
     pub(crate) text: Property,
 }
 
-impl Step for Unfold {
+impl Step for Expand {
     fn schema(&self) -> SchemaRef {
         self.schema.clone()
     }
@@ -112,7 +112,7 @@ impl Step for Unfold {
 pub(crate) fn windows_of(
     column: usize,
     windows: Windows,
-) -> impl Fn(&RecordBatch) -> Result<Unfolded, DataflowError> {
+) -> impl Fn(&RecordBatch) -> Result<Expanded, DataflowError> {
     move |batch| {
         let times = batch.column(column);
         let (Some(all), DataType::Timestamp(unit, zone)) = (ticks(times), times.data_type()) else {

@@ -18,11 +18,11 @@ use dataflow::sink::Sink;
 use dataflow::source::Source;
 use dataflow::step::chain;
 
-use crate::error::{StreamError, check_names, index_of, indices_of};
+use crate::error::{StreamError, check_names, index_of, indices_of, sql_type};
 use crate::keyed::KeyedStream;
-use crate::node::{Choice, Feed, Given, Node, nodes_of};
+use crate::node::{Choice, InputEdge, StreamNode, Upstream, nodes_of};
 use crate::row::{Cell, Row, columns_of, takes_cells};
-use crate::step::{Filter, Function, Unfold, Unfolded, windows_of};
+use crate::step::{Expand, Expanded, Filter, Function, windows_of};
 use crate::window::{Window, span_of};
 
 /// Rows of the same columns, of which most operators make another stream. A stream is a value: it
@@ -31,7 +31,7 @@ use crate::window::{Window, span_of};
 #[derive(Clone)]
 pub struct Stream {
     /// The producers of the rows, and the steps that give each of them these columns.
-    pub(crate) from: Vec<Given>,
+    pub(crate) from: Vec<Upstream>,
     pub(crate) schema: SchemaRef,
     pub(crate) time: Option<usize>,
     pub(crate) window: Option<WindowColumns>,
@@ -44,7 +44,7 @@ pub struct Stream {
 
 /// Rows on their way into a sink: a part of a job.
 #[derive(Clone)]
-pub struct Output(pub(crate) Arc<Node>, bool);
+pub struct Output(pub(crate) Arc<StreamNode>, bool);
 
 impl Output {
     /// Whether its rows end by themselves.
@@ -132,11 +132,11 @@ impl Stream {
         let watermark = watermark.transpose()?;
         let time = watermark.map(|time| TimeColumn { column: time.column, on_bad: OnBad::Show });
         let input = Input { table: name.to_owned(), source, time, watermark };
-        let node = Node {
+        let node = StreamNode {
             name: name.to_owned(),
             inputs: vec![],
             kind: OperatorKind::Source(input),
-            choice: Choice::Given,
+            choice: Choice::Fixed,
             labels: Labels::default(),
         };
         Ok(Self {
@@ -153,7 +153,7 @@ impl Stream {
         Self { from, schema, time, window, every: 1, lateness, bounded: *bounded }
     }
 
-    pub(crate) fn of_node(node: Node, schema: SchemaRef, bounded: bool) -> Self {
+    pub(crate) fn of_node(node: StreamNode, schema: SchemaRef, bounded: bool) -> Self {
         let from = vec![(Arc::new(node), None)];
         Self { from, schema, time: None, window: None, every: 1, lateness: 0, bounded }
     }
@@ -210,7 +210,7 @@ impl Stream {
             + Sync
             + 'static,
     {
-        self.unfold("Map", columns, move |batch| Ok((None, function(batch)?)))
+        self.expand("Map", columns, move |batch| Ok((None, function(batch)?)))
     }
 
     /// New columns behind those that are kept: `function` is given a row, and gives a value for
@@ -236,9 +236,9 @@ impl Stream {
     /// As [`Stream::map`].
     pub fn flat_map<F>(self, columns: Columns, function: F) -> Result<Self, StreamError>
     where
-        F: Fn(&RecordBatch) -> Result<Unfolded, DataflowError> + Send + Sync + 'static,
+        F: Fn(&RecordBatch) -> Result<Expanded, DataflowError> + Send + Sync + 'static,
     {
-        self.unfold("FlatMap", columns, function)
+        self.expand("FlatMap", columns, function)
     }
 
     /// Any number of rows for each: `function` is given a row, and pushes the new columns' values
@@ -288,14 +288,14 @@ impl Stream {
         check_names(&schema)?;
         let keep = (0..schema.fields().len()).collect();
         let text = (PROJECT, format!("{column} AS {name}"));
-        Ok(self.through(Arc::new(Unfold { schema, keep, function: None, text })))
+        Ok(self.through(Arc::new(Expand { schema, keep, function: None, text })))
     }
 
-    fn unfold(
+    fn expand(
         self,
         what: &'static str,
         columns: Columns,
-        function: impl Fn(&RecordBatch) -> Result<Unfolded, DataflowError> + Send + Sync + 'static,
+        function: impl Fn(&RecordBatch) -> Result<Expanded, DataflowError> + Send + Sync + 'static,
     ) -> Result<Self, StreamError> {
         let new: Vec<_> = columns.new.iter().map(|field| field.name().as_str()).collect();
         let text = (what, new.join(", "));
@@ -319,7 +319,7 @@ impl Stream {
         let new = columns.new.iter().cloned().map(Arc::new);
         let schema = Arc::new(Schema::new(kept.chain(new).collect::<Vec<_>>()));
         check_names(&schema)?;
-        Ok(self.through(Arc::new(Unfold { schema, keep, function, text })))
+        Ok(self.through(Arc::new(Expand { schema, keep, function, text })))
     }
 
     /// The rows behind one more step. Its time and windows are what the step passes on of them.
@@ -370,6 +370,7 @@ impl Stream {
             let differs = left.iter().zip(&right).find(|(left, right)| left != right);
             let message = match differs {
                 Some(((a, of), (b, other))) => {
+                    let [of, other] = [of, other].map(sql_type);
                     format!("a union of columns '{a}' {of} and '{b}' {other}")
                 }
                 None => format!("a union of {} and {} columns", left.len(), right.len()),
@@ -403,7 +404,7 @@ impl Stream {
         let (first, every) = (self.schema.fields().len(), window.every(windows));
         let lateness = window.waits(&self, time)?;
         let columns = columns.and("window_time", of);
-        let stream = self.unfold("Windows", columns, windows_of(time, windows))?;
+        let stream = self.expand("Windows", columns, windows_of(time, windows))?;
         let (start, end, time) = (first, first + 1, first + 2);
         let window = Some(WindowColumns { start, end, time });
         Ok(Self { window, every, lateness, ..stream })
@@ -480,9 +481,9 @@ impl Stream {
             Arc::new(Reroute { schema: self.schema.clone(), to });
         let spec =
             Keyed { inputs: vec![input], exchange: Exchange::Shuffle, granularity: 1, operator };
-        let node = Node {
+        let node = StreamNode {
             name: name.into(),
-            inputs: vec![self.feeds(self.time.is_some())],
+            inputs: vec![self.input_edges(self.time.is_some())],
             kind: OperatorKind::Keyed(spec),
             choice: Choice::Auto,
             labels: Labels::default(),
@@ -493,11 +494,11 @@ impl Stream {
 
     /// The rows into a sink.
     pub fn into_sink(self, name: &str, sink: Arc<dyn Sink>) -> Output {
-        let node = Node {
+        let node = StreamNode {
             name: name.to_owned(),
-            inputs: vec![self.feeds(false)],
+            inputs: vec![self.input_edges(false)],
             kind: OperatorKind::Sink(SinkSpec { sink, schema: self.schema.clone() }),
-            choice: Choice::Given,
+            choice: Choice::Fixed,
             labels: Labels::default(),
         };
         Output(Arc::new(node), self.bounded)
@@ -520,14 +521,18 @@ impl Stream {
         check_names(&schema)?;
         let shown: Vec<_> = schema.fields().iter().map(|field| field.name().clone()).collect();
         let text = (PROJECT, shown.join(", "));
-        Ok(self.through(Arc::new(Unfold { schema, keep, function: None, text })))
+        Ok(self.through(Arc::new(Expand { schema, keep, function: None, text })))
     }
 
-    pub(crate) fn feeds(&self, timed: bool) -> Vec<Feed> {
+    pub(crate) fn input_edges(&self, timed: bool) -> Vec<InputEdge> {
         let lateness = if timed { self.lateness } else { 0 };
-        let feed =
-            |(from, step): &Given| Feed { from: from.clone(), step: step.clone(), timed, lateness };
-        self.from.iter().map(feed).collect()
+        let edge = |(from, step): &Upstream| InputEdge {
+            from: from.clone(),
+            step: step.clone(),
+            timed,
+            lateness,
+        };
+        self.from.iter().map(edge).collect()
     }
 
     /// Whether the rows come from tables, so that no operator has waited for late ones.
@@ -568,7 +573,7 @@ pub(crate) fn same_types(sides: [(&SchemaRef, &Vec<usize>); 2]) -> Result<(), St
             return Err(StreamError::Type {
                 name: r.name().clone(),
                 found: r.data_type().clone(),
-                needs: format!("it must be {}, as '{}' is", l.data_type(), l.name()),
+                needs: format!("it must be {}, as '{}' is", sql_type(l.data_type()), l.name()),
             });
         }
     }
@@ -582,7 +587,7 @@ fn rows_of(columns: &Columns) -> Result<Vec<Field>, StreamError> {
         Some(field) => Err(StreamError::Type {
             name: field.name().clone(),
             found: field.data_type().clone(),
-            needs: "a function of rows makes booleans, numbers, timestamps and Utf8; \
+            needs: "a function of rows makes booleans, numbers, timestamps and strings; \
                     for others there is the function of batches"
                 .into(),
         }),

@@ -10,7 +10,7 @@ use dataflow::keyed::Ranking;
 use crate::Stream;
 use crate::error::{StreamError, check_names, index_of};
 use crate::keyed::KeyedStream;
-use crate::node::Node;
+use crate::node::StreamNode;
 
 /// Which of two rows comes first. NULL comes last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl KeyedStream {
     /// When the rows belong to no windows ([`Stream::in_windows`], or aggregates of windows),
     /// `order` is empty, a column is unknown or the name is taken.
     pub fn top(self, limit: usize, order: &[Order], number: &str) -> Result<Stream, StreamError> {
-        let window = self.windows("the first rows of a stream are never known")?;
+        let window = self.windows("the first rows of a stream without end are never final")?;
         let before = self.stream.schema.clone();
         if order.is_empty() || limit == 0 {
             let hint = "stream.top(3, &[Order::descending(\"price\")], \"place\")";
@@ -81,9 +81,9 @@ impl KeyedStream {
             granularity: self.stream.every,
             operator: Arc::new(ranking),
         };
-        let node = Node {
+        let node = StreamNode {
             name: "TopN".into(),
-            inputs: vec![self.stream.feeds(self.stream.time.is_some())],
+            inputs: vec![self.stream.input_edges(self.stream.time.is_some())],
             kind: OperatorKind::Keyed(spec),
             choice: self.choice,
             labels: Labels::default(),

@@ -92,7 +92,7 @@ impl Window {
                 if time != Some(column) && !stream.bounded {
                     return Err(StreamError::refused(
                         format!("a window over '{name}', which is not the stream's time"),
-                        "a window is given out when the watermark has passed its end",
+                        "a window emits its result when the watermark passes its end",
                     ));
                 }
                 column

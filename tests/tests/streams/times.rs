@@ -1,7 +1,7 @@
 //! Operators of streams that go by the time of rows, and what stands beside them: each gives the
 //! rows of the same written in SQL, on every layout.
 
-use millstream::stream::{Agg, JoinKind, Near, Order, Shift, Stream, Window};
+use millstream::stream::{Agg, JoinKind, Order, Shift, Stream, TimeRange, Window};
 use millstream::{Error, Session};
 use tests::rows::sorted;
 
@@ -51,7 +51,7 @@ fn rows_near_each_other_meet_as_in_sql() -> Result<(), Error> {
         for (kind, query) in &kinds {
             let expected = sql(&mut session, query);
             assert!(expected.len() > 1_000, "{kind:?}");
-            let near = Near::between(Shift::Earlier(SECOND / 2), Shift::Later(SECOND));
+            let near = TimeRange::between(Shift::Earlier(SECOND / 2), Shift::Later(SECOND));
             let views = of_kind(&mut session, "view")?.key_by(&["ad_id"])?;
             let clicks = of_kind(&mut session, "click")?.key_by(&["ad_id"])?;
             let joined = views.join_near(clicks, near, *kind)?;
@@ -59,7 +59,7 @@ fn rows_near_each_other_meet_as_in_sql() -> Result<(), Error> {
             assert_eq!(sorted(&session.rows(&joined)?), expected, "{kind:?} on {layout:?}");
         }
         // Windows follow over the time of a join.
-        let near = Near::within(SECOND / 10);
+        let near = TimeRange::within(SECOND / 10);
         let views = of_kind(&mut session, "view")?.key_by(&["ad_id"])?;
         let clicks = of_kind(&mut session, "click")?.key_by(&["ad_id"])?;
         let met = views.join_near(clicks, near, JoinKind::Inner)?.key_by(&["ad_id"])?;
@@ -279,12 +279,15 @@ fn what_goes_by_time_is_refused_with_what_to_write_instead() -> Result<(), Error
     let keyed = || events.clone().key_by(&["ad_id"]);
     let timeless = events.clone().select(&["ad_id"])?.key_by(&["ad_id"])?;
     let refusals = [
-        (keyed()?.join_near(timeless.clone(), Near::within(SECOND), JoinKind::Inner), "EventTime"),
+        (
+            keyed()?.join_near(timeless.clone(), TimeRange::within(SECOND), JoinKind::Inner),
+            "EventTime",
+        ),
         (timeless.clone().in_sessions(SECOND), "EventTime"),
         (
             keyed()?.join_near(
                 keyed()?,
-                Near::between(Shift::Later(SECOND), Shift::Earlier(SECOND)),
+                TimeRange::between(Shift::Later(SECOND), Shift::Earlier(SECOND)),
                 JoinKind::Inner,
             ),
             "the earlier one first",

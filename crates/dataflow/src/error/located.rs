@@ -78,9 +78,9 @@ impl DataflowError {
     /// The same of an operator, unless one was named already. A failure of the way between workers
     /// is no operator's.
     pub fn of_operator(self, at: usize) -> Self {
-        use DataflowError::{Frame, Link, Stalled, Unmended};
+        use DataflowError::{Frame, Link, NotReconnected, Stalled};
         match self {
-            Link { .. } | Unmended { .. } | Stalled { .. } | Frame { .. } => self,
+            Link { .. } | NotReconnected { .. } | Stalled { .. } | Frame { .. } => self,
             error => error.map(|located| located.operator = located.operator.or(Some(at))),
         }
     }
@@ -96,9 +96,9 @@ impl DataflowError {
     /// The same with the place of the row at fault: `place` tells it by the row's number in the
     /// batch, or by nothing where that is not known.
     pub(crate) fn of_record(self, place: impl FnOnce(Option<usize>) -> Option<String>) -> Self {
-        use DataflowError::{Frame, Link, Stalled, Unmended};
+        use DataflowError::{Frame, Link, NotReconnected, Stalled};
         match self {
-            Link { .. } | Unmended { .. } | Stalled { .. } | Frame { .. } => self,
+            Link { .. } | NotReconnected { .. } | Stalled { .. } | Frame { .. } => self,
             // A source or a sink has said where.
             error if matches!(error.cause(), DataflowError::Connector(_)) => error,
             error => error.map(|located| {

@@ -75,7 +75,7 @@ pub enum DataflowError {
     #[error(
         "the link to worker {worker} failed: {source}; no other connection could be made: {reason}"
     )]
-    Unmended {
+    NotReconnected {
         /// The worker at the other end.
         worker: u32,
         /// What the link said.

@@ -25,11 +25,11 @@ use crate::runtime::place::{STOP_SEEN_WITHIN_NS, Signals};
 use crate::runtime::scheduler::{Event, Timers, either};
 
 /// How long a reader may take nothing after the job was told to stop. What is left is dropped then.
-const STOP_PATIENCE_NS: u64 = 3_000_000_000;
+const STOP_TIMEOUT_NS: u64 = 3_000_000_000;
 
 /// Since when a job that was told to stop waits for a reader.
 #[derive(Default)]
-struct Patience {
+struct StopWait {
     stopped_ns: Option<u64>,
 }
 
@@ -141,9 +141,9 @@ impl Output {
         self.write_held_until(|| self.complete.get()).await?;
         self.instance.inputs.end(self, END_OF_STREAM).await?;
         self.write_held_until(|| self.time().1).await?;
-        let mut patience = Patience::default();
+        let mut stop_wait = StopWait::default();
         while self.drain()? == Room::Full {
-            self.wait_for_reader(&mut patience).await;
+            self.wait_for_reader(&mut stop_wait).await;
         }
         self.gauge.hold_back(false);
         if let Some(together) = &self.together {
@@ -183,9 +183,9 @@ impl Output {
 
     /// Waits for room.
     async fn room(&self) {
-        let mut patience = Patience::default();
+        let mut stop_wait = StopWait::default();
         while !self.has_room() {
-            self.wait_for_reader(&mut patience).await;
+            self.wait_for_reader(&mut stop_wait).await;
         }
         self.gauge.hold_back(false);
     }
@@ -226,12 +226,12 @@ impl Output {
 
     /// Waits until the writer may have room, or a stop may have come; drops the writer if its
     /// reader takes nothing for long after a stop.
-    async fn wait_for_reader(&self, Patience { stopped_ns }: &mut Patience) {
+    async fn wait_for_reader(&self, StopWait { stopped_ns }: &mut StopWait) {
         self.gauge.hold_back(true);
         let now = self.timers.now_ns();
         if self.signals.is_stopped() {
             let since = *stopped_ns.get_or_insert(now);
-            if now.saturating_sub(since) >= STOP_PATIENCE_NS {
+            if now.saturating_sub(since) >= STOP_TIMEOUT_NS {
                 tracing::warn!(
                     operator = self.instance.tag,
                     "a sink's reader takes nothing: rows are lost"

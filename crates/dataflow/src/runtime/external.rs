@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Wake, Waker};
 
-use crate::runtime::handover::Sleeper;
+use crate::runtime::local_exchange::Parker;
 
 /// Notifications of a worker by other threads.
 pub(crate) struct External {
@@ -24,7 +24,7 @@ pub(crate) struct External {
 /// The part that other threads share.
 struct Signal {
     told: AtomicBool,
-    sleeper: Arc<Sleeper>,
+    parker: Arc<Parker>,
 }
 
 impl Wake for Signal {
@@ -34,16 +34,16 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // Both orders are sequential: either a worker that is about to sleep sees the flag, or the
-        // sleeper is seen here to lie down.
+        // parker is seen here to lie down.
         self.told.store(true, Ordering::SeqCst);
-        self.sleeper.wake();
+        self.parker.wake();
     }
 }
 
 impl External {
     /// Of the worker with this sleep.
-    pub(crate) fn new(sleeper: Arc<Sleeper>) -> Self {
-        let signal = Arc::new(Signal { told: AtomicBool::new(false), sleeper });
+    pub(crate) fn new(parker: Arc<Parker>) -> Self {
+        let signal = Arc::new(Signal { told: AtomicBool::new(false), parker });
         Self { signal, times: Cell::new(0), waiting: RefCell::default() }
     }
 

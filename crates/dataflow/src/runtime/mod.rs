@@ -4,12 +4,12 @@
 pub(crate) mod accounting;
 pub(crate) mod external;
 pub mod frame;
-pub(crate) mod handover;
-pub mod mend;
+pub(crate) mod local_exchange;
 pub mod metrics;
 pub(crate) mod net;
 pub(crate) mod pace;
 pub(crate) mod place;
 pub mod process;
 pub(crate) mod reader;
+pub mod reconnect;
 pub(crate) mod scheduler;

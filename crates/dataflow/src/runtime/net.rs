@@ -7,7 +7,7 @@
 //! queries. **A receiver consumes every frame without waiting for anything that arrives**: so a
 //! frame of one query never blocks another for good.
 
-mod aloft;
+mod in_flight;
 mod path;
 mod peer;
 
@@ -21,16 +21,16 @@ use bytes::Bytes;
 use channel::{Class, Link, LinkError};
 use fabric::{Armed, ErrorKind};
 
-pub(crate) use self::aloft::{Aloft, Limits};
+pub(crate) use self::in_flight::{Limits, PayloadsInFlight};
 use self::path::Path;
 use self::peer::Peer;
 use crate::error::DataflowError;
 use crate::rows::wire::{Encoded, Encoder};
 use crate::runtime::frame::{Colour, Envelope, Frame};
-use crate::runtime::handover::{Load, Sleeper};
-use crate::runtime::mend::{Mender, News};
+use crate::runtime::local_exchange::{Load, Parker};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::place::Place;
+use crate::runtime::reconnect::{LinkEvent, Reconnector};
 use crate::runtime::scheduler::Event;
 
 /// Bytes of a payload that is put together from several frames, at most.
@@ -40,7 +40,7 @@ pub(crate) const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
 pub(crate) struct Net {
     peers: Vec<Option<Peer>>,
     /// How other threads of its process wake this worker.
-    sleeper: Arc<Sleeper>,
+    parker: Arc<Parker>,
     /// This worker has asked to be woken.
     lies: Cell<bool>,
     /// Something was handed over or taken since the last [`Net::take_handed`].
@@ -50,9 +50,9 @@ pub(crate) struct Net {
     /// Some path has moved, or somebody has something for several of them.
     stirred: Event,
     /// Makes links whole whose connection broke.
-    mender: RefCell<Option<Box<dyn Mender>>>,
+    reconnector: RefCell<Option<Box<dyn Reconnector>>>,
     /// What travels by the network's own multicast.
-    aloft: Option<RefCell<Aloft>>,
+    in_flight: Option<RefCell<PayloadsInFlight>>,
     /// The round of the rows that this worker reads.
     colour: Cell<Colour>,
     metrics: Arc<Metrics>,
@@ -77,8 +77,8 @@ impl Net {
     /// nobody does, a connection that breaks ends the job.
     pub(crate) fn new(
         links: Vec<Option<Link>>,
-        mender: Option<Box<dyn Mender>>,
-        aloft: Option<Aloft>,
+        reconnector: Option<Box<dyn Reconnector>>,
+        in_flight: Option<PayloadsInFlight>,
         place: &Place,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -91,21 +91,21 @@ impl Net {
         };
         Self {
             peers: (0..).zip(links).map(path).map(|path| path.map(Peer::new)).collect(),
-            sleeper: process.sleeper(*own),
+            parker: process.parker(*own),
             lies: Cell::new(false),
             handed: Cell::new(false),
             waiting: RefCell::default(),
             stirred: Event::default(),
-            mender: RefCell::new(mender),
-            aloft: aloft.map(RefCell::new),
+            reconnector: RefCell::new(reconnector),
+            in_flight: in_flight.map(RefCell::new),
             colour: Cell::default(),
             metrics,
         }
     }
 
     /// What travels by the network's own multicast, if it has one.
-    pub(crate) fn aloft(&self) -> Option<RefMut<'_, Aloft>> {
-        self.aloft.as_ref().map(RefCell::borrow_mut)
+    pub(crate) fn in_flight(&self) -> Option<RefMut<'_, PayloadsInFlight>> {
+        self.in_flight.as_ref().map(RefCell::borrow_mut)
     }
 
     /// The round of the rows that this worker reads.
@@ -148,7 +148,7 @@ impl Net {
     /// When one has failed that was still needed.
     pub(crate) fn poll(&self) -> Result<bool, DataflowError> {
         if self.lies.take() {
-            self.sleeper.rise();
+            self.parker.unpark();
         }
         let mut moved = false;
         for (worker, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
@@ -161,8 +161,8 @@ impl Net {
                 Err(source) => self.part(worker, peer, source)?,
             }
         }
-        moved |= self.hear_news()?;
-        moved |= self.aloft().is_some_and(|mut aloft| aloft.poll());
+        moved |= self.take_link_events()?;
+        moved |= self.in_flight().is_some_and(|mut in_flight| in_flight.poll());
         if moved {
             self.stir();
         }
@@ -171,19 +171,19 @@ impl Net {
 
     /// What is to be done about a link that has failed.
     fn part(&self, worker: u32, peer: &Peer, source: LinkError) -> Result<(), DataflowError> {
-        let mut mender = self.mender.borrow_mut();
+        let mut reconnector = self.reconnector.borrow_mut();
         if peer.heard_bye.get() {
             peer.leave();
-            if let Some(mender) = &mut *mender {
-                mender.decline(worker);
+            if let Some(reconnector) = &mut *reconnector {
+                reconnector.decline(worker);
             }
             return Ok(());
         }
         let of_link = matches!(peer.path, Path::Link(_));
-        match &mut *mender {
-            Some(mender) if of_link && matches!(source, LinkError::Disconnected { .. }) => {
+        match &mut *reconnector {
+            Some(reconnector) if of_link && matches!(source, LinkError::Disconnected { .. }) => {
                 if let Some(link) = peer.path.take() {
-                    mender.mend(worker, link, source);
+                    reconnector.reconnect(worker, link, source);
                 }
                 Ok(())
             }
@@ -192,32 +192,32 @@ impl Net {
     }
 
     /// Takes back links that go on over another connection. True if anything happened.
-    fn hear_news(&self) -> Result<bool, DataflowError> {
-        let next = || self.mender.borrow_mut().as_mut()?.news();
-        let mut heard = false;
-        while let Some(news) = next() {
-            heard = true;
-            match news {
-                News::Lost { worker } => {
+    fn take_link_events(&self) -> Result<bool, DataflowError> {
+        let next = || self.reconnector.borrow_mut().as_mut()?.next_event();
+        let mut moved = false;
+        while let Some(event) = next() {
+            moved = true;
+            match event {
+                LinkEvent::Lost { worker } => {
                     let peer = self.peer(worker);
                     let kind = ErrorKind::Disconnected;
                     if !peer.gone.get() {
                         self.part(worker, peer, LinkError::Disconnected { kind })?;
                     }
                 }
-                News::Mended { worker, link } => {
+                LinkEvent::Reconnected { worker, link } => {
                     Metrics::add(&self.metrics.reconnected_links, 1);
                     self.peer(worker).path.restore(*link);
                     self.peer(worker).moved.notify();
                 }
-                News::Declined { worker } => {
+                LinkEvent::Declined { worker } => {
                     self.peer(worker).heard_bye.set(true);
                     self.peer(worker).leave();
                 }
-                News::Failed(error) => return Err(error),
+                LinkEvent::Failed(error) => return Err(error),
             }
         }
-        Ok(heard)
+        Ok(moved)
     }
 
     /// What wakes who waits for anything to move.
@@ -248,7 +248,7 @@ impl Net {
     pub(crate) fn arm(&self, descriptors: &mut Vec<RawFd>) -> bool {
         let mut ready = false;
         self.lies.set(true);
-        descriptors.push(self.sleeper.lie_down());
+        descriptors.push(self.parker.park());
         for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
             match peer.path.arm() {
                 Armed::Fd(fd) => descriptors.push(fd),

@@ -9,7 +9,7 @@ use channel::RingConfig;
 
 use crate::error::DataflowError;
 use crate::pairing::Hashed;
-use crate::runtime::handover::{End, Queue, Sleeper};
+use crate::runtime::local_exchange::{End, Parker, Queue};
 
 /// The process of a worker. Workers `rank · n .. (rank + 1) · n` are those of process `rank`.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Process {
     /// By giver and taker.
     queues: Vec<Arc<Queue>>,
     /// By worker.
-    sleepers: Vec<Arc<Sleeper>>,
+    parkers: Vec<Arc<Parker>>,
     /// By operator the table that its workers share, when it was made.
     tables: Mutex<BTreeMap<u32, Slot>>,
 }
@@ -35,9 +35,9 @@ impl Process {
     /// When there are no descriptors left.
     pub fn new(rank: u32, workers: u32) -> std::io::Result<Arc<Self>> {
         let queues = (0..workers * workers).map(|_| Arc::default()).collect();
-        let sleepers = (0..workers).map(|_| Ok(Arc::new(Sleeper::new()?)));
-        let sleepers = sleepers.collect::<std::io::Result<_>>()?;
-        Ok(Arc::new(Self { rank, workers, queues, sleepers, tables: Mutex::default() }))
+        let parkers = (0..workers).map(|_| Ok(Arc::new(Parker::new()?)));
+        let parkers = parkers.collect::<std::io::Result<_>>()?;
+        Ok(Arc::new(Self { rank, workers, queues, parkers, tables: Mutex::default() }))
     }
 
     /// Its number.
@@ -64,12 +64,12 @@ impl Process {
     /// of these dimensions.
     pub(crate) fn end(&self, worker: u32, other: u32, ring: RingConfig) -> End {
         let (out, into) = (self.queue(worker, other), self.queue(other, worker));
-        End::new(out, into, self.sleeper(other), ring)
+        End::new(out, into, self.parker(other), ring)
     }
 
     /// The sleep of a worker of this process.
-    pub(crate) fn sleeper(&self, worker: u32) -> Arc<Sleeper> {
-        self.sleepers[(worker - self.workers().start) as usize].clone()
+    pub(crate) fn parker(&self, worker: u32) -> Arc<Parker> {
+        self.parkers[(worker - self.workers().start) as usize].clone()
     }
 
     /// The table of an operator, which the first worker that asks for it makes; the others wait

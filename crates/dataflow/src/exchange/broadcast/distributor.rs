@@ -86,7 +86,7 @@ struct Relayed {
     /// The parts of a payload that is not whole yet.
     partial: Vec<u8>,
     /// Payloads of placeholders.
-    landing: ExpectedPayloads,
+    expected: ExpectedPayloads,
 }
 
 /// How rows go to other processes.
@@ -467,7 +467,7 @@ impl Distributor {
 impl Relayed {
     fn new(children: Vec<u32>, open_max: usize) -> Self {
         let relay = Relay::new(children, open_max);
-        Self { relay, partial: vec![], landing: ExpectedPayloads::new(open_max) }
+        Self { relay, partial: vec![], expected: ExpectedPayloads::new(open_max) }
     }
 }
 

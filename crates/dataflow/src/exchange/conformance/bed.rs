@@ -359,7 +359,7 @@ fn place(
 ) -> Place {
     let job = Job { operators: vec![], settings: settings.clone() };
     let accounting = Rc::new(StateAccounting::of(&job, false, Arc::default()));
-    let external = Rc::new(External::new(process.sleeper(worker)));
+    let external = Rc::new(External::new(process.parker(worker)));
     Place {
         worker,
         workers: shape.total(),

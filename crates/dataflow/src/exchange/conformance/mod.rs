@@ -26,7 +26,7 @@ use crate::job::{
     ShuffleSettings, TreeChoice, halves,
 };
 use crate::runtime::frame::{Colour, Envelope, Frame};
-use crate::runtime::handover::Load;
+use crate::runtime::local_exchange::Load;
 use crate::runtime::net::Message;
 use crate::runtime::place::Place;
 

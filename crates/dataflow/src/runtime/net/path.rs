@@ -6,7 +6,7 @@ use bytes::Bytes;
 use channel::{Header, Link, LinkError};
 use fabric::Armed;
 
-use crate::runtime::handover::{End, Load};
+use crate::runtime::local_exchange::{End, Load};
 
 /// How frames go to another worker, and come from it.
 pub(super) enum Path {
@@ -16,7 +16,7 @@ pub(super) enum Path {
     Queue(End),
 }
 
-/// The place of a link, which is empty while the link is mended.
+/// The place of a link, which is empty while the link is reconnected.
 pub(super) struct Joint {
     pub(super) link: RefCell<Option<Link>>,
     payload_max: usize,

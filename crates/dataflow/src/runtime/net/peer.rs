@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::REASSEMBLED_BYTES_MAX;
 use super::path::Path;
 use crate::runtime::frame::Envelope;
-use crate::runtime::handover::Load;
+use crate::runtime::local_exchange::Load;
 use crate::runtime::scheduler::Event;
 
 /// Another worker.

@@ -11,7 +11,7 @@ use crate::rows::wire::Decoder;
 use crate::rows::wire::detach;
 use crate::runtime::frame::payload::{Placeholder, decode_children};
 use crate::runtime::frame::{Envelope, Frame};
-use crate::runtime::handover::Load;
+use crate::runtime::local_exchange::Load;
 use crate::runtime::net::{Message, Net, REASSEMBLED_BYTES_MAX};
 
 impl Distributor {

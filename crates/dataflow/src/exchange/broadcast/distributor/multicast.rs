@@ -84,10 +84,10 @@ impl Distributor {
     /// relay for whom a payload waits.
     pub(super) fn pump_in_flight(&self, net: &Net) -> Option<u32> {
         let InFlight { flight, crowded, .. } = &mut *self.in_flight.borrow_mut();
-        if let Some(mut aloft) = net.aloft() {
+        if let Some(mut in_flight) = net.in_flight() {
             let mut payloads = flight.retained_mut();
             *crowded = !payloads.all(|(seq, (payload, parts))| {
-                aloft.send((self.tag, self.worker, seq), payload, parts)
+                in_flight.send((self.tag, self.worker, seq), payload, parts)
             });
         }
         while let Some((relay, seq, (payload, _))) = flight.next_repair() {
@@ -129,9 +129,11 @@ impl Distributor {
     pub(super) fn land(&self, net: &Net, source: u32, relayed: &mut Relayed) -> bool {
         let Some((seq, frame)) = relayed.relay.upcoming() else { return true };
         let Some(bytes) = frame.lacks() else { return true };
-        let landed = net.aloft().and_then(|mut aloft| aloft.take((self.tag, source, seq), bytes));
+        let landed = net
+            .in_flight()
+            .and_then(|mut in_flight| in_flight.take((self.tag, source, seq), bytes));
         let Some(payload) = landed else {
-            relayed.landing.awaits(seq, self.clock.now_ns());
+            relayed.expected.awaits(seq, self.clock.now_ns());
             return false;
         };
         self.arrives(net, source, relayed, payload);
@@ -165,9 +167,9 @@ impl Distributor {
     fn arrives(&self, net: &Net, source: u32, relayed: &mut Relayed, payload: Bytes) {
         let Some((seq, frame)) = relayed.relay.upcoming() else { return };
         (frame.payload, frame.owned) = (payload, true);
-        relayed.landing.payload_arrived();
-        if let Some(mut aloft) = net.aloft() {
-            aloft.pass((self.tag, source, seq));
+        relayed.expected.payload_arrived();
+        if let Some(mut in_flight) = net.in_flight() {
+            in_flight.pass((self.tag, source, seq));
         }
     }
 
@@ -175,11 +177,11 @@ impl Distributor {
     pub(super) fn acknowledge_payloads(&self) {
         let now = self.clock.now_ns();
         for (&source, relayed) in self.relayed.borrow_mut().iter_mut() {
-            let Relayed { relay, landing, .. } = relayed;
-            if let Some(number) = landing.next_request(now, LACK_NS) {
+            let Relayed { relay, expected, .. } = relayed;
+            if let Some(number) = expected.next_request(now, LACK_NS) {
                 self.control(source, Frame::Nack { number });
             }
-            if landing.ack_due(relay.upcoming().is_none() || landing.is_awaiting()) {
+            if expected.ack_due(relay.upcoming().is_none() || expected.is_awaiting()) {
                 self.control(source, Frame::PayloadAck { before: relay.next() });
             }
         }
@@ -193,14 +195,14 @@ impl Distributor {
     /// The sources of which a payload is awaited.
     pub(super) fn awaited(&self) -> Vec<u32> {
         let relayed = self.relayed.borrow();
-        let awaited = relayed.iter().filter(|(_, relayed)| relayed.landing.is_awaiting());
+        let awaited = relayed.iter().filter(|(_, relayed)| relayed.expected.is_awaiting());
         awaited.map(|(&source, _)| source).collect()
     }
 
     /// When to look again, where nothing wakes.
     pub(super) fn look_ns(&self, now_ns: u64) -> Option<u64> {
         let relayed = self.relayed.borrow();
-        let waits = relayed.values().any(|relayed| relayed.landing.is_patient());
+        let waits = relayed.values().any(|relayed| relayed.expected.is_patient());
         (self.is_crowded() || waits).then_some(now_ns.saturating_add(LOOK_NS))
     }
 }

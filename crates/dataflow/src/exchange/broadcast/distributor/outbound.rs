@@ -93,7 +93,7 @@ impl Distributor {
         let mut batch = Some(batch);
         let parts = parts_of(&payload, member.net().payload_room());
         let encode_ns = encode_ns / parts.len() as u64;
-        let has_groups = member.net().aloft().is_some();
+        let has_groups = member.net().in_flight().is_some();
         let flies = |bytes| has_groups && self.in_flight.borrow().carries(bytes);
         for (payload, more) in parts {
             // The last part brings the rows to workers of this process.

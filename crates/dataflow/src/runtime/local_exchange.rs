@@ -137,12 +137,12 @@ impl Queue {
 /// All orders are sequential: either who lies down sees what was given before, or the giver sees
 /// that it lies.
 #[derive(Debug)]
-pub(crate) struct Sleeper {
+pub(crate) struct Parker {
     event_fd: EventFd,
     lies: AtomicBool,
 }
 
-impl Sleeper {
+impl Parker {
     /// Of a worker that is awake.
     ///
     /// # Errors
@@ -153,13 +153,13 @@ impl Sleeper {
 
     /// Asks to be woken from now on, by the descriptor. Whoever lies down looks at its queues
     /// before it sleeps.
-    pub(crate) fn lie_down(&self) -> RawFd {
+    pub(crate) fn park(&self) -> RawFd {
         self.lies.store(true, Ordering::SeqCst);
         self.event_fd.raw()
     }
 
     /// The worker is awake.
-    pub(crate) fn rise(&self) {
+    pub(crate) fn unpark(&self) {
         self.lies.store(false, Ordering::SeqCst);
         self.event_fd.clear();
     }
@@ -177,7 +177,7 @@ impl Sleeper {
 pub(crate) struct End {
     out: Arc<Queue>,
     into: Arc<Queue>,
-    other: Arc<Sleeper>,
+    other: Arc<Parker>,
     ring: RingConfig,
     /// Frames given by the other and taken by it, when this end was last polled.
     seen: Cell<(u64, u64)>,
@@ -188,7 +188,7 @@ impl End {
     pub(crate) fn new(
         out: Arc<Queue>,
         into: Arc<Queue>,
-        other: Arc<Sleeper>,
+        other: Arc<Parker>,
         ring: RingConfig,
     ) -> Self {
         Self { out, into, other, ring, seen: Cell::default() }
@@ -273,14 +273,14 @@ mod tests {
     use super::*;
 
     /// Two workers that are joined, with their sleeps.
-    fn joined(ring: RingConfig) -> ([End; 2], [Arc<Sleeper>; 2]) {
+    fn joined(ring: RingConfig) -> ([End; 2], [Arc<Parker>; 2]) {
         let queues: [Arc<Queue>; 2] = Default::default();
-        let sleepers = [(); 2].map(|()| Arc::new(Sleeper::new().unwrap()));
+        let parkers = [(); 2].map(|()| Arc::new(Parker::new().unwrap()));
         let end = |at: usize| {
             let (out, into) = (queues[at].clone(), queues[1 - at].clone());
-            End::new(out, into, sleepers[1 - at].clone(), ring)
+            End::new(out, into, parkers[1 - at].clone(), ring)
         };
-        ([end(0), end(1)], sleepers)
+        ([end(0), end(1)], parkers)
     }
 
     fn rows(count: i64) -> Load {
@@ -349,15 +349,15 @@ mod tests {
     fn who_sleeps_misses_nothing() {
         const FRAMES: u64 = 20_000;
         let ring = RingConfig { slots: 2, slot_bytes: 128, control_slots: 1, ..Default::default() };
-        let ([a, b], sleepers) = joined(ring);
-        let [of_a, of_b] = sleepers;
-        let sleep = |sleeper: &Sleeper, end: &End| {
-            let fd = sleeper.lie_down();
+        let ([a, b], parkers) = joined(ring);
+        let [of_a, of_b] = parkers;
+        let sleep = |parker: &Parker, end: &End| {
+            let fd = parker.park();
             if !end.has_news() {
                 // A wake-up that is missed shows as a test that does not end.
                 fabric::wait(&[fd], Duration::from_secs(3_600));
             }
-            sleeper.rise();
+            parker.unpark();
         };
         std::thread::scope(|scope| {
             scope.spawn(move || {

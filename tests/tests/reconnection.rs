@@ -99,7 +99,7 @@ fn run(settings: &str) -> Result<(Vec<[i64; 3]>, u64), Error> {
 
 fn breaks() {
     let expected = expected();
-    let mut mended = 0;
+    let mut reconnected = 0;
     for exchange in ["merge", "shuffle"] {
         for connection in ["process", "worker"] {
             for mode in ["write", "read"] {
@@ -112,11 +112,11 @@ fn breaks() {
                     run(&settings).unwrap_or_else(|error| panic!("{settings}: {error}"));
                 assert!(rows == expected, "{settings}: other rows");
                 println!("{exchange}, {connection}, {mode}: {links} ends of links went on");
-                mended += links;
+                reconnected += links;
             }
         }
     }
-    assert!(mended > 20, "only {mended} ends of links went on");
+    assert!(reconnected > 20, "only {reconnected} ends of links went on");
 }
 
 fn ends(settings: &str, reason: &str) {

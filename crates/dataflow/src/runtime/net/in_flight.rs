@@ -22,7 +22,7 @@ const HEADER: usize = 24;
 pub(crate) type Which = (u32, u32, u64);
 
 /// What one worker sends and gets as datagrams.
-pub(crate) struct Aloft {
+pub(crate) struct PayloadsInFlight {
     member: Box<dyn Member>,
     part_max: usize,
     limits: Limits,
@@ -49,16 +49,16 @@ pub(crate) struct Limits {
 struct Window {
     /// All before this have been taken.
     next: u64,
-    landing: BTreeMap<u64, Landing>,
+    reassembly: BTreeMap<u64, Reassembly>,
 }
 
-struct Landing {
+struct Reassembly {
     bytes: Vec<u8>,
     here: Vec<bool>,
     missing: usize,
 }
 
-impl Aloft {
+impl PayloadsInFlight {
     pub(crate) fn new(member: Box<dyn Member>, limits: Limits) -> Self {
         let part_max = member.datagram_max().saturating_sub(HEADER).max(1);
         let datagram = Vec::with_capacity(HEADER + part_max);
@@ -102,18 +102,18 @@ impl Aloft {
 
     /// A payload of so many bytes, if it is here.
     pub(crate) fn take(&mut self, (tag, source, seq): Which, bytes: usize) -> Option<Bytes> {
-        let landing = self.windows.get_mut(&(tag, source))?.landing.get_mut(&seq)?;
-        if landing.missing > 0 || landing.bytes.len() != bytes {
+        let reassembly = self.windows.get_mut(&(tag, source))?.reassembly.get_mut(&seq)?;
+        if reassembly.missing > 0 || reassembly.bytes.len() != bytes {
             return None;
         }
-        Some(Bytes::from(std::mem::take(&mut landing.bytes)))
+        Some(Bytes::from(std::mem::take(&mut reassembly.bytes)))
     }
 
     /// A payload and those before it are not awaited any more.
     pub(crate) fn pass(&mut self, (tag, source, seq): Which) {
         let window = self.windows.entry((tag, source)).or_default();
         window.next = window.next.max(seq + 1);
-        window.landing = window.landing.split_off(&window.next);
+        window.reassembly = window.reassembly.split_off(&window.next);
     }
 }
 
@@ -138,21 +138,22 @@ fn land(
         return None;
     }
     let window = windows.entry((tag, source)).or_default();
-    let full = window.landing.len() >= limits.kept && !window.landing.contains_key(&seq);
+    let full = window.reassembly.len() >= limits.kept && !window.reassembly.contains_key(&seq);
     if seq < window.next || full {
         return None;
     }
-    let landing = window.landing.entry(seq).or_insert_with(|| {
+    let reassembly = window.reassembly.entry(seq).or_insert_with(|| {
         let parts = bytes.div_ceil(part_max);
-        Landing { bytes: vec![0; bytes], here: vec![false; parts], missing: parts }
+        Reassembly { bytes: vec![0; bytes], here: vec![false; parts], missing: parts }
     });
-    let here = landing.here.get_mut(offset / part_max).filter(|_| landing.bytes.len() == bytes)?;
+    let here =
+        reassembly.here.get_mut(offset / part_max).filter(|_| reassembly.bytes.len() == bytes)?;
     if std::mem::replace(here, true) {
         return Some(false);
     }
-    landing.bytes[offset..end].copy_from_slice(part);
-    landing.missing -= 1;
-    Some(landing.missing == 0)
+    reassembly.bytes[offset..end].copy_from_slice(part);
+    reassembly.missing -= 1;
+    Some(reassembly.missing == 0)
 }
 
 #[cfg(test)]
@@ -185,29 +186,32 @@ mod tests {
         }
     }
 
-    fn aloft(more: Vec<Vec<u8>>) -> Aloft {
+    fn in_flight(more: Vec<Vec<u8>>) -> PayloadsInFlight {
         let limits = Limits { tags: 3, workers: 4, kept: 2, bytes: 100 };
-        Aloft::new(Box::new(Echo { sent: vec![], more }), limits)
+        PayloadsInFlight::new(Box::new(Echo { sent: vec![], more }), limits)
     }
 
     #[test]
     fn parts_in_any_order_make_a_payload() {
-        let mut aloft = aloft(vec![]);
+        let mut in_flight = in_flight(vec![]);
         let payload: Vec<u8> = (0..45).collect();
         let which = (2, 3, 7);
         let mut sent = 0;
-        assert!(!aloft.send(which, &payload, &mut sent));
+        assert!(!in_flight.send(which, &payload, &mut sent));
         assert_eq!(sent, 3, "there is room for three");
-        assert!(!aloft.poll());
-        assert_eq!(aloft.take(which, 45), None);
-        assert!(aloft.send(which, &payload, &mut sent));
+        assert!(!in_flight.poll());
+        assert_eq!(in_flight.take(which, 45), None);
+        assert!(in_flight.send(which, &payload, &mut sent));
         assert_eq!(sent, 5);
-        assert!(aloft.poll());
-        assert_eq!(aloft.take(which, 44), None, "of another length");
-        assert_eq!(aloft.take(which, 45).as_deref(), Some(&payload[..]));
-        aloft.pass(which);
-        assert!(aloft.send(which, &payload, &mut 2));
-        assert!(!aloft.poll() && aloft.windows[&(2, 3)].landing.is_empty(), "it was passed");
+        assert!(in_flight.poll());
+        assert_eq!(in_flight.take(which, 44), None, "of another length");
+        assert_eq!(in_flight.take(which, 45).as_deref(), Some(&payload[..]));
+        in_flight.pass(which);
+        assert!(in_flight.send(which, &payload, &mut 2));
+        assert!(
+            !in_flight.poll() && in_flight.windows[&(2, 3)].reassembly.is_empty(),
+            "it was passed"
+        );
     }
 
     #[test]
@@ -228,17 +232,17 @@ mod tests {
             part(0, 0, 0, u32::MAX, 15, 10),
             vec![1; HEADER - 1],
         ];
-        let mut aloft = aloft(bad);
-        assert!(!aloft.poll());
-        assert!(aloft.windows.values().all(|window| window.landing.is_empty()));
-        aloft.pass((0, 0, 3));
-        assert!(aloft.send((0, 0, 3), &[1; 10], &mut 0));
-        assert!(!aloft.poll(), "passed");
-        assert!(aloft.send((0, 0, 4), &[1; 10], &mut 0));
-        assert!(aloft.poll());
+        let mut in_flight = in_flight(bad);
+        assert!(!in_flight.poll());
+        assert!(in_flight.windows.values().all(|window| window.reassembly.is_empty()));
+        in_flight.pass((0, 0, 3));
+        assert!(in_flight.send((0, 0, 3), &[1; 10], &mut 0));
+        assert!(!in_flight.poll(), "passed");
+        assert!(in_flight.send((0, 0, 4), &[1; 10], &mut 0));
+        assert!(in_flight.poll());
         for seq in [6, 7] {
-            assert!(aloft.send((0, 0, seq), &[1; 10], &mut 0));
-            assert_eq!(aloft.poll(), seq == 6, "two may be on their way");
+            assert!(in_flight.send((0, 0, seq), &[1; 10], &mut 0));
+            assert_eq!(in_flight.poll(), seq == 6, "two may be on their way");
         }
     }
 }

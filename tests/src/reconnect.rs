@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use channel::{Link, LinkError};
-use dataflow::mend::{Mender, News};
+use dataflow::reconnect::{LinkEvent, Reconnector};
 use fabric::sim::SimNet;
 use fabric::{Fabric, LinkId};
 
@@ -32,13 +32,13 @@ struct Desk {
     away: BTreeMap<End, Link>,
     declined: BTreeSet<End>,
     asked: BTreeSet<End>,
-    news: BTreeMap<u32, VecDeque<News>>,
+    events: BTreeMap<u32, VecDeque<LinkEvent>>,
 }
 
 struct Counter(u32, Arc<Mutex<Desk>>);
 
-impl Mender for Counter {
-    fn mend(&mut self, worker: u32, link: Link, cause: LinkError) {
+impl Reconnector for Counter {
+    fn reconnect(&mut self, worker: u32, link: Link, cause: LinkError) {
         assert!(matches!(cause, LinkError::Disconnected { .. }), "{cause}");
         let twice = lock(&self.1).away.insert((self.0, worker), link);
         assert!(twice.is_none(), "a link is given away once");
@@ -48,8 +48,8 @@ impl Mender for Counter {
         lock(&self.1).declined.insert((self.0, worker));
     }
 
-    fn news(&mut self) -> Option<News> {
-        lock(&self.1).news.get_mut(&self.0)?.pop_front()
+    fn next_event(&mut self) -> Option<LinkEvent> {
+        lock(&self.1).events.get_mut(&self.0)?.pop_front()
     }
 }
 
@@ -63,7 +63,7 @@ impl Repairs {
     }
 
     /// What a worker is given.
-    pub(crate) fn mender(&self, worker: u32) -> Box<dyn Mender> {
+    pub(crate) fn reconnector(&self, worker: u32) -> Box<dyn Reconnector> {
         Box::new(Counter(worker, self.desk.clone()))
     }
 
@@ -81,23 +81,23 @@ impl Repairs {
         for end in ends {
             // Nothing of this is fast.
             if self.random.below(4) == 0 {
-                self.mend(net, end);
+                self.reconnect(net, end);
             }
         }
         !lock(&self.desk).away.is_empty()
     }
 
-    fn mend(&self, net: &SimNet, (a, b): End) {
+    fn reconnect(&self, net: &SimNet, (a, b): End) {
         let mut desk = lock(&self.desk);
         if desk.declined.contains(&(b, a)) {
             desk.away.remove(&(a, b));
-            return desk.tell(a, News::Declined { worker: b });
+            return desk.tell(a, LinkEvent::Declined { worker: b });
         }
         let Some(mut here) = desk.away.remove(&(a, b)) else { return };
         let Some(mut there) = desk.away.remove(&(b, a)) else {
             desk.away.insert((a, b), here);
             if desk.asked.insert((b, a)) {
-                desk.tell(b, News::Lost { worker: a });
+                desk.tell(b, LinkEvent::Lost { worker: a });
             }
             return;
         };
@@ -118,13 +118,13 @@ impl Repairs {
         there.attach(&rings[0]).expect("the peer is alike");
         for (end, link) in [((a, b), here), ((b, a), there)] {
             desk.asked.remove(&end);
-            desk.tell(end.0, News::Mended { worker: end.1, link: Box::new(link) });
+            desk.tell(end.0, LinkEvent::Reconnected { worker: end.1, link: Box::new(link) });
         }
     }
 }
 
 impl Desk {
-    fn tell(&mut self, worker: u32, news: News) {
-        self.news.entry(worker).or_default().push_back(news);
+    fn tell(&mut self, worker: u32, events: LinkEvent) {
+        self.events.entry(worker).or_default().push_back(events);
     }
 }

@@ -13,9 +13,9 @@ use dataflow::error::ConnectorError;
 use dataflow::job::{
     Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, SinkSpec,
 };
-use dataflow::mend::{Mender, News};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
+use dataflow::reconnect::{LinkEvent, Reconnector};
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::worker::{Status, Worker, WorkerConfig};
@@ -108,17 +108,17 @@ impl SinkWriter for Counts {
     }
 }
 
-/// Between workers of a process there is nothing to mend.
-struct NoMender;
+/// Between workers of a process there is nothing to reconnect.
+struct NoReconnector;
 
-impl Mender for NoMender {
-    fn mend(&mut self, worker: u32, _: Link, cause: LinkError) {
+impl Reconnector for NoReconnector {
+    fn reconnect(&mut self, worker: u32, _: Link, cause: LinkError) {
         panic!("the link with worker {worker}, {cause}");
     }
 
     fn decline(&mut self, _: u32) {}
 
-    fn news(&mut self) -> Option<News> {
+    fn next_event(&mut self) -> Option<LinkEvent> {
         None
     }
 }
@@ -142,7 +142,7 @@ impl Pair {
         let worker = |worker: u32| {
             let config = WorkerConfig {
                 metrics: metrics[worker as usize].clone(),
-                mender: Some(Box::new(NoMender)),
+                reconnector: Some(Box::new(NoReconnector)),
                 ..WorkerConfig::new(
                     worker,
                     WORKERS,
