@@ -267,10 +267,10 @@ fn lost(report: &Report) -> String {
     let rows = |n: u64| if n == 1 { "1 row".to_owned() } else { format!("{n} rows") };
     let mut text = String::new();
     if report.total.late > 0 {
-        text += &format!("{} late and left out\n", rows(report.total.late));
+        text += &format!("{} late and dropped\n", rows(report.total.late));
     }
-    if report.total.bad > 0 {
-        text += &format!("{} could not be read\n", rows(report.total.bad));
+    if report.bad > 0 {
+        text += &format!("{} could not be read\n", rows(report.bad));
     }
     text
 }

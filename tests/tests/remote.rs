@@ -142,7 +142,7 @@ fn secrets_are_in_no_output() {
            's3.endpoint' = 'http://{port}',
            's3.access_key_id' = 'me',
            's3.secret_access_key' = 'hush',
-           'patience' = '0'
+           'retry.timeout' = '0'
          );
          SELECT * FROM s;"
     );
@@ -152,7 +152,7 @@ fn secrets_are_in_no_output() {
 
     let sql = "CREATE TABLE h (n BIGINT) WITH (
       'connector' = 'http', 'header.authorization' = 'hush',
-      'url' = 'http://me:hush@127.0.0.1:1/x?token=hush', 'patience' = '0');
+      'url' = 'http://me:hush@127.0.0.1:1/x?token=hush', 'retry.timeout' = '0');
       EXPLAIN SELECT * FROM h;";
     let outcome = run_sql(&dir, sql, &[]).ended(0);
     assert!(outcome.out.contains("h") && !outcome.out.contains("hush"), "{}", outcome.out);

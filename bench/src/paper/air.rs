@@ -44,8 +44,8 @@ fn scaling(sweep: &mut Sweep<'_>) -> ReportSection {
 /// The search for what can be sustained (A7).
 fn sustainable(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Rows come by the clock. The rate is the highest without a backlog, latency that of \
-                event time: from when the last row of a window was due until its rows are given \
-                out. A window ends every 100 ms.";
+                event time: from when the last row of a window was due until its rows are \
+                emitted. A window ends every 100 ms.";
     let mut section = section("Sustainable throughput", &[text]);
     let mut rows = Vec::new();
     for (workload, name) in WORKLOADS {

@@ -68,7 +68,7 @@ struct Point {
 
 /// Makes the runs.
 pub fn calibrate(bench: &mut dyn Runner, asked: &Question) -> Calibrated {
-    let (mut failed, mut points, mut casts) = (vec![], vec![], vec![]);
+    let (mut failed, mut points, mut broadcasts) = (vec![], vec![], vec![]);
     for keys in [FEW, asked.rows / 16, asked.rows] {
         for processes in 1..=asked.nodes {
             match grouping(bench, asked, keys, processes) {
@@ -79,13 +79,13 @@ pub fn calibrate(bench: &mut dyn Runner, asked: &Question) -> Calibrated {
     }
     for processes in 1..=asked.nodes {
         match broadcast(bench, processes) {
-            Ok(rate) => casts.push((processes, rate)),
+            Ok(rate) => broadcasts.push((processes, rate)),
             Err(error) => failed.push(error),
         }
     }
-    let constants = constants(&points, &casts, asked.rows);
+    let constants = constants(&points, &broadcasts, asked.rows);
     let groupings = points.iter().map(|point| of_grouping(point, &constants, asked.rows));
-    let broadcasts = casts.iter().map(|&(processes, measured)| Validated {
+    let broadcasts = broadcasts.iter().map(|&(processes, measured)| Validated {
         exchange: "broadcast",
         keys: None,
         processes,
@@ -211,7 +211,7 @@ fn takes_from(point: &Point, rows: u64) -> bool {
 type Constant = fn(&mut Costs) -> &mut f64;
 
 /// The constants that make the model right for the runs from which they are taken.
-fn constants(points: &[Point], casts: &[(u32, f64)], rows: u64) -> Constants {
+fn constants(points: &[Point], broadcasts: &[(u32, f64)], rows: u64) -> Constants {
     let mut all = Constants::default();
     let taken = |processes: u32, exchange: Exchange, keys: u64| {
         let is = |point: &&Point| {
@@ -260,24 +260,26 @@ fn constants(points: &[Point], casts: &[(u32, f64)], rows: u64) -> Constants {
         // As many groups travel as bytes do where each has one.
         all.costs.group = ((many.cycles - alone) / bytes).max(0.0);
     }
-    let rate = |of: u32| casts.iter().find(|(processes, _)| *processes == of).map(|cast| cast.1);
+    let rate = |of: u32| {
+        broadcasts.iter().find(|(processes, _)| *processes == of).map(|broadcast| broadcast.1)
+    };
     if let Some(one) = rate(1) {
         all.take = all.hertz / one;
     }
     if let Some(two) = rate(2) {
         // The source takes its own records too, beside the other where there is a second processor.
         let takers = 3.0 - processors(2);
-        all.cast = (all.hertz / two - takers * all.take).max(0.0);
+        all.broadcast = (all.hertz / two - takers * all.take).max(0.0);
     }
     all
 }
 
 /// Records a second that one source sends to this many processes.
 fn cast_rate(processes: u32, constants: &Constants) -> f64 {
-    let Constants { hertz, take, cast, .. } = constants;
+    let Constants { hertz, take, broadcast, .. } = constants;
     let (own, all) = match processes {
         1 => (*take, *take),
-        _ => (take + cast, f64::from(processes) * take + cast),
+        _ => (take + broadcast, f64::from(processes) * take + broadcast),
     };
     (hertz / own).min(processors(processes) * hertz / all)
 }
@@ -338,7 +340,7 @@ mod tests {
             truth = truth.with(name, value);
         }
         let truth =
-            Constants { take: 30.0, cast: 90.0, group_bytes: 3.0, row_bytes: 15.0, ..truth };
+            Constants { take: 30.0, broadcast: 90.0, group_bytes: 3.0, row_bytes: 15.0, ..truth };
         let asked = Question {
             keys: vec![],
             gigabits: vec![],

@@ -116,7 +116,7 @@ pub fn foretell(cluster: &PredictedCluster, keys: u64, constants: &Constants) ->
     let close_s = bytes / cluster.link() + cycles / constants.hertz + 2e-6 * cluster.latency_us;
     // Every worker takes every record, one worker of a node for all of them from afar; a tree
     // sends it on as often as there are other nodes.
-    let cycles = f64::from(workers) * constants.take + constants.cast;
+    let cycles = f64::from(workers) * constants.take + constants.broadcast;
     let nodes = f64::from(cluster.nodes);
     let bytes = constants.row_bytes * (nodes - 1.0);
     let broadcast = cluster.held(cycles, bytes, constants, 0.0);

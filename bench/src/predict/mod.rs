@@ -55,7 +55,7 @@ pub struct Constants {
     /// Cycles for a record that arrives at a worker to which all records go.
     pub take: f64,
     /// Cycles of its source to send it to all.
-    pub cast: f64,
+    pub broadcast: f64,
     /// Bytes of a group in a delta.
     pub group_bytes: f64,
     /// Bytes of a record that travels.
@@ -64,8 +64,8 @@ pub struct Constants {
 
 impl Default for Constants {
     fn default() -> Self {
-        let (take, cast, group_bytes, row_bytes) = (60.0, 60.0, 4.0, 16.0);
-        Self { hertz: 2.6e9, costs: Costs::default(), take, cast, group_bytes, row_bytes }
+        let (take, broadcast, group_bytes, row_bytes) = (60.0, 60.0, 4.0, 16.0);
+        Self { hertz: 2.6e9, costs: Costs::default(), take, broadcast, group_bytes, row_bytes }
     }
 }
 
@@ -81,16 +81,16 @@ impl Constants {
         "row",
         "row-byte",
         "take",
-        "cast",
+        "broadcast",
         "group-bytes",
     ];
 
     /// All of them, in the order of their names.
     pub fn values(&self) -> [f64; 11] {
         let Costs { fold, doubling, open, group, route, row, row_byte, .. } = self.costs;
-        let Self { hertz, take, cast, group_bytes, .. } = *self;
+        let Self { hertz, take, broadcast, group_bytes, .. } = *self;
         let ghz = hertz * 1e-9;
-        [ghz, fold, doubling, open, group, route, row, row_byte, take, cast, group_bytes]
+        [ghz, fold, doubling, open, group, route, row, row_byte, take, broadcast, group_bytes]
     }
 
     /// With one that is given; as it was if there is no such name.
@@ -106,7 +106,7 @@ impl Constants {
             "row" => costs.row = value,
             "row-byte" => costs.row_byte = value,
             "take" => self.take = value,
-            "cast" => self.cast = value,
+            "broadcast" => self.broadcast = value,
             "group-bytes" => self.group_bytes = value,
             _ => {}
         }
@@ -162,7 +162,7 @@ fn validated(all: &[Validated]) -> ReportSection {
             one.exchange.into(),
             one.keys.map_or("–".into(), |keys| keys.to_string()),
             one.processes.to_string(),
-            if one.taken_from { "taken from" } else { "foretold" }.into(),
+            if one.taken_from { "taken from" } else { "predicted" }.into(),
             format!("{:.2}", one.predicted * 1e-6),
             format!("{:.2}", one.measured * 1e-6),
             format!("{:.2}", one.predicted / one.measured),
@@ -188,7 +188,7 @@ fn validated(all: &[Validated]) -> ReportSection {
         "measured",
     ];
     let text = "Runs on this machine. Processes that are more than its processors share them. From \
-                the runs marked so the constants were taken; the others are foretold with them. \
+                the runs marked so the constants were taken; the others are predicted with them. \
                 Records a second are those of processors that have nothing else to do; cycles are \
                 of all processes for a record, and counted on the processor: on a machine that \
                 does other work, they are what to compare.";
@@ -212,7 +212,7 @@ fn held(all: &[Validated], share: bool) -> Bar {
         .reduce(|(least, most), (ratio, _)| (least.min(ratio), most.max(ratio)));
     let whose = if share { "more processes than processors" } else { "a processor each" };
     Bar {
-        what: format!("cycles foretold to measured, {whose}"),
+        what: format!("cycles predicted to measured, {whose}"),
         needed: format!("{:.2} to {ERRS:.2} times", 1.0 / ERRS),
         got: range.map_or("–".into(), |(least, most)| format!("{least:.2} to {most:.2} times")),
         met: range.map(|(least, most)| least >= 1.0 / ERRS && most <= ERRS),
@@ -253,5 +253,5 @@ fn clusters(asked: &Question, constants: &Constants) -> ReportSection {
     let text = "All nodes together. 'by' says what holds it: the processors, the link, or the \
                 slots of the rings and the time of a way. 'end' is what the last delta of a \
                 window takes from the end of its rows until it is merged.";
-    section("Clusters, foretold", text, tables)
+    section("Clusters, predicted", text, tables)
 }

@@ -125,7 +125,7 @@ fn prepared(args: &RunArgs, assignment: &Assignment) -> Result<RunArgs, Failure>
     match args.job.layout.nodes {
         Some(asked) if asked != nodes => {
             let message = format!("--nodes {asked}, but {launcher} started {nodes} processes");
-            Err(Failure::usage(&message, Some("leave --nodes out: the launcher tells it")))
+            Err(Failure::usage(&message, Some("leave --nodes out: the launcher sets it")))
         }
         _ => {
             args.job.layout.nodes = Some(nodes);

@@ -85,8 +85,8 @@ impl Server {
         }
         if !address.ip().is_loopback() {
             tracing::warn!(
-                "metrics on {bound}: whoever reaches this port can read them, and the SQL and plan \
-                 of the job; there is no password"
+                "metrics on {bound}: anybody who reaches this port can read them, and the SQL and \
+                 plan of the job; there is no password"
             );
         }
         runtime.spawn(accept(listener, router(dashboard, names), head_time_max));

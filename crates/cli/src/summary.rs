@@ -24,7 +24,7 @@ pub(crate) fn summary(report: &Report) -> String {
         human::rate(total.rows_in, report.elapsed)
     );
     if total.late > 0 {
-        text.push_str(&format!("; {} late and left out", human::counted(total.late, "row")));
+        text.push_str(&format!("; {} late and dropped", human::counted(total.late, "row")));
     }
     if report.bad > 0 {
         text.push_str(&format!("; {} could not be read", human::counted(report.bad, "row")));
@@ -139,6 +139,6 @@ mod tests {
         report.total.late = 1;
         report.cancelled = true;
         let text = summary(&report);
-        assert!(text.ends_with("; 1 row late and left out; ended early, as asked"), "{text}");
+        assert!(text.ends_with("; 1 row late and dropped; ended early, as asked"), "{text}");
     }
 }

@@ -80,7 +80,7 @@ impl<'a> Acceptor<'a> {
                 let rank = (self.own.rank + 1..self.own.nodes).find(|&rank| !came(rank));
                 let seconds = deadline.limit.as_secs_f32();
                 let detail = match &self.refused {
-                    None => format!("nothing was heard of it for {seconds} s"),
+                    None => format!("it has sent nothing for {seconds} s"),
                     Some(why) => format!("a connection was refused within {seconds} s: {why}"),
                 };
                 return Err(ClusterError::Join { rank: rank.unwrap_or(0), detail });
@@ -178,10 +178,10 @@ impl<'a> Acceptor<'a> {
             return Err(ANOTHER_JOB.into());
         }
         if hello.rank <= own.rank || hello.rank >= own.nodes {
-            return Err(format!("rank {} has no business here", hello.rank));
+            return Err(format!("rank {} is not a node of this job", hello.rank));
         }
         if self.joined.iter().any(|node| node.hello.rank == hello.rank) {
-            return Err(format!("rank {} has come already", hello.rank));
+            return Err(format!("rank {} has joined already", hello.rank));
         }
         Ok(hello)
     }

@@ -117,7 +117,7 @@ fn own_address() -> Result<IpAddr, ClusterError> {
     match towards.map(|addr| addr.ip()) {
         Ok(ip) if useful(&ip) => Ok(ip),
         _ => Err(ClusterError::NoAddress {
-            detail: format!("its name {name} stands for none that other hosts could use"),
+            detail: format!("its name {name} has no address that other hosts can reach"),
         }),
     }
 }

@@ -425,7 +425,7 @@ impl State {
         // A peer is at our exchange or at the one after: the next but one needs our contribution to
         // that.
         if seq < self.gathers_done || seq > self.gathers_done + 1 {
-            return Err("its exchange is out of turn");
+            return Err("its exchange came out of order");
         }
         if self.gathers.get(&seq).is_some_and(|all| all[rank as usize].is_some()) {
             return Err("its exchange came twice");

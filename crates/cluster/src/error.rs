@@ -30,7 +30,7 @@ pub enum ClusterError {
         detail: String,
     },
     /// No address of this host is known that others could use.
-    #[error("cannot tell by which address other nodes reach this host: {detail}")]
+    #[error("cannot find the address by which other nodes reach this host: {detail}")]
     NoAddress {
         /// The operation that failed.
         detail: String,
@@ -201,8 +201,8 @@ impl ClusterError {
                 crate::JOB_VARIABLE
             )),
             ClusterError::Join { .. } | ClusterError::Barrier { .. } => Some(
-                "look at what that node said; --join-timeout waits longer, --rendezvous DIR has to \
-                 be one directory for all nodes, and --listen ADDR:0 names an address at which \
+                "see the messages of that node; --join-timeout waits longer, --rendezvous DIR has \
+                 to be one directory for all nodes, and --listen ADDR:0 names an address at which \
                  other hosts reach this one"
                     .into(),
             ),

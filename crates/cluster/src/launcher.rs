@@ -171,7 +171,7 @@ impl Family {
         let job = match named.or_else(reported) {
             Some(job) => job,
             None => parent().ok_or_else(|| ClusterError::Environment {
-                detail: format!("nothing tells which job this is, not even {JOB_VARIABLE}"),
+                detail: format!("no variable names the job, not even {JOB_VARIABLE}"),
             })?,
         };
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

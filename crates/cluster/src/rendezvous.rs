@@ -132,7 +132,7 @@ impl CardExchange {
     pub(crate) fn place(&self) -> String {
         match self {
             Self::Directory(Directory { path, job, .. }) => {
-                format!("it left no word of job '{job}' in {}", path.display())
+                format!("it has written no file for job '{job}' in {}", path.display())
             }
             Self::Launcher(_) => "the launcher does not know its address".into(),
         }

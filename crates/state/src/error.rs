@@ -60,7 +60,7 @@ pub enum StateError {
     },
     /// Rows came for a slice whose groups were drained in part. Our own bug, or a peer that
     /// sends rows of a window after it said that it has none any more.
-    #[error("rows for a slice that is being given out")]
+    #[error("rows for a slice that is being drained")]
     BeingDrained,
     /// A sum is greater or less than all numbers of its type. The user's query: it can ask for the
     /// sum of wider numbers.

@@ -444,8 +444,8 @@ impl Stream {
     }
 
     /// The rows on all workers that `spread` leads each of them to, once on each (W1): see
-    /// [`MultiPartitioner`]. A row is encoded once and sent once to each process, with a list of its
-    /// workers. Rows that the watermark has passed are late here.
+    /// [`MultiPartitioner`]. A row is encoded once and sent once to each process, with a list of
+    /// its workers. Rows that the watermark has passed are late here.
     ///
     /// Rows that another stream has [routed](Self::route) meet those that were spread to their
     /// workers, without a further exchange:

@@ -403,7 +403,21 @@ fn is_word(text: &str) -> bool {
 
 /// The words and signs of a text, without its comments, strings, characters and lifetimes.
 pub(crate) fn tokens_of(text: &str) -> Vec<Token> {
-    let mut tokens = Vec::new();
+    let mut tokens = pieces_of(text);
+    tokens.retain(|token| !token.text.contains(['"', '\'']));
+    tokens
+}
+
+/// The string literals of a text, as they are written.
+pub(crate) fn strings_of(text: &str) -> Vec<Token> {
+    let mut strings = pieces_of(text);
+    strings.retain(|token| token.text.ends_with(['"', '#']) && token.text.contains('"'));
+    strings
+}
+
+/// The words, signs and literals of a text, without its comments.
+fn pieces_of(text: &str) -> Vec<Token> {
+    let mut pieces = Vec::new();
     let (mut line, mut rest) = (1, text);
     while let Some(first) = rest.chars().next() {
         let length = match first {
@@ -417,16 +431,15 @@ pub(crate) fn tokens_of(text: &str) -> Vec<Token> {
             ':' if rest.starts_with("::") => 2,
             c => c.len_utf8(),
         };
-        let (word, behind) = rest.split_at(length);
-        let skipped =
-            word.starts_with("//") || word.starts_with("/*") || word.contains(['"', '\'']);
-        if !skipped && !first.is_whitespace() {
-            tokens.push(Token { line, text: word.to_owned() });
+        let (piece, behind) = rest.split_at(length);
+        let comment = piece.starts_with("//") || piece.starts_with("/*");
+        if !comment && !first.is_whitespace() {
+            pieces.push(Token { line, text: piece.to_owned() });
         }
-        line += word.matches('\n').count();
+        line += piece.matches('\n').count();
         rest = behind;
     }
-    tokens
+    pieces
 }
 
 fn word_length(text: &str) -> usize {

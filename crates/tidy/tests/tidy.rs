@@ -1,7 +1,7 @@
 //! Applies every rule to this checkout.
 
 use tidy::tree::expect_none;
-use tidy::{Finding, Tree, bounds, circles, layers, links, source, suites, words};
+use tidy::{Finding, Tree, bounds, circles, layers, links, messages, source, suites, words};
 
 fn check(rule: &str, find: fn(&Tree) -> Vec<Finding>) {
     let tree = Tree::of_checkout().expect("the checkout is readable");
@@ -82,4 +82,14 @@ fn a_type_has_a_name_of_its_own() {
 #[test]
 fn a_bool_is_tested_by_if() {
     check("matches on bools", words::matched_bools);
+}
+
+#[test]
+fn messages_have_the_words_of_the_field() {
+    check("words of messages", messages::in_literals);
+}
+
+#[test]
+fn pages_have_the_words_of_the_field() {
+    check("words of pages", messages::in_pages);
 }

@@ -212,9 +212,9 @@ fn manager_is_missing() {
     };
     assert!(detail.contains("librdmacm.so.1") && detail.contains("librdmacm1"), "{detail}");
     let text = survey(&options).to_string();
-    assert!(text.contains("would meet     not at all: ") && text.contains("librdmacm1"), "{text}");
+    assert!(text.contains("would connect  not at all: ") && text.contains("librdmacm1"), "{text}");
     let text = survey(&VerbsOptions::default()).to_string();
-    assert!(text.contains("would meet     by tcp; rdma_cm is not there"), "{text}");
+    assert!(text.contains("would connect  by tcp; rdma_cm is not there"), "{text}");
 }
 
 fn pins() {

@@ -105,6 +105,9 @@ fn processes(text: &str) -> Result<u32, String> {
 
 fn constant(text: &str) -> Result<(String, f64), String> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    if name == "cast" {
+        return Err("the constant is called 'broadcast' now".into());
+    }
     match value.parse::<f64>() {
         Ok(value) if Constants::NAMES.contains(&name) && (0.0..1e9).contains(&value) => {
             Ok((name.to_owned(), value))

@@ -54,7 +54,8 @@ const OPTIONS: &[OptionSpec] = &[
         key: "path",
         values: "file, directory, glob or URL",
         default: "",
-        doc: "What is read, in the order of names; a sink writes a single file or object.",
+        doc: "The files to read, in the order of their names; a sink writes a single file or \
+              object.",
     },
     OptionSpec {
         key: "format",

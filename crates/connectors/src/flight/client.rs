@@ -90,7 +90,7 @@ impl Server {
         Ok(Self { place: location.uri.clone(), endpoint, headers, ..self.clone() })
     }
 
-    /// A connection; tried again until patience ends.
+    /// A connection; tried again until the time for it has passed.
     async fn connect(&self, backoff: &mut Backoff) -> Result<FlightClient, ConnectorError> {
         loop {
             let error = match self.endpoint.connect().await {
@@ -108,7 +108,7 @@ impl Server {
                 return Err(ConnectorError::Io {
                     place: self.place.clone(),
                     message: format!("cannot be reached: {}", chain(&error)),
-                    hint: Some("check 'uri'; 'patience' is how long to try again".into()),
+                    hint: Some("check 'uri'; 'retry.timeout' is how long to try again".into()),
                 });
             }
         }

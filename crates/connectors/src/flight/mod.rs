@@ -65,19 +65,19 @@ const OPTIONS: [OptionSpec; 9] = [
         key: "path",
         values: "names, separated by /",
         default: "none",
-        doc: "What is read or written, as a path.",
+        doc: "The stream to read or to write, as a path.",
     },
     OptionSpec {
         key: "command",
         values: "text",
         default: "none",
-        doc: "What is read or written, as a command that the server understands.",
+        doc: "The stream to read or to write, as a command that the server understands.",
     },
     OptionSpec {
         key: "ticket",
         values: "text",
         default: "none",
-        doc: "What is read, as a ticket that the server has given; a sink cannot have one.",
+        doc: "The stream to read, as a ticket from the server; a sink cannot have one.",
     },
     OptionSpec {
         key: "bounded",
@@ -89,7 +89,7 @@ const OPTIONS: [OptionSpec; 9] = [
         key: "header.<name>",
         values: "text",
         default: "none",
-        doc: "Metadata of each call, such as 'header.authorization'; shown nowhere, and told to no \
+        doc: "Metadata of each call, such as 'header.authorization'; shown nowhere, and sent to no \
               server but that of 'uri'.",
     },
     OptionSpec {

@@ -51,7 +51,7 @@ pub(crate) const OPTIONS: [OptionSpec; 2] = [
         key: "fixed.record_bytes",
         values: "integer",
         default: "the columns and nothing else",
-        doc: "How long a record of fixed length is; bytes behind its columns are passed over, and \
+        doc: "How long a record of fixed length is; bytes behind its columns are ignored, and \
               written as zeros.",
     },
 ];

@@ -101,19 +101,19 @@ pub(crate) const CSV_OPTIONS: [OptionSpec; 5] = [
         key: "csv.delimiter",
         values: "character",
         default: ", (a tab for .tsv)",
-        doc: "What stands between fields.",
+        doc: "The delimiter between fields.",
     },
     OptionSpec {
         key: "csv.quote",
         values: "character",
         default: "\"",
-        doc: "What stands around a field that contains delimiters; doubled within it.",
+        doc: "The quote around a field that contains delimiters; it is doubled within the field.",
     },
     OptionSpec {
         key: "csv.comment",
         values: "character",
         default: "none",
-        doc: "A line that begins with it is passed over.",
+        doc: "Lines that begin with it are skipped.",
     },
     OptionSpec {
         key: "csv.null",
@@ -129,7 +129,7 @@ pub(crate) const ON_BAD: OptionSpec = OptionSpec {
     key: "on_bad",
     values: "skip | fail | table",
     default: "skip",
-    doc: "Whether a record that is no row of the table is counted and passed over, ends the \
+    doc: "Whether a record that is no row of the table is counted and skipped, ends the \
           query, or is counted and left to the table t__bad without being shown.",
 };
 

@@ -283,7 +283,7 @@ impl Refuser {
             return Err(ConnectorError::Io {
                 place,
                 message: reason,
-                hint: Some("with 'on_bad' = 'skip' such rows are counted and passed over".into()),
+                hint: Some("with 'on_bad' = 'skip' such rows are counted and skipped".into()),
             });
         }
         let text = String::from_utf8_lossy(text).into_owned();

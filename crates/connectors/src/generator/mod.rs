@@ -84,7 +84,7 @@ const OPTIONS: &[OptionSpec] = &[
         key: "flows",
         values: "integer",
         default: "the number of workers",
-        doc: "Physical data flows that the stream is dealt out to.",
+        doc: "Physical data flows among which the stream is divided.",
     },
     OptionSpec {
         key: "start",
@@ -122,7 +122,7 @@ const OPTIONS: &[OptionSpec] = &[
         key: "fixed.record_bytes",
         values: "integer",
         default: "the columns that are read and nothing else",
-        doc: "How long such a record is; bytes behind its columns are passed over.",
+        doc: "How long such a record is; bytes behind its columns are ignored.",
     },
     OptionSpec {
         key: "keys",

@@ -84,7 +84,7 @@ const OPTIONS: [OptionSpec; 13] = {
         key: "event",
         values: "text",
         default: "all",
-        doc: "The type of the server-sent events that are read; others are passed over.",
+        doc: "The type of the server-sent events that are read; others are ignored.",
     };
     let format = OptionSpec {
         key: "format",

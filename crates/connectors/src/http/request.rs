@@ -41,7 +41,7 @@ impl Request {
     /// server in trouble, too many requests — is tried again.
     ///
     /// # Errors
-    /// When patience ends, or the answer says that asking again is of no use.
+    /// When the time for tries has passed, or the answer says that asking again is of no use.
     pub(super) async fn get(
         &self,
         headers: &HeaderMap,
@@ -140,7 +140,7 @@ impl Request {
         } else {
             format!("cannot be reached: {}", chain(&error))
         };
-        let hint = Some("check 'url'; 'patience' is how long to try again".into());
+        let hint = Some("check 'url'; 'retry.timeout' is how long to try again".into());
         ConnectorError::Io { place: self.place.clone(), message, hint }
     }
 

@@ -278,7 +278,8 @@ impl ObjectStoreClient {
                 Some("run the query again, and replace objects while nobody reads them".into()),
             ),
             other => {
-                let hint = "check 'path' and 's3.endpoint'; 'patience' is how long to try again";
+                let hint =
+                    "check 'path' and 's3.endpoint'; 'retry.timeout' is how long to try again";
                 (self.cause(other), self.lists.then(|| hint.to_owned()))
             }
         };

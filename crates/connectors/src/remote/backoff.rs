@@ -10,11 +10,11 @@ const FIRST: Duration = Duration::from_millis(50);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Tries that follow one another, until one succeeds or patience ends.
+/// Tries that follow one another, until one succeeds or the time for it has passed.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     retry_timeout: Duration,
-    /// When patience ends: counted from the first failure.
+    /// When the last try may begin: counted from the first failure.
     ends: Option<Instant>,
     wait: Duration,
 }
@@ -30,7 +30,8 @@ impl Backoff {
         self.wait = FIRST;
     }
 
-    /// A try has failed: waits before the next one; false, at once, when patience has ended.
+    /// A try has failed: waits before the next one; false, at once, when
+    /// the time for it has passed.
     pub(crate) async fn again(&mut self) -> bool {
         let now = Instant::now();
         let ends = *self.ends.get_or_insert(now + self.retry_timeout);

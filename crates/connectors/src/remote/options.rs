@@ -13,7 +13,7 @@ const RETRY_TIMEOUT_NS: u64 = 30_000_000_000;
 
 /// How long a peer that cannot be reached is tried again.
 pub(crate) const RETRY_TIMEOUT: OptionSpec = OptionSpec {
-    key: "patience",
+    key: "retry.timeout",
     values: "duration",
     default: "30s",
     doc: "How long to try again, with growing pauses, when the other end cannot be reached, before \

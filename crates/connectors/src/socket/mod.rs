@@ -42,7 +42,7 @@ const OPTIONS: [OptionSpec; 9] = {
         key: "address",
         values: "host:port, or several separated by commas",
         default: "",
-        doc: "Where to connect to; each address is a flow. A sink has one.",
+        doc: "The addresses to connect to: a flow for each. A sink has one.",
     };
     let format = OptionSpec {
         key: "format",

@@ -135,7 +135,7 @@ pub(super) fn unreachable(address: &str, reason: &str) -> ConnectorError {
         place: address.to_owned(),
         message: format!("cannot connect: {reason}"),
         hint: Some(
-            "something must listen there, such as `nc -lk 9000`; 'patience' is how \
+            "something must listen there, such as `nc -lk 9000`; 'retry.timeout' is how \
                     long to try"
                 .into(),
         ),

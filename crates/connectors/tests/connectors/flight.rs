@@ -28,7 +28,7 @@ fn serve(tables: Tables, name: &str, batches: Vec<RecordBatch>) -> (Tables, Serv
 
 fn at(serving: &Serving, options: &[(&str, &str)]) -> TableDef {
     let uri = format!("grpc://{}", serving.address);
-    let mut all = vec![("uri", uri.as_str()), ("patience", "0")];
+    let mut all = vec![("uri", uri.as_str()), ("retry.timeout", "0")];
     all.extend(options);
     table(&columns(&[("a", BIGINT), ("b", VARCHAR)]), &all)
 }

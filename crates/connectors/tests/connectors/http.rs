@@ -123,7 +123,7 @@ fn refusals_are_told_with_what_to_do() {
         let text = answer(status, "retry-after: 7\r\n", "secret");
         let peer = Peer::http(vec![(&text, Then::Close)]);
         let url = peer.url() + "?token=hush";
-        let options = [("patience", "0"), ("header.authorization", "Bearer hush")];
+        let options = [("retry.timeout", "0"), ("header.authorization", "Bearer hush")];
         let error = refused(read_all(&web(&url, &options), &context()));
         assert!(error.to_string().contains(&format!("the server answers {status}")), "{error}");
         assert!(hint(&error).contains(expected), "{error}");
@@ -131,7 +131,7 @@ fn refusals_are_told_with_what_to_do() {
         assert!(peer.received.recv().unwrap().contains("authorization: bearer hush"));
     }
     let url = format!("http://me:hush@{}/?token=hush", nobody());
-    let error = refused(read_all(&web(&url, &[("patience", "0")]), &context()));
+    let error = refused(read_all(&web(&url, &[("retry.timeout", "0")]), &context()));
     assert!(error.to_string().contains("cannot be reached"), "{error}");
     assert!(!format!("{error:?}").contains("hush"), "{error:?}");
 }

@@ -24,7 +24,7 @@ fn at(store: &S3, path: &str, options: &[(&str, &str)]) -> TableDef {
         ("s3.region", "eu-west-1"),
         ("s3.access_key_id", KEY),
         ("s3.secret_access_key", "hush"),
-        ("patience", "0"),
+        ("retry.timeout", "0"),
     ];
     all.extend(options);
     // The last one of a name counts.

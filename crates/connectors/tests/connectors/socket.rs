@@ -88,13 +88,13 @@ fn a_header_is_read_anew_with_each_connection() {
 #[test]
 fn where_nobody_listens_the_query_fails_after_the_retry_timeout() {
     let address = nobody();
-    let table = lines(&[("address", &address), ("patience", "60ms")]);
+    let table = lines(&[("address", &address), ("retry.timeout", "60ms")]);
     let source = source(&Socket, &table).unwrap();
     let mut flow = source.open(&nth(0), None, &context()).unwrap();
     let error = refused(drain(&mut *flow));
     assert!(matches!(&error, ConnectorError::Io { place, .. } if *place == address));
     assert!(error.to_string().contains("cannot connect: Connection refused"), "{error}");
-    assert!(hint(&error).contains("'patience'"));
+    assert!(hint(&error).contains("'retry.timeout'"));
     let error = refused(Socket.sink(&table).unwrap().open(&WriterContext::of(0)).map(drop));
     assert!(error.to_string().contains("cannot connect"), "{error}");
 }

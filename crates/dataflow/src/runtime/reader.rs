@@ -397,7 +397,7 @@ impl Reader {
                 }
                 OnBad::Count => self.context.bad.count_more(1),
                 OnBad::Fail => {
-                    let hint = "with 'on_bad' = 'skip' such rows are counted and passed over";
+                    let hint = "with 'on_bad' = 'skip' such rows are counted and skipped";
                     let hint = Some(hint.into());
                     return Err(ConnectorError::Io { place, message: reason, hint }.into());
                 }

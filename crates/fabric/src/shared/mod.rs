@@ -121,7 +121,7 @@ impl SharedFabric {
         *connection = Arc::downgrade(&fresh);
         match Seat::on(connection, link)? {
             Some(seat) => Ok(seat),
-            None => unreachable!("a new trunk takes links"),
+            None => unreachable!("a new connection takes links"),
         }
     }
 

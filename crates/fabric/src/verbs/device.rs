@@ -201,7 +201,7 @@ fn describe(
     // SAFETY: the context is open and the structure is complete.
     let code = unsafe { (library.ibv_query_device)(context.as_ptr(), &raw mut attr) };
     if code != 0 {
-        return Err(format!("{name} says nothing of itself: error {code}"));
+        return Err(format!("{name} cannot be queried: error {code}"));
     }
     let count = |n: c_int| u32::try_from(n).unwrap_or(0);
     let mut gids = gids(library, context);

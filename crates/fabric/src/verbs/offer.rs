@@ -201,7 +201,7 @@ impl VerbsOffer {
     ) -> io::Result<Box<dyn Endpoint>> {
         let Promise { publish, headed } = ours
             .weaker(theirs)
-            .ok_or_else(|| broken("the peer promises what this version does not know"))?;
+            .ok_or_else(|| broken("the peer offers features that this version does not know"))?;
         let caps = Caps {
             publish,
             atomics: atomics(peer.atomics),
@@ -311,8 +311,8 @@ impl VerbsOffer {
             let peer = std::net::Ipv6Addr::from(gid);
             let own = &self.choice.gid;
             let what = format!(
-                "there is no way from {} ({}, gid index {}) to {peer}; choose the gid index of an \
-                 address in the peer's network",
+                "there is no route from {} ({}, gid index {}) to {peer}; choose the gid index of \
+                 an address in the peer's network",
                 own.address, own.kind, own.index
             );
             explained(&what, &error)

@@ -120,10 +120,10 @@ impl fmt::Display for Survey {
             write_device(f, device)?;
         }
         match (self.connect, &self.rdma_cm_missing) {
-            (Connect::RdmaCm, None) => writeln!(f, "would meet     by rdma_cm")?,
-            (Connect::RdmaCm, Some(reason)) => writeln!(f, "would meet     not at all: {reason}")?,
-            (Connect::Tcp, None) => writeln!(f, "would meet     by tcp; rdma_cm is there too")?,
-            (Connect::Tcp, Some(_)) => writeln!(f, "would meet     by tcp; rdma_cm is not there")?,
+            (Connect::RdmaCm, None) => writeln!(f, "would connect  by rdma_cm")?,
+            (Connect::RdmaCm, Some(reason)) => writeln!(f, "would connect  not at all: {reason}")?,
+            (Connect::Tcp, None) => writeln!(f, "would connect  by tcp; rdma_cm is there too")?,
+            (Connect::Tcp, Some(_)) => writeln!(f, "would connect  by tcp; rdma_cm is not there")?,
         }
         let choice = match &self.choice {
             Err(reason) => return writeln!(f, "would use      nothing: {reason}"),

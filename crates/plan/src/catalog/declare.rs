@@ -10,9 +10,24 @@ use dataflow::connector::{Connector, Options};
 use crate::catalog::computed::Computed;
 use crate::catalog::{Derived, EventTime, Places, Table, finer_hint};
 use crate::text::ddl::{ColumnOrigin, CreateTable};
-use crate::text::diagnostics::Diagnostic;
+use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::syntax::Ident;
 use crate::text::types::sql_name;
+
+/// Options that had another name: the former one, and the one that they have now.
+const RENAMED_OPTIONS: [(&str, &str); 1] = [("patience", "retry.timeout")];
+
+/// The error for an option that a connector does not have.
+fn unknown_option(connector: &dyn Connector, place: Place, key: &str) -> Diagnostic {
+    let names = || connector.options().iter().map(|option| option.key);
+    let message = format!("connector '{}' has no option '{key}'", connector.name());
+    let error = Diagnostic::at(place, message);
+    match RENAMED_OPTIONS.iter().find(|(former, now)| *former == key && names().any(|k| k == *now))
+    {
+        Some((_, now)) => error.hint(format!("the option is called '{now}' now")),
+        None => error.nearest("options", key, names()),
+    }
+}
 
 impl Table {
     /// Checks a declaration against its connector. `computed` are its computed columns, in order.
@@ -31,12 +46,7 @@ impl Table {
         for option in decl.options.iter().filter(|o| o.key.text != "connector") {
             let key = &option.key.text;
             if !known().any(|k| k == key || k.split_once('<').is_some_and(family(key))) {
-                let message = format!("connector '{}' has no option '{key}'", connector.name());
-                errors.push(Diagnostic::at(option.key.place, message).nearest(
-                    "options",
-                    key,
-                    known(),
-                ));
+                errors.push(unknown_option(&*connector, option.key.place, key));
             }
             options.insert(key.clone(), option.value.text.clone());
         }

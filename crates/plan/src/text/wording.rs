@@ -30,6 +30,7 @@ const fn phrase(
 const ONE_TYPE: &str = "CAST one of both";
 const COMPARE: &str = "compare it with something: … <> 0";
 const OR_NULL: &str = "TRY_CAST gives NULL in its place";
+const OR_WIDER: &str = "CAST the number to a wider type first";
 const REGULAR: &str = "the pattern is no regular expression: {1}";
 
 const PHRASES: &[Phrase] = &[
@@ -49,6 +50,19 @@ const PHRASES: &[Phrase] = &[
         &["INTERVAL"],
     ),
     phrase("Invalid timezone \"{}\": {}", "there is no time zone '{0}'", "", &["ZONE"]),
+    phrase(
+        "{} is too large to store in a Decimal{} of precision {}. Max is {}",
+        "{0} does not fit a DECIMAL of {2} digits, whose greatest value is {3}",
+        OR_NULL,
+        &["CAST"],
+    ),
+    phrase(
+        "{} is too small to store in a Decimal{} of precision {}. Min is {}",
+        "{0} does not fit a DECIMAL of {2} digits, whose least value is {3}",
+        OR_NULL,
+        &["CAST"],
+    ),
+    phrase("{}Array overflow on abs({})", "abs({1}) does not fit {0}", OR_WIDER, &["ABS"]),
     phrase("Divide by zero", "division by zero", "x / NULLIF(y, 0) is NULL there", &["/", "%"]),
     phrase("regex parse error:{}\nerror: {}", REGULAR, "", &["SIMILAR"]),
     phrase("failed to call 'regex_match_dyn_scalar'{}\nerror: {}", REGULAR, "", &["SIMILAR", "~"]),
@@ -375,10 +389,7 @@ pub(crate) struct Reworded {
 
 /// A message in our words, if it is known.
 pub(crate) fn reworded(message: &str) -> Option<Reworded> {
-    let mut bare = message;
-    while let Some(behind) = KINDS.iter().find_map(|kind| bare.strip_prefix(kind)) {
-        bare = behind;
-    }
+    let bare = without_kind(message);
     PHRASES.iter().find_map(|phrase| {
         let texts = texts_of(phrase.theirs, bare)?;
         let mut message = phrase.ours.to_owned();
@@ -398,7 +409,16 @@ pub(crate) fn reworded(message: &str) -> Option<Reworded> {
 
 /// The message of a failure at run time, in the words of this engine where it has some.
 pub(crate) fn runtime_message(message: &str) -> String {
-    reworded(message).map_or_else(|| in_sql(message), |reworded| reworded.message)
+    reworded(message).map_or_else(|| in_sql(without_kind(message)), |reworded| reworded.message)
+}
+
+/// A message without the kinds of errors in front of it.
+fn without_kind(message: &str) -> &str {
+    let mut bare = message;
+    while let Some(behind) = KINDS.iter().find_map(|kind| bare.strip_prefix(kind)) {
+        bare = behind;
+    }
+    bare
 }
 
 /// The texts that stand for each `{}` of a pattern with which a message begins.
@@ -504,6 +524,13 @@ mod tests {
         let cases = [
             ("Cast error: Cannot cast string 'a' to value of Int32 type", "'a' is no INT"),
             ("Divide by zero error", "division by zero"),
+            (
+                "Invalid argument error: 1000.0 is too large to store in a Decimal128 of precision \
+                 3. Max is 99.9",
+                "1000.0 does not fit a DECIMAL of 3 digits, whose greatest value is 99.9",
+            ),
+            ("Compute error: no such Utf8", "no such STRING"),
+            ("Compute error: Int64Array overflow on abs(-9)", "abs(-9) does not fit BIGINT"),
             (
                 "Cannot coerce arithmetic expression Utf8 + Int64 to valid types",
                 "there is no operation STRING + BIGINT",

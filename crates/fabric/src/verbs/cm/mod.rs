@@ -96,8 +96,8 @@ pub(super) fn check(
         found => {
             let found = found.unwrap_or_else(|| "no device".into());
             Err(format!(
-                "rdma_cm goes by IP addresses, and {at} is that of {found} instead of {device}; \
-                 choose with gid or advertise an address of its network interface"
+                "rdma_cm connects by IP addresses, and {at} belongs to {found} instead of \
+                 {device}; choose with gid or advertise an address of its network interface"
             ))
         }
     }

@@ -104,7 +104,7 @@ impl CmPlace {
         let call = Call::new(&self.channel)?;
         let from = SocketAddr::new(self.at.ip(), 0);
         call.resolve(from, peer, deadline).map_err(|error| {
-            let what = format!("rdma_cm finds no way from {} to {peer}: {error}", from.ip());
+            let what = format!("rdma_cm finds no route from {} to {peer}: {error}", from.ip());
             io::Error::new(error.kind(), what)
         })?;
         Ok(call)

@@ -329,7 +329,7 @@ fn travelled(
         let options = RecordBatchOptions::new().with_row_count(Some(ids.len()));
         let states = accumulator.state(&Part::all(ids, total)).expect("a state");
         let batch = RecordBatch::try_new_with_options(schema.clone(), states, &options);
-        writer.write(&batch.expect("states of the types that are told")).expect("it is written");
+        writer.write(&batch.expect("states of the declared types")).expect("it is written");
     }
     writer.finish().expect("it ends");
     let written = writer.into_inner().expect("bytes");

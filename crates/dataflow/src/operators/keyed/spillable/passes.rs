@@ -181,7 +181,7 @@ impl SpillableRows {
     ) -> Result<Retained, DataflowError> {
         let rows = state
             .export_state()?
-            .expect("an operator that has emitted all lays down what it keeps");
+            .expect("an operator that has emitted everything exports its state");
         let mut first = i64::MAX;
         let mut writer = self.store.writer(None, share);
         for (input, rows) in rows {
