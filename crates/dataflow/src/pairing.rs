@@ -8,12 +8,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
+    ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
 };
-use arrow::buffer::NullBuffer;
 use arrow::datatypes::SchemaRef;
-use arrow::row::Rows;
-use state::{KeyMap, KeyRows, KeySpan, KeyTable, NullKeys, StateError};
+use state::{KeyMap, KeySpan, KeyTable, NullKeys, StateError};
 
 use crate::error::DataflowError;
 use crate::job::JoinKind;
@@ -63,48 +61,14 @@ impl Terms<'_> {
         let first = if side == 0 { 0 } else { all - columns.len() };
         let shown = (0..all).filter_map(|at| {
             let own = (first..first + columns.len()).contains(&at);
-            match own {
-                true => Some(columns[at - first].clone()),
-                false if self.kind.shows(1 - side) => {
-                    Some(new_null_array(self.both.field(at).data_type(), rows))
-                }
-                false => None,
+            if own {
+                return Some(columns[at - first].clone());
             }
+            let other = self.kind.shows(1 - side);
+            other.then(|| new_null_array(self.both.field(at).data_type(), rows))
         });
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         Ok(RecordBatch::try_new_with_options(self.schema.clone(), shown.collect(), &options)?)
-    }
-}
-
-/// The keys of rows, in a form in which they can be compared. Equal values of a plain and of a
-/// dictionary column are equal.
-#[derive(Debug)]
-pub(crate) struct Keys {
-    /// Nothing where there are no keys: then all rows are equal.
-    rows: Option<Rows>,
-    /// Rows whose keys are not NULL.
-    valid: Option<NullBuffer>,
-}
-
-impl Keys {
-    pub(crate) fn of(batch: &RecordBatch, keys: &[usize]) -> Result<Self, DataflowError> {
-        let columns = columns_of(batch, keys);
-        let valid = columns
-            .iter()
-            .fold(None, |all, key| NullBuffer::union(all.as_ref(), key.logical_nulls().as_ref()));
-        let rows = match columns.is_empty() {
-            true => None,
-            false => Some(KeyRows::of(&columns)?),
-        };
-        Ok(Self { rows, valid })
-    }
-
-    /// The key of a row as bytes; nothing where a part of it is NULL.
-    pub(crate) fn get(&self, row: usize) -> Option<&[u8]> {
-        match &self.valid {
-            Some(valid) if valid.is_null(row) => None,
-            _ => Some(self.rows.as_ref().map_or(&[], |rows| rows.row(row).data())),
-        }
     }
 }
 
@@ -262,6 +226,14 @@ impl Chains {
     }
 }
 
+/// The side whose rows are looked up.
+pub(crate) struct ProbeSide<'a> {
+    /// 0 is left, 1 right.
+    pub(crate) side: usize,
+    /// The columns of its key.
+    pub(crate) keys: &'a [usize],
+}
+
 /// Batches of one side on their way past the rows of the other.
 pub(crate) struct Pairing {
     hashed: Arc<Hashed>,
@@ -301,13 +273,14 @@ pub(crate) type Paired = (RecordBatch, UInt32Array);
 type Pairs = [UInt32Array; 2];
 
 impl Pairing {
-    /// `side` is that of the batches, which have these keys; the table has the other.
+    /// The batches are of one side; the table has the other.
     pub(crate) fn new(
-        (side, keys): (usize, &[usize]),
+        probe: ProbeSide<'_>,
         batches: impl Into<VecDeque<RecordBatch>>,
         hashed: Arc<Hashed>,
         kind: JoinKind,
     ) -> Self {
+        let ProbeSide { side, keys } = probe;
         let met = Met::new(kind, 1 - side, hashed.rows.rows());
         Self { hashed, side, keys: keys.to_vec(), waiting: batches.into(), probing: None, met }
     }

@@ -25,7 +25,7 @@ use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, Fused, Operator, OperatorContext};
-use crate::pairing::{Hashed, Pairing, Terms};
+use crate::pairing::{Hashed, Pairing, ProbeSide, Terms};
 use crate::rows::Rows;
 use crate::rows::time::ticks_of;
 use crate::rows::wire::bytes_of;
@@ -152,7 +152,8 @@ impl<D: Downstream> LookupRun<D> {
     async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
         let Rows { batch, watermarks, .. } = rows;
-        let mut pairing = Pairing::new((0, &self.spec.keys[0]), [batch], table, self.spec.kind);
+        let probe = ProbeSide { side: 0, keys: &self.spec.keys[0] };
+        let mut pairing = Pairing::new(probe, [batch], table, self.spec.kind);
         while let Some((batch, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
             let from = Origin::Taken(from);
             let watermarks = watermarks.as_ref().map(|each| ticks_of(each, &from)).transpose()?;

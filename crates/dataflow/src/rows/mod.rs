@@ -1,6 +1,7 @@
 //! Rows between operators: a batch with what is known of the times of its rows.
 
 pub(crate) mod chunks;
+pub(crate) mod keys;
 pub(crate) mod narrow;
 pub(crate) mod origin;
 pub mod size;

@@ -3,31 +3,37 @@
 //! A pair needs equal keys and a difference of times, left less right, between a least and a
 //! greatest number of ticks. So a left row waits for right rows until the watermark has passed its
 //! time less the least difference, and a right row for left ones until it has passed its time and
-//! the greatest. Rows are put down by spans of time ([`Span`]), each with the keys of its rows:
-//! a row meets the few spans that can hold a partner, and a span is dropped as a whole.
+//! the greatest. Rows are put down by spans of time ([`Span`]), each with its rows by the ids of
+//! their keys: a row meets the few spans that can hold a partner, and a span is dropped as a whole.
 //!
 //! Pairs are given out when the second row comes; rows without a partner, where the kind of join
 //! asks for them, when their span is dropped. Batches wait in a queue, so that what one batch makes
 //! of a key with many rows is given out in parts.
 
+mod spans;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::compute::take;
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
-use state::gather;
+use arrow::datatypes::SchemaRef;
+use state::{KeyTable, NullKeys, gather};
 
+use self::spans::{Span, Spot};
 use crate::error::DataflowError;
 use crate::job::{
     Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Origin, Retention, SpillSpec,
     Step, list,
 };
-use crate::pairing::{Keys, Terms};
+use crate::pairing::{Terms, columns_of};
+use crate::rows::keys::RowKeys;
 use crate::rows::time::{ticks, ticks_text};
 
 /// Spans that the time in which a row may have partners is cut into.
 const SPANS: i64 = 4;
+/// Keys below which those without rows may stay.
+const KEYS_MIN: usize = 1 << 12;
 
 /// One side of a join of times.
 #[derive(Debug, Clone)]
@@ -84,9 +90,10 @@ impl IntervalJoin {
     fn lag(&self) -> i64 {
         let [least, most] = self.apart;
         let lag = most.max(least.saturating_neg()).max(0);
-        match (0..2).any(|side| self.kind.alone(side) == Some(false)) {
-            true => lag.saturating_add(self.width()),
-            false => lag,
+        if (0..2).any(|side| self.kind.alone(side) == Some(false)) {
+            lag.saturating_add(self.width())
+        } else {
+            lag
         }
     }
 }
@@ -100,6 +107,8 @@ impl KeyedOperator for IntervalJoin {
         Box::new(Meeting {
             width: self.width(),
             spec: self.clone(),
+            keys: RowKeys::new(NullKeys::Nothing),
+            keys_used: 0,
             kept: Default::default(),
             waiting: VecDeque::new(),
             probing: None,
@@ -146,6 +155,10 @@ struct Meeting {
     spec: IntervalJoin,
     /// Ticks of a span.
     width: i64,
+    /// Of both sides.
+    keys: RowKeys,
+    /// How many keys had rows when that was counted for the last time.
+    keys_used: usize,
     /// Spans of either side by their number.
     kept: [BTreeMap<i64, Span>; 2],
     /// Batches that have not met the other side.
@@ -154,27 +167,6 @@ struct Meeting {
     /// Spans that were dropped, with rows to be given out.
     leaving: VecDeque<(usize, Span)>,
     held: usize,
-}
-
-/// Rows of some time.
-#[derive(Default)]
-struct Span {
-    parts: Vec<RecordBatch>,
-    /// Rows by the bytes of their keys.
-    by_key: HashMap<Box<[u8]>, Vec<Spot>>,
-    /// Rows of each part that have found a partner; only where the kind of join asks for it.
-    matched: Vec<Vec<bool>>,
-    /// What is left to be given out when the span is dropped: a part and a row.
-    next: (usize, usize),
-    bytes: usize,
-}
-
-/// A row of a span.
-#[derive(Clone, Copy)]
-struct Spot {
-    time: i64,
-    part: u32,
-    row: u32,
 }
 
 /// A row of the other side.
@@ -189,7 +181,8 @@ struct Partner {
 struct Probing {
     side: usize,
     batch: RecordBatch,
-    keys: Keys,
+    /// The id of the key of each row.
+    ids: Vec<u32>,
     times: Vec<i64>,
     /// The row that is probed, its partners, and how many of them are done.
     row: usize,
@@ -231,14 +224,14 @@ impl KeyedState for Meeting {
                 None => break,
             }
         }
-        self.drop_before(watermark);
+        self.drop_before(watermark)?;
         while let Some((side, mut span)) = self.leaving.pop_front() {
-            match self.singles(side, &mut span, rows_max)? {
+            match span.next_alone(side, self.spec.terms(), rows_max)? {
                 Some(batch) => {
                     self.leaving.push_front((side, span));
                     return Ok(Some(batch));
                 }
-                None => self.held -= span.bytes,
+                None => self.held -= span.bytes(),
             }
         }
         Ok(None)
@@ -257,13 +250,12 @@ impl KeyedState for Meeting {
         let mut all = vec![];
         for side in 0..2 {
             for span in std::mem::take(&mut self.kept[side]).into_values() {
-                self.held -= span.bytes;
-                let matched = span.matched.into_iter().map(Some).chain(std::iter::repeat(None));
-                for (rows, matched) in span.parts.into_iter().zip(matched) {
-                    all.push((side, with_matched(&rows, matched)?));
-                }
+                self.held -= span.bytes();
+                all.extend(span.into_rows()?.into_iter().map(|rows| (side, rows)));
             }
         }
+        self.keys.clear();
+        self.keys_used = 0;
         Ok(Some(all))
     }
 
@@ -281,7 +273,7 @@ impl KeyedState for Meeting {
     }
 
     fn bytes(&self) -> usize {
-        self.held
+        self.held + self.keys.bytes()
     }
 }
 
@@ -290,18 +282,19 @@ impl Meeting {
         time.div_euclid(self.width)
     }
 
-    fn start(&self, side: usize, batch: RecordBatch) -> Result<Probing, DataflowError> {
+    fn start(&mut self, side: usize, batch: RecordBatch) -> Result<Probing, DataflowError> {
         let TimedSide { keys, time, .. } = &self.spec.sides[side];
         let Some(times) = ticks(batch.column(*time)).map(|times| times.to_vec()) else {
             return Err(DataflowError::Expression("the time of a join is not a timestamp".into()));
         };
-        let keys = Keys::of(&batch, keys)?;
+        let mut ids = vec![];
+        self.keys.intern(&columns_of(&batch, keys), batch.num_rows(), &mut ids)?;
         let asked = if self.asks(side) { batch.num_rows() } else { 0 };
         let bytes = batch.get_array_memory_size();
         Ok(Probing {
             side,
             batch,
-            keys,
+            ids,
             times,
             row: 0,
             partners: None,
@@ -318,7 +311,10 @@ impl Meeting {
 
     /// All rows of the other side that a row fits by key and time.
     fn partners(&self, probing: &Probing) -> Vec<Partner> {
-        let Some(key) = probing.keys.get(probing.row) else { return vec![] };
+        let id = probing.ids[probing.row];
+        if id == KeyTable::UNKNOWN {
+            return vec![];
+        }
         let [from, to] = self.spec.partners(probing.side, probing.times[probing.row]);
         if from > to {
             return vec![];
@@ -326,13 +322,9 @@ impl Meeting {
         let spans = self.kept[1 - probing.side].range(self.span_of(from)..=self.span_of(to));
         let mut partners = vec![];
         for (&number, span) in spans {
-            let Some(spots) = span.by_key.get(key) else { continue };
-            let near = spots.iter().filter(|spot| (from..=to).contains(&spot.time));
-            partners.extend(near.map(|&Spot { part, row, .. }| Partner {
-                span: number,
-                part,
-                row,
-            }));
+            let near = span.rows_of(id).iter().filter(|spot| (from..=to).contains(&spot.time));
+            let partner = |&Spot { part, row, .. }: &Spot| Partner { span: number, part, row };
+            partners.extend(near.map(partner));
         }
         partners
     }
@@ -359,10 +351,7 @@ impl Meeting {
                 probing.partners = Some(all);
             }
         }
-        match own.is_empty() {
-            true => Ok(None),
-            false => self.pairs(probing, own, partners),
-        }
+        if own.is_empty() { Ok(None) } else { self.pairs(probing, own, partners) }
     }
 
     /// Pairs that pass the filter, as the rows that they make.
@@ -398,9 +387,7 @@ impl Meeting {
         if self.asks(other) {
             for (at, partner) in partners.iter().enumerate() {
                 let span = self.kept[other].get_mut(&partner.span);
-                let matched = span.map(|span| &mut span.matched[partner.part as usize]);
-                let matched = matched.map(|matched| &mut matched[partner.row as usize]);
-                if matched.is_some_and(|matched| !std::mem::replace(matched, true)) {
+                if span.is_some_and(|span| span.mark(partner.part, partner.row)) {
                     first[other].push(at as u32);
                 }
             }
@@ -416,13 +403,12 @@ impl Meeting {
         if rows.is_empty() {
             return Ok(None);
         }
-        let columns = match shown == side {
-            true => taken(&probing.batch, &arrow::compute::take(&own, &rows, None)?)?,
-            false => {
-                let picked: Vec<Partner> =
-                    rows.values().iter().map(|&at| partners[at as usize]).collect();
-                self.partner_columns(other, &picked)?
-            }
+        let columns = if shown == side {
+            taken(&probing.batch, &arrow::compute::take(&own, &rows, None)?)?
+        } else {
+            let picked: Vec<Partner> =
+                rows.values().iter().map(|&at| partners[at as usize]).collect();
+            self.partner_columns(other, &picked)?
         };
         Ok(Some(RecordBatch::try_new(spec.schema.clone(), columns)?))
     }
@@ -454,7 +440,7 @@ impl Meeting {
         for partner in partners {
             let Some(span) = self.kept[side].get(&partner.span) else { continue };
             let part = *known.entry((partner.span, partner.part)).or_insert_with(|| {
-                parts.push(&span.parts[partner.part as usize]);
+                parts.push(span.part(partner.part));
                 parts.len() - 1
             });
             rows.push((part, partner.row as usize));
@@ -470,49 +456,49 @@ impl Meeting {
 
     /// Puts the rows of a batch that has met the other side down for those to come.
     fn keep(&mut self, probing: Probing) -> Result<(), DataflowError> {
-        let Probing { side, batch, keys, times, matched, .. } = probing;
         let mut by_span: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
-        for (row, &time) in times.iter().enumerate() {
+        for (row, &time) in probing.times.iter().enumerate() {
             by_span.entry(self.span_of(time)).or_default().push(row as u32);
         }
-        let asks = self.asks(side);
         for (number, rows) in by_span {
-            let span = self.kept[side].entry(number).or_default();
-            let part = span.parts.len() as u32;
-            let mut bytes = 0;
-            for (at, &row) in rows.iter().enumerate() {
-                let Some(key) = keys.get(row as usize) else { continue };
-                let spot = Spot { time: times[row as usize], part, row: at as u32 };
-                bytes += size_of::<Spot>();
-                match span.by_key.get_mut(key) {
-                    Some(spots) => spots.push(spot),
-                    None => {
-                        bytes += key.len() + size_of::<(Box<[u8]>, Vec<Spot>)>();
-                        span.by_key.insert(key.into(), vec![spot]);
-                    }
-                }
-            }
-            if asks {
-                bytes += rows.len();
-                span.matched.push(rows.iter().map(|&row| matched[row as usize]).collect());
-            }
-            let batch = match rows.len() == batch.num_rows() {
-                true => batch.clone(),
-                false => {
-                    let columns = taken(&batch, &UInt32Array::from(rows))?;
-                    RecordBatch::try_new(batch.schema(), columns)?
-                }
-            };
-            bytes += batch.get_array_memory_size();
-            span.parts.push(batch);
-            span.bytes += bytes;
-            self.held += bytes;
+            let span = self.kept[probing.side].entry(number).or_default();
+            self.held += span.push(&probing, rows)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets keys without rows, where they are most of them.
+    fn forget_keys(&mut self) -> Result<(), DataflowError> {
+        let keys = self.keys.len();
+        if self.kept.iter().all(BTreeMap::is_empty) {
+            self.keys.clear();
+            self.keys_used = 0;
+            return Ok(());
+        }
+        if keys <= KEYS_MIN.max(2 * self.keys_used) {
+            return Ok(());
+        }
+        let mut is_used = vec![false; keys];
+        let spans = || self.kept.iter().flat_map(BTreeMap::values);
+        for id in spans().flat_map(Span::keys) {
+            is_used[id as usize] = true;
+        }
+        let used: Vec<u32> = (0..).zip(&is_used).filter_map(|(id, is)| is.then_some(id)).collect();
+        self.keys_used = used.len();
+        if keys <= 2 * used.len() {
+            return Ok(());
+        }
+        self.keys.retain(&used)?;
+        let mut new_ids = vec![KeyTable::UNKNOWN; keys];
+        (0..).zip(&used).for_each(|(new, &id)| new_ids[id as usize] = new);
+        for span in self.kept.iter_mut().flat_map(BTreeMap::values_mut) {
+            span.rename_keys(&new_ids);
         }
         Ok(())
     }
 
     /// Drops the spans whose last row can have no partner from `watermark` on.
-    fn drop_before(&mut self, watermark: i64) {
+    fn drop_before(&mut self, watermark: i64) -> Result<(), DataflowError> {
         for side in 0..2 {
             while let Some((&number, _)) = self.kept[side].first_key_value() {
                 let last = number.saturating_add(1).saturating_mul(self.width).saturating_sub(1);
@@ -521,55 +507,15 @@ impl Meeting {
                     break;
                 }
                 let Some((_, mut span)) = self.kept[side].pop_first() else { break };
-                span.by_key = HashMap::new();
+                span.forget_keys();
                 match self.spec.kind.alone(side) {
                     Some(false) => self.leaving.push_back((side, span)),
-                    _ => self.held -= span.bytes,
+                    _ => self.held -= span.bytes(),
                 }
             }
         }
+        self.forget_keys()
     }
-
-    /// The next rows without a partner of a span that is dropped.
-    fn singles(
-        &self,
-        side: usize,
-        span: &mut Span,
-        rows_max: usize,
-    ) -> Result<Option<RecordBatch>, DataflowError> {
-        while span.next.0 < span.parts.len() {
-            let (part, from) = span.next;
-            let matched = &span.matched[part];
-            let mut rows = vec![];
-            let mut row = from;
-            while row < matched.len() && rows.len() < rows_max {
-                if !matched[row] {
-                    rows.push(row as u32);
-                }
-                row += 1;
-            }
-            span.next = if row < matched.len() { (part, row) } else { (part + 1, 0) };
-            if !rows.is_empty() {
-                let rows = UInt32Array::from(rows);
-                let columns = taken(&span.parts[part], &rows)?;
-                return Ok(Some(self.spec.terms().single(side, &columns, rows.len())?));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// Rows with a column that says which have found a partner, if that is known.
-fn with_matched(
-    rows: &RecordBatch,
-    matched: Option<Vec<bool>>,
-) -> Result<RecordBatch, DataflowError> {
-    let Some(matched) = matched else { return Ok(rows.clone()) };
-    let field = Arc::new(Field::new("matched", DataType::Boolean, false));
-    let fields = rows.schema().fields().iter().cloned().chain([field]).collect::<Fields>();
-    let matched: ArrayRef = Arc::new(BooleanArray::from(matched));
-    let columns = rows.columns().iter().cloned().chain([matched]);
-    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.collect())?)
 }
 
 fn taken(batch: &RecordBatch, rows: &dyn Array) -> Result<Vec<ArrayRef>, DataflowError> {

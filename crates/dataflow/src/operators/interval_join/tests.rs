@@ -143,3 +143,26 @@ fn state_is_dropped_when_time_has_passed_it() {
         assert!(most > 0);
     }
 }
+
+#[test]
+fn keys_that_never_come_back_are_forgotten_and_others_still_meet() {
+    let case = Case { kind: JoinKind::Inner, apart: [-10, 20], keyed: true, filtered: false };
+    let mut state = join(case).create();
+    let (mut bytes, mut pairs) = (vec![], 0);
+    for step in 0..300 {
+        // One key comes always, the others once.
+        let key = |at: i64| if at == 0 { 1 } else { (step + 1) * 100 + at };
+        let rows: Vec<Row> = (0..100).map(|at| (Some(key(at)), at, step * 10)).collect();
+        for side in 0..2 {
+            state.push(side, batch(SIDES[side], &rows)).unwrap();
+        }
+        while let Some(batch) = state.advance(step * 10, 64).unwrap() {
+            pairs += batch.num_rows();
+        }
+        bytes.push(state.bytes());
+    }
+    // A left row meets those of its own step, of the two before, and of the one behind.
+    assert_eq!(pairs, 300 * 100 + 299 + 298 + 299);
+    let (early, late) = (bytes[..150].iter().max().unwrap(), bytes[150..].iter().max().unwrap());
+    assert!(late * 2 < early * 3, "state grows with keys: {early}, {late}");
+}

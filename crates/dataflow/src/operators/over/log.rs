@@ -10,6 +10,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::parts::{NOTHING, Node};
 use super::{Frame, FrameUnit};
@@ -113,9 +114,10 @@ impl Log {
         self.at = asked;
     }
 
-    /// The runs that rows `from..to` are made of, from left to right, with those before the first
+    /// The runs that rows are made of, from left to right, with those before the first
     /// row if frames reach back to them.
-    pub(super) fn runs(&self, (from, to): (u64, u64), mut each: impl FnMut(Node)) {
+    pub(super) fn runs(&self, rows: Range<u64>, mut each: impl FnMut(Node)) {
+        let Range { start: from, end: to } = rows;
         if let Some(before) = self.before {
             each(before);
         } else if from >= to {

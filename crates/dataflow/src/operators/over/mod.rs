@@ -28,13 +28,12 @@ mod steps;
 mod tests;
 mod waiting;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{interleave_record_batch, take_record_batch};
 use arrow::datatypes::SchemaRef;
-use state::{Aggregate, KeyRows};
+use state::{Aggregate, KeyRows, NullKeys};
 
 pub use self::edge::{first_value, last_value};
 pub use self::nth::nth_value;
@@ -45,10 +44,9 @@ use crate::error::DataflowError;
 use crate::job::{
     Description, InputBatches, KeyedOperator, KeyedState, Retention, SpillSpec, list,
 };
+use crate::rows::keys::RowKeys;
 use crate::rows::time::ticks_text;
 
-/// What a key takes beside its bytes and its rows: its entry, and a list per frame.
-const KEY_BYTES: usize = 64;
 /// Keys below which those whose window has ended may stay.
 const KEYS_MIN: usize = 1_024;
 
@@ -121,9 +119,9 @@ impl KeyedOperator for Over {
             frames[frame].call(at, call);
         }
         Box::new(Framed {
-            waiting: Waiting::new(self.keys.clone(), self.time),
+            waiting: Waiting::new(self.time),
             spec: self.clone(),
-            slots: Slots::default(),
+            slots: Slots::new(),
             frames,
             load: None,
             swept: Swept { at: i64::MIN, keys: 0 },
@@ -204,13 +202,10 @@ struct Swept {
 }
 
 /// Numbers for keys.
-#[derive(Default)]
 struct Slots {
-    by_key: HashMap<Box<[u8]>, u32>,
+    keys: RowKeys,
     /// By slot the end of its window; the latest time if it has none.
     ends: Vec<i64>,
-    free: Vec<u32>,
-    bytes: usize,
 }
 
 /// A row that is due.
@@ -244,7 +239,7 @@ impl KeyedState for Framed {
             }
             let due = self.waiting.due(watermark)?;
             if due.is_empty() {
-                self.forget_before(watermark);
+                self.forget_before(watermark)?;
                 return Ok(None);
             }
             self.load = Some(self.arrange(&due)?);
@@ -258,19 +253,17 @@ impl KeyedState for Framed {
     fn bytes(&self) -> usize {
         let load = self.load.as_ref().map_or(0, |load| load.bytes);
         let frames: usize = self.frames.iter().map(Sliding::bytes).sum();
-        self.waiting.bytes() + load + self.slots.bytes + frames
+        self.waiting.bytes() + load + self.slots.bytes() + frames
     }
 }
 
 impl Framed {
     /// Puts rows in order, and down in the lists of their keys.
     fn arrange(&mut self, due: &[Due]) -> Result<Load, DataflowError> {
-        let mut entries = vec![];
+        let (mut entries, mut slots) = (vec![], vec![]);
         for (piece, rows) in due.iter().enumerate() {
-            let ends = rows.window_ends(self.spec.window_end);
-            for &(time, row) in &rows.order {
-                let end = || ends.map_or(i64::MAX, |ends| ends[row as usize]);
-                let slot = self.slots.of(rows.key(row), end);
+            self.slots.of(&self.spec, rows, &mut slots)?;
+            for (&(time, row), &slot) in rows.order.iter().zip(&slots) {
                 entries.push(Entry { slot, time, piece: piece as u32, row });
             }
         }
@@ -324,12 +317,11 @@ impl Framed {
         for sliding in &mut self.frames {
             some.end = sliding.fitting(&load.runs[load.run..], some.clone(), &load.times);
         }
-        let mut columns = match some.len() == all {
-            true => load.rows.columns().to_vec(),
-            false => {
-                let rows: UInt32Array = (some.start as u32..some.end as u32).collect();
-                take_record_batch(&load.rows, &rows)?.columns().to_vec()
-            }
+        let mut columns = if some.len() == all {
+            load.rows.columns().to_vec()
+        } else {
+            let rows: UInt32Array = (some.start as u32..some.end as u32).collect();
+            take_record_batch(&load.rows, &rows)?.columns().to_vec()
         };
         let mut runs = vec![];
         while let Some(run) = load.runs.get(load.run).filter(|run| run.from < some.end) {
@@ -353,52 +345,66 @@ impl Framed {
     /// Forgets what no frame of a row from `watermark` on reaches, now and then: after as much time
     /// as a frame has, so that each key is looked at about once per frame, or when there are twice
     /// as many keys as there were.
-    fn forget_before(&mut self, watermark: i64) {
+    fn forget_before(&mut self, watermark: i64) -> Result<(), DataflowError> {
         if watermark == i64::MAX {
-            self.slots = Slots::default();
+            self.slots = Slots::new();
             self.frames.iter_mut().for_each(Sliding::clear);
-            return;
+            return Ok(());
         }
         let span = self.frames.iter().filter_map(|sliding| sliding.frame.span()).max();
         let over = |span: i64| watermark >= self.swept.at.saturating_add(span);
-        let keys = self.slots.by_key.len();
+        let keys = self.slots.ends.len();
         let grown = self.spec.window_end.is_some() && keys > KEYS_MIN.max(2 * self.swept.keys);
         if !grown && !span.is_some_and(over) {
-            return;
+            return Ok(());
         }
         for sliding in &mut self.frames {
             sliding.forget_before(watermark);
         }
         let Self { slots, frames, .. } = self;
-        let Slots { by_key, ends, free, bytes } = slots;
-        by_key.retain(|key, slot| {
-            let gone = ends[*slot as usize] <= watermark
-                || frames.iter().all(|sliding| sliding.is_idle(*slot));
-            if gone {
-                frames.iter_mut().for_each(|sliding| sliding.drop_slot(*slot));
-                free.push(*slot);
-                *bytes -= key.len() + KEY_BYTES;
+        let mut kept = vec![];
+        for (slot, &end) in (0..).zip(&slots.ends) {
+            if end <= watermark || frames.iter().all(|sliding| sliding.is_idle(slot)) {
+                frames.iter_mut().for_each(|sliding| sliding.drop_slot(slot));
+            } else {
+                kept.push(slot);
             }
-            !gone
-        });
-        self.swept = Swept { at: watermark, keys: slots.by_key.len() };
+        }
+        self.swept = Swept { at: watermark, keys: kept.len() };
+        if keys > 2 * kept.len() {
+            slots.retain(&kept)?;
+            frames.iter_mut().for_each(|sliding| sliding.retain(&kept));
+        }
+        Ok(())
     }
 }
 
 impl Slots {
-    /// The slot of a key.
-    fn of(&mut self, key: &[u8], end: impl Fn() -> i64) -> u32 {
-        if let Some(&slot) = self.by_key.get(key) {
-            return slot;
+    fn new() -> Self {
+        Self { keys: RowKeys::new(NullKeys::Equal), ends: vec![] }
+    }
+
+    /// Replaces `slots` by the slot of each row, in their order.
+    fn of(&mut self, spec: &Over, rows: &Due, slots: &mut Vec<u32>) -> Result<(), DataflowError> {
+        self.keys.intern(&rows.columns(&spec.keys)?, rows.order.len(), slots)?;
+        let ends = rows.window_ends(spec.window_end);
+        for (&(_, row), &slot) in rows.order.iter().zip(&*slots) {
+            // New keys have the next slots, in their order.
+            if slot as usize == self.ends.len() {
+                self.ends.push(ends.map_or(i64::MAX, |ends| ends[row as usize]));
+            }
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.ends.push(i64::MAX);
-            self.ends.len() as u32 - 1
-        });
-        self.ends[slot as usize] = end();
-        self.by_key.insert(key.into(), slot);
-        self.bytes += key.len() + KEY_BYTES;
-        slot
+        Ok(())
+    }
+
+    /// Keeps some slots, which ascend. Their places are their new numbers.
+    fn retain(&mut self, slots: &[u32]) -> Result<(), DataflowError> {
+        self.ends = slots.iter().map(|&slot| self.ends[slot as usize]).collect();
+        Ok(self.keys.retain(slots)?)
+    }
+
+    fn bytes(&self) -> usize {
+        self.keys.bytes() + self.ends.len() * size_of::<i64>()
     }
 }
 

@@ -148,7 +148,7 @@ impl Sliding {
             let over = own.clone().zip(&times[own]).find_map(|(row, &time)| {
                 let number = log.count - (run.to - row) as u64;
                 let bounds = log.bounds(&self.frame, number, time);
-                log.runs(bounds, |node| bytes += self.parts.bytes_of(node));
+                log.runs(bounds.0..bounds.1, |node| bytes += self.parts.bytes_of(node));
                 (bytes > FRAMES_BYTES_MAX && row > rows.start).then_some(row)
             });
             // They are asked for once more, in order, for their results.
@@ -176,7 +176,7 @@ impl Sliding {
             for (row, &time) in own.clone().zip(&times[own]) {
                 let number = log.count - (run.to - row) as u64;
                 let bounds = log.bounds(&self.frame, number, time);
-                log.runs(bounds, |node| {
+                log.runs(bounds.0..bounds.1, |node| {
                     nodes.push(node);
                     ids.push((row - rows.start) as u32);
                 });
@@ -221,7 +221,7 @@ impl Sliding {
             if settled == log.first {
                 continue;
             }
-            log.runs((log.first, settled), |node| {
+            log.runs(log.first..settled, |node| {
                 nodes.push(node);
                 ids.push(keys.len() as u32);
             });
@@ -254,6 +254,12 @@ impl Sliding {
     pub(super) fn is_idle(&self, slot: u32) -> bool {
         let of_time = self.frame.unit == FrameUnit::Range && self.frame.from.is_some();
         self.logs.get(slot as usize).is_none_or(|log| of_time && log.len() == 0)
+    }
+
+    /// Keeps the keys of some slots, which ascend. Their places are their new numbers.
+    pub(super) fn retain(&mut self, slots: &[u32]) {
+        let mut log = |&slot: &u32| self.logs.get_mut(slot as usize).map(std::mem::take);
+        self.logs = slots.iter().map(|slot| log(slot).unwrap_or_default()).collect();
     }
 
     /// Forgets a key.

@@ -5,13 +5,10 @@
 //! of time does not hold the whole batch.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use arrow::array::{RecordBatch, UInt32Array};
-use arrow::compute::take_record_batch;
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::compute::{take, take_record_batch};
 use arrow::error::ArrowError;
-use arrow::row::Rows;
-use state::KeyRows;
 
 use crate::error::DataflowError;
 use crate::pairing::columns_of;
@@ -22,7 +19,6 @@ const ROWS_MIN: usize = 64;
 
 /// Batches by the time of their first row.
 pub(super) struct Waiting {
-    keys: Vec<usize>,
     time: usize,
     batches: BTreeMap<(i64, u64), Held>,
     pushed: u64,
@@ -37,27 +33,43 @@ struct Held {
 /// Rows of a batch, in the order of time.
 pub(super) struct Due {
     pub(super) batch: RecordBatch,
-    /// Nothing where rows have no key.
-    keys: Option<Rc<Rows>>,
     /// Times and rows.
     pub(super) order: Vec<(i64, u32)>,
 }
 
 impl Due {
-    /// The key of a row as bytes.
-    pub(super) fn key(&self, row: u32) -> &[u8] {
-        self.keys.as_ref().map_or(&[], |keys| keys.row(row as usize).data())
+    /// Some columns of the rows, in the order of time.
+    pub(super) fn columns(&self, columns: &[usize]) -> Result<Vec<ArrayRef>, ArrowError> {
+        let all = columns_of(&self.batch, columns);
+        let in_turn = self.order.iter().map(|&(_, row)| row).eq(0..self.batch.num_rows() as u32);
+        if in_turn {
+            return Ok(all);
+        }
+        let rows: UInt32Array = self.order.iter().map(|&(_, row)| Some(row)).collect();
+        all.iter().map(|column| take(column, &rows, None)).collect()
     }
 
     /// The ticks of the column that says when windows end.
     pub(super) fn window_ends(&self, column: Option<usize>) -> Option<&[i64]> {
         Some(ticks(self.batch.column(column?))?)
     }
+
+    /// The rows that are not due yet.
+    fn later(&self, order: Vec<(i64, u32)>) -> Result<Self, ArrowError> {
+        let count = self.batch.num_rows();
+        if count < ROWS_MIN || order.len() > count / 2 {
+            return Ok(Self { batch: self.batch.clone(), order });
+        }
+        let picked: UInt32Array = order.iter().map(|&(_, row)| Some(row)).collect();
+        let batch = take_record_batch(&self.batch, &picked)?;
+        let order = order.into_iter().zip(0..).map(|((time, _), row)| (time, row)).collect();
+        Ok(Self { batch, order })
+    }
 }
 
 impl Waiting {
-    pub(super) fn new(keys: Vec<usize>, time: usize) -> Self {
-        Self { keys, time, batches: BTreeMap::new(), pushed: 0, bytes: 0 }
+    pub(super) fn new(time: usize) -> Self {
+        Self { time, batches: BTreeMap::new(), pushed: 0, bytes: 0 }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -73,24 +85,14 @@ impl Waiting {
         if !order.is_sorted() {
             order.sort_unstable();
         }
-        let keys = self.keys_of(&batch)?;
-        self.hold(Due { batch, keys, order });
+        self.hold(Due { batch, order });
         Ok(())
-    }
-
-    fn keys_of(&self, batch: &RecordBatch) -> Result<Option<Rc<Rows>>, DataflowError> {
-        if self.keys.is_empty() {
-            return Ok(None);
-        }
-        let columns = columns_of(batch, &self.keys);
-        Ok(Some(Rc::new(KeyRows::of(&columns)?)))
     }
 
     fn hold(&mut self, rows: Due) {
         let Some(&(first, _)) = rows.order.first() else { return };
-        let keys = rows.keys.as_ref().map_or(0, |keys| keys.size());
         let order = rows.order.len() * size_of::<(i64, u32)>();
-        let bytes = rows.batch.get_array_memory_size() + keys + order;
+        let bytes = rows.batch.get_array_memory_size() + order;
         self.bytes += bytes;
         self.batches.insert((first, self.pushed), Held { rows, bytes });
         self.pushed += 1;
@@ -106,7 +108,7 @@ impl Waiting {
             let until = rows.order.partition_point(|&(time, _)| is_due(time));
             let later = rows.order.split_off(until);
             if !later.is_empty() {
-                rest.push(self.later(&rows, later)?);
+                rest.push(rows.later(later)?);
             }
             all.push(rows);
         }
@@ -127,18 +129,5 @@ impl Waiting {
             }
         };
         all.map(left).collect()
-    }
-
-    /// The rows of a batch that are not due yet.
-    fn later(&self, rows: &Due, order: Vec<(i64, u32)>) -> Result<Due, DataflowError> {
-        let count = rows.batch.num_rows();
-        if count < ROWS_MIN || order.len() > count / 2 {
-            return Ok(Due { batch: rows.batch.clone(), keys: rows.keys.clone(), order });
-        }
-        let picked: UInt32Array = order.iter().map(|&(_, row)| Some(row)).collect();
-        let batch = take_record_batch(&rows.batch, &picked)?;
-        let keys = self.keys_of(&batch)?;
-        let order = order.into_iter().zip(0..).map(|((time, _), row)| (time, row)).collect();
-        Ok(Due { batch, keys, order })
     }
 }

@@ -19,7 +19,7 @@ use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, make_array}
 use arrow::buffer::{BooleanBuffer, Buffer};
 use arrow::compute::{filter_record_batch, prep_null_mask_filter};
 use arrow::datatypes::{DataType, SchemaRef};
-use state::{KeyTable, NullKeys, Windows};
+use state::{NullKeys, Windows};
 
 use self::open::{AHEAD, Open, Session};
 use self::rows::{Chain, Chains, Part, Place, Waiting};
@@ -28,6 +28,7 @@ use crate::job::{
     Description, InputBatches, KeyedOperator, KeyedState, Retention, SpillSpec, list,
 };
 use crate::pairing::columns_of;
+use crate::rows::keys::RowKeys;
 use crate::rows::time::{last_tick, ticks, ticks_text};
 
 /// How many times the rows that wait batches may hold, and how many times the keys with sessions
@@ -111,8 +112,8 @@ impl KeyedOperator for RowSessions {
 struct Sessions {
     spec: RowSessions,
     slack: Slack,
-    /// Made when the first rows come, and anew when all sessions are over.
-    keys: Option<KeyTable>,
+    /// Made anew when all sessions are over.
+    keys: RowKeys,
     ids: Vec<u32>,
     waiting: Waiting,
     chains: Chains,
@@ -163,7 +164,7 @@ impl KeyedState for Sessions {
         }
         self.tidy()?;
         let keys = columns_of(&batch, &self.spec.keys);
-        let known = self.intern(&keys, batch.num_rows())?;
+        let known = self.keys.intern(&keys, batch.num_rows(), &mut self.ids)?;
         self.open.grow(known);
         let (given, rows) = self.given(batch)?;
         let batch = (rows.num_rows() > 0).then(|| self.waiting.push(rows));
@@ -195,7 +196,7 @@ impl KeyedState for Sessions {
         }
         let batch = self.out.pop_front();
         let is_over = self.open.keys() == 0 && self.ending.is_none() && self.out.is_empty();
-        if is_over && self.keys.is_some() {
+        if is_over && self.keys.len() > 0 {
             *self = Self::new(self.spec.clone(), self.slack);
         }
         Ok(batch)
@@ -230,9 +231,8 @@ impl KeyedState for Sessions {
     }
 
     fn bytes(&self) -> usize {
-        let keys = self.keys.as_ref().map_or(0, KeyTable::bytes);
-        let ids = self.ids.capacity() * size_of::<u32>();
-        self.waiting.bytes() + self.chains.bytes() + self.open.bytes() + keys + ids
+        let keys = self.keys.bytes() + self.ids.capacity() * size_of::<u32>();
+        self.waiting.bytes() + self.chains.bytes() + self.open.bytes() + keys
     }
 }
 
@@ -240,7 +240,7 @@ impl Sessions {
     fn new(spec: RowSessions, slack: Slack) -> Self {
         Self {
             slack,
-            keys: None,
+            keys: RowKeys::new(NullKeys::Equal),
             ids: vec![],
             waiting: Waiting::default(),
             chains: Chains::default(),
@@ -256,19 +256,6 @@ impl Sessions {
         Windows::sessions(self.spec.gap).map_or(watermark, |windows| windows.horizon(watermark))
     }
 
-    /// Gives `rows` keys their ids; says how many ids there are.
-    fn intern(&mut self, keys: &[ArrayRef], rows: usize) -> Result<usize, DataflowError> {
-        let table = match &mut self.keys {
-            Some(table) => table,
-            none => {
-                let types: Vec<_> = keys.iter().map(|key| key.data_type().clone()).collect();
-                none.insert(KeyTable::new(&types, NullKeys::Equal)?)
-            }
-        };
-        table.intern(keys, rows, &mut self.ids)?;
-        Ok(table.len())
-    }
-
     /// Gives back what is held for rows and keys that are gone, where that is most of it.
     fn tidy(&mut self) -> Result<(), DataflowError> {
         if self.waiting.held() > SLACK_TIMES * self.waiting.len() + self.slack.rows {
@@ -277,10 +264,8 @@ impl Sessions {
             let rows_max = self.slack.batch_rows;
             self.waiting = self.waiting.gathered(all, &mut self.chains, rows_max)?;
         }
-        if let Some(keys) = &mut self.keys
-            && keys.len() > SLACK_TIMES * self.open.keys() + self.slack.keys
-        {
-            keys.retain(&self.open.rename())?;
+        if self.keys.len() > SLACK_TIMES * self.open.keys() + self.slack.keys {
+            self.keys.retain(&self.open.rename())?;
         }
         Ok(())
     }

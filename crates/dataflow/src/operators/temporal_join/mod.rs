@@ -15,15 +15,15 @@ use arrow::array::{Array, BooleanArray, RecordBatch, UInt32Array, new_null_array
 use arrow::compute::{concat_batches, filter_record_batch, not, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use arrow::row::OwnedRow;
-use state::KeyRows;
-use state::gather;
+use state::{KeyRows, NullKeys, gather};
 
 use crate::error::DataflowError;
 use crate::job::{
     Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Retention, SpillSpec, list,
 };
 use crate::operators::interval_join::TimedSide;
-use crate::pairing::Keys;
+use crate::pairing::columns_of;
+use crate::rows::keys::RowKeys;
 use crate::rows::time::ticks;
 
 /// A join of each left row with the version of its key at its time.
@@ -49,7 +49,7 @@ impl KeyedOperator for TemporalJoin {
             spec: self.clone(),
             waiting: vec![],
             due: VecDeque::new(),
-            versions: Versions::default(),
+            versions: Versions::new(),
             passed: i64::MIN,
             held: 0,
         })
@@ -105,13 +105,13 @@ struct Waiting {
 }
 
 /// The versions of all keys.
-#[derive(Default)]
 struct Versions {
     /// Batches with the number of versions in them that are still asked for.
     parts: BTreeMap<u32, (RecordBatch, usize)>,
     next: u32,
-    /// By the bytes of the key, and by time.
-    by_key: HashMap<Box<[u8]>, BTreeMap<i64, Version>>,
+    keys: RowKeys,
+    /// By the id of the key, and by time.
+    by_key: Vec<BTreeMap<i64, Version>>,
     /// Versions that came since old ones were forgotten.
     fresh: usize,
     bytes: usize,
@@ -124,29 +124,34 @@ struct Version {
     columns: OwnedRow,
 }
 
-/// What a version takes beside its row and its key.
+/// What a version takes beside its row.
 const VERSION_BYTES: usize = 64;
 
 impl Versions {
+    fn new() -> Self {
+        let (parts, keys) = (BTreeMap::new(), RowKeys::new(NullKeys::Nothing));
+        Self { parts, next: 0, keys, by_key: vec![], fresh: 0, bytes: 0 }
+    }
+
     fn push(&mut self, side: &TimedSide, batch: RecordBatch) -> Result<(), DataflowError> {
         let times = times_of(side, &batch)?;
-        let keys = Keys::of(&batch, &side.keys)?;
-        let columns = match batch.columns().iter().all(|c| KeyRows::supports(c.data_type())) {
-            true => batch.columns().to_vec(),
-            false => vec![batch.column(side.time).clone()],
+        let mut ids = vec![];
+        let keys = columns_of(&batch, &side.keys);
+        let keys = self.keys.intern(&keys, batch.num_rows(), &mut ids)?;
+        self.by_key.resize_with(keys, BTreeMap::new);
+        let columns = if batch.columns().iter().all(|c| KeyRows::supports(c.data_type())) {
+            batch.columns().to_vec()
+        } else {
+            vec![batch.column(side.time).clone()]
         };
         let rows = KeyRows::exact(&columns)?;
         let part = self.next;
         self.next += 1;
         self.bytes += batch.get_array_memory_size();
         self.parts.insert(part, (batch, 0));
-        for (row, &time) in times.iter().enumerate() {
-            let Some(key) = keys.get(row) else { continue };
-            if !self.by_key.contains_key(key) {
-                self.by_key.insert(key.into(), BTreeMap::new());
-                self.bytes += key.len() + VERSION_BYTES;
-            }
-            let Some(of) = self.by_key.get_mut(key) else { continue };
+        for (row, (&time, &id)) in times.iter().zip(&ids).enumerate() {
+            // The key of a row may be NULL.
+            let Some(of) = self.by_key.get_mut(id as usize) else { continue };
             let version = Version { part, row: row as u32, columns: rows.row(row).owned() };
             if of.get(&time).is_some_and(|known| known.columns >= version.columns) {
                 continue;
@@ -184,8 +189,9 @@ impl Versions {
         }
     }
 
-    fn at(&self, key: &[u8], time: i64) -> Option<(u32, u32)> {
-        let (_, version) = self.by_key.get(key)?.range(..=time).next_back()?;
+    /// Where the latest version of a key until `time` is.
+    fn at(&self, id: u32, time: i64) -> Option<(u32, u32)> {
+        let (_, version) = self.by_key.get(id as usize)?.range(..=time).next_back()?;
         Some((version.part, version.row))
     }
 
@@ -198,7 +204,7 @@ impl Versions {
         }
         self.fresh = 0;
         let mut gone = vec![];
-        for versions in self.by_key.values_mut() {
+        for versions in &mut self.by_key {
             while let Some((&second, _)) = versions.iter().nth(1) {
                 if second >= watermark {
                     break;
@@ -212,16 +218,13 @@ impl Versions {
         }
         let rows: usize = self.parts.values().map(|(batch, _)| batch.num_rows()).sum();
         let used: usize = self.parts.values().map(|(_, count)| count).sum();
-        match rows > 4_096 && rows > 2 * used {
-            true => self.compact(),
-            false => Ok(()),
-        }
+        if rows > 4_096 && rows > 2 * used { self.compact() } else { Ok(()) }
     }
 
     /// The rows of all versions.
     fn into_rows(self) -> Result<Vec<RecordBatch>, DataflowError> {
         let mut of_part: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for version in self.by_key.values().flat_map(|versions| versions.values()) {
+        for version in self.by_key.iter().flat_map(BTreeMap::values) {
             of_part.entry(version.part).or_default().push(version.row);
         }
         let rows = |(part, rows): (u32, Vec<u32>)| {
@@ -231,9 +234,15 @@ impl Versions {
         Ok(of_part.into_iter().filter_map(rows).collect::<Result<_, _>>()?)
     }
 
+    /// Bytes held.
+    fn bytes(&self) -> usize {
+        let keys = self.by_key.len() * size_of::<BTreeMap<i64, Version>>();
+        self.bytes + self.keys.bytes() + keys
+    }
+
     fn compact(&mut self) -> Result<(), DataflowError> {
         let mut of_part: BTreeMap<u32, Vec<&mut Version>> = BTreeMap::new();
-        for version in self.by_key.values_mut().flat_map(|versions| versions.values_mut()) {
+        for version in self.by_key.iter_mut().flat_map(BTreeMap::values_mut) {
             of_part.entry(version.part).or_default().push(version);
         }
         let part = self.next;
@@ -284,14 +293,16 @@ impl Versioned {
     /// Some rows of a batch with their versions; nothing if none has one.
     fn meet(&self, rows: &Waiting) -> Result<Option<RecordBatch>, DataflowError> {
         let [left, right] = &self.spec.sides;
-        let keys = Keys::of(&rows.batch, &left.keys)?;
+        let mut ids = vec![];
+        let keys = columns_of(&rows.batch, &left.keys);
+        self.versions.keys.find(&keys, rows.batch.num_rows(), &mut ids)?;
         // The first of the arrays is one NULL: where there is no version.
         let mut parts: Vec<&RecordBatch> = vec![];
         let mut known: HashMap<u32, usize> = HashMap::new();
         let (mut own, mut versions) = (vec![], vec![]);
-        for (row, &time) in rows.times.iter().enumerate() {
+        for (row, (&time, &id)) in rows.times.iter().zip(&ids).enumerate() {
             let until = if self.spec.earlier { time.saturating_sub(1) } else { time };
-            let version = keys.get(row).and_then(|key| self.versions.at(key, until));
+            let version = self.versions.at(id, until);
             let found =
                 version.and_then(|(part, at)| Some((part, at, self.versions.parts.get(&part)?)));
             match found {
@@ -356,7 +367,7 @@ impl KeyedState for Versioned {
             }
         }
         match self.passed {
-            i64::MAX => self.versions = Versions::default(),
+            i64::MAX => self.versions = Versions::new(),
             passed => self.versions.forget_before(passed)?,
         }
         Ok(None)
@@ -372,14 +383,14 @@ impl KeyedState for Versioned {
             return Ok(None);
         }
         let mut all = self.drain()?;
-        let versions = std::mem::take(&mut self.versions).into_rows()?;
+        let versions = std::mem::replace(&mut self.versions, Versions::new()).into_rows()?;
         all.extend(versions.into_iter().map(|rows| (1, rows)));
         self.passed = i64::MIN;
         Ok(Some(all))
     }
 
     fn bytes(&self) -> usize {
-        self.held + self.versions.bytes
+        self.held + self.versions.bytes()
     }
 }
 

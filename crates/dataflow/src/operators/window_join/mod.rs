@@ -20,7 +20,7 @@ use crate::job::{
     list,
 };
 use crate::operators::keyed::{Run, before_windows};
-use crate::pairing::{Hashed, Pairing, Terms};
+use crate::pairing::{Hashed, Pairing, ProbeSide, Terms};
 use crate::rows::wire::bytes_of;
 
 /// A batch of this part of the rows that a batch may have is probed as it lies.
@@ -201,10 +201,7 @@ impl Joining {
         }
         while least < most {
             let middle = most - (most.abs_diff(least) / 2) as i64;
-            match fit(middle) {
-                true => least = middle,
-                false => most = middle - 1,
-            }
+            if fit(middle) { least = middle } else { most = middle - 1 }
         }
         least
     }
@@ -263,7 +260,8 @@ impl Firing {
         let (_, keys) = of(probed);
         let batches = batches_of(probed)?;
         let bytes = hashed.bytes() + batches.iter().map(bytes_of).sum::<usize>();
-        let pairing = Pairing::new((probed, &keys), batches, hashed, spec.kind);
+        let probe = ProbeSide { side: probed, keys: &keys };
+        let pairing = Pairing::new(probe, batches, hashed, spec.kind);
         Ok(Self { pairing, windows: 1, bytes })
     }
 }
@@ -286,10 +284,7 @@ fn gathered(
             gathered.push(concat_batches(schema, &few)?);
             few.clear();
         }
-        match is_large(batch.num_rows()) {
-            true => gathered.push(batch),
-            false => few.push(batch),
-        }
+        if is_large(batch.num_rows()) { gathered.push(batch) } else { few.push(batch) }
     }
     gathered.push(concat_batches(schema, &few)?);
     gathered.retain(|batch| batch.num_rows() > 0);

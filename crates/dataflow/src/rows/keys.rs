@@ -1,0 +1,84 @@
+//! Dense ids of the keys of rows.
+//!
+//! Joins, frames and sessions keep something for each key. They ask this index for the number of a
+//! key and keep it in an array: keys are compared in one place, [`KeyTable`], which groups use too.
+
+use arrow::array::ArrayRef;
+use state::{KeyTable, NullKeys, StateError};
+
+/// Ids of keys, whose types those of the first rows are.
+#[derive(Debug)]
+pub(crate) struct RowKeys {
+    nulls: NullKeys,
+    table: Option<KeyTable>,
+}
+
+impl RowKeys {
+    /// No keys yet.
+    pub(crate) fn new(nulls: NullKeys) -> Self {
+        Self { nulls, table: None }
+    }
+
+    /// Replaces `ids` by the id of each of `rows` rows, [`KeyTable::UNKNOWN`] where NULL is equal
+    /// to nothing and a key has one. Gives how many ids there are.
+    ///
+    /// # Errors
+    /// As [`KeyTable::intern`].
+    pub(crate) fn intern(
+        &mut self,
+        keys: &[ArrayRef],
+        rows: usize,
+        ids: &mut Vec<u32>,
+    ) -> Result<usize, StateError> {
+        let table = match &mut self.table {
+            Some(table) => table,
+            none => {
+                let types: Vec<_> = keys.iter().map(|key| key.data_type().clone()).collect();
+                none.insert(KeyTable::new(&types, self.nulls)?)
+            }
+        };
+        table.intern(keys, rows, ids)?;
+        Ok(table.len())
+    }
+
+    /// Replaces `ids` by the id of each of `rows` rows, [`KeyTable::UNKNOWN`] where it has none.
+    ///
+    /// # Errors
+    /// As [`KeyTable::find`].
+    pub(crate) fn find(
+        &self,
+        keys: &[ArrayRef],
+        rows: usize,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        if let Some(table) = &self.table {
+            return table.find(keys, rows, ids);
+        }
+        ids.clear();
+        ids.resize(rows, KeyTable::UNKNOWN);
+        Ok(())
+    }
+
+    /// How many ids there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.as_ref().map_or(0, KeyTable::len)
+    }
+
+    /// Forgets all keys but those of `ids`, which ascend. Their places there are their new ids.
+    ///
+    /// # Errors
+    /// As [`KeyTable::retain`].
+    pub(crate) fn retain(&mut self, ids: &[u32]) -> Result<(), StateError> {
+        self.table.as_mut().map_or(Ok(()), |table| table.retain(ids))
+    }
+
+    /// Forgets all keys.
+    pub(crate) fn clear(&mut self) {
+        self.table = None;
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.table.as_ref().map_or(0, KeyTable::bytes)
+    }
+}
