@@ -31,7 +31,7 @@ use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use self::listing::{Listing, Step};
+use self::listing::{ListTimes, Listing, Step};
 use super::PATH_HINT;
 use super::blob::FileBlob;
 use super::paths;
@@ -211,7 +211,8 @@ impl WatchReader {
         let mut listing = source.listing();
         if listing.is_due(now_ns) {
             let paths = paths::list(&source.path, Some(source.kind))?;
-            listing.list(paths, now_ns, (source.interval_ns, source.settle_ns));
+            let (interval_ns, settle_ns) = (source.interval_ns, source.settle_ns);
+            listing.list(paths, now_ns, ListTimes { interval_ns, settle_ns });
         }
         Ok(listing.step(self.seat, self.reading.is_some()))
     }

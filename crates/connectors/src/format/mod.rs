@@ -19,7 +19,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::OptionSpec;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
-use dataflow::source::{Next, Position, ReaderContext, SplitReader};
+use dataflow::source::{Next, Position, SplitReader};
 use fabric::Clock;
 
 pub(crate) mod compression;
@@ -269,12 +269,23 @@ pub(crate) enum Decoded {
 /// The version of the positions of decoders.
 const POSITION_VERSION: u32 = 1;
 
+/// Bytes that can be read again.
+pub(crate) struct SizedInput {
+    pub(crate) input: ByteInput,
+    /// How many there are.
+    pub(crate) bytes: u64,
+}
+
+/// When a reader without bytes is asked again.
+pub(crate) struct Poll {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) every_ns: u64,
+}
+
 /// The rows of bytes that can be read again: a file, an object.
 pub(crate) struct DecoderReader {
     decoder: Box<dyn RecordDecoder>,
-    clock: Arc<dyn Clock>,
-    /// How long a reader without bytes is left alone.
-    poll_ns: u64,
+    poll: Poll,
     format: &'static str,
     split: String,
     /// How long the input is: one of another length is another one.
@@ -282,19 +293,19 @@ pub(crate) struct DecoderReader {
 }
 
 impl DecoderReader {
-    /// Reads `input`, of `bytes` bytes, from a position or from the beginning.
+    /// Reads an input from a position or from the beginning.
     ///
     /// # Errors
     /// When it does not fit the table, or `from` is no position in it.
     pub(crate) fn open(
         format: &Format,
-        (input, bytes): (ByteInput, u64),
+        SizedInput { input, bytes }: SizedInput,
         from: Option<&Position>,
-        (target, context): (&Arc<TargetColumns>, &ReaderContext),
-        poll_ns: u64,
+        refuser: Refuser,
+        poll: Poll,
     ) -> Result<Self, ConnectorError> {
         let (split, name) = (input.name().to_owned(), format.name());
-        let mut decoder = format.decoder(input, Refuser::new(target, context));
+        let mut decoder = format.decoder(input, refuser);
         decoder.start()?;
         if let Some(from) = from {
             let numbers = from.numbers(name, POSITION_VERSION, &split)?;
@@ -308,8 +319,7 @@ impl DecoderReader {
             }
             decoder.go_to(RecordStart { offset, record, rest: rest == 1 });
         }
-        let clock = Arc::clone(&context.clock);
-        Ok(Self { decoder, clock, poll_ns, format: name, split, bytes })
+        Ok(Self { decoder, poll, format: name, split, bytes })
     }
 }
 
@@ -317,7 +327,9 @@ impl SplitReader for DecoderReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         Ok(match self.decoder.decode(rows_max)? {
             Decoded::Batch(batch) => Next::Batch(batch),
-            Decoded::Later => Next::Wait { until_ns: self.clock.now_ns() + self.poll_ns },
+            Decoded::Later => {
+                Next::Wait { until_ns: self.poll.clock.now_ns() + self.poll.every_ns }
+            }
             Decoded::End => Next::End,
         })
     }

@@ -17,7 +17,7 @@ use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Spli
 use fabric::Clock;
 
 use super::columns::{Column, Timeline};
-use super::preloaded::{Preload, Preloaded};
+use super::preloaded::{BlockRows, Preload, Preloaded};
 use super::{BLOCK_ROWS, Model};
 use crate::options::{OptionReader, refuse};
 
@@ -190,7 +190,8 @@ impl Stream {
         let blocks = (deal.flow..).step_by(deal.flows as usize);
         let blocks = blocks.map_while(|block| self.block(block).transpose());
         let rows = self.rows.map_or(0, |rows| self.rows_of(deal, rows) / self.laps.max(1));
-        Preloaded::new(keep, &self.schema, (self.block_rows as usize, rows), blocks)
+        let rows = BlockRows { each: self.block_rows as usize, all: rows };
+        Preloaded::new(keep, &self.schema, rows, blocks)
     }
 
     fn batch(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, ArrowError> {

@@ -64,6 +64,14 @@ fn layout(schema: &Schema, given: &FixedOptions) -> Result<Layout, ConnectorErro
     Layout::new(&Schema::new(fields), given)
 }
 
+/// How many rows blocks have.
+pub(super) struct BlockRows {
+    /// One of them.
+    pub(super) each: usize,
+    /// All of them.
+    pub(super) all: u64,
+}
+
 /// Blocks of a flow that were made in advance.
 pub(super) enum Preloaded {
     Columns(Runs),
@@ -76,7 +84,7 @@ impl Preloaded {
     pub(super) fn new(
         keep: &Preload,
         schema: &SchemaRef,
-        (block_rows, rows): (usize, u64),
+        BlockRows { each: block_rows, all: rows }: BlockRows,
         blocks: impl Iterator<Item = Result<RecordBatch, ArrowError>>,
     ) -> Result<Self, ConnectorError> {
         match keep {

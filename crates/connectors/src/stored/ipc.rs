@@ -12,7 +12,9 @@ use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use super::{Blob, FetchingBlob, behind, look, of_several, passed, read_exactly, rows_passed};
+use super::{
+    Blob, FetchingBlob, RowPlace, behind, look, of_several, passed, read_exactly, rows_passed,
+};
 use crate::format::ipc::{IpcContext, IpcFrame, MAGIC, damaged, frame, rows_of, schema_of};
 use crate::format::typed::{Mapping, plain};
 use crate::format::{Refuser, TargetColumns};
@@ -344,7 +346,8 @@ impl SplitReader for IpcReader {
     }
 
     fn position(&self) -> Position {
-        passed(FORMAT, &self.split, (self.file.blob.bytes(), self.passed))
+        let place = RowPlace { bytes: self.file.blob.bytes(), rows: self.passed };
+        passed(FORMAT, &self.split, place)
     }
 }
 

@@ -215,8 +215,16 @@ fn unpacked(
 /// The version of the positions that are a number of rows.
 const ROWS_VERSION: u32 = 1;
 
-/// The position behind `rows` rows of a split, in a blob of `bytes` bytes.
-fn passed(format: &str, split: &str, (bytes, rows): (u64, u64)) -> Position {
+/// A place in a blob that has rows.
+struct RowPlace {
+    /// How long the blob is.
+    bytes: u64,
+    /// The rows in front.
+    rows: u64,
+}
+
+/// The position of a place in a split.
+fn passed(format: &str, split: &str, RowPlace { bytes, rows }: RowPlace) -> Position {
     Position::new(format, ROWS_VERSION, split, &[bytes, rows])
 }
 

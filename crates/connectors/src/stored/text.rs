@@ -7,7 +7,7 @@ use dataflow::error::ConnectorError;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use super::{Blob, POLL_NS, beginning, input, of_several};
-use crate::format::{Compression, DecoderReader, Format, Refuser, TargetColumns};
+use crate::format::{Compression, DecoderReader, Format, Poll, Refuser, SizedInput, TargetColumns};
 
 /// Blobs that are read in order.
 pub(super) struct TextSource {
@@ -82,8 +82,9 @@ impl Source for TextSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let blob = &self.blobs[split.number];
-        let input = (input(&**blob, self.packed)?, blob.bytes());
-        let of = (&self.target, context);
-        Ok(Box::new(DecoderReader::open(&self.format, input, from, of, POLL_NS)?))
+        let input = SizedInput { input: input(&**blob, self.packed)?, bytes: blob.bytes() };
+        let refuser = Refuser::new(&self.target, context);
+        let poll = Poll { clock: Arc::clone(&context.clock), every_ns: POLL_NS };
+        Ok(Box::new(DecoderReader::open(&self.format, input, from, refuser, poll)?))
     }
 }

@@ -206,7 +206,7 @@ fn describe(
     let count = |n: c_int| u32::try_from(n).unwrap_or(0);
     let mut gids = gids(library, context);
     if transport == sys::TRANSPORT_IWARP {
-        gids = gids.into_iter().flat_map(by_interface).collect();
+        gids = gids.into_iter().flat_map(|(port, gid)| by_interface(port, gid)).collect();
     }
     let ports = (1..=attr.phys_port_cnt)
         .filter_map(|number| port(library, context, number, &gids))
@@ -283,7 +283,7 @@ fn gids(library: &Library, context: NonNull<sys::Context>) -> Vec<(u8, GidInfo)>
 }
 
 /// The addresses of an iWARP port, which names itself by that of its hardware.
-fn by_interface((port, gid): (u8, GidInfo)) -> Vec<(u8, GidInfo)> {
+fn by_interface(port: u8, gid: GidInfo) -> Vec<(u8, GidInfo)> {
     let octets = gid.address.octets();
     let found = interface::addresses(std::array::from_fn(|at| octets[at])).unwrap_or_default();
     let as_gid = |address| (port, GidInfo { kind: GidKind::Iwarp, address, ..gid });

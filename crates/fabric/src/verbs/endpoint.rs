@@ -91,6 +91,26 @@ pub(super) struct VerbsEndpoint {
     armed: bool,
 }
 
+/// What a caller says of an operation.
+#[derive(Clone, Copy)]
+struct OpTag {
+    id: OpId,
+    flags: Flags,
+}
+
+impl OpTag {
+    fn origin(self) -> Origin {
+        Origin::User { id: self.id, signalled: self.flags.has(Flags::SIGNAL) }
+    }
+}
+
+/// The operands of an atomic operation.
+struct AtomicWords {
+    /// What is added, or what the word is compared with.
+    compare_add: u64,
+    swap: u64,
+}
+
 impl VerbsEndpoint {
     /// # Errors
     /// When there are no descriptors left.
@@ -182,7 +202,7 @@ impl VerbsEndpoint {
         src: Src<'_>,
         dst: RemoteRange,
         imm: u32,
-        (id, flags): (OpId, Flags),
+        tag: OpTag,
     ) -> Result<(), PostError> {
         let notifies = opcode == sys::WR_RDMA_WRITE_WITH_IMM;
         let at = (!src.is_empty()).then_some(&dst);
@@ -190,33 +210,27 @@ impl VerbsEndpoint {
         let payload = self.payload(src)?;
         self.credit.used += u64::from(notifies);
         if notifies && self.terms.headed {
-            self.write_and_say(dst, payload, imm, (id, flags));
+            self.write_and_say(dst, payload, imm, tag);
             return Ok(());
         }
-        let mut wr = request(opcode, fence(flags));
+        let mut wr = request(opcode, fence(tag.flags));
         wr.imm_data = imm.to_be();
         if !src.is_empty() {
             wr.wr.rdma = target(&dst);
         }
-        self.post(wr, payload, Origin::User { id, signalled: flags.has(Flags::SIGNAL) });
+        self.post(wr, payload, tag.origin());
         Ok(())
     }
 
     /// A write, if there are bytes, and a message that says the number.
-    fn write_and_say(
-        &mut self,
-        dst: RemoteRange,
-        payload: Payload<'_>,
-        imm: u32,
-        (id, flags): (OpId, Flags),
-    ) {
-        let mut fence = fence(flags);
+    fn write_and_say(&mut self, dst: RemoteRange, payload: Payload<'_>, imm: u32, tag: OpTag) {
+        let mut fence = fence(tag.flags);
         if !matches!(payload, Payload::Empty) {
             let mut wr = request(sys::WR_RDMA_WRITE, std::mem::take(&mut fence));
             wr.wr.rdma = target(&dst);
-            self.post(wr, payload, Origin::Part { id });
+            self.post(wr, payload, Origin::Part { id: tag.id });
         }
-        let origin = Origin::User { id, signalled: flags.has(Flags::SIGNAL) };
+        let origin = tag.origin();
         self.post(request(sys::WR_SEND, fence), Payload::Headed(Head::Notice(imm), &[]), origin);
     }
 
@@ -224,7 +238,7 @@ impl VerbsEndpoint {
         &mut self,
         opcode: i32,
         dst: RemoteRange,
-        (compare_add, swap): (u64, u64),
+        words: AtomicWords,
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
@@ -233,7 +247,8 @@ impl VerbsEndpoint {
         let word = old.part(0, 8).map_err(|_| PostError::OutOfBounds)?;
         let payload = self.registered(&word)?;
         let mut wr = request(opcode, 0);
-        wr.wr.atomic = sys::Atomic { remote_addr, compare_add, swap, rkey };
+        wr.wr.atomic =
+            sys::Atomic { remote_addr, compare_add: words.compare_add, swap: words.swap, rkey };
         self.post(wr, payload, Origin::User { id, signalled: true });
         Ok(())
     }
@@ -325,7 +340,7 @@ impl Endpoint for VerbsEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.write_request(sys::WR_RDMA_WRITE, src, dst, 0, (id, flags))
+        self.write_request(sys::WR_RDMA_WRITE, src, dst, 0, OpTag { id, flags })
     }
 
     fn write_notify(
@@ -336,7 +351,7 @@ impl Endpoint for VerbsEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.write_request(sys::WR_RDMA_WRITE_WITH_IMM, src, dst, imm, (id, flags))
+        self.write_request(sys::WR_RDMA_WRITE_WITH_IMM, src, dst, imm, OpTag { id, flags })
     }
 
     fn read(
@@ -368,7 +383,8 @@ impl Endpoint for VerbsEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.atomic(sys::WR_ATOMIC_FETCH_AND_ADD, dst, (add, 0), old, id)
+        let words = AtomicWords { compare_add: add, swap: 0 };
+        self.atomic(sys::WR_ATOMIC_FETCH_AND_ADD, dst, words, old, id)
     }
 
     fn compare_swap(
@@ -379,7 +395,8 @@ impl Endpoint for VerbsEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.atomic(sys::WR_ATOMIC_CMP_AND_SWP, dst, (expect, swap), old, id)
+        let words = AtomicWords { compare_add: expect, swap };
+        self.atomic(sys::WR_ATOMIC_CMP_AND_SWP, dst, words, old, id)
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {

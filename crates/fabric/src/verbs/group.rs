@@ -58,9 +58,10 @@ impl Multicast for VerbsFabric {
         let interface = self.groups_at.ok_or(io::ErrorKind::Unsupported.into()).map_err(failed)?;
         let packet = self.choice.mtu as usize;
         let memory = DeviceMemory::new(&self.domain, Layout { packet }.bytes())?;
-        let made = GroupMember::new(&self.domain, memory, packet, (group, interface), |pair| {
-            pair.come_up(&group, &self.options, &self.choice)
-        });
+        let made =
+            GroupMember::new(&self.domain, memory, packet, GroupAt { group, interface }, |pair| {
+                pair.come_up(&group, &self.options, &self.choice)
+            });
         Ok(Box::new(made.map_err(failed)?))
     }
 }
@@ -125,12 +126,18 @@ struct GroupMember {
     broken: bool,
 }
 
+/// A group, and the interface by which it is reached.
+struct GroupAt {
+    group: Group,
+    interface: Ipv4Addr,
+}
+
 impl GroupMember {
     fn new(
         domain: &Arc<Domain>,
         memory: DeviceMemory,
         packet: usize,
-        (group, interface): (Group, Ipv4Addr),
+        GroupAt { group, interface }: GroupAt,
         come_up: impl FnOnce(&mut Pair) -> io::Result<sys::AhAttr>,
     ) -> io::Result<Self> {
         let membership = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cm::ready::{self, Speaker};
-use super::cm::{self, Call, CmPlace, Part, Way};
+use super::cm::{self, Call, CmPlace, CmRole, Part, Way};
 use super::endpoint::{CONTROL_OPS, CONTROL_RECEIVES, Terms, VerbsEndpoint};
 use super::events::Events;
 use super::handshake::{Card, Hello, MAGIC, Promise, swap};
@@ -23,6 +23,13 @@ use super::{
 use crate::listener::{PendingOffer, broken};
 use crate::token::Token;
 use crate::{Caps, Endpoint, FabricError, LinkId, Offer, Publish};
+
+/// What both sides of a connection say that they do.
+struct Promises {
+    ours: Promise,
+    /// As it travels.
+    theirs: u8,
+}
 
 /// A place to be met at, and what a connection is made of.
 pub(super) struct VerbsOffer {
@@ -58,8 +65,8 @@ impl Offer for VerbsOffer {
             }
             Rendezvous::Cm(place) => {
                 let malformed = FabricError::Malformed { what: "address" };
-                let part = place.part(peer).ok_or(malformed)?;
-                self.made().and_then(|made| self.by_cm(place, part, deadline, made))
+                let role = place.role(peer).ok_or(malformed)?;
+                self.made().and_then(|made| self.by_cm(place, role, deadline, made))
             }
         }
         .map_err(failed)
@@ -143,13 +150,14 @@ impl VerbsOffer {
         let ours = self.promise(wire);
         let [theirs] = swap(&mut stream, &[ours.encode()], deadline)?;
         prepare(&stream)?;
-        self.finish(Line::Socket(stream), made, [hello.card, peer.card], (ours, theirs))
+        let promises = Promises { ours, theirs };
+        self.finish(Line::Socket(stream), made, [hello.card, peer.card], promises)
     }
 
     fn by_cm(
         &self,
         place: &CmPlace,
-        (part, token): (Part, Token),
+        CmRole { part, token }: CmRole,
         deadline: Instant,
         mut made: Made,
     ) -> io::Result<Box<dyn Endpoint>> {
@@ -179,7 +187,7 @@ impl VerbsOffer {
         let speaker = Speaker { promise: ours, calls, iwarp: self.limits.iwarp };
         let Made { wire, queue, .. } = &mut made;
         let theirs = ready::exchange_promises(wire, queue, &mut call, speaker, deadline)?;
-        self.finish(Line::Cm(call), made, [own, peer], (ours, theirs))
+        self.finish(Line::Cm(call), made, [own, peer], Promises { ours, theirs })
     }
 
     /// Both states that a connection has beyond the first, by the manager's attributes.
@@ -197,7 +205,7 @@ impl VerbsOffer {
         line: Line,
         made: Made,
         [own, peer]: [Card; 2],
-        (ours, theirs): (Promise, u8),
+        Promises { ours, theirs }: Promises,
     ) -> io::Result<Box<dyn Endpoint>> {
         let Promise { publish, headed } = ours
             .weaker(theirs)

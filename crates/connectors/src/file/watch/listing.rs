@@ -59,6 +59,15 @@ struct ListedFile {
     queued: bool,
 }
 
+/// How long a directory is left alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ListTimes {
+    /// Between two lists.
+    pub(super) interval_ns: u64,
+    /// A file must not have changed for as long before it is read.
+    pub(super) settle_ns: u64,
+}
+
 /// A flow.
 #[derive(Debug)]
 struct Seat {
@@ -115,7 +124,7 @@ impl Listing {
         &mut self,
         paths: Vec<PathBuf>,
         now_ns: u64,
-        (interval_ns, settle_ns): (u64, u64),
+        ListTimes { interval_ns, settle_ns }: ListTimes,
     ) {
         self.next_list_ns = now_ns + interval_ns;
         // Flows of other processes list within an interval.

@@ -21,6 +21,13 @@ pub(super) struct Span {
     line: u64,
 }
 
+/// Where a record begins, and in which line.
+#[derive(Clone, Copy)]
+struct RecordAt {
+    from: usize,
+    line: u64,
+}
+
 /// The record that is being read, as far as it has arrived.
 #[derive(Clone, Copy)]
 struct Begun {
@@ -247,14 +254,14 @@ impl Records {
                     format!("the line is longer than {RECORD_BYTES_MAX} bytes")
                 }),
                 Attempt::Long if !self.has_lines(from, line) => {
-                    self.refuse_whole("line", (from, line), used);
+                    self.refuse_whole("line", RecordAt { from, line }, used);
                     continue;
                 }
                 Attempt::Record { .. } | Attempt::Long if self.is_torn(from, line) => {
                     Some("a quoted value does not end as it should".into())
                 }
                 Attempt::Long => {
-                    self.refuse_whole("record", (from, line), used);
+                    self.refuse_whole("record", RecordAt { from, line }, used);
                     continue;
                 }
                 Attempt::Record { fields } if fields != self.width => {
@@ -283,7 +290,8 @@ impl Records {
     }
 
     /// Refuses a record that is too long but ends as it should, and keeps its beginning.
-    fn refuse_whole(&mut self, what: &str, (from, line): (usize, u64), used: usize) {
+    fn refuse_whole(&mut self, what: &str, at: RecordAt, used: usize) {
+        let RecordAt { from, line } = at;
         self.refuse(format!("the {what} is longer than {RECORD_BYTES_MAX} bytes"), used);
         let raw = self.input.bytes(from, self.input.position());
         let (_, text) = skip_blank(raw, line, self.dialect.comment);

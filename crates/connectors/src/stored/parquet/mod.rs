@@ -23,7 +23,7 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 
-use super::{Blob, FetchingBlob, of_several, passed, rows_passed};
+use super::{Blob, FetchingBlob, RowPlace, of_several, passed, rows_passed};
 use crate::format::rows::fitted;
 use crate::format::typed::{Mapping, guarded, plain};
 use crate::format::{Refuser, TargetColumns};
@@ -342,7 +342,8 @@ impl SplitReader for ParquetReader {
     }
 
     fn position(&self) -> Position {
-        passed(FORMAT, &self.split, (self.fetching.blob.bytes(), self.passed))
+        let place = RowPlace { bytes: self.fetching.blob.bytes(), rows: self.passed };
+        passed(FORMAT, &self.split, place)
     }
 }
 

@@ -39,7 +39,7 @@ use crate::LinkId;
 use sys::{CmEvent, CmId, ConnParam, EventChannel};
 
 pub(super) use call::{Call, Way};
-pub(super) use place::{CmPlace, MAGIC, Part, address_of};
+pub(super) use place::{CmPlace, CmRole, MAGIC, Part, address_of};
 
 /// The names that the dynamic linker tries, in this order.
 const NAMES: [&CStr; 2] = [c"librdmacm.so.1", c"librdmacm.so"];

@@ -50,6 +50,13 @@ pub(in crate::verbs) enum Part {
     Answers,
 }
 
+/// What a side does, and with whom.
+pub(in crate::verbs) struct CmRole {
+    pub(in crate::verbs) part: Part,
+    /// Of the peer.
+    pub(in crate::verbs) token: Token,
+}
+
 impl CmPlace {
     /// # Errors
     /// When the manager gives nothing, or the address is not that of a device.
@@ -89,11 +96,12 @@ impl CmPlace {
         self.listener.as_ref()
     }
 
-    /// The part of this side, and the token of the peer; `None` when the bytes are no address.
-    pub(in crate::verbs) fn part(&self, peer: &[u8]) -> Option<(Part, Token)> {
+    /// What this side does; `None` when the bytes are no address.
+    pub(in crate::verbs) fn role(&self, peer: &[u8]) -> Option<CmRole> {
         let (token, at) = parse(&MAGIC, peer)?;
         let calls = (self.link.local, self.token) < (self.link.remote, token);
-        Some((if calls { Part::Calls(at) } else { Part::Answers }, token))
+        let part = if calls { Part::Calls(at) } else { Part::Answers };
+        Some(CmRole { part, token })
     }
 
     /// An id that has found the way to the peer.

@@ -6,10 +6,9 @@
 
 use std::cell::RefCell;
 
-use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 
-use super::outbound::parts_of;
+use super::outbound::{Encoded, OutboundRows, parts_of};
 use super::{BroadcastFrame, Distributor};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Member};
@@ -17,30 +16,37 @@ use crate::rows::wire::{Decoder, Encoder};
 use crate::runtime::frame::Envelope;
 use crate::runtime::net::{Message, REASSEMBLED_BYTES_MAX};
 
+/// The number of a copy, and what it says of others.
+pub(super) struct CopyNumber {
+    pub(super) number: u64,
+    /// All frames of the source before this one that are for the receiver have come with it.
+    pub(super) complete_before: u64,
+}
+
 impl Distributor {
     /// Gives rows to the workers of this process by reference, and encodes them for each other one.
-    /// They are given as they travel and as they are kept; the first copy is encoded already.
+    /// The first copy is encoded already.
     pub(super) async fn push_copies(
         &self,
         member: &impl Member,
         port: u32,
         encoder: &RefCell<Encoder>,
-        (rows, batch): (RecordBatch, RecordBatch),
-        first: (Bytes, u64),
+        rows: OutboundRows,
+        first: Encoded,
     ) -> Result<(), DataflowError> {
         let (net, own) = (member.net(), self.process.workers());
         let others: Vec<u32> = net.peers().filter(|worker| !own.contains(worker)).collect();
         let room = net.payload_room();
-        let parts = parts_of(&first.0, room).len();
+        let parts = parts_of(&first.payload, room).len();
         let colour = net.colour();
         let complete_before = self.next_number() + 1 + (others.len() * parts) as u64;
-        let local = BroadcastFrame::local(port, colour, complete_before, batch);
+        let local = BroadcastFrame::local(port, colour, complete_before, rows.kept);
         self.enqueue(member, local, Some(self.locals()), 0).await?;
         let mut encoded = Some(first);
         for worker in others {
-            let (payload, encode_ns) = match encoded.take() {
+            let Encoded { payload, encode_ns } = match encoded.take() {
                 Some(first) => first,
-                None => self.encode(net, encoder, &rows)?,
+                None => self.encode(net, encoder, &rows.sent)?,
             };
             for (payload, more) in parts_of(&payload, room) {
                 let frame = BroadcastFrame {
@@ -70,7 +76,7 @@ impl Distributor {
         &self,
         member: &impl Member,
         from: u32,
-        (number, complete_before): (u64, u64),
+        CopyNumber { number, complete_before }: CopyNumber,
         message: Message,
         decoder: impl Fn(usize) -> Option<&'a Decoder>,
     ) -> Result<(), String> {

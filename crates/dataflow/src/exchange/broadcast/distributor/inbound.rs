@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use channel::broadcast::{Breach, Numbered, Relay};
 
+use super::copies::CopyNumber;
 use super::{BroadcastFrame, Distributor, Relayed, Way};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Member};
@@ -40,17 +41,19 @@ impl Distributor {
         match frame {
             Frame::Broadcast { source, number, version, placeholder } if self.way == Way::Tree => {
                 let frame = self.frame_of(number, placeholder, message).map_err(malformed)?;
-                self.take_in(from, source, (number, version), frame).map_err(malformed)?;
+                let numbered = Numbered { seq: number, version, frame };
+                self.take_in(from, source, numbered).map_err(malformed)?;
                 while self.take(member, source, &decoder, &malformed)? {}
             }
             Frame::BroadcastList { number } if self.way == Way::Lists => {
                 let frame = self.frame_of(number, false, message).map_err(malformed)?;
-                self.take_in(from, from, (number, 0), frame).map_err(malformed)?;
+                let numbered = Numbered { seq: number, version: 0, frame };
+                self.take_in(from, from, numbered).map_err(malformed)?;
                 while self.take(member, from, &decoder, &malformed)? {}
             }
             Frame::BroadcastCopy { number, complete_before } if self.way == Way::Copies => {
-                let numbers = (number, complete_before);
-                self.take_copy(member, from, numbers, message, decoder).map_err(malformed)?;
+                let copy = CopyNumber { number, complete_before };
+                self.take_copy(member, from, copy, message, decoder).map_err(malformed)?;
             }
             Frame::BroadcastReference { source, number, complete_before } => {
                 let Load::Rows(batch) = message.load else {
@@ -182,9 +185,10 @@ impl Distributor {
             Way::Lists => self.listed(&payload).map(|(to, rows)| (Some(to), rows))?,
             Way::Tree | Way::Copies => (None, payload),
         };
-        let (placeholder, payload) = match placeholder {
-            true => (Some(Placeholder::decode(&payload)?.bytes), Bytes::new()),
-            false => (None, payload),
+        let (placeholder, payload) = if placeholder {
+            (Some(Placeholder::decode(&payload)?.bytes), Bytes::new())
+        } else {
+            (None, payload)
         };
         let complete_before = number.saturating_add(1);
         let (owned, batch) = (false, None);
@@ -206,12 +210,10 @@ impl Distributor {
         &self,
         from: u32,
         source: u32,
-        (seq, version): (u64, u64),
-        frame: BroadcastFrame,
+        numbered: Numbered<BroadcastFrame>,
     ) -> Result<(), String> {
         let mut relayed = self.relayed.borrow_mut();
         let relayed = relayed.get_mut(&source).ok_or_else(|| not_relay(source))?;
-        let numbered = Numbered { seq, version, frame };
         relayed.relay.receive(from, numbered).map_err(|breach| breach.to_string())
     }
 
@@ -250,10 +252,7 @@ impl Distributor {
         if more {
             return Ok(true);
         }
-        let whole = match partial.is_empty() {
-            true => payload,
-            false => Bytes::from(std::mem::take(partial)),
-        };
+        let whole = if partial.is_empty() { payload } else { Bytes::from(std::mem::take(partial)) };
         let decoder = decoder(port);
         let decoder = decoder.ok_or_else(|| malformed(format!("there is no input {port}")))?;
         let (batch, _) = decoder.decode(whole).map_err(malformed)?;
@@ -315,9 +314,10 @@ impl Distributor {
                 && rank != self.process.rank()
                 && rank != self.process.rank_of(source)
         };
-        match children.iter().all(fits) {
-            true => Ok(children),
-            false => Err(format!("worker {source} names children that it cannot have")),
+        if children.iter().all(fits) {
+            Ok(children)
+        } else {
+            Err(format!("worker {source} names children that it cannot have"))
         }
     }
 }

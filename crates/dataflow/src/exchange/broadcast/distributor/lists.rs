@@ -14,7 +14,7 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::broadcast::Breach;
 
-use super::outbound::parts_of;
+use super::outbound::{Encoded, parts_of};
 use super::{BroadcastFrame, Distributor, Way};
 use crate::error::DataflowError;
 use crate::exchange::Member;
@@ -103,7 +103,7 @@ impl Distributor {
         member: &impl Member,
         port: u32,
         batch: RecordBatch,
-        (payload, encode_ns): (Bytes, u64),
+        Encoded { payload, encode_ns }: Encoded,
         to: &Arc<WorkerSet>,
     ) -> Result<(), DataflowError> {
         let own = self.process.rank();

@@ -13,6 +13,21 @@ use crate::job::worker_set::WorkerSet;
 use crate::rows::wire::Encoder;
 use crate::runtime::net::Net;
 
+/// Rows as a payload.
+pub(super) struct Encoded {
+    pub(super) payload: Bytes,
+    /// How long it took to encode them.
+    pub(super) encode_ns: u64,
+}
+
+/// Rows on their way to other processes and to workers of this one.
+pub(super) struct OutboundRows {
+    /// As they are encoded.
+    pub(super) sent: RecordBatch,
+    /// As they are passed by reference.
+    pub(super) kept: RecordBatch,
+}
+
 impl Distributor {
     /// Gives rows, in memory of their own, to every worker, or to those of `to`. Waits while the
     /// queue is full.
@@ -47,16 +62,16 @@ impl Distributor {
         while done < batch.num_rows() {
             let take = rows.min(batch.num_rows() - done);
             let some = prepared.slice(done, take);
-            let (payload, encode_ns) = self.encode(member.net(), encoder, &some)?;
-            if payload.len() > room && take > 1 {
+            let encoded = self.encode(member.net(), encoder, &some)?;
+            if encoded.payload.len() > room && take > 1 {
                 rows = take / 2;
                 continue;
             }
             let batch = batch.slice(done, take);
-            let encoded = (payload, encode_ns);
             match (self.way, to) {
                 (Way::Copies, _) => {
-                    self.push_copies(member, port, encoder, (some, batch), encoded).await?;
+                    let rows = OutboundRows { sent: some, kept: batch };
+                    self.push_copies(member, port, encoder, rows, encoded).await?;
                 }
                 (Way::Lists, Some(to)) => {
                     self.push_listed(member, port, batch, encoded, to).await?;
@@ -68,18 +83,18 @@ impl Distributor {
         Ok(())
     }
 
-    /// A payload of these rows, and the nanoseconds that it took to make it.
+    /// A payload of these rows.
     pub(super) fn encode(
         &self,
         net: &Net,
         encoder: &RefCell<Encoder>,
         rows: &RecordBatch,
-    ) -> Result<(Bytes, u64), DataflowError> {
+    ) -> Result<Encoded, DataflowError> {
         let start = self.clock.now_ns();
         let payload = encoder.borrow_mut().encode(rows)?.payload();
         let encode_ns = self.clock.now_ns().saturating_sub(start);
         net.count(|metrics| &metrics.broadcast_encode_ns, encode_ns);
-        Ok((payload, encode_ns))
+        Ok(Encoded { payload, encode_ns })
     }
 
     /// Gives rows out along the tree, in as many frames as they need.
@@ -88,7 +103,7 @@ impl Distributor {
         member: &impl Member,
         port: u32,
         batch: RecordBatch,
-        (payload, encode_ns): (Bytes, u64),
+        Encoded { payload, encode_ns }: Encoded,
     ) -> Result<(), DataflowError> {
         let mut batch = Some(batch);
         let parts = parts_of(&payload, member.net().payload_room());
