@@ -286,7 +286,7 @@ impl Epochs {
                 }
             }
             Verdict::Refuse(refusal) => {
-                use state::epoch::Refusal::{Duplicate, Gap};
+                use state::epoch::TagRefusal::{Duplicate, Gap};
                 match (refusal, self.0) {
                     (Duplicate, Variant::NoDeduplication) => Self::add(&mut next.counts, delta),
                     (Gap { .. }, Variant::MaximalClock) if tag.last => {

@@ -51,10 +51,10 @@ pub enum SparseIds {
     Refused,
     /// They cost a slot of this many bytes; what comes out for them is thrown away. Promised only
     /// while no argument has a null.
-    Kept(usize),
-    /// As `Kept`, and [`Accumulator::occupied`] tells them apart from ids with rows, as long as
+    Allowed(usize),
+    /// As `Allowed`, and [`Accumulator::occupied`] tells them apart from ids with rows, as long as
     /// [`Accumulator::shows`] says so.
-    Told(usize),
+    Reported(usize),
 }
 
 /// One aggregate for all groups of one slice. A group is a row: group `g` has the state in row `g`.
@@ -128,7 +128,7 @@ pub trait Accumulator: Send {
         true
     }
 
-    /// Which of `ids` had a row, if [`Aggregate::sparse_ids`] says [`SparseIds::Told`].
+    /// Which of `ids` had a row, if [`Aggregate::sparse_ids`] says [`SparseIds::Reported`].
     fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
         let _ = ids;
         None

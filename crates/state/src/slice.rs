@@ -28,7 +28,7 @@ use crate::error::same;
 use crate::index::array::Span;
 use crate::index::{Index, KeyMode};
 use crate::spec::ARRAY_PART;
-use crate::table::Table;
+use crate::table::ZeroedTable;
 use crate::{
     Accumulator, Aggregate, Columns, GroupBy, Groups, Ids, Part, SparseIds, StateError, kernel,
     words,
@@ -79,7 +79,7 @@ pub struct Slice {
     /// The accumulator that knows which ids have rows, if there is one, and as long as it does.
     occupancy: Option<usize>,
     /// Which ids have rows, where they may have holes and there is no teller.
-    marks: Table<u8>,
+    marks: ZeroedTable<u8>,
     /// False before the first row, and again when all is drained.
     started: bool,
     /// For which groups rows have come since groups were given away or out.
@@ -115,7 +115,7 @@ impl Slice {
             index,
             accumulators,
             occupancy: occupancy(spec),
-            marks: Table::new(),
+            marks: ZeroedTable::new(),
             started: false,
             touched: Touched::default(),
             giving: None,
@@ -536,8 +536,8 @@ impl Slice {
 /// The accumulator with the smallest state that knows which ids have rows.
 fn occupancy(spec: &GroupBy) -> Option<usize> {
     let bytes = |aggregate: &Arc<dyn Aggregate>| match aggregate.sparse_ids() {
-        SparseIds::Told(bytes) => Some(bytes),
-        SparseIds::Refused | SparseIds::Kept(_) => None,
+        SparseIds::Reported(bytes) => Some(bytes),
+        SparseIds::Refused | SparseIds::Allowed(_) => None,
     };
     let tellers = spec.aggregates.iter().enumerate();
     let tellers = tellers.filter_map(|(at, aggregate)| Some((bytes(aggregate)?, at)));

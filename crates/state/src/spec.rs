@@ -99,11 +99,12 @@ impl GroupBy {
 
     /// The memory of a key of an array's range, if ids may be sparse.
     pub(crate) fn hole_bytes(&self) -> Option<usize> {
-        let emitted = self.aggregates.iter().any(|a| matches!(a.sparse_ids(), SparseIds::Told(_)));
+        let emitted =
+            self.aggregates.iter().any(|a| matches!(a.sparse_ids(), SparseIds::Reported(_)));
         let marks = usize::from(!emitted);
         self.aggregates.iter().try_fold(marks, |sum, aggregate| match aggregate.sparse_ids() {
             SparseIds::Refused => None,
-            SparseIds::Kept(bytes) | SparseIds::Told(bytes) => Some(sum + bytes),
+            SparseIds::Allowed(bytes) | SparseIds::Reported(bytes) => Some(sum + bytes),
         })
     }
 

@@ -27,7 +27,7 @@ impl<T: FromBytes + IntoBytes + Immutable + FromZeros + Copy> Plain for T {}
 
 /// A table of zeros that grows.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct ZeroedTable<T> {
     store: Store<T>,
     /// Entries that somebody has asked for: those behind were never touched.
     used: usize,
@@ -43,13 +43,13 @@ enum Store<T> {
     },
 }
 
-impl<T: Plain> Default for Table<T> {
+impl<T: Plain> Default for ZeroedTable<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T: Plain> Table<T> {
+impl<T: Plain> ZeroedTable<T> {
     /// An empty table.
     pub(crate) fn new() -> Self {
         Self { store: Store::Heap(Vec::new()), used: 0 }
@@ -162,7 +162,7 @@ impl<T: Plain> Table<T> {
     }
 }
 
-impl<T: Plain> AsRef<[T]> for Table<T> {
+impl<T: Plain> AsRef<[T]> for ZeroedTable<T> {
     #[inline]
     fn as_ref(&self) -> &[T] {
         match &self.store {
@@ -174,7 +174,7 @@ impl<T: Plain> AsRef<[T]> for Table<T> {
     }
 }
 
-impl<T: Plain> AsMut<[T]> for Table<T> {
+impl<T: Plain> AsMut<[T]> for ZeroedTable<T> {
     #[inline]
     fn as_mut(&mut self) -> &mut [T] {
         match &mut self.store {
@@ -192,18 +192,18 @@ mod tests {
 
     #[test]
     fn what_was_never_asked_for_does_not_count() {
-        let mut table = Table::<u64>::new();
+        let mut table = ZeroedTable::<u64>::new();
         table.grow((1 << 20) + 1);
         assert_eq!((table.len(), table.bytes()), (1 << 21, ((1 << 20) + 1) * 8));
         table.clear(1);
         table.grow(7);
         assert_eq!(table.bytes(), ((1 << 20) + 1) * 8, "cleared memory is still there");
-        assert_eq!(Table::<u64>::zeroed(1000).bytes(), Table::<u64>::bytes_of(1000));
+        assert_eq!(ZeroedTable::<u64>::zeroed(1000).bytes(), ZeroedTable::<u64>::bytes_of(1000));
     }
 
     #[test]
     fn growing_keeps_entries_and_adds_zeros() {
-        let mut table = Table::<u64>::new();
+        let mut table = ZeroedTable::<u64>::new();
         let lens = [1, 100, 1 << 19, 1 << 20, 1 << 23, 1 << 24];
         for len in lens {
             table.grow(len);

@@ -13,7 +13,7 @@ use arrow::datatypes::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Values, column};
-use crate::table::Table;
+use crate::table::ZeroedTable;
 use crate::{
     Accumulator, Aggregate, Folded, Groups, Near, Part, SparseIds, StateError, kernel, near,
 };
@@ -66,7 +66,7 @@ impl<T: Number> Aggregate for Avg<T> {
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        Box::new(Means::<T> { means: Table::new(), hidden: false, of: PhantomData })
+        Box::new(Means::<T> { means: ZeroedTable::new(), hidden: false, of: PhantomData })
     }
 
     fn is_fusible(&self) -> bool {
@@ -78,7 +78,7 @@ impl<T: Number> Aggregate for Avg<T> {
     }
 
     fn sparse_ids(&self) -> SparseIds {
-        SparseIds::Told(size_of::<Mean>())
+        SparseIds::Reported(size_of::<Mean>())
     }
 }
 
@@ -100,7 +100,7 @@ impl Mean {
 
 /// The averages of one slice.
 struct Means<T> {
-    means: Table<Mean>,
+    means: ZeroedTable<Mean>,
     /// Whether a state of nulls alone was merged, which counts nothing.
     hidden: bool,
     of: PhantomData<fn(T)>,

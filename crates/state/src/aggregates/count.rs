@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Int64Type};
 use super::{any_column, column};
 use crate::groups::{Groups, Ids};
 use crate::kernel;
-use crate::table::Table;
+use crate::table::ZeroedTable;
 use crate::{Accumulator, Aggregate, Folded, Near, Part, SparseIds, StateError, near};
 
 /// The memory of a group, as long as counters are narrow.
@@ -36,7 +36,7 @@ impl Aggregate for Count {
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        let counters = Counters::Narrow(Table::new());
+        let counters = Counters::Narrow(ZeroedTable::new());
         Box::new(Counts {
             argument: self.argument,
             counters,
@@ -57,7 +57,11 @@ impl Aggregate for Count {
     fn sparse_ids(&self) -> SparseIds {
         // A group may have rows but no argument that is not null; then only its other aggregates
         // know it.
-        if self.argument { SparseIds::Kept(COUNTER_BYTES) } else { SparseIds::Told(COUNTER_BYTES) }
+        if self.argument {
+            SparseIds::Allowed(COUNTER_BYTES)
+        } else {
+            SparseIds::Reported(COUNTER_BYTES)
+        }
     }
 }
 
@@ -74,8 +78,8 @@ struct Counts {
 }
 
 enum Counters {
-    Narrow(Table<u32>),
-    Wide(Table<u64>),
+    Narrow(ZeroedTable<u32>),
+    Wide(ZeroedTable<u64>),
 }
 
 impl Counts {
@@ -98,7 +102,7 @@ impl Counts {
     #[cold]
     fn widen(&mut self) {
         if let Counters::Narrow(narrow) = &self.counters {
-            let mut wide = Table::<u64>::zeroed(narrow.len());
+            let mut wide = ZeroedTable::<u64>::zeroed(narrow.len());
             for (wide, &narrow) in wide.as_mut().iter_mut().zip(narrow.as_ref()) {
                 *wide = u64::from(narrow);
             }
@@ -266,7 +270,7 @@ impl Accumulator for Counts {
         match &mut self.counters {
             Counters::Narrow(table) => table.clear(total),
             // The next epoch starts narrow again.
-            Counters::Wide(_) => self.counters = Counters::Narrow(Table::new()),
+            Counters::Wide(_) => self.counters = Counters::Narrow(ZeroedTable::new()),
         }
         self.counted = 0;
     }

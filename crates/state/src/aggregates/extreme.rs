@@ -17,7 +17,7 @@ use zerocopy::FromZeros;
 
 use super::valid::Valid;
 use super::{Values, column};
-use crate::table::{Plain, Table};
+use crate::table::{Plain, ZeroedTable};
 use crate::words::with_fixed;
 use crate::{
     Accumulator, Aggregate, Folded, Groups, Near, Part, SparseIds, StateError, kernel, near,
@@ -118,7 +118,7 @@ where
     fn create(&self) -> Box<dyn Accumulator> {
         Box::new(Extremes::<T, MAX> {
             data_type: self.data_type.clone(),
-            codes: Table::new(),
+            codes: ZeroedTable::new(),
             worst: false,
             valid: Valid::default(),
         })
@@ -133,14 +133,14 @@ where
     }
 
     fn sparse_ids(&self) -> SparseIds {
-        SparseIds::Told(size_of::<<T::Native as Ordered>::Code>())
+        SparseIds::Reported(size_of::<<T::Native as Ordered>::Code>())
     }
 }
 
 /// The extremes of one slice.
 struct Extremes<T: ArrowPrimitiveType<Native: Ordered>, const MAX: bool> {
     data_type: DataType,
-    codes: Table<<T::Native as Ordered>::Code>,
+    codes: ZeroedTable<<T::Native as Ordered>::Code>,
     /// Whether there was a value that is worse than all others, whose code is that of no value.
     worst: bool,
     valid: Valid,

@@ -17,7 +17,7 @@ use arrow::datatypes::{
 
 use super::valid::Valid;
 use super::{Values, column};
-use crate::table::{Plain, Table};
+use crate::table::{Plain, ZeroedTable};
 use crate::{Accumulator, Aggregate, Groups, Part, SparseIds, StateError, kernel};
 
 /// `sum` of integers and floats of any width, `None` for other types.
@@ -100,7 +100,7 @@ where
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        let (sums, valid, carries) = (Table::new(), Valid::default(), HashMap::new());
+        let (sums, valid, carries) = (ZeroedTable::new(), Valid::default(), HashMap::new());
         Box::new(Sums::<T, S> { sums, valid, carries, of: PhantomData })
     }
 
@@ -109,13 +109,13 @@ where
     }
 
     fn sparse_ids(&self) -> SparseIds {
-        SparseIds::Kept(size_of::<S::Native>())
+        SparseIds::Allowed(size_of::<S::Native>())
     }
 }
 
 /// The sums of one slice.
 struct Sums<T, S: Total> {
-    sums: Table<S::Native>,
+    sums: ZeroedTable<S::Native>,
     valid: Valid,
     /// By group what its sum lacks, in units of all numbers of the type; of most there is nothing.
     carries: HashMap<usize, i64>,

@@ -6,7 +6,7 @@ use crate::{Groups, Part};
 
 /// Which groups have had a value: tracked per group only from the first null on. Until then each id
 /// that was ever within `total` has had one, because ids are dense or, where they are not, the
-/// slice leaves that mode as soon as a null appears ([`crate::SparseIds::Kept`]).
+/// slice leaves that mode as soon as a null appears ([`crate::SparseIds::Allowed`]).
 #[derive(Debug, Default)]
 pub(super) struct Valid {
     /// Groups that existed after the last batch.

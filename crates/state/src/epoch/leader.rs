@@ -38,12 +38,12 @@ pub enum Verdict {
     /// It completes its epoch: merge it with all that is staged of this helper.
     Complete,
     /// Do not merge it.
-    Refuse(Refusal),
+    Refuse(TagRefusal),
 }
 
 /// Why a chunk is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum TagRefusal {
     /// It was merged or staged before. Harmless; acknowledge the committed epoch again.
     Duplicate,
     /// Something before it is missing: the helper must send again from this epoch and chunk on.
@@ -94,17 +94,17 @@ impl Leader {
     /// Decides on a chunk. Accepted is only the next chunk of the epoch after the helper's clock.
     pub fn accept(&mut self, tag: &Tag) -> Verdict {
         let Some(clock) = self.helpers.get_mut(tag.helper as usize) else {
-            return Verdict::Refuse(Refusal::Unknown);
+            return Verdict::Refuse(TagRefusal::Unknown);
         };
         if tag.incarnation != clock.incarnation {
-            return Verdict::Refuse(Refusal::Stale);
+            return Verdict::Refuse(TagRefusal::Stale);
         }
         let next = (clock.epoch + 1, clock.chunk);
         if (tag.epoch, tag.chunk) < next {
-            return Verdict::Refuse(Refusal::Duplicate);
+            return Verdict::Refuse(TagRefusal::Duplicate);
         }
         if (tag.epoch, tag.chunk) > next {
-            return Verdict::Refuse(Refusal::Gap { epoch: next.0, chunk: next.1 });
+            return Verdict::Refuse(TagRefusal::Gap { epoch: next.0, chunk: next.1 });
         }
         if !tag.last {
             clock.chunk += 1;

@@ -43,7 +43,7 @@ mod tests;
 
 pub use clock::{END_OF_STREAM, Presence, Progress, VectorClock};
 pub use helper::{AcknowledgeError, Helper, TooManyEpochs};
-pub use leader::{Cut, Leader, Refusal, Rejoin, Verdict};
+pub use leader::{Cut, Leader, Rejoin, TagRefusal, Verdict};
 pub use length::{Ended, EpochLength, LengthBounds, combine_factor, distinct, groups_behind};
 
 /// The header of a chunk of a delta.

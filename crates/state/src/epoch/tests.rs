@@ -10,18 +10,18 @@ fn tag(epoch: u64, chunk: u32, last: bool) -> Tag {
 #[test]
 fn a_chunk_is_accepted_once_and_in_order() {
     let mut leader = Leader::new(2);
-    let gap = |epoch, chunk| Verdict::Refuse(Refusal::Gap { epoch, chunk });
+    let gap = |epoch, chunk| Verdict::Refuse(TagRefusal::Gap { epoch, chunk });
     assert_eq!(leader.accept(&tag(2, 0, true)), gap(1, 0));
     assert_eq!(leader.accept(&tag(1, 1, true)), gap(1, 0));
     assert_eq!(leader.accept(&tag(1, 0, false)), Verdict::Stage);
-    assert_eq!(leader.accept(&tag(1, 0, false)), Verdict::Refuse(Refusal::Duplicate));
+    assert_eq!(leader.accept(&tag(1, 0, false)), Verdict::Refuse(TagRefusal::Duplicate));
     assert_eq!(leader.cut().epochs, [0, 0], "a staged chunk is no part of the state");
     assert_eq!(leader.accept(&tag(1, 1, true)), Verdict::Complete);
-    assert_eq!(leader.accept(&tag(1, 1, true)), Verdict::Refuse(Refusal::Duplicate));
+    assert_eq!(leader.accept(&tag(1, 1, true)), Verdict::Refuse(TagRefusal::Duplicate));
     assert_eq!(leader.accept(&tag(2, 0, true)), Verdict::Complete);
     assert_eq!(leader.cut().epochs, [2, 0]);
     let unknown = Tag { helper: 2, ..tag(1, 0, true) };
-    assert_eq!(leader.accept(&unknown), Verdict::Refuse(Refusal::Unknown));
+    assert_eq!(leader.accept(&unknown), Verdict::Refuse(TagRefusal::Unknown));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_new_life_begins_after_what_is_committed() {
     leader.accept(&tag(1, 0, true));
     leader.accept(&tag(2, 0, false));
     assert_eq!(leader.rejoin(0, 1), Rejoin::CommitFirst);
-    assert_eq!(leader.accept(&tag(2, 1, true)), Verdict::Refuse(Refusal::Stale));
+    assert_eq!(leader.accept(&tag(2, 1, true)), Verdict::Refuse(TagRefusal::Stale));
     let cut = leader.cut();
     assert_eq!(cut.epochs, [1]);
     leader.committed(cut);
@@ -113,7 +113,7 @@ fn a_leader_comes_back_with_what_it_wrote() {
     assert_eq!(leader.acknowledged(0), Some(1));
     let mut back = Leader::restore(&cut, &[0]);
     assert_eq!((back.clock().least(), back.acknowledged(0)), (10, Some(1)));
-    assert_eq!(back.accept(&tag(1, 0, true)), Verdict::Refuse(Refusal::Duplicate));
+    assert_eq!(back.accept(&tag(1, 0, true)), Verdict::Refuse(TagRefusal::Duplicate));
     assert_eq!(back.accept(&tag(2, 0, true)), Verdict::Complete);
     back.committed(back.cut());
     back.committed(cut);

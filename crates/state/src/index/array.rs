@@ -10,7 +10,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 
 use super::{TINY_KEYS, room};
-use crate::table::Table;
+use crate::table::ZeroedTable;
 use crate::{Near, Part, RawRows, StateError, vector, words};
 
 /// Where fewer than one entry in this many is used, each is cleared on its own.
@@ -36,7 +36,7 @@ enum Distances {
 /// Dense ids by distance.
 struct Dense {
     /// Per distance + 1 the id + 1, or 0.
-    table: Table<u32>,
+    table: ZeroedTable<u32>,
     /// Per id the distance + 1, or 0 for NULL.
     keys: Vec<u32>,
 }
@@ -77,7 +77,7 @@ impl ArrayIndex {
     /// An index that covers nothing yet.
     pub(crate) fn new(dense: bool) -> Self {
         let ids = if dense {
-            Distances::Dense(Dense { table: Table::new(), keys: vec![] })
+            Distances::Dense(Dense { table: ZeroedTable::new(), keys: vec![] })
         } else {
             Distances::Direct { top: 0 }
         };

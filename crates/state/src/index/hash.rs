@@ -13,7 +13,7 @@ use arrow::datatypes::DataType;
 
 use super::array::Span;
 use super::{UNKNOWN, regrown, room};
-use crate::table::{Plain, Table};
+use crate::table::{Plain, ZeroedTable};
 use crate::{Part, StateError, hash, kernel, vector, words};
 
 /// How many rows are hashed before they are probed.
@@ -158,7 +158,7 @@ impl Packed for [u64; 4] {
 
 /// Dense ids of keys.
 pub(crate) struct HashIndex<K: Key> {
-    slots: Table<K::Slot>,
+    slots: ZeroedTable<K::Slot>,
     /// Key of each id.
     keys: Vec<K>,
     /// The id of NULL, which has a key that means nothing, and no slot.
@@ -171,7 +171,13 @@ pub(crate) struct HashIndex<K: Key> {
 
 impl<K: Key> HashIndex<K> {
     fn new() -> Self {
-        Self { slots: Table::new(), keys: vec![], null: None, room: usize::MAX, starts: vec![] }
+        Self {
+            slots: ZeroedTable::new(),
+            keys: vec![],
+            null: None,
+            room: usize::MAX,
+            starts: vec![],
+        }
     }
 
     /// Appends the id of each key to `out`.
@@ -250,7 +256,7 @@ impl<K: Key> HashIndex<K> {
     /// than its keys did.
     fn clear(&mut self) {
         if self.keys.len() < self.slots.len() / HARDLY {
-            self.slots = Table::new();
+            self.slots = ZeroedTable::new();
         }
         self.slots.clear(self.slots.len());
         self.keys.clear();

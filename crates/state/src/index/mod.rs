@@ -20,7 +20,7 @@ pub(crate) mod wide;
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 
-use crate::table::{Plain, Table};
+use crate::table::{Plain, ZeroedTable};
 use crate::{Part, StateError, words};
 use array::ArrayIndex;
 use hash::{PACKED_BITS_MAX, PackedIndex, WordIndex, packed_bits};
@@ -304,16 +304,16 @@ fn packed(keys: &[DataType]) -> Option<Index> {
 /// An error if a table of `slots` entries in the place of `table` would grow by more than `room`
 /// bytes; else that table. The old one is given back first: its entries are made anew.
 fn regrown<T: Plain>(
-    table: &mut Table<T>,
+    table: &mut ZeroedTable<T>,
     slots: usize,
     room: usize,
-) -> Result<Table<T>, StateError> {
-    let bytes = Table::<T>::bytes_of(slots).saturating_sub(table.bytes());
+) -> Result<ZeroedTable<T>, StateError> {
+    let bytes = ZeroedTable::<T>::bytes_of(slots).saturating_sub(table.bytes());
     if bytes > room {
         return Err(StateError::Growth { bytes });
     }
-    *table = Table::new();
-    Ok(Table::zeroed(slots))
+    *table = ZeroedTable::new();
+    Ok(ZeroedTable::zeroed(slots))
 }
 
 /// An error if `more` groups might not have ids any more.

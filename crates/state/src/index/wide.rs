@@ -17,7 +17,7 @@ use arrow::datatypes::DataType;
 use arrow::row::Rows;
 
 use super::{UNKNOWN, regrown, room};
-use crate::table::Table;
+use crate::table::ZeroedTable;
 use crate::{KeyRows, Part, StateError, hash, words};
 
 /// A table with fewer keys than one slot in this many is hardly used, and is given back rather than
@@ -28,7 +28,7 @@ const HARDLY: usize = 32;
 #[derive(Debug)]
 struct BytesIndex {
     /// Salt and id + 1; zero where there is no key.
-    slots: Table<u64>,
+    slots: ZeroedTable<u64>,
     log: Vec<u8>,
     /// Where in the log the key of each id ends. It begins where the one before ends.
     ends: Vec<i64>,
@@ -40,7 +40,7 @@ struct BytesIndex {
 
 impl BytesIndex {
     fn new() -> Self {
-        Self { slots: Table::new(), log: vec![], ends: vec![], null: None, room: usize::MAX }
+        Self { slots: ZeroedTable::new(), log: vec![], ends: vec![], null: None, room: usize::MAX }
     }
 
     fn key(&self, id: usize) -> &[u8] {
@@ -158,7 +158,7 @@ impl BytesIndex {
 
     fn clear(&mut self) {
         if self.ends.len() < self.slots.len() / HARDLY {
-            self.slots = Table::new();
+            self.slots = ZeroedTable::new();
         }
         self.slots.clear(self.slots.len());
         self.log.clear();

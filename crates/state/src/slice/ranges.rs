@@ -14,7 +14,7 @@
 //! each id, `max` and `avg` of ten million groups took as long as they do without.
 
 use super::{Input, Slice};
-use crate::table::Table;
+use crate::table::ZeroedTable;
 use crate::{Groups, KeyMode, StateError};
 
 /// Bytes of state from which on rows wait.
@@ -35,7 +35,7 @@ pub(super) struct Ranges {
     shift: u32,
     ranges: Vec<Range>,
     /// The ids of the rows of each range, [`RANGE_ROWS`] a range.
-    ids: Table<u32>,
+    ids: ZeroedTable<u32>,
     /// How many rows have come, modulo 2³².
     come: u32,
     /// Whether rows wait.
@@ -125,7 +125,8 @@ impl Ranges {
         }
         let shift = (RANGE_BYTES / group_bytes).max(1).ilog2();
         let ranges = groups.div_ceil(1 << shift);
-        let more = Table::<u32>::bytes_of(ranges * RANGE_ROWS).saturating_sub(self.ids.bytes());
+        let more =
+            ZeroedTable::<u32>::bytes_of(ranges * RANGE_ROWS).saturating_sub(self.ids.bytes());
         if more > room / ROOM_PART {
             return false;
         }

@@ -135,9 +135,9 @@ proptest! {
                 let done = triggered.last().map_or(i64::MIN, |(window, _)| window.end);
                 let mut open = expected.clone().split_off(&done.saturating_add(1));
                 open.retain(|end, groups| emitted.get(end) != Some(groups));
-                let news = look(&mut windowed);
-                prop_assert_eq!(&news, &open);
-                emitted.extend(news);
+                let latest = look(&mut windowed);
+                prop_assert_eq!(&latest, &open);
+                emitted.extend(latest);
                 prop_assert!(look(&mut windowed).is_empty(), "nothing has come since");
             }
         }
@@ -179,8 +179,8 @@ fn looking_at_many_windows_looks_at_few_slices() {
     assert_eq!(look(&mut windowed).len(), 20_000);
     assert_eq!(windowed.slices().len(), 20_000, "nothing is taken out");
     add(windowed.slices(), windows.slice_key(7), (1, 1));
-    let news = look(&mut windowed);
-    assert_eq!(news.values().map(|(_, groups)| groups[&1].2).collect::<Vec<_>>(), [2]);
+    let latest = look(&mut windowed);
+    assert_eq!(latest.values().map(|(_, groups)| groups[&1].2).collect::<Vec<_>>(), [2]);
 }
 
 #[test]
