@@ -234,10 +234,8 @@ impl Bed {
             schema: both.clone(),
             both: both.clone(),
         };
-        let operator: Arc<dyn KeyedOperator> = match self.some {
-            true => Arc::new(spread::Near(operator)),
-            false => Arc::new(operator),
-        };
+        let operator: Arc<dyn KeyedOperator> =
+            if self.some { Arc::new(spread::Near(operator)) } else { Arc::new(operator) };
         let right_distribution =
             if self.some { Distribution::Hash } else { Distribution::Broadcast };
         let input = |table: &Table, distribution| KeyedInput {
@@ -284,9 +282,10 @@ impl Bed {
         let processes: Vec<_> =
             (0..self.nodes).map(|n| Process::new(n, self.workers).unwrap()).collect();
         let metrics: Vec<Arc<Metrics>> = (0..total).map(|_| Arc::default()).collect();
-        let clock: Arc<dyn Clock> = match self.ticking {
-            true => Arc::new(Ticking(net.clock(), AtomicU64::new(0))),
-            false => net.clock(),
+        let clock: Arc<dyn Clock> = if self.ticking {
+            Arc::new(Ticking(net.clock(), AtomicU64::new(0)))
+        } else {
+            net.clock()
         };
         let mut workers = vec![];
         for (worker, links) in self.links(&net, job.settings.ring).into_iter().enumerate() {

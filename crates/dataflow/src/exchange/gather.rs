@@ -124,10 +124,7 @@ impl<M: Member> Exchange<M> for Gather {
                 let (batch, own) = message.load.rows(&self.decoder).map_err(malformed)?;
                 let (port, slice) = (self.port as usize, None);
                 let arrival = Arrival { port, source: from, colour, slice };
-                match own {
-                    true => member.keep(arrival, batch)?,
-                    false => member.take(arrival, batch)?,
-                }
+                if own { member.keep(arrival, batch)? } else { member.take(arrival, batch)? }
             }
             Frame::GatherEnd if member.worker() == GATHERER => {
                 member.move_clock(from, Progress::ended(END_OF_STREAM));

@@ -216,9 +216,10 @@ impl Merge {
     async fn send(&self, member: &impl Member, leader: u32, tag: Tag, payload: &Bytes) {
         let Tag { epoch, chunk, last, progress, .. } = tag;
         let envelope = member.envelope(PORT, Frame::Delta { epoch, chunk, last, progress });
-        match payload.is_empty() {
-            true => member.net().send(leader, Class::Data, envelope).await,
-            false => member.net().send_payload(leader, envelope, payload).await,
+        if payload.is_empty() {
+            member.net().send(leader, Class::Data, envelope).await
+        } else {
+            member.net().send_payload(leader, envelope, payload).await
         }
     }
 

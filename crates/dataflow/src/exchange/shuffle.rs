@@ -147,10 +147,7 @@ impl<M: Member> Exchange<M> for Shuffle {
                 let malformed = |detail| DataflowError::Frame { worker: from, detail };
                 let (batch, own) = message.load.rows(&self.decoder).map_err(malformed)?;
                 let arrival = Arrival { port: self.port as usize, source: from, colour, slice };
-                match own {
-                    true => member.keep(arrival, batch)?,
-                    false => member.take(arrival, batch)?,
-                }
+                if own { member.keep(arrival, batch)? } else { member.take(arrival, batch)? }
             }
             Frame::Groups => member.take_groups(from, &message.load.bytes())?,
             frame => return Err(refused(from, frame)),

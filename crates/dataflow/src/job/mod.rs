@@ -168,10 +168,7 @@ impl Job {
 
     /// A worker's number among the [`readers`], if it is one.
     pub(crate) fn reader(&self, worker: u32, workers: u32) -> Option<u32> {
-        match parts_workers(&self.operators) {
-            true => halves::reader(worker, workers),
-            false => Some(worker),
-        }
+        if parts_workers(&self.operators) { halves::reader(worker, workers) } else { Some(worker) }
     }
 }
 

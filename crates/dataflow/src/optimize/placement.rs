@@ -132,10 +132,9 @@ impl Placements {
         let (keys, led) = match exchange {
             Exchange::Forward => {
                 let Fit { keys: led_by, led, exact } = self.fits(inputs, &keys_of(inputs, spec))?;
-                let led_by = led_by.into_iter().map(|key| match exact {
-                    true => keys[key].clone(),
-                    false => keys[key].followed(),
-                });
+                let led_by = led_by
+                    .into_iter()
+                    .map(|key| if exact { keys[key].clone() } else { keys[key].followed() });
                 (led_by.collect(), led)
             }
             // All rows without a key meet on one worker, which says nothing of other keys.

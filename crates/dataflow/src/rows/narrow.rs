@@ -374,9 +374,11 @@ mod tests {
                 at = at.wrapping_add(step as i64);
                 at
             }).collect();
-            let column: ArrayRef = match unsigned {
-                true => Arc::new(UInt64Array::from_iter_values(keys.iter().map(|&key| key as u64))),
-                false => Arc::new(Int64Array::from(keys.clone())),
+            let column: ArrayRef = if unsigned {
+                let keys = keys.iter().map(|&key| key as u64);
+                Arc::new(UInt64Array::from_iter_values(keys))
+            } else {
+                Arc::new(Int64Array::from(keys.clone()))
             };
             let states: ArrayRef = Arc::new(Int64Array::from_iter_values(0..keys.len() as i64));
             let (narrow, batch) = there_and_back(vec![column, states]);

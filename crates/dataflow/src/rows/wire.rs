@@ -269,9 +269,10 @@ fn check(batch: &ipc::RecordBatch<'_>, bytes: usize) -> Result<(), String> {
         return Err("a column lies outside of its payload".into());
     }
     let (most, parts) = (buffers().count() as i64, batch.variadicBufferCounts());
-    match parts.into_iter().flatten().all(|parts| (0..=most).contains(&parts)) {
-        true => Ok(()),
-        false => Err("a column states more parts than there are".into()),
+    if parts.into_iter().flatten().all(|parts| (0..=most).contains(&parts)) {
+        Ok(())
+    } else {
+        Err("a column states more parts than there are".into())
     }
 }
 
@@ -300,9 +301,10 @@ pub(crate) fn bytes_of_array(array: &ArrayRef) -> usize {
 /// The batch, in memory of its own if it is a small part of larger arrays: who keeps it would hold
 /// these.
 pub(crate) fn compact(batch: RecordBatch) -> RecordBatch {
-    match batch.get_array_memory_size() > 2 * (bytes_of(&batch) + SMALL_BYTES) {
-        true => detach(&batch),
-        false => batch,
+    if batch.get_array_memory_size() > 2 * (bytes_of(&batch) + SMALL_BYTES) {
+        detach(&batch)
+    } else {
+        batch
     }
 }
 
@@ -374,9 +376,12 @@ fn convert(
     let columns = columns
         .iter()
         .zip(schema.fields())
-        .map(|(column, field)| match column.data_type() == field.data_type() {
-            true => Ok(column.clone()),
-            false => cast(column, field.data_type()),
+        .map(|(column, field)| {
+            if column.data_type() == field.data_type() {
+                Ok(column.clone())
+            } else {
+                cast(column, field.data_type())
+            }
         })
         .collect::<Result<Vec<_>, _>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(rows));

@@ -59,9 +59,10 @@ impl StateAccounting {
         let bytes: usize = held.iter().sum();
         self.metrics.state_bytes.store(bytes as u64, Relaxed);
         self.metrics.state_bytes_peak.fetch_max(bytes as u64, Relaxed);
-        match bytes > self.budget {
-            true => Err(StateError::Budget { bytes, budget: self.budget }),
-            false => Ok(()),
+        if bytes > self.budget {
+            Err(StateError::Budget { bytes, budget: self.budget })
+        } else {
+            Ok(())
         }
     }
 }

@@ -293,9 +293,12 @@ impl Net {
     pub(crate) async fn recv(&self, from: u32) -> Result<Option<Message>, DataflowError> {
         let peer = self.peer(from);
         loop {
-            let next = || match peer.parted() {
-                true => Some(Ok(None)),
-                false => peer.path.recv().transpose().map(|frame| frame.map(Some)),
+            let next = || {
+                if peer.parted() {
+                    Some(Ok(None))
+                } else {
+                    peer.path.recv().transpose().map(|frame| frame.map(Some))
+                }
             };
             let received = peer.moved.wait_for(next).await;
             let link_failed = |source| DataflowError::Link { worker: from, source };

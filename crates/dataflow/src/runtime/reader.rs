@@ -124,9 +124,10 @@ impl Reader {
                 }
                 Next::Wait { until_ns } => {
                     let (now, flow) = (self.context.clock.now_ns(), &mut self.open[at]);
-                    match flow.flow.owes() {
-                        true => (flow.last_row_ns, flow.silent_ns) = (now, None),
-                        false => flow.silent_ns = Some(now),
+                    if flow.flow.owes() {
+                        (flow.last_row_ns, flow.silent_ns) = (now, None)
+                    } else {
+                        flow.silent_ns = Some(now)
                     }
                     until = Some(until.map_or(until_ns, |u| u.min(until_ns)));
                     self.turn = at + 1;

@@ -42,10 +42,7 @@ impl Member for Choking {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), PostError> {
-        match self.chance.is(self.chokes) {
-            true => Err(PostError::Full),
-            false => self.member.send(bytes),
-        }
+        if self.chance.is(self.chokes) { Err(PostError::Full) } else { self.member.send(bytes) }
     }
 
     fn poll(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {

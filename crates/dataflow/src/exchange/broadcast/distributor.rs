@@ -457,9 +457,10 @@ impl Distributor {
         let look_ns = self.look_ns(now_ns);
         let Some((&worker, &since)) = first else { return Ok(look_ns) };
         let deadline = since.saturating_add(self.stall_ns);
-        match now_ns >= deadline {
-            true => Err(DataflowError::Stalled { worker, after_ms: self.stall_ns / 1_000_000 }),
-            false => Ok(look_ns.into_iter().chain([deadline]).min()),
+        if now_ns >= deadline {
+            Err(DataflowError::Stalled { worker, after_ms: self.stall_ns / 1_000_000 })
+        } else {
+            Ok(look_ns.into_iter().chain([deadline]).min())
         }
     }
 }

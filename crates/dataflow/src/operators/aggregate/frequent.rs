@@ -116,9 +116,10 @@ impl HeavyHitters {
         }
         let share = grouping.accounting.share(grouping.instance.tag);
         let (bytes, merged) = (self.bytes(), grouping.merged.borrow().bytes());
-        match bytes > bytes_max(share) || bytes + merged > share {
-            true => self.deliver(grouping).await,
-            false => Ok(()),
+        if bytes > bytes_max(share) || bytes + merged > share {
+            self.deliver(grouping).await
+        } else {
+            Ok(())
         }
     }
 

@@ -190,12 +190,11 @@ impl<D: Downstream> Member for KeyedRun<D> {
     }
 
     fn crosses(&self, from: i64, to: i64) -> bool {
-        match from == i64::MIN || to == i64::MAX {
-            true => from != to,
-            false => {
-                let every = self.spec.granularity.max(1);
-                from.div_euclid(every) != to.div_euclid(every)
-            }
+        if from == i64::MIN || to == i64::MAX {
+            from != to
+        } else {
+            let every = self.spec.granularity.max(1);
+            from.div_euclid(every) != to.div_euclid(every)
         }
     }
 
