@@ -145,7 +145,7 @@ fn looked() -> Outcome<Run> {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
     let beside: ArrayRef = Arc::new(Int64Array::from_iter_values((0..1_000).map(|n| n / 10)));
     let map = KeyMap::of(&numbers, &beside)?.ok_or("numbers lie close together")?;
-    folded(KeyOf::Looked(Arc::new(map)))
+    folded(KeyOf::Mapped(Arc::new(map)))
 }
 
 fn folded(key: KeyOf) -> Outcome<Run> {

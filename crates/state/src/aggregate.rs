@@ -13,7 +13,7 @@ use arrow::array::ArrayRef;
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 
-use crate::{Folded, Groups, Near, Part, StateError};
+use crate::{ConsumedRows, DenseRows, Groups, Part, StateError};
 
 /// An aggregate function with its argument types: makes an [`Accumulator`] per slice.
 pub trait Aggregate: Send + Sync + Debug {
@@ -74,7 +74,7 @@ pub trait Accumulator: Send {
     /// Adds rows without nulls as [`Accumulator::update`] does, up to the first that is not as
     /// `near` has it, or some less: gives how many. `None` where rows are to come with their
     /// groups; then nothing has happened.
-    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
+    fn update_near(&mut self, args: &[ArrayRef], near: &DenseRows<'_>) -> Option<ConsumedRows> {
         let _ = (args, near);
         None
     }

@@ -50,7 +50,7 @@ pub enum KeyOf {
     /// It is a quotient of the word.
     Scaled(Scale),
     /// A table has it beside the word, and a row whose word it does not have does not count.
-    Looked(Arc<KeyMap>),
+    Mapped(Arc<KeyMap>),
 }
 
 /// A key from a word: `word * factor >> shift`, of words below 2³¹ only. So a column is divided by
@@ -74,7 +74,7 @@ pub struct Times<'a> {
 
 /// How far rows were folded in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Folded {
+pub struct ConsumedRows {
     /// Rows, from the first on.
     pub rows: usize,
     /// Those of them that count.
@@ -88,7 +88,7 @@ pub struct Folded {
 /// Rows of which each is of the group that is the distance of its key from a base, plus one, if
 /// that distance is below a limit.
 #[derive(Debug, Clone, Copy)]
-pub struct Near<'a> {
+pub struct DenseRows<'a> {
     pub(crate) rows: RawRows<'a>,
     /// The base of distances.
     pub(crate) base: u64,
@@ -148,7 +148,7 @@ fn fit(times: &Times<'_>, rows: Range<usize>) -> bool {
     times.fit(rows)
 }
 
-impl<'a> Near<'a> {
+impl<'a> DenseRows<'a> {
     /// The values of the only argument, one for each row, of rows that all count and whose words
     /// are their keys.
     pub(crate) fn values<'b, T: ArrowPrimitiveType>(
@@ -175,12 +175,12 @@ impl<'a> Near<'a> {
 /// How a loop comes from a word to the slot of its group: by a number, which is computed of eight
 /// words at once.
 trait Find: Copy {
-    /// Whether each number has a slot, and not only one below [`Near::limit`].
+    /// Whether each number has a slot, and not only one below [`DenseRows::limit`].
     const IS_TOTAL: bool = false;
 
     fn number(self, word: u64) -> u64;
 
-    /// Of a number that has one its slot, which is at most [`Near::limit`].
+    /// Of a number that has one its slot, which is at most [`DenseRows::limit`].
     #[inline(always)]
     fn slot(self, number: u64) -> usize {
         number as usize + 1
@@ -189,11 +189,11 @@ trait Find: Copy {
 
 /// By the distance from this base.
 #[derive(Clone, Copy)]
-struct ByWord<'a>(&'a Near<'a>);
+struct ByWord<'a>(&'a DenseRows<'a>);
 
 /// By the distance of a quotient.
 #[derive(Clone, Copy)]
-struct ByQuotient<'a>(&'a Near<'a>, Scale);
+struct ByQuotient<'a>(&'a DenseRows<'a>, Scale);
 
 /// By what a table has beside the word: behind a slot for words that it does not have.
 #[derive(Clone, Copy)]
@@ -223,7 +223,7 @@ impl Find for ByQuotient<'_> {
 
 impl<'a> ByMap<'a> {
     /// `None` if not all keys of the map have slots.
-    fn new(map: &'a KeyMap, near: &Near<'_>) -> Option<Self> {
+    fn new(map: &'a KeyMap, near: &DenseRows<'_>) -> Option<Self> {
         let miss = map.shift(near.base, near.limit)? as usize;
         Some(Self { first: map.first, keys: &map.keys, miss })
     }
@@ -253,11 +253,11 @@ impl Find for ByMap<'_> {
 #[inline]
 pub(crate) fn scatter<S, V: Copy>(
     table: &mut [S],
-    near: &Near<'_>,
+    near: &DenseRows<'_>,
     values: &[V],
     mut f: impl FnMut(&mut S, V),
-) -> Folded {
-    let &Near { rows: RawRows { words, times, .. }, base, limit } = near;
+) -> ConsumedRows {
+    let &DenseRows { rows: RawRows { words, times, .. }, base, limit } = near;
     assert!(limit.is_power_of_two() && limit < table.len() as u64 && words.len() == values.len());
     assert!(near.rows.are_plain() && near.rows.are_even());
     let (mut taken, mut any) = (0, 0);
@@ -294,7 +294,7 @@ pub(crate) fn scatter<S, V: Copy>(
             taken += 1;
         }
     }
-    Folded { rows: taken, passed: taken, missed: 0, reach: any as u32 + 1 }
+    ConsumedRows { rows: taken, passed: taken, missed: 0, reach: any as u32 + 1 }
 }
 
 /// Counts the rows that count, `lanes` tables side by side in `tables` (one or four, in turns): a
@@ -304,7 +304,7 @@ pub(crate) fn scatter<S, V: Copy>(
 /// # Panics
 /// If a table does not cover what `near` does.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+popcnt", "x86_64+avx2+popcnt"))]
-pub(crate) fn count(tables: &mut [u32], lanes: usize, near: &Near<'_>) -> Folded {
+pub(crate) fn count(tables: &mut [u32], lanes: usize, near: &DenseRows<'_>) -> ConsumedRows {
     #[cfg(target_arch = "x86_64")]
     if target_cfg_f!(target_feature = "avx512f") {
         return count_by::<Eight>(tables, lanes, near);
@@ -317,16 +317,16 @@ pub(crate) fn count(tables: &mut [u32], lanes: usize, near: &Near<'_>) -> Folded
 }
 
 #[inline(always)]
-fn count_by<S: Store>(tables: &mut [u32], lanes: usize, near: &Near<'_>) -> Folded {
+fn count_by<S: Store>(tables: &mut [u32], lanes: usize, near: &DenseRows<'_>) -> ConsumedRows {
     match near.rows.key {
         KeyOf::Word => count_of::<S, _>(tables, lanes, near, ByWord(near)),
         KeyOf::Scaled(scale) => count_of::<S, _>(tables, lanes, near, ByQuotient(near, *scale)),
-        KeyOf::Looked(map) => match ByMap::new(map, near) {
+        KeyOf::Mapped(map) => match ByMap::new(map, near) {
             Some(find) => {
                 let reach = find.miss as u32 + map.reach;
-                Folded { reach, ..count_found::<S>(tables, lanes, near, find) }
+                ConsumedRows { reach, ..count_found::<S>(tables, lanes, near, find) }
             }
-            None => Folded::default(),
+            None => ConsumedRows::default(),
         },
     }
 }
@@ -337,9 +337,9 @@ fn count_by<S: Store>(tables: &mut [u32], lanes: usize, near: &Near<'_>) -> Fold
 fn count_found<S: Store>(
     tables: &mut [u32],
     lanes: usize,
-    near: &Near<'_>,
+    near: &DenseRows<'_>,
     find: ByMap<'_>,
-) -> Folded {
+) -> ConsumedRows {
     let width = tables.len() / lanes;
     let before: [u32; 4] = array::from_fn(|lane| tables[lane % lanes * width + find.miss]);
     let folded = count_of::<S, _>(tables, lanes, near, find);
@@ -349,17 +349,17 @@ fn count_found<S: Store>(
         missed += slot.wrapping_sub(before) as usize;
         *slot = before;
     }
-    Folded { passed: folded.passed - missed, missed, ..folded }
+    ConsumedRows { passed: folded.passed - missed, missed, ..folded }
 }
 
 #[inline(always)]
 fn count_of<S: Store, F: Find>(
     tables: &mut [u32],
     lanes: usize,
-    near: &Near<'_>,
+    near: &DenseRows<'_>,
     find: F,
-) -> Folded {
-    let &Near { rows: RawRows { words, passes, times, .. }, limit, .. } = near;
+) -> ConsumedRows {
+    let &DenseRows { rows: RawRows { words, passes, times, .. }, limit, .. } = near;
     let width = tables.len() / lanes;
     assert!(lanes == 1 || lanes == 4);
     assert!(limit.is_power_of_two() && limit < width as u64 && near.rows.are_even());
@@ -406,7 +406,7 @@ fn count_of<S: Store, F: Find>(
         }
         (rows, passed, any) = (end, passed + count, any | all);
     }
-    Folded { rows, passed, missed: 0, reach: any as u32 + 1 }
+    ConsumedRows { rows, passed, missed: 0, reach: any as u32 + 1 }
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@
 //! The key mode is chosen while it runs: see [`mode`].
 
 mod cut;
+mod fused;
 mod mode;
-mod near;
 mod ranges;
 mod touched;
 

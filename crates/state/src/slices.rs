@@ -12,7 +12,7 @@ use self::cold::Cold;
 use crate::partition::RowsByOwner;
 use crate::spec::ARRAY_PART;
 use crate::spill::SpillRun;
-use crate::{Columns, Folded, GroupBy, KeyModes, Partitioner, RawRows, Slice, StateError};
+use crate::{Columns, ConsumedRows, GroupBy, KeyModes, Partitioner, RawRows, Slice, StateError};
 
 /// The part of the budget that all slices may hold for one of them to get a sparse array.
 const ARRAYS_PART: usize = 4;
@@ -108,9 +108,9 @@ impl Slices {
         start: i64,
         rows: &RawRows<'_>,
         args: &[ArrayRef],
-    ) -> Result<Folded, StateError> {
+    ) -> Result<ConsumedRows, StateError> {
         if !self.takes_raw(start) {
-            return Ok(Folded::default());
+            return Ok(ConsumedRows::default());
         }
         let folded = self.apply(start, |slice| slice.update_raw(rows, args))?;
         if folded.passed == 0 && self.get(start).is_some_and(Slice::is_empty) {

@@ -22,7 +22,7 @@ pub const UNSAFE_ALLOWED: &[&str] = &[
     "crates/verbs-sim/",
     "crates/state/src/gather.rs",
     "crates/state/src/kernel.rs",
-    "crates/state/src/near.rs",
+    "crates/state/src/fused.rs",
     "crates/state/src/vector.rs",
     "crates/state/src/vector/pack.rs",
     "crates/state/src/vector/neon.rs",

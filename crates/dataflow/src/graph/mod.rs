@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow::datatypes::TimeUnit;
-use state::Folded;
+use state::ConsumedRows;
 use state::epoch::{Presence, Progress, VectorClock};
 
 use self::outputs::OutputEdge;
@@ -88,16 +88,20 @@ impl Node {
         edge: &OutputEdge,
         rows: FusedRows<'_>,
         fusion: &Fusion,
-    ) -> Result<Folded, DataflowError> {
+    ) -> Result<ConsumedRows, DataflowError> {
         let raw = || edge.raw(rows.batch, fusion);
         self.fold_raw(edge, Fused { rows, lookup: fusion.lookup, raw: &raw }).await
     }
 
     /// The same in the operator that the loop goes through, or that ends it.
-    async fn fold_raw(&self, edge: &OutputEdge, fused: Fused<'_>) -> Result<Folded, DataflowError> {
+    async fn fold_raw(
+        &self,
+        edge: &OutputEdge,
+        fused: Fused<'_>,
+    ) -> Result<ConsumedRows, DataflowError> {
         let _guard = self.mutex.lock().await;
         let Some(folding) = self.operator.fold(fused, edge.timed) else {
-            return Ok(Folded::default());
+            return Ok(ConsumedRows::default());
         };
         let folded = folding.await?;
         self.counted.add_in(folded.passed);

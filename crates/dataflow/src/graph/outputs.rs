@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{Int64Array, RecordBatch};
-use state::Folded;
+use state::ConsumedRows;
 
 use super::{Counted, Node};
 use crate::error::DataflowError;
@@ -110,8 +110,8 @@ impl Downstream for Outputs {
         &self,
         rows: FusedRows<'_>,
         raw: RawColumns<'_>,
-    ) -> Result<Folded, DataflowError> {
-        let [edge] = &self.to[..] else { return Ok(Folded::default()) };
+    ) -> Result<ConsumedRows, DataflowError> {
+        let [edge] = &self.to[..] else { return Ok(ConsumedRows::default()) };
         let folded = edge.to.fold_raw(edge, Fused { rows, lookup: None, raw }).await;
         let folded = folded.map_err(|error| error.of_operator(edge.operator))?;
         self.counted.add_out(folded.passed);

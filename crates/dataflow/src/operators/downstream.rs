@@ -5,7 +5,7 @@
 //! of it. Operators are made for one kind of `Downstream` at compile time; the one indirect call of a
 //! push is that of the operator that takes it.
 
-use state::Folded;
+use state::ConsumedRows;
 
 use crate::error::DataflowError;
 use crate::job::{Fusion, RawColumns};
@@ -37,7 +37,7 @@ pub(crate) trait Downstream {
         &self,
         rows: FusedRows<'_>,
         raw: RawColumns<'_>,
-    ) -> Result<Folded, DataflowError>;
+    ) -> Result<ConsumedRows, DataflowError>;
 
     /// Whether this watermark ends a window somewhere.
     fn ends_window(&self, watermark: i64) -> bool;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use state::epoch::END_OF_STREAM;
-use state::{Folded, KeyMap, KeyOf};
+use state::{ConsumedRows, KeyMap, KeyOf};
 
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
@@ -169,7 +169,7 @@ impl<D: Downstream> LookupRun<D> {
         &self,
         Fused { rows, raw, .. }: Fused<'_>,
         lookup: FusedLookup,
-    ) -> Result<Folded, DataflowError> {
+    ) -> Result<ConsumedRows, DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
         let raw = || self.raw(&table, &lookup, raw);
         let mut folded = self.behind.fold_looked(rows, &raw).await?;
@@ -196,7 +196,7 @@ impl<D: Downstream> LookupRun<D> {
             }
         };
         let Some(map) = map else { return Ok(None) };
-        Ok(of_stream()?.map(|raw| RawBatch { by: KeyOf::Looked(map.clone()), ..raw }))
+        Ok(of_stream()?.map(|raw| RawBatch { by: KeyOf::Mapped(map.clone()), ..raw }))
     }
 }
 
@@ -205,7 +205,7 @@ impl<D: Downstream> Operator for LookupRun<D> {
         Box::pin(self.push(rows))
     }
 
-    fn fold<'a>(&'a self, fused: Fused<'a>, _: bool) -> Option<Task<'a, Folded>> {
+    fn fold<'a>(&'a self, fused: Fused<'a>, _: bool) -> Option<Task<'a, ConsumedRows>> {
         let lookup = fused.lookup?;
         Some(Box::pin(self.fold_looked(fused, lookup)))
     }

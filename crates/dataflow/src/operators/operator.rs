@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use state::Folded;
+use state::ConsumedRows;
 
 use crate::error::DataflowError;
 use crate::exchange::{Connected, Task};
@@ -37,7 +37,7 @@ pub(crate) trait Operator: Connected {
     ///
     /// # Errors
     /// As [`Operator::push`].
-    fn fold<'a>(&'a self, _fused: Fused<'a>, _timed: bool) -> Option<Task<'a, Folded>> {
+    fn fold<'a>(&'a self, _fused: Fused<'a>, _timed: bool) -> Option<Task<'a, ConsumedRows>> {
         None
     }
 

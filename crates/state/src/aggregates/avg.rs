@@ -15,7 +15,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::{Values, column};
 use crate::table::ZeroedTable;
 use crate::{
-    Accumulator, Aggregate, Folded, Groups, Near, Part, SparseIds, StateError, kernel, near,
+    Accumulator, Aggregate, ConsumedRows, DenseRows, Groups, Part, SparseIds, StateError, fused,
+    kernel,
 };
 
 /// `avg` of integers and floats of any width, `None` for other types.
@@ -139,10 +140,10 @@ impl<T: Number> Accumulator for Means<T> {
         Ok(())
     }
 
-    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
+    fn update_near(&mut self, args: &[ArrayRef], near: &DenseRows<'_>) -> Option<ConsumedRows> {
         let values = near.values::<T>(args)?;
         self.means.grow(near.total_of::<Mean>()?);
-        Some(near::scatter(self.means.as_mut(), near, values, Mean::add::<T>))
+        Some(fused::scatter(self.means.as_mut(), near, values, Mean::add::<T>))
     }
 
     fn merge(

@@ -14,7 +14,7 @@ use super::{any_column, column};
 use crate::groups::{Groups, Ids};
 use crate::kernel;
 use crate::table::ZeroedTable;
-use crate::{Accumulator, Aggregate, Folded, Near, Part, SparseIds, StateError, near};
+use crate::{Accumulator, Aggregate, ConsumedRows, DenseRows, Part, SparseIds, StateError, fused};
 
 /// The memory of a group, as long as counters are narrow.
 const COUNTER_BYTES: usize = size_of::<u32>();
@@ -201,7 +201,7 @@ impl Accumulator for Counts {
         Ok(())
     }
 
-    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
+    fn update_near(&mut self, args: &[ArrayRef], near: &DenseRows<'_>) -> Option<ConsumedRows> {
         let (total, rows) = (near.total_of::<u32>()?, near.rows());
         let few = self.are_few(total - 1, rows);
         let is_wide = matches!(self.counters, Counters::Wide(_));
@@ -212,13 +212,13 @@ impl Accumulator for Counts {
         let folded = match &mut self.counters {
             counters if few => {
                 let lanes = lanes(&mut self.lanes, total);
-                let folded = near::count(lanes, 4, near);
+                let folded = fused::count(lanes, 4, near);
                 counters.add(lanes);
                 folded
             }
-            Counters::Narrow(table) => near::count(table.as_mut(), 1, near),
+            Counters::Narrow(table) => fused::count(table.as_mut(), 1, near),
             // It has just become so.
-            Counters::Wide(_) => Folded::default(),
+            Counters::Wide(_) => ConsumedRows::default(),
         };
         self.counted -= (rows - folded.passed) as u64;
         Some(folded)

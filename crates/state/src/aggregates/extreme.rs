@@ -20,7 +20,8 @@ use super::{Values, column};
 use crate::table::{Plain, ZeroedTable};
 use crate::words::with_fixed;
 use crate::{
-    Accumulator, Aggregate, Folded, Groups, Near, Part, SparseIds, StateError, kernel, near,
+    Accumulator, Aggregate, ConsumedRows, DenseRows, Groups, Part, SparseIds, StateError, fused,
+    kernel,
 };
 
 /// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
@@ -204,14 +205,14 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         Ok(())
     }
 
-    fn update_near(&mut self, args: &[ArrayRef], near: &Near<'_>) -> Option<Folded> {
+    fn update_near(&mut self, args: &[ArrayRef], near: &DenseRows<'_>) -> Option<ConsumedRows> {
         let values = near.values::<T>(args)?;
         let total = near.total_of::<<T::Native as Ordered>::Code>()?;
         self.codes.grow(total);
         self.valid.below(total);
         let mut least = !<T::Native as Ordered>::Code::new_zeroed();
         let codes = self.codes.as_mut();
-        let folded = near::scatter(codes, near, values, |slot, value| {
+        let folded = fused::scatter(codes, near, values, |slot, value| {
             Self::fold(slot, value, &mut least);
         });
         self.worst |= least == <T::Native as Ordered>::Code::new_zeroed();

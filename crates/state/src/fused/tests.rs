@@ -68,7 +68,7 @@ fn groups_are_found_and_updated_up_to_the_first_row_that_is_odd() {
         // Nobody has to know of a first time that it is early.
         let (odd, times) = if odd == Odd::Time(0) { (Odd::Nothing, None) } else { (odd, times) };
         let rows_raw = RawRows { times, ..RawRows::of(&words) };
-        let near = Near { rows: rows_raw, base: BASE, limit: LIMIT };
+        let near = DenseRows { rows: rows_raw, base: BASE, limit: LIMIT };
         let mut sums = [0u64; LIMIT as usize + 1];
         let folded = scatter(&mut sums, &near, &values, |slot, v| *slot += v + 1);
         let done = folded.rows;
@@ -87,9 +87,9 @@ fn groups_are_found_and_updated_up_to_the_first_row_that_is_odd() {
 
 /// The counts of rows by a version.
 fn counted(
-    near: &Near<'_>,
-    count: fn(&mut [u32], usize, &Near<'_>) -> Folded,
-) -> (Vec<u32>, Folded) {
+    near: &DenseRows<'_>,
+    count: fn(&mut [u32], usize, &DenseRows<'_>) -> ConsumedRows,
+) -> (Vec<u32>, ConsumedRows) {
     let width = 2 * LIMIT as usize;
     let mut one = vec![0; width];
     let folded = count(&mut one, 1, near);
@@ -101,7 +101,7 @@ fn counted(
 }
 
 /// Whether the other versions have counted the same.
-fn all_count_so(near: &Near<'_>, expected: (Vec<u32>, Folded)) {
+fn all_count_so(near: &DenseRows<'_>, expected: (Vec<u32>, ConsumedRows)) {
     assert_eq!(counted(near, count_by::<Each>), expected);
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
@@ -145,7 +145,7 @@ fn rows_that_pass_are_counted_up_to_the_first_that_is_odd() {
             let mask = bits(&passes);
             let times = Times { each: &times, last: i32::MAX.into() };
             let checked = odd != Odd::Time(0);
-            let near = Near {
+            let near = DenseRows {
                 rows: RawRows {
                     words: &words,
                     key: &scale.map_or(KeyOf::Word, KeyOf::Scaled),
@@ -192,7 +192,7 @@ fn rows_count_by_the_key_that_a_table_has_beside_their_word() {
         let from = column(numbers.iter().map(|&number| word(number)).collect());
         let to = column(numbers.iter().map(|&number| BASE.wrapping_add(key(number))).collect());
         let map = KeyMap::of(&from, &to).expect("equal lengths").expect("a map");
-        let look = KeyOf::Looked(Arc::new(map));
+        let look = KeyOf::Mapped(Arc::new(map));
 
         let drawn: Vec<u64> = (0..rows).map(|_| random.next() % (2 * WORDS)).collect();
         let words: Vec<u64> = drawn.iter().map(|&number| word(number)).collect();
@@ -206,7 +206,7 @@ fn rows_count_by_the_key_that_a_table_has_beside_their_word() {
             passes: (sieve > 1).then_some(&mask),
             times: Some(times),
         };
-        let near = Near { rows: rows_raw, base: BASE, limit: LIMIT };
+        let near = DenseRows { rows: rows_raw, base: BASE, limit: LIMIT };
         let (counts, folded) = counted(&near, count);
         let end = rows.min(odd.row());
         assert!(folded.rows <= end && folded.rows + 65 > end, "{} of {end}", folded.rows);
@@ -226,8 +226,8 @@ fn rows_count_by_the_key_that_a_table_has_beside_their_word() {
         assert_eq!(count(&mut before, 1, &near), folded);
         assert!(before.iter().zip(&expected).all(|(&counted, &count)| counted == 5 + count));
 
-        let short = Near { limit: LIMIT / 2, ..near };
-        let nothing = (vec![0; 2 * LIMIT as usize], Folded::default());
+        let short = DenseRows { limit: LIMIT / 2, ..near };
+        let nothing = (vec![0; 2 * LIMIT as usize], ConsumedRows::default());
         assert_eq!(counted(&short, count), nothing, "not all keys of the table are covered");
     }
 }

@@ -11,7 +11,7 @@ use arrow::datatypes::DataType;
 
 use super::{TINY_KEYS, room};
 use crate::table::ZeroedTable;
-use crate::{Near, Part, RawRows, StateError, vector, words};
+use crate::{DenseRows, Part, RawRows, StateError, vector, words};
 
 /// Where fewer than one entry in this many is used, each is cleared on its own.
 const CLEAR_EACH: usize = 32;
@@ -162,8 +162,8 @@ impl ArrayIndex {
     }
 
     /// Rows whose groups are told from their words, if ids may have holes and anything is covered.
-    pub(crate) fn near<'a>(&self, rows: RawRows<'a>) -> Option<Near<'a>> {
-        let near = Near { rows, base: self.base, limit: self.limit };
+    pub(crate) fn near<'a>(&self, rows: RawRows<'a>) -> Option<DenseRows<'a>> {
+        let near = DenseRows { rows, base: self.base, limit: self.limit };
         (self.is_direct() && self.limit > 0).then_some(near)
     }
 

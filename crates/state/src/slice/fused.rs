@@ -1,10 +1,10 @@
-//! Rows that are folded in by one loop, which finds their groups itself: [`crate::near`].
+//! Rows that are folded in by one loop, which finds their groups itself: [`crate::fused`].
 
 use arrow::array::{Array, ArrayRef};
 
 use super::{Input, Slice};
 use crate::index::Index;
-use crate::{Folded, Groups, RawRows, StateError, words};
+use crate::{ConsumedRows, Groups, RawRows, StateError, words};
 
 impl Slice {
     /// Whether rows that were read for the slice are likely to be taken by [`Slice::update_raw`].
@@ -21,9 +21,9 @@ impl Slice {
         &mut self,
         rows: &RawRows<'_>,
         args: &[ArrayRef],
-    ) -> Result<Folded, StateError> {
+    ) -> Result<ConsumedRows, StateError> {
         if !self.takes_raw() || args.iter().any(|arg| arg.logical_null_count() > 0) {
-            return Ok(Folded::default());
+            return Ok(ConsumedRows::default());
         }
         self.clear_drained();
         self.fold_near(rows, args)
@@ -53,11 +53,15 @@ impl Slice {
         !self.spills && self.occupancy.is_some() && self.accumulators.len() == 1 && self.is_direct()
     }
 
-    fn fold_near(&mut self, rows: &RawRows<'_>, args: &[ArrayRef]) -> Result<Folded, StateError> {
+    fn fold_near(
+        &mut self,
+        rows: &RawRows<'_>,
+        args: &[ArrayRef],
+    ) -> Result<ConsumedRows, StateError> {
         let waits = args.is_empty() && self.is_far();
         let (Index::Array(index), [accumulator]) = (&mut self.index, &mut self.accumulators[..])
         else {
-            return Ok(Folded::default());
+            return Ok(ConsumedRows::default());
         };
         let near = index.near(*rows).filter(|_| !waits);
         let folded = near.and_then(|near| accumulator.update_near(args, &near)).unwrap_or_default();

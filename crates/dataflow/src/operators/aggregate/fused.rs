@@ -2,7 +2,7 @@
 //! updates groups ([`RawRows`](state::RawRows)), where otherwise one loop after another waits for
 //! memory.
 
-use state::Folded;
+use state::ConsumedRows;
 
 use super::Grouping;
 use super::fold::NO_WINDOW;
@@ -21,23 +21,23 @@ impl<D: Downstream> Grouping<D> {
     pub(super) fn fold_fused(
         &self,
         Fused { rows: FusedRows { batch, times }, raw, .. }: Fused<'_>,
-    ) -> Result<Folded, DataflowError> {
+    ) -> Result<ConsumedRows, DataflowError> {
         debug_assert!(!self.sends_rows(), "such a scan is not fused");
         if let Some(left) = self.pause.get().checked_sub(1) {
             self.pause.set(left);
-            return Ok(Folded::default());
+            return Ok(ConsumedRows::default());
         }
         let slice = match &self.spec.window {
             None => Some(NO_WINDOW),
             Some(_) => times.and_then(|times| self.key_of(times.span()?)),
         };
-        let Some(slice) = slice else { return Ok(Folded::default()) };
+        let Some(slice) = slice else { return Ok(ConsumedRows::default()) };
         if !self.bounded().slices().takes_raw(slice) {
-            return Ok(Folded::default());
+            return Ok(ConsumedRows::default());
         }
         let raw = raw()?;
         let rows = raw.as_ref().and_then(|raw| Some((raw.rows(times)?, raw.arg.as_slice())));
-        let Some((rows, args)) = rows else { return Ok(Folded::default()) };
+        let Some((rows, args)) = rows else { return Ok(ConsumedRows::default()) };
         let folded = self.bounded().slices().update_raw(slice, &rows, args)?;
         if folded.rows < batch.num_rows() {
             self.pause.set(PAUSE);

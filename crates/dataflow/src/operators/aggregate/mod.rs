@@ -41,7 +41,9 @@ use arrow::array::Int64Array;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use state::{Columns, Folded, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed};
+use state::{
+    Columns, ConsumedRows, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed,
+};
 
 use crate::error::DataflowError;
 use crate::exchange::{
@@ -378,7 +380,7 @@ impl<D: Downstream> Operator for Grouping<D> {
         })
     }
 
-    fn fold<'a>(&'a self, fused: Fused<'a>, timed: bool) -> Option<Task<'a, Folded>> {
+    fn fold<'a>(&'a self, fused: Fused<'a>, timed: bool) -> Option<Task<'a, ConsumedRows>> {
         Some(Box::pin(async move {
             let folded = self.fold_fused(fused)?;
             if !timed {
