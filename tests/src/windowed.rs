@@ -105,7 +105,7 @@ impl Asked {
         let source = memory.source(&table, &all).expect("the table is there");
         let watermark = Watermark { column: TS, delay: DELAY_MS, idle_timeout_ns: None };
         let time = Some(TimeColumn { column: watermark.column, on_bad: OnBad::Show });
-        let input = Input { table: "t".into(), source, time, watermark: Some(watermark) };
+        let input = Input { time, watermark: Some(watermark), ..Input::new("t", source) };
         let sink = memory.sink(&table).expect("a sink");
         let kinds = [
             OperatorKind::Source(input),

@@ -102,7 +102,7 @@ fn job() -> Job {
         early_ns: None,
         schema: schema.clone(),
     };
-    let input = Input { table: "t".into(), source: Arc::new(Silence), time: None, watermark: None };
+    let input = Input::new("t", Arc::new(Silence));
     let after = |at: usize, name: &str, kind: OperatorKind| {
         let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();

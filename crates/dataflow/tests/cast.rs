@@ -255,7 +255,7 @@ impl Bed {
         let watermark = Some(Watermark { column: 1, delay: WINDOW_MS, idle_timeout_ns: None });
         let source = |name: &str, table: Table| {
             let source = Arc::new(table);
-            let input = Input { table: name.into(), source, time: None, watermark };
+            let input = Input { watermark, ..Input::new(name, source) };
             Operator::new(name, vec![], OperatorKind::Source(input))
         };
         let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];

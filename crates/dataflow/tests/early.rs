@@ -143,8 +143,7 @@ fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> J
         schema: schema.clone(),
     };
     let watermark = Some(Watermark { column: 1, delay: 0, idle_timeout_ns: None });
-    let input =
-        Input { table: "t".into(), source: Arc::new(script.clone()), time: None, watermark };
+    let input = Input { watermark, ..Input::new("t", Arc::new(script.clone())) };
     let kinds = [
         OperatorKind::Source(input),
         OperatorKind::Aggregate(Box::new(aggregate)),

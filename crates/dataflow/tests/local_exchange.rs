@@ -204,7 +204,7 @@ fn operators(source: Numbers, exchange: Exchange, counts: &Counts) -> Vec<Operat
         early_ns: None,
         schema: schema(&["k", "count"]),
     };
-    let input = Input { table: "t".into(), source: Arc::new(source), time: None, watermark: None };
+    let input = Input::new("t", Arc::new(source));
     let (sink, schema) = (Arc::new(counts.clone()), schema(&["k", "count"]));
     let kinds = [
         OperatorKind::Source(input),

@@ -146,7 +146,7 @@ fn read(steps: [(i64, u64); 2], aggregated: bool) -> Vec<(usize, i64)> {
         let (step, from_ms) = steps[number];
         let source = Arc::new(Steps { number, step, from_ms, log: log.clone() });
         let watermark = Some(Watermark { column: 0, delay: 0, idle_timeout_ns: None });
-        OperatorKind::Source(Input { table: format!("t{number}"), source, time: None, watermark })
+        OperatorKind::Source(Input { watermark, ..Input::new(format!("t{number}"), source) })
     };
     let edge = |from| Edge { from, step: None, timed: true, lateness: 0 };
     let operator = |kind, inputs| Operator::new("q", inputs, kind);

@@ -156,7 +156,7 @@ impl Set {
         free.flow();
         let operators = [&stuck, &free].into_iter().enumerate().flat_map(|(at, pipe)| {
             let source: Arc<dyn Source> = Arc::new(Numbers(0));
-            let input = Input { table: "t".into(), source, time: None, watermark: None };
+            let input = Input::new("t", source);
             let sink =
                 OperatorKind::Sink(SinkSpec { sink: Arc::new(pipe.clone()), schema: schema() });
             let edge = Edge { from: 2 * at, step: None, timed: false, lateness: 0 };

@@ -147,7 +147,7 @@ fn arrivals(distribution: Distribution, to: To, wait_ns: u64) -> Vec<(u64, i64)>
     let sink = Arrivals { clock: net.clock(), worker: 0, seen: seen.clone() };
     let script =
         Script(vec![(0, vec![1]), (3, vec![2]), (1_000, vec![3, 4, 5, 6]), (1_001, vec![7])]);
-    let input = Input { table: "t".into(), source: Arc::new(script), time: None, watermark: None };
+    let input = Input::new("t", Arc::new(script));
     let led = KeyedInput { schema: schema(), keys: vec![], distribution, time: None, grace: 1 };
     let operator = Arc::new(Reroute { schema: schema(), to });
     let keyed = Keyed { inputs: vec![led], exchange: Exchange::Shuffle, granularity: 1, operator };

@@ -87,12 +87,10 @@ impl Whole {
         let mut rows = Some(0);
         let mut flows = 0;
         for input in job.inputs() {
-            let source = &input.source;
-            if !source.bounded() {
+            if !input.bounded() {
                 return None;
             }
-            let time_column = input.watermark.map(|watermark| watermark.column);
-            for flow in source.splits(readers(&job.operators, workers), time_column).ok()? {
+            for flow in input.splits(readers(&job.operators, workers)).ok()? {
                 rows = rows.zip(flow.rows).map(|(sum, rows)| sum + rows);
                 flows += 1;
             }

@@ -7,10 +7,12 @@
 //!
 //! [`TableScan`]: datafusion::logical_expr::TableScan
 
+mod bad;
 pub(crate) mod computed;
 pub(crate) mod dead_letters;
 mod declare;
 mod files;
+mod late;
 pub(crate) mod proctime;
 pub(crate) mod rows;
 mod scanned;
@@ -27,14 +29,16 @@ use arrow::datatypes::{Schema, SchemaRef, TimeUnit};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::fragment::Fragment;
-use dataflow::job::OnBad;
+use dataflow::job::{Input, OnBad};
 use dataflow::source::Source;
 
 pub(crate) use self::scanned::{Named, ScannedTable};
-use crate::catalog::computed::{Computed, ComputingSource};
-use crate::catalog::dead_letters::{DeadLetterBuffer, DeadLetterCapture, DeadLetterSource};
+use crate::catalog::bad::BadRowsOnly;
+use crate::catalog::computed::{Compute, Computed};
+use crate::catalog::dead_letters::{CaptureBadRows, DeadLetterBuffer, DeadLetterSource};
 use crate::catalog::files::Files;
-use crate::catalog::side_output::{SideOutput, SideOutputSource, Time};
+use crate::catalog::late::LateRowsOnly;
+use crate::catalog::side_output::SideOutput;
 use crate::catalog::streams::Streams;
 use crate::catalog::view::View;
 use crate::text::bounds::COLUMNS_MAX;
@@ -201,57 +205,54 @@ impl Table {
         }
     }
 
-    /// A reader of the columns of `projection`.
-    pub(crate) fn source(
-        &self,
-        projection: &[usize],
-        place: Place,
-    ) -> Result<Arc<dyn Source>, Diagnostic> {
-        let inner = self.plain_source(projection, place)?;
-        if self.side_output.is_some() || self.on_bad() != OnBad::Count {
-            return Ok(inner);
+    /// A scan of the columns of `projection`.
+    pub(crate) fn scan(&self, projection: &[usize], place: Place) -> Result<Input, Diagnostic> {
+        if let Some((side_output, of)) = &self.side_output {
+            return self.scan_of_side_output(*side_output, of, projection, place);
         }
+        let scan = self.scan_of_columns(projection, place)?;
+        if self.on_bad() != OnBad::Count {
+            return Ok(scan);
+        }
+        let schema = scan.columns();
         let time = self.event_time.as_ref();
-        let time = time.and_then(|time| inner.schema().index_of(&time.column).ok());
-        let dead_letters = (!inner.repeats()).then(|| Arc::clone(&self.dead_letters));
+        let time = time.and_then(|time| schema.index_of(&time.column).ok());
+        let dead_letters = (!scan.source.repeats()).then(|| Arc::clone(&self.dead_letters));
         let table = self.name.clone();
-        Ok(Arc::new(DeadLetterCapture { table, inner, time, dead_letters }))
+        Ok(scan.then(CaptureBadRows { table, schema, time, dead_letters }))
     }
 
     /// The policy for bad rows.
     pub(crate) fn on_bad(&self) -> OnBad {
         match self.options.get("on_bad").map(|policy| policy.to_ascii_lowercase()).as_deref() {
             Some("fail") => OnBad::Fail,
-            // Those are told by the source: see `dead_letters`.
+            // A step of the scan keeps them: see `dead_letters`.
             Some("table") => OnBad::Count,
             _ => OnBad::Show,
         }
     }
 
-    fn plain_source(
-        &self,
-        projection: &[usize],
-        place: Place,
-    ) -> Result<Arc<dyn Source>, Diagnostic> {
+    /// The columns of the data, and those that are computed from them.
+    fn scan_of_columns(&self, projection: &[usize], place: Place) -> Result<Input, Diagnostic> {
         let columns = self.columns(place)?;
-        if let Some((side_output, of)) = &self.side_output {
-            return self.side_output_source(*side_output, of, &columns, projection, place);
-        }
-        let refused = |error: ConnectorError| self.refused(&error, place);
+        let read = |def: &TableDef, projection: &[usize]| {
+            let source = self.connector.source(def, projection);
+            source.map(|source| Input::new(&self.name, source)).map_err(|e| self.refused(&e, place))
+        };
         if self.derived.is_empty() {
-            return self.connector.source(&self.def(columns), projection).map_err(refused);
+            return read(&self.def(columns), projection);
         }
-        let mut read = vec![];
+        let mut stored = vec![];
         let mut metadata = BTreeMap::new();
         for (at, field) in columns.fields().iter().enumerate() {
             match self.derived.get(&at) {
                 Some(Derived::Computed(_)) => continue,
-                Some(Derived::Metadata(key)) => drop(metadata.insert(read.len(), key.clone())),
+                Some(Derived::Metadata(key)) => drop(metadata.insert(stored.len(), key.clone())),
                 None => {}
             }
-            read.push(field.clone());
+            stored.push(field.clone());
         }
-        let def = TableDef { metadata, ..self.def(Arc::new(Schema::new(read))) };
+        let def = TableDef { metadata, ..self.def(Arc::new(Schema::new(stored))) };
         let outputs: Vec<Result<String, Box<Computed>>> = projection
             .iter()
             .map(|at| match self.derived.get(at) {
@@ -268,52 +269,71 @@ impl Table {
         let names = def.schema.fields().iter().enumerate();
         let needed: Vec<usize> =
             names.filter(|(_, field)| needs(field.name())).map(|(at, _)| at).collect();
-        let source = self.connector.source(&def, &needed).map_err(refused)?;
-        let source = ComputingSource::new(source, outputs);
-        let source = source.map_err(|error| Diagnostic::at(place, error.to_string()))?;
-        Ok(Arc::new(source))
+        let scan = read(&def, &needed)?;
+        let step = Compute::new(&scan.columns(), outputs);
+        let step = step.map_err(|error| Diagnostic::at(place, error.to_string()))?;
+        Ok(if step.is_needed() { scan.then(step) } else { scan })
     }
 
-    fn side_output_source(
+    fn scan_of_side_output(
         &self,
         side_output: SideOutput,
         of: &Table,
-        columns: &SchemaRef,
         projection: &[usize],
         place: Place,
-    ) -> Result<Arc<dyn Source>, Diagnostic> {
-        let all = of.columns(place)?;
-        let schema = columns.project(projection);
+    ) -> Result<Input, Diagnostic> {
+        let schema = self.columns(place)?.project(projection);
         let schema = schema.map_err(|error| Diagnostic::at(place, error.to_string()))?;
-        let (table, schema) = (of.name.clone(), Arc::new(schema));
-        if side_output == SideOutput::Bad && of.on_bad() == OnBad::Count {
-            let first = of.source(&[0], place)?;
-            if !first.repeats() {
-                let (dead_letters, bounded) = (Arc::clone(&of.dead_letters), first.bounded());
-                return Ok(Arc::new(DeadLetterSource { table, dead_letters, bounded, schema }));
-            }
-        }
-        let index = |name: &str| all.fields().iter().position(|field| field.name() == name);
-        let time = of.event_time.as_ref();
-        let inner = match side_output {
-            // A row is bad or not by all columns of the data, whoever reads them.
-            SideOutput::Bad => of.skipping_source(place)?,
-            SideOutput::Late => {
-                let time = time.and_then(|time| index(&time.column));
-                let mut read: Vec<usize> =
-                    projection.iter().copied().filter(|at| *at < all.fields().len()).collect();
-                read.extend(time);
-                read.sort_unstable();
-                read.dedup();
-                of.source(&read, place)?
-            }
+        let schema = Arc::new(schema);
+        let mut scan = match side_output {
+            SideOutput::Bad => of.scan_of_bad_rows(schema, place)?,
+            SideOutput::Late => of.scan_of_late_rows(projection, schema, place)?,
         };
-        let column = time.and_then(|time| inner.schema().index_of(&time.column).ok());
-        let time = column.zip(time).map(|(column, time)| Time { column, delay: time.delay });
-        Ok(Arc::new(SideOutputSource { table, side_output, inner, time, schema }))
+        scan.table.clone_from(&self.name);
+        Ok(scan)
     }
 
-    /// A reader of all columns of the data that passes over bad rows, whatever `on_bad` says.
+    /// The rows that cannot be read, with the columns of `schema`.
+    fn scan_of_bad_rows(&self, schema: SchemaRef, place: Place) -> Result<Input, Diagnostic> {
+        let table = self.name.clone();
+        if self.on_bad() == OnBad::Count {
+            let first = self.scan(&[0], place)?;
+            if !first.source.repeats() {
+                let (dead_letters, bounded) = (Arc::clone(&self.dead_letters), first.bounded());
+                let source = DeadLetterSource { table, dead_letters, bounded, schema };
+                return Ok(Input::new(&self.name, Arc::new(source)));
+            }
+        }
+        let source = self.skipping_source(place)?;
+        let time = self.event_time.as_ref();
+        let time = time.and_then(|time| source.schema().index_of(&time.column).ok());
+        Ok(Input::new(&self.name, source).then(BadRowsOnly { table, time, schema }))
+    }
+
+    /// The rows behind their watermark, with the columns of `schema`; `projection` says which of
+    /// the columns that is.
+    fn scan_of_late_rows(
+        &self,
+        projection: &[usize],
+        schema: SchemaRef,
+        place: Place,
+    ) -> Result<Input, Diagnostic> {
+        let all = self.columns(place)?;
+        let time = self.event_time.as_ref().and_then(|time| {
+            Some((all.fields().iter().position(|field| *field.name() == time.column)?, time.delay))
+        });
+        // The watermark itself is behind the columns of the table.
+        let stored = projection.iter().copied().filter(|at| *at < all.fields().len());
+        let mut read: Vec<usize> = stored.chain(time.map(|(column, _)| column)).collect();
+        read.sort_unstable();
+        read.dedup();
+        let scan = self.scan(&read, place)?;
+        let time = time.and_then(|(at, delay)| Some((read.binary_search(&at).ok()?, delay)));
+        Ok(scan.then(LateRowsOnly { time, schema }))
+    }
+
+    /// All columns of the data, read so that bad rows are passed over whatever `on_bad` says: a row
+    /// is bad or not by all of them.
     fn skipping_source(&self, place: Place) -> Result<Arc<dyn Source>, Diagnostic> {
         self.columns(place)?;
         let schema = self.declared_columns().unwrap_or_else(|| Arc::new(Schema::empty()));
@@ -328,7 +348,7 @@ impl Table {
         if let Some(bounded) = self.bounded.get() {
             return Ok(*bounded);
         }
-        let bounded = self.source(&[], place)?.bounded();
+        let bounded = self.scan(&[], place)?.bounded();
         Ok(*self.bounded.get_or_init(|| bounded))
     }
 

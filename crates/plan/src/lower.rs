@@ -337,7 +337,7 @@ pub(crate) fn told_rows(
     target: Target,
 ) -> Lowered {
     let source = Arc::new(MemorySource { schema: target.schema.clone(), batches });
-    let input = Input { table: "rows".into(), source, time: None, watermark: None };
+    let input = Input::new("rows", source);
     let name = input.table.clone();
     let labels =
         Labels { name: Some("Values"), properties: vec![("rows", text)], ..Labels::default() };

@@ -4,4 +4,5 @@ mod errors;
 mod fused;
 mod places;
 mod plans;
+mod scans;
 mod support;

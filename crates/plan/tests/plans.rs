@@ -107,7 +107,7 @@ fn has(text: &str, line: &str) {
 }
 
 fn columns(query: &Query) -> Vec<String> {
-    query.input.source.schema().fields().iter().map(|f| f.name().clone()).collect()
+    query.input.columns().fields().iter().map(|f| f.name().clone()).collect()
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn columns_have_the_types_that_their_branches_agree_on() {
     assert_eq!(schema.field(0).data_type(), &arrow::datatypes::DataType::Float64);
     let step = query(sql).step.expect("a step");
     let delays = std::sync::Arc::new(arrow::array::Float64Array::from(vec![0.5, 2.0]));
-    let source = query(sql).input.source.schema();
+    let source = query(sql).input.columns();
     let times = arrow::array::new_null_array(source.field(0).data_type(), 2);
     let input = vec![times, delays];
     let input = arrow::record_batch::RecordBatch::try_new(source, input).expect("rows");

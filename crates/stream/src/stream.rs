@@ -131,7 +131,7 @@ impl Stream {
         });
         let watermark = watermark.transpose()?;
         let time = watermark.map(|time| TimeColumn { column: time.column, on_bad: OnBad::Show });
-        let input = Input { table: name.to_owned(), source, time, watermark };
+        let input = Input { time, watermark, ..Input::new(name, source) };
         let node = StreamNode {
             name: name.to_owned(),
             inputs: vec![],

@@ -1,4 +1,5 @@
-//! Sources, as data.
+//! Scans, as data: the source of a table, the steps that its rows take before an operator sees
+//! them, and its event time.
 
 use std::sync::Arc;
 
@@ -6,16 +7,20 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
 use super::fusion::fusion_property;
 use super::{DescribeContext, Description, OperatorSpec, Property, Statistics};
-use crate::connector::source::Source;
+use crate::connector::scan::{self, ScanStep};
+use crate::connector::source::{ColumnBounds, Position, ReaderContext, Source, Split, SplitReader};
+use crate::error::ConnectorError;
 use crate::rows::time::{span_text, ticks_text};
 
-/// A source with its event time.
+/// A table that is read.
 #[derive(Clone)]
 pub struct Input {
     /// The table's name.
     pub table: String,
-    /// Its reader.
+    /// What its connector reads.
     pub source: Arc<dyn Source>,
+    /// What becomes of its rows, one step after another.
+    pub steps: Vec<Arc<dyn ScanStep>>,
     /// Its event time, whether or not anything goes by it.
     pub time: Option<TimeColumn>,
     /// How its event time goes on, where something goes by it.
@@ -25,7 +30,7 @@ pub struct Input {
 /// A column without which a row is a bad row, in every query alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeColumn {
-    /// Which column of the source's schema it is.
+    /// Which column behind all steps it is.
     pub column: usize,
     /// What becomes of such a row.
     pub on_bad: OnBad,
@@ -36,7 +41,7 @@ pub struct TimeColumn {
 pub enum OnBad {
     /// It is counted, and shown with its place.
     Show,
-    /// It is counted: its source has told of it.
+    /// It is counted: a step of the scan has kept it.
     Count,
     /// It ends the job.
     Fail,
@@ -45,7 +50,7 @@ pub enum OnBad {
 /// How far a flow's rows may be out of order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watermark {
-    /// The time column of the source's schema: an Arrow timestamp of any unit.
+    /// The time column behind all steps: an Arrow timestamp of any unit.
     pub column: usize,
     /// Ticks of the column's unit that rows may lag behind the latest.
     pub delay: i64,
@@ -55,9 +60,68 @@ pub struct Watermark {
 }
 
 impl Input {
+    /// A scan of the rows as the connector reads them, without event time.
+    pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
+        Self { table: table.into(), source, steps: vec![], time: None, watermark: None }
+    }
+
+    /// The same scan with a step behind the others.
+    pub fn then(mut self, step: impl ScanStep + 'static) -> Self {
+        self.steps.push(Arc::new(step));
+        self
+    }
+
+    /// The columns behind all steps.
+    pub fn columns(&self) -> SchemaRef {
+        self.steps.last().map_or_else(|| self.source.schema(), |step| step.schema())
+    }
+
+    /// Whether every split ends by itself.
+    pub fn bounded(&self) -> bool {
+        self.source.bounded()
+    }
+
+    /// The splits, as [`Source::splits`].
+    ///
+    /// # Errors
+    /// As [`Source::splits`].
+    pub fn splits(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
+        let time = self.watermark.and_then(|watermark| self.read_as(watermark.column));
+        let mut splits = self.source.splits(workers, time)?;
+        if !self.steps.iter().all(|step| step.keeps_rows()) {
+            for split in &mut splits {
+                (split.rows, split.bytes) = (None, None);
+            }
+        }
+        Ok(splits)
+    }
+
+    /// Bounds of a column behind all steps, as [`Source::bounds`].
+    pub fn bounds(&self, column: usize) -> ColumnBounds {
+        self.read_as(column).map_or_else(ColumnBounds::default, |read| self.source.bounds(read))
+    }
+
+    /// Opens a split, as [`Source::open`].
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        scan::open(self.source.as_ref(), &self.steps, split, from, context)
+    }
+
+    /// The column of the source that a column behind all steps is, row by row.
+    fn read_as(&self, column: usize) -> Option<usize> {
+        self.steps.iter().rev().try_fold(column, |column, step| step.passes_on(column))
+    }
+
     /// The unit of its watermarks.
     pub(crate) fn time_unit(&self) -> Option<TimeUnit> {
-        match self.source.schema().field(self.watermark?.column).data_type() {
+        match self.columns().field(self.watermark?.column).data_type() {
             DataType::Timestamp(unit, _) => Some(*unit),
             _ => None,
         }
@@ -65,13 +129,17 @@ impl Input {
 
     /// Describes the table. With `readers`, it reports its splits for that many workers.
     pub fn properties(&self, readers: Option<u32>) -> Vec<Property> {
-        let schema = self.source.schema();
+        let schema = self.columns();
         let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
         let mut properties = vec![];
         if let Some(readers) = readers {
             properties.push(("flows", self.splits_text(readers)));
         }
         properties.push(("columns", names.join(", ")));
+        if !self.steps.is_empty() {
+            let steps: Vec<String> = self.steps.iter().map(|step| step.describe()).collect();
+            properties.push(("steps", steps.join(", ")));
+        }
         if let Some(watermark) = self.watermark {
             let field = schema.field(watermark.column);
             let delay = ticks_text(watermark.delay, field.data_type());
@@ -85,8 +153,8 @@ impl Input {
 
     /// The number of splits of the table for `readers` readers.
     fn splits_text(&self, readers: u32) -> String {
-        let end = if self.source.bounded() { "" } else { ", unbounded" };
-        match self.source.splits(readers, None) {
+        let end = if self.bounded() { "" } else { ", unbounded" };
+        match self.splits(readers) {
             Err(error) => format!("unreadable ({error})"),
             Ok(splits) => {
                 let rows: Option<u64> = splits.iter().map(|split| split.rows).sum();
@@ -103,7 +171,7 @@ impl OperatorSpec for Input {
     }
 
     fn schema(&self) -> Option<SchemaRef> {
-        Some(self.source.schema())
+        Some(self.columns())
     }
 
     fn describe(&self, context: &DescribeContext<'_>) -> Description {
@@ -114,7 +182,7 @@ impl OperatorSpec for Input {
     }
 
     fn statistics(&self, _: &[Statistics], workers: u32) -> Statistics {
-        Statistics::of_source(self.source.as_ref(), workers)
+        Statistics::of_scan(self, workers)
     }
 
     fn source(&self) -> Option<&Input> {

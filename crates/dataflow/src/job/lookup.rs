@@ -42,14 +42,14 @@ impl Lookup {
 
     /// Statistics of what is kept of the table.
     fn of_table(&self, workers: u32) -> Statistics {
-        Statistics::of_source(self.table.source.as_ref(), workers).behind(self.step.as_deref())
+        Statistics::of_scan(&self.table, workers).behind(self.step.as_deref())
     }
 
     /// The columns of the table that are kept.
     pub(crate) fn kept(&self) -> SchemaRef {
         match &self.step {
             Some(step) => step.schema(),
-            None => self.table.source.schema(),
+            None => self.table.columns(),
         }
     }
 }

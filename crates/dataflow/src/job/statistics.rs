@@ -3,8 +3,8 @@
 
 use arrow::datatypes::SchemaRef;
 
-use crate::connector::source::{ColumnBounds, Source, Split};
-use crate::job::{Aggregation, Edge, Operator, Step};
+use crate::connector::source::{ColumnBounds, Split};
+use crate::job::{Aggregation, Edge, Input, Operator, Step};
 use crate::rows::size::row_bytes;
 
 /// Statistics of the rows that go along an edge.
@@ -38,18 +38,18 @@ impl Statistics {
         Self { ends, spread: true, ..Self::default() }
     }
 
-    /// Of the rows of a source.
-    pub fn of_source(source: &dyn Source, workers: u32) -> Self {
-        let flows = source.splits(workers, None).unwrap_or_default();
-        let ends = source.bounded();
+    /// Of the rows of a scan.
+    pub fn of_scan(scan: &Input, workers: u32) -> Self {
+        let flows = scan.splits(workers).unwrap_or_default();
+        let ends = scan.bounded();
         let sum = |each: fn(&Split) -> Option<u64>| {
             if ends { flows.iter().map(each).sum() } else { None }
         };
-        let columns = 0..source.schema().fields().len();
+        let columns = 0..scan.columns().fields().len();
         Self {
             rows_max: sum(|flow| flow.rows),
             read_bytes: sum(|flow| flow.bytes),
-            columns: columns.map(|column| source.bounds(column)).collect(),
+            columns: columns.map(|column| scan.bounds(column)).collect(),
             ends,
             spread: flows.len() >= workers as usize,
         }

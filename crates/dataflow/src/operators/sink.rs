@@ -16,7 +16,7 @@ use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{Placement, Room, SinkWriter, WriterContext};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
-use crate::job::{Job, SinkSpec};
+use crate::job::{Input, Job, SinkSpec};
 use crate::operators::operator::{Arriving, Operator, OperatorContext};
 use crate::rows::wire::detach;
 use crate::runtime::external::External;
@@ -44,7 +44,7 @@ pub(crate) struct Together {
 impl Together {
     /// Of the sinks of a job; none where an input never ends, and others need not wait for it.
     pub(crate) fn of(job: &Job) -> Option<Rc<Self>> {
-        job.inputs().all(|input| input.source.bounded()).then(Rc::default)
+        job.inputs().all(Input::bounded).then(Rc::default)
     }
 
     /// A sink has all of its rows: waits until each other one has.

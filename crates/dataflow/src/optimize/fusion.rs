@@ -167,7 +167,7 @@ fn columns_of(edge: &Edge, key: usize, arg: Option<usize>) -> Result<FusedColumn
 
 /// The type of a column of a table, if its arrays are words of 64 bits as they lie in memory.
 fn word_of(input: &Input, column: usize) -> Result<DataType, NotFused> {
-    let schema = input.source.schema();
+    let schema = input.columns();
     let data_type = schema.field(column).data_type();
     if state::is_word(data_type) { Ok(data_type.clone()) } else { Err(NotFused::KeyType) }
 }

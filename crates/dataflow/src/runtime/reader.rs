@@ -84,7 +84,7 @@ impl Reader {
         context: ReaderContext,
         metrics: Arc<Metrics>,
     ) -> Result<Self, DataflowError> {
-        let mut infos = input.source.splits(shares, input.watermark.map(|w| w.column))?;
+        let mut infos = input.splits(shares)?;
         infos.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
         let is_own = |flow: &usize| share.is_some_and(|s| *flow as u64 % shares as u64 == s as u64);
         let pending = (0..infos.len()).filter(is_own);
@@ -98,10 +98,10 @@ impl Reader {
             turn: 0,
             announced: i64::MIN,
             metrics,
-            widths: Widths::new(&input.source.schema()),
+            widths: Widths::new(&input.columns()),
             reading: Rc::default(),
         };
-        let at_once = if input.source.bounded() { 1 } else { usize::MAX };
+        let at_once = if input.bounded() { 1 } else { usize::MAX };
         while reader.open.len() < at_once && reader.open_next()? {}
         Ok(reader)
     }
@@ -259,11 +259,7 @@ impl Reader {
     }
 
     fn time_unit(&self) -> TimeUnit {
-        let column = self.input.watermark.map(|w| w.column);
-        match column.map(|c| self.input.source.schema().field(c).data_type().clone()) {
-            Some(DataType::Timestamp(unit, _)) => unit,
-            _ => TimeUnit::Millisecond,
-        }
+        self.input.time_unit().unwrap_or(TimeUnit::Millisecond)
     }
 
     fn open_next(&mut self) -> Result<bool, DataflowError> {
@@ -272,7 +268,7 @@ impl Reader {
         let context = ReaderContext { origins: Arc::clone(&origins), ..self.context.clone() };
         self.reading.open(index, &self.infos[index].name, &origins);
         self.reading.at(index, 0, 0);
-        let flow = self.input.source.open(&self.infos[index], None, &context)?;
+        let flow = self.input.open(&self.infos[index], None, &context)?;
         self.reading.idle();
         let last_row_ns = self.context.clock.now_ns();
         let (greatest, silent_ns, rows) = (i64::MIN, None, 0);
@@ -283,7 +279,7 @@ impl Reader {
     fn end(&mut self, at: usize) -> Result<(), DataflowError> {
         self.open.remove(at);
         Metrics::add(&self.metrics.splits_done, 1);
-        if self.input.source.bounded() {
+        if self.input.bounded() {
             self.open_next()?;
         }
         Ok(())

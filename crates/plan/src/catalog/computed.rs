@@ -1,7 +1,7 @@
 //! Computed columns: `name AS expression` in `CREATE TABLE`.
 //!
-//! A source of such a table reads what its expressions need and evaluates them batch by batch, so
-//! that whatever comes behind it — watermarks too — takes a computed column for one of the data.
+//! The scan of such a table reads what its expressions need, and a step of it evaluates them batch
+//! by batch: all steps and operators behind it, and the watermark, see a column like any other.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::scan::{ScanStep, SplitStep};
+use dataflow::source::{ReaderContext, Split};
 use datafusion::error::Result as DfResult;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
@@ -49,7 +50,7 @@ impl Computed {
     }
 }
 
-/// An output column of a [`ComputingSource`].
+/// An output column of [`Compute`].
 #[derive(Debug, Clone)]
 enum Output {
     /// As it was read, by position.
@@ -57,20 +58,19 @@ enum Output {
     Computed(Computed),
 }
 
-/// A source and what is computed from its rows.
-pub(crate) struct ComputingSource {
-    inner: Arc<dyn Source>,
+/// The step of a scan that computes columns of those that are read.
+#[derive(Clone)]
+pub(crate) struct Compute {
     outputs: Arc<[Output]>,
     schema: SchemaRef,
 }
 
-impl ComputingSource {
-    /// Gives out `outputs`: columns of `inner` by name, or computed from them.
+impl Compute {
+    /// Gives `outputs`: columns of `read` by name, or computed from them.
     pub(crate) fn new(
-        inner: Arc<dyn Source>,
+        read: &Schema,
         outputs: Vec<Result<String, Box<Computed>>>,
     ) -> DfResult<Self> {
-        let read = inner.schema();
         let mut fields = Vec::with_capacity(outputs.len());
         let outputs = outputs.into_iter().map(|output| match output {
             Ok(name) => {
@@ -80,73 +80,49 @@ impl ComputingSource {
             }
             Err(computed) => {
                 fields.push(computed.field.clone());
-                let expr = reassign_expr_columns(computed.expr, &read)?;
+                let expr = reassign_expr_columns(computed.expr, read)?;
                 Ok(Output::Computed(Computed { expr, field: computed.field }))
             }
         });
         let outputs = outputs.collect::<DfResult<Arc<[Output]>>>()?;
-        Ok(Self { inner, outputs, schema: Arc::new(Schema::new(fields)) })
+        Ok(Self { outputs, schema: Arc::new(Schema::new(fields)) })
+    }
+
+    /// Whether it does anything: the columns that are read are those that outputs need.
+    pub(crate) fn is_needed(&self) -> bool {
+        let is_read =
+            |(at, output): (usize, &Output)| matches!(output, Output::Read(from) if *from == at);
+        !self.outputs.iter().enumerate().all(is_read)
     }
 }
 
-impl Source for ComputingSource {
+impl ScanStep for Compute {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
 
-    fn bounded(&self) -> bool {
-        self.inner.bounded()
-    }
-
-    fn repeats(&self) -> bool {
-        self.inner.repeats()
-    }
-
-    fn splits(
-        &self,
-        workers: u32,
-        time_column: Option<usize>,
-    ) -> Result<Vec<Split>, ConnectorError> {
-        let read = time_column.and_then(|column| match self.outputs.get(column)? {
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        match self.outputs.get(output)? {
             Output::Read(index) => Some(*index),
             Output::Computed(_) => None,
-        });
-        self.inner.splits(workers, read)
-    }
-
-    fn bounds(&self, column: usize) -> ColumnBounds {
-        match self.outputs.get(column) {
-            Some(&Output::Read(index)) => self.inner.bounds(index),
-            _ => ColumnBounds::default(),
         }
     }
 
-    fn open(
-        &self,
-        split: &Split,
-        from: Option<&Position>,
-        context: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        Ok(Box::new(ComputingFlow {
-            inner: self.inner.open(split, from, context)?,
-            outputs: Arc::clone(&self.outputs),
-            schema: Arc::clone(&self.schema),
-        }))
+    fn open(&self, _: &Split, _: &mut ReaderContext) -> Box<dyn SplitStep> {
+        Box::new(self.clone())
+    }
+
+    fn describe(&self) -> String {
+        let computed = self.outputs.iter().filter_map(|output| match output {
+            Output::Read(_) => None,
+            Output::Computed(computed) => Some(computed.field.name().as_str()),
+        });
+        format!("compute {}", computed.collect::<Vec<_>>().join(", "))
     }
 }
 
-struct ComputingFlow {
-    inner: Box<dyn SplitReader>,
-    outputs: Arc<[Output]>,
-    schema: SchemaRef,
-}
-
-impl SplitReader for ComputingFlow {
-    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let batch = match self.inner.next(rows_max)? {
-            Next::Batch(batch) => batch,
-            next => return Ok(next),
-        };
+impl SplitStep for Compute {
+    fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
         let columns = self.outputs.iter().map(|output| match output {
             Output::Read(index) => Ok(Arc::clone(batch.column(*index))),
             Output::Computed(computed) => compute(computed, &batch),
@@ -154,16 +130,7 @@ impl SplitReader for ComputingFlow {
         let columns = columns.collect::<Result<Vec<_>, ConnectorError>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
-            .map(Next::Batch)
             .map_err(|error| refused("*", error.to_string()))
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn owes(&self) -> bool {
-        self.inner.owes()
     }
 }
 

@@ -2,9 +2,8 @@
 //!
 //! Most tables that end can be read again, so that `t__bad` reads them once more, as with other
 //! policies ([`crate::catalog::side_output`]). Others, such as a socket or standard input, give
-//! their rows to one reader alone: a reader of the table puts the bad ones in a *dead-letter
-//! buffer*, and
-//! `t__bad` takes them from there, each once, in the same statement set or in a later statement.
+//! their rows to one reader alone: a step of the table's scan puts the bad ones in a *dead-letter
+//! buffer*, and `t__bad` takes them from there, each once, in the same statement set or in a later statement.
 //! Each node has a buffer for each such table, and keeps the last [`ROWS_MAX`] rows there, of
 //! [`BYTES_MAX`] bytes together; a row in place of the dropped ones counts them.
 //!
@@ -16,11 +15,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::scan::{ScanStep, SplitStep};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use crate::catalog::side_output::{Untimed, as_batch};
+use crate::catalog::bad::{UntimedRows, as_batch};
 
 /// Rows in a buffer at most.
 pub(crate) const ROWS_MAX: usize = 10_000;
@@ -83,57 +84,40 @@ fn bytes(row: &BadRow) -> usize {
     row.place.len() + row.reason.len() + row.text.len()
 }
 
-/// A table whose bad rows are not shown: see the [module](self).
-pub(crate) struct DeadLetterCapture {
+/// The step of a scan that keeps bad rows, which are counted and not shown: see the
+/// [module](self). It changes nothing in the others.
+pub(crate) struct CaptureBadRows {
     pub(crate) table: String,
-    pub(crate) inner: Arc<dyn Source>,
-    /// The event time among its columns: rows without one are bad.
+    pub(crate) schema: SchemaRef,
+    /// The event time among the columns: rows without one are bad.
     pub(crate) time: Option<usize>,
     /// Where they go; nothing where they can be read again.
     pub(crate) dead_letters: Option<Arc<DeadLetterBuffer>>,
 }
 
-impl Source for DeadLetterCapture {
+impl ScanStep for CaptureBadRows {
     fn schema(&self) -> SchemaRef {
-        self.inner.schema()
+        Arc::clone(&self.schema)
     }
 
-    fn bounded(&self) -> bool {
-        self.inner.bounded()
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        Some(output)
     }
 
-    fn repeats(&self) -> bool {
-        self.inner.repeats()
-    }
-
-    fn splits(&self, workers: u32, time: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        self.inner.splits(workers, time)
-    }
-
-    fn bounds(&self, column: usize) -> ColumnBounds {
-        self.inner.bounds(column)
-    }
-
-    fn open(
-        &self,
-        split: &Split,
-        from: Option<&Position>,
-        context: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+    fn open(&self, split: &Split, context: &mut ReaderContext) -> Box<dyn SplitStep> {
         let bad = Arc::new(BadRows::collecting());
-        let inner = ReaderContext { bad: Arc::clone(&bad), ..context.clone() };
-        let inner = self.inner.open(split, from, &inner)?;
-        let reading =
-            self.dead_letters.as_ref().map(|dead_letters| Reading::begun(Arc::clone(dead_letters)));
-        Ok(Box::new(ShelvingFlow {
-            untimed: Untimed::new(&self.table, split.name.clone(), &context.origins),
-            inner,
-            time: self.time,
+        let counted = std::mem::replace(&mut context.bad, Arc::clone(&bad));
+        Box::new(CapturedSplit {
+            untimed: UntimedRows::new(&self.table, self.time, split, &context.origins),
             bad,
             untimed_rows: BadRows::collecting(),
-            counted: Arc::clone(&context.bad),
-            reading,
-        }))
+            counted,
+            reading: self.dead_letters.clone().map(Reading::begun),
+        })
+    }
+
+    fn describe(&self) -> String {
+        "keep bad rows".into()
     }
 }
 
@@ -153,11 +137,9 @@ impl Drop for Reading {
     }
 }
 
-struct ShelvingFlow {
-    untimed: Untimed,
-    inner: Box<dyn SplitReader>,
-    time: Option<usize>,
-    /// Where the table's reader puts them.
+struct CapturedSplit {
+    untimed: UntimedRows,
+    /// Where the reader puts bad rows.
     bad: Arc<BadRows>,
     /// Those without an event time.
     untimed_rows: BadRows,
@@ -166,31 +148,28 @@ struct ShelvingFlow {
     reading: Option<Reading>,
 }
 
-impl SplitReader for ShelvingFlow {
-    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let next = match self.inner.next(rows_max)? {
-            Next::Batch(batch) => {
-                self.untimed.tell(&batch, self.time, &self.untimed_rows);
-                Next::Batch(batch)
-            }
-            other => other,
-        };
+impl CapturedSplit {
+    fn capture(&self) {
         let mut bad = self.bad.take();
         self.counted.count_more(bad.len() as u64);
-        // They are left out and counted where rows are read.
+        // Those are dropped, and counted, where the watermark is.
         bad.append(&mut self.untimed_rows.take());
         if let Some(Reading(dead_letters)) = &self.reading {
             bad.into_iter().for_each(|row| dead_letters.put(row));
         }
-        Ok(next)
+    }
+}
+
+impl SplitStep for CapturedSplit {
+    fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
+        self.untimed.find(&batch, &self.untimed_rows);
+        self.capture();
+        Ok(batch)
     }
 
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn owes(&self) -> bool {
-        self.inner.owes()
+    fn flush(&mut self) -> Result<Option<RecordBatch>, ConnectorError> {
+        self.capture();
+        Ok(None)
     }
 }
 

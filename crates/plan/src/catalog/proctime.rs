@@ -14,7 +14,8 @@ use arrow::array::TimestampMillisecondArray;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::scan::{ScanStep, SplitStep};
+use dataflow::source::{ReaderContext, Split};
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::error::Result as DfResult;
@@ -90,85 +91,54 @@ fn now_ms() -> i64 {
     now.as_millis() as i64
 }
 
-/// A table with [`COLUMN`] behind its columns.
-pub(crate) struct ProcTimeSource {
-    inner: Arc<dyn Source>,
+/// The step of a scan that puts [`COLUMN`] behind the columns.
+pub(crate) struct ReadTime {
     schema: SchemaRef,
 }
 
-impl ProcTimeSource {
-    pub(crate) fn new(inner: Arc<dyn Source>) -> Self {
-        let before = inner.schema();
+impl ReadTime {
+    /// Behind the columns `before`.
+    pub(crate) fn new(before: &Schema) -> Self {
         let fields = before.fields().iter().cloned().chain([Arc::new(column())]);
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        Self { inner, schema }
+        Self { schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())) }
     }
 }
 
-impl Source for ProcTimeSource {
+impl ScanStep for ReadTime {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
 
-    fn bounded(&self) -> bool {
-        self.inner.bounded()
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        (output + 1 < self.schema.fields().len()).then_some(output)
     }
 
-    fn repeats(&self) -> bool {
-        self.inner.repeats()
+    fn open(&self, _: &Split, _: &mut ReaderContext) -> Box<dyn SplitStep> {
+        Box::new(TimedSplit { schema: Arc::clone(&self.schema), last_ms: i64::MIN })
     }
 
-    fn splits(&self, workers: u32, time: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        // Of when its rows will be read a table knows nothing.
-        let time = time.filter(|&column| column < self.schema.fields().len() - 1);
-        self.inner.splits(workers, time)
-    }
-
-    fn bounds(&self, column: usize) -> ColumnBounds {
-        self.inner.bounds(column)
-    }
-
-    fn open(
-        &self,
-        split: &Split,
-        from: Option<&Position>,
-        context: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let (inner, schema) = (self.inner.open(split, from, context)?, Arc::clone(&self.schema));
-        Ok(Box::new(ProcTimeFlow { inner, schema, last_ms: i64::MIN }))
+    fn describe(&self) -> String {
+        COLUMN.into()
     }
 }
 
-struct ProcTimeFlow {
-    inner: Box<dyn SplitReader>,
+struct TimedSplit {
     schema: SchemaRef,
     /// The clock of the system may be set back.
     last_ms: i64,
 }
 
-impl SplitReader for ProcTimeFlow {
-    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let batch = match self.inner.next(rows_max)? {
-            Next::Batch(batch) => batch,
-            nothing => return Ok(nothing),
-        };
+impl SplitStep for TimedSplit {
+    fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
         self.last_ms = self.last_ms.max(now_ms());
         let times = TimestampMillisecondArray::from_value(self.last_ms, batch.num_rows());
         let columns = batch.columns().iter().cloned().chain([Arc::new(times) as _]).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let with_clock = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options);
-        with_clock.map(Next::Batch).map_err(|error| ConnectorError::Column {
+        let timed = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options);
+        timed.map_err(|error| ConnectorError::Column {
             column: COLUMN.into(),
             message: error.to_string(),
             hint: None,
         })
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn owes(&self) -> bool {
-        self.inner.owes()
     }
 }

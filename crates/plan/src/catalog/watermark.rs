@@ -9,7 +9,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, make_array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use dataflow::error::ConnectorError;
-use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::scan::{ScanStep, SplitStep};
+use dataflow::source::{ReaderContext, Split};
 use dataflow::time::ticks;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -131,73 +132,50 @@ pub(crate) fn as_time(ticks: Vec<Option<i64>>, time: &DataType) -> Result<ArrayR
     Ok(make_array(data.build().map_err(|error| error.to_string())?))
 }
 
-/// A table with [`COLUMN`] behind its columns.
-pub(crate) struct WatermarkedSource {
-    inner: Arc<dyn Source>,
+/// The step of a scan that puts [`COLUMN`] behind the columns.
+pub(crate) struct RowWatermarks {
     time: usize,
     delay: i64,
     schema: SchemaRef,
 }
 
-impl WatermarkedSource {
-    /// `time` is the column of `inner` that is the event time, and rows may lag by `delay` ticks.
-    pub(crate) fn new(inner: Arc<dyn Source>, time: usize, delay: i64) -> Self {
-        let before = inner.schema();
-        let added = column_of(&before, before.field(time).name()).map(Arc::new);
+impl RowWatermarks {
+    /// Behind the columns `before`, of which `time` is the event time; rows may lag by `delay`
+    /// ticks.
+    pub(crate) fn new(before: &Schema, time: usize, delay: i64) -> Self {
+        let added = column_of(before, before.field(time).name()).map(Arc::new);
         let fields = before.fields().iter().cloned().chain(added);
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        Self { inner, time, delay, schema }
+        Self { time, delay, schema }
     }
 }
 
-impl Source for WatermarkedSource {
+impl ScanStep for RowWatermarks {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
 
-    fn bounded(&self) -> bool {
-        self.inner.bounded()
+    fn passes_on(&self, output: usize) -> Option<usize> {
+        (output + 1 < self.schema.fields().len()).then_some(output)
     }
 
-    fn repeats(&self) -> bool {
-        self.inner.repeats()
+    fn open(&self, _: &Split, _: &mut ReaderContext) -> Box<dyn SplitStep> {
+        let (time, met) = (self.time, Met::new(self.delay));
+        Box::new(WatermarkedSplit { time, met, schema: Arc::clone(&self.schema) })
     }
 
-    fn splits(
-        &self,
-        workers: u32,
-        time_column: Option<usize>,
-    ) -> Result<Vec<Split>, ConnectorError> {
-        self.inner.splits(workers, time_column)
-    }
-
-    fn bounds(&self, column: usize) -> ColumnBounds {
-        self.inner.bounds(column)
-    }
-
-    fn open(
-        &self,
-        split: &Split,
-        from: Option<&Position>,
-        context: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        Ok(Box::new(WatermarkedFlow {
-            inner: self.inner.open(split, from, context)?,
-            time: self.time,
-            met: Met::new(self.delay),
-            schema: Arc::clone(&self.schema),
-        }))
+    fn describe(&self) -> String {
+        COLUMN.into()
     }
 }
 
-struct WatermarkedFlow {
-    inner: Box<dyn SplitReader>,
+struct WatermarkedSplit {
     time: usize,
     met: Met,
     schema: SchemaRef,
 }
 
-impl WatermarkedFlow {
+impl WatermarkedSplit {
     fn with_watermark(&mut self, batch: &RecordBatch) -> Result<RecordBatch, String> {
         let time = batch.column(self.time);
         let met = as_time(self.met.of(time)?, time.data_type())?;
@@ -206,24 +184,12 @@ impl WatermarkedFlow {
     }
 }
 
-impl SplitReader for WatermarkedFlow {
-    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let batch = match self.inner.next(rows_max)? {
-            Next::Batch(batch) => batch,
-            nothing => return Ok(nothing),
-        };
-        self.with_watermark(&batch).map(Next::Batch).map_err(|message| ConnectorError::Column {
+impl SplitStep for WatermarkedSplit {
+    fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
+        self.with_watermark(&batch).map_err(|message| ConnectorError::Column {
             column: self.schema.field(self.time).name().clone(),
             message,
             hint: None,
         })
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn owes(&self) -> bool {
-        self.inner.owes()
     }
 }

@@ -131,7 +131,7 @@ impl PlanTree {
         (workers, readers): (u32, u32),
     ) {
         let labels = operator.labels.inputs.get(input).cloned().unwrap_or_default();
-        let schema = table.source.schema();
+        let schema = table.columns();
         self.nodes.push(PlanNode {
             operator: None,
             name: "Scan",

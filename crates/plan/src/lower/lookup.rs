@@ -146,9 +146,9 @@ fn table_bytes(cx: &Context<'_>, relation: &Relation) -> Result<Option<u64>, Low
     let predicate = relation.predicate();
     let exprs = relation.outputs.iter().map(|(_, expr)| expr).chain(&predicate);
     let read = columns_read(exprs, table.columns(place)?.as_ref());
-    let source = table.source(&read, place)?;
-    let statistics = Statistics::of_source(source.as_ref(), cx.lowering.workers.total());
-    Ok(statistics.bytes(&source.schema()))
+    let scan = table.scan(&read, place)?;
+    let statistics = Statistics::of_scan(&scan, cx.lowering.workers.total());
+    Ok(statistics.bytes(&scan.columns()))
 }
 
 /// A relation widened by the rows of a table.
@@ -325,7 +325,7 @@ fn table_beside<'a>(
         return Err(Refusal::new(&["JOIN"], "a table is not read as it is").into());
     };
     let predicate = table.predicate();
-    let (input, read) = pipeline::input(cx, source, kept.0.iter().chain(&predicate), None)?;
+    let (input, read) = pipeline::scan(cx, source, kept.0.iter().chain(&predicate), None)?;
     let (step, schema, places) = pipeline::narrow(cx, table, &kept.0, read)?;
     let mut columns = shown(&schema, &table.names);
     call_columns(&mut columns, table, &kept.0, &places);

@@ -14,8 +14,8 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 
 use crate::catalog::Table;
-use crate::catalog::proctime::{self, ProcTimeSource};
-use crate::catalog::watermark::{WatermarkedSource, is_read};
+use crate::catalog::proctime::{self, ReadTime};
+use crate::catalog::watermark::{RowWatermarks, is_read};
 use crate::explain::{shown, shown_expr};
 use crate::logical::windows::WindowAssign;
 use crate::lower::HALVES;
@@ -210,7 +210,7 @@ fn open<'e>(
 ) -> Result<(Feeds, SchemaRef), LowerError> {
     match &relation.base {
         Base::Table(table) => {
-            let (input, columns) = input(cx, table, exprs, time)?;
+            let (input, columns) = scan(cx, table, exprs, time)?;
             let labels = Labels { table: Some(table.title()), ..Labels::default() };
             let source = OperatorKind::Source(input);
             let operator = job.add(table.name.clone(), vec![], source, labels);
@@ -225,7 +225,7 @@ fn open<'e>(
 }
 
 /// The columns of a table that expressions name, with its watermark if `time` is given.
-pub(crate) fn input<'e>(
+pub(crate) fn scan<'e>(
     cx: &Context<'_>,
     table: &Arc<Table>,
     exprs: impl Iterator<Item = &'e Expr>,
@@ -242,26 +242,27 @@ pub(crate) fn input<'e>(
     read.extend(event.filter(|&at| event_time.is_some() || all.field(at).is_nullable()));
     read.sort_unstable();
     read.dedup();
-    let mut source = table.source(&read, place)?;
+    let mut scan = table.scan(&read, place)?;
     let columns = all.project(&read).map_err(|error| cx.report(&error.into()))?;
     let mut columns = Arc::new(columns);
     if let Some((time, at)) = event_time.and_then(|t| Some((t, columns.index_of(&t.column).ok()?)))
     {
-        source = Arc::new(WatermarkedSource::new(source, at, time.delay));
-        columns = source.schema();
+        let step = RowWatermarks::new(&columns, at, time.delay);
+        scan = scan.then(step);
+        columns = scan.columns();
     }
     if exprs.iter().any(|expr| proctime::is_read(expr)) {
-        source = Arc::new(ProcTimeSource::new(source));
-        columns = source.schema();
+        let step = ReadTime::new(&columns);
+        scan = scan.then(step);
+        columns = scan.columns();
     }
-    let watermark = match time.and_then(|time| Some((time, column_index(time, &columns)?))) {
+    scan.watermark = match time.and_then(|time| Some((time, column_index(time, &columns)?))) {
         Some((time, column)) => watermark(cx, table, time, column, &columns)?,
         None => None,
     };
     let time = event.and_then(|at| read.binary_search(&at).ok());
-    let time = time.map(|column| TimeColumn { column, on_bad: table.on_bad() });
-    let input = Input { table: table.name.clone(), source, time, watermark };
-    Ok((input, columns))
+    scan.time = time.map(|column| TimeColumn { column, on_bad: table.on_bad() });
+    Ok((scan, columns))
 }
 
 /// The watermark of a table over `time`, which is column `column` of `columns`, with what the

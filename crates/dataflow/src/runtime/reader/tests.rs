@@ -107,7 +107,7 @@ fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     let context = ReaderContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
     let time = Some(TimeColumn { column: 0, on_bad: OnBad::Show });
     let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
-    let input = Input { table: "t".into(), source: Arc::new(script), time, watermark };
+    let input = Input { time, watermark, ..Input::new("t", Arc::new(script)) };
     let metrics = Arc::new(Metrics::default());
     Bench { reader: Reader::new(&input, (Some(0), 1), 100, context, metrics).unwrap(), clock, bad }
 }

@@ -1,0 +1,314 @@
+//! Steps of a scan: what becomes of a table's rows between its connector and the first operator.
+//!
+//! ```text
+//! connector ─▶ SplitReader ─▶ step ─▶ step ─▶ …          a ScanReader: one split, as a reader again
+//! ```
+//!
+//! A connector reads rows of the data and knows nothing of what a table has beside them: computed
+//! columns, the time of day, the watermark, side outputs of late and of bad rows. Each of these is a
+//! [`ScanStep`]. Steps neither open nor end a split, and a position of their split is one of the
+//! connector's reader: it goes through them untouched.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+
+use crate::connector::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use crate::error::ConnectorError;
+
+/// A step of a scan, as data.
+pub trait ScanStep: Send + Sync {
+    /// The columns that it gives.
+    fn schema(&self) -> SchemaRef;
+
+    /// The column that the step is given which column `output` of its result is, row by row.
+    fn passes_on(&self, output: usize) -> Option<usize>;
+
+    /// Whether it gives a row for each row that it is given.
+    fn keeps_rows(&self) -> bool {
+        true
+    }
+
+    /// Begins to work on a split, which is opened with `context` afterwards: a step may replace
+    /// where bad rows go.
+    fn open(&self, split: &Split, context: &mut ReaderContext) -> Box<dyn SplitStep>;
+
+    /// For EXPLAIN: what it does.
+    fn describe(&self) -> String;
+}
+
+/// A step at work on one split.
+pub trait SplitStep: Send {
+    /// What becomes of the next rows of the split; a batch without rows is not passed on.
+    ///
+    /// # Errors
+    /// When an expression fails on a row.
+    fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError>;
+
+    /// What the step gives when the split has no rows now, or has ended.
+    ///
+    /// # Errors
+    /// As [`SplitStep::apply`].
+    fn flush(&mut self) -> Result<Option<RecordBatch>, ConnectorError> {
+        Ok(None)
+    }
+}
+
+/// Reads a split through the steps of its scan.
+struct ScanReader {
+    reader: Box<dyn SplitReader>,
+    /// In the order in which rows go through them.
+    steps: Vec<Box<dyn SplitStep>>,
+    /// Whether the split has ended; the last rows of the steps may still have to be given.
+    ended: bool,
+}
+
+/// Opens a split as [`Source::open`], with steps behind it.
+///
+/// # Errors
+/// As [`Source::open`].
+pub(crate) fn open(
+    source: &dyn Source,
+    steps: &[Arc<dyn ScanStep>],
+    split: &Split,
+    from: Option<&Position>,
+    context: &ReaderContext,
+) -> Result<Box<dyn SplitReader>, ConnectorError> {
+    if steps.is_empty() {
+        return source.open(split, from, context);
+    }
+    let mut context = context.clone();
+    // The last sees first where bad rows go.
+    let opened = steps.iter().rev().map(|step| step.open(split, &mut context));
+    let mut steps: Vec<_> = opened.collect();
+    steps.reverse();
+    let reader = source.open(split, from, &context)?;
+    Ok(Box::new(ScanReader { reader, steps, ended: false }))
+}
+
+impl ScanReader {
+    /// What the steps make of the rows of one read, if there were some.
+    fn through(
+        &mut self,
+        mut rows: Option<RecordBatch>,
+    ) -> Result<Option<RecordBatch>, ConnectorError> {
+        for step in &mut self.steps {
+            rows = match rows {
+                Some(batch) => Some(step.apply(batch)?),
+                None => step.flush()?,
+            };
+            rows = rows.filter(|batch| batch.num_rows() > 0);
+        }
+        Ok(rows)
+    }
+}
+
+impl SplitReader for ScanReader {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        if self.ended {
+            return Ok(Next::End);
+        }
+        let next = self.reader.next(rows_max)?;
+        self.ended = matches!(next, Next::End);
+        let (rows, without) = match next {
+            // Rows may come at once, though no step has let one through now.
+            Next::Batch(batch) => (Some(batch), Next::Wait { until_ns: 0 }),
+            nothing => (None, nothing),
+        };
+        Ok(self.through(rows)?.map_or(without, Next::Batch))
+    }
+
+    fn position(&self) -> Position {
+        self.reader.position()
+    }
+
+    fn owes(&self) -> bool {
+        self.reader.owes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{AsArray, BooleanArray, Int64Array};
+    use arrow::compute::filter_record_batch;
+    use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+    use fabric::MonotonicClock;
+
+    use super::*;
+    use crate::connector::bad::{BadRow, BadRows};
+
+    fn rows(values: &[i64]) -> RecordBatch {
+        let schema = Schema::new(vec![Field::new("n", DataType::Int64, false)]);
+        let values = Int64Array::from(values.to_vec());
+        RecordBatch::try_new(Arc::new(schema), vec![Arc::new(values)]).unwrap()
+    }
+
+    fn bad(reason: &str) -> BadRow {
+        let (table, place, text) = ("t".into(), String::new(), String::new());
+        BadRow { table, place, reason: reason.into(), text }
+    }
+
+    /// Two batches with a pause and a bad row between them, and a bad row behind them.
+    struct Numbers;
+
+    impl Source for Numbers {
+        fn schema(&self) -> SchemaRef {
+            rows(&[]).schema()
+        }
+
+        fn bounded(&self) -> bool {
+            true
+        }
+
+        fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+            Ok(vec![Split { name: "all".into(), ..Split::default() }])
+        }
+
+        fn open(
+            &self,
+            split: &Split,
+            from: Option<&Position>,
+            context: &ReaderContext,
+        ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+            let [call] = from.map_or(Ok([0]), |from| from.numbers("calls", 1, &split.name))?;
+            Ok(Box::new(NumbersReader { call, bad: Arc::clone(&context.bad) }))
+        }
+    }
+
+    struct NumbersReader {
+        call: u64,
+        bad: Arc<BadRows>,
+    }
+
+    impl SplitReader for NumbersReader {
+        fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+            self.call += 1;
+            Ok(match self.call {
+                1 => Next::Batch(rows(&[1, 2, 3])),
+                2 => {
+                    self.bad.add(bad("first"));
+                    Next::Wait { until_ns: 7 }
+                }
+                3 => Next::Batch(rows(&[5])),
+                _ => {
+                    self.bad.add(bad("last"));
+                    Next::End
+                }
+            })
+        }
+
+        fn position(&self) -> Position {
+            Position::new("calls", 1, "all", &[self.call])
+        }
+    }
+
+    /// Adds one to each number.
+    struct Next1;
+
+    /// Keeps even numbers; when there are no rows, gives the lengths of the reasons of bad ones.
+    struct Even(Arc<BadRows>);
+
+    impl ScanStep for Next1 {
+        fn schema(&self) -> SchemaRef {
+            rows(&[]).schema()
+        }
+
+        fn passes_on(&self, _: usize) -> Option<usize> {
+            None
+        }
+
+        fn open(&self, _: &Split, _: &mut ReaderContext) -> Box<dyn SplitStep> {
+            Box::new(Self)
+        }
+
+        fn describe(&self) -> String {
+            "add one".into()
+        }
+    }
+
+    impl SplitStep for Next1 {
+        fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
+            Ok(rows(&numbers(&batch).iter().map(|n| n + 1).collect::<Vec<_>>()))
+        }
+    }
+
+    impl ScanStep for Even {
+        fn schema(&self) -> SchemaRef {
+            rows(&[]).schema()
+        }
+
+        fn passes_on(&self, output: usize) -> Option<usize> {
+            Some(output)
+        }
+
+        fn open(&self, _: &Split, context: &mut ReaderContext) -> Box<dyn SplitStep> {
+            context.bad = Arc::new(BadRows::collecting());
+            Box::new(Self(Arc::clone(&context.bad)))
+        }
+
+        fn describe(&self) -> String {
+            "even".into()
+        }
+    }
+
+    impl SplitStep for Even {
+        fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
+            let even = numbers(&batch).iter().map(|n| Some(n % 2 == 0)).collect::<BooleanArray>();
+            Ok(filter_record_batch(&batch, &even).unwrap())
+        }
+
+        fn flush(&mut self) -> Result<Option<RecordBatch>, ConnectorError> {
+            let lengths = self.0.take().into_iter().map(|row| row.reason.len() as i64);
+            Ok(Some(rows(&lengths.collect::<Vec<_>>())))
+        }
+    }
+
+    fn numbers(batch: &RecordBatch) -> Vec<i64> {
+        batch.column(0).as_primitive::<Int64Type>().values().to_vec()
+    }
+
+    fn context() -> ReaderContext {
+        let (clock, bad, origins) =
+            (Arc::new(MonotonicClock::default()), Arc::default(), Arc::default());
+        ReaderContext { clock, bad, origins }
+    }
+
+    /// What a reader gives to its end: rows, or when it waits until.
+    fn read(reader: &mut dyn SplitReader) -> Vec<Result<Vec<i64>, u64>> {
+        let mut given = vec![];
+        loop {
+            given.push(match reader.next(10).unwrap() {
+                Next::Batch(batch) => Ok(numbers(&batch)),
+                Next::Wait { until_ns } => Err(until_ns),
+                Next::End => return given,
+            });
+        }
+    }
+
+    #[test]
+    fn rows_go_through_the_steps_in_order_and_bad_ones_to_the_step_that_asks() {
+        let (split, context) = (Split { name: "all".into(), ..Split::default() }, context());
+        let steps: [Arc<dyn ScanStep>; 2] = [Arc::new(Even(Arc::default())), Arc::new(Next1)];
+        let mut reader = open(&Numbers, &steps, &split, None, &context).unwrap();
+        // Even numbers plus one; 5 is not even, so that the reader asks again at once; the reasons
+        // have five and four letters.
+        assert_eq!(read(reader.as_mut()), [Ok(vec![3]), Ok(vec![6]), Err(0), Ok(vec![5])]);
+        assert_eq!(context.bad.count(), 0);
+
+        let mut reader = open(&Numbers, &[], &split, None, &context).unwrap();
+        assert_eq!(read(reader.as_mut()), [Ok(vec![1, 2, 3]), Err(7), Ok(vec![5])]);
+        assert_eq!(context.bad.count(), 2, "without steps they go where the runtime said");
+    }
+
+    #[test]
+    fn a_position_is_one_of_the_connector() {
+        let (split, context) = (Split { name: "all".into(), ..Split::default() }, context());
+        let steps: [Arc<dyn ScanStep>; 1] = [Arc::new(Next1)];
+        let mut reader = open(&Numbers, &steps, &split, None, &context).unwrap();
+        reader.next(10).unwrap();
+        assert_eq!(reader.position(), Position::new("calls", 1, "all", &[1]));
+        let mut rest = open(&Numbers, &steps, &split, Some(&reader.position()), &context).unwrap();
+        assert_eq!(read(rest.as_mut()), [Err(7), Ok(vec![6])]);
+    }
+}
