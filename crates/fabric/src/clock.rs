@@ -12,6 +12,12 @@ pub trait Clock: Send + Sync {
     fn worked_ns(&self) -> u64 {
         self.now_ns()
     }
+
+    /// How often the calling thread has given its processor up to wait for something. A thread
+    /// whose processor was taken away did not wait. Always the same where a clock does not know it.
+    fn sleeps(&self) -> u64 {
+        0
+    }
 }
 
 /// The clock of the operating system.
@@ -47,6 +53,15 @@ impl Clock for MonotonicClock {
             _ => self.now_ns(),
         }
     }
+
+    fn sleeps(&self) -> u64 {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the kernel writes one `rusage`, and `usage` is one that this call alone has.
+        let known = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+        // SAFETY: all bytes of it are zero or were written by the kernel, and any are integers.
+        let usage = unsafe { usage.assume_init() };
+        if known == 0 { usage.ru_nvcsw as u64 } else { 0 }
+    }
 }
 
 #[cfg(test)]
@@ -60,6 +75,15 @@ mod tests {
         // However long that takes.
         while clock.worked_ns() == before {
             std::hint::spin_loop();
+        }
+    }
+
+    #[test]
+    fn a_sleep_is_counted() {
+        let clock = MonotonicClock::new();
+        let before = clock.sleeps();
+        while clock.sleeps() == before {
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! How long a worker waits for its sinks, and how many rows have reached them.
 //!
-//! A sink is called by the worker's own thread, which does nothing else meanwhile. The part of such
-//! a call that the thread does not spend on its processor, it waits: for a disk. Others may look at
-//! any time, also while a call lasts.
+//! A sink is called by the worker's own thread, which does nothing else meanwhile. If the thread
+//! gives its processor up in such a call, the part of the call that it does not spend there is
+//! waiting: for a disk. A thread whose processor was taken away, for another thread of a busy
+//! machine, does not wait. Others may look at any time, also while a call lasts.
 //!
 //! While a writer has no [room](SinkWriter::room), its rows are held back and the worker goes on.
 //! Time in which the worker has nothing else to do then is waited for that sink, too.
@@ -120,13 +121,15 @@ impl SinkGauge {
     }
 
     fn call<T>(&self, work: impl FnOnce() -> T) -> T {
-        let (since, worked) = (self.clock.now_ns(), self.clock.worked_ns());
+        let clock = &self.clock;
+        let (since, worked, slept) = (clock.now_ns(), clock.worked_ns(), clock.sleeps());
         self.since_ns.store(since, Ordering::Release);
         let done = work();
-        let lasted = self.clock.now_ns().saturating_sub(since);
+        let lasted = clock.now_ns().saturating_sub(since);
         let waited = match lasted {
             LONG_NS.. => lasted,
-            _ => lasted.saturating_sub(self.clock.worked_ns().saturating_sub(worked)),
+            _ if clock.sleeps() == slept => 0,
+            _ => lasted.saturating_sub(clock.worked_ns().saturating_sub(worked)),
         };
         self.since_ns.store(NEVER, Ordering::Release);
         self.waited_ns.fetch_add(waited, Ordering::Release);
@@ -138,12 +141,19 @@ impl SinkGauge {
 mod tests {
     use super::*;
 
-    /// A clock that is set by hand: its time, and how much of that was work.
+    /// A clock that is set by hand: its time, how much of that was work, and sleeps.
     #[derive(Default)]
-    struct Hand([AtomicU64; 2]);
+    struct Hand([AtomicU64; 3]);
 
     impl Hand {
+        /// Time passes in which the thread sleeps once.
         fn moves(&self, ns: u64, worked_ns: u64) {
+            self.preempts(ns, worked_ns);
+            self.0[2].fetch_add(1, Ordering::Relaxed);
+        }
+
+        /// Time passes in which the thread has its processor taken away.
+        fn preempts(&self, ns: u64, worked_ns: u64) {
             self.0[0].fetch_add(ns, Ordering::Relaxed);
             self.0[1].fetch_add(worked_ns, Ordering::Relaxed);
         }
@@ -157,6 +167,20 @@ mod tests {
         fn worked_ns(&self) -> u64 {
             self.0[1].load(Ordering::Relaxed)
         }
+
+        fn sleeps(&self) -> u64 {
+            self.0[2].load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_thread_without_its_processor_does_not_wait_for_the_sink() {
+        let clock = Arc::new(Hand::default());
+        let gauge = SinkGauge::new(clock.clone());
+        gauge.call(|| clock.preempts(5_000_000, 20));
+        assert_eq!(gauge.waiting_ns(), 0);
+        gauge.call(|| clock.moves(5_000_000, 20));
+        assert_eq!(gauge.waiting_ns(), 4_999_980);
     }
 
     #[test]
