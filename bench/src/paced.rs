@@ -305,7 +305,7 @@ mod tests {
         // As the reader does, which asks for them.
         splits.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
         let clock = Arc::new(MonotonicClock::new());
-        let context = ReaderContext { clock, bad: Arc::default(), origins: Arc::default() };
+        let context = ReaderContext::new(clock, Arc::default());
         let of = |split: &Split| {
             let mut flow = source.open(split, None, &context).unwrap();
             let mut rows = vec![];
@@ -356,7 +356,7 @@ mod tests {
                 TableDef { name: "t".into(), schema, options, metadata: Default::default() };
             let source = paced.source(&table, &[0]).unwrap();
             let clock = Arc::new(MonotonicClock::new());
-            let context = ReaderContext { clock, bad: Arc::default(), origins: Arc::default() };
+            let context = ReaderContext::new(clock, Arc::default());
             source.open(&Split::default(), None, &context).unwrap().next(100).unwrap()
         };
         let stream = next([("kind", "ro"), ("rows", "10"), ("interval", "1000ns")]);

@@ -45,8 +45,7 @@ fn read(path: &str) -> Result<(usize, u64), ConnectorError> {
     let table = TableDef { name: "t".into(), schema, options, metadata: BTreeMap::new() };
     let source = FileConnector.source(&table, &all)?;
     let bad = Arc::new(BadRows::default());
-    let context =
-        ReaderContext { clock: Arc::new(Standing), bad: bad.clone(), origins: Arc::default() };
+    let context = ReaderContext::new(Arc::new(Standing), bad.clone());
     let mut rows = 0;
     for split in source.splits(1, None)? {
         let mut flow = source.open(&split, None, &context)?;
@@ -56,7 +55,7 @@ fn read(path: &str) -> Result<(usize, u64), ConnectorError> {
                     assert!((1..=BATCH_ROWS).contains(&batch.num_rows()));
                     rows += batch.num_rows();
                 }
-                Next::Wait { .. } => panic!("a file waits"),
+                Next::Pending | Next::Wait { .. } => panic!("a file waits"),
                 Next::End => break,
             }
             if rows > ROWS_MAX {

@@ -298,7 +298,7 @@ fn generated(name: &str, options: &[(&str, &str)], schema: Option<SchemaRef>) ->
     let source = Generator.source(&def, &all).expect("it can be made");
     let (clock, bad) = (Arc::new(Stopped), Arc::new(BadRows::default()));
     let mut flow = source
-        .open(&Split::default(), None, &ReaderContext { clock, bad, origins: Arc::default() })
+        .open(&Split::default(), None, &ReaderContext::new(clock, bad))
         .expect("there is one flow");
     let mut batches = vec![];
     while let Next::Batch(batch) = flow.next(8_192).expect("it is generated") {

@@ -74,11 +74,7 @@ impl TableRows {
             TableDef { name: "reference".into(), schema, options, metadata: Default::default() };
         let source = Generator.source(&table, &projection?)?;
         let splits = source.splits(1, None)?;
-        let context = ReaderContext {
-            clock: Arc::new(MonotonicClock::new()),
-            bad: Arc::default(),
-            origins: Arc::default(),
-        };
+        let context = ReaderContext::new(Arc::new(MonotonicClock::new()), Arc::default());
         Ok(Self(source.open(&splits[0], None, &context)?))
     }
 
@@ -86,7 +82,7 @@ impl TableRows {
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, ConnectorError> {
         match self.0.next(BATCH_ROWS)? {
             Next::Batch(batch) => Ok(Some(batch)),
-            Next::Wait { .. } | Next::End => Ok(None),
+            Next::Pending | Next::Wait { .. } | Next::End => Ok(None),
         }
     }
 }

@@ -14,6 +14,7 @@
 use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
@@ -21,13 +22,12 @@ use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
-use tokio::sync::mpsc::channel;
 
 use crate::format::rows::METADATA;
 use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns, fixed};
 use crate::options::refuse;
 use crate::remote::{
-    ByteStream, PIECE_BYTES, StreamReader, TaskStreams, byte_queue, decode, stream_format,
+    ByteStream, PIECE_BYTES, StreamReader, TaskStreams, byte_queue, decode, queue, stream_format,
 };
 
 /// Its name in messages.
@@ -148,27 +148,26 @@ impl Source for StdinSource {
             hint: Some("write its rows to a file first, and read that as often as you like".into()),
         })?;
         let refuser = Refuser::new(&self.target, context);
-        let streams = pump(reader)?;
+        let streams = pump(reader, &context.waker)?;
         let decode = decode(self.format.clone(), refuser);
-        Ok(Box::new(StreamReader::new(split, streams, decode, context)))
+        Ok(Box::new(StreamReader::new(split, streams, decode)))
     }
 }
 
 /// Starts the thread that reads.
-fn pump(mut reader: Box<dyn Read + Send>) -> Result<TaskStreams, ConnectorError> {
+fn pump(mut reader: Box<dyn Read + Send>, waker: &Waker) -> Result<TaskStreams, ConnectorError> {
     let failed = |error: std::io::Error| ConnectorError::Io {
         place: PLACE.into(),
         message: error.to_string(),
         hint: None,
     };
-    let (sender, bytes) = byte_queue();
-    let (arrivals, queue) = channel(2);
+    let (sender, bytes) = byte_queue(waker);
+    let (arrivals, queue) = queue(2, waker);
     let stream = ByteStream { place: PLACE.into(), bytes };
-    // There is room for what is sent; and if nobody listens there is nobody to tell.
-    let _ = arrivals.try_send(Ok(Some(stream)));
     std::thread::Builder::new()
         .name("stdin".into())
         .spawn(move || {
+            arrivals.send_blocking(Ok(Some(stream)));
             let mut buffer = vec![0; PIECE_BYTES];
             let end = loop {
                 match reader.read(&mut buffer) {
@@ -183,7 +182,7 @@ fn pump(mut reader: Box<dyn Read + Send>) -> Result<TaskStreams, ConnectorError>
                 }
             };
             // Said before the stream ends: it must not be missed when the rows are read.
-            let _ = arrivals.blocking_send(end);
+            arrivals.send_blocking(end);
         })
         .map_err(failed)?;
     Ok(TaskStreams { place: PLACE.into(), queue, _task: None })

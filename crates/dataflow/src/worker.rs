@@ -23,7 +23,7 @@ use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node, Scan};
 use crate::job::{Idle, Job, readers};
-use crate::operators::source::feed;
+use crate::operators::source::SourceRun;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
@@ -39,7 +39,7 @@ use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 /// Steps without work before a blocking worker sleeps.
 const SPINS: u32 = 200;
 
-/// Longest sleep: bounds how late a worker sees [`Signals`].
+/// Longest sleep: bounds how late a worker sees the news of its [`Mender`], which wakes nobody.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// What a worker is made of.
@@ -185,7 +185,9 @@ impl Worker {
         });
         let net = Rc::new(Net::new(links, reconnector, in_flight, &place, metrics.clone()));
         net.begin_round(round);
-        let context = ReaderContext { clock: clock.clone(), bad, origins: Arc::default() };
+        signals.register(external.waker());
+        let waker = external.waker();
+        let context = ReaderContext { waker, ..ReaderContext::new(clock.clone(), bad) };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         let mut paces = paces(&job.operators);
         let mut readings = vec![None; job.operators.len()];
@@ -196,8 +198,8 @@ impl Worker {
             let reader = Reader::new(&input, share, rows_max, context, metrics);
             let reader = reader.map_err(|error| error.of_operator(at))?;
             readings[at] = Some(reader.reading());
-            let (pace, timers, signals) = (paces[at].take(), timers.clone(), signals.clone());
-            scheduler.spawn_of(at, feed(reader, behind, fusion, pace, timers, signals));
+            let source = SourceRun::new(fusion, paces[at].take(), &place);
+            scheduler.spawn_of(at, source.run(reader, behind));
         }
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
         spawn_nodes(&mut scheduler, &nodes, &timers);
@@ -329,7 +331,7 @@ impl Worker {
         let timer = wake_ns.map(|at| Duration::from_nanos(at.saturating_sub(now)));
         let timeout = timer.map_or(SLEEP_MAX, |timer| timer.min(SLEEP_MAX));
         let mut descriptors = Vec::new();
-        if !self.net.arm(&mut descriptors) && !self.external.is_told() {
+        if !self.net.arm(&mut descriptors) && !self.external.is_notified() {
             fabric::wait(&descriptors, timeout);
         }
     }

@@ -55,7 +55,7 @@ impl Source for Silence {
 
 impl SplitReader for Silence {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
-        Ok(Next::Wait { until_ns: u64::MAX })
+        Ok(Next::Pending)
     }
 
     fn position(&self) -> Position {

@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
@@ -93,7 +94,7 @@ impl Blob for FileBlob {
         self.version.bytes
     }
 
-    fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError> {
+    fn read(&self, _: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError> {
         let file = File::open(&self.path).map_err(|error| io_error(&self.path, &error))?;
         check(&self.path, &self.version, &file)?;
         let (path, version) = (self.path.clone(), self.version);
@@ -171,7 +172,7 @@ mod tests {
             let path = file(name);
             fs::write(&path, [b'x'; 1_000]).unwrap();
             let blob = FileBlob::open(&path).unwrap();
-            let mut reader = blob.read().unwrap();
+            let mut reader = blob.read(Waker::noop()).unwrap();
             reader.read_exact(&mut [0; 100]).unwrap();
             change(&path);
             let rest = reader.read_to_end(&mut Vec::new());

@@ -7,12 +7,12 @@ use arrow::record_batch::RecordBatch;
 use arrow_flight::FlightEndpoint;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
-use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::client::Server;
 use crate::format::typed::Mapping;
 use crate::format::{Refuser, TargetColumns};
-use crate::remote::{Io, Nap, Task, died};
+use crate::remote::{Io, QueueSender, Task, died, queue};
 
 /// Batches that wait for the worker at most; each is as large as the server makes them.
 const BATCHES_MAX: usize = 4;
@@ -55,13 +55,12 @@ impl Source for FlightSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         split.begins(from)?;
-        let (batches, queue) = channel(BATCHES_MAX);
+        let (batches, queue) = queue(BATCHES_MAX, &context.waker);
         let server = self.server.clone();
         let endpoint = self.endpoints[split.number].clone();
         let task = Io::shared()?.spawn(async move {
             let end = read(&server, &endpoint, &batches).await;
-            // Nobody is left to tell only if nobody reads any more.
-            let _ = batches.send(end.map(|()| None)).await;
+            batches.send(end.map(|()| None)).await;
         });
         Ok(Box::new(FlightReader {
             place: self.place(split.number),
@@ -71,7 +70,6 @@ impl Source for FlightSource {
             rest: None,
             row: 1,
             refuser: Refuser::new(&self.target, context),
-            nap: Nap::new(Arc::clone(&context.clock)),
         }))
     }
 }
@@ -79,12 +77,12 @@ impl Source for FlightSource {
 async fn read(
     server: &Server,
     endpoint: &FlightEndpoint,
-    batches: &Sender<Result<Option<RecordBatch>, ConnectorError>>,
+    batches: &QueueSender<Result<Option<RecordBatch>, ConnectorError>>,
 ) -> Result<(), ConnectorError> {
     let mut rows = server.rows(endpoint).await?;
     loop {
         let Some(batch) = rows.next().await? else { return Ok(()) };
-        if batches.send(Ok(Some(batch))).await.is_err() {
+        if !batches.send(Ok(Some(batch))).await {
             return Ok(());
         }
     }
@@ -101,7 +99,6 @@ struct FlightReader {
     /// The number of the row to be read next, counted from 1.
     row: u64,
     refuser: Refuser,
-    nap: Nap,
 }
 
 impl FlightReader {
@@ -132,11 +129,10 @@ impl SplitReader for FlightReader {
                     Ok(Ok(Some(batch))) => self.rows(&batch)?,
                     Ok(Ok(None)) => return Ok(Next::End),
                     Ok(Err(error)) => return Err(error),
-                    Err(TryRecvError::Empty) => return Ok(self.nap.wait()),
+                    Err(TryRecvError::Empty) => return Ok(Next::Pending),
                     Err(TryRecvError::Disconnected) => return Err(died(&self.place)),
                 },
             };
-            self.nap.reset();
             if batch.num_rows() > rows_max {
                 self.rest = Some(batch.slice(rows_max, batch.num_rows() - rows_max));
                 return Ok(Next::Batch(batch.slice(0, rows_max)));

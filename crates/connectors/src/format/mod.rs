@@ -20,7 +20,6 @@ use dataflow::connector::OptionSpec;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
 use dataflow::source::{Next, Position, SplitReader};
-use fabric::Clock;
 
 pub(crate) mod compression;
 pub(crate) mod csv;
@@ -276,16 +275,9 @@ pub(crate) struct SizedInput {
     pub(crate) bytes: u64,
 }
 
-/// When a reader without bytes is asked again.
-pub(crate) struct Poll {
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) every_ns: u64,
-}
-
 /// The rows of bytes that can be read again: a file, an object.
 pub(crate) struct DecoderReader {
     decoder: Box<dyn RecordDecoder>,
-    poll: Poll,
     format: &'static str,
     split: String,
     /// How long the input is: one of another length is another one.
@@ -302,7 +294,6 @@ impl DecoderReader {
         SizedInput { input, bytes }: SizedInput,
         from: Option<&Position>,
         refuser: Refuser,
-        poll: Poll,
     ) -> Result<Self, ConnectorError> {
         let (split, name) = (input.name().to_owned(), format.name());
         let mut decoder = format.decoder(input, refuser);
@@ -319,7 +310,7 @@ impl DecoderReader {
             }
             decoder.go_to(RecordStart { offset, record, rest: rest == 1 });
         }
-        Ok(Self { decoder, poll, format: name, split, bytes })
+        Ok(Self { decoder, format: name, split, bytes })
     }
 }
 
@@ -327,9 +318,7 @@ impl SplitReader for DecoderReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         Ok(match self.decoder.decode(rows_max)? {
             Decoded::Batch(batch) => Next::Batch(batch),
-            Decoded::Later => {
-                Next::Wait { until_ns: self.poll.clock.now_ns() + self.poll.every_ns }
-            }
+            Decoded::Later => Next::Pending,
             Decoded::End => Next::End,
         })
     }

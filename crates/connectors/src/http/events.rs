@@ -1,17 +1,19 @@
 //! Server-sent events: a connection that is made again whenever it ends.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use dataflow::error::ConnectorError;
 use reqwest::StatusCode;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use tokio::sync::mpsc::channel;
 
 use super::request::Request;
 use crate::file::LINE_BYTES_MAX;
-use crate::remote::{Backoff, ByteQueueSender, ByteStream, Io, TaskStreams, byte_queue, chain};
+use crate::remote::{
+    Backoff, ByteQueueSender, ByteStream, Io, TaskStreams, byte_queue, chain, queue,
+};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -27,17 +29,18 @@ pub(super) fn listen(
     request: Request,
     of_type: Option<String>,
     is_json: bool,
+    waker: &Waker,
 ) -> TaskStreams {
-    let (arrivals, queue) = channel(2);
-    let (sender, bytes) = byte_queue();
+    let (arrivals, queue) = queue(2, waker);
+    let (sender, bytes) = byte_queue(waker);
     let place = request.place().to_owned();
-    // There is room for it, and the queue is at hand.
-    let _ = arrivals.try_send(Ok(Some(ByteStream { place: place.clone(), bytes })));
+    let stream = ByteStream { place: place.clone(), bytes };
     let task = io.spawn(async move {
+        arrivals.send(Ok(Some(stream))).await;
         let mut parser = Parser::new(of_type, is_json);
         let end = events(&request, &mut parser, &sender).await;
         // Said before the stream ends: it must not be missed when the rows are read.
-        let _ = arrivals.send(end.map(|()| None)).await;
+        arrivals.send(end.map(|()| None)).await;
     });
     TaskStreams { place, queue, _task: Some(task) }
 }

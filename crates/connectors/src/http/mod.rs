@@ -280,24 +280,22 @@ impl Source for HttpSource {
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let Settings { request, format, mode } = self.settings.clone();
         split.begins(from)?;
-        let clock = Arc::clone(&context.clock);
         let refuser = Refuser::new(&self.target, context);
         let is_json = matches!(format, Format::Json);
         let decode = decode(format, refuser.clone());
         let io = Io::shared()?;
         Ok(match mode {
             Mode::Events { of_type } => {
-                let streams = events::listen(&io, request, of_type, is_json);
-                Box::new(StreamReader::new(split, streams, decode, context))
+                let streams = events::listen(&io, request, of_type, is_json, &context.waker);
+                Box::new(StreamReader::new(split, streams, decode))
             }
             Mode::Once | Mode::Every { .. } => {
                 let interval_ns = match mode {
                     Mode::Every { interval_ns } => Some(interval_ns),
                     _ => None,
                 };
-                let polls =
-                    poll::Polls::new(io, request, interval_ns, is_json, refuser, clock.clone());
-                Box::new(StreamReader::new(split, polls, decode, context))
+                let polls = poll::Polls::new(io, request, interval_ns, is_json, refuser, context);
+                Box::new(StreamReader::new(split, polls, decode))
             }
         })
     }

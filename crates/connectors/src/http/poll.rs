@@ -1,22 +1,24 @@
 //! Polling: answer after answer.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
+use dataflow::source::ReaderContext;
 use fabric::Clock;
 use reqwest::header::{
     ETAG, HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED,
 };
 use reqwest::{Response, StatusCode};
-use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::array::ArrayLines;
 use super::request::Request;
 use crate::format::Refuser;
 use crate::remote::{
-    Backoff, ByteQueueSender, ByteStream, Io, NextStream, StreamSource, Task, WholeLines,
-    byte_queue, died,
+    Backoff, ByteQueueSender, ByteStream, Io, NextStream, QueueSender, StreamSource, Task,
+    WholeLines, byte_queue, died, queue,
 };
 
 /// Bytes of an answer that are looked at to find out its columns.
@@ -31,6 +33,7 @@ pub(super) struct Polls {
     is_json: bool,
     refuser: Refuser,
     clock: Arc<dyn Clock>,
+    waker: Waker,
     /// The validators of the last whole answer.
     known: HeaderMap,
     poll: Option<Poll>,
@@ -57,16 +60,17 @@ impl Polls {
         interval_ns: Option<u64>,
         is_json: bool,
         refuser: Refuser,
-        clock: Arc<dyn Clock>,
+        context: &ReaderContext,
     ) -> Self {
-        let next_ns = clock.now_ns();
+        let next_ns = context.clock.now_ns();
         Self {
             io,
             request,
             interval_ns,
             is_json,
             refuser,
-            clock,
+            clock: Arc::clone(&context.clock),
+            waker: context.waker.clone(),
             known: HeaderMap::new(),
             poll: None,
             next_ns,
@@ -74,7 +78,7 @@ impl Polls {
     }
 
     fn begin(&mut self) {
-        let (sender, events) = channel(1);
+        let (sender, events) = queue(1, &self.waker);
         let poll = Answer {
             request: self.request.clone(),
             known: self.known.clone(),
@@ -84,8 +88,7 @@ impl Polls {
         };
         let task = self.io.spawn(async move {
             let end = poll.ask(&sender).await;
-            // Nobody is left to tell only if nobody reads any more.
-            let _ = sender.send(end.map(PollEvent::Done)).await;
+            sender.send(end.map(PollEvent::Done)).await;
         });
         self.poll = Some(Poll { events, _task: task });
     }
@@ -102,7 +105,7 @@ impl StreamSource for Polls {
                         self.poll = None;
                     }
                     Ok(Err(error)) => return Err(error),
-                    Err(TryRecvError::Empty) => return Ok(NextStream::Nothing),
+                    Err(TryRecvError::Empty) => return Ok(NextStream::Pending),
                     Err(TryRecvError::Disconnected) => return Err(died(self.request.place())),
                 }
                 if self.interval_ns.is_none() {
@@ -134,7 +137,7 @@ struct Answer {
 impl Answer {
     async fn ask(
         self,
-        events: &Sender<Result<PollEvent, ConnectorError>>,
+        events: &QueueSender<Result<PollEvent, ConnectorError>>,
     ) -> Result<HeaderMap, ConnectorError> {
         let mut backoff = Backoff::new(self.request.retry_timeout_ns());
         let answer = self.request.get(&self.known, &mut backoff).await?;
@@ -142,9 +145,9 @@ impl Answer {
             return Ok(self.known);
         }
         let known = validators(answer.headers());
-        let (sender, bytes) = byte_queue();
+        let (sender, bytes) = byte_queue(events.waker());
         let stream = ByteStream { place: self.request.place().to_owned(), bytes };
-        if events.send(Ok(PollEvent::Stream(stream))).await.is_err() {
+        if !events.send(Ok(PollEvent::Stream(stream))).await {
             return Ok(known);
         }
         let mut body = Body::new(self.is_json);
@@ -165,6 +168,7 @@ impl Answer {
                     let place = format!("{}:{line}", self.request.place());
                     let reason = "the connection was lost within the record".to_owned();
                     self.refuser.refuse(place, reason, text.trim_ascii())?;
+                    events.wake();
                 }
                 Ok(HeaderMap::new())
             }

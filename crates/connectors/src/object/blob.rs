@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,10 +12,10 @@ use futures::TryStreamExt;
 use object_store::{
     GetOptions, GetRange, OBJECT_STORE_COALESCE_DEFAULT, ObjectMeta, coalesce_ranges,
 };
-use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::{ObjectStoreClient, SILENCE_MAX, silent};
-use crate::remote::{ByteQueueReader, ByteQueueSender, Task, byte_queue, died};
+use crate::remote::{ByteQueueReader, ByteQueueSender, Task, byte_queue, died, queue};
 use crate::stored::{Blob, Fetch};
 
 /// How long the columns of a row group may take to come.
@@ -84,8 +85,8 @@ impl Blob for ObjectBlob {
     }
 
     /// Gives [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing has come.
-    fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError> {
-        let (sender, byte_queue) = byte_queue();
+    fn read(&self, waker: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError> {
+        let (sender, byte_queue) = byte_queue(waker);
         let blob = self.clone();
         let task = self.store.io.spawn(async move {
             if let Err(error) = pass_on(&blob, &sender).await {
@@ -96,8 +97,8 @@ impl Blob for ObjectBlob {
     }
 
     /// All columns of a row group at once: ranges that are near each other are one request.
-    fn fetch(&self, ranges: Vec<Range<u64>>) -> Option<Box<dyn Fetch>> {
-        let (done, pieces) = oneshot::channel();
+    fn fetch(&self, ranges: Vec<Range<u64>>, waker: &Waker) -> Option<Box<dyn Fetch>> {
+        let (done, pieces) = queue(1, waker);
         let (blob, place, asked) = (self.clone(), self.name(), ranges.clone());
         let task = self.store.io.spawn(async move {
             let fetch = |range| blob.get(range);
@@ -106,8 +107,7 @@ impl Blob for ObjectBlob {
                 Ok(got) => got.map_err(|error| blob.store.error_at(&place, &error)),
                 Err(_) => Err(silent(&place)),
             };
-            // Nobody is left to tell only if nobody reads any more.
-            let _ = done.send(got);
+            done.send(got).await;
         });
         let blob = Some(self.clone());
         Some(Box::new(Fetching { blob, ranges, pieces, _task: task }))
@@ -162,7 +162,7 @@ impl Read for Reading {
 struct Fetching {
     blob: Option<ObjectBlob>,
     ranges: Vec<Range<u64>>,
-    pieces: oneshot::Receiver<Result<Vec<Bytes>, ConnectorError>>,
+    pieces: Receiver<Result<Vec<Bytes>, ConnectorError>>,
     _task: Task,
 }
 
@@ -171,7 +171,7 @@ impl Fetch for Fetching {
         let pieces = match self.pieces.try_recv() {
             Ok(pieces) => pieces?,
             Err(TryRecvError::Empty) => return Ok(None),
-            Err(TryRecvError::Closed) => return Err(died("object")),
+            Err(TryRecvError::Disconnected) => return Err(died("object")),
         };
         let ranges = std::mem::take(&mut self.ranges);
         let pieces = ranges.into_iter().zip(pieces).collect();
@@ -195,8 +195,8 @@ impl Blob for Fetched {
         self.blob.bytes()
     }
 
-    fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError> {
-        self.blob.read()
+    fn read(&self, waker: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError> {
+        self.blob.read(waker)
     }
 
     fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes> {

@@ -1,19 +1,12 @@
 //! Streams of bytes as one flow of rows.
 
-use std::sync::Arc;
-
 use dataflow::error::ConnectorError;
-use dataflow::source::{Next, Position, ReaderContext, Split, SplitReader};
-use fabric::Clock;
+use dataflow::source::{Next, Position, Split, SplitReader};
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::byte_queue::ByteQueueReader;
 use super::io::{Task, died};
 use crate::format::{ByteInput, Decoded, Format, RecordDecoder, Refuser};
-
-/// The shortest and the longest time after which a flow without rows is asked again. The longest
-/// bounds how late a row is seen that comes after a silence.
-const NAP_NS: (u64, u64) = (500_000, 10_000_000);
 
 /// Bytes with the name of where they come from, for messages.
 pub(crate) struct ByteStream {
@@ -38,8 +31,8 @@ pub(crate) enum NextStream {
     Stream(ByteStream),
     /// Nothing before this time.
     Wait { until_ns: u64 },
-    /// Nothing, until it is asked again.
-    Nothing,
+    /// Nothing until the worker is woken.
+    Pending,
     /// No more streams.
     End,
 }
@@ -63,7 +56,7 @@ impl StreamSource for TaskStreams {
             Ok(Ok(Some(stream))) => Ok(NextStream::Stream(stream)),
             Ok(Ok(None)) => Ok(NextStream::End),
             Ok(Err(error)) => Err(error),
-            Err(TryRecvError::Empty) => Ok(NextStream::Nothing),
+            Err(TryRecvError::Empty) => Ok(NextStream::Pending),
             Err(TryRecvError::Disconnected) => Err(died(&self.place)),
         }
     }
@@ -75,13 +68,11 @@ pub(crate) struct StreamReader<S> {
     streams: S,
     decode: Decode,
     current: Option<Box<dyn RecordDecoder>>,
-    nap: Nap,
 }
 
 impl<S: StreamSource> StreamReader<S> {
-    pub(crate) fn new(split: &Split, streams: S, decode: Decode, context: &ReaderContext) -> Self {
-        let nap = Nap::new(Arc::clone(&context.clock));
-        Self { split: split.name.clone(), streams, decode, current: None, nap }
+    pub(crate) fn new(split: &Split, streams: S, decode: Decode) -> Self {
+        Self { split: split.name.clone(), streams, decode, current: None }
     }
 }
 
@@ -90,18 +81,15 @@ impl<S: StreamSource> SplitReader for StreamReader<S> {
         loop {
             if let Some(decoder) = &mut self.current {
                 match decoder.decode(rows_max)? {
-                    Decoded::Batch(batch) => {
-                        self.nap.reset();
-                        return Ok(Next::Batch(batch));
-                    }
-                    Decoded::Later => return Ok(self.nap.wait()),
+                    Decoded::Batch(batch) => return Ok(Next::Batch(batch)),
+                    Decoded::Later => return Ok(Next::Pending),
                     Decoded::End => self.current = None,
                 }
             }
             match self.streams.next()? {
                 NextStream::Stream(stream) => self.current = Some((self.decode)(stream)),
                 NextStream::Wait { until_ns } => return Ok(Next::Wait { until_ns }),
-                NextStream::Nothing => return Ok(self.nap.wait()),
+                NextStream::Pending => return Ok(Next::Pending),
                 NextStream::End => return Ok(Next::End),
             }
         }
@@ -109,29 +97,5 @@ impl<S: StreamSource> SplitReader for StreamReader<S> {
 
     fn position(&self) -> Position {
         Position::none(&self.split)
-    }
-}
-
-/// How long a flow without rows lets the worker sleep: longer with each time in a row.
-pub(crate) struct Nap {
-    clock: Arc<dyn Clock>,
-    nap_ns: u64,
-}
-
-impl Nap {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, nap_ns: NAP_NS.0 }
-    }
-
-    /// Rows came.
-    pub(crate) fn reset(&mut self) {
-        self.nap_ns = NAP_NS.0;
-    }
-
-    /// No rows came.
-    pub(crate) fn wait(&mut self) -> Next {
-        let until_ns = self.clock.now_ns() + self.nap_ns;
-        self.nap_ns = (self.nap_ns * 2).min(NAP_NS.1);
-        Next::Wait { until_ns }
     }
 }

@@ -10,9 +10,9 @@
 //! together from the ends of two streams.
 //!
 //! Invariants: a worker never waits for a network, it answers
-//! [`Next::Wait`](dataflow::source::Next::Wait); a task that is ahead of its worker stops reading
-//! when [`byte_queue::PIECES_MAX`] pieces lie in the queue, and the sender feels it; a task ends
-//! with the flow that started it.
+//! [`Next::Pending`](dataflow::source::Next::Pending), and the task wakes it; a task that is ahead
+//! of its worker stops reading when [`byte_queue::PIECES_MAX`] pieces lie in the queue, and the
+//! sender feels it; a task ends with the flow that started it.
 
 mod backoff;
 mod byte_queue;
@@ -21,6 +21,7 @@ mod flow;
 mod io;
 mod lines;
 mod options;
+mod queue;
 pub(crate) mod redirects;
 
 use std::time::Duration;
@@ -28,14 +29,13 @@ use std::time::Duration;
 pub(crate) use backoff::Backoff;
 pub(crate) use byte_queue::{ByteQueueReader, ByteQueueSender, PIECE_BYTES, byte_queue};
 pub(crate) use errors::{chain, lost};
-pub(crate) use flow::{
-    ByteStream, Nap, NextStream, StreamReader, StreamSource, TaskStreams, decode,
-};
+pub(crate) use flow::{ByteStream, NextStream, StreamReader, StreamSource, TaskStreams, decode};
 pub(crate) use io::{Io, Task, died};
 pub(crate) use lines::{WholeLines, lines_in};
 pub(crate) use options::{
     RETRY_TIMEOUT, line_format, retry_timeout_ns, stream_format, text_format,
 };
+pub(crate) use queue::{QueueSender, queue};
 
 /// After so long without a byte the system asks whether the other end is still there: one that is
 /// gone without a word is noticed, and what stands between keeps the connection.

@@ -161,8 +161,9 @@ impl Source for SocketSource {
             self.settings.addresses[split.number].clone(),
             self.settings.retry_timeout_ns,
             refuser.clone(),
+            &context.waker,
         );
         let decode = decode(self.settings.format.clone(), refuser);
-        Ok(Box::new(StreamReader::new(split, streams, decode, context)))
+        Ok(Box::new(StreamReader::new(split, streams, decode)))
     }
 }

@@ -2,17 +2,18 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::timeout;
 
 use crate::format::Refuser;
 use crate::remote::{
-    Backoff, ByteQueueSender, ByteStream, Io, PIECE_BYTES, TaskStreams, WholeLines, byte_queue,
+    Backoff, ByteQueueSender, ByteStream, Io, PIECE_BYTES, QueueSender, TaskStreams, WholeLines,
+    byte_queue, queue,
 };
 
 /// How long one attempt to connect may take.
@@ -34,13 +35,13 @@ pub(super) fn connect(
     address: String,
     retry_timeout_ns: u64,
     refuser: Refuser,
+    waker: &Waker,
 ) -> TaskStreams {
-    let (arrivals, queue) = channel(1);
+    let (arrivals, queue) = queue(1, waker);
     let place = address.clone();
     let task = io.spawn(async move {
         let end = read(&address, retry_timeout_ns, &refuser, &arrivals).await;
-        // Nobody is left to tell only if nobody reads any more.
-        let _ = arrivals.send(end.map(|()| None)).await;
+        arrivals.send(end.map(|()| None)).await;
     });
     TaskStreams { place, queue, _task: Some(task) }
 }
@@ -50,14 +51,14 @@ async fn read(
     address: &str,
     retry_timeout_ns: u64,
     refuser: &Refuser,
-    arrivals: &Sender<Result<Option<ByteStream>, ConnectorError>>,
+    arrivals: &QueueSender<Result<Option<ByteStream>, ConnectorError>>,
 ) -> Result<(), ConnectorError> {
     let mut backoff = Backoff::new(retry_timeout_ns);
     loop {
         let socket = open(address, &mut backoff).await?;
-        let (sender, bytes) = byte_queue();
+        let (sender, bytes) = byte_queue(arrivals.waker());
         let stream = ByteStream { place: address.to_owned(), bytes };
-        if arrivals.send(Ok(Some(stream))).await.is_err() {
+        if !arrivals.send(Ok(Some(stream))).await {
             return Ok(());
         }
         let mut lines = WholeLines::default();
@@ -74,6 +75,7 @@ async fn read(
             (End::Lost, Some((number, line))) => {
                 let reason = "the connection was lost within the record".to_owned();
                 refuser.refuse(format!("{address}:{number}"), reason, line.trim_ascii())?;
+                arrivals.wake();
             }
             (End::Lost, None) => {}
         }

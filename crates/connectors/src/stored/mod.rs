@@ -12,6 +12,7 @@
 use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Waker;
 
 use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
@@ -19,7 +20,6 @@ use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
 use dataflow::source::{Next, Position, ReaderContext, Source};
-use fabric::Clock;
 
 use crate::format::input::read_error;
 use crate::format::rows::all_found;
@@ -33,9 +33,6 @@ mod text;
 /// Bytes of a buffer between a blob and a reader of small pieces.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long a flow is left alone whose bytes are on their way.
-const POLL_NS: u64 = 1_000_000;
-
 /// Named bytes that do not change while they are read.
 pub(crate) trait Blob: Send + Sync {
     /// For messages, and for what the extension tells: a path, an address.
@@ -45,11 +42,12 @@ pub(crate) trait Blob: Send + Sync {
     fn bytes(&self) -> u64;
 
     /// All bytes, in order. Where they come from afar, the reader answers
-    /// [`WouldBlock`](ErrorKind::WouldBlock) while there are none.
+    /// [`WouldBlock`](ErrorKind::WouldBlock) while there are none, and `waker` is called when there
+    /// are some.
     ///
     /// # Errors
     /// When it cannot be opened.
-    fn read(&self) -> Result<Box<dyn Read + Send>, ConnectorError>;
+    fn read(&self, waker: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError>;
 
     /// Up to `length` bytes from `offset` on; fewer only where the blob ends. Waits for them: for
     /// what happens before rows flow, and for what was [fetched](Self::fetch).
@@ -58,10 +56,10 @@ pub(crate) trait Blob: Send + Sync {
     /// When they cannot be read; one that carries an error of a connector stands for that one.
     fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes>;
 
-    /// Begins to bring the bytes of `ranges` here, so that reading them does not wait. `None` where
-    /// all bytes are at hand.
-    fn fetch(&self, ranges: Vec<Range<u64>>) -> Option<Box<dyn Fetch>> {
-        let _ = ranges;
+    /// Begins to bring the bytes of `ranges` here, so that reading them does not wait, and calls
+    /// `waker` when they have come. `None` where all bytes are at hand.
+    fn fetch(&self, ranges: Vec<Range<u64>>, waker: &Waker) -> Option<Box<dyn Fetch>> {
+        let _ = (ranges, waker);
         None
     }
 }
@@ -79,22 +77,20 @@ pub(crate) trait Fetch: Send {
 struct FetchingBlob {
     blob: Arc<dyn Blob>,
     fetch: Option<Box<dyn Fetch>>,
-    clock: Arc<dyn Clock>,
 }
 
 impl FetchingBlob {
     /// Begins to bring `ranges` of a blob here.
     fn new(blob: &Arc<dyn Blob>, ranges: Vec<Range<u64>>, context: &ReaderContext) -> Self {
-        let (blob, clock) = (Arc::clone(blob), Arc::clone(&context.clock));
-        Self { fetch: blob.fetch(ranges), blob, clock }
+        Self { fetch: blob.fetch(ranges, &context.waker), blob: Arc::clone(blob) }
     }
 
-    /// When to ask again, while they have not come; afterwards `blob` has them.
+    /// What a reader answers while they have not come; afterwards `blob` has them.
     fn wait(&mut self) -> Result<Option<Next>, ConnectorError> {
         let Some(fetch) = &mut self.fetch else { return Ok(None) };
         match fetch.poll()? {
             Some(blob) => self.blob = blob,
-            None => return Ok(Some(Next::Wait { until_ns: self.clock.now_ns() + POLL_NS })),
+            None => return Ok(Some(Next::Pending)),
         }
         self.fetch = None;
         Ok(None)
@@ -191,8 +187,12 @@ pub(crate) fn infer(
 }
 
 /// The bytes of a blob in order, unpacked as its name says, or as `packed` says instead.
-fn input(blob: &dyn Blob, packed: Option<Compression>) -> Result<ByteInput, ConnectorError> {
-    unpacked(blob.name(), blob.read()?, packed)
+fn input(
+    blob: &dyn Blob,
+    packed: Option<Compression>,
+    context: &ReaderContext,
+) -> Result<ByteInput, ConnectorError> {
+    unpacked(blob.name(), blob.read(&context.waker)?, packed)
 }
 
 /// The same before rows flow: its reader waits.

@@ -6,8 +6,8 @@ use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
-use super::{Blob, POLL_NS, beginning, input, of_several};
-use crate::format::{Compression, DecoderReader, Format, Poll, Refuser, SizedInput, TargetColumns};
+use super::{Blob, beginning, input, of_several};
+use crate::format::{Compression, DecoderReader, Format, Refuser, SizedInput, TargetColumns};
 
 /// Blobs that are read in order.
 pub(super) struct TextSource {
@@ -82,9 +82,9 @@ impl Source for TextSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let blob = &self.blobs[split.number];
-        let input = SizedInput { input: input(&**blob, self.packed)?, bytes: blob.bytes() };
+        let bytes = blob.bytes();
+        let input = SizedInput { input: input(&**blob, self.packed, context)?, bytes };
         let refuser = Refuser::new(&self.target, context);
-        let poll = Poll { clock: Arc::clone(&context.clock), every_ns: POLL_NS };
-        Ok(Box::new(DecoderReader::open(&self.format, input, from, refuser, poll)?))
+        Ok(Box::new(DecoderReader::open(&self.format, input, from, refuser)?))
     }
 }

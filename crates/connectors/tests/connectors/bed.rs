@@ -85,11 +85,7 @@ impl Clock for ManualClock {
 }
 
 pub fn context() -> ReaderContext {
-    ReaderContext {
-        clock: Arc::new(ManualClock::default()),
-        bad: Arc::default(),
-        origins: Arc::default(),
-    }
+    ReaderContext::new(Arc::new(ManualClock::default()), Arc::default())
 }
 
 pub const BIGINT: DataType = DataType::Int64;
@@ -139,7 +135,7 @@ pub fn try_read_flow(
                 assert!((1..=1000).contains(&batch.num_rows()));
                 batches.push(batch);
             }
-            Next::Wait { .. } => panic!("the flow waits"),
+            Next::Pending | Next::Wait { .. } => panic!("the flow waits"),
             Next::End => break,
         }
     }
@@ -205,7 +201,7 @@ pub fn await_batch(flow: &mut dyn SplitReader) -> Result<RecordBatch, ConnectorE
     loop {
         match flow.next(1000)? {
             Next::Batch(batch) => return Ok(batch),
-            Next::Wait { .. } => std::thread::yield_now(),
+            Next::Pending | Next::Wait { .. } => std::thread::yield_now(),
             Next::End => panic!("the flow has ended"),
         }
     }
@@ -220,7 +216,7 @@ pub fn drain(flow: &mut dyn SplitReader) -> Result<RecordBatch, ConnectorError> 
                 assert!((1..=1000).contains(&batch.num_rows()));
                 batches.push(batch);
             }
-            Next::Wait { .. } => std::thread::yield_now(),
+            Next::Pending | Next::Wait { .. } => std::thread::yield_now(),
             Next::End => break,
         }
     }

@@ -195,8 +195,7 @@ fn repeated_rows_are_the_same_but_later() {
 #[test]
 fn a_rate_is_kept_by_the_clock() {
     let clock = Arc::new(ManualClock::default());
-    let context =
-        ReaderContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
+    let context = ReaderContext::new(clock.clone(), Arc::default());
     // Ten milliseconds hold 100 rows: blocks of 64.
     let table = workload(&[("kind", "ro"), ("rate", "10000"), ("rows", "200"), ("flows", "2")]);
     let source = source(&Generator, &table).unwrap();

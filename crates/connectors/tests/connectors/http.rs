@@ -75,7 +75,7 @@ fn until(flow: &mut dyn SplitReader, at: u64) -> Vec<String> {
         match flow.next(100).unwrap() {
             Next::Batch(batch) => read.extend(rows(&batch)),
             Next::Wait { until_ns } if until_ns == at => return read,
-            Next::Wait { .. } => std::thread::yield_now(),
+            Next::Pending | Next::Wait { .. } => std::thread::yield_now(),
             Next::End => panic!("polling does not end"),
         }
     }
@@ -90,8 +90,7 @@ fn polls_are_an_interval_apart_and_ask_for_what_is_new() {
     let script = [&first, &same, &second, &third];
     let peer = Peer::http(script.iter().map(|text| (text.as_str(), Then::Close)).collect());
     let clock = Arc::new(ManualClock::default());
-    let context =
-        ReaderContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
+    let context = ReaderContext::new(clock.clone(), Arc::default());
     let source = source(&Http, &web(&peer.url(), &[("interval", "5s")])).unwrap();
     assert!(!source.bounded());
     let mut flow = source.open(&nth(0), None, &context).unwrap();
@@ -164,8 +163,7 @@ fn an_answer_that_breaks_off_is_polled_again_as_a_whole() {
     let whole = ok("", "{\"a\":1}\n{\"a\":2}\n");
     let peer = Peer::http(vec![(CUT, Then::Close), (&whole, Then::Close)]);
     let clock = Arc::new(ManualClock::default());
-    let context =
-        ReaderContext { clock: clock.clone(), bad: Arc::default(), origins: Arc::default() };
+    let context = ReaderContext::new(clock.clone(), Arc::default());
     let source = source(&Http, &web(&peer.url(), &[("interval", "5ms")])).unwrap();
     let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert_eq!(until(&mut *flow, 5_000_000), ["1|NULL"]);

@@ -28,7 +28,7 @@ impl Reading {
                 self.rows.extend(rows(&batch));
                 Ok(true)
             }
-            Next::Wait { .. } => panic!("the reader waits"),
+            Next::Pending | Next::Wait { .. } => panic!("the reader waits"),
             Next::End => Ok(false),
         }
     }

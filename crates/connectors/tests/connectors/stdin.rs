@@ -48,7 +48,7 @@ fn rows_come_before_the_end() {
     let table = table(&columns(&[("a", BIGINT)]), &options);
     let source = source(&Stdin::new(Pipe(pipe)), &table).unwrap();
     let mut flow = source.open(&nth(0), None, &context()).unwrap();
-    assert!(matches!(flow.next(10).unwrap(), Next::Wait { .. }), "nothing was sent");
+    assert!(matches!(flow.next(10).unwrap(), Next::Pending), "nothing was sent");
     send.send(Ok("{\"a\":1}\n{\"a\":")).unwrap();
     assert_eq!(rows(&await_batch(&mut *flow).unwrap()), ["1"]);
     send.send(Ok("2}\n{\"a\":3}")).unwrap();

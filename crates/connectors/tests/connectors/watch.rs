@@ -29,8 +29,7 @@ impl Watch {
         let source = source(&FileConnector, &table).unwrap();
         assert!(!source.bounded());
         let (clock, bad) = (Arc::new(ManualClock::default()), Arc::new(BadRows::default()));
-        let context =
-            ReaderContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
+        let context = ReaderContext::new(clock.clone(), bad.clone());
         let flows = source.splits(workers, None).unwrap().len();
         let flows =
             (0..flows).map(|flow| source.open(&nth(flow), None, &context).unwrap()).collect();
@@ -52,6 +51,7 @@ impl Watch {
                         quiet = 0;
                     }
                     Next::Wait { until_ns } => assert!(until_ns >= now_ns),
+                    Next::Pending => panic!("nobody would wake it"),
                     Next::End => panic!("a watched table has no end"),
                 }
             }

@@ -1,12 +1,12 @@
 //! Steps of a scan: what becomes of a table's rows between its connector and the first operator.
 //!
 //! ```text
-//! connector ─▶ SplitReader ─▶ step ─▶ step ─▶ …          a ScanReader: one split, as a reader again
+//! connector ─▶ SplitReader ─▶ step ─▶ step ─▶ …     a ScanReader: one split, as a reader again
 //! ```
 //!
 //! A connector reads rows of the data and knows nothing of what a table has beside them: computed
-//! columns, the time of day, the watermark, side outputs of late and of bad rows. Each of these is a
-//! [`ScanStep`]. Steps neither open nor end a split, and a position of their split is one of the
+//! columns, the time of day, the watermark, side outputs of late and of bad rows. Each of these is
+//! a [`ScanStep`]. Steps neither open nor end a split, and a position of their split is one of the
 //! connector's reader: it goes through them untouched.
 
 use std::sync::Arc;
@@ -133,7 +133,7 @@ mod tests {
     use arrow::array::{AsArray, BooleanArray, Int64Array};
     use arrow::compute::filter_record_batch;
     use arrow::datatypes::{DataType, Field, Int64Type, Schema};
-    use fabric::MonotonicClock;
+    use fabric::clock::MonotonicClock;
 
     use super::*;
     use crate::connector::bad::{BadRow, BadRows};
@@ -269,9 +269,7 @@ mod tests {
     }
 
     fn context() -> ReaderContext {
-        let (clock, bad, origins) =
-            (Arc::new(MonotonicClock::default()), Arc::default(), Arc::default());
-        ReaderContext { clock, bad, origins }
+        ReaderContext::new(Arc::new(MonotonicClock::default()), Arc::default())
     }
 
     /// What a reader gives to its end: rows, or when it waits until.
@@ -281,6 +279,7 @@ mod tests {
             given.push(match reader.next(10).unwrap() {
                 Next::Batch(batch) => Ok(numbers(&batch)),
                 Next::Wait { until_ns } => Err(until_ns),
+                Next::Pending => panic!("there are always rows"),
                 Next::End => return given,
             });
         }

@@ -5,6 +5,7 @@
 //! on the node that asks: every node computes the same list and takes its share.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -125,19 +126,29 @@ impl ColumnBounds {
 /// The services of the runtime that the reader of a split may use.
 #[derive(Clone)]
 pub struct ReaderContext {
-    /// Time, for paced generators and polling.
+    /// Time, for readers that wait for a time: paced generators, polling.
     pub clock: Arc<dyn Clock>,
     /// Where rows go that cannot be read.
     pub bad: Arc<BadRows>,
     /// Where a reader tells from where its rows are, for messages; each split has its own. One of
     /// which nothing is told is named by its name.
     pub origins: Arc<Origins>,
+    /// Wakes the worker, from any thread: a reader that answered [`Next::Pending`] calls it when
+    /// the answer would be another. A call that was not needed costs little.
+    pub waker: Waker,
+}
+
+impl ReaderContext {
+    /// Of a worker that nobody has to wake: for tests, and for readers that wait for a time alone.
+    pub fn new(clock: Arc<dyn Clock>, bad: Arc<BadRows>) -> Self {
+        Self { clock, bad, origins: Arc::default(), waker: Waker::noop().clone() }
+    }
 }
 
 /// A split that is being read.
 pub trait SplitReader: Send {
-    /// The next batch of at most `rows_max` rows. Must not block for long: a split without rows
-    /// answers [`Next::Wait`].
+    /// The next batch of at most `rows_max` rows. Must not block: a split without rows answers
+    /// [`Next::Pending`] or [`Next::Wait`].
     ///
     /// # Errors
     /// When the input cannot be read any further. A single bad row is no error: it goes to
@@ -148,8 +159,8 @@ pub trait SplitReader: Send {
     /// there gives exactly the rows that are left.
     fn position(&self) -> Position;
 
-    /// Whether rows are known to come, though the last answer was [`Next::Wait`]: a file that was
-    /// found and not read yet. Such a split is not idle: it holds the watermark back.
+    /// Whether rows are known to come, though the last answer was not [`Next::Batch`]: a file that
+    /// was found and not read yet. Such a split is not idle: it holds the watermark back.
     fn owes(&self) -> bool {
         false
     }
@@ -160,7 +171,9 @@ pub trait SplitReader: Send {
 pub enum Next {
     /// Rows, in order. Not empty.
     Batch(RecordBatch),
-    /// Nothing before this time of the context's clock.
+    /// Nothing until the context's waker is called.
+    Pending,
+    /// Nothing before this time of the context's clock, or before the context's waker is called.
     Wait {
         /// Nanoseconds of the context's clock.
         until_ns: u64,

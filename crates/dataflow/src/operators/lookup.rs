@@ -30,6 +30,7 @@ use crate::rows::Rows;
 use crate::rows::time::ticks_of;
 use crate::rows::wire::bytes_of;
 use crate::runtime::accounting::StateAccounting;
+use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::process::Process;
 use crate::runtime::reader::{Read, Reader};
@@ -44,6 +45,7 @@ pub(crate) struct LookupRun<D> {
     process: Arc<Process>,
     accounting: Rc<StateAccounting>,
     timers: Rc<Timers>,
+    external: Rc<External>,
     /// Of this worker's part of the table, until it is read.
     reader: RefCell<Option<Reader>>,
     /// What is here of the table, until it is whole; and its bytes.
@@ -90,6 +92,7 @@ impl<D: Downstream> LookupRun<D> {
             process: place.process.clone(),
             accounting: place.accounting.clone(),
             timers: place.timers.clone(),
+            external: place.external.clone(),
             reader: RefCell::new(Some(reader)),
             rows: RefCell::default(),
             bytes: Cell::new(0),
@@ -104,6 +107,7 @@ impl<D: Downstream> LookupRun<D> {
     async fn load(&self) -> Result<(), DataflowError> {
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
         loop {
+            let seen = self.external.notifications();
             match reader.next()? {
                 Read::Batch(flow, batch) => {
                     if let Some(Rows { batch, .. }) = reader.take(flow, batch)? {
@@ -115,7 +119,9 @@ impl<D: Downstream> LookupRun<D> {
                     }
                     yield_now().await;
                 }
-                Read::Wait(until_ns) => self.timers.sleep_until(until_ns).await,
+                Read::Wait(until_ns) => {
+                    self.external.notified_or_at(seen, &self.timers, until_ns).await;
+                }
                 Read::End => break,
             }
         }

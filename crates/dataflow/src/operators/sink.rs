@@ -21,11 +21,14 @@ use crate::operators::operator::{Arriving, Operator, OperatorContext};
 use crate::rows::wire::detach;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::place::{STOP_SEEN_WITHIN_NS, Signals};
-use crate::runtime::scheduler::{Event, Timers, either};
+use crate::runtime::place::Signals;
+use crate::runtime::scheduler::{Event, Timers};
 
 /// How long a reader may take nothing after the job was told to stop. What is left is dropped then.
 const STOP_TIMEOUT_NS: u64 = 3_000_000_000;
+
+/// How long a writer without room is left alone at most: it may give its reader up by the time.
+const ROOM_ASKED_AGAIN_NS: u64 = 50_000_000;
 
 /// Since when a job that was told to stop waits for a reader.
 #[derive(Default)]
@@ -142,8 +145,12 @@ impl Output {
         self.instance.inputs.end(self, END_OF_STREAM).await?;
         self.write_held_until(|| self.time().1).await?;
         let mut stop_wait = StopWait::default();
-        while self.drain()? == Room::Full {
-            self.wait_for_reader(&mut stop_wait).await;
+        loop {
+            let seen = self.external.notifications();
+            if self.drain()? == Room::Ready {
+                break;
+            }
+            self.wait_for_reader(seen, &mut stop_wait).await;
         }
         self.gauge.hold_back(false);
         if let Some(together) = &self.together {
@@ -184,8 +191,12 @@ impl Output {
     /// Waits for room.
     async fn room(&self) {
         let mut stop_wait = StopWait::default();
-        while !self.has_room() {
-            self.wait_for_reader(&mut stop_wait).await;
+        loop {
+            let seen = self.external.notifications();
+            if self.has_room() {
+                break;
+            }
+            self.wait_for_reader(seen, &mut stop_wait).await;
         }
         self.gauge.hold_back(false);
     }
@@ -224,9 +235,10 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until the writer may have room, or a stop may have come; drops the writer if its
-    /// reader takes nothing for long after a stop.
-    async fn wait_for_reader(&self, StopWait { stopped_ns }: &mut StopWait) {
+    /// Waits until another thread notifies the worker more often than `seen` times: that the writer
+    /// has room, or that the job stops. Drops the writer if its reader takes nothing for
+    /// long after a stop.
+    async fn wait_for_reader(&self, seen: u64, StopWait { stopped_ns }: &mut StopWait) {
         self.gauge.hold_back(true);
         let now = self.timers.now_ns();
         if self.signals.is_stopped() {
@@ -240,8 +252,8 @@ impl Output {
                 return;
             }
         }
-        let soon = now.saturating_add(STOP_SEEN_WITHIN_NS);
-        either(self.external.told(), self.timers.sleep_until(soon)).await;
+        let again = now.saturating_add(ROOM_ASKED_AGAIN_NS);
+        self.external.notified_or_at(seen, &self.timers, Some(again)).await;
     }
 }
 

@@ -1,8 +1,9 @@
 //! Where an operator runs: its worker, and what the operators of a worker share.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 
 use fabric::Clock;
 use state::Disk;
@@ -12,9 +13,6 @@ use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
 use crate::runtime::process::Process;
 use crate::runtime::scheduler::Timers;
-
-/// How soon a coroutine that waits for somebody outside sees [`Signals::stop`].
-pub(crate) const STOP_SEEN_WITHIN_NS: u64 = 50_000_000;
 
 /// Where an operator runs.
 pub(crate) struct Place {
@@ -35,6 +33,8 @@ pub(crate) struct Place {
 pub struct Signals {
     stop: AtomicBool,
     abort: AtomicBool,
+    /// Of the workers.
+    wakers: Mutex<Vec<Waker>>,
 }
 
 impl Signals {
@@ -43,11 +43,13 @@ impl Signals {
     /// published.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+        self.wake();
     }
 
     /// Ends at once: nothing is published.
     pub fn abort(&self) {
         self.abort.store(true, Ordering::Release);
+        self.wake();
     }
 
     /// Whether [`Signals::stop`] was called.
@@ -58,5 +60,15 @@ impl Signals {
     /// Whether [`Signals::abort`] was called.
     pub fn is_aborted(&self) -> bool {
         self.abort.load(Ordering::Acquire)
+    }
+
+    /// Registers a worker that each signal wakes from now on.
+    pub(crate) fn register(&self, waker: Waker) {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
+    }
+
+    fn wake(&self) {
+        let wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        wakers.iter().for_each(Waker::wake_by_ref);
     }
 }

@@ -39,8 +39,8 @@ const BLOCK: usize = 64;
 pub(crate) enum Read {
     /// Rows of the open flow of this number, for [`Reader::take`].
     Batch(usize, RecordBatch),
-    /// Nothing before this time.
-    Wait(u64),
+    /// Nothing before this time, if there is one, or before another thread wakes the worker.
+    Wait(Option<u64>),
     /// All flows have ended.
     End,
 }
@@ -122,14 +122,16 @@ impl Reader {
                     self.turn = at + 1;
                     return Ok(Read::Batch(at, batch));
                 }
-                Next::Wait { until_ns } => {
+                answer @ (Next::Pending | Next::Wait { .. }) => {
                     let (now, flow) = (self.context.clock.now_ns(), &mut self.open[at]);
                     if flow.flow.owes() {
                         (flow.last_row_ns, flow.silent_ns) = (now, None)
                     } else {
                         flow.silent_ns = Some(now)
                     }
-                    until = Some(until.map_or(until_ns, |u| u.min(until_ns)));
+                    if let Next::Wait { until_ns } = answer {
+                        until = Some(until.map_or(until_ns, |u| u.min(until_ns)));
+                    }
                     self.turn = at + 1;
                     asked += 1;
                 }
@@ -144,8 +146,7 @@ impl Reader {
         }
         let now = self.context.clock.now_ns();
         let idle_at = self.next_idle_ns(now);
-        let until = until.unwrap_or(now);
-        Ok(Read::Wait(idle_at.map_or(until, |idle| idle.min(until))))
+        Ok(Read::Wait(until.into_iter().chain(idle_at).min()))
     }
 
     /// The worker's watermark: no row that is read from now on counts if it belongs before it.

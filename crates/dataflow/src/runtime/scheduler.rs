@@ -10,10 +10,9 @@
 //! lock and no atomic read-modify-write, each of which would cost as much as the rest of a turn.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -317,22 +316,23 @@ impl Drop for AsyncMutexGuard<'_> {
 #[derive(Default)]
 pub(crate) struct Timers {
     now_ns: Cell<u64>,
-    waiting: RefCell<BinaryHeap<Timer>>,
+    /// By the time and, of one time, in the order in which they began to wait.
+    waiting: RefCell<BTreeMap<TimerKey, Waker>>,
+    started: Cell<u64>,
 }
 
+/// When a coroutine wants to be woken, and the number of its wait.
+type TimerKey = (u64, u64);
+
 impl Timers {
-    /// Waits until the worker's clock has reached `at_ns`.
-    pub(crate) async fn sleep_until(self: &Rc<Self>, at_ns: u64) {
-        let mut registered = false;
+    /// Waits until the worker's clock has reached `at_ns`. A coroutine may give up waiting.
+    pub(crate) async fn sleep_until(&self, at_ns: u64) {
+        let mut timer = Timer { timers: self, key: None };
         std::future::poll_fn(|cx| {
             if self.now_ns.get() >= at_ns {
                 return Poll::Ready(());
             }
-            if !registered {
-                registered = true;
-                let waker = cx.waker().clone();
-                self.waiting.borrow_mut().push(Timer { at_ns, waker });
-            }
+            timer.start(at_ns, cx.waker());
             Poll::Pending
         })
         .await;
@@ -347,47 +347,48 @@ impl Timers {
     pub(crate) fn advance(&self, now_ns: u64) {
         self.now_ns.set(now_ns);
         let mut waiting = self.waiting.borrow_mut();
-        while waiting.peek().is_some_and(|timer| timer.at_ns <= now_ns) {
-            if let Some(timer) = waiting.pop() {
-                timer.waker.wake();
-            }
+        while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now_ns) {
+            first.remove().wake();
         }
     }
 
     /// When the next coroutine wants to be woken.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.waiting.borrow().peek().map(|timer| timer.at_ns)
+        self.waiting.borrow().first_key_value().map(|((at_ns, _), _)| *at_ns)
     }
 }
 
-struct Timer {
-    at_ns: u64,
-    waker: Waker,
+/// A wait for a time; dropping it ends it.
+struct Timer<'a> {
+    timers: &'a Timers,
+    /// Once it has started.
+    key: Option<TimerKey>,
 }
 
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        self.at_ns == other.at_ns
+impl Timer<'_> {
+    /// Has the coroutine woken, if it is not waiting already.
+    fn start(&mut self, at_ns: u64, waker: &Waker) {
+        if self.key.is_none() {
+            let number = self.timers.started.get();
+            self.timers.started.set(number + 1);
+            self.key = Some((at_ns, number));
+            self.timers.waiting.borrow_mut().insert((at_ns, number), waker.clone());
+        }
     }
 }
 
-impl Eq for Timer {}
-
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Timer {
-    /// The earliest is the greatest: `BinaryHeap` gives the greatest first.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        other.at_ns.cmp(&self.at_ns)
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = &self.key {
+            self.timers.waiting.borrow_mut().remove(key);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
 
     #[test]
@@ -534,6 +535,26 @@ mod tests {
         }
         assert_eq!(*log.borrow(), [10, 20, 30]);
         assert_eq!(timers.next_ns(), None);
+    }
+
+    #[test]
+    fn a_wait_that_was_given_up_leaves_no_timer() {
+        let timers = Rc::new(Timers::default());
+        let mut scheduler = Scheduler::new();
+        let own = timers.clone();
+        scheduler.spawn(async move {
+            for _ in 0..3 {
+                either(own.sleep_until(100), yield_now()).await;
+            }
+            own.sleep_until(7).await;
+            Ok(())
+        });
+        scheduler.turn(|_| ()).unwrap();
+        assert_eq!(timers.next_ns(), Some(100));
+        while scheduler.has_ready() {
+            scheduler.turn(|_| ()).unwrap();
+        }
+        assert_eq!((timers.next_ns(), timers.waiting.borrow().len()), (Some(7), 1));
     }
 
     #[test]

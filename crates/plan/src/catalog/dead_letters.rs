@@ -3,9 +3,9 @@
 //! Most tables that end can be read again, so that `t__bad` reads them once more, as with other
 //! policies ([`crate::catalog::side_output`]). Others, such as a socket or standard input, give
 //! their rows to one reader alone: a step of the table's scan puts the bad ones in a *dead-letter
-//! buffer*, and `t__bad` takes them from there, each once, in the same statement set or in a later statement.
-//! Each node has a buffer for each such table, and keeps the last [`ROWS_MAX`] rows there, of
-//! [`BYTES_MAX`] bytes together; a row in place of the dropped ones counts them.
+//! buffer*, and `t__bad` takes them from there, each once, in the same statement set or in a later
+//! statement. Each node has a buffer for each such table, and keeps the last [`ROWS_MAX`] rows
+//! there, of [`BYTES_MAX`] bytes together; a row in place of the dropped ones counts them.
 //!
 //! A reader of the buffer ends when nobody of its node reads the table and the buffer is empty.
 //! Each worker opens all that it reads before it begins, so that what it reads itself is never
@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -29,9 +30,6 @@ pub(crate) const ROWS_MAX: usize = 10_000;
 /// Bytes of places, reasons and texts in a buffer at most, but for the last row.
 pub(crate) const BYTES_MAX: usize = 16 << 20;
 
-/// How often a reader looks at an empty buffer.
-const LOOK_NS: u64 = 100_000_000;
-
 /// Bad rows of a table that nobody has taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct DeadLetterBuffer(Mutex<BufferedRows>);
@@ -42,6 +40,14 @@ struct BufferedRows {
     bytes: usize,
     dropped: u64,
     readers: usize,
+    /// Of the readers of the buffer that found it empty.
+    waiting: Vec<Waker>,
+}
+
+impl BufferedRows {
+    fn wake(&mut self) {
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
 }
 
 impl DeadLetterBuffer {
@@ -60,11 +66,12 @@ impl DeadLetterBuffer {
             buffered.bytes -= bytes(&oldest);
             buffered.dropped += 1;
         }
+        buffered.wake();
     }
 
     /// Some rows, oldest first; and whether there will be none for now, because nobody reads the
-    /// table.
-    fn take(&self, table: &str, rows_max: usize) -> (Vec<BadRow>, bool) {
+    /// table. Where there are none and will be some, `waker` is called then.
+    fn take(&self, table: &str, rows_max: usize, waker: &Waker) -> (Vec<BadRow>, bool) {
         let mut buffered = self.buffered();
         let gone = std::mem::take(&mut buffered.dropped);
         let gone = (gone > 0).then(|| BadRow {
@@ -76,7 +83,13 @@ impl DeadLetterBuffer {
         let count = buffered.rows.len().min(rows_max.saturating_sub(usize::from(gone.is_some())));
         let taken: Vec<BadRow> = buffered.rows.drain(..count).collect();
         buffered.bytes -= taken.iter().map(bytes).sum::<usize>();
-        (gone.into_iter().chain(taken).collect(), buffered.readers == 0)
+        let (taken, over) =
+            (gone.into_iter().chain(taken).collect::<Vec<_>>(), buffered.readers == 0);
+        if taken.is_empty() && !over && !buffered.waiting.iter().any(|other| other.will_wake(waker))
+        {
+            buffered.waiting.push(waker.clone());
+        }
+        (taken, over)
     }
 }
 
@@ -133,7 +146,9 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        self.0.buffered().readers -= 1;
+        let mut buffered = self.0.buffered();
+        buffered.readers -= 1;
+        buffered.wake();
     }
 }
 
@@ -216,7 +231,7 @@ impl Source for DeadLetterSource {
             table: self.table.clone(),
             dead_letters: Arc::clone(&self.dead_letters),
             schema: Arc::clone(&self.schema),
-            clock: context.clone(),
+            waker: context.waker.clone(),
         }))
     }
 }
@@ -225,20 +240,19 @@ struct DeadLetterReader {
     table: String,
     dead_letters: Arc<DeadLetterBuffer>,
     schema: SchemaRef,
-    clock: ReaderContext,
+    waker: Waker,
 }
 
 impl SplitReader for DeadLetterReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let (rows, over) = self.dead_letters.take(&self.table, rows_max);
+        let (rows, over) = self.dead_letters.take(&self.table, rows_max, &self.waker);
         if !rows.is_empty() {
             return as_batch(&self.schema, &rows).map(Next::Batch);
         }
         if over {
             return Ok(Next::End);
         }
-        let now = self.clock.clock.now_ns();
-        Ok(Next::Wait { until_ns: now.saturating_add(LOOK_NS) })
+        Ok(Next::Pending)
     }
 
     fn position(&self) -> Position {
@@ -258,26 +272,29 @@ mod tests {
     fn a_full_buffer_drops_the_oldest_rows_and_counts_them() {
         let dead_letters = DeadLetterBuffer::default();
         (0..ROWS_MAX + 3).for_each(|at| dead_letters.put(row(at.to_string())));
-        let (first, over) = dead_letters.take("t", 2);
+        let (first, over) = dead_letters.take("t", 2, Waker::noop());
         assert!(over);
         assert_eq!(first[0].reason, "3 bad rows before the next were not kept");
         assert_eq!(first[1].text, "3");
-        let (rest, _) = dead_letters.take("t", usize::MAX);
+        let (rest, _) = dead_letters.take("t", usize::MAX, Waker::noop());
         assert_eq!((rest.len(), rest[0].text.as_str()), (ROWS_MAX - 1, "4"));
-        assert!(dead_letters.take("t", 10).0.is_empty());
+        assert!(dead_letters.take("t", 10, Waker::noop()).0.is_empty());
 
         let long = "x".repeat(BYTES_MAX / 2 + 1);
         (0..3).for_each(|_| dead_letters.put(row(long.clone())));
         assert_eq!(dead_letters.buffered().rows.len(), 1, "two are more than the buffer holds");
         dead_letters.put(row("x".repeat(BYTES_MAX + 1)));
         assert_eq!(
-            dead_letters.take("t", 10).0.len(),
+            dead_letters.take("t", 10, Waker::noop()).0.len(),
             2,
             "the last is kept, and the dropped rows are counted"
         );
         assert_eq!(dead_letters.buffered().bytes, 0);
 
         let reading = Reading::begun(Arc::new(DeadLetterBuffer::default()));
-        assert!(!reading.0.take("t", 1).1, "somebody reads the table");
+        assert!(!reading.0.take("t", 1, Waker::noop()).1, "somebody reads the table");
+        assert_eq!(reading.0.buffered().waiting.len(), 1);
+        reading.0.put(row("late".into()));
+        assert_eq!(reading.0.buffered().waiting.len(), 0, "the reader of the buffer was woken");
     }
 }

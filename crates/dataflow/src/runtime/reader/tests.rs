@@ -104,7 +104,7 @@ struct Bench {
 
 fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     let (clock, bad) = (Arc::new(Hand::default()), Arc::new(BadRows::default()));
-    let context = ReaderContext { clock: clock.clone(), bad: bad.clone(), origins: Arc::default() };
+    let context = ReaderContext::new(clock.clone(), bad.clone());
     let time = Some(TimeColumn { column: 0, on_bad: OnBad::Show });
     let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
     let input = Input { time, watermark, ..Input::new("t", Arc::new(script)) };
@@ -120,7 +120,7 @@ fn rows(reader: &mut Reader) -> Rows {
                     return rows;
                 }
             }
-            Read::Wait(at) => panic!("waits until {at}"),
+            Read::Wait(at) => panic!("waits until {at:?}"),
             Read::End => panic!("has ended"),
         }
     }
@@ -248,7 +248,10 @@ fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
     rows(&mut bench.reader);
     rows(&mut bench.reader);
     assert_eq!(bench.reader.watermark(), 10);
-    assert!(matches!(bench.reader.next().unwrap(), Read::Wait(1_000)), "the flows fall idle then");
+    assert!(
+        matches!(bench.reader.next().unwrap(), Read::Wait(Some(1_000))),
+        "the flows fall idle then"
+    );
     *bench.clock.0.lock().unwrap() = 1_000;
     assert!(!bench.reader.is_idle(), "nobody has asked them");
     assert_eq!(bench.reader.watermark(), 10);
