@@ -79,7 +79,8 @@ pub(crate) fn aggregate(
     };
     let edges = vec![finished.edges];
     let early_ns = emit.map(|emit| emit.every_ns);
-    let schema = grouping.given_out(&keys, &finished.schema, window.as_ref(), early_ns.is_some());
+    let schema =
+        grouping.output_schema(&keys, &finished.schema, window.as_ref(), early_ns.is_some());
     let spec = Aggregation {
         group_by: Arc::new(group_by(cx, &grouping, &keys, &finished.schema)),
         input_schema: finished.schema,
@@ -301,7 +302,7 @@ impl GroupedAggregation {
     }
 
     /// Its output columns.
-    fn given_out(
+    fn output_schema(
         &self,
         keys: &[usize],
         before: &Schema,

@@ -1,10 +1,10 @@
 //! Lowers a plan to operators.
 //!
-//! A [`Relation`] is what a node of the plan gives out: rows of a *base* (a table, or what
-//! operators give out), filtered, with each column an expression over the base's columns. Filters,
+//! A [`Relation`] is what a node of the plan emits: rows of a *base* (a table, or what
+//! operators emit), filtered, with each column an expression over the base's columns. Filters,
 //! projections and names only change these expressions, so that they end up in one step on the edge
 //! to the next operator. A node that brings rows together ends its input relations, adds an
-//! operator, and begins a new relation over what that gives out.
+//! operator, and begins a new relation over what that emits.
 //!
 //! A node of another form is refused with a reason that a user understands; whether that is an
 //! error or work for the batch stage is decided in [`crate::lower`].

@@ -6,7 +6,7 @@
 //!
 //! In a relation the bounds are written as calls, like those of other windows. Where rows are
 //! grouped by their session and its keys, the grouping finds the sessions. For anything else they
-//! are settled: rows wait in an operator of their own until their session has ended.
+//! are materialized: rows wait in an operator of their own until their session has ended.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub(crate) fn materialized_where(
     Ok(relation)
 }
 
-/// The relation settled, with those of its rows for which `given` holds.
+/// The relation materialized, with those of its rows for which `given` holds.
 fn materialized_of(
     cx: &Context<'_>,
     job: &mut JobBuilder,
@@ -122,7 +122,7 @@ fn materialized_of(
     let names: Vec<_> = (0..kept).map(|at| (row_name(at), finished.columns[at].clone())).collect();
     let given = last.first().copied();
     let time_field = finished.schema.field(time);
-    let schema = given_out(finished.schema.fields()[..kept].iter(), time_field.data_type());
+    let schema = output_schema(finished.schema.fields()[..kept].iter(), time_field.data_type());
     let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
     let mut labels = Labels::of_input(InputLabels::of_columns(&finished.columns));
     labels.columns = shown(&schema, &names);
@@ -168,7 +168,7 @@ fn row_sessions(
 }
 
 /// Rows with the bounds of their session.
-fn given_out<'a>(rows: impl Iterator<Item = &'a FieldRef>, time_type: &DataType) -> SchemaRef {
+fn output_schema<'a>(rows: impl Iterator<Item = &'a FieldRef>, time_type: &DataType) -> SchemaRef {
     let renamed = |(at, field): (usize, &FieldRef)| field.as_ref().clone().with_name(row_name(at));
     let bounds = Bound::ALL.map(|b| Field::new(b.column(), time_type.clone(), true));
     Arc::new(Schema::new(rows.enumerate().map(renamed).chain(bounds).collect::<Vec<_>>()))
@@ -179,7 +179,7 @@ pub(crate) fn row_name(at: usize) -> String {
     format!("row_{at}")
 }
 
-/// The session that rows of a relation belong to, if it is not settled.
+/// The session that rows of a relation belong to, if it is not materialized.
 fn session_of(relation: &Relation) -> Option<WindowCall> {
     let mut found = None;
     for (_, expr) in &relation.outputs {

@@ -79,7 +79,7 @@ pub(crate) fn in_sets(
     Ok((relation, groups.collect()))
 }
 
-/// Settles the windows of rows where a set lacks their bounds or they depend on other rows.
+/// Materializes the windows of rows where a set lacks their bounds or they depend on other rows.
 fn windows_in_sets(
     cx: &Context<'_>,
     job: &mut JobBuilder,
