@@ -8,8 +8,8 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::fusion::fuse;
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, OnBad, Operator, OperatorKind, Settings, TimeColumn,
-    Watermark, Window,
+    Aggregation, Edge, Exchange, Input, Job, OnBad, Operator, OperatorKind, Settings, SinkSpec,
+    TimeColumn, Watermark, Window,
 };
 use state::epoch::LengthBounds;
 use state::{GroupBy, StateOptions, Windows};
@@ -110,7 +110,7 @@ impl Asked {
         let kinds = [
             OperatorKind::Source(input),
             OperatorKind::Aggregate(Box::new(aggregation)),
-            OperatorKind::Sink { sink, schema },
+            OperatorKind::Sink(SinkSpec { sink, schema }),
         ];
         let edge = |from| vec![Edge { from, step: None, timed: true, lateness: self.lateness }];
         let operators = kinds.into_iter().enumerate().map(|(at, kind)| {
