@@ -39,8 +39,8 @@ fn fusion(workers: u32, sql: &str) -> String {
     let text = stage.explain.text();
     assert_eq!(text.contains("FusedScan "), fused, "{sql}\n{text}");
     let lines = text.lines().map(|line| line.trim_start_matches([' ', '│']));
-    let mut said = lines.filter(|line| line.starts_with("fused") || line.starts_with("not fused"));
-    said.next().unwrap_or_default().to_owned()
+    let mut found = lines.filter(|line| line.starts_with("fused") || line.starts_with("not fused"));
+    found.next().unwrap_or_default().to_owned()
 }
 
 /// The same of `SELECT #0 FROM … #1 GROUP BY window_start, window_end, #2`.

@@ -49,8 +49,8 @@ pub struct KeyedInput {
 /// Where the rows of an input go (W2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Distribution {
-    /// To the leader of their key: by a hash of it, or by the operator's [`RowPartitioner`]. Without
-    /// keys all rows go to worker 0 (Whale's key and global grouping).
+    /// To the leader of their key: by a hash of it, or by the operator's [`RowPartitioner`].
+    /// Without keys all rows go to worker 0 (Whale's key and global grouping).
     #[default]
     Hash,
     /// To every worker (W1; Whale's all grouping). Such rows meet the rows of another input where
@@ -70,8 +70,8 @@ pub trait KeyedOperator: Send + Sync {
     /// The state of one worker: of the keys that it leads.
     fn create(&self) -> Box<dyn KeyedState>;
 
-    /// The partitioner of an input, if its rows are not hashed by its keys (A4). That of an operator
-    /// that brings rows together sends those of one key to one worker.
+    /// The partitioner of an input, if its rows are not hashed by its keys (A4). That of an
+    /// operator that brings rows together sends those of one key to one worker.
     fn partitioner(&self, input: usize) -> Option<Arc<dyn RowPartitioner>> {
         let _ = input;
         None
@@ -186,8 +186,8 @@ pub trait KeyedState {
         false
     }
 
-    /// Takes the rows out that wait for their time by [`KeyedOperator::spill_spec`], by input, as if
-    /// they had not come.
+    /// Takes the rows out that wait for their time by [`KeyedOperator::spill_spec`], by input, as
+    /// if they had not come.
     ///
     /// # Errors
     /// [`DataflowError::Expression`] when a row cannot be copied.

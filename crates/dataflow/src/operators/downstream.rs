@@ -2,8 +2,8 @@
 //! operator knows nothing else of the graph that it is part of.
 //!
 //! Calls wait until the rows have come to rest, so that a slow operator holds back those in front
-//! of it. Operators are made for one kind of `Downstream` at compile time; the one indirect call of a
-//! push is that of the operator that takes it.
+//! of it. Operators are made for one kind of `Downstream` at compile time; the one indirect call of
+//! a push is that of the operator that takes it.
 
 use state::ConsumedRows;
 

@@ -32,8 +32,8 @@ pub(crate) trait Operator: Connected {
     /// When state cannot be updated, rows cannot travel, or a sink fails.
     fn push(&self, rows: Arriving) -> Task<'_>;
 
-    /// Folds rows of a fused scan, from the first on, as far as it can; nothing if it never can. The
-    /// others are pushed. `timed` says whether watermarks come by the edge.
+    /// Folds rows of a fused scan, from the first on, as far as it can; nothing if it never can.
+    /// The others are pushed. `timed` says whether watermarks come by the edge.
     ///
     /// # Errors
     /// As [`Operator::push`].

@@ -150,8 +150,8 @@ impl<D: Downstream> Grouping<D> {
         }
     }
 
-    /// Takes rows of this worker's own edges; `watermarks` are those that each row met, if some rows
-    /// lag; `slice` is the key of the slice of all, if that is known.
+    /// Takes rows of this worker's own edges; `watermarks` are those that each row met, if some
+    /// rows lag; `slice` is the key of the slice of all, if that is known.
     async fn push(
         &self,
         batch: RecordBatch,

@@ -1,10 +1,10 @@
 //! Rows that wait on a disk until the operator that keeps rows has a use for them.
 //!
 //! Some operators need a row not before the watermark has reached a time of it ([`SpillSpec`]): the
-//! end of its window, or when it was. If what such an operator holds takes more than half of its share
-//! of memory, it gives back what waits, and rows that come are spilled: as they came as long as
-//! there is room, then on the disk, in the order in which they will be needed. When their time has
-//! come, they are given to the operator, as many at once as there is room for
+//! end of its window, or when it was. If what such an operator holds takes more than half of its
+//! share of memory, it gives back what waits, and rows that come are spilled: as they came as long
+//! as there is room, then on the disk, in the order in which they will be needed. When their time
+//! has come, they are given to the operator, as many at once as there is room for
 //! ([`SpillableRows::next`]).
 //!
 //! ```text
