@@ -25,10 +25,10 @@ use crate::graph::{Graph, Node, Scan};
 use crate::job::{Idle, Job, readers};
 use crate::operators::source::SourceRun;
 use crate::runtime::accounting::StateAccounting;
+use crate::runtime::alignment::alignments;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::{Limits, Net, PayloadsInFlight};
-use crate::runtime::pace::paces;
 use crate::runtime::place::Place;
 pub use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
@@ -189,7 +189,7 @@ impl Worker {
         let waker = external.waker();
         let context = ReaderContext { waker, ..ReaderContext::new(clock.clone(), bad) };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
-        let mut paces = paces(&job.operators);
+        let mut alignments = alignments(&job.operators);
         let mut readings = vec![None; job.operators.len()];
         for Scan { operator: at, input, fusion, behind } in scans {
             let rows_max = job.settings.batch_rows_max;
@@ -198,7 +198,7 @@ impl Worker {
             let reader = Reader::new(&input, share, rows_max, context, metrics);
             let reader = reader.map_err(|error| error.of_operator(at))?;
             readings[at] = Some(reader.reading());
-            let source = SourceRun::new(fusion, paces[at].take(), &place);
+            let source = SourceRun::new(fusion, alignments[at].take(), &place);
             scheduler.spawn_of(at, source.run(reader, behind));
         }
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();

@@ -1,5 +1,6 @@
 //! The tests of this crate from outside, as modules of one program.
 
+mod alignment;
 mod alone;
 mod bounds;
 mod cast;
@@ -7,6 +8,5 @@ mod early;
 mod frames;
 mod lists;
 mod local_exchange;
-mod pace;
 mod room;
 mod slicing;

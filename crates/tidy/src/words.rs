@@ -107,7 +107,7 @@ pub const EXCEPTIONS: &[(&str, &str)] = &[
 /// may only shrink; a crate that is not here has none.
 pub const UNFINISHED: &[(&str, Counts, &str)] = &[
     ("channel", Counts { words: 0, types: 6, matches: 0 }, "names that dataflow uses"),
-    ("dataflow", Counts { words: 126, types: 20, matches: 0 }, "being restructured"),
+    ("dataflow", Counts { words: 74, types: 20, matches: 0 }, "being restructured"),
     ("fabric", Counts { words: 0, types: 2, matches: 0 }, "names that dataflow uses"),
     ("millstream", Counts { words: 0, types: 1, matches: 0 }, "the job of dataflow"),
     ("plan", Counts { words: 3, types: 4, matches: 0 }, "names of DataFusion and dataflow"),

@@ -146,10 +146,10 @@ impl<M: Member> Exchange<M> for Gather {
 
     /// Tells the sender when half of the rows that it may have under way were taken.
     fn consumed(&self, _: &M, from: u32, rows: usize) {
-        let (taken, told) = &mut self.consumed.borrow_mut()[from as usize];
+        let (taken, reported) = &mut self.consumed.borrow_mut()[from as usize];
         *taken += rows as u64;
-        if from != GATHERER && *taken - *told >= GATHERED_ROWS_MAX / 2 {
-            *told = *taken;
+        if from != GATHERER && *taken - *reported >= GATHERED_ROWS_MAX / 2 {
+            *reported = *taken;
             self.acks.add(from, *taken);
         }
     }

@@ -118,12 +118,12 @@ impl Statistics {
     /// About how many values of `keys` there are together. A range that is wider than there are
     /// rows says nothing of how many of its numbers occur.
     pub fn values(&self, keys: &[usize]) -> Option<u64> {
-        let told = |&key: &usize| {
+        let found = |&key: &usize| {
             let ColumnBounds { range, distinct_max } = self.column(key);
             let distinct = distinct_max?;
             (range.is_none() || distinct <= self.rows_max?).then_some(distinct)
         };
-        keys.iter().try_fold(1u64, |all, key| Some(all.saturating_mul(told(key)?)))
+        keys.iter().try_fold(1u64, |all, key| Some(all.saturating_mul(found(key)?)))
     }
 
     /// Windows of a grouping that these rows may fall into, at most; `None` where that is unknown,

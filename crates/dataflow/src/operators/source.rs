@@ -11,8 +11,8 @@ use arrow::record_batch::RecordBatch;
 use crate::error::DataflowError;
 use crate::job::Fusion;
 use crate::operators::downstream::Downstream;
+use crate::runtime::alignment::SourceAlignment;
 use crate::runtime::external::External;
-use crate::runtime::pace::Pace;
 use crate::runtime::place::{Place, Signals};
 use crate::runtime::reader::{Read, Reader};
 use crate::runtime::scheduler::{Timers, yield_now};
@@ -20,7 +20,7 @@ use crate::runtime::scheduler::{Timers, yield_now};
 /// A source on one worker.
 pub(crate) struct SourceRun {
     fusion: Option<Fusion>,
-    pace: Option<Pace>,
+    alignment: Option<SourceAlignment>,
     timers: Rc<Timers>,
     external: Rc<External>,
     signals: Arc<Signals>,
@@ -29,9 +29,13 @@ pub(crate) struct SourceRun {
 impl SourceRun {
     /// Of a scan that is fused so, or not, and keeps in step with the sources whose rows meet its
     /// own, if there are some.
-    pub(crate) fn new(fusion: Option<Fusion>, pace: Option<Pace>, place: &Place) -> Self {
+    pub(crate) fn new(
+        fusion: Option<Fusion>,
+        alignment: Option<SourceAlignment>,
+        place: &Place,
+    ) -> Self {
         let (timers, external) = (place.timers.clone(), place.external.clone());
-        Self { fusion, pace, timers, external, signals: place.signals.clone() }
+        Self { fusion, alignment, timers, external, signals: place.signals.clone() }
     }
 
     /// Reads all splits and pushes their rows, until they end or a stop is asked for. Rows of a
@@ -46,12 +50,12 @@ impl SourceRun {
     ) -> Result<(), DataflowError> {
         let mut idle = false;
         loop {
-            if let Some(pace) = &self.pace {
-                pace.turn().await;
+            if let Some(alignment) = &self.alignment {
+                alignment.wait().await;
             }
             let seen = self.external.notifications();
             if self.signals.is_stopped() {
-                self.pace = None;
+                self.alignment = None;
                 return behind.end(reader.watermark()).await;
             }
             match reader.next()? {
@@ -75,8 +79,8 @@ impl SourceRun {
                         // Rows are known to come, and hold the watermark back from now on.
                         reader.catch_up(behind.resume().await?);
                     }
-                    if let Some(pace) = &self.pace {
-                        pace.reached(None);
+                    if let Some(alignment) = &self.alignment {
+                        alignment.reached(None);
                     }
                     behind.advance(reader.watermark(), idle).await?;
                     if until_ns.is_some_and(|until_ns| until_ns <= self.timers.now_ns()) {
@@ -86,7 +90,7 @@ impl SourceRun {
                     }
                 }
                 Read::End => {
-                    self.pace = None;
+                    self.alignment = None;
                     return behind.end(i64::MAX).await;
                 }
             }
@@ -124,8 +128,8 @@ impl SourceRun {
             Some(batch) => reader.take(flow, batch)?,
             None => None,
         };
-        if let Some(pace) = &self.pace {
-            pace.reached(Some(reader.reached_ms(flow)));
+        if let Some(alignment) = &self.alignment {
+            alignment.reached(Some(reader.reached_ms(flow)));
         }
         if let Some(rows) = rows {
             // Rows without event time were left out, and the others moved up.

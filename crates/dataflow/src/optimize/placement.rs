@@ -156,9 +156,9 @@ impl Placements {
                 let itself: Option<Vec<usize>> =
                     placed.keys.iter().map(|key| key.among(&arrived)).collect();
                 let exact = itself.is_some();
-                let told = |key: &Key| key.among(&arrived).or_else(|| key.told_by(&arrived));
+                let found = |key: &Key| key.among(&arrived).or_else(|| key.told_by(&arrived));
                 let order = match itself {
-                    None if alone => placed.keys.iter().map(told).collect(),
+                    None if alone => placed.keys.iter().map(found).collect(),
                     itself => itself,
                 };
                 let one = Fit { keys: order?, led: placed.led.clone(), exact };

@@ -2,12 +2,12 @@
 //! accounting.
 
 pub(crate) mod accounting;
+pub(crate) mod alignment;
 pub(crate) mod external;
 pub mod frame;
 pub(crate) mod local_exchange;
 pub mod metrics;
 pub(crate) mod net;
-pub(crate) mod pace;
 pub(crate) mod place;
 pub mod process;
 pub(crate) mod reader;

@@ -250,13 +250,13 @@ impl<D: Downstream> Grouping<D> {
                     }
                     left = left.saturating_sub(self.rows_max);
                 }
-                let ripe = self.ripe(seen.0)?;
-                if ripe.is_empty() {
+                let due = self.due_windows(seen.0)?;
+                if due.is_empty() {
                     break;
                 }
                 // Lasts until it is dropped; nothing is inside it.
-                let _firing = tracing::info_span!("window firing", windows = ripe.len());
-                self.emit(ripe, FINAL).await?;
+                let _firing = tracing::info_span!("window firing", windows = due.len());
+                self.emit(due, FINAL).await?;
                 self.publish_bytes()?;
             }
             if self.look.take() {
@@ -289,9 +289,9 @@ impl<D: Downstream> Grouping<D> {
     }
 
     /// Groups of the first windows that the watermark has passed: so many as make a batch.
-    fn ripe(&self, watermark: i64) -> Result<Vec<Triggered>, DataflowError> {
+    fn due_windows(&self, watermark: i64) -> Result<Vec<Triggered>, DataflowError> {
         let mut merged = self.bounded();
-        let mut ripe = Vec::new();
+        let mut due = Vec::new();
         let mut rows = 0;
         while rows < self.rows_max
             && let Some(fired) = merged.trigger(watermark)?
@@ -300,9 +300,9 @@ impl<D: Downstream> Grouping<D> {
                 if self.spec.has_sessions() { fired.columns.rows() } else { fired.first.into() };
             self.metrics.count_windows(self.instance.tag, windows);
             rows += fired.columns.rows();
-            ripe.push(fired);
+            due.push(fired);
         }
-        Ok(ripe)
+        Ok(due)
     }
 
     fn sort_out(
@@ -391,9 +391,9 @@ impl<D: Downstream> Operator for Grouping<D> {
     }
 
     fn ends_window(&self, watermark: i64) -> bool {
-        let told = self.instance.leader.borrow().clock().of(self.instance.worker);
-        let told = told.map_or(i64::MIN, |told| told.watermark);
-        self.spec.window.is_some() && self.crosses(told, watermark)
+        let announced = self.instance.leader.borrow().clock().of(self.instance.worker);
+        let announced = announced.map_or(i64::MIN, |announced| announced.watermark);
+        self.spec.window.is_some() && self.crosses(announced, watermark)
     }
 
     fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {

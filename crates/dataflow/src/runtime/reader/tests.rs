@@ -152,9 +152,9 @@ fn in_front_of_rows_the_watermark_is_that_of_the_first() {
     let reader = &mut bench.reader;
     let mut before = |awaited: i64| {
         let Read::Batch(flow, batch) = reader.next().unwrap() else { panic!("there are rows") };
-        let told = reader.watermark_before(flow, &batch, |watermark| watermark >= awaited);
+        let announced = reader.watermark_before(flow, &batch, |watermark| watermark >= awaited);
         reader.take(flow, batch).unwrap();
-        (told, reader.watermark())
+        (announced, reader.watermark())
     };
     assert_eq!(before(0), (None, i64::MIN), "another flow has said nothing");
     assert_eq!(before(15), (Some(15), 15), "the other has said 90");

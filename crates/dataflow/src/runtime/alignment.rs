@@ -1,4 +1,4 @@
-//! Keeps the sources of one worker in step, where their rows meet.
+//! Watermark alignment: keeps the sources of one worker in step, where their rows meet.
 //!
 //! An operator that keeps rows or groups keeps those of a source that is ahead until the others
 //! have come as far. If one source is read faster than another, in event time, that is most of its
@@ -21,14 +21,14 @@ struct Group {
 }
 
 /// One source among those that it keeps in step with.
-pub(crate) struct Pace {
+pub(crate) struct SourceAlignment {
     group: Rc<Group>,
     number: usize,
 }
 
-impl Pace {
+impl SourceAlignment {
     /// Waits until no source that has rows is behind this one.
-    pub(crate) async fn turn(&self) {
+    pub(crate) async fn wait(&self) {
         let may_go = || {
             let reached = self.group.reached.borrow();
             let least = reached.iter().flatten().min();
@@ -46,7 +46,7 @@ impl Pace {
     }
 }
 
-impl Drop for Pace {
+impl Drop for SourceAlignment {
     fn drop(&mut self) {
         self.reached(None);
     }
@@ -54,10 +54,10 @@ impl Drop for Pace {
 
 /// For each operator that is a source with event time, and whose rows meet those of others, its
 /// place among them.
-pub(crate) fn paces(operators: &[Operator]) -> Vec<Option<Pace>> {
+pub(crate) fn alignments(operators: &[Operator]) -> Vec<Option<SourceAlignment>> {
     let groups = groups(operators);
     let mut made: Vec<Option<Rc<Group>>> = vec![None; operators.len()];
-    let mut pace = |at: usize, group: usize| {
+    let mut alignment = |at: usize, group: usize| {
         let is_alone = groups.iter().filter(|&&other| other == Some(group)).count() == 1;
         if is_alone || !keeps_time(&operators[at]) {
             return None;
@@ -66,9 +66,9 @@ pub(crate) fn paces(operators: &[Operator]) -> Vec<Option<Pace>> {
         let number = group.reached.borrow().len();
         // Before its first rows none is ahead.
         group.reached.borrow_mut().push(Some(i64::MIN));
-        Some(Pace { group, number })
+        Some(SourceAlignment { group, number })
     };
-    groups.iter().enumerate().map(|(at, group)| pace(at, (*group)?)).collect()
+    groups.iter().enumerate().map(|(at, group)| alignment(at, (*group)?)).collect()
 }
 
 /// The group of each source with event time: the least index of those whose rows meet its own where
