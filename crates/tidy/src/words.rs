@@ -111,7 +111,6 @@ pub const UNFINISHED: &[(&str, Counts, &str)] = &[
     ("fabric", Counts { words: 0, types: 2, matches: 0 }, "names that dataflow uses"),
     ("millstream", Counts { words: 0, types: 1, matches: 0 }, "the job of dataflow"),
     ("plan", Counts { words: 3, types: 4, matches: 0 }, "names of DataFusion and dataflow"),
-    ("state", Counts { words: 84, types: 9, matches: 0 }, "the fused kernel of dataflow"),
     ("stream", Counts { words: 1, types: 4, matches: 0 }, "names of dataflow"),
 ];
 

@@ -12,8 +12,6 @@
 //! Absent on purpose: formats that need their last bytes first, such as Parquet. They are read from
 //! what is [`stored`](crate::stored).
 
-use std::sync::Arc;
-
 use arrow::datatypes::{DataType, Schema};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::OptionSpec;
