@@ -107,7 +107,7 @@ mod tests {
             ("s3://bucket/2013/*.parquet", Some("*")),
             ("data/", Some("data")),
             ("./flights", Some("flights")),
-            (".hidden", Some(".hidden")),
+            (".hidden", None),
             ("flights", None),
         ] {
             assert_eq!(file_stem(name), stem, "{name}");

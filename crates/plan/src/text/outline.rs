@@ -151,6 +151,13 @@ impl<'a> Outline<'a> {
         }
     }
 
+    /// Whether a clause begins at a token: not at the FROM of IS DISTINCT FROM.
+    fn is_clause(&self, at: usize) -> bool {
+        let before = at.checked_sub(1).and_then(|at| self.tokens.get(at));
+        let of_distinct = before.is_some_and(|before| is_word(before, "DISTINCT"));
+        is_one_of(&self.tokens[at], CLAUSES) && !of_distinct
+    }
+
     /// Whether a token stands in the parentheses of a query itself.
     pub(crate) fn is_plain(&self, at: usize) -> bool {
         self.inside[self.brackets[at]].query
@@ -183,8 +190,7 @@ impl<'a> Outline<'a> {
         };
         let clause_ends = |at: &usize| {
             let next = &self.tokens[*at];
-            self.depths[*at] == depth
-                && (is_one_of(next, CLAUSES) || is_one_of(next, SET_OPERATIONS))
+            self.depths[*at] == depth && (self.is_clause(*at) || is_one_of(next, SET_OPERATIONS))
         };
         let found = if is_call { rest.find(call_ends) } else { rest.find(clause_ends) };
         found.unwrap_or(end)
@@ -238,7 +244,7 @@ impl<'a> Outline<'a> {
         let is_from = |i: &usize| is_word(&self.tokens[*i], "FROM");
         let starts = |i: &usize| {
             let token = &self.tokens[*i];
-            here(i) && (is_one_of(token, CLAUSES) || !is_comma && token.token == Token::Comma)
+            here(i) && (self.is_clause(*i) || !is_comma && token.token == Token::Comma)
         };
         let start = (bracket.start..at).rev().find(starts);
         if is_comma && !start.as_ref().is_some_and(is_from) {
@@ -247,7 +253,7 @@ impl<'a> Outline<'a> {
         let start = start.map_or(bracket.start, |start| start + 1);
         let ends = |i: &usize| {
             let token = &self.tokens[*i];
-            let behind = is_one_of(token, CLAUSES) || is_one_of(token, SET_OPERATIONS);
+            let behind = self.is_clause(*i) || is_one_of(token, SET_OPERATIONS);
             let of_join = !is_comma && is_one_of(token, BEHIND_JOINED);
             here(i) && (behind || of_join || token.token == Token::Comma)
         };

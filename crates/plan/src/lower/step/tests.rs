@@ -211,8 +211,10 @@ fn what_a_result_is_made_of_is_told_where_one_loop_can_make_it() {
     let keys = (0..100).filter(passes).map(|row| scale.of(words[row] as u64) as i64);
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(keys));
     assert_eq!(filtered.apply(&batch).expect("runs").batch.column(0), &keys);
-    // Arguments behind a filter, a key of four bytes, one that is computed otherwise, NULL.
-    for (key, arg) in [(0, Some(1)), (2, None), (3, None)] {
+    // With this the pass over the job refuses arguments behind a filter.
+    assert!(filtered.fused(0, Some(1)).expect("the loop has the key").filtered);
+    // A key of four bytes, one that is computed otherwise, NULL.
+    for (key, arg) in [(2, None), (3, None)] {
         assert!(filtered.raw(&batch, key, arg).expect("nothing fails").is_none(), "{key}");
     }
     let plain = step(None, &outputs, &batch);
