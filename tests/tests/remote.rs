@@ -68,10 +68,11 @@ fn sorted_out(table: &str, statements: &str) -> String {
 #[track_caller]
 fn were_sorted_out(dir: &Dir, outcome: &Outcome) {
     assert_eq!(dir.read("good.csv"), "n\n1\n3\n4\n");
-    let reason = "column 'n': 'two' is not a valid BIGINT";
-    let other = "\"expected 2 fields, found 3\"";
-    let other = format!("{other},\"e,5,6\"\n");
-    assert_eq!(dir.read("bad.csv"), format!("reason,text\n{reason},\"b,two\"\n{other}"));
+    // Bad rows have no order.
+    let mut bad: Vec<String> = dir.read("bad.csv").lines().map(str::to_owned).collect();
+    bad[1..].sort();
+    let fields = "\"expected 2 fields, found 3\",\"e,5,6\"";
+    assert_eq!(bad, ["reason,text", fields, "column 'n': 'two' is not a valid BIGINT,\"b,two\""]);
     assert!(outcome.err.contains("2 rows could not be read"), "{}", outcome.err);
     assert!(!outcome.err.contains("bad row"), "they are shown: {}", outcome.err);
 }

@@ -25,6 +25,7 @@ use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns};
 use crate::operators::downstream::Downstream;
+use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, Fused, Operator, OperatorContext};
 use crate::pairing::{Hashed, Pairing, ProbeSide, Terms};
 use crate::rows::Rows;
@@ -173,11 +174,17 @@ impl<D: Downstream> LookupRun<D> {
         let Rows { batch, watermarks, .. } = rows;
         let probe = ProbeSide { side: 0, keys: &self.spec.keys[0] };
         let mut pairing = Pairing::new(probe, [batch], table, self.spec.kind);
+        let mut given = 0;
         while let Some((batch, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
             let from = Origin::Taken(from);
             let watermarks = watermarks.as_ref().map(|each| ticks_of(each, &from)).transpose()?;
             let rows = Rows { batch, watermarks, span: None };
             self.behind.push(rows).await.map_err(DataflowError::of_made_rows)?;
+            given += 1;
+            // A row may have any number of partners.
+            if given % TURN_BATCHES == 0 {
+                yield_now().await;
+            }
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ pub(crate) fn join(
         return windows::join_windows(cx, job, kind, sides, conditions, filter);
     }
     let between = between::between(cx, &left, &right, &on, filter);
-    let joined = match (between, lookup::table_side(cx, &left, &right, kind)?) {
+    let joined = match (between, lookup::table_side(cx, [&left, &right], &on, kind)?) {
         (Err(LowerError::Failed(error)), _) => Err(LowerError::Failed(error)),
         (Ok(Some(between)), _) => between::nearby(cx, job, kind, [left, right], on, between),
         (_, Some(sides)) => lookup::lookup_join(cx, job, sides, [left, right], on, filter),
@@ -111,7 +111,7 @@ fn endless(
         JoinKind::Left | JoinKind::LeftSemi | JoinKind::LeftAnti => JoinKind::Right,
         _ => JoinKind::Left,
     };
-    Ok(match lookup::table_side(cx, left, right, other)? {
+    Ok(match lookup::table_side(cx, [left, right], &On::new(), other)? {
         Some(_) if !cx.bounded => {
             let reason = "which rows of a table have no partner is known only at the end of \
                           the stream";

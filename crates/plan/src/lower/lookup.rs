@@ -67,12 +67,12 @@ impl LookupJoin {
 /// Which side of a join can be a table that every node has whole, if one can.
 ///
 /// Beside a stream that is any table that ends. Where all input ends, it is the side of which a
-/// hint asks for the broadcast, or the side without event time if the other has one, or the
-/// smaller side, as far as its size is known.
+/// hint asks for the broadcast, or the side without event time if the other has one, or with equal
+/// keys the smaller side, as far as its size is known.
 pub(crate) fn table_side(
     cx: &Context<'_>,
-    left: &Relation,
-    right: &Relation,
+    [left, right]: [&Relation; 2],
+    on: &On,
     kind: JoinKind,
 ) -> Result<Option<Sides>, LowerError> {
     let sides = [left, right];
@@ -97,7 +97,7 @@ pub(crate) fn table_side(
     if let Some(found) = find(&|side| !is_timed(side) && is_timed(1 - side)) {
         return Ok(Some(chosen(found)));
     }
-    by_size(cx, sides, &possible)
+    if on.is_empty() { Ok(None) } else { by_size(cx, sides, &possible) }
 }
 
 /// The smaller side of a join of tables that end, if its size is known and small enough.

@@ -158,7 +158,7 @@ pub(crate) fn joins_whole(
     if by_window || between::between(cx, left, right, on, filter)?.is_some() {
         return Ok(None);
     }
-    let sides = lookup::table_side(cx, left, right, kind)?;
+    let sides = lookup::table_side(cx, [left, right], on, kind)?;
     Ok(sides.filter(|sides| relations[sides.table].multi_window.is_none()))
 }
 

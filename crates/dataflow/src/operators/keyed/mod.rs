@@ -37,7 +37,7 @@ use crate::runtime::scheduler::yield_now;
 
 /// Batches that are given out before it is the turn of others. More than one: what comes due at
 /// once must leave faster than rows come, else it piles up.
-const TURN_BATCHES: usize = 8;
+pub(crate) const TURN_BATCHES: usize = 8;
 
 /// A keyed operator on one worker.
 pub(crate) struct KeyedRun<D> {
