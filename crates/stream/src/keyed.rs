@@ -433,9 +433,9 @@ fn again(
     Stream { time: Some(time), window, ..stream }.narrowed(keep.collect(), &names)
 }
 
-/// An operator of one's own over any number of inputs: rows of one key come to one worker, or
-/// where the operator's [`route`](KeyedOperator::route) leads them. `time` names the column of what
-/// it emits of which [`KeyedState::complete`](dataflow::job::KeyedState::complete) speaks.
+/// An operator of one's own over any number of inputs: rows of one key come to one worker, or where
+/// the operator's [`partitioner`](KeyedOperator::partitioner) leads them. `time` names the column
+/// of what it emits of which [`KeyedState::complete`](dataflow::job::KeyedState::complete) speaks.
 ///
 /// Rows of windows are late when their window was over before they came; other rows of a stream
 /// with a time when the watermark had passed them.

@@ -153,8 +153,8 @@ fn keys_that_never_come_back_are_forgotten_and_others_still_meet() {
         // One key comes always, the others once.
         let key = |at: i64| if at == 0 { 1 } else { (step + 1) * 100 + at };
         let rows: Vec<Row> = (0..100).map(|at| (Some(key(at)), at, step * 10)).collect();
-        for side in 0..2 {
-            state.push(side, batch(SIDES[side], &rows)).unwrap();
+        for (side, columns) in SIDES.into_iter().enumerate() {
+            state.push(side, batch(columns, &rows)).unwrap();
         }
         while let Some(batch) = state.advance(step * 10, 64).unwrap() {
             pairs += batch.num_rows();

@@ -317,7 +317,10 @@ macro_rules! metrics {
         impl $Live {
             /// What this worker has counted; what is derived is left out.
             pub(super) fn counted(&self) -> $Snapshot {
-                $Snapshot { $($field: <$value>::load(&self.$field),)* ..Default::default() }
+                $Snapshot {
+                    $($field: <$value>::load(&self.$field),)*
+                    $($own: <$own_value>::from_word(MetricUnit::$own_unit.neutral()),)*
+                }
             }
         }
 
