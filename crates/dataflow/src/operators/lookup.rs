@@ -13,7 +13,6 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
@@ -50,9 +49,6 @@ pub(crate) struct LookupRun<D> {
     external: Rc<External>,
     /// Of this worker's part of the table, until it is read.
     reader: RefCell<Option<Reader>>,
-    /// The reader's own, of which rows and bytes are added to those of the worker.
-    counters: Arc<Metrics>,
-    metrics: Arc<Metrics>,
     /// What is here of the table, until it is whole; and its bytes.
     rows: RefCell<Vec<RecordBatch>>,
     bytes: Cell<usize>,
@@ -68,16 +64,16 @@ impl<D: Downstream> LookupRun<D> {
     /// # Errors
     /// When the table cannot be read.
     pub(crate) fn new(
-        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, shuffle, .. }: OperatorContext<'_>,
         spec: &Lookup,
         context: &ReaderContext,
         behind: D,
     ) -> Result<Self, DataflowError> {
         let rows_max = place.settings.batch_rows_max;
-        // Watermarks and splits that are done are those of the stream.
+        // Counters speak of the stream.
         let counters = Arc::new(Metrics::default());
         let share = (Some(place.worker), place.workers);
-        let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters.clone())?;
+        let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
         let table = Port {
             schema: spec.kept(),
             keys: vec![],
@@ -99,8 +95,6 @@ impl<D: Downstream> LookupRun<D> {
             timers: place.timers.clone(),
             external: place.external.clone(),
             reader: RefCell::new(Some(reader)),
-            counters,
-            metrics,
             rows: RefCell::default(),
             bytes: Cell::new(0),
             table: RefCell::new(None),
@@ -124,7 +118,6 @@ impl<D: Downstream> LookupRun<D> {
                         };
                         self.give(batch).await?;
                     }
-                    self.count_read();
                     yield_now().await;
                 }
                 Read::Wait(until_ns) => {
@@ -146,12 +139,6 @@ impl<D: Downstream> LookupRun<D> {
         *self.table.borrow_mut() = Some(table);
         self.read.notify();
         Ok(())
-    }
-
-    fn count_read(&self) {
-        let (own, all) = (&self.counters, &self.metrics);
-        Metrics::add(&all.rows_in, own.rows_in.swap(0, Ordering::Relaxed));
-        Metrics::add(&all.bytes_in, own.bytes_in.swap(0, Ordering::Relaxed));
     }
 
     /// Gives rows of the table to every worker.
