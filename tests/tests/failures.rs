@@ -59,7 +59,8 @@ fn an_expression_of_the_batch_stage_is_named_with_its_row() {
             ["division by zero", "in 7 % whole, where whole = 0"],
         ),
         (
-            "SELECT sum(a.part / b.whole) FROM shares AS a FULL JOIN shares AS b ON a.part = b.part",
+            "SELECT sum(a.part / b.whole)
+             FROM shares AS a FULL JOIN shares AS b ON a.part = b.part",
             ["division by zero", "in a.part / b.whole, where a.part = "],
         ),
         (

@@ -345,7 +345,7 @@ fn missing() {
             let (well, words) = node.end();
             assert!(!well);
             assert!(words.starts_with(&format!("node {absent} did not join: ")), "{words}");
-            assert!(words.contains("left no word of job 'missing' in "), "{words}");
+            assert!(words.contains("it has written no file for job 'missing' in "), "{words}");
         }
         assert_eq!(dir.files(), 0);
     }

@@ -171,13 +171,22 @@ impl Inputs {
     }
 
     /// Whether it is time to announce progress: something may become complete, the worker falls
-    /// idle, or much was pushed. Progress that nobody else learns of is free.
+    /// idle, or much was pushed.
     pub(crate) fn announces<M: Member>(&self, member: &M, watermark: i64, idle: bool) -> bool {
         let announced = self.announced.get();
         idle != (announced.presence == Presence::Idle)
-            || self.is_local()
             || self.is_long(member)
             || member.crosses(announced.watermark, watermark)
+    }
+
+    /// Notes progress that no other worker learns of; false if others may have to.
+    pub(crate) fn progress_here<M: Member>(&self, member: &M, watermark: i64, idle: bool) -> bool {
+        if self.is_local() {
+            let progress = progress_of(watermark, idle);
+            self.announced.set(progress);
+            member.move_clock(member.worker(), progress);
+        }
+        self.is_local()
     }
 
     /// Whether so much was pushed that it is time to announce progress.
@@ -195,7 +204,7 @@ impl Inputs {
         watermark: i64,
         idle: bool,
     ) -> Result<(), DataflowError> {
-        if self.announces(member, watermark, idle) {
+        if !self.progress_here(member, watermark, idle) && self.announces(member, watermark, idle) {
             let progress = progress_of(watermark, idle);
             self.announce(member, progress).await?;
             member.move_clock(member.worker(), progress);

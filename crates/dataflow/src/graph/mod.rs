@@ -24,7 +24,7 @@ use self::outputs::OutputEdge;
 pub(crate) use self::outputs::Outputs;
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
-use crate::exchange::progress_of;
+use crate::exchange::{Task, progress_of};
 use crate::job::{Edge, Fusion, Input, Job};
 use crate::operators::build::{Builder, Built};
 use crate::operators::operator::{Arriving, Fused, Operator};
@@ -89,21 +89,18 @@ impl Node {
         rows: FusedRows<'_>,
         fusion: &Fusion,
     ) -> Result<ConsumedRows, DataflowError> {
+        let _guard = self.mutex.lock().await;
+        if let Some(prepared) = self.operator.prepare_fold() {
+            prepared.await?;
+        }
         let raw = || edge.raw(rows.batch, fusion);
-        self.fold_raw(edge, Fused { rows, lookup: fusion.lookup, raw: &raw }).await
+        self.fold_raw(edge, Fused { rows, lookup: fusion.lookup, raw: &raw })
     }
 
-    /// The same in the operator that the loop goes through, or that ends it.
-    async fn fold_raw(
-        &self,
-        edge: &OutputEdge,
-        fused: Fused<'_>,
-    ) -> Result<ConsumedRows, DataflowError> {
-        let _guard = self.mutex.lock().await;
-        let Some(folding) = self.operator.fold(fused, edge.timed) else {
-            return Ok(ConsumedRows::default());
-        };
-        let folded = folding.await?;
+    /// The same in the operator that the loop goes through, or that ends it. The caller has locked
+    /// the node.
+    fn fold_raw(&self, edge: &OutputEdge, fused: Fused<'_>) -> Result<ConsumedRows, DataflowError> {
+        let folded = self.operator.fold(fused, edge.timed)?;
         self.counted.add_in(folded.passed);
         Ok(folded)
     }
@@ -116,8 +113,17 @@ impl Node {
     /// The watermark of an edge has moved, or its rows have ceased for a while.
     async fn progress(&self, number: u32, watermark: i64, idle: bool) -> Result<(), DataflowError> {
         let _guard = self.mutex.lock().await;
+        match self.progress_locked(number, watermark, idle) {
+            Some(announced) => announced.await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same where the caller has locked the node. Gives what has to be waited for, if something
+    /// has.
+    fn progress_locked(&self, number: u32, watermark: i64, idle: bool) -> Option<Task<'_>> {
         self.inputs.borrow_mut().clock.advance(number, progress_of(watermark, idle));
-        self.announce().await
+        self.announce()
     }
 
     /// An edge that was idle has rows again. Gives the watermark before which they are late.
@@ -133,22 +139,22 @@ impl Node {
         let _guard = self.mutex.lock().await;
         self.inputs.borrow_mut().clock.advance(number, Progress::ended(watermark));
         if !self.inputs.borrow().clock.ended() {
-            return self.announce().await;
+            return match self.announce() {
+                Some(announced) => announced.await,
+                None => Ok(()),
+            };
         }
         let watermark = self.inputs.borrow().clock.least();
         self.operator.end(watermark).await
     }
 
     /// Announces the watermark of all edges to the operator.
-    async fn announce(&self) -> Result<(), DataflowError> {
+    fn announce(&self) -> Option<Task<'_>> {
         let (watermark, idle) = {
             let inputs = self.inputs.borrow();
             (inputs.clock.least(), inputs.is_idle())
         };
-        match self.operator.progress(watermark, idle) {
-            Some(announced) => announced.await,
-            None => Ok(()),
-        }
+        self.operator.progress(watermark, idle)
     }
 
     /// Gives out results until there will be no more, here or for anybody else.

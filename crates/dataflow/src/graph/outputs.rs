@@ -8,6 +8,7 @@ use state::ConsumedRows;
 
 use super::{Counted, Node};
 use crate::error::DataflowError;
+use crate::exchange::Task;
 use crate::job::fault::at_row;
 use crate::job::{Fusion, RawBatch, RawColumns, Step};
 use crate::operators::downstream::Downstream;
@@ -106,13 +107,14 @@ impl Downstream for Outputs {
         Ok(rows)
     }
 
-    async fn fold_looked(
+    fn fold_looked(
         &self,
         rows: FusedRows<'_>,
         raw: RawColumns<'_>,
     ) -> Result<ConsumedRows, DataflowError> {
         let [edge] = &self.to[..] else { return Ok(ConsumedRows::default()) };
-        let folded = edge.to.fold_raw(edge, Fused { rows, lookup: None, raw }).await;
+        let Some(_guard) = edge.to.mutex.try_lock() else { return Ok(ConsumedRows::default()) };
+        let folded = edge.to.fold_raw(edge, Fused { rows, lookup: None, raw });
         let folded = folded.map_err(|error| error.of_operator(edge.operator))?;
         self.counted.add_out(folded.passed);
         Ok(folded)
@@ -129,6 +131,23 @@ impl Downstream for Outputs {
             edge.to.progress(edge.number, edge.behind(watermark), idle).await?;
         }
         Ok(())
+    }
+
+    fn advance_or_wait(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
+        let mut timed = self.to.iter().filter(|edge| edge.timed);
+        let one = match (timed.next(), timed.next()) {
+            (Some(edge), None) => edge.to.mutex.try_lock().map(|guard| (edge, guard)),
+            _ => None,
+        };
+        let Some((edge, guard)) = one else {
+            return Some(Box::pin(self.advance(watermark, idle)));
+        };
+        self.counted.set_watermark(watermark);
+        let announced = edge.to.progress_locked(edge.number, edge.behind(watermark), idle)?;
+        Some(Box::pin(async move {
+            let _guard = guard;
+            announced.await
+        }))
     }
 
     async fn resume(&self) -> Result<i64, DataflowError> {

@@ -8,6 +8,7 @@
 use state::ConsumedRows;
 
 use crate::error::DataflowError;
+use crate::exchange::Task;
 use crate::job::{Fusion, RawColumns};
 use crate::rows::{FusedRows, Rows};
 
@@ -29,11 +30,12 @@ pub(crate) trait Downstream {
     /// As [`Downstream::push`].
     async fn fold(&self, rows: FusedRows<'_>, fusion: &Fusion) -> Result<usize, DataflowError>;
 
-    /// The same behind the lookup of a fused scan, which says what keys are made of.
+    /// The same behind the lookup of a fused scan, which says what keys are made of, as far as
+    /// that can be done without waiting.
     ///
     /// # Errors
     /// As [`Downstream::push`].
-    async fn fold_looked(
+    fn fold_looked(
         &self,
         rows: FusedRows<'_>,
         raw: RawColumns<'_>,
@@ -47,6 +49,12 @@ pub(crate) trait Downstream {
     /// # Errors
     /// As [`Downstream::push`].
     async fn advance(&self, watermark: i64, idle: bool) -> Result<(), DataflowError>;
+
+    /// The same at once, where nothing has to be waited for; else gives what does it.
+    ///
+    /// # Errors
+    /// As [`Downstream::push`].
+    fn advance_or_wait(&self, watermark: i64, idle: bool) -> Option<Task<'_>>;
 
     /// Rows come again after an idle time. Gives the watermark before which they are late anywhere.
     ///

@@ -176,16 +176,15 @@ impl<D: Downstream> LookupRun<D> {
         Ok(())
     }
 
-    /// Folds rows of a fused scan, from the first on, into the aggregate behind it. Waits until the
-    /// table is read.
-    async fn fold_looked(
+    /// Folds rows of a fused scan, from the first on, into the aggregate behind it.
+    fn fold_looked(
         &self,
         Fused { rows, raw, .. }: Fused<'_>,
         lookup: FusedLookup,
+        table: &Hashed,
     ) -> Result<ConsumedRows, DataflowError> {
-        let table = self.read.wait_for(|| self.table.borrow().clone()).await;
-        let raw = || self.raw(&table, &lookup, raw);
-        let mut folded = self.behind.fold_looked(rows, &raw).await?;
+        let raw = || self.raw(table, &lookup, raw);
+        let mut folded = self.behind.fold_looked(rows, &raw)?;
         // Rows without a partner have come to the lookup too.
         folded.passed += std::mem::take(&mut folded.missed);
         Ok(folded)
@@ -218,9 +217,22 @@ impl<D: Downstream> Operator for LookupRun<D> {
         Box::pin(self.push(rows))
     }
 
-    fn fold<'a>(&'a self, fused: Fused<'a>, _: bool) -> Option<Task<'a, ConsumedRows>> {
-        let lookup = fused.lookup?;
-        Some(Box::pin(self.fold_looked(fused, lookup)))
+    /// Waits until the table is read.
+    fn prepare_fold(&self) -> Option<Task<'_>> {
+        if self.table.borrow().is_some() {
+            return None;
+        }
+        Some(Box::pin(async {
+            self.read.wait_for(|| self.table.borrow().is_some().then_some(())).await;
+            Ok(())
+        }))
+    }
+
+    fn fold(&self, fused: Fused<'_>, _: bool) -> Result<ConsumedRows, DataflowError> {
+        match (fused.lookup, &*self.table.borrow()) {
+            (Some(lookup), Some(table)) => self.fold_looked(fused, lookup, table),
+            _ => Ok(ConsumedRows::default()),
+        }
     }
 
     fn ends_window(&self, watermark: i64) -> bool {
@@ -229,7 +241,7 @@ impl<D: Downstream> Operator for LookupRun<D> {
 
     /// Passes the watermark on.
     fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
-        Some(Box::pin(self.behind.advance(watermark, idle)))
+        self.behind.advance_or_wait(watermark, idle)
     }
 
     fn resume(&self) -> Task<'_, i64> {

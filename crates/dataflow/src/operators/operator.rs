@@ -32,13 +32,21 @@ pub(crate) trait Operator: Connected {
     /// When state cannot be updated, rows cannot travel, or a sink fails.
     fn push(&self, rows: Arriving) -> Task<'_>;
 
-    /// Folds rows of a fused scan, from the first on, as far as it can; nothing if it never can.
-    /// The others are pushed. `timed` says whether watermarks come by the edge.
+    /// What has to be waited for before [`Operator::fold`], if something has.
     ///
     /// # Errors
     /// As [`Operator::push`].
-    fn fold<'a>(&'a self, _fused: Fused<'a>, _timed: bool) -> Option<Task<'a, ConsumedRows>> {
+    fn prepare_fold(&self) -> Option<Task<'_>> {
         None
+    }
+
+    /// Folds rows of a fused scan, from the first on, as far as it can without waiting. The others
+    /// are pushed. `timed` says whether watermarks come by the edge.
+    ///
+    /// # Errors
+    /// As [`Operator::push`].
+    fn fold(&self, _fused: Fused<'_>, _timed: bool) -> Result<ConsumedRows, DataflowError> {
+        Ok(ConsumedRows::default())
     }
 
     /// Whether this watermark ends a window, here or further on where it is passed on.

@@ -303,6 +303,11 @@ impl AsyncMutex {
         self.left.wait_for(|| (!self.taken.replace(true)).then_some(())).await;
         AsyncMutexGuard(self)
     }
+
+    /// Locks it, unless another coroutine has it.
+    pub(crate) fn try_lock(&self) -> Option<AsyncMutexGuard<'_>> {
+        (!self.taken.replace(true)).then(|| AsyncMutexGuard(self))
+    }
 }
 
 impl Drop for AsyncMutexGuard<'_> {

@@ -380,14 +380,12 @@ impl<D: Downstream> Operator for Grouping<D> {
         })
     }
 
-    fn fold<'a>(&'a self, fused: Fused<'a>, timed: bool) -> Option<Task<'a, ConsumedRows>> {
-        Some(Box::pin(async move {
-            let folded = self.fold_fused(fused)?;
-            if !timed {
-                self.end_long_epoch().await?;
-            }
-            Ok(folded)
-        }))
+    fn fold(&self, fused: Fused<'_>, timed: bool) -> Result<ConsumedRows, DataflowError> {
+        if !timed && self.instance.inputs.is_long(self) {
+            // The epoch ends when the rows are pushed.
+            return Ok(ConsumedRows::default());
+        }
+        self.fold_fused(fused)
     }
 
     fn ends_window(&self, watermark: i64) -> bool {
@@ -398,6 +396,9 @@ impl<D: Downstream> Operator for Grouping<D> {
 
     fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
         let inputs = &self.instance.inputs;
+        if inputs.progress_here(self, watermark, idle) {
+            return None;
+        }
         let announce = async move {
             self.deliver().await?;
             inputs.progress(self, watermark, idle).await
