@@ -94,13 +94,17 @@ impl Node {
             prepared.await?;
         }
         let raw = || edge.raw(rows.batch, fusion);
-        self.fold_raw(edge, Fused { rows, lookup: fusion.lookup, raw: &raw })
+        let folded = self.fold_raw(edge, Fused { rows, lookup: fusion.lookup, raw: &raw })?;
+        if let Some(finished) = self.operator.finish_fold(edge.timed) {
+            finished.await?;
+        }
+        Ok(folded)
     }
 
     /// The same in the operator that the loop goes through, or that ends it. The caller has locked
     /// the node.
     fn fold_raw(&self, edge: &OutputEdge, fused: Fused<'_>) -> Result<ConsumedRows, DataflowError> {
-        let folded = self.operator.fold(fused, edge.timed)?;
+        let folded = self.operator.fold(fused)?;
         self.counted.add_in(folded.passed);
         Ok(folded)
     }

@@ -120,6 +120,15 @@ impl Downstream for Outputs {
         Ok(folded)
     }
 
+    fn finish_fold(&self) -> Option<Task<'_>> {
+        let [edge] = &self.to[..] else { return None };
+        let finished = edge.to.operator.finish_fold(edge.timed)?;
+        Some(Box::pin(async move {
+            let _guard = edge.to.mutex.lock().await;
+            finished.await
+        }))
+    }
+
     fn ends_window(&self, watermark: i64) -> bool {
         let mut timed = self.to.iter().filter(|edge| edge.timed);
         timed.any(|edge| edge.to.ends_window(edge.number, edge.behind(watermark)))

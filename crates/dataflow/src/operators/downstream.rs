@@ -41,6 +41,12 @@ pub(crate) trait Downstream {
         raw: RawColumns<'_>,
     ) -> Result<ConsumedRows, DataflowError>;
 
+    /// What has to be waited for behind [`Downstream::fold_looked`], if something has.
+    ///
+    /// # Errors
+    /// As [`Downstream::push`].
+    fn finish_fold(&self) -> Option<Task<'_>>;
+
     /// Whether this watermark ends a window somewhere.
     fn ends_window(&self, watermark: i64) -> bool;
 

@@ -228,11 +228,15 @@ impl<D: Downstream> Operator for LookupRun<D> {
         }))
     }
 
-    fn fold(&self, fused: Fused<'_>, _: bool) -> Result<ConsumedRows, DataflowError> {
+    fn fold(&self, fused: Fused<'_>) -> Result<ConsumedRows, DataflowError> {
         match (fused.lookup, &*self.table.borrow()) {
             (Some(lookup), Some(table)) => self.fold_looked(fused, lookup, table),
             _ => Ok(ConsumedRows::default()),
         }
+    }
+
+    fn finish_fold(&self, _: bool) -> Option<Task<'_>> {
+        self.behind.finish_fold()
     }
 
     fn ends_window(&self, watermark: i64) -> bool {

@@ -41,12 +41,21 @@ pub(crate) trait Operator: Connected {
     }
 
     /// Folds rows of a fused scan, from the first on, as far as it can without waiting. The others
-    /// are pushed. `timed` says whether watermarks come by the edge.
+    /// are pushed.
     ///
     /// # Errors
     /// As [`Operator::push`].
-    fn fold(&self, _fused: Fused<'_>, _timed: bool) -> Result<ConsumedRows, DataflowError> {
+    fn fold(&self, _fused: Fused<'_>) -> Result<ConsumedRows, DataflowError> {
         Ok(ConsumedRows::default())
+    }
+
+    /// What has to be waited for behind [`Operator::fold`], if something has. `timed` says whether
+    /// watermarks come by the edge.
+    ///
+    /// # Errors
+    /// As [`Operator::push`].
+    fn finish_fold(&self, _timed: bool) -> Option<Task<'_>> {
+        None
     }
 
     /// Whether this watermark ends a window, here or further on where it is passed on.

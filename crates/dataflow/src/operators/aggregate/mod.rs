@@ -380,12 +380,13 @@ impl<D: Downstream> Operator for Grouping<D> {
         })
     }
 
-    fn fold(&self, fused: Fused<'_>, timed: bool) -> Result<ConsumedRows, DataflowError> {
-        if !timed && self.instance.inputs.is_long(self) {
-            // The epoch ends when the rows are pushed.
-            return Ok(ConsumedRows::default());
-        }
+    fn fold(&self, fused: Fused<'_>) -> Result<ConsumedRows, DataflowError> {
         self.fold_fused(fused)
+    }
+
+    fn finish_fold(&self, timed: bool) -> Option<Task<'_>> {
+        let inputs = &self.instance.inputs;
+        if timed || !inputs.is_long(self) { None } else { Some(Box::pin(inputs.flush(self))) }
     }
 
     fn ends_window(&self, watermark: i64) -> bool {
