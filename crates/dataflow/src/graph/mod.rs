@@ -94,7 +94,7 @@ impl Node {
             prepared.await?;
         }
         let raw = || edge.raw(rows.batch, fusion);
-        let folded = self.fold_raw(edge, Fused { rows, lookup: fusion.lookup, raw: &raw })?;
+        let folded = self.fold_raw(Fused { rows, lookup: fusion.lookup, raw: &raw })?;
         if let Some(finished) = self.operator.finish_fold(edge.timed) {
             finished.await?;
         }
@@ -103,7 +103,7 @@ impl Node {
 
     /// The same in the operator that the loop goes through, or that ends it. The caller has locked
     /// the node.
-    fn fold_raw(&self, edge: &OutputEdge, fused: Fused<'_>) -> Result<ConsumedRows, DataflowError> {
+    fn fold_raw(&self, fused: Fused<'_>) -> Result<ConsumedRows, DataflowError> {
         let folded = self.operator.fold(fused)?;
         self.counted.add_in(folded.passed);
         Ok(folded)

@@ -114,7 +114,7 @@ impl Downstream for Outputs {
     ) -> Result<ConsumedRows, DataflowError> {
         let [edge] = &self.to[..] else { return Ok(ConsumedRows::default()) };
         let Some(_guard) = edge.to.mutex.try_lock() else { return Ok(ConsumedRows::default()) };
-        let folded = edge.to.fold_raw(edge, Fused { rows, lookup: None, raw });
+        let folded = edge.to.fold_raw(Fused { rows, lookup: None, raw });
         let folded = folded.map_err(|error| error.of_operator(edge.operator))?;
         self.counted.add_out(folded.passed);
         Ok(folded)
