@@ -74,7 +74,7 @@ impl Windows {
 struct Rows {
     /// With the columns `k`, `v`, `we` and perhaps others.
     sql: String,
-    /// Which of the windows' other columns there are, `ws` and `wt`.
+    /// The other columns of the windows that are selected, `ws` and `wt`.
     others: Vec<&'static str>,
     /// Those that it is made of, by name.
     views: Vec<(String, String)>,

@@ -60,7 +60,7 @@ struct Running {
     number: u64,
 }
 
-/// The metrics of a worker, or of those beyond [`WORKERS_SHOWN_MAX`], over all jobs.
+/// The metrics of a worker over all jobs, or of all workers beyond [`WORKERS_SHOWN_MAX`].
 #[derive(Debug, Clone)]
 struct Series {
     node: u32,

@@ -1,4 +1,4 @@
-//! Which scans are fused with the aggregate behind them, and why others are not.
+//! The planner says of each scan whether it is fused with the aggregate behind it, or why not.
 
 use dataflow::fusion::fuse;
 use dataflow::job::{NotFused, OperatorKind};
@@ -30,7 +30,7 @@ fn plan_on(workers: u32, sql: &str) -> Stage {
     }
 }
 
-/// What the first source of a job is fused with, or why it is not, as EXPLAIN says it.
+/// The fusion of the first source of a job, or why it has none, in the words of EXPLAIN.
 fn fusion(workers: u32, sql: &str) -> String {
     let stage = plan_on(workers, sql);
     let mut operators = stage.job.operators.iter();

@@ -1,4 +1,4 @@
-//! What a table has beside its data are steps of its scan, and EXPLAIN names them.
+//! Columns that a table has beside its data are steps of its scan, and EXPLAIN names them.
 
 use crate::support;
 

@@ -128,7 +128,7 @@ pub trait Accumulator: Send {
         true
     }
 
-    /// Which of `ids` had a row, if [`Aggregate::sparse_ids`] says [`SparseIds::Reported`].
+    /// The `ids` that had a row, if [`Aggregate::sparse_ids`] says [`SparseIds::Reported`].
     fn occupied(&self, ids: Range<usize>) -> Option<BooleanBuffer> {
         let _ = ids;
         None

@@ -11,8 +11,8 @@
 //!                                       └▶ else: 32 partitions by another hash, each as before
 //! ```
 //!
-//! What is put together at a time is one partition ([`groups`]), so that a window may have any
-//! number of groups. Nothing is read back before its window triggers.
+//! One partition is put together at a time ([`groups`]), so that a window may have any number of
+//! groups. Nothing is read back before its window triggers.
 //!
 //! Operators that keep rows write them by the same [`SpillStore`]: a batch is of groups or of rows,
 //! of one input, and of one hash partition or of all keys ([`store`]). What does not fit is

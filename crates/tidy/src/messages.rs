@@ -94,7 +94,7 @@ pub fn in_literals(tree: &Tree) -> Vec<Finding> {
 #[must_use]
 pub fn in_pages(tree: &Tree) -> Vec<Finding> {
     let is_page = |file: &&File| {
-        // What was called otherwise once is in the list of changes.
+        // The list of changes has the former names.
         file.path.starts_with("docs/") || !file.path.contains('/') && file.path != "CHANGELOG.md"
     };
     let mut found = Vec::new();

@@ -85,7 +85,7 @@ impl FetchingBlob {
         Self { fetch: blob.fetch(ranges, &context.waker), blob: Arc::clone(blob) }
     }
 
-    /// What a reader answers while they have not come; afterwards `blob` has them.
+    /// The answer of a reader until they have come; afterwards `blob` has them.
     fn wait(&mut self) -> Result<Option<Next>, ConnectorError> {
         let Some(fetch) = &mut self.fetch else { return Ok(None) };
         match fetch.poll()? {

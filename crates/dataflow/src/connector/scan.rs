@@ -40,13 +40,13 @@ pub trait ScanStep: Send + Sync {
 
 /// A step at work on one split.
 pub trait SplitStep: Send {
-    /// What becomes of the next rows of the split; a batch without rows is not passed on.
+    /// Applies the step to the next rows of the split; a batch without rows is not passed on.
     ///
     /// # Errors
     /// When an expression fails on a row.
     fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError>;
 
-    /// What the step gives when the split has no rows now, or has ended.
+    /// The rows that the step has kept back, when the split has no rows now or has ended.
     ///
     /// # Errors
     /// As [`SplitStep::apply`].
@@ -88,7 +88,7 @@ pub(crate) fn open(
 }
 
 impl ScanReader {
-    /// What the steps make of the rows of one read, if there were some.
+    /// Applies the steps to the rows of one read, if there were some.
     fn through(
         &mut self,
         mut rows: Option<RecordBatch>,
@@ -272,7 +272,7 @@ mod tests {
         ReaderContext::new(Arc::new(MonotonicClock::default()), Arc::default())
     }
 
-    /// What a reader gives to its end: rows, or when it waits until.
+    /// All answers of a reader to its end: rows, or the time until which it waits.
     fn read(reader: &mut dyn SplitReader) -> Vec<Result<Vec<i64>, u64>> {
         let mut given = vec![];
         loop {

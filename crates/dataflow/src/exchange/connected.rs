@@ -9,7 +9,7 @@ use crate::error::DataflowError;
 use crate::runtime::net::Message;
 use crate::runtime::scheduler::Event;
 
-/// What an operator does in a coroutine of the worker.
+/// A part of the work of an operator, which a coroutine of the worker awaits.
 pub(crate) type Task<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, DataflowError>> + 'a>>;
 
 /// An operator that is joined with its instances on other workers.

@@ -16,7 +16,8 @@ use state::epoch::{Presence, Progress};
 use super::acks::Acks;
 use super::broadcast::BroadcastPort;
 use super::{
-    Broadcast, Edge, Exchange, Forward, Member, Outgoing, Partition, Shuffle, progress_of, uppar,
+    Broadcast, Edge, Exchange, Forward, Member, Outgoing, Partition, Shuffle, Task, progress_of,
+    uppar,
 };
 use crate::error::DataflowError;
 use crate::job::{
@@ -172,21 +173,11 @@ impl Inputs {
 
     /// Whether it is time to announce progress: something may become complete, the worker falls
     /// idle, or much was pushed.
-    pub(crate) fn announces<M: Member>(&self, member: &M, watermark: i64, idle: bool) -> bool {
+    fn announces<M: Member>(&self, member: &M, watermark: i64, idle: bool) -> bool {
         let announced = self.announced.get();
         idle != (announced.presence == Presence::Idle)
             || self.is_long(member)
             || member.crosses(announced.watermark, watermark)
-    }
-
-    /// Notes progress that no other worker learns of; false if others may have to.
-    pub(crate) fn progress_here<M: Member>(&self, member: &M, watermark: i64, idle: bool) -> bool {
-        if self.is_local() {
-            let progress = progress_of(watermark, idle);
-            self.announced.set(progress);
-            member.move_clock(member.worker(), progress);
-        }
-        self.is_local()
     }
 
     /// Whether so much was pushed that it is time to announce progress.
@@ -194,22 +185,30 @@ impl Inputs {
         self.edges.iter().any(|edge| edge.is_long(member))
     }
 
-    /// Announces progress, when it is time.
+    /// Announces progress, when it is time. Returns the announcement if other workers may learn of
+    /// it; progress of this worker alone is noted at once.
     ///
     /// # Errors
     /// As [`Exchange::announce`].
-    pub(crate) async fn progress<M: Member>(
-        &self,
-        member: &M,
+    pub(crate) fn progress<'a, M: Member>(
+        &'a self,
+        member: &'a M,
         watermark: i64,
         idle: bool,
-    ) -> Result<(), DataflowError> {
-        if !self.progress_here(member, watermark, idle) && self.announces(member, watermark, idle) {
-            let progress = progress_of(watermark, idle);
-            self.announce(member, progress).await?;
+    ) -> Option<Task<'a>> {
+        let progress = progress_of(watermark, idle);
+        if self.is_local() {
+            self.announced.set(progress);
             member.move_clock(member.worker(), progress);
+            return None;
         }
-        Ok(())
+        self.announces(member, watermark, idle).then(|| -> Task<'a> {
+            Box::pin(async move {
+                self.announce(member, progress).await?;
+                member.move_clock(member.worker(), progress);
+                Ok(())
+            })
+        })
     }
 
     /// Sends what waits to be sent together.

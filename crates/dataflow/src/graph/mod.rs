@@ -289,7 +289,7 @@ pub(crate) struct Scan {
     /// Its number in the job.
     pub(crate) operator: usize,
     pub(crate) input: Input,
-    /// What it is fused with, if it is.
+    /// The loop that it is fused into, if it is.
     pub(crate) fusion: Option<Fusion>,
     /// The edges that lead away from it.
     pub(crate) behind: Outputs,

@@ -45,7 +45,7 @@ impl OutputEdge {
         Ok(Rows { batch: stepped.batch, watermarks, span: None })
     }
 
-    /// What a fused scan makes the key and the argument of a batch of.
+    /// The columns of a batch from which a fused scan computes key and argument.
     pub(super) fn raw(
         &self,
         batch: &RecordBatch,

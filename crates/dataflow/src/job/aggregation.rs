@@ -25,17 +25,16 @@ pub struct Aggregation {
     pub keys: Vec<usize>,
     /// The argument columns of each aggregate in the input.
     pub args: Vec<Vec<usize>>,
-    /// The window; without one there is a single group per key, given out when the (bounded) input
+    /// The window; without one there is a single group per key, emitted when the (bounded) input
     /// has ended.
     pub window: Option<Window>,
     /// How the partial states of the workers meet.
     pub exchange: Exchange,
     /// Nanoseconds between two looks at windows that have not ended: each that has changed since
-    /// is given out early, with what it has come to so far. `None` where windows are given out
-    /// once, as sessions always are.
+    /// emits an early result. `None` where windows emit once, as sessions always do.
     pub early_ns: Option<NonZeroU64>,
-    /// Columns given out: keys, aggregates, then `window_start`, `window_end`, `window_time` if
-    /// there is a window, then a string if windows are given out early: [`EARLY`] or [`FINAL`].
+    /// Columns emitted: keys, aggregates, then `window_start`, `window_end`, `window_time` if there
+    /// is a window, then a string if windows emit early results: [`EARLY`] or [`FINAL`].
     pub schema: SchemaRef,
 }
 
@@ -46,10 +45,10 @@ impl Aggregation {
     }
 }
 
-/// What is said of rows of a window that may change.
+/// The kind of rows of a window that may change.
 pub const EARLY: &str = "early";
 
-/// What is said of rows of a window that has ended.
+/// The kind of rows of a window that has ended.
 pub const FINAL: &str = "final";
 
 /// A window over a time column.

@@ -151,7 +151,7 @@ pub enum Cost {
 }
 
 impl Strategy {
-    /// The same on so many workers: on one, rows stay.
+    /// The strategy on a number of workers: on one, rows stay.
     pub(crate) fn on(self, workers: u32) -> Self {
         if workers == 1 { Strategy::Forward } else { self }
     }

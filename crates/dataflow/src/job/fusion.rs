@@ -5,16 +5,16 @@ use std::fmt;
 
 use super::Property;
 
-/// What is fused with a scan.
+/// The operators and columns that are fused with a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fusion {
     /// The aggregate that ends the loop, by its index in the job.
     pub aggregate: usize,
     /// The lookup in front of it, if there is one.
     pub lookup: Option<FusedLookup>,
-    /// The column of which keys are made, of those that reach the operator behind the scan.
+    /// The column of keys, among the columns that reach the operator behind the scan.
     pub key: usize,
-    /// The column of the aggregate's argument, of the same columns.
+    /// The column of the aggregate's argument, among the same columns.
     pub arg: Option<usize>,
     /// How the step behind the scan makes both.
     pub columns: FusedColumns,
@@ -31,10 +31,10 @@ pub struct FusedLookup {
     pub column: usize,
 }
 
-/// How a step makes the columns of a key and of an argument of those that it is given.
+/// How a step computes the columns of a key and of an argument from its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FusedColumns {
-    /// The column of which keys are made.
+    /// The column from which keys are computed.
     pub key: usize,
     /// Whether keys are a quotient of it.
     pub divided: bool,
@@ -58,7 +58,7 @@ pub enum NotFused {
     NoAggregate,
     /// So many edges lead away from it, or from the lookup behind it.
     Readers(usize),
-    /// The aggregate has so many keys.
+    /// The aggregate has this number of keys.
     Keys(usize),
     /// The key, or what it is made of, is of another type.
     KeyType,
@@ -66,7 +66,7 @@ pub enum NotFused {
     KeyExpression,
     /// The setting `millstream.key_mode` asks for another way to find groups.
     KeyMode,
-    /// There are so many aggregates.
+    /// There is this number of aggregates.
     Aggregates(usize),
     /// The aggregate function has no loop for that.
     Function,

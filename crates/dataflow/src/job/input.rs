@@ -17,9 +17,9 @@ use crate::rows::time::{span_text, ticks_text};
 pub struct Input {
     /// The table's name.
     pub table: String,
-    /// What its connector reads.
+    /// The connector's reader of the table.
     pub source: Arc<dyn Source>,
-    /// What becomes of its rows, one step after another.
+    /// The steps that its rows go through, one after another.
     pub steps: Vec<Arc<dyn ScanStep>>,
     /// Its event time, whether or not anything goes by it.
     pub time: Option<TimeColumn>,
@@ -30,13 +30,13 @@ pub struct Input {
 /// A column without which a row is a bad row, in every query alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeColumn {
-    /// Which column behind all steps it is.
+    /// Its column behind all steps.
     pub column: usize,
-    /// What becomes of such a row.
+    /// The policy for such a row.
     pub on_bad: OnBad,
 }
 
-/// What becomes of a row that is a bad one.
+/// The policy for bad rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnBad {
     /// It is counted, and shown with its place.

@@ -17,7 +17,7 @@ use crate::rows::time::ticks_text;
 /// An operator that keeps rows by key: a join, a ranking, sessions.
 #[derive(Clone)]
 pub struct Keyed {
-    /// What is known of each input.
+    /// The specification of each input.
     pub inputs: Vec<KeyedInput>,
     /// How rows of one key meet: [`Exchange::Shuffle`] or [`Exchange::UpPar`], or
     /// [`Exchange::Forward`] where they are together already (A5).
@@ -25,7 +25,7 @@ pub struct Keyed {
     /// Ticks of event time between two looks at what has become complete, at least one: how
     /// often workers tell each other their watermarks.
     pub granularity: i64,
-    /// What it makes of them.
+    /// The operator itself.
     pub operator: Arc<dyn KeyedOperator>,
 }
 
@@ -124,7 +124,7 @@ pub enum Retention {
     Waiting,
     /// So many of each key.
     PerKey(u64),
-    /// Those of so many ticks of event time before the watermark.
+    /// Those within this number of ticks of event time before the watermark.
     Span(i64),
     /// Those of windows that have not ended.
     Window,
@@ -169,8 +169,8 @@ pub trait KeyedState {
     /// [`DataflowError::Expression`] when a row cannot be taken.
     fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError>;
 
-    /// All rows before `watermark` have come: gives some of what can be given out now, of at most
-    /// about `rows_max` rows; `None` when there is nothing more. `i64::MAX` at the end of complete
+    /// All rows before `watermark` have come: emits some of the results that are complete now, at
+    /// most about `rows_max` rows; `None` when there are no more. `i64::MAX` at the end of complete
     /// inputs.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ pub trait KeyedState {
         self.push(input, batch)
     }
 
-    /// Windows of which all was given out since this was asked last, if it works window by window.
+    /// How many windows were emitted whole since the last call, if it works window by window.
     fn windows_over(&mut self) -> usize {
         0
     }

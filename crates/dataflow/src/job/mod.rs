@@ -100,7 +100,7 @@ impl Operator {
         Self { labels, ..self }
     }
 
-    /// What is known of it.
+    /// Its specification.
     pub fn spec(&self) -> &dyn OperatorSpec {
         self.kind.spec()
     }
@@ -122,7 +122,7 @@ pub enum OperatorKind {
 }
 
 impl OperatorKind {
-    /// What is known of the operator.
+    /// The operator's specification.
     pub fn spec(&self) -> &dyn OperatorSpec {
         match self {
             OperatorKind::Source(input) => input,

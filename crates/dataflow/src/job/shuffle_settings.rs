@@ -18,7 +18,7 @@ impl Default for ShuffleSettings {
     }
 }
 
-/// What happens to rows of frequent keys that would be shuffled to be grouped.
+/// The treatment of rows of frequent keys in front of a shuffle to an aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FrequentKeys {
     /// They are folded where they are read, if a sample says that it pays; groups travel.

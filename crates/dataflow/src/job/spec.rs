@@ -76,7 +76,7 @@ pub trait OperatorSpec {
         Some(Distribution::Local)
     }
 
-    /// How the rows of an input reach it on so many workers.
+    /// How the rows of an input reach it on a number of workers.
     fn strategy(&self, input: usize, workers: u32) -> Strategy {
         let _ = (input, workers);
         Strategy::Forward
@@ -148,7 +148,7 @@ pub trait OperatorSpec {
 pub struct SideTable<'a> {
     /// The table.
     pub table: &'a Input,
-    /// What is done with each of its rows.
+    /// The step that each of its rows goes through.
     pub step: Option<&'a Arc<dyn Step>>,
     /// The input as which EXPLAIN shows it.
     pub input: usize,
@@ -161,9 +161,9 @@ pub struct DescribeContext<'a> {
     pub columns: &'a [Vec<String>],
     /// The columns that the operator emits.
     pub emitted: &'a [String],
-    /// How many workers read tables. Sources report their splits for so many, if it is said.
+    /// How many workers read tables, if known. Sources report their splits for this number.
     pub readers: Option<u32>,
-    /// What the operator is fused with, if it is a scan.
+    /// The fusion of the operator, if it is a scan.
     pub fusion: Result<Fusion, NotFused>,
 }
 

@@ -17,7 +17,7 @@ pub enum StateMemory {
 pub struct StateEstimate {
     /// The things that are counted, in the singular: `group`.
     pub unit: &'static str,
-    /// Which of them it keeps: ` of open windows`.
+    /// The part of them that it keeps: ` of open windows`.
     pub which: String,
     /// Bytes of each.
     pub each_bytes: u64,

@@ -46,8 +46,8 @@ pub trait Step: Send + Sync {
         Err(NotFused::Step)
     }
 
-    /// What a fused scan makes the columns `key` and `arg` of the result of, where
-    /// [`Step::fused`] says that it can; `None` where the arrays of this batch do not allow it.
+    /// The source columns from which a fused scan computes the columns `key` and `arg` of the
+    /// result, where [`Step::fused`] allows it; `None` where the arrays of this batch do not.
     ///
     /// # Errors
     /// As [`Step::apply`].
@@ -124,8 +124,7 @@ impl RawBatch {
     }
 }
 
-/// What the columns of a key and of an argument are made of, found when it is needed: see
-/// [`Step::raw`].
+/// The source columns of a key and of an argument, found when they are needed: see [`Step::raw`].
 pub(crate) type RawColumns<'a> = &'a dyn Fn() -> Result<Option<RawBatch>, DataflowError>;
 
 /// What a step made of a batch.

@@ -16,7 +16,7 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
 use crate::runtime::place::Place;
 
-/// What runs an operator.
+/// An operator that is ready to run.
 pub(crate) enum Built<D> {
     /// It reads a table, and emits to what was given for that.
     Source(Input, D),

@@ -41,7 +41,7 @@ pub(crate) trait Downstream {
         raw: RawColumns<'_>,
     ) -> Result<ConsumedRows, DataflowError>;
 
-    /// What has to be waited for behind [`Downstream::fold_looked`], if something has.
+    /// Work that must be awaited after [`Downstream::fold_looked`], if there is any.
     ///
     /// # Errors
     /// As [`Downstream::push`].

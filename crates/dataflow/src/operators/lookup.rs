@@ -190,7 +190,7 @@ impl<D: Downstream> LookupRun<D> {
         Ok(folded)
     }
 
-    /// What the key of the aggregate is made of, if the table's rows allow a [`KeyMap`].
+    /// The column that gives the key of the aggregate, if the table's rows allow a [`KeyMap`].
     fn raw(
         &self,
         table: &Hashed,

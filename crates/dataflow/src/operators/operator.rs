@@ -32,7 +32,7 @@ pub(crate) trait Operator: Connected {
     /// When state cannot be updated, rows cannot travel, or a sink fails.
     fn push(&self, rows: Arriving) -> Task<'_>;
 
-    /// What has to be waited for before [`Operator::fold`], if something has.
+    /// Work that must be awaited before [`Operator::fold`], if there is any.
     ///
     /// # Errors
     /// As [`Operator::push`].
@@ -49,7 +49,7 @@ pub(crate) trait Operator: Connected {
         Ok(ConsumedRows::default())
     }
 
-    /// What has to be waited for behind [`Operator::fold`], if something has. `timed` says whether
+    /// Work that must be awaited after [`Operator::fold`], if there is any. `timed` says whether
     /// watermarks come by the edge.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ pub(crate) struct Fused<'a> {
     pub(crate) rows: FusedRows<'a>,
     /// The lookup that the loop goes through, if it is still before it.
     pub(crate) lookup: Option<FusedLookup>,
-    /// What the key and the argument of the aggregate are made of.
+    /// The columns from which key and argument of the aggregate are computed.
     pub(crate) raw: RawColumns<'a>,
 }
 

@@ -11,7 +11,7 @@ use crate::job::{
     NotFused, Operator, OperatorKind, OperatorSpec,
 };
 
-/// Writes into the scans of a job, for so many workers, what they are fused with or why they are
+/// Writes into the scans of a job on a number of workers what they are fused with, or why they are
 /// not.
 pub fn fuse(job: &mut Job, workers: u32) {
     let pass = Pass { operators: &job.operators, workers, spills: job.settings.spill.is_some() };

@@ -78,7 +78,7 @@ impl Metrics {
         }
     }
 
-    /// Adds groups that an operator has sent to their leaders, in so many bytes.
+    /// Adds groups that an operator has sent to their leaders, and their bytes.
     pub(crate) fn count_groups_sent(&self, operator: u32, groups: u64, bytes: u64) {
         Self::add(&self.groups_sent, groups);
         if let Some(operator) = self.operators().get(operator as usize) {

@@ -91,7 +91,7 @@ pub(super) struct VerbsEndpoint {
     armed: bool,
 }
 
-/// What a caller says of an operation.
+/// An operation as the caller describes it.
 #[derive(Clone, Copy)]
 struct OpTag {
     id: OpId,
@@ -106,7 +106,7 @@ impl OpTag {
 
 /// The operands of an atomic operation.
 struct AtomicWords {
-    /// What is added, or what the word is compared with.
+    /// The operand: a value to add, or one to compare the word with.
     compare_add: u64,
     swap: u64,
 }

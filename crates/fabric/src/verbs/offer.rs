@@ -24,7 +24,7 @@ use crate::listener::{PendingOffer, broken};
 use crate::token::Token;
 use crate::{Caps, Endpoint, FabricError, LinkId, Offer, Publish};
 
-/// What both sides of a connection say that they do.
+/// The abilities that both sides of a connection announce.
 struct Promises {
     ours: Promise,
     /// As it travels.

@@ -58,7 +58,7 @@ enum Output {
     Computed(Computed),
 }
 
-/// The step of a scan that computes columns of those that are read.
+/// The step of a scan that computes columns from the columns that are read.
 #[derive(Clone)]
 pub(crate) struct Compute {
     outputs: Arc<[Output]>,

@@ -15,7 +15,7 @@ use crate::text::file_names::file_stem;
 /// The files of a script by what they are called there.
 #[derive(Default, Clone)]
 pub(crate) struct Files {
-    /// What reads them; without it no name is that of a file.
+    /// The connector that reads them; without it no name is that of a file.
     connector: Option<Arc<dyn Connector>>,
     named: Arc<Mutex<BTreeMap<String, Arc<Table>>>>,
 }

@@ -1,9 +1,10 @@
-//! Joins of a stream with a small table that every node has whole (A3).
+//! Joins with a small table that every node has whole (A3): of a stream, or of another table where
+//! all input ends.
 //!
 //! Such a join widens the rows of a relation and changes nothing else of it: its columns, among
 //! them those that tell time, stay what they are, and so it may stand in front of a window or
-//! behind one. The operator is made when it is known which columns are asked for, and whether
-//! watermarks are.
+//! behind one. The operator is made when the columns that later operators need are known, and
+//! whether they need watermarks.
 
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ pub(crate) struct LookupJoin {
     reason: Option<Reason>,
 }
 
-/// Which side of a join is the table, and the kind of join as the stream sees it.
+/// The side of a join that is the table, and the kind of join as the rows of the other side see it.
 pub(crate) struct Sides {
     pub(crate) table: usize,
     pub(crate) kind: JoinKind,
@@ -64,7 +65,7 @@ impl LookupJoin {
     }
 }
 
-/// Which side of a join can be a table that every node has whole, if one can.
+/// The side of a join that can be a table that every node has whole, if one can.
 ///
 /// Beside a stream that is any table that ends. Where all input ends, it is the side of which a
 /// hint asks for the broadcast, or the side without event time if the other has one, or with equal
@@ -229,8 +230,7 @@ pub(crate) fn lookup_join(
     })
 }
 
-/// Makes the operator of a relation that a table widens, for who asks for the columns that
-/// `exprs` name.
+/// Makes the operator of a relation that a table widens. It emits the columns that `exprs` name.
 pub(crate) fn lowered<'e>(
     cx: &Context<'_>,
     job: &mut JobBuilder,

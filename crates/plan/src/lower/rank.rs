@@ -37,7 +37,7 @@ pub(crate) struct Rank {
 /// A call of ROW_NUMBER.
 pub(crate) struct RowNumberCall {
     keys: Vec<Expr>,
-    /// Which window of the rows, and its end.
+    /// The number of the window among those of the rows, and its end.
     window: usize,
     end: Expr,
     order: Vec<(Expr, SortOptions)>,

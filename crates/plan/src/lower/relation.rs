@@ -81,7 +81,7 @@ pub(crate) struct Relation {
     pub(crate) outputs: Vec<(Column, Expr)>,
     /// The columns of the base of which its watermarks speak: most often one, or none.
     pub(crate) times: Vec<Expr>,
-    /// Which windows the rows are in, and which of the node's columns are bounds of them.
+    /// The windows that the rows are in, and the node's columns that are bounds of them.
     pub(crate) windows: RowWindows,
     /// The one that the base's operator has attached to its rows, if it has.
     pub(crate) attached: Option<AttachedWindow>,

@@ -1,8 +1,8 @@
 //! The windows of the rows of a relation, as operators know them.
 //!
-//! Which columns are bounds of which window is said of the plan ([`RowWindows`]). Here is where a
-//! window is while rows are on their way: computed from a row by a call ([`WindowCall`]), as far as
-//! no operator has materialized it, or attached to the rows that an operator emits.
+//! [`RowWindows`] names the columns that are bounds of windows. This module says where a window is
+//! while rows are on their way: a call ([`WindowCall`]) computes it from a row, as long as no
+//! operator has materialized it, or it is attached to the rows that an operator emits.
 
 use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, Schema, TimeUnit};
 use dataflow::time::last_tick;
@@ -19,14 +19,14 @@ use crate::text::refusal::Refusal;
 /// The window that an operator has attached to the rows that it emits.
 #[derive(Clone)]
 pub(crate) struct AttachedWindow {
-    /// Which of the windows of the rows.
+    /// The number of the window among those of the rows.
     pub(crate) window: usize,
     /// The last tick of the window, over the base's columns. Watermarks speak of it.
     pub(crate) last: Expr,
 }
 
 impl Relation {
-    /// Which bound of a window an expression over the node's columns is, if operators know that
+    /// The bound of a window that an expression over the node's columns is, if operators know that
     /// window.
     pub(crate) fn bound(&self, expr: &Expr) -> Option<BoundColumn> {
         let attached = self.attached.as_ref().map(|attached| attached.window);
@@ -41,7 +41,7 @@ impl Relation {
         columns.filter_map(|(column, _)| self.output(column)).find_map(WindowCall::of)
     }
 
-    /// Which window a call computes.
+    /// The window that a call computes.
     pub(crate) fn window_of(&self, call: &WindowCall) -> Option<usize> {
         let column = |(column, expr): &(Column, Expr)| {
             let is_same = WindowCall::of(expr).is_some_and(|of| of.same_window(call));
@@ -176,7 +176,7 @@ fn unit_of(data_type: &DataType) -> Option<TimeUnit> {
     }
 }
 
-/// An interval of so many ticks.
+/// An interval of a number of ticks.
 fn ticks(count: i64, unit: TimeUnit) -> Expr {
     let length = IntervalMonthDayNano::new(0, 0, count.saturating_mul(tick_ns(unit)));
     lit(ScalarValue::IntervalMonthDayNano(Some(length)))

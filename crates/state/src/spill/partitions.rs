@@ -20,7 +20,7 @@ pub struct SpillPartitions {
 pub struct SpillPartition {
     /// How often it was split.
     level: u32,
-    /// What is on the disk.
+    /// The batches on the disk.
     pub batches: Vec<SpilledBatch>,
 }
 

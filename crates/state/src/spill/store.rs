@@ -21,7 +21,7 @@ const GATHERED_PART: usize = 16;
 const GATHERED_BYTES_MIN: usize = 1 << 16;
 const GATHERED_BYTES_MAX: usize = 1 << 24;
 
-/// What one operator has on a disk.
+/// The batches of one operator on a disk.
 #[derive(Debug)]
 pub struct SpillStore {
     disk: Arc<dyn Disk>,

@@ -340,8 +340,10 @@ async fn push(probe: &Probe, shape: Shape) -> Result<(), DataflowError> {
         let changes = shape.round(worker, batch + 1) != shape.round(worker, batch);
         probe.instance.inputs.push(probe, Outgoing::of(0, batch_of(&numbers))).await?;
         probe.pushed.set(probe.pushed.get() + 1);
-        if changes || (batch + 1).is_multiple_of(shape.every) {
-            probe.instance.inputs.progress(probe, watermark, false).await?;
+        if (changes || (batch + 1).is_multiple_of(shape.every))
+            && let Some(announced) = probe.instance.inputs.progress(probe, watermark, false)
+        {
+            announced.await?;
         }
     }
     probe.instance.inputs.end(probe, i64::MAX).await?;

@@ -11,8 +11,8 @@ use crate::operators::downstream::Downstream;
 use crate::operators::operator::Fused;
 use crate::rows::FusedRows;
 
-/// When the loop could not take all rows of a batch, so many batches are pushed at once: the filter
-/// was evaluated for nothing.
+/// Batches that are pushed without trying the loop after it could not take all rows of one: the
+/// filter was evaluated for nothing.
 const PAUSE: u32 = 16;
 
 impl<D: Downstream> Grouping<D> {

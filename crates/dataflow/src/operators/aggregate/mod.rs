@@ -396,15 +396,14 @@ impl<D: Downstream> Operator for Grouping<D> {
     }
 
     fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
-        let inputs = &self.instance.inputs;
-        if inputs.progress_here(self, watermark, idle) {
-            return None;
+        let announced = self.instance.inputs.progress(self, watermark, idle)?;
+        if self.front.is_none() {
+            return Some(announced);
         }
-        let announce = async move {
+        Some(Box::pin(async move {
             self.deliver().await?;
-            inputs.progress(self, watermark, idle).await
-        };
-        if inputs.announces(self, watermark, idle) { Some(Box::pin(announce)) } else { None }
+            announced.await
+        }))
     }
 
     fn resume(&self) -> Task<'_, i64> {

@@ -163,15 +163,7 @@ impl<D: Downstream> Operator for KeyedRun<D> {
     }
 
     fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
-        let inputs = &self.instance.inputs;
-        if inputs.progress_here(self, watermark, idle) {
-            return None;
-        }
-        if inputs.announces(self, watermark, idle) {
-            Some(Box::pin(inputs.progress(self, watermark, idle)))
-        } else {
-            None
-        }
+        self.instance.inputs.progress(self, watermark, idle)
     }
 
     fn resume(&self) -> Task<'_, i64> {

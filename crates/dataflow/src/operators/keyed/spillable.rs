@@ -35,7 +35,7 @@ use super::Run;
 use crate::error::DataflowError;
 use crate::job::{InputBatches, Keyed, KeyedState, SpillSpec};
 
-/// Rows of so many bytes are put in order and written together, and no fewer of a span.
+/// Bytes of rows that are put in order and written together, and the fewest of a span.
 const GATHERED_BYTES: usize = 4 << 20;
 const SECTION_BYTES: usize = 1 << 16;
 /// Sections that there is room for at least, unless they would be tiny.
@@ -55,7 +55,7 @@ struct Due {
     spilled: Vec<SpilledBatch>,
 }
 
-/// What an operator keeps on one worker, with the rows that it has no room for.
+/// The state of an operator on one worker, with the rows that it has no room for.
 pub(super) struct SpillableState {
     state: Box<dyn KeyedState>,
     rows: Option<SpillableRows>,
@@ -118,7 +118,7 @@ impl SpillableState {
             if let Some(batch) = state.advance(until, rows_max)? {
                 return Ok(Some(batch));
             }
-            // It has given out all, so it can lay down what it keeps.
+            // It has emitted everything, so it can export its state.
             if spillable.passes.is_none() && state.bytes() > share / HELD_PART {
                 spillable.begin_passes(&mut **state, share)?;
             }
@@ -155,7 +155,7 @@ impl SpillableState {
         self.state.bytes() + self.rows.as_ref().map_or(0, SpillableRows::bytes)
     }
 
-    /// What went to the disk and came back.
+    /// Bytes written to the disk and read back.
     pub(super) fn spilled(&self) -> Spilled {
         self.rows.as_ref().map_or_else(Spilled::default, |rows| rows.store.spilled())
     }
@@ -178,7 +178,7 @@ struct SpillableRows {
     given: i64,
     /// Bytes of `runs`.
     held: usize,
-    /// What the operator keeps, if it has no room for it.
+    /// The state of the operator on the disk, if it has no room for it.
     passes: Option<Passes>,
     /// The watermark of the operator.
     reached: i64,
@@ -289,8 +289,8 @@ impl SpillableRows {
         }
     }
 
-    /// Rows that the watermark has reached, when the operator has given out what it could without;
-    /// `None` if there are no such rows.
+    /// Rows that the watermark has reached, when the operator has emitted all results that do not
+    /// need them; `None` if there are no such rows.
     fn next(
         &mut self,
         watermark: i64,
@@ -348,7 +348,7 @@ impl SpillableRows {
             if run.ends_by(until) {
                 due.spilled.push(batch);
             } else {
-                // What is needed later waits again.
+                // Rows that are needed later wait again.
                 due.spilled.extend(self.store.write(input, run.take(until))?);
                 self.push(input, run.rest())?;
             }

@@ -124,7 +124,7 @@ struct Version {
     columns: OwnedRow,
 }
 
-/// What a version takes beside its row.
+/// Bytes of a version beside its row.
 const VERSION_BYTES: usize = 64;
 
 impl Versions {

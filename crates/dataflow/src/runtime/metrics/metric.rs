@@ -1,4 +1,4 @@
-//! What a metric is, and how a list of definitions becomes counters, snapshots and pages.
+//! Metrics as data: a list of definitions becomes counters, snapshots and pages.
 //!
 //! The macro `metrics` takes the definitions of a scope and makes two types of them: the live
 //! counters, which one worker writes, and their [`Snapshot`], which is added up, sent to other
@@ -17,7 +17,7 @@ pub struct Metric {
     pub name: &'static str,
     /// How it changes over time.
     pub kind: MetricKind,
-    /// What it counts.
+    /// The unit of its value.
     pub unit: MetricUnit,
     /// One sentence.
     pub help: &'static str,
@@ -34,10 +34,10 @@ pub enum MetricKind {
     Peak,
 }
 
-/// What a metric counts.
+/// The unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricUnit {
-    /// What its name says: rows, frames.
+    /// A count of the things in its name: rows, frames.
     Count,
     /// Bytes.
     Bytes,
@@ -179,7 +179,7 @@ pub trait Snapshot: Sized + Copy + Default {
         });
     }
 
-    /// What was counted since an `earlier` snapshot; gauges are as they are now.
+    /// The counts since an `earlier` snapshot; gauges are as they are now.
     fn since(&self, earlier: &Self) -> Self {
         self.merged(earlier, |metric, now, earlier| match metric.kind {
             MetricKind::Counter => now.saturating_sub(earlier),
@@ -315,7 +315,7 @@ macro_rules! metrics {
         }
 
         impl $Live {
-            /// What this worker has counted; what is derived is left out.
+            /// The counts of this worker, without derived metrics.
             pub(super) fn counted(&self) -> $Snapshot {
                 $Snapshot {
                     $($field: <$value>::load(&self.$field),)*

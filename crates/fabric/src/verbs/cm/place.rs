@@ -50,7 +50,7 @@ pub(in crate::verbs) enum Part {
     Answers,
 }
 
-/// What a side does, and with whom.
+/// The part that a side takes, and its peer.
 pub(in crate::verbs) struct CmRole {
     pub(in crate::verbs) part: Part,
     /// Of the peer.
@@ -96,7 +96,7 @@ impl CmPlace {
         self.listener.as_ref()
     }
 
-    /// What this side does; `None` when the bytes are no address.
+    /// The part of this side; `None` when the bytes are no address.
     pub(in crate::verbs) fn role(&self, peer: &[u8]) -> Option<CmRole> {
         let (token, at) = parse(&MAGIC, peer)?;
         let calls = (self.link.local, self.token) < (self.link.remote, token);

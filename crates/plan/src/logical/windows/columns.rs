@@ -1,4 +1,4 @@
-//! Which columns of a relation are bounds of the windows that its rows are in.
+//! The columns of a relation that are bounds of the windows that its rows are in.
 //!
 //! This is an analysis of the plan, as one of functional dependencies is: what holds of a node
 //! follows from the node and from what holds of its inputs, and from nothing else. It does not ask
@@ -49,7 +49,7 @@ pub(crate) type Grid = (WindowShape, Lengths);
 /// A column that is a bound of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BoundColumn {
-    /// Which of the row's windows.
+    /// The number of the window among those of the row.
     pub(crate) window: usize,
     pub(crate) bound: Bound,
     /// The sides of outer joins that must be there, else it is NULL.
@@ -79,7 +79,7 @@ impl BoundColumn {
 }
 
 impl RowWindows {
-    /// Which bound of its window an expression over the node's columns is.
+    /// The bound of a window that an expression over the node's columns is, if it is one.
     pub(crate) fn bound(&self, expr: &Expr) -> Option<BoundColumn> {
         match expr {
             Expr::Column(column) => {
@@ -300,7 +300,7 @@ struct WindowPair {
     same_start: bool,
 }
 
-/// Which windows of the two sides of a join are the same by its equalities.
+/// The windows of the two sides of a join that are the same by its equalities.
 fn met(join: &logical::Join, left: &RowWindows, right: &RowWindows) -> Vec<WindowPair> {
     let equal: Vec<(BoundColumn, BoundColumn)> =
         join.on.iter().filter_map(|(l, r)| Some((left.bound(l)?, right.bound(r)?))).collect();

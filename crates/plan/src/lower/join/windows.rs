@@ -82,7 +82,7 @@ pub(super) fn conditions(
     let windows = [l.window, r.window];
     let grid = left.windows.grid(l.window);
     let same_grid = grid.is_some() && grid == right.windows.grid(r.window);
-    // What follows from equal ends. Of a row that may have no window, that is asked beside them.
+    // These follow from equal ends; of a row that may have no window they are asked too.
     let follows = |(l, r): &(BoundColumn, BoundColumn)| {
         let of_window = [l.window, r.window] == windows && l.bound == r.bound;
         of_window && l.is_total() && r.is_total() && (l.bound != Bound::Start || same_grid)

@@ -212,7 +212,7 @@ pub(super) fn table_factor(table: &mut TableFactor) -> Checked {
     }
 }
 
-/// What stands in FROM sees no row of the tables beside it.
+/// An expression in FROM sees no row of the tables beside it.
 fn of_no_row(array: &Expr) -> Checked {
     let column = visit_expressions(array, |part| match part {
         Expr::Identifier(_) | Expr::CompoundIdentifier(_) => ControlFlow::Break(part.clone()),

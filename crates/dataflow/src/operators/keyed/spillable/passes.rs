@@ -1,4 +1,4 @@
-//! What an operator keeps beyond memory: a partition of its keys at a time (grace processing).
+//! State beyond memory: a partition of its keys at a time (grace processing).
 //!
 //! Rows that an operator keeps after it had a use for them, as those of an interval join that may
 //! still find a partner, lie on the disk in partitions by the hash of their keys. Rows that come
@@ -18,12 +18,12 @@ use crate::error::DataflowError;
 use crate::job::KeyedState;
 use crate::rows::time::ticks;
 
-/// What part of what is kept must be new.
+/// The part of the retained rows that must be new.
 const NEW_PART: usize = 8;
 /// Of the room, what is taken up whole again: its keys take several times its bytes.
 const WHOLE_PART: usize = 8;
 
-/// What is kept, by partition.
+/// The retained rows, by partition.
 pub(super) struct Passes {
     retained: Vec<Retained>,
     pass: Option<Pass>,
@@ -31,7 +31,7 @@ pub(super) struct Passes {
     pub(super) until: i64,
 }
 
-/// What is kept of a partition.
+/// The retained rows of a partition.
 struct Retained {
     batches: Vec<SpilledBatch>,
     /// The time of its first row.
