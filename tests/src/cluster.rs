@@ -8,11 +8,11 @@ use std::sync::Arc;
 use channel::{Link, Tuning};
 use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
-use dataflow::job::Job;
+use dataflow::job::JobGraph;
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
-use fabric::multicast::{Group, Member};
+use fabric::multicast::{Group, GroupMember};
 use fabric::sim::{SimFabric, SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
 use state::Disk;
@@ -77,7 +77,7 @@ impl Cluster {
     ///
     /// # Panics
     /// When nothing moves any more and the job has not ended: a deadlock.
-    pub fn run(&self, job: &Arc<Job>) -> Result<Run, DataflowError> {
+    pub fn run(&self, job: &Arc<JobGraph>) -> Result<Run, DataflowError> {
         let net = SimNet::new(self.network.clone());
         let total = self.nodes * self.workers;
         let bad = Arc::new(BadRows::default());
@@ -112,14 +112,14 @@ impl Cluster {
     }
 
     /// In the group of the workers with the same place in their node.
-    fn member(&self, net: &SimNet, worker: u32) -> Option<Box<dyn Member>> {
+    fn member(&self, net: &SimNet, worker: u32) -> Option<Box<dyn GroupMember>> {
         let fabric = net.fabric(worker / self.workers);
         let group = Group::new(*b"group of the job").branch(worker % self.workers);
         Some(fabric.multicast()?.join(group).expect("the simulator has room"))
     }
 
     /// Connects every pair of workers of two nodes; `[worker][peer]`.
-    fn links(&self, net: &SimNet, job: &Job) -> Vec<Vec<Option<Link>>> {
+    fn links(&self, net: &SimNet, job: &JobGraph) -> Vec<Vec<Option<Link>>> {
         let total = self.nodes * self.workers;
         let fabrics: Vec<Arc<SimFabric>> = (0..self.nodes).map(|node| net.fabric(node)).collect();
         let fabric = |worker: u32| fabrics[(worker / self.workers) as usize].clone();

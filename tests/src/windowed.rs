@@ -8,8 +8,8 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::fusion::fuse;
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, OnBad, Operator, OperatorKind, Settings, SinkSpec,
-    TimeColumn, Watermark, Window,
+    Aggregation, Edge, Exchange, JobGraph, OnBad, Operator, OperatorKind, Scan, Settings, SinkSpec,
+    TimeColumn, TimeWindow, Watermark,
 };
 use state::epoch::LengthBounds;
 use state::{GroupBy, StateOptions, Windows};
@@ -64,7 +64,7 @@ impl Asked {
     ///
     /// # Panics
     /// When `memory` has no such table.
-    pub fn job(&self, memory: &Memory, stream: &Stream) -> Job {
+    pub fn job(&self, memory: &Memory, stream: &Stream) -> JobGraph {
         let input_schema = stream.table.schema.clone();
         let (options, metadata) = Default::default();
         let table = TableDef { name: "t".into(), schema: input_schema.clone(), options, metadata };
@@ -91,7 +91,7 @@ impl Asked {
             }),
             keys: vec![K],
             args: [vec![]].into_iter().chain(self.sums.iter().map(|&sum| vec![sum])).collect(),
-            window: Some(Window {
+            window: Some(TimeWindow {
                 column: TS,
                 time_type: time,
                 windows: self.windows,
@@ -105,7 +105,7 @@ impl Asked {
         let source = memory.source(&table, &all).expect("the table is there");
         let watermark = Watermark { column: TS, delay: DELAY_MS, idle_timeout_ns: None };
         let time = Some(TimeColumn { column: watermark.column, on_bad: OnBad::Show });
-        let input = Input { time, watermark: Some(watermark), ..Input::new("t", source) };
+        let input = Scan { time, watermark: Some(watermark), ..Scan::new("t", source) };
         let sink = memory.sink(&table).expect("a sink");
         let kinds = [
             OperatorKind::Source(input),
@@ -119,7 +119,7 @@ impl Asked {
         });
         let epoch = LengthBounds { bytes: 4_096, ..Settings::default().epoch };
         let settings = Settings { epoch, ..Settings::default() };
-        let mut job = Job { operators: operators.collect(), settings };
+        let mut job = JobGraph { operators: operators.collect(), settings };
         fuse(&mut job, WORKERS_MAX);
         job
     }

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::fusion::fuse;
-use dataflow::job::{Job, OperatorKind, Settings};
+use dataflow::job::{JobGraph, OperatorKind, Settings};
 use stream::{Agg, Columns, EventTime, Exchange, JoinKind, Setup, Stream, StreamError, Window};
 
 use tests::cluster::Cluster;
@@ -127,7 +127,7 @@ fn run(
         _ => false,
     });
     let forward = forward.count();
-    let mut job = Job { operators, settings: Settings::default() };
+    let mut job = JobGraph { operators, settings: Settings::default() };
     fuse(&mut job, nodes * workers);
     let job = Arc::new(job);
     let ran = Cluster::seeded(nodes, workers, 5).run(&job).expect("nothing fails");

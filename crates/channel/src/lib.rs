@@ -39,7 +39,7 @@ mod trailer;
 
 pub use config::{MemoryNeed, RingConfig, Transfer, Tuning};
 pub use error::LinkError;
-pub use link::{Frame, Link, LinkStats, SlotWriter};
+pub use link::{Link, LinkStats, ReceivedFrame, SlotWriter};
 pub use memory::Payload;
 pub use protocol::Class;
 pub use trailer::Header;

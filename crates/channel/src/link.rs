@@ -75,7 +75,7 @@ pub struct Link {
     producer: Producer,
     consumer: Consumer,
     fetches: Fetches,
-    inbox: VecDeque<Frame>,
+    inbox: VecDeque<ReceivedFrame>,
     completions: Vec<Completion>,
     /// A flush is wanted whose notice could not be posted yet (mode B).
     flushing: bool,
@@ -103,7 +103,7 @@ pub struct Link {
 
 /// A received frame.
 #[derive(Debug)]
-pub struct Frame {
+pub struct ReceivedFrame {
     /// What the sender said of it.
     pub header: Header,
     /// Its bytes. While it lives the slot is not free.
@@ -310,7 +310,7 @@ impl Link {
     ///
     /// # Errors
     /// As [`poll`](Self::poll), once all frames that arrived before were received.
-    pub fn recv(&mut self) -> Result<Option<Frame>, LinkError> {
+    pub fn recv(&mut self) -> Result<Option<ReceivedFrame>, LinkError> {
         if let Some(frame) = self.inbox.pop_front() {
             return Ok(Some(frame));
         }

@@ -25,8 +25,8 @@ use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::{Fabric, LinkId};
 use state::aggregates::count;
 use state::{
-    Columns, GroupBy, KeyMap, KeyMode, KeyOf, RawRows, Scale, Slice, Slices, StateOptions, Times,
-    gather,
+    GroupBy, GroupColumns, KeyMap, KeyMode, KeyOf, RawRows, Scale, Slice, Slices, StateOptions,
+    Times, gather,
 };
 
 // The worker's own, which is nobody else's to use.
@@ -222,11 +222,11 @@ fn merge() -> Outcome<Run> {
     for batch in keys(1 << 16) {
         helper.update(&[batch], &[vec![]])?;
     }
-    let mut parts: Vec<Columns> = Vec::new();
+    let mut parts: Vec<GroupColumns> = Vec::new();
     while let Some(part) = helper.take_delta()? {
         parts.push(part);
     }
-    let groups: usize = parts.iter().map(Columns::rows).sum();
+    let groups: usize = parts.iter().map(GroupColumns::rows).sum();
     let mut leader = Slice::new(&spec);
     for part in &parts {
         leader.merge(&part.keys, &part.states)?;

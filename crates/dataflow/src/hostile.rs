@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::Header;
-use state::{Columns, GroupBy, StateOptions};
+use state::{GroupBy, GroupColumns, StateOptions};
 
 use crate::exchange::Deltas;
 use crate::job::worker_set::WorkerSet;
@@ -197,6 +197,6 @@ fn groups() -> Vec<u8> {
     let deltas = deltas();
     let mut packer = deltas.packer(1 << 16);
     let states: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(vec![5, 6, 7]))];
-    packer.add(10, Columns { keys: columns(), states }).expect("groups");
+    packer.add(10, GroupColumns { keys: columns(), states }).expect("groups");
     packer.finish().expect("groups").remove(0).to_vec()
 }

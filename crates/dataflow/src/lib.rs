@@ -1,6 +1,6 @@
 //! Layer 3: rows in motion.
 //!
-//! A worker runs the operators of a [`job::Job`]: it reads flows, pushes batches through fused
+//! A worker runs the operators of a [`job::JobGraph`]: it reads flows, pushes batches through fused
 //! steps into a soft breaker (a window aggregate, a join, a sink) and meets the other workers at
 //! exchanges. It knows Arrow, windows, watermarks and epochs; it does not know SQL, DataFusion's
 //! plans or any concrete connector.
@@ -33,7 +33,7 @@ pub mod keyed {
     pub use crate::job::{InputBatches, JoinKind, SpillSpec};
     pub use crate::operators::interval_join::{IntervalJoin, TimedSide};
     pub use crate::operators::over::{
-        Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times,
+        FrameUnit, Over, OverCall, OverFrame, first_value, last_value, nth_value, times,
     };
     pub use crate::operators::ranking::Ranking;
     pub use crate::operators::reroute::{Reroute, To};

@@ -342,7 +342,7 @@ impl Pairing {
         if terms.on.is_some() {
             let all = self.columns(probing, &pairs)?;
             match terms.passed(&all, pairs[0].len())? {
-                Some(Origin::Kept(kept)) => {
+                Some(Origin::Mask(kept)) => {
                     for rows in &mut pairs {
                         *rows = arrow::compute::filter(rows, &kept)?.as_primitive().clone();
                     }

@@ -21,16 +21,16 @@ use crate::connector::origins::Reading;
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
-use crate::graph::{Graph, Node, Scan};
-use crate::job::{Idle, Job, readers};
+use crate::graph::{Graph, Node, ScanTask};
+use crate::job::{Idle, JobGraph, readers};
 use crate::operators::source::SourceRun;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::alignment::alignments;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::{Limits, Net, PayloadsInFlight};
-use crate::runtime::place::Place;
 pub use crate::runtime::place::Signals;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::process::Process;
 use crate::runtime::reader::Reader;
 use crate::runtime::reconnect::Reconnector;
@@ -51,7 +51,7 @@ pub struct WorkerConfig {
     /// Its process, shared with the other workers of it.
     pub process: Arc<Process>,
     /// What to run; the same on every worker.
-    pub job: Arc<Job>,
+    pub job: Arc<JobGraph>,
     /// Connected links, indexed by worker; `None` for itself and the others of its process.
     pub links: Vec<Option<Link>>,
     /// Time.
@@ -70,7 +70,7 @@ pub struct WorkerConfig {
     pub reconnector: Option<Box<dyn Reconnector>>,
     /// In the group of the workers that are the agents of the same sources: those with the same
     /// place in their process.
-    pub multicast: Option<Box<dyn fabric::multicast::Member>>,
+    pub multicast: Option<Box<dyn fabric::multicast::GroupMember>>,
 }
 
 impl WorkerConfig {
@@ -80,7 +80,7 @@ impl WorkerConfig {
         worker: u32,
         workers: u32,
         process: Arc<Process>,
-        job: Arc<Job>,
+        job: Arc<JobGraph>,
         links: Vec<Option<Link>>,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -161,7 +161,7 @@ impl Worker {
         let accounting = Rc::new(StateAccounting::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
         let external = Rc::new(External::new(process.parker(worker)));
-        let place = Place {
+        let place = WorkerContext {
             worker,
             workers,
             process,
@@ -191,7 +191,7 @@ impl Worker {
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         let mut alignments = alignments(&job.operators);
         let mut readings = vec![None; job.operators.len()];
-        for Scan { operator: at, input, fusion, behind } in scans {
+        for ScanTask { operator: at, input, fusion, behind } in scans {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
             let share = (job.reader(worker, workers), readers(&job.operators, workers));
@@ -253,8 +253,8 @@ impl Worker {
             let deadline = node.deadline(self.timers.now_ns())?;
             wake_ns = wake_ns.into_iter().chain(deadline).min();
         }
-        let handed = self.net.take_handed();
-        if moved || handed || self.scheduler.has_ready() {
+        let exchanged = self.net.take_exchanged();
+        if moved || exchanged || self.scheduler.has_ready() {
             return Ok(Status::Busy);
         }
         for (at, node) in self.nodes.iter().enumerate() {
@@ -278,11 +278,11 @@ impl Worker {
                 Err(panicked) => return Err(self.bug(panicked)),
             };
             let metrics = &self.metrics;
-            let mut spent = &metrics.busy_ns;
+            let mut counter = &metrics.busy_ns;
             let mut waiting = false;
             if let Status::Idle { wake_ns } = status {
                 waiting = self.net.is_waiting_for_credit();
-                spent = if waiting { &metrics.backpressured_ns } else { &metrics.idle_ns };
+                counter = if waiting { &metrics.backpressured_ns } else { &metrics.idle_ns };
                 idle_steps += 1;
                 match self.idle {
                     Idle::Block if idle_steps > SPINS => self.sleep(wake_ns),
@@ -302,7 +302,7 @@ impl Worker {
                     sink.add_waited(ns);
                     waited += ns;
                 }
-                None => Metrics::add(spent, ns),
+                None => Metrics::add(counter, ns),
             }
             if waiting {
                 self.net.add_backpressured(ns);

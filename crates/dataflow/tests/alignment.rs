@@ -8,8 +8,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, SinkSpec, Watermark,
-    Window,
+    Aggregation, Edge, Exchange, JobGraph, Operator, OperatorKind, Scan, Settings, SinkSpec,
+    TimeWindow, Watermark,
 };
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
@@ -131,7 +131,7 @@ fn counts() -> (OperatorKind, SchemaRef) {
         }),
         keys: vec![],
         args: vec![vec![]],
-        window: Some(Window { column: 0, time_type: TIME, windows, attached: false }),
+        window: Some(TimeWindow { column: 0, time_type: TIME, windows, attached: false }),
         exchange: Exchange::Forward,
         early_ns: None,
         schema: counted.clone(),
@@ -146,7 +146,7 @@ fn read(steps: [(i64, u64); 2], aggregated: bool) -> Vec<(usize, i64)> {
         let (step, from_ms) = steps[number];
         let source = Arc::new(Steps { number, step, from_ms, log: log.clone() });
         let watermark = Some(Watermark { column: 0, delay: 0, idle_timeout_ns: None });
-        OperatorKind::Source(Input { watermark, ..Input::new(format!("t{number}"), source) })
+        OperatorKind::Source(Scan { watermark, ..Scan::new(format!("t{number}"), source) })
     };
     let edge = |from| Edge { from, step: None, timed: true, lateness: 0 };
     let operator = |kind, inputs| Operator::new("q", inputs, kind);
@@ -160,7 +160,7 @@ fn read(steps: [(i64, u64); 2], aggregated: bool) -> Vec<(usize, i64)> {
     } else {
         operators.push(operator(nowhere(schema()), both));
     }
-    alone::run(Job { operators, settings: Settings::default() });
+    alone::run(JobGraph { operators, settings: Settings::default() });
     std::mem::take(&mut *log.lock().unwrap())
 }
 

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use dataflow::job::Job;
+use dataflow::job::JobGraph;
 use dataflow::process::Process;
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 
 /// Runs the job to its end; gives the nanoseconds that it took.
-pub fn run(job: Job) -> u64 {
+pub fn run(job: JobGraph) -> u64 {
     run_until(job, Arc::default())
 }
 
 /// The same, where others may end it.
-pub fn run_until(job: Job, signals: Arc<Signals>) -> u64 {
+pub fn run_until(job: JobGraph, signals: Arc<Signals>) -> u64 {
     let net = SimNet::new(SimOptions::default());
     let mut worker = Worker::new(WorkerConfig {
         signals,

@@ -10,7 +10,7 @@ use channel::{Class, Header, Link};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::frame::{Envelope, Frame};
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, SinkSpec,
+    Aggregation, Edge, Exchange, JobGraph, Operator, OperatorKind, Scan, Settings, SinkSpec,
 };
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
@@ -87,7 +87,7 @@ impl SinkWriter for Silence {
     }
 }
 
-fn job() -> Job {
+fn job() -> JobGraph {
     let keys = vec![DataType::Int64];
     let aggregates = vec![state::aggregates::count()];
     let fields = ["key", "rows"].map(|name| Field::new(name, DataType::Int64, true));
@@ -102,7 +102,7 @@ fn job() -> Job {
         early_ns: None,
         schema: schema.clone(),
     };
-    let input = Input::new("t", Arc::new(Silence));
+    let input = Scan::new("t", Arc::new(Silence));
     let after = |at: usize, name: &str, kind: OperatorKind| {
         let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();
@@ -114,7 +114,7 @@ fn job() -> Job {
         after(2, "q", OperatorKind::Sink(SinkSpec { sink: Arc::new(Silence), schema })),
     ];
     let settings = Settings { state_bytes_max: BUDGET, ..Settings::default() };
-    Job { operators, settings }
+    JobGraph { operators, settings }
 }
 
 /// Sends a worker the headers, each as a frame without payload, and gives its first failure.

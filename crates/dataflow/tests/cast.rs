@@ -15,8 +15,8 @@ use channel::broadcast::Shape;
 use channel::{Link, RingConfig};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Casting, Distribution, Edge, Exchange, Input, Job, Keyed, KeyedInput, KeyedOperator, Multicast,
-    Operator, OperatorKind, Settings, SinkSpec, TreeChoice, Watermark,
+    Casting, Distribution, Edge, Exchange, JobGraph, Keyed, KeyedInput, KeyedOperator,
+    MulticastChoice, Operator, OperatorKind, Scan, Settings, SinkSpec, TreeChoice, Watermark,
 };
 use dataflow::keyed::{JoinKind, JoinSide, WindowJoin};
 use dataflow::metrics::Metrics;
@@ -24,7 +24,7 @@ use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use dataflow::worker::{Status, Worker, WorkerConfig};
-use fabric::multicast::{Group, Member};
+use fabric::multicast::{Group, GroupMember};
 use fabric::sim::{Datagrams, SimNet, SimOptions};
 use fabric::{Clock, Fabric, LinkId};
 
@@ -154,7 +154,7 @@ struct Bed {
     /// A worker that takes no more turns after so many rounds.
     stops: Option<(u32, u64)>,
     ticking: bool,
-    /// Whether each row of the right side goes to some workers, by [`spread::Near`].
+    /// Whether each row of the right side goes to some workers, by [`spread::ByReach`].
     some: bool,
     datagrams: Datagrams,
     /// Of a thousand turns, how many workers sleep through, though something has come; and of a
@@ -221,7 +221,7 @@ impl Bed {
         pairs
     }
 
-    fn job(&self, sink: Pairs) -> Job {
+    fn job(&self, sink: Pairs) -> JobGraph {
         let [left, right] = self.tables();
         let fields: Vec<_> = [&left, &right].map(|t| t.schema.fields().to_vec()).concat();
         let both: SchemaRef = Arc::new(Schema::new(fields));
@@ -235,7 +235,7 @@ impl Bed {
             both: both.clone(),
         };
         let operator: Arc<dyn KeyedOperator> =
-            if self.some { Arc::new(spread::Near(operator)) } else { Arc::new(operator) };
+            if self.some { Arc::new(spread::ByReach(operator)) } else { Arc::new(operator) };
         let right_distribution =
             if self.some { Distribution::Hash } else { Distribution::Broadcast };
         let input = |table: &Table, distribution| KeyedInput {
@@ -255,14 +255,14 @@ impl Bed {
         let watermark = Some(Watermark { column: 1, delay: WINDOW_MS, idle_timeout_ns: None });
         let source = |name: &str, table: Table| {
             let source = Arc::new(table);
-            let input = Input { watermark, ..Input::new(name, source) };
+            let input = Scan { watermark, ..Scan::new(name, source) };
             Operator::new(name, vec![], OperatorKind::Source(input))
         };
         let edge = |from| vec![Edge { from, step: None, timed: true, lateness: 0 }];
         let sink = OperatorKind::Sink(SinkSpec { sink: Arc::new(sink), schema: both });
         let ring =
             RingConfig { slots: self.slots, slot_bytes: self.slot_bytes, ..RingConfig::default() };
-        Job {
+        JobGraph {
             operators: vec![
                 source("left", left),
                 source("right", right),
@@ -339,7 +339,7 @@ impl Bed {
     }
 
     /// In the group of the workers with the same place in their process.
-    fn member(&self, net: &SimNet, worker: u32) -> Option<Box<dyn Member>> {
+    fn member(&self, net: &SimNet, worker: u32) -> Option<Box<dyn GroupMember>> {
         let fabric = net.fabric(worker / self.workers);
         let group = Group::new(*b"group of the job").branch(worker % self.workers);
         let member = fabric.multicast()?.join(group).unwrap();
@@ -500,7 +500,8 @@ fn with_a_tree_the_source_sends_to_its_children_only() {
 fn trees_that_change_while_rows_flow_lose_and_double_nothing() {
     let mut changes = 0;
     for seed in 0..8 {
-        let multicast = if seed % 2 == 0 { Multicast::Tree } else { Multicast::Hardware };
+        let multicast =
+            if seed % 2 == 0 { MulticastChoice::Tree } else { MulticastChoice::Hardware };
         let casting = Casting { queue_frames: 8, multicast, ..Casting::default() };
         let (nodes, workers) = (4 + (seed % 3) as u32, 1 + (seed % 2) as u32);
         let bed = Bed { nodes, workers, seed, casting, ticking: true, rows: 200, ..Bed::default() };

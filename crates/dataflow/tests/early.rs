@@ -13,8 +13,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Origin, Property, Settings,
-    SinkSpec, Step, Stepped, Watermark, Window,
+    Aggregation, Edge, Exchange, JobGraph, Operator, OperatorKind, Origin, Property, Scan,
+    Settings, SinkSpec, Step, Stepped, TimeWindow, Watermark,
 };
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
@@ -117,7 +117,7 @@ impl SinkWriter for Written {
     }
 }
 
-fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> Job {
+fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> JobGraph {
     let columns = [
         ("k", DataType::Int64),
         ("count", DataType::Int64),
@@ -137,13 +137,13 @@ fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> J
         }),
         keys: vec![0],
         args: vec![vec![]],
-        window: Some(Window { column: 1, time_type: TIME, windows, attached: false }),
+        window: Some(TimeWindow { column: 1, time_type: TIME, windows, attached: false }),
         exchange: Exchange::Forward,
         early_ns: NonZeroU64::new(every_ms * 1_000_000),
         schema: schema.clone(),
     };
     let watermark = Some(Watermark { column: 1, delay: 0, idle_timeout_ns: None });
-    let input = Input { watermark, ..Input::new("t", Arc::new(script.clone())) };
+    let input = Scan { watermark, ..Scan::new("t", Arc::new(script.clone())) };
     let kinds = [
         OperatorKind::Source(input),
         OperatorKind::Aggregate(Box::new(aggregate)),
@@ -154,7 +154,7 @@ fn job(script: &Script, windows: Windows, every_ms: u64, written: &Written) -> J
         let inputs = at.checked_sub(1).map(edge).into_iter().collect();
         Operator::new("q", inputs, kind)
     });
-    Job { operators: operators.collect(), settings: Settings::default() }
+    JobGraph { operators: operators.collect(), settings: Settings::default() }
 }
 
 /// What a worker writes, in order, and how long it ran in milliseconds.

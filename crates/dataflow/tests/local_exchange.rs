@@ -11,7 +11,7 @@ use arrow::record_batch::RecordBatch;
 use channel::{Link, LinkError, RingConfig};
 use dataflow::error::ConnectorError;
 use dataflow::job::{
-    Aggregation, Edge, Exchange, Input, Job, Operator, OperatorKind, Settings, SinkSpec,
+    Aggregation, Edge, Exchange, JobGraph, Operator, OperatorKind, Scan, Settings, SinkSpec,
 };
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
@@ -136,7 +136,7 @@ impl Pair {
         let counts = Counts::default();
         let settings = Settings { ring, ..Settings::default() };
         let operators = operators(Numbers(batches), exchange, &counts);
-        let job = Arc::new(Job { operators, settings });
+        let job = Arc::new(JobGraph { operators, settings });
         let process = Process::new(0, WORKERS).unwrap();
         let metrics: Vec<Arc<Metrics>> = (0..WORKERS).map(|_| Arc::default()).collect();
         let worker = |worker: u32| {
@@ -204,7 +204,7 @@ fn operators(source: Numbers, exchange: Exchange, counts: &Counts) -> Vec<Operat
         early_ns: None,
         schema: schema(&["k", "count"]),
     };
-    let input = Input::new("t", Arc::new(source));
+    let input = Scan::new("t", Arc::new(source));
     let (sink, schema) = (Arc::new(counts.clone()), schema(&["k", "count"]));
     let kinds = [
         OperatorKind::Source(input),
@@ -258,8 +258,8 @@ fn who_takes_nothing_holds_back_who_hands_over() {
         // With `uppar` worker 1 reads and worker 0 leads.
         let (gives, takes) = if exchange == Exchange::UpPar { (1, 0) } else { (0, 1) };
         while pair.turn(gives) {}
-        let handed = |pair: &Pair| pair.of(gives, |metrics| &metrics.local_bytes);
-        let (read, held) = (pair.of(gives, |metrics| &metrics.rows_in), handed(&pair));
+        let exchanged = |pair: &Pair| pair.of(gives, |metrics| &metrics.local_bytes);
+        let (read, held) = (pair.of(gives, |metrics| &metrics.rows_in), exchanged(&pair));
         let bound = ring.memory_bytes().ring as u64;
         // Rows leave when there are 16 KiB of them, and those of a batch more.
         let frame_max = (16 << 10) + 8 * BATCH_ROWS as u64;
@@ -269,7 +269,7 @@ fn who_takes_nothing_holds_back_who_hands_over() {
         pair.turn(takes);
         assert!(pair.turn(gives), "there is room again");
         pair.run();
-        assert!(handed(&pair) > held);
+        assert!(exchanged(&pair) > held);
     }
 }
 

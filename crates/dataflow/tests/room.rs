@@ -9,7 +9,7 @@ use arrow::array::{AsArray, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::job::{Edge, Input, Job, Operator, OperatorKind, Settings, SinkSpec};
+use dataflow::job::{Edge, JobGraph, Operator, OperatorKind, Scan, Settings, SinkSpec};
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
@@ -156,7 +156,7 @@ impl Set {
         free.flow();
         let operators = [&stuck, &free].into_iter().enumerate().flat_map(|(at, pipe)| {
             let source: Arc<dyn Source> = Arc::new(Numbers(0));
-            let input = Input::new("t", source);
+            let input = Scan::new("t", source);
             let sink =
                 OperatorKind::Sink(SinkSpec { sink: Arc::new(pipe.clone()), schema: schema() });
             let edge = Edge { from: 2 * at, step: None, timed: false, lateness: 0 };
@@ -165,7 +165,7 @@ impl Set {
                 Operator::new("s", vec![vec![edge]], sink),
             ]
         });
-        let job = Job { operators: operators.collect(), settings: Settings::default() };
+        let job = JobGraph { operators: operators.collect(), settings: Settings::default() };
         let (job, process) = (Arc::new(job), Process::new(0, WORKERS).unwrap());
         let metrics: Vec<Arc<Metrics>> = (0..WORKERS).map(|_| Arc::default()).collect();
         let (signals, clock) = (Arc::<Signals>::default(), Arc::<ManualClock>::default());

@@ -10,8 +10,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
-    Distribution, Edge, Exchange, Input, Job, Keyed, KeyedInput, MultiPartitioner, Operator,
-    OperatorKind, RowPartitioner, Settings, ShuffleSettings, SinkSpec,
+    Distribution, Edge, Exchange, JobGraph, Keyed, KeyedInput, MultiPartitioner, Operator,
+    OperatorKind, RowPartitioner, Scan, Settings, ShuffleSettings, SinkSpec,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::process::Process;
@@ -147,7 +147,7 @@ fn arrivals(distribution: Distribution, to: To, wait_ns: u64) -> Vec<(u64, i64)>
     let sink = Arrivals { clock: net.clock(), worker: 0, seen: seen.clone() };
     let script =
         Script(vec![(0, vec![1]), (3, vec![2]), (1_000, vec![3, 4, 5, 6]), (1_001, vec![7])]);
-    let input = Input::new("t", Arc::new(script));
+    let input = Scan::new("t", Arc::new(script));
     let led = KeyedInput { schema: schema(), keys: vec![], distribution, time: None, grace: 1 };
     let operator = Arc::new(Reroute { schema: schema(), to });
     let keyed = Keyed { inputs: vec![led], exchange: Exchange::Shuffle, granularity: 1, operator };
@@ -163,7 +163,7 @@ fn arrivals(distribution: Distribution, to: To, wait_ns: u64) -> Vec<(u64, i64)>
         let shuffle = ShuffleSettings { bytes: 32, wait_ns, ..ShuffleSettings::default() };
         Operator { shuffle, ..Operator::new("q", inputs, kind) }
     });
-    let job = Arc::new(Job { operators: operators.collect(), settings: Settings::default() });
+    let job = Arc::new(JobGraph { operators: operators.collect(), settings: Settings::default() });
     let process = Process::new(0, WORKERS).unwrap();
     let worker = |worker: u32| {
         let config = WorkerConfig::new(

@@ -2,7 +2,7 @@
 //! may have ([`Fabric::multicast`](crate::Fabric::multicast)).
 //!
 //! ```text
-//!   Member ──send──▶ network ──▶ every other member of the group, or some, or none
+//!   member ──send──▶ network ──▶ every other member of the group, or some, or none
 //! ```
 //!
 //! The guarantees, and nothing beyond them:
@@ -74,11 +74,11 @@ pub trait Multicast: Send + Sync {
     ///
     /// # Errors
     /// When the device or the network has no room for another group or member.
-    fn join(&self, group: Group) -> Result<Box<dyn Member>, FabricError>;
+    fn join(&self, group: Group) -> Result<Box<dyn GroupMember>, FabricError>;
 }
 
 /// A member of a group, owned by one thread; it leaves when it is dropped.
-pub trait Member: Send {
+pub trait GroupMember: Send {
     /// Bytes of a datagram, as [`Multicast::datagram_max`].
     fn datagram_max(&self) -> usize;
 

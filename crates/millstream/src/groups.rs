@@ -11,9 +11,9 @@
 use std::io;
 
 use cluster::Control;
-use dataflow::job::Multicast;
+use dataflow::job::MulticastChoice;
 use fabric::FabricError;
-use fabric::multicast::{Group, Member};
+use fabric::multicast::{Group, GroupMember};
 
 use crate::error::Error;
 use crate::links::NodeLayout;
@@ -28,8 +28,8 @@ pub(crate) fn join_groups(
     pairs: &Pairs,
     control: &Control,
     layout: NodeLayout,
-    requested: Multicast,
-) -> Result<Vec<Option<Box<dyn Member>>>, Error> {
+    requested: MulticastChoice,
+) -> Result<Vec<Option<Box<dyn GroupMember>>>, Error> {
     let none = || layout.own().map(|_| None).collect();
     let multicast = pairs.multicast(layout.rank);
     let no_name = |source: io::Error| FabricError::Connect { link: "a group".into(), source };
@@ -43,7 +43,11 @@ pub(crate) fn join_groups(
     let able = names.iter().all(|name| name.len() == Group::BYTES);
     let (Some(multicast), Some(family), true) = (multicast, family, able) else {
         let lacking = names.iter().position(|name| name.len() != Group::BYTES);
-        return if requested == Multicast::Hardware { Err(missing(lacking)) } else { Ok(none()) };
+        return if requested == MulticastChoice::Hardware {
+            Err(missing(lacking))
+        } else {
+            Ok(none())
+        };
     };
     let joined: Result<Vec<_>, FabricError> =
         (0..layout.per_node).map(|place| multicast.join(family.branch(place))).collect();
@@ -51,8 +55,8 @@ pub(crate) fn join_groups(
     let refused = all.iter().position(|joined| *joined != [1]);
     match (joined, refused) {
         (Ok(members), None) => Ok(members.into_iter().map(Some).collect()),
-        (Err(error), _) if requested == Multicast::Hardware => Err(error.into()),
-        (_, refused) if requested == Multicast::Hardware => Err(missing(refused)),
+        (Err(error), _) if requested == MulticastChoice::Hardware => Err(error.into()),
+        (_, refused) if requested == MulticastChoice::Hardware => Err(missing(refused)),
         (joined, _) => {
             let reason = joined.err().map(|error| error.to_string());
             tracing::warn!(reason, "the network's multicast is not used");
@@ -81,7 +85,7 @@ mod tests {
     use crate::FabricKind;
 
     /// How many members each of four nodes over sockets has, which have no groups.
-    fn over_tcp(requested: Multicast) -> Vec<Result<usize, Error>> {
+    fn over_tcp(requested: MulticastChoice) -> Vec<Result<usize, Error>> {
         let controls = cluster::in_process(4).unwrap();
         let node = |control: &Control| {
             let layout = NodeLayout { rank: control.rank(), nodes: 4, per_node: 2 };
@@ -101,9 +105,9 @@ mod tests {
 
     #[test]
     fn where_the_network_has_no_groups_the_tree_stays_or_the_job_does_not_start() {
-        let joined = over_tcp(Multicast::Auto);
+        let joined = over_tcp(MulticastChoice::Auto);
         assert!(joined.iter().all(|joined| matches!(joined, Ok(0))), "{joined:?}");
-        for refused in over_tcp(Multicast::Hardware) {
+        for refused in over_tcp(MulticastChoice::Hardware) {
             let text = refused.expect_err("there are no groups").to_string();
             assert!(text.contains("node 0 cannot join a group"), "{text}");
         }

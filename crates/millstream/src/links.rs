@@ -167,7 +167,7 @@ fn unpack(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
-    use dataflow::wires::{Connection, Progress, Wires};
+    use dataflow::wires::{Connection, ProgressMode, Wires};
 
     use super::*;
     use crate::FabricKind;
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn workers_of_several_nodes_are_joined_each_with_each() {
         let own = Wires { connection: Connection::Worker, ..Wires::default() };
-        let moved = Wires { progress: Progress::Thread, ..Wires::default() };
+        let moved = Wires { progress: ProgressMode::Thread, ..Wires::default() };
         for (kind, wires) in [
             (FabricKind::Auto, Wires::default()),
             (FabricKind::Shm, Wires::default()),

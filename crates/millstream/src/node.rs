@@ -20,13 +20,13 @@ use channel::Link;
 use cluster::{ClusterError, Control};
 use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
-use dataflow::job::Job;
+use dataflow::job::JobGraph;
 use dataflow::metrics::{Metrics, Snapshot};
 use dataflow::panics::caught;
 use dataflow::process::Process;
 use dataflow::reconnect::Reconnector;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
-use fabric::multicast::Member;
+use fabric::multicast::GroupMember;
 use fabric::{Clock, FabricError, LinkId};
 use state::Disk;
 
@@ -55,7 +55,7 @@ const REASON_WAIT: Duration = Duration::from_secs(4);
 pub(crate) struct NodeRunner<'a> {
     pub(crate) control: &'a Control,
     pub(crate) layout: NodeLayout,
-    pub(crate) job: Arc<Job>,
+    pub(crate) job: Arc<JobGraph>,
     pub(crate) fabric: FabricKind,
     pub(crate) clock: Arc<dyn Clock>,
     /// Set to end what runs when all input has been read.
@@ -193,7 +193,7 @@ impl NodeRunner<'_> {
     }
 
     /// The multicast group that each worker of this node is in, if the job needs groups.
-    fn members(&self, pairs: &Pairs) -> Result<Vec<Option<Box<dyn Member>>>, Error> {
+    fn members(&self, pairs: &Pairs) -> Result<Vec<Option<Box<dyn GroupMember>>>, Error> {
         let casting = &self.job.settings.casting;
         let broadcasts = self.job.operators.iter().any(|operator| operator.spec().broadcasts());
         if broadcasts && casting.wants_groups(self.layout.nodes) {

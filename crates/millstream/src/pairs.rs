@@ -11,7 +11,7 @@ use std::sync::Arc;
 use channel::RingConfig;
 use cluster::Control;
 use dataflow::job::{Idle, Settings};
-use dataflow::wires::{Checksum, Connection, Progress, Wires};
+use dataflow::wires::{Checksum, Connection, ProgressMode, Wires};
 use fabric::multicast::Multicast;
 use fabric::pulse::{EndedConnection, Pulse, Pulses};
 use fabric::shared::{Network, SharedFabric};
@@ -51,7 +51,7 @@ impl Pairs {
         settings: &Settings,
     ) -> Result<Self, Error> {
         let wires = settings.wires;
-        if (wires.connection, wires.progress) == (Connection::Worker, Progress::Thread) {
+        if (wires.connection, wires.progress) == (Connection::Worker, ProgressMode::Thread) {
             return Err(contradiction());
         }
         let machines = control.all_gather("machines", machine().into_bytes())?;
@@ -99,7 +99,7 @@ impl Pairs {
             let mut fabric = kind.open_at(address, prefault, checksum)?;
             let shared = shares(kind, per_node, wires);
             if shared {
-                if wires.progress == Progress::Thread && network.is_none() {
+                if wires.progress == ProgressMode::Thread && network.is_none() {
                     network = Some(Network::thread().map_err(no_thread)?);
                 }
                 let process_of = Arc::new(move |worker| worker / per_node);
@@ -191,7 +191,7 @@ fn shares(kind: FabricKind, per_node: u32, wires: Wires) -> bool {
     match wires.connection {
         Connection::Process => true,
         Connection::Worker => false,
-        Connection::Auto if wires.progress == Progress::Thread => true,
+        Connection::Auto if wires.progress == ProgressMode::Thread => true,
         // Over shared memory a connection costs no more than its memory, and a worker that writes
         // would keep others from writing.
         Connection::Auto => per_node > 1 && matches!(kind, FabricKind::Tcp | FabricKind::Verbs),
@@ -263,12 +263,12 @@ mod tests {
     #[test]
     fn workers_share_where_that_is_wanted_or_suits() {
         let wires = |connection, progress| Wires { connection, progress, ..Wires::default() };
-        let auto = wires(Connection::Auto, Progress::Spin);
+        let auto = wires(Connection::Auto, ProgressMode::Spin);
         assert!(shares(FabricKind::Tcp, 2, auto) && shares(FabricKind::Verbs, 8, auto));
         assert!(!shares(FabricKind::Tcp, 1, auto) && !shares(FabricKind::Shm, 8, auto));
-        assert!(shares(FabricKind::Shm, 1, wires(Connection::Auto, Progress::Thread)));
-        assert!(shares(FabricKind::Shm, 1, wires(Connection::Process, Progress::Spin)));
-        assert!(!shares(FabricKind::Tcp, 2, wires(Connection::Worker, Progress::Spin)));
+        assert!(shares(FabricKind::Shm, 1, wires(Connection::Auto, ProgressMode::Thread)));
+        assert!(shares(FabricKind::Shm, 1, wires(Connection::Process, ProgressMode::Spin)));
+        assert!(!shares(FabricKind::Tcp, 2, wires(Connection::Worker, ProgressMode::Spin)));
         let error = contradiction();
         assert!(error.to_string().contains("'thread'") && error.hint().is_some());
     }

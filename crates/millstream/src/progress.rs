@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cluster::Control;
-use dataflow::job::{Job as Queries, readers};
+use dataflow::job::{JobGraph, readers};
 use dataflow::metrics::{Counters, Snapshot, finite_watermark};
 
 use crate::error::Error;
@@ -45,7 +45,7 @@ enum Whole {
 }
 
 impl<'a> ProgressWatch<'a> {
-    pub(crate) fn new(control: &'a Control, job: &Queries, layout: NodeLayout) -> Self {
+    pub(crate) fn new(control: &'a Control, job: &JobGraph, layout: NodeLayout) -> Self {
         let whole = (control.rank() == 0).then(|| Whole::of(job, layout.workers())).flatten();
         Self { control, per_node: layout.per_node, start: Instant::now(), whole }
     }
@@ -83,7 +83,7 @@ impl<'a> ProgressWatch<'a> {
 
 impl Whole {
     /// `None` where a source has no end, or does not tell.
-    fn of(job: &Queries, workers: u32) -> Option<Self> {
+    fn of(job: &JobGraph, workers: u32) -> Option<Self> {
         let mut rows = Some(0);
         let mut flows = 0;
         for input in job.inputs() {

@@ -42,7 +42,7 @@ pub struct Script {
 
 /// The queries of a statement, or of a statement set, which run side by side.
 pub struct Job {
-    job: Arc<dataflow::job::Job>,
+    job: Arc<dataflow::job::JobGraph>,
     explain: Explain,
     statements: Vec<Planned>,
     ends: Vec<usize>,

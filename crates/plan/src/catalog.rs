@@ -29,7 +29,7 @@ use arrow::datatypes::{Schema, SchemaRef, TimeUnit};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::fragment::Fragment;
-use dataflow::job::{Input, OnBad};
+use dataflow::job::{OnBad, Scan};
 use dataflow::source::Source;
 
 pub(crate) use self::scanned::{Named, ScannedTable};
@@ -56,7 +56,7 @@ struct Places {
 
 /// A table's event time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct EventTime {
+pub(crate) struct EventTimeColumn {
     pub(crate) column: String,
     /// Ticks of the column's unit.
     pub(crate) delay: i64,
@@ -74,7 +74,7 @@ enum Derived {
 pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) connector: Arc<dyn Connector>,
-    pub(crate) event_time: Option<EventTime>,
+    pub(crate) event_time: Option<EventTimeColumn>,
     options: Options,
     /// All columns, declared or inferred.
     schema: OnceLock<SchemaRef>,
@@ -110,7 +110,11 @@ impl Table {
         Self {
             name: name.to_owned(),
             connector: Arc::new(Streams),
-            event_time: column.map(|column| EventTime { column, delay: 0, idle_timeout_ns: None }),
+            event_time: column.map(|column| EventTimeColumn {
+                column,
+                delay: 0,
+                idle_timeout_ns: None,
+            }),
             options: Options::new(),
             schema: OnceLock::from(stream.schema.clone()),
             derived: BTreeMap::new(),
@@ -206,7 +210,7 @@ impl Table {
     }
 
     /// A scan of the columns of `projection`.
-    pub(crate) fn scan(&self, projection: &[usize], place: Place) -> Result<Input, Diagnostic> {
+    pub(crate) fn scan(&self, projection: &[usize], place: Place) -> Result<Scan, Diagnostic> {
         if let Some((side_output, of)) = &self.side_output {
             return self.scan_of_side_output(*side_output, of, projection, place);
         }
@@ -233,11 +237,11 @@ impl Table {
     }
 
     /// The columns of the data, and those that are computed from them.
-    fn scan_of_columns(&self, projection: &[usize], place: Place) -> Result<Input, Diagnostic> {
+    fn scan_of_columns(&self, projection: &[usize], place: Place) -> Result<Scan, Diagnostic> {
         let columns = self.columns(place)?;
         let read = |def: &TableDef, projection: &[usize]| {
             let source = self.connector.source(def, projection);
-            source.map(|source| Input::new(&self.name, source)).map_err(|e| self.refused(&e, place))
+            source.map(|source| Scan::new(&self.name, source)).map_err(|e| self.refused(&e, place))
         };
         if self.derived.is_empty() {
             return read(&self.def(columns), projection);
@@ -281,7 +285,7 @@ impl Table {
         of: &Table,
         projection: &[usize],
         place: Place,
-    ) -> Result<Input, Diagnostic> {
+    ) -> Result<Scan, Diagnostic> {
         let schema = self.columns(place)?.project(projection);
         let schema = schema.map_err(|error| Diagnostic::at(place, error.to_string()))?;
         let schema = Arc::new(schema);
@@ -294,20 +298,20 @@ impl Table {
     }
 
     /// The rows that cannot be read, with the columns of `schema`.
-    fn scan_of_bad_rows(&self, schema: SchemaRef, place: Place) -> Result<Input, Diagnostic> {
+    fn scan_of_bad_rows(&self, schema: SchemaRef, place: Place) -> Result<Scan, Diagnostic> {
         let table = self.name.clone();
         if self.on_bad() == OnBad::Count {
             let first = self.scan(&[0], place)?;
             if !first.source.repeats() {
                 let (dead_letters, bounded) = (Arc::clone(&self.dead_letters), first.bounded());
                 let source = DeadLetterSource { table, dead_letters, bounded, schema };
-                return Ok(Input::new(&self.name, Arc::new(source)));
+                return Ok(Scan::new(&self.name, Arc::new(source)));
             }
         }
         let source = self.skipping_source(place)?;
         let time = self.event_time.as_ref();
         let time = time.and_then(|time| source.schema().index_of(&time.column).ok());
-        Ok(Input::new(&self.name, source).then(BadRowsOnly { table, time, schema }))
+        Ok(Scan::new(&self.name, source).then(BadRowsOnly { table, time, schema }))
     }
 
     /// The rows behind their watermark, with the columns of `schema`; `projection` says which of
@@ -317,7 +321,7 @@ impl Table {
         projection: &[usize],
         schema: SchemaRef,
         place: Place,
-    ) -> Result<Input, Diagnostic> {
+    ) -> Result<Scan, Diagnostic> {
         let all = self.columns(place)?;
         let time = self.event_time.as_ref().and_then(|time| {
             Some((all.fields().iter().position(|field| *field.name() == time.column)?, time.delay))

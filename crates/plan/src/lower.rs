@@ -38,7 +38,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::cost::Decision;
 use dataflow::job::{
-    Edge, Exchange, Input, InputLabels, Labels, Operator, OperatorKind, Reason, SinkSpec,
+    Edge, Exchange, InputLabels, Labels, Operator, OperatorKind, Reason, Scan, SinkSpec,
 };
 use dataflow::sink::Sink;
 use datafusion::common::Column;
@@ -337,7 +337,7 @@ pub(crate) fn told_rows(
     target: Target,
 ) -> Lowered {
     let source = Arc::new(MemorySource { schema: target.schema.clone(), batches });
-    let input = Input::new("rows", source);
+    let input = Scan::new("rows", source);
     let name = input.table.clone();
     let labels =
         Labels { name: Some("Values"), properties: vec![("rows", text)], ..Labels::default() };

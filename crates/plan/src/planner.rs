@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::fusion::fuse;
-use dataflow::job::{Job, Operator, OperatorSpec, StateMemory};
+use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
@@ -54,7 +54,7 @@ pub struct Planner {
 /// another.
 pub struct Stage {
     /// The queries.
-    pub job: Job,
+    pub job: JobGraph,
     /// The statements that it runs.
     pub statements: Vec<Planned>,
     /// Where the operators of each end in the job: they follow those of the one before.
@@ -521,7 +521,7 @@ impl Planner {
         let casting = (broadcasts, self.member_bytes);
         needs.extend(explain::memory::broadcast_needs(&self.settings, self.workers, casting));
         let settings = self.settings.job.clone();
-        let mut job = Job { operators: building.operators, settings };
+        let mut job = JobGraph { operators: building.operators, settings };
         fuse(&mut job, self.workers.total());
         let operators = job.operators.clone();
         Stage {

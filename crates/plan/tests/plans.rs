@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
 use dataflow::job::{
-    Aggregation, Distribution, Edge, Exchange, FrequentKeys, Input, Operator, OperatorKind,
+    Aggregation, Distribution, Edge, Exchange, FrequentKeys, Operator, OperatorKind, Scan,
     ShuffleSettings, SinkSpec, Step,
 };
 use plan::Stage;
@@ -36,7 +36,7 @@ fn plan_on(workers: u32, sql: &str) -> Vec<Stage> {
 
 /// A table that is read, perhaps an aggregate, a sink.
 struct Query {
-    input: Input,
+    input: Scan,
     step: Option<Arc<dyn Step>>,
     aggregate: Option<Aggregation>,
     /// The step behind the aggregate.
@@ -72,7 +72,7 @@ fn query(sql: &str) -> Query {
     }
 }
 
-fn input(operator: &Operator) -> Input {
+fn input(operator: &Operator) -> Scan {
     match &operator.kind {
         OperatorKind::Source(input) => input.clone(),
         _ => panic!("'{}' is no source", operator.name),

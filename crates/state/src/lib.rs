@@ -85,7 +85,7 @@ pub use part::Part;
 pub use partition::{Partitioner, RowsByOwner};
 pub use slice::Slice;
 pub use slices::Slices;
-pub use spec::{Columns, GroupBy, StateOptions};
+pub use spec::{GroupBy, GroupColumns, StateOptions};
 pub use spill::{
     Disk, DiskFile, SpillPartition, SpillPartitions, SpillStore, SpillWriter, Spilled, SpilledBatch,
 };

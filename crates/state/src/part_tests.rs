@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Int64Type};
 use proptest::prelude::*;
 
 use crate::aggregates::{count, max, sum};
-use crate::{Columns, GroupBy, KeyMode, Slice, Slices, StateError, StateOptions};
+use crate::{GroupBy, GroupColumns, KeyMode, Slice, Slices, StateError, StateOptions};
 
 /// As many groups as a part aims at.
 const PART: i64 = 1 << 14;
@@ -21,7 +21,7 @@ fn spec(keys: Vec<DataType>, mode: Option<KeyMode>) -> Arc<GroupBy> {
     Arc::new(GroupBy { keys, aggregates, options })
 }
 
-fn parts(slice: &mut Slice) -> Vec<Columns> {
+fn parts(slice: &mut Slice) -> Vec<GroupColumns> {
     std::iter::from_fn(|| slice.take_delta().unwrap()).collect()
 }
 
@@ -29,7 +29,7 @@ fn parts(slice: &mut Slice) -> Vec<Columns> {
 type Groups = BTreeMap<Option<i64>, (Option<i64>, Option<i64>, i64)>;
 
 /// What the parts say, whose first key is a number or its digits.
-fn announced(parts: &[Columns]) -> Groups {
+fn announced(parts: &[GroupColumns]) -> Groups {
     let mut groups = Groups::new();
     for part in parts {
         assert!(part.rows() > 0, "a part has rows");
@@ -119,7 +119,7 @@ fn several_keys_come_in_parts_too() {
     let args = [vec![keys.clone()], vec![keys.clone()], vec![]];
     slice.update(&[keys, halves], &args).unwrap();
     let parts = parts(&mut slice);
-    let rows: Vec<usize> = parts.iter().map(Columns::rows).collect();
+    let rows: Vec<usize> = parts.iter().map(GroupColumns::rows).collect();
     assert_eq!(rows, [16_384, 16_384, 7_232]);
     for (row, key) in [(0, 16_384), (1, 16_385), (16_383, 32_767)] {
         let value = |column: &ArrayRef| column.as_primitive::<Int64Type>().value(row);

@@ -8,7 +8,7 @@ use arrow::compute::take;
 use arrow::datatypes::DataType;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
-use crate::{Columns, KeyRows, StateError, hash, vector, words};
+use crate::{GroupColumns, KeyRows, StateError, hash, vector, words};
 
 /// With [`Partitioner::in_blocks`], 2 to the power of this many neighbouring keys have one owner.
 const BLOCK_BITS: u32 = 6;
@@ -76,12 +76,12 @@ impl RowsByOwner {
     ///
     /// # Errors
     /// [`StateError::Arrow`] if a column cannot be built.
-    pub fn select(&self, owner: u32, columns: &Columns) -> Result<Columns, StateError> {
+    pub fn select(&self, owner: u32, columns: &GroupColumns) -> Result<GroupColumns, StateError> {
         if self.rows(owner) == columns.rows() {
             return Ok(columns.clone());
         }
         let keys = self.select_each(owner, &columns.keys)?;
-        Ok(Columns { keys, states: self.select_each(owner, &columns.states)? })
+        Ok(GroupColumns { keys, states: self.select_each(owner, &columns.states)? })
     }
 
     /// The rows of `owner` of a batch whose keys were split.
@@ -223,7 +223,11 @@ impl Partitioner {
     ///
     /// # Errors
     /// As [`Partitioner::owners_of`].
-    pub fn split(&mut self, columns: &Columns, split: &mut RowsByOwner) -> Result<(), StateError> {
+    pub fn split(
+        &mut self,
+        columns: &GroupColumns,
+        split: &mut RowsByOwner,
+    ) -> Result<(), StateError> {
         split.begin(self.owners);
         let keys = &columns.keys;
         if keys.is_empty() || self.owners == 1 {

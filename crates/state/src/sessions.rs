@@ -25,7 +25,7 @@ use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Int64Type};
 
 use crate::index::Index;
-use crate::{Columns, GroupBy, Groups, KeyMode, Part, Slice, Slices, StateError, Windows};
+use crate::{GroupBy, GroupColumns, Groups, KeyMode, Part, Slice, Slices, StateError, Windows};
 
 /// The sessions of the keys of one leader that may go on.
 pub(crate) struct Sessions {
@@ -56,7 +56,7 @@ struct Adding {
     index: Option<Index>,
     /// By the index's id the time of the key's first row.
     starts: Vec<i64>,
-    parts: Vec<Columns>,
+    parts: Vec<GroupColumns>,
     bytes: usize,
     ids: Vec<u32>,
     words: Vec<u64>,
@@ -92,7 +92,7 @@ impl Sessions {
         &mut self,
         slices: &mut Slices,
         watermark: i64,
-    ) -> Result<Option<Columns>, StateError> {
+    ) -> Result<Option<GroupColumns>, StateError> {
         loop {
             let Some(pass) = &mut self.pass else {
                 let Some((slice, until)) = self.next(slices, watermark) else { return Ok(None) };
@@ -173,7 +173,7 @@ impl Sessions {
 
 impl Pass {
     /// Moves open sessions; gives those that are over.
-    fn carry(&mut self, part: Columns, gap: i64) -> Result<Option<Columns>, StateError> {
+    fn carry(&mut self, part: GroupColumns, gap: i64) -> Result<Option<GroupColumns>, StateError> {
         let rows = part.rows();
         let (_, lasts) = times_of(&part)?;
         self.adding.find(&part)?;
@@ -204,7 +204,7 @@ impl Pass {
 
 impl Adding {
     /// Takes groups of the slice; gives the least of their last times.
-    fn add(&mut self, index: &mut Index, part: Columns) -> Result<i64, StateError> {
+    fn add(&mut self, index: &mut Index, part: GroupColumns) -> Result<i64, StateError> {
         let (starts, lasts) = times_of(&part)?;
         index.intern(&part.keys, part.rows(), &mut self.words, &mut self.ids)?;
         self.starts.resize(index.total(), i64::MAX);
@@ -218,7 +218,7 @@ impl Adding {
     }
 
     /// Looks for the keys of a part.
-    fn find(&mut self, part: &Columns) -> Result<(), StateError> {
+    fn find(&mut self, part: &GroupColumns) -> Result<(), StateError> {
         match &mut self.index {
             Some(index) => index.intern(&part.keys, part.rows(), &mut self.words, &mut self.ids),
             None => Ok(()),
@@ -245,7 +245,7 @@ fn is_over(end: i64, until: i64) -> bool {
 }
 
 /// The first and last times of partial sessions: the last two columns of their states.
-fn times_of(part: &Columns) -> Result<(Vec<i64>, Vec<i64>), StateError> {
+fn times_of(part: &GroupColumns) -> Result<(Vec<i64>, Vec<i64>), StateError> {
     let [.., first, last] = &part.states[..] else {
         let got = part.states.len();
         return Err(StateError::Shape { what: "states of a session", expected: 2, got });
@@ -257,16 +257,16 @@ fn times_of(part: &Columns) -> Result<(Vec<i64>, Vec<i64>), StateError> {
     Ok((ticks(first)?, ticks(last)?))
 }
 
-fn rows_of(part: &Columns, rows: Vec<u32>) -> Result<Columns, StateError> {
+fn rows_of(part: &GroupColumns, rows: Vec<u32>) -> Result<GroupColumns, StateError> {
     let rows = UInt32Array::from(rows);
     let of = |columns: &[ArrayRef]| -> Result<Vec<ArrayRef>, StateError> {
         columns.iter().map(|column| Ok(take(column, &rows, None)?)).collect()
     };
-    Ok(Columns { keys: of(&part.keys)?, states: of(&part.states)? })
+    Ok(GroupColumns { keys: of(&part.keys)?, states: of(&part.states)? })
 }
 
 /// The values of groups, of which each is there once.
-fn values_of(spec: &GroupBy, groups: Columns) -> Result<Columns, StateError> {
+fn values_of(spec: &GroupBy, groups: GroupColumns) -> Result<GroupColumns, StateError> {
     let rows = groups.rows();
     let ids: Vec<u32> = (0..rows as u32).collect();
     let each = Groups::each(&ids);
@@ -279,7 +279,7 @@ fn values_of(spec: &GroupBy, groups: Columns) -> Result<Columns, StateError> {
         values.push(accumulator.values(&Part::all(0..rows, rows))?);
         states = rest;
     }
-    Ok(Columns { keys: groups.keys, states: values })
+    Ok(GroupColumns { keys: groups.keys, states: values })
 }
 
 #[cfg(test)]

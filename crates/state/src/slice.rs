@@ -30,8 +30,8 @@ use crate::index::{Index, KeyMode};
 use crate::spec::ARRAY_PART;
 use crate::table::ZeroedTable;
 use crate::{
-    Accumulator, Aggregate, Columns, GroupBy, Groups, Ids, Part, SparseIds, StateError, kernel,
-    words,
+    Accumulator, Aggregate, GroupBy, GroupColumns, Groups, Ids, Part, SparseIds, StateError,
+    kernel, words,
 };
 
 /// How many times the range of an array may exceed the number of its groups whatever it takes: at
@@ -47,7 +47,7 @@ const ASK_AT: usize = 1 << 12;
 
 /// Columns of an aggregate, and of the groups of a part.
 type States = Result<Vec<ArrayRef>, StateError>;
-type Taken = Result<Option<Columns>, StateError>;
+type Taken = Result<Option<GroupColumns>, StateError>;
 
 /// The rows of a batch.
 #[derive(Clone, Copy)]
@@ -187,7 +187,7 @@ impl Slice {
     ///
     /// # Errors
     /// Errors of accumulators.
-    pub fn take_delta(&mut self) -> Result<Option<Columns>, StateError> {
+    pub fn take_delta(&mut self) -> Result<Option<GroupColumns>, StateError> {
         self.take(|accumulator, part| accumulator.state(part))
     }
 
@@ -195,7 +195,7 @@ impl Slice {
     ///
     /// # Errors
     /// Errors of accumulators.
-    pub fn take_values(&mut self) -> Result<Option<Columns>, StateError> {
+    pub fn take_values(&mut self) -> Result<Option<GroupColumns>, StateError> {
         self.take(|accumulator, part| Ok(vec![accumulator.values(part)?]))
     }
 
@@ -505,13 +505,13 @@ impl Slice {
         &mut self,
         part: &Part,
         read: impl Fn(&mut dyn Accumulator, &Part) -> States,
-    ) -> Result<Columns, StateError> {
+    ) -> Result<GroupColumns, StateError> {
         let keys = self.index.keys(&self.spec.keys, part)?;
         let mut states = Vec::new();
         for accumulator in &mut self.accumulators {
             states.extend(read(accumulator.as_mut(), part)?);
         }
-        Ok(Columns { keys, states })
+        Ok(GroupColumns { keys, states })
     }
 
     /// Makes room for new groups where old ones were drained.

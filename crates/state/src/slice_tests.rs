@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use crate::aggregates::{avg, count, count_of, max, min, sum};
 use crate::{
-    Accumulator, Aggregate, Columns, GroupBy, Groups, KeyMode, Part, Partitioner, RowsByOwner,
+    Accumulator, Aggregate, GroupBy, GroupColumns, Groups, KeyMode, Part, Partitioner, RowsByOwner,
     Slice, Slices, StateError, StateOptions,
 };
 
@@ -39,28 +39,28 @@ fn all() -> Vec<Arc<dyn Aggregate>> {
 }
 
 /// All parts of a slice as one.
-fn whole(mut part: impl FnMut() -> Result<Option<Columns>, StateError>) -> Columns {
-    let parts: Vec<Columns> = std::iter::from_fn(|| part().unwrap()).collect();
-    let Some(first) = parts.first() else { return Columns { keys: vec![], states: vec![] } };
-    let column = |of: &dyn Fn(&Columns) -> &ArrayRef| -> ArrayRef {
+fn whole(mut part: impl FnMut() -> Result<Option<GroupColumns>, StateError>) -> GroupColumns {
+    let parts: Vec<GroupColumns> = std::iter::from_fn(|| part().unwrap()).collect();
+    let Some(first) = parts.first() else { return GroupColumns { keys: vec![], states: vec![] } };
+    let column = |of: &dyn Fn(&GroupColumns) -> &ArrayRef| -> ArrayRef {
         let parts: Vec<&dyn Array> = parts.iter().map(|part| of(part).as_ref()).collect();
         concat(&parts).unwrap()
     };
     let keys = (0..first.keys.len()).map(|at| column(&|part| &part.keys[at])).collect();
     let states = (0..first.states.len()).map(|at| column(&|part| &part.states[at])).collect();
-    Columns { keys, states }
+    GroupColumns { keys, states }
 }
 
-fn delta(slice: &mut Slice) -> Columns {
+fn delta(slice: &mut Slice) -> GroupColumns {
     whole(|| slice.take_delta())
 }
 
-fn values(slice: &mut Slice) -> Columns {
+fn values(slice: &mut Slice) -> GroupColumns {
     whole(|| slice.take_values())
 }
 
 /// Rows of columns as text, sorted: the order of groups is no promise.
-fn text(columns: &Columns) -> Vec<Vec<String>> {
+fn text(columns: &GroupColumns) -> Vec<Vec<String>> {
     let mut rows: Vec<Vec<String>> = (0..columns.rows())
         .map(|row| {
             let columns = columns.keys.iter().chain(&columns.states);
@@ -111,12 +111,12 @@ fn columns(batch: &Batch, key: &DataType) -> (ArrayRef, ArrayRef) {
 
 /// Deals batches out to workers in turn; every other batch its worker gives the others' groups
 /// away. The values of all.
-fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns {
+fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> GroupColumns {
     let mut states: Vec<Slices> = (0..workers).map(|_| Slices::new(spec)).collect();
     let mut partitioner = Partitioner::in_blocks(workers as u32);
     let mut end_epoch = |states: &mut [Slices], worker: usize| {
         let mut deltas = vec![];
-        let keep = |start, split: &RowsByOwner, columns: &Columns| {
+        let keep = |start, split: &RowsByOwner, columns: &GroupColumns| {
             for other in (0..workers).filter(|&other| other != worker) {
                 if split.rows(other as u32) > 0 {
                     deltas.push((other, start, split.select(other as u32, columns)?));
@@ -140,7 +140,7 @@ fn late_merge(spec: &Arc<GroupBy>, batches: &[Batch], workers: usize) -> Columns
         }
     }
     (0..workers).for_each(|worker| end_epoch(&mut states, worker));
-    let give = |_: i64, _: &RowsByOwner, columns: &Columns| {
+    let give = |_: i64, _: &RowsByOwner, columns: &GroupColumns| {
         assert_eq!(columns.rows(), 0, "nothing has come since");
         Ok::<_, StateError>(())
     };
@@ -372,7 +372,7 @@ fn without_keys_there_is_one_group() {
     let values: ArrayRef = Arc::new(Int64Array::from(vec![5, 6]));
     slice.update_rows(2, &[], &[vec![], vec![values]]).unwrap();
     assert_eq!(text(&delta(&mut slice)), [["2", "11", "0"]], "the count, the sum, its carry");
-    let nothing = Columns { keys: vec![], states: spec.of_nothing().unwrap() };
+    let nothing = GroupColumns { keys: vec![], states: spec.of_nothing().unwrap() };
     assert_eq!(text(&nothing), [["0", ""]]);
     let missing = Slice::new(&spec).update(&[], &[vec![], vec![]]);
     assert!(matches!(missing, Err(StateError::Shape { .. })), "nothing tells the number of rows");
@@ -522,7 +522,7 @@ fn a_delta_is_split_in_order() {
     ] {
         let text: ArrayRef =
             Arc::new(StringArray::from_iter((0..1000).map(|i| Some(format!("{i}")))));
-        let columns = Columns { keys, states: vec![numbers(), text] };
+        let columns = GroupColumns { keys, states: vec![numbers(), text] };
         partitioner.split(&columns, &mut split).unwrap();
         let mut owners = vec![];
         partitioner.owners_of(&columns.keys, &mut owners).unwrap();
@@ -542,11 +542,11 @@ fn a_delta_is_split_in_order() {
         assert_eq!((0..4).map(|owner| split.rows(owner)).sum::<usize>(), 1000);
     }
     let mut partitioner = Partitioner::in_blocks(3);
-    let columns = Columns { keys: vec![keys], states: vec![numbers()] };
+    let columns = GroupColumns { keys: vec![keys], states: vec![numbers()] };
     partitioner.split(&columns, &mut split).unwrap();
     // Neighbours whose blocks have one owner are one run.
     assert!((0..3).map(|owner| split.runs(owner).len()).sum::<usize>() <= 16);
-    let none = Columns { keys: vec![], states: columns.states };
+    let none = GroupColumns { keys: vec![], states: columns.states };
     partitioner.split(&none, &mut split).unwrap();
     assert_eq!((split.rows(0), split.rows(1)), (1000, 0));
 }

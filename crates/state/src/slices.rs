@@ -12,7 +12,9 @@ use self::cold::Cold;
 use crate::partition::RowsByOwner;
 use crate::spec::ARRAY_PART;
 use crate::spill::SpillRun;
-use crate::{Columns, ConsumedRows, GroupBy, KeyModes, Partitioner, RawRows, Slice, StateError};
+use crate::{
+    ConsumedRows, GroupBy, GroupColumns, KeyModes, Partitioner, RawRows, Slice, StateError,
+};
 
 /// The part of the budget that all slices may hold for one of them to get a sparse array.
 const ARRAYS_PART: usize = 4;
@@ -140,7 +142,7 @@ impl Slices {
     ///
     /// # Panics
     /// If groups of it are on disk: [`Windowed`](crate::Windowed) puts these together.
-    pub fn take_delta(&mut self, start: i64) -> Result<Option<Columns>, StateError> {
+    pub fn take_delta(&mut self, start: i64) -> Result<Option<GroupColumns>, StateError> {
         self.take(start, Slice::take_delta)
     }
 
@@ -152,7 +154,7 @@ impl Slices {
     ///
     /// # Panics
     /// As [`Slices::take_delta`].
-    pub fn take_values(&mut self, start: i64) -> Result<Option<Columns>, StateError> {
+    pub fn take_values(&mut self, start: i64) -> Result<Option<GroupColumns>, StateError> {
         self.take(start, Slice::take_values)
     }
 
@@ -168,7 +170,7 @@ impl Slices {
         &mut self,
         own: u32,
         partitioner: &mut Partitioner,
-        mut each: impl FnMut(i64, &RowsByOwner, &Columns) -> Result<(), E>,
+        mut each: impl FnMut(i64, &RowsByOwner, &GroupColumns) -> Result<(), E>,
     ) -> Result<usize, E> {
         let (budget, mut stayed) = (self.budget, 0);
         for (&start, Live { slice, .. }) in &mut self.live {
@@ -332,8 +334,8 @@ impl Slices {
     fn take(
         &mut self,
         start: i64,
-        take: impl FnOnce(&mut Slice) -> Result<Option<Columns>, StateError>,
-    ) -> Result<Option<Columns>, StateError> {
+        take: impl FnOnce(&mut Slice) -> Result<Option<GroupColumns>, StateError>,
+    ) -> Result<Option<GroupColumns>, StateError> {
         let Some(slice) = self.live.get_mut(&start).and_then(Live::whole) else { return Ok(None) };
         let others = self.bytes - slice.bytes();
         let part = take(slice)?;

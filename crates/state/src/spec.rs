@@ -42,14 +42,14 @@ impl Default for StateOptions {
 
 /// Groups as columns: row `i` of each column is of one group.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Columns {
+pub struct GroupColumns {
     /// The keys, in their original types.
     pub keys: Vec<ArrayRef>,
     /// The states of all aggregates one after another, or one column of values per aggregate.
     pub states: Vec<ArrayRef>,
 }
 
-impl Columns {
+impl GroupColumns {
     /// How many groups.
     pub fn rows(&self) -> usize {
         self.keys.first().or(self.states.first()).map_or(0, |column| column.len())

@@ -20,7 +20,7 @@ use self::early::Early;
 use crate::sessions::Sessions;
 use crate::spill::groups::Gathering;
 use crate::windows::WindowPiece;
-use crate::{Columns, GroupBy, Slice, Slices, StateError, WindowBounds, Windows};
+use crate::{GroupBy, GroupColumns, Slice, Slices, StateError, WindowBounds, Windows};
 
 /// The key of all rows, where there are no windows.
 const ALL: i64 = 0;
@@ -60,7 +60,7 @@ enum Source {
 }
 
 impl Source {
-    fn take(&mut self, slices: &mut Slices) -> Result<Option<Columns>, StateError> {
+    fn take(&mut self, slices: &mut Slices) -> Result<Option<GroupColumns>, StateError> {
         match self {
             Self::Key(key) => slices.take_values(*key),
             Self::Merged(slice) => slice.take_values(),
@@ -86,7 +86,7 @@ pub struct Triggered {
     /// Whether these are its first groups.
     pub first: bool,
     /// Keys and values.
-    pub columns: Columns,
+    pub columns: GroupColumns,
 }
 
 impl Windowed {

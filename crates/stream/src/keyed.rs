@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::fragment::WindowColumns;
 use dataflow::job::{
     Aggregation, Distribution, Exchange, Keyed, KeyedInput, KeyedOperator, Labels, OperatorKind,
-    Window as JobWindow,
+    TimeWindow,
 };
 use dataflow::keyed::{JoinKind, JoinSide, RowSessions, WindowJoin};
 use state::{GroupBy, StateOptions, Windows};
@@ -32,7 +32,7 @@ pub struct KeyedStream {
 #[derive(Clone)]
 pub struct WindowedStream {
     keyed: KeyedStream,
-    window: JobWindow,
+    window: TimeWindow,
     timed: bool,
     every: i64,
 }
@@ -74,7 +74,7 @@ impl KeyedStream {
         let every = window.every(windows);
         let lateness = window.waits(&self.stream, column)?;
         let keyed = Self { stream: Stream { lateness, ..self.stream }, ..self };
-        let window = JobWindow { column, time_type, windows, attached: false };
+        let window = TimeWindow { column, time_type, windows, attached: false };
         Ok(WindowedStream { keyed, window, timed, every })
     }
 
@@ -159,7 +159,7 @@ impl KeyedStream {
         // Rows of one window have the same time: one tick is all that they need.
         let windows = Windows::tumbling(1, 0);
         let windows = windows.ok_or_else(|| StreamError::refused("a window", "of one tick"))?;
-        let window = JobWindow { column: time, time_type, windows, attached: true };
+        let window = TimeWindow { column: time, time_type, windows, attached: true };
         Ok(WindowedStream { keyed: self, window, timed, every: 1 })
     }
 
@@ -293,7 +293,7 @@ impl KeyedStream {
     fn grouping(
         self,
         name: &str,
-        window: Option<JobWindow>,
+        window: Option<TimeWindow>,
         timed: bool,
         aggregates: &[Agg],
     ) -> Result<(StreamNode, SchemaRef), StreamError> {

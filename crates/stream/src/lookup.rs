@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataflow::job::{Input, Labels, OperatorKind, Step};
+use dataflow::job::{Labels, OperatorKind, Scan, Step};
 use dataflow::keyed::JoinKind;
 use dataflow::lookup::Lookup;
 
@@ -91,7 +91,7 @@ impl Stream {
 }
 
 /// The source behind a stream that is nothing else.
-fn plain_source(table: &Stream) -> Result<(Input, Option<Arc<dyn Step>>), StreamError> {
+fn plain_source(table: &Stream) -> Result<(Scan, Option<Arc<dyn Step>>), StreamError> {
     let refused = |message: &str| {
         let hint = "a table is kept whole: read it with Stream::read, filter and map it";
         Err(StreamError::refused(message, hint))

@@ -48,7 +48,7 @@ impl Step for Filter {
         if mask.true_count() == mask.len() {
             return Ok(Stepped { batch: batch.clone(), origin: Origin::All });
         }
-        Ok(Stepped { batch: filter_record_batch(batch, &mask)?, origin: Origin::Kept(mask) })
+        Ok(Stepped { batch: filter_record_batch(batch, &mask)?, origin: Origin::Mask(mask) })
     }
 
     fn passes_on(&self, output: usize) -> Option<usize> {

@@ -9,9 +9,9 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::error::DataflowError;
 use dataflow::fragment::{Fragment, WindowColumns};
 use dataflow::job::{
-    Distribution, Exchange, FILTER, Input, Keyed, KeyedInput, KeyedOperator, Labels,
-    MultiPartitioner, OnBad, OperatorKind, PROJECT, Property, RowPartitioner, SinkSpec, Step,
-    TimeColumn, Watermark,
+    Distribution, Exchange, FILTER, Keyed, KeyedInput, KeyedOperator, Labels, MultiPartitioner,
+    OnBad, OperatorKind, PROJECT, Property, RowPartitioner, Scan, SinkSpec, Step, TimeColumn,
+    Watermark,
 };
 use dataflow::keyed::{Reroute, To};
 use dataflow::sink::Sink;
@@ -131,7 +131,7 @@ impl Stream {
         });
         let watermark = watermark.transpose()?;
         let time = watermark.map(|time| TimeColumn { column: time.column, on_bad: OnBad::Show });
-        let input = Input { time, watermark, ..Input::new(name, source) };
+        let input = Scan { time, watermark, ..Scan::new(name, source) };
         let node = StreamNode {
             name: name.to_owned(),
             inputs: vec![],

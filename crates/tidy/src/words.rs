@@ -4,7 +4,6 @@
 //! [`WORDS`] has a word for each thing that streaming engines, databases and operating systems
 //! already have a name for. It must not be a part of a name, or a name, or the name of a type, as
 //! its row says: many of these words are ordinary English, and are right in a sentence.
-//! [`UNFINISHED`] has the crates that still use some.
 //!
 //! A type that other modules see has a name of its own in the workspace, so that a reader who looks
 //! for it finds one. A `bool` is tested by `if`.
@@ -96,82 +95,56 @@ pub const WORDS: &[(&str, Scope, &str)] = &[
     ("workshop", Part, "reconnect service"),
 ];
 
-/// Names in which a word is right, and why.
-pub const EXCEPTIONS: &[(&str, &str)] = &[
-    ("Cast", "an expression of DataFusion, whose name it is"),
-    ("FLIGHT", "a protocol of Arrow, whose name it is"),
-    ("Flight", "a protocol of Arrow, whose name it is"),
+/// Names in which a word is right, the crate of which that holds (all if it is empty), and why.
+pub const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("Cast", "", "an expression of DataFusion, whose name it is"),
+    ("FLIGHT", "", "a protocol of Arrow, whose name it is"),
+    ("Flight", "", "a protocol of Arrow, whose name it is"),
+    ("notes", "plan", "a field of DataFusion's diagnostics"),
 ];
-
-/// Crates that still have what a rule of this module finds, how much of it, and why. The numbers
-/// may only shrink; a crate that is not here has none.
-pub const UNFINISHED: &[(&str, Counts, &str)] = &[
-    ("channel", Counts { words: 0, types: 6, matches: 0 }, "names that dataflow uses"),
-    ("dataflow", Counts { words: 74, types: 20, matches: 0 }, "being restructured"),
-    ("fabric", Counts { words: 0, types: 2, matches: 0 }, "names that dataflow uses"),
-    ("millstream", Counts { words: 0, types: 1, matches: 0 }, "the job of dataflow"),
-    ("plan", Counts { words: 3, types: 4, matches: 0 }, "names of DataFusion and dataflow"),
-    ("stream", Counts { words: 1, types: 4, matches: 0 }, "names of dataflow"),
-];
-
-/// How many findings of each rule a crate may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// Uses of words.
-    pub words: usize,
-    /// Names of types.
-    pub types: usize,
-    /// Matches on a `bool`.
-    pub matches: usize,
-}
 
 /// Words of our own, by crate.
 #[must_use]
 pub fn own_words(tree: &Tree) -> Vec<Finding> {
     let found = sources(tree).flat_map(|(krate, file)| {
         let names = tokens_of(&file.text).into_iter().filter(|token| is_name(&token.text));
-        names.filter_map(move |token| {
-            let (word, _, better) = WORDS.iter().find(|(word, scope, _)| {
-                !EXCEPTIONS.iter().any(|(name, _)| *name == token.text)
-                    && stands_in(word, *scope, &token.text)
-            })?;
+        let is_right = move |name: &str| {
+            let mut exceptions = EXCEPTIONS.iter();
+            exceptions.any(|(known, of, _)| *known == name && (of.is_empty() || *of == krate))
+        };
+        names.filter(move |token| !is_right(&token.text)).filter_map(|token| {
+            let (word, _, better) =
+                WORDS.iter().find(|(word, scope, _)| stands_in(word, *scope, &token.text))?;
             let message = format!("`{}`: the field says {better} for `{word}`", token.text);
-            Some((krate.clone(), Finding::new(&file.path, token.line, message)))
+            Some(Finding::new(&file.path, token.line, message))
         })
     });
-    beyond(found.collect(), |counts| counts.words)
+    found.collect()
 }
 
 /// Types that other modules see and whose name another one of the workspace has.
 #[must_use]
 pub fn shared_type_names(tree: &Tree) -> Vec<Finding> {
-    let mut types: BTreeMap<String, Vec<(String, Finding)>> = BTreeMap::new();
-    for (krate, file) in sources(tree).filter(|(_, file)| file.path.contains("/src/")) {
+    let mut types: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
+    for (_, file) in sources(tree).filter(|(_, file)| file.path.contains("/src/")) {
         let tokens = tokens_of(&file.text);
         for (at, window) in tokens.windows(2).enumerate() {
             let [kind, name] = window else { continue };
             let declares = ["struct", "enum", "trait", "union"].contains(&kind.text.as_str());
-            if declares && is_visible(&tokens[..at]) {
+            if declares && is_name(&name.text) && is_visible(&tokens[..at]) {
                 let message = format!("`{}` is a type elsewhere too: name what it is", name.text);
                 let finding = Finding::new(&file.path, name.line, message);
-                types.entry(name.text.clone()).or_default().push((krate.clone(), finding));
+                types.entry(name.text.clone()).or_default().push(finding);
             }
         }
     }
-    let mut found = Vec::new();
-    for places in types.into_values().filter(|places| places.len() > 1) {
-        // Where a crate that is not finished has the name, it is the one to give it up.
-        let (late, ready): (Vec<_>, Vec<_>) =
-            places.into_iter().partition(|(krate, _)| allowed(krate).is_some());
-        found.extend(if late.is_empty() { ready } else { late });
-    }
-    beyond(found, |counts| counts.types)
+    types.into_values().filter(|places| places.len() > 1).flatten().collect()
 }
 
 /// Matches on a `bool`, where an `if` says the same.
 #[must_use]
 pub fn matched_bools(tree: &Tree) -> Vec<Finding> {
-    let found = sources(tree).flat_map(|(krate, file)| {
+    let found = sources(tree).flat_map(|(_, file)| {
         let tokens = tokens_of(&file.text);
         let arms: Vec<Finding> = tokens
             .windows(4)
@@ -181,9 +154,9 @@ pub fn matched_bools(tree: &Tree) -> Vec<Finding> {
             })
             .map(|four| Finding::new(&file.path, four[1].line, "a match on a bool: use `if`"))
             .collect();
-        arms.into_iter().map(move |finding| (krate.clone(), finding)).collect::<Vec<_>>()
+        arms
     });
-    beyond(found.collect(), |counts| counts.matches)
+    found.collect()
 }
 
 /// The Rust files of the workspace's libraries, programs, models and measurements, with the names
@@ -198,28 +171,6 @@ fn sources(tree: &Tree) -> impl Iterator<Item = (String, &File)> {
         };
         (krate != "tidy" && !file.path.contains("/peers/")).then(|| (krate.to_owned(), file))
     })
-}
-
-/// Findings of crates that have more of them than they may.
-fn beyond(found: Vec<(String, Finding)>, of: fn(&Counts) -> usize) -> Vec<Finding> {
-    let mut by_crate: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
-    for (krate, finding) in found {
-        by_crate.entry(krate).or_default().push(finding);
-    }
-    let mut findings = Vec::new();
-    for (krate, of_crate) in by_crate {
-        let most = allowed(&krate).map_or(0, of);
-        if of_crate.len() > most {
-            let message = format!("{} findings, at most {most} are allowed", of_crate.len());
-            findings.push(Finding::new(&krate, 0, message));
-            findings.extend(of_crate);
-        }
-    }
-    findings
-}
-
-fn allowed(krate: &str) -> Option<&'static Counts> {
-    UNFINISHED.iter().find(|(name, ..)| *name == krate).map(|(_, counts, _)| counts)
 }
 
 fn is_name(text: &str) -> bool {
@@ -278,12 +229,12 @@ mod tests {
     #[test]
     fn a_word_is_found_in_the_names_of_its_scope_and_not_in_sentences() {
         let found = |text: &str| own_words(&tree(&[("crates/x/src/a.rs", text)])).len();
-        assert_eq!(found("let wake_bell = 1;"), 2, "the crate and the place");
-        assert_eq!(found("struct BellRope;"), 2);
-        assert_eq!(found("let told = 1;"), 2);
+        assert_eq!(found("let wake_bell = 1;"), 1);
+        assert_eq!(found("struct BellRope;"), 1);
+        assert_eq!(found("let told = 1;"), 1);
         assert_eq!(found("fn who_is_told() {}"), 0);
         assert_eq!(found("let gate = Barrier::new();"), 0, "a variable of an ordinary word");
-        assert_eq!(found("struct Gate;"), 2);
+        assert_eq!(found("struct Gate;"), 1);
         assert_eq!(found("// a bell\nlet dashboard = \"lobby\";"), 0);
         assert_eq!(own_words(&tree(&[("tests/tests/a.rs", "let bell = 1;")])).len(), 0);
     }
@@ -293,7 +244,7 @@ mod tests {
         let one = ("crates/x/src/a.rs", "pub struct Output;");
         assert_eq!(shared_type_names(&tree(&[one])).len(), 0);
         let two = ("crates/y/src/b.rs", "pub(crate) enum Output {}");
-        assert_eq!(shared_type_names(&tree(&[one, two])).len(), 4);
+        assert_eq!(shared_type_names(&tree(&[one, two])).len(), 2);
         let private = ("crates/y/src/b.rs", "enum Output {}");
         assert_eq!(shared_type_names(&tree(&[one, private])).len(), 0);
     }
@@ -301,7 +252,7 @@ mod tests {
     #[test]
     fn a_match_on_a_bool_is_found() {
         let found = |text: &str| matched_bools(&tree(&[("crates/x/src/a.rs", text)])).len();
-        assert_eq!(found("match is { true => 1, false => 2 }"), 2);
+        assert_eq!(found("match is { true => 1, false => 2 }"), 1);
         assert_eq!(found("match (a, b) { (true, _) => 1, _ => 2 }"), 0);
         assert_eq!(found("if is { true } else { false }"), 0);
     }

@@ -12,7 +12,7 @@
 
 /// The load of a source.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
+pub struct SourceLoad {
     /// λ: frames that arrive in a second.
     pub per_second: f64,
     /// `t_s`: nanoseconds to encode a frame.
@@ -29,7 +29,7 @@ pub fn degree_max(n: u32) -> u32 {
 
 /// d*: the most children with which the mean queue stays within `queue` frames, from 1 to
 /// [`degree_max`].
-pub fn degree(queue: u32, load: Load, n: u32) -> u32 {
+pub fn degree(queue: u32, load: SourceLoad, n: u32) -> u32 {
     let most = degree_max(n);
     let per_ns = load.per_second / 1e9;
     if per_ns <= 0.0 || load.send_ns <= 0.0 {
@@ -45,7 +45,7 @@ pub fn degree(queue: u32, load: Load, n: u32) -> u32 {
 
 /// E(L): frames that wait, on average, with this many children; infinite where more arrive than can
 /// be sent.
-pub fn expected_queue(load: Load, children: u32) -> f64 {
+pub fn expected_queue(load: SourceLoad, children: u32) -> f64 {
     let busy = load.per_second / 1e9 * (load.encode_ns + f64::from(children) * load.send_ns);
     if busy < 1.0 { busy * busy / (2.0 * (1.0 - busy)) + busy } else { f64::INFINITY }
 }
@@ -59,7 +59,7 @@ mod tests {
         for queue in [1, 2, 8, 64, 1024] {
             for per_second in [10.0, 1e3, 1e4, 5e4, 1e5, 1e6] {
                 for (encode_ns, send_ns) in [(0.0, 1_000.0), (4_000.0, 900.0), (100.0, 30_000.0)] {
-                    let load = Load { per_second, encode_ns, send_ns };
+                    let load = SourceLoad { per_second, encode_ns, send_ns };
                     let n = 479;
                     let fits = |d: u32| expected_queue(load, d) <= f64::from(queue) * (1.0 + 1e-6);
                     let largest = (1..=degree_max(n)).rev().find(|&d| fits(d)).unwrap_or(1);
@@ -75,15 +75,15 @@ mod tests {
         let (queue, send_ns) = (10_u32, 2_000.0);
         let q = f64::from(queue);
         let per_second = (q + 1.0 - (q * q + 1.0).sqrt()) / (3.0 * send_ns) * 1e9;
-        let load = |per_second| Load { per_second, encode_ns: 0.0, send_ns };
+        let load = |per_second| SourceLoad { per_second, encode_ns: 0.0, send_ns };
         assert_eq!(degree(queue, load(per_second), 100), 3);
         assert_eq!(degree(queue, load(per_second * 1.001), 100), 2);
     }
 
     #[test]
     fn bounds() {
-        let idle = Load { per_second: 0.0, encode_ns: 0.0, send_ns: 0.0 };
-        let flood = Load { per_second: 1e12, encode_ns: 1e6, send_ns: 1e6 };
+        let idle = SourceLoad { per_second: 0.0, encode_ns: 0.0, send_ns: 0.0 };
+        let flood = SourceLoad { per_second: 1e12, encode_ns: 1e6, send_ns: 1e6 };
         for (n, most) in [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (7, 3), (8, 4), (480, 9)] {
             assert_eq!(degree_max(n), most, "{n}");
             assert_eq!(degree(64, idle, n), most);

@@ -42,9 +42,9 @@ pub mod sim;
 mod source;
 mod tree;
 
-pub use degree::{Load, degree, degree_max, expected_queue};
+pub use degree::{SourceLoad, degree, degree_max, expected_queue};
 pub use monitor::{Advice, Monitor, Thresholds};
 pub use payloads::{ExpectedPayloads, InFlightPayloads};
-pub use relay::{Breach, Numbered, Relay};
+pub use relay::{Numbered, Relay, RelayBreach};
 pub use source::{BroadcastSource, TreeUpdate};
 pub use tree::{BroadcastTree, Shape};

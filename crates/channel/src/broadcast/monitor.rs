@@ -1,6 +1,6 @@
 //! When the cap of a tree is to change (W7, W8).
 
-use super::degree::{Load, degree};
+use super::degree::{SourceLoad, degree};
 
 /// Looks in a row that find the queue above the waterline before fewer children than are affordable
 /// are tried: one may find what was held up for a moment.
@@ -119,9 +119,9 @@ impl Monitor {
     }
 
     /// The current load.
-    pub fn load(&self) -> Load {
+    pub fn load(&self) -> SourceLoad {
         let per_second = self.per_second.unwrap_or(0.0);
-        Load { per_second, encode_ns: self.encode_ns.known, send_ns: self.send_ns.known }
+        SourceLoad { per_second, encode_ns: self.encode_ns.known, send_ns: self.send_ns.known }
     }
 
     /// Looks at a queue of `waiting` frames that goes out by a tree of degree `cap`, once an
@@ -144,7 +144,7 @@ impl Monitor {
         self.crowded = if waiting > self.thresholds.warning { self.crowded + 1 } else { 0 };
         let load = self.load();
         let (queue, members) = (self.thresholds.queue, self.members);
-        let most = |per_second| degree(queue, Load { per_second, ..load }, members);
+        let most = |per_second| degree(queue, SourceLoad { per_second, ..load }, members);
         let affordable = most(per_second);
         let in_vain = self.tried_in_vain(waiting, rate);
         let grows = self.must_lower(before, waiting);

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::relay::Breach;
+use super::relay::RelayBreach;
 
 /// The payloads that a source has given to the network and retains.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -73,10 +73,12 @@ impl<P> InFlightPayloads<P> {
     /// A member has had all payloads before `upto`.
     ///
     /// # Errors
-    /// [`Breach::Payload`] of whom nothing flies to.
-    pub fn acknowledged_payloads(&mut self, member: u32, upto: u64) -> Result<(), Breach> {
-        let acknowledged_payloads =
-            self.acknowledged_payloads.get_mut(&member).ok_or(Breach::Payload { seq: upto })?;
+    /// [`RelayBreach::Payload`] of whom nothing flies to.
+    pub fn acknowledged_payloads(&mut self, member: u32, upto: u64) -> Result<(), RelayBreach> {
+        let acknowledged_payloads = self
+            .acknowledged_payloads
+            .get_mut(&member)
+            .ok_or(RelayBreach::Payload { seq: upto })?;
         *acknowledged_payloads = upto.max(*acknowledged_payloads);
         let all = self.acknowledged_payloads.values().copied().min().unwrap_or(u64::MAX);
         self.retained = self.retained.split_off(&all);
@@ -88,14 +90,14 @@ impl<P> InFlightPayloads<P> {
     /// A member asks for a payload.
     ///
     /// # Errors
-    /// [`Breach::Payload`] of one that it has had or asked for, or that was never there.
-    pub fn reports_missing(&mut self, member: u32, seq: u64) -> Result<(), Breach> {
+    /// [`RelayBreach::Payload`] of one that it has had or asked for, or that was never there.
+    pub fn reports_missing(&mut self, member: u32, seq: u64) -> Result<(), RelayBreach> {
         let waits = self
             .acknowledged_payloads
             .get(&member)
             .is_some_and(|acknowledged_payloads| *acknowledged_payloads <= seq);
         if !waits || !self.retained.contains_key(&seq) || self.asked.contains(&(member, seq)) {
-            return Err(Breach::Payload { seq });
+            return Err(RelayBreach::Payload { seq });
         }
         self.asked.push_back((member, seq));
         Ok(())
@@ -186,22 +188,30 @@ mod tests {
         flight.add(2, 'b');
         assert!(!flight.has_room());
         assert_eq!(flight.reports_missing(5, 0), Ok(()));
-        assert_eq!(flight.reports_missing(5, 0), Err(Breach::Payload { seq: 0 }), "once is enough");
+        assert_eq!(
+            flight.reports_missing(5, 0),
+            Err(RelayBreach::Payload { seq: 0 }),
+            "once is enough"
+        );
         assert_eq!(
             flight.reports_missing(5, 1),
-            Err(Breach::Payload { seq: 1 }),
+            Err(RelayBreach::Payload { seq: 1 }),
             "it went by the tree"
         );
-        assert_eq!(flight.reports_missing(4, 0), Err(Breach::Payload { seq: 0 }), "no member");
+        assert_eq!(flight.reports_missing(4, 0), Err(RelayBreach::Payload { seq: 0 }), "no member");
         assert_eq!(flight.next_repair(), Some((5, 0, &'a')));
         flight.acknowledged_payloads(3, 3).unwrap();
-        assert_eq!(flight.reports_missing(3, 2), Err(Breach::Payload { seq: 2 }), "it has had it");
+        assert_eq!(
+            flight.reports_missing(3, 2),
+            Err(RelayBreach::Payload { seq: 2 }),
+            "it has had it"
+        );
         assert_eq!(flight.retained_mut().map(|(seq, _)| seq).collect::<Vec<_>>(), [0, 2]);
         flight.acknowledged_payloads(5, 1).unwrap();
         assert_eq!((flight.next_repair(), flight.has_room()), (None, true));
         flight.acknowledged_payloads(5, 3).unwrap();
         assert!(flight.is_over());
-        assert_eq!(flight.acknowledged_payloads(4, 1), Err(Breach::Payload { seq: 1 }));
+        assert_eq!(flight.acknowledged_payloads(4, 1), Err(RelayBreach::Payload { seq: 1 }));
     }
 
     #[test]

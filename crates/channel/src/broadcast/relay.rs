@@ -9,7 +9,7 @@ const PREPARED_MAX: usize = 64;
 
 /// How a peer broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
-pub enum Breach {
+pub enum RelayBreach {
     /// A frame that was here before.
     #[error("frame {seq} came twice")]
     Twice {
@@ -166,16 +166,16 @@ impl<F> Relay<F> {
     /// A frame has come.
     ///
     /// # Errors
-    /// [`Breach`] when it cannot have.
-    pub fn receive(&mut self, from: u32, numbered: Numbered<F>) -> Result<(), Breach> {
+    /// [`RelayBreach`] when it cannot have.
+    pub fn receive(&mut self, from: u32, numbered: Numbered<F>) -> Result<(), RelayBreach> {
         let Numbered { seq, version, frame } = numbered;
         if seq < self.next || self.early.contains_key(&seq) {
-            return Err(Breach::Twice { seq });
+            return Err(RelayBreach::Twice { seq });
         }
         let early = self.early.values().filter(|early| early.from == from).count();
         let retained = self.retained.iter().filter(|retained| retained.from == Some(from)).count();
         if early + retained >= self.open_max {
-            return Err(Breach::Credit { seq, next: self.next, open_max: self.open_max });
+            return Err(RelayBreach::Credit { seq, next: self.next, open_max: self.open_max });
         }
         match self.parents.iter_mut().find(|parent| parent.address == from) {
             Some(parent) => parent.last = parent.last.max(seq + 1),
@@ -194,13 +194,13 @@ impl<F> Relay<F> {
     /// of its version, and dropped by [`Relay::settle`].
     ///
     /// # Errors
-    /// [`Breach::Version`].
-    pub fn take(&mut self) -> Result<Option<u64>, Breach> {
+    /// [`RelayBreach::Version`].
+    pub fn take(&mut self) -> Result<Option<u64>, RelayBreach> {
         let Some(early) = self.early.remove(&self.next) else { return Ok(None) };
         let Early { version, from, frame } = early;
         let seq = self.next;
         if version < self.version {
-            return Err(Breach::Version { seq, version, after: self.version });
+            return Err(RelayBreach::Version { seq, version, after: self.version });
         }
         self.keep(Numbered { seq, version, frame }, Some(from));
         Ok(Some(seq))
@@ -335,10 +335,10 @@ impl<F> Relay<F> {
     /// A child has passed on all frames before `upto`.
     ///
     /// # Errors
-    /// [`Breach::Acknowledged`] when they were not sent to it.
-    pub fn acknowledged(&mut self, child: u32, upto: u64) -> Result<(), Breach> {
+    /// [`RelayBreach::Acknowledged`] when they were not sent to it.
+    pub fn acknowledged(&mut self, child: u32, upto: u64) -> Result<(), RelayBreach> {
         let open = self.open.get_mut(&child).filter(|_| upto <= self.next);
-        let open = open.ok_or(Breach::Acknowledged { upto })?;
+        let open = open.ok_or(RelayBreach::Acknowledged { upto })?;
         while open.front().is_some_and(|&seq| seq < upto) {
             open.pop_front();
         }
@@ -408,8 +408,8 @@ mod tests {
         assert_eq!(relay.take(), Ok(None));
         relay.receive(1, numbered(0, 0)).unwrap();
         assert_eq!(pass_on(&mut relay), [(7, 0), (7, 1)]);
-        assert_eq!(relay.receive(1, numbered(0, 0)), Err(Breach::Twice { seq: 0 }));
-        assert_eq!(relay.receive(2, numbered(1, 1)), Err(Breach::Twice { seq: 1 }));
+        assert_eq!(relay.receive(1, numbered(0, 0)), Err(RelayBreach::Twice { seq: 0 }));
+        assert_eq!(relay.receive(2, numbered(1, 1)), Err(RelayBreach::Twice { seq: 1 }));
     }
 
     #[test]
@@ -422,7 +422,7 @@ mod tests {
         relay.receive(1, numbered(2, 2)).unwrap();
         assert_eq!(pass_on(&mut relay), [(8, 1), (8, 2), (9, 1), (9, 2)], "as it is in version 2");
         relay.receive(1, numbered(3, 1)).unwrap();
-        assert!(matches!(relay.take(), Err(Breach::Version { seq: 3, .. })));
+        assert!(matches!(relay.take(), Err(RelayBreach::Version { seq: 3, .. })));
     }
 
     #[test]
@@ -466,9 +466,9 @@ mod tests {
         relay.acknowledged(7, 2).unwrap();
         relay.acknowledged(8, 3).unwrap();
         assert_eq!(pass_on(&mut relay), [(7, 2), (7, 3), (8, 3)]);
-        let breach = Err(Breach::Acknowledged { upto: 5 });
+        let breach = Err(RelayBreach::Acknowledged { upto: 5 });
         assert_eq!(relay.acknowledged(7, 5), breach);
-        assert_eq!(relay.acknowledged(3, 1), Err(Breach::Acknowledged { upto: 1 }));
+        assert_eq!(relay.acknowledged(3, 1), Err(RelayBreach::Acknowledged { upto: 1 }));
     }
 
     #[test]
@@ -477,7 +477,10 @@ mod tests {
         for seq in 1..3 {
             relay.receive(1, numbered(seq, 0)).unwrap();
         }
-        assert!(matches!(relay.receive(1, numbered(3, 0)), Err(Breach::Credit { seq: 3, .. })));
+        assert!(matches!(
+            relay.receive(1, numbered(3, 0)),
+            Err(RelayBreach::Credit { seq: 3, .. })
+        ));
         relay.receive(2, numbered(3, 0)).unwrap();
     }
 

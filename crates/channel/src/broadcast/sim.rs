@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::{
-    Advice, Breach, BroadcastSource, BroadcastTree, Monitor, Numbered, Relay, Shape, Thresholds,
-    TreeUpdate, degree_max,
+    Advice, BroadcastSource, BroadcastTree, Monitor, Numbered, Relay, RelayBreach, Shape,
+    Thresholds, TreeUpdate, degree_max,
 };
 
 /// Instances of process `p` have addresses `INSTANCES · (p + 1)` and up.
@@ -405,7 +405,7 @@ impl<'a> Run<'a> {
     }
 
     fn arrive(&mut self, from: u32, to: u32, message: Message) -> Result<(), String> {
-        let broken = |breach: Breach| format!("process {to}: {breach}");
+        let broken = |breach: RelayBreach| format!("process {to}: {breach}");
         if to >= INSTANCES {
             return self.instance(from, to, message);
         }

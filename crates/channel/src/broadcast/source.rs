@@ -1,6 +1,6 @@
 //! The root of a tree: numbers frames, and changes the tree between two of them (W9).
 
-use super::relay::{Breach, Relay};
+use super::relay::{Relay, RelayBreach};
 use super::tree::BroadcastTree;
 
 /// What a member is told before a tree is used: whom it will send to.
@@ -110,10 +110,11 @@ impl<F> BroadcastSource<F> {
     /// on: by all frames behind the last that was sent to some child, also by those that wait.
     ///
     /// # Errors
-    /// [`Breach::Answered`] when none was ever made. One that was given up is answered in vain.
-    pub fn answered(&mut self, from: u32, version: u64) -> Result<bool, Breach> {
+    /// [`RelayBreach::Answered`] when none was ever made. One that was given up is answered in
+    /// vain.
+    pub fn answered(&mut self, from: u32, version: u64) -> Result<bool, RelayBreach> {
         if version == 0 || version > self.versions {
-            return Err(Breach::Answered { version });
+            return Err(RelayBreach::Answered { version });
         }
         if let Some(change) = self.change.as_mut().filter(|change| change.version == version) {
             change.unanswered.retain(|&member| member != from);
@@ -222,7 +223,7 @@ mod tests {
         }
         assert_eq!(source.push(1), 0);
         assert_eq!((source.tree(), source.relay().version()), (&before, 0));
-        assert_eq!(source.answered(10, 2), Err(Breach::Answered { version: 2 }));
+        assert_eq!(source.answered(10, 2), Err(RelayBreach::Answered { version: 2 }));
         assert!(source.begin(before.switched(2)).iter().all(|update| update.version == 2));
     }
 }

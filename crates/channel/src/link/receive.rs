@@ -1,6 +1,6 @@
 //! Frames that have landed, and slots that are free again.
 
-use super::{Failure, Frame, Link};
+use super::{Failure, Link, ReceivedFrame};
 use crate::protocol::{commit_word, slot_of};
 use crate::trailer::{self, Trailer};
 
@@ -19,7 +19,7 @@ impl Link {
     }
 
     /// Accepts the frame at the head, if it is there.
-    pub(super) fn accept(&mut self) -> Result<Option<Frame>, Failure> {
+    pub(super) fn accept(&mut self) -> Result<Option<ReceivedFrame>, Failure> {
         use fabric::ErrorKind::Damaged;
         if matches!(self.failure, Some(Failure::Protocol(_) | Failure::Disconnected(Damaged))) {
             return Ok(None);
@@ -51,7 +51,7 @@ impl Link {
         let payload = self.ring.payload(slot, trailer.len as usize);
         self.stats.frames_received += 1;
         self.stats.payload_bytes_received += u64::from(trailer.len);
-        Ok(Some(Frame { header: trailer.header, payload }))
+        Ok(Some(ReceivedFrame { header: trailer.header, payload }))
     }
 
     /// Releases the slots whose payloads were dropped. True when there were any.

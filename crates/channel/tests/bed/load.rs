@@ -1,7 +1,7 @@
 //! Two ends that send each other frames of every size, hold some of what they receive, and check
 //! every byte.
 
-use channel::{Class, Frame, Header, Link, LinkError, Payload, RingConfig};
+use channel::{Class, Header, Link, LinkError, Payload, ReceivedFrame, RingConfig};
 use fabric::Fabric;
 
 use crate::ends::endpoints;
@@ -132,8 +132,8 @@ impl Side {
         }
     }
 
-    fn receive(&mut self, frame: Frame) -> Result<(), String> {
-        let Frame { header, payload } = frame;
+    fn receive(&mut self, frame: ReceivedFrame) -> Result<(), String> {
+        let ReceivedFrame { header, payload } = frame;
         let class = usize::from(header.kind);
         let [salted, negative, inverse] = header.words;
         let number = salted >> 8;

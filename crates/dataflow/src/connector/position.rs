@@ -130,7 +130,7 @@ pub fn refused(split: &str, message: String) -> ConnectorError {
 mod tests {
     use super::*;
 
-    fn said(result: Result<[u64; 2], ConnectorError>) -> String {
+    fn text_of(result: Result<[u64; 2], ConnectorError>) -> String {
         result.map_or_else(|error| error.to_string(), |numbers| format!("{numbers:?}"))
     }
 
@@ -139,12 +139,12 @@ mod tests {
         let position = Position::new("csv", 1, "a.csv", &[7, u64::MAX]);
         let position = Position::from_bytes(&position.to_bytes()).unwrap();
         assert_eq!(position.numbers("csv", 1, "a.csv").unwrap(), [7, u64::MAX]);
-        assert!(said(position.numbers("csv", 1, "b.csv")).contains("one of 'a.csv'"));
-        assert!(said(position.numbers("json", 1, "a.csv")).contains("of 'csv', version 1"));
-        assert!(said(position.numbers("csv", 2, "a.csv")).contains("version 1"));
+        assert!(text_of(position.numbers("csv", 1, "b.csv")).contains("one of 'a.csv'"));
+        assert!(text_of(position.numbers("json", 1, "a.csv")).contains("of 'csv', version 1"));
+        assert!(text_of(position.numbers("csv", 2, "a.csv")).contains("version 1"));
         let error = position.numbers::<3>("csv", 1, "a.csv").unwrap_err().to_string();
         assert!(error.contains("2 numbers in place of 3"), "{error}");
-        assert!(said(Position::none("socket").numbers("", 0, "socket")).contains("be replayed"));
+        assert!(text_of(Position::none("socket").numbers("", 0, "socket")).contains("be replayed"));
     }
 
     #[test]

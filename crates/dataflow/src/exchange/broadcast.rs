@@ -16,13 +16,13 @@ use arrow::record_batch::RecordBatch;
 
 use self::distributor::Distributor;
 use super::buffer::{Batching, Buffer, take_rows};
-use super::{Exchange, Member, Outgoing};
+use super::{Member, Outgoing, RowExchange};
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::job::{MultiPartitioner, ShuffleSettings};
 use crate::rows::wire::{Decoder, Encoder, detach};
 use crate::runtime::net::Message;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 
 /// Sets of workers for whom rows of an input wait; with one more all are sent.
 const LISTS_MAX: usize = 1_024;
@@ -55,7 +55,7 @@ impl Broadcast {
     pub(crate) fn of(
         tag: u32,
         ports: Vec<BroadcastPort>,
-        place: &Place,
+        place: &WorkerContext,
         shuffle: ShuffleSettings,
     ) -> Option<Self> {
         let first = ports.first()?.0;
@@ -160,7 +160,7 @@ impl Port {
     }
 }
 
-impl<M: Member> Exchange<M> for Broadcast {
+impl<M: Member> RowExchange<M> for Broadcast {
     async fn push(
         &self,
         member: &M,
@@ -178,7 +178,7 @@ impl<M: Member> Exchange<M> for Broadcast {
 
     fn end(&self, member: &M) {
         self.distributor.end();
-        member.net().stir();
+        member.net().notify_waiters();
     }
 
     fn receive(

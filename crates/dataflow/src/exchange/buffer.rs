@@ -13,7 +13,7 @@ use fabric::Clock;
 use crate::error::DataflowError;
 use crate::job::ShuffleSettings;
 use crate::rows::wire::own_views;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 
 /// Rows for the same workers.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(super) struct Batching {
 }
 
 impl Batching {
-    pub(super) fn new(schema: &SchemaRef, place: &Place, shuffle: ShuffleSettings) -> Self {
+    pub(super) fn new(schema: &SchemaRef, place: &WorkerContext, shuffle: ShuffleSettings) -> Self {
         let width = |field: &FieldRef| field.data_type().primitive_width().unwrap_or(16);
         Self {
             row_bytes: schema.fields().iter().map(width).sum::<usize>().max(1),

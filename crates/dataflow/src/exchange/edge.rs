@@ -2,15 +2,15 @@
 //! dispatched by a branch, and none is boxed.
 
 use arrow::record_batch::RecordBatch;
-use state::Columns;
+use state::GroupColumns;
 use state::epoch::Progress;
 
-use super::{Broadcast, Exchange, Forward, Gather, Member, Merge, Outgoing, Shuffle};
+use super::{Broadcast, Forward, Gather, Member, Merge, Outgoing, RowExchange, Shuffle};
 use crate::error::DataflowError;
 use crate::runtime::net::Message;
 
 /// One of the exchanges.
-pub(crate) enum Edge {
+pub(crate) enum AnyExchange {
     Forward(Forward),
     Merge(Box<Merge>),
     Shuffle(Box<Shuffle>),
@@ -22,16 +22,16 @@ pub(crate) enum Edge {
 macro_rules! dispatch {
     ($edge:expr, $exchange:ident => $call:expr) => {
         match $edge {
-            Edge::Forward($exchange) => $call,
-            Edge::Merge($exchange) => $call,
-            Edge::Shuffle($exchange) => $call,
-            Edge::Broadcast($exchange) => $call,
-            Edge::Gather($exchange) => $call,
+            AnyExchange::Forward($exchange) => $call,
+            AnyExchange::Merge($exchange) => $call,
+            AnyExchange::Shuffle($exchange) => $call,
+            AnyExchange::Broadcast($exchange) => $call,
+            AnyExchange::Gather($exchange) => $call,
         }
     };
 }
 
-impl<M: Member> Exchange<M> for Edge {
+impl<M: Member> RowExchange<M> for AnyExchange {
     async fn push(
         &self,
         member: &M,
@@ -125,7 +125,7 @@ impl<M: Member> Exchange<M> for Edge {
         dispatch!(self, exchange => exchange.bytes(member))
     }
 
-    fn led_here(&self, member: &M, groups: Columns) -> Result<Columns, DataflowError> {
+    fn led_here(&self, member: &M, groups: GroupColumns) -> Result<GroupColumns, DataflowError> {
         dispatch!(self, exchange => exchange.led_here(member, groups))
     }
 }

@@ -3,14 +3,14 @@
 
 use arrow::record_batch::RecordBatch;
 
-use super::{Arrival, Exchange, Member, Outgoing, refused};
+use super::{Arrival, Member, Outgoing, RowExchange, refused};
 use crate::error::DataflowError;
 use crate::runtime::net::Message;
 
 /// Sends nothing.
 pub(crate) struct Forward;
 
-impl<M: Member> Exchange<M> for Forward {
+impl<M: Member> RowExchange<M> for Forward {
     async fn push(
         &self,
         member: &M,

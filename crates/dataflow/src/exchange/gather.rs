@@ -12,12 +12,12 @@ use channel::Class;
 use state::epoch::{END_OF_STREAM, Presence, Progress};
 
 use super::acks::Acks;
-use super::{Arrival, Exchange, Member, Outgoing, refused};
+use super::{Arrival, Member, Outgoing, RowExchange, refused};
 use crate::error::DataflowError;
 use crate::rows::wire::{Decoder, Encoder};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::scheduler::Event;
 
 /// The worker to which all rows go.
@@ -43,7 +43,7 @@ pub(crate) struct Gather {
 
 impl Gather {
     /// Of the rows of an input.
-    pub(crate) fn new(port: usize, schema: &SchemaRef, place: &Place) -> Self {
+    pub(crate) fn new(port: usize, schema: &SchemaRef, place: &WorkerContext) -> Self {
         Self {
             port: port as u32,
             encoder: RefCell::new(Encoder::new(schema)),
@@ -75,7 +75,7 @@ impl Gather {
     }
 }
 
-impl<M: Member> Exchange<M> for Gather {
+impl<M: Member> RowExchange<M> for Gather {
     async fn push(
         &self,
         member: &M,

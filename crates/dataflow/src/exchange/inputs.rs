@@ -1,4 +1,4 @@
-//! The inputs of an operator on one worker: an [`Edge`] for each, and one progress for all.
+//! The inputs of an operator on one worker: an [`AnyExchange`] for each, and one progress for all.
 //!
 //! Progress goes straight from worker to worker, on the links by which rows go. Rows that are
 //! broadcast take other ways: progress says how many frames it is behind, and the receiver holds it
@@ -16,8 +16,8 @@ use state::epoch::{Presence, Progress};
 use super::acks::Acks;
 use super::broadcast::BroadcastPort;
 use super::{
-    Broadcast, Edge, Exchange, Forward, Member, Outgoing, Partition, Shuffle, Task, progress_of,
-    uppar,
+    AnyExchange, Broadcast, Forward, Member, Outgoing, Partition, RowExchange, Shuffle, Task,
+    progress_of, uppar,
 };
 use crate::error::DataflowError;
 use crate::job::{
@@ -25,12 +25,12 @@ use crate::job::{
 };
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Message;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::scheduler::Event;
 
 /// The exchanges of an operator's inputs.
 pub(crate) struct Inputs {
-    edges: Vec<Edge>,
+    edges: Vec<AnyExchange>,
     /// By input the place of its exchange.
     of_port: Vec<usize>,
     announced: Cell<Progress>,
@@ -70,12 +70,12 @@ pub(crate) struct Port {
 
 impl Inputs {
     /// Makes `count` inputs whose rows stay on their worker.
-    pub(crate) fn local(count: usize, place: &Place) -> Self {
-        Self::of((0..count).map(|_| Edge::Forward(Forward)).collect(), place)
+    pub(crate) fn local(count: usize, place: &WorkerContext) -> Self {
+        Self::of((0..count).map(|_| AnyExchange::Forward(Forward)).collect(), place)
     }
 
     /// With an exchange for each input.
-    pub(crate) fn of(edges: Vec<Edge>, place: &Place) -> Self {
+    pub(crate) fn of(edges: Vec<AnyExchange>, place: &WorkerContext) -> Self {
         let of_port = (0..edges.len()).collect();
         Self::new(edges, of_port, place)
     }
@@ -85,7 +85,7 @@ impl Inputs {
         tag: u32,
         ports: Vec<Port>,
         strategy: Strategy,
-        place: &Place,
+        place: &WorkerContext,
         shuffle: ShuffleSettings,
     ) -> Self {
         let (worker, workers) = (place.worker, place.workers);
@@ -108,20 +108,20 @@ impl Inputs {
             };
             of_port[number] = edges.len();
             edges.push(match partition {
-                None => Edge::Forward(Forward),
+                None => AnyExchange::Forward(Forward),
                 Some(partition) => {
                     let exchange = Shuffle::new(number, &port.schema, partition, place, shuffle);
-                    Edge::Shuffle(Box::new(exchange))
+                    AnyExchange::Shuffle(Box::new(exchange))
                 }
             });
         }
         broadcast.iter().for_each(|(number, ..)| of_port[*number] = edges.len());
         let broadcast = Broadcast::of(tag, broadcast, place, shuffle);
-        edges.extend(broadcast.map(|broadcast| Edge::Broadcast(Box::new(broadcast))));
+        edges.extend(broadcast.map(|broadcast| AnyExchange::Broadcast(Box::new(broadcast))));
         Self::new(edges, of_port, place)
     }
 
-    fn new(edges: Vec<Edge>, of_port: Vec<usize>, place: &Place) -> Self {
+    fn new(edges: Vec<AnyExchange>, of_port: Vec<usize>, place: &WorkerContext) -> Self {
         Self {
             edges,
             of_port,
@@ -137,7 +137,7 @@ impl Inputs {
 
     /// Whether nothing comes from other workers.
     pub(crate) fn is_local(&self) -> bool {
-        self.edges.iter().all(|edge| matches!(edge, Edge::Forward(_)))
+        self.edges.iter().all(|edge| matches!(edge, AnyExchange::Forward(_)))
     }
 
     /// Whether rows travel, and not only what is made of them.
@@ -154,10 +154,10 @@ impl Inputs {
         self.edges.iter().all(|edge| edge.carries_progress(member))
     }
 
-    /// Takes rows of this worker; see [`Exchange::push`].
+    /// Takes rows of this worker; see [`RowExchange::push`].
     ///
     /// # Errors
-    /// As [`Exchange::push`].
+    /// As [`RowExchange::push`].
     pub(crate) async fn push<M: Member>(
         &self,
         member: &M,
@@ -189,7 +189,7 @@ impl Inputs {
     /// it; progress of this worker alone is noted at once.
     ///
     /// # Errors
-    /// As [`Exchange::announce`].
+    /// As [`RowExchange::announce`].
     pub(crate) fn progress<'a, M: Member>(
         &'a self,
         member: &'a M,
@@ -214,7 +214,7 @@ impl Inputs {
     /// Sends what waits to be sent together.
     ///
     /// # Errors
-    /// As [`Exchange::flush`].
+    /// As [`RowExchange::flush`].
     pub(crate) async fn flush<M: Member>(&self, member: &M) -> Result<(), DataflowError> {
         for edge in &self.edges {
             edge.flush(member).await?;
@@ -222,10 +222,10 @@ impl Inputs {
         Ok(())
     }
 
-    /// Makes room in the state; see [`Exchange::relieve`].
+    /// Makes room in the state; see [`RowExchange::relieve`].
     ///
     /// # Errors
-    /// As [`Exchange::relieve`].
+    /// As [`RowExchange::relieve`].
     pub(crate) async fn relieve<M: Member>(&self, member: &M) -> Result<(), DataflowError> {
         for edge in &self.edges {
             edge.relieve(member).await?;
@@ -237,7 +237,7 @@ impl Inputs {
     /// anywhere: rows before it are late.
     ///
     /// # Errors
-    /// As [`Exchange::resume`].
+    /// As [`RowExchange::resume`].
     pub(crate) async fn resume<M: Member>(&self, member: &M) -> Result<i64, DataflowError> {
         if self.is_local() {
             return Ok(member.least());
@@ -260,7 +260,7 @@ impl Inputs {
     /// Sends what waits and ends the stream.
     ///
     /// # Errors
-    /// As [`Exchange::announce`].
+    /// As [`RowExchange::announce`].
     pub(crate) async fn end<M: Member>(
         &self,
         member: &M,
@@ -302,12 +302,12 @@ impl Inputs {
     /// Of some groups in this worker's state those that it leads.
     ///
     /// # Errors
-    /// As [`Exchange::led_here`].
+    /// As [`RowExchange::led_here`].
     pub(crate) fn led_here<M: Member>(
         &self,
         member: &M,
-        groups: state::Columns,
-    ) -> Result<state::Columns, DataflowError> {
+        groups: state::GroupColumns,
+    ) -> Result<state::GroupColumns, DataflowError> {
         self.edges.iter().try_fold(groups, |groups, edge| edge.led_here(member, groups))
     }
 
@@ -408,7 +408,7 @@ impl Inputs {
     /// Sends the rows that have waited long enough. None must be pushed meanwhile.
     ///
     /// # Errors
-    /// As [`Exchange::send_due`].
+    /// As [`RowExchange::send_due`].
     pub(super) async fn send_due<M: Member>(
         &self,
         member: &M,
@@ -463,7 +463,7 @@ impl Inputs {
             }
             if member.others_have_ended() {
                 self.acks.close();
-                member.net().stir();
+                member.net().notify_waiters();
             }
         }
     }

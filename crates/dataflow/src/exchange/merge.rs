@@ -26,16 +26,16 @@ use bytes::Bytes;
 use channel::Class;
 use fabric::Clock;
 use state::epoch::{Ended, EpochLength, Helper, Presence, Progress, Tag, Verdict};
-use state::{Columns, Partitioner, RowsByOwner};
+use state::{GroupColumns, Partitioner, RowsByOwner};
 
 use self::deltas::{Deltas, Packer};
 use super::acks::Acks;
-use super::{Arrival, Exchange, Member, Outgoing, refused};
+use super::{Arrival, Member, Outgoing, RowExchange, refused};
 use crate::error::DataflowError;
 use crate::runtime::frame::Frame;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Message;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::scheduler::Event;
 
 /// The input of an operator that merges: it has no other one.
@@ -108,7 +108,7 @@ struct Cut {
 
 impl Merge {
     /// Groups travel as `deltas`, to the leaders that `partitioner` tells.
-    pub(crate) fn new(deltas: Rc<Deltas>, partitioner: Partitioner, place: &Place) -> Self {
+    pub(crate) fn new(deltas: Rc<Deltas>, partitioner: Partitioner, place: &WorkerContext) -> Self {
         let kept_max = place.settings.epochs_kept_max;
         let helper = |_| Helper::new(place.worker, INCARNATION, 0, kept_max);
         Self {
@@ -282,7 +282,7 @@ impl Merge {
     }
 }
 
-impl<M: Member> Exchange<M> for Merge {
+impl<M: Member> RowExchange<M> for Merge {
     async fn push(
         &self,
         member: &M,
@@ -376,7 +376,7 @@ impl<M: Member> Exchange<M> for Merge {
         self.kept_bytes.get() + self.staged.borrow().bytes
     }
 
-    fn led_here(&self, member: &M, groups: Columns) -> Result<Columns, DataflowError> {
+    fn led_here(&self, member: &M, groups: GroupColumns) -> Result<GroupColumns, DataflowError> {
         let mut split = RowsByOwner::default();
         self.partitioner.borrow_mut().split(&groups, &mut split)?;
         Ok(split.select(member.worker(), &groups)?)

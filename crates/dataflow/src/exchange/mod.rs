@@ -37,11 +37,11 @@ use std::rc::Rc;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use state::epoch::{END_OF_STREAM, Leader, Presence, Progress};
-use state::{Columns, Frequent, Partitioner, RowsByOwner};
+use state::{Frequent, GroupColumns, Partitioner, RowsByOwner};
 
 pub(crate) use self::broadcast::Broadcast;
 pub(crate) use self::connected::{Connected, Task};
-pub(crate) use self::edge::Edge;
+pub(crate) use self::edge::AnyExchange;
 pub(crate) use self::forward::Forward;
 pub(crate) use self::gather::{GATHERER, Gather};
 pub(crate) use self::inputs::{Inputs, Port};
@@ -54,7 +54,7 @@ use crate::error::DataflowError;
 use crate::rows::wire::detach;
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::net::{Message, Net};
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::scheduler::Event;
 
 /// Moves the rows of one or several inputs between the instances of an operator.
@@ -62,7 +62,7 @@ use crate::runtime::scheduler::Event;
 /// Rows arrive once, before the progress that was announced behind them, and those of one sender
 /// for the same workers in the order in which they were pushed. A push waits while the receivers
 /// have no room.
-pub(crate) trait Exchange<M: Member> {
+pub(crate) trait RowExchange<M: Member> {
     /// Takes rows of this worker: keeps those that belong here and sends the others, at once or
     /// when more are together. Gives those that were set apart.
     ///
@@ -86,7 +86,7 @@ pub(crate) trait Exchange<M: Member> {
     /// if the exchange [carries](Self::carries_progress) that itself.
     ///
     /// # Errors
-    /// As [`Exchange::flush`].
+    /// As [`RowExchange::flush`].
     async fn announce(&self, member: &M, _: Progress) -> Result<(), DataflowError> {
         self.flush(member).await
     }
@@ -101,7 +101,7 @@ pub(crate) trait Exchange<M: Member> {
     /// to which windows have fired anywhere. Nothing if the exchange does not carry progress.
     ///
     /// # Errors
-    /// As [`Exchange::flush`].
+    /// As [`RowExchange::flush`].
     async fn resume(&self, _: &M, _: Progress) -> Result<Option<i64>, DataflowError> {
         Ok(None)
     }
@@ -128,7 +128,7 @@ pub(crate) trait Exchange<M: Member> {
     /// Sends the rows that have waited long enough.
     ///
     /// # Errors
-    /// As [`Exchange::flush`].
+    /// As [`RowExchange::flush`].
     async fn send_due(&self, _: &M, _: u64) -> Result<(), DataflowError> {
         Ok(())
     }
@@ -185,7 +185,7 @@ pub(crate) trait Exchange<M: Member> {
     /// before.
     ///
     /// # Errors
-    /// As [`Exchange::flush`].
+    /// As [`RowExchange::flush`].
     async fn relieve(&self, _: &M) -> Result<(), DataflowError> {
         Ok(())
     }
@@ -199,7 +199,7 @@ pub(crate) trait Exchange<M: Member> {
     ///
     /// # Errors
     /// When a key cannot be hashed.
-    fn led_here(&self, _: &M, groups: Columns) -> Result<Columns, DataflowError> {
+    fn led_here(&self, _: &M, groups: GroupColumns) -> Result<GroupColumns, DataflowError> {
         Ok(groups)
     }
 }
@@ -263,7 +263,13 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// An operator on the worker of `place`. Only rows of this worker come to it if it is `alone`.
-    pub(crate) fn new(tag: u32, place: &Place, net: Rc<Net>, inputs: Inputs, alone: bool) -> Self {
+    pub(crate) fn new(
+        tag: u32,
+        place: &WorkerContext,
+        net: Rc<Net>,
+        inputs: Inputs,
+        alone: bool,
+    ) -> Self {
         Self {
             tag,
             worker: place.worker,
@@ -341,7 +347,7 @@ pub(crate) trait Member {
     fn take_remote_groups(
         &self,
         _: &mut Partitioner,
-        _: &mut dyn FnMut(i64, &RowsByOwner, &Columns) -> Result<(), DataflowError>,
+        _: &mut dyn FnMut(i64, &RowsByOwner, &GroupColumns) -> Result<(), DataflowError>,
     ) -> Result<usize, DataflowError> {
         Ok(0)
     }
@@ -407,7 +413,7 @@ pub(crate) fn progress_of(watermark: i64, idle: bool) -> Progress {
 }
 
 /// A worker as a leader: of the rows of all, or of none but its own.
-pub(crate) fn leader_of(place: &Place, alone: bool) -> Leader {
+pub(crate) fn leader_of(place: &WorkerContext, alone: bool) -> Leader {
     let mut leader = Leader::new(place.workers);
     for other in (0..place.workers).filter(|&worker| alone && worker != place.worker) {
         leader.advance(other, Progress::ended(END_OF_STREAM));

@@ -25,7 +25,7 @@ enum By {
     /// A function.
     Function(Arc<dyn RowPartitioner>),
     /// Each worker in turn: the next one.
-    Turn(Cell<u32>),
+    RoundRobin(Cell<u32>),
 }
 
 impl Partition {
@@ -52,7 +52,7 @@ impl Partition {
 
     /// One row to each worker, beginning with this one.
     pub(crate) fn in_turn(worker: u32, workers: u32) -> Self {
-        Self { worker, workers, by: By::Turn(Cell::new(worker)) }
+        Self { worker, workers, by: By::RoundRobin(Cell::new(worker)) }
     }
 
     /// The number that stands for rows that are set apart.
@@ -71,7 +71,7 @@ impl Partition {
         owners: &mut Vec<u32>,
     ) -> Result<(), DataflowError> {
         match &self.by {
-            By::Turn(turn) => {
+            By::RoundRobin(turn) => {
                 let first = u64::from(turn.get());
                 let next = |row: usize| ((first + row as u64) % u64::from(self.workers)) as u32;
                 owners.clear();

@@ -12,13 +12,13 @@ use arrow::record_batch::RecordBatch;
 use state::Frequent;
 
 use super::buffer::{Batching, Buffer, take_rows};
-use super::{Arrival, Exchange, Member, Outgoing, Partition, refused};
+use super::{Arrival, Member, Outgoing, Partition, RowExchange, refused};
 use crate::error::DataflowError;
 use crate::job::ShuffleSettings;
 use crate::rows::wire::{Decoder, Encoder};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 
 /// The sending and the receiving side of a shuffle on one worker.
 pub(crate) struct Shuffle {
@@ -45,7 +45,7 @@ impl Shuffle {
         port: usize,
         schema: &SchemaRef,
         partition: Partition,
-        place: &Place,
+        place: &WorkerContext,
         shuffle: ShuffleSettings,
     ) -> Self {
         let workers = place.workers as usize;
@@ -99,7 +99,7 @@ impl Shuffle {
     }
 }
 
-impl<M: Member> Exchange<M> for Shuffle {
+impl<M: Member> RowExchange<M> for Shuffle {
     /// Rows of one slice leave at once, behind those that wait.
     async fn push(
         &self,

@@ -25,20 +25,20 @@ pub(crate) use self::outputs::Outputs;
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::{Task, progress_of};
-use crate::job::{Edge, Fusion, Input, Job};
+use crate::job::{Edge, Fusion, JobGraph, Scan};
 use crate::operators::build::{Builder, Built};
-use crate::operators::operator::{Arriving, Fused, Operator};
+use crate::operators::operator::{Arriving, Fused, OperatorTask};
 use crate::optimize::fusion::windows_event_time;
 use crate::rows::time::to_millis;
 use crate::rows::{FusedRows, Rows};
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::net::{Message, Net};
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::scheduler::{AsyncMutex, Event, Timers};
 
 /// An operator with inputs, on one worker.
 pub(crate) struct Node {
-    operator: Rc<dyn Operator>,
+    operator: Rc<dyn OperatorTask>,
     counted: Counted,
     inputs: RefCell<InputWatermarks>,
     /// Rows and watermarks of several edges must not interleave where one has to wait.
@@ -285,10 +285,10 @@ impl Counted {
 }
 
 /// A source of a job on one worker.
-pub(crate) struct Scan {
+pub(crate) struct ScanTask {
     /// Its number in the job.
     pub(crate) operator: usize,
-    pub(crate) input: Input,
+    pub(crate) input: Scan,
     /// The loop that it is fused into, if it is.
     pub(crate) fusion: Option<Fusion>,
     /// The edges that lead away from it.
@@ -300,7 +300,7 @@ pub(crate) struct Graph {
     /// By the operator's index; nothing where it is a source.
     pub(crate) nodes: Vec<Option<Rc<Node>>>,
     /// The sources.
-    pub(crate) scans: Vec<Scan>,
+    pub(crate) scans: Vec<ScanTask>,
 }
 
 impl Graph {
@@ -309,8 +309,8 @@ impl Graph {
     /// # Errors
     /// When a sink or the table of a lookup cannot be opened.
     pub(crate) fn new(
-        job: &Job,
-        place: &Place,
+        job: &JobGraph,
+        place: &WorkerContext,
         net: &Rc<Net>,
         metrics: &Arc<Metrics>,
         context: &ReaderContext,
@@ -327,7 +327,7 @@ impl Graph {
             let (fusion, edges) = (operator.fusion.ok(), edges_of(operator.inputs.iter()));
             let operator = match built {
                 Built::Source(input, behind) => {
-                    scans.push(Scan { operator: at, input, fusion, behind });
+                    scans.push(ScanTask { operator: at, input, fusion, behind });
                     continue;
                 }
                 Built::Operator(operator) => operator,
@@ -354,7 +354,7 @@ fn edges_of<'a>(
     inputs.enumerate().flat_map(|(input, edges)| edges.iter().map(move |edge| (input, edge)))
 }
 
-fn outputs_of(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Outputs {
+fn outputs_of(job: &JobGraph, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Outputs {
     let from = counted.operator;
     let mut outputs = Vec::new();
     for (at, (operator, node)) in job.operators.iter().zip(nodes).enumerate() {
@@ -377,9 +377,9 @@ fn outputs_of(job: &Job, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> Outpu
 }
 
 /// The unit of the watermarks of an operator: that of the source that they come from.
-fn unit_of(job: &Job, at: usize) -> TimeUnit {
+fn unit_of(job: &JobGraph, at: usize) -> TimeUnit {
     let operator = &job.operators[at];
-    if let Some(unit) = operator.spec().source().and_then(Input::time_unit) {
+    if let Some(unit) = operator.spec().source().and_then(Scan::time_unit) {
         return unit;
     }
     let timed = operator.inputs.iter().flatten().find(|edge| edge.timed);

@@ -27,14 +27,14 @@ pub struct Aggregation {
     pub args: Vec<Vec<usize>>,
     /// The window; without one there is a single group per key, emitted when the (bounded) input
     /// has ended.
-    pub window: Option<Window>,
+    pub window: Option<TimeWindow>,
     /// How the partial states of the workers meet.
     pub exchange: Exchange,
     /// Nanoseconds between two looks at windows that have not ended: each that has changed since
     /// emits an early result. `None` where windows emit once, as sessions always do.
     pub early_ns: Option<NonZeroU64>,
-    /// Columns emitted: keys, aggregates, then `window_start`, `window_end`, `window_time` if there
-    /// is a window, then a string if windows emit early results: [`EARLY`] or [`FINAL`].
+    /// Columns emitted: keys, aggregates, then `window_start`, `window_end`, `window_time` if
+    /// there is a window, then a string if windows emit early results: [`EARLY`] or [`FINAL`].
     pub schema: SchemaRef,
 }
 
@@ -53,7 +53,7 @@ pub const FINAL: &str = "final";
 
 /// A window over a time column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
+pub struct TimeWindow {
     /// The time column of the input.
     pub column: usize,
     /// Its type: a timestamp; ticks below are of its unit.
@@ -195,7 +195,7 @@ impl OperatorSpec for Aggregation {
     }
 }
 
-impl Window {
+impl TimeWindow {
     /// The window as in SQL, over the time column of that name.
     fn text(&self, time: &str) -> String {
         if self.attached {
@@ -239,7 +239,7 @@ mod tests {
     fn windows_are_written_as_in_sql() {
         let text = |windows: Windows| {
             let time_type = DataType::Timestamp(arrow::datatypes::TimeUnit::Second, None);
-            Window { column: 0, time_type, windows, attached: false }.text("ts")
+            TimeWindow { column: 0, time_type, windows, attached: false }.text("ts")
         };
         assert_eq!(text(Windows::tumbling(60, 1).unwrap()), "TUMBLE(ts, SIZE 1 min, OFFSET 1 s)");
         assert_eq!(text(Windows::hopping(60, 1, 0).unwrap()), "HOP(ts, SLIDE 1 s, SIZE 1 min)");

@@ -8,7 +8,7 @@ pub struct Casting {
     /// The tree around each source.
     pub tree: TreeChoice,
     /// Whether the network's own multicast carries payloads beside it.
-    pub multicast: Multicast,
+    pub multicast: MulticastChoice,
     /// Q: frames that may wait at a source.
     pub queue_frames: u32,
     /// By process the rack in which it stands; empty if nobody says (W13).
@@ -20,7 +20,7 @@ pub struct Casting {
 impl Default for Casting {
     fn default() -> Self {
         let (tree, racks) = (TreeChoice::Adaptive, vec![]);
-        let multicast = Multicast::Auto;
+        let multicast = MulticastChoice::Auto;
         Self { tree, multicast, queue_frames: 64, racks, stall_ns: 300_000_000_000 }
     }
 }
@@ -34,7 +34,7 @@ impl Casting {
 
 /// Who copies rows for every worker, where the network can: datagrams to a group (I6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Multicast {
+pub enum MulticastChoice {
     /// The network, where payloads and receivers are worth it and it does not lose too many; the
     /// processes along the tree otherwise.
     #[default]
@@ -45,16 +45,16 @@ pub enum Multicast {
     Hardware,
 }
 
-impl Multicast {
-    /// Other processes for which [`Multicast::Auto`] takes the network.
+impl MulticastChoice {
+    /// Other processes for which [`MulticastChoice::Auto`] takes the network.
     pub const AGENTS_MIN: u32 = 3;
 
     /// Whether the network may carry something between so many processes.
     pub fn is_for(self, processes: u32) -> bool {
         match self {
-            Multicast::Auto => processes > Self::AGENTS_MIN,
-            Multicast::Tree => false,
-            Multicast::Hardware => processes > 1,
+            MulticastChoice::Auto => processes > Self::AGENTS_MIN,
+            MulticastChoice::Tree => false,
+            MulticastChoice::Hardware => processes > 1,
         }
     }
 }

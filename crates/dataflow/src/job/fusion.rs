@@ -81,7 +81,7 @@ pub enum NotFused {
     /// Windows are sessions.
     Sessions,
     /// Windows are over another column than the table's watermark.
-    Window,
+    TimeWindow,
     /// Rows leave their worker before they are aggregated.
     Exchange,
     /// Groups may go to a disk.
@@ -128,7 +128,7 @@ impl fmt::Display for NotFused {
             Self::ArgBesideKey => "the key is computed or looked up, and there is an argument",
             Self::Step => "the step is not a filter and a projection",
             Self::Sessions => "windows are sessions",
-            Self::Window => "windows are not over the watermark of the table",
+            Self::TimeWindow => "windows are not over the watermark of the table",
             Self::Exchange => "rows are sent to other workers before they are aggregated",
             Self::Spill => "groups may go to a disk",
             Self::LookupJoin => "the lookup is not an inner join on one key alone",

@@ -127,7 +127,7 @@ pub enum Retention {
     /// Those within this number of ticks of event time before the watermark.
     Span(i64),
     /// Those of windows that have not ended.
-    Window,
+    TimeWindow,
     /// Those of sessions that may go on.
     Session,
 }
@@ -257,7 +257,7 @@ impl Keyed {
                 let span = ticks_text(ticks, &self.time_type_of(input));
                 (format!(" within {span}"), rows.rows_max)
             }
-            Some(Retention::Window) => (" of open windows".into(), rows.rows_max),
+            Some(Retention::TimeWindow) => (" of open windows".into(), rows.rows_max),
             Some(Retention::Session) => (" of open sessions".into(), rows.rows_max),
         };
         let of_input = match self.inputs.len() {

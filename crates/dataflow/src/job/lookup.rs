@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Schema, SchemaRef};
 
 use super::{
-    Copies, Deployment, DescribeContext, Description, Input, JoinKind, OperatorSpec, SideTable,
+    Copies, Deployment, DescribeContext, Description, JoinKind, OperatorSpec, Scan, SideTable,
     StateEstimate, StateMemory, Statistics, Strategy,
 };
 use crate::job::step::Step;
@@ -16,7 +16,7 @@ use crate::rows::size::{INDEX_BYTES, row_bytes};
 #[derive(Clone)]
 pub struct Lookup {
     /// The table; its source ends.
-    pub table: Input,
+    pub table: Scan,
     /// What is done with each of the table's rows before it is kept.
     pub step: Option<Arc<dyn Step>>,
     /// Bytes of the table's rows at most.

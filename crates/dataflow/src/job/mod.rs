@@ -15,10 +15,10 @@ pub(crate) mod fault;
 pub mod fragment;
 mod fusion;
 pub(crate) mod halves;
-mod input;
 mod join_kind;
 mod keyed;
 pub mod lookup;
+mod scan;
 mod shuffle_settings;
 mod sink_spec;
 mod spec;
@@ -34,11 +34,10 @@ use std::sync::Arc;
 
 use state::epoch::LengthBounds;
 
-pub use self::aggregation::{Aggregation, EARLY, FINAL, Window, window_text};
-pub use self::casting::{Casting, Multicast, TreeChoice};
+pub use self::aggregation::{Aggregation, EARLY, FINAL, TimeWindow, window_text};
+pub use self::casting::{Casting, MulticastChoice, TreeChoice};
 pub use self::description::{Cost, Description, InputLabels, Labels, Property, Reason, Strategy};
 pub use self::fusion::{FusedColumns, FusedLookup, Fusion, NotFused};
-pub use self::input::{Input, OnBad, TimeColumn, Watermark};
 pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::keyed::{
@@ -46,6 +45,7 @@ pub use self::keyed::{
     RowPartitioner,
 };
 pub use self::lookup::Lookup;
+pub use self::scan::{OnBad, Scan, TimeColumn, Watermark};
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;
 pub use self::spec::{Deployment, DescribeContext, OperatorSpec, SideTable};
@@ -59,7 +59,7 @@ pub use crate::rows::origin::Origin;
 
 /// Operators and how rows go from one to the next.
 #[derive(Clone)]
-pub struct Job {
+pub struct JobGraph {
     /// The operators; the index is the operator's id on the wire. An edge leads from a lower index
     /// to a higher one.
     pub operators: Vec<Operator>,
@@ -110,7 +110,7 @@ impl Operator {
 #[derive(Clone)]
 pub enum OperatorKind {
     /// Reads a table.
-    Source(Input),
+    Source(Scan),
     /// Brings rows together by late merge.
     Aggregate(Box<Aggregation>),
     /// Keeps rows by key until time has passed them.
@@ -160,9 +160,9 @@ pub struct Edge {
     pub lateness: i64,
 }
 
-impl Job {
+impl JobGraph {
     /// The sources.
-    pub fn inputs(&self) -> impl Iterator<Item = &Input> {
+    pub fn inputs(&self) -> impl Iterator<Item = &Scan> {
         self.operators.iter().filter_map(|operator| operator.spec().source())
     }
 

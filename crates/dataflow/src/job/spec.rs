@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 
 use super::{
-    Description, Distribution, Exchange, Fusion, Input, NotFused, StateEstimate, StateMemory,
+    Description, Distribution, Exchange, Fusion, NotFused, Scan, StateEstimate, StateMemory,
     Statistics, Step, Strategy,
 };
 use crate::connector::sink::Sink;
@@ -128,7 +128,7 @@ pub trait OperatorSpec {
     }
 
     /// The table that it reads, if it is a source.
-    fn source(&self) -> Option<&Input> {
+    fn source(&self) -> Option<&Scan> {
         None
     }
 
@@ -147,7 +147,7 @@ pub trait OperatorSpec {
 #[derive(Clone, Copy)]
 pub struct SideTable<'a> {
     /// The table.
-    pub table: &'a Input,
+    pub table: &'a Scan,
     /// The step that each of its rows goes through.
     pub step: Option<&'a Arc<dyn Step>>,
     /// The input as which EXPLAIN shows it.

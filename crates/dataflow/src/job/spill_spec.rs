@@ -9,8 +9,8 @@ use super::Keyed;
 pub struct SpillSpec {
     /// A timestamp: not before the watermark has reached it.
     pub until: usize,
-    /// Columns such that rows that differ in them have nothing to do with each other, the same of
-    /// all inputs; none where there are no such columns.
+    /// Columns such that rows that differ in them have nothing to do with each other, the same
+    /// of all inputs; none where there are no such columns.
     pub apart: Vec<usize>,
     /// Whether it keeps some of them when it has given out what there is at that time.
     pub keeps: bool,

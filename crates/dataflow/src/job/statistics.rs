@@ -4,7 +4,7 @@
 use arrow::datatypes::SchemaRef;
 
 use crate::connector::source::{ColumnBounds, Split};
-use crate::job::{Aggregation, Edge, Input, Operator, Step};
+use crate::job::{Aggregation, Edge, Operator, Scan, Step};
 use crate::rows::size::row_bytes;
 
 /// Statistics of the rows that go along an edge.
@@ -39,7 +39,7 @@ impl Statistics {
     }
 
     /// Of the rows of a scan.
-    pub fn of_scan(scan: &Input, workers: u32) -> Self {
+    pub fn of_scan(scan: &Scan, workers: u32) -> Self {
         let flows = scan.splits(workers).unwrap_or_default();
         let ends = scan.bounded();
         let sum = |each: fn(&Split) -> Option<u64>| {

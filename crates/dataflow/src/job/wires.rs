@@ -6,7 +6,7 @@ pub struct Wires {
     /// Who has a connection.
     pub connection: Connection,
     /// Who moves connections that workers share.
-    pub progress: Progress,
+    pub progress: ProgressMode,
     /// Slots of a ring that are freed before their credit is worth a notice of its own (Q2); 0
     /// leaves it to the link.
     pub credit_slots: u32,
@@ -41,7 +41,7 @@ pub enum Connection {
 
 /// Who moves connections that workers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Progress {
+pub enum ProgressMode {
     /// The workers, whenever they poll (S4).
     #[default]
     Spin,

@@ -5,28 +5,28 @@ use std::sync::Arc;
 
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
-use crate::job::{Input, Job, Operator as JobOperator, OperatorKind};
+use crate::job::{JobGraph, Operator, OperatorKind, Scan};
 use crate::operators::aggregate::Grouping;
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::KeyedRun;
 use crate::operators::lookup::LookupRun;
-use crate::operators::operator::{Operator, OperatorContext};
-use crate::operators::sink::{Output, Together};
+use crate::operators::operator::{OperatorContext, OperatorTask};
+use crate::operators::sink::{SinkTask, Together};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 
 /// An operator that is ready to run.
 pub(crate) enum Built<D> {
     /// It reads a table, and emits to what was given for that.
-    Source(Input, D),
+    Source(Scan, D),
     /// It has inputs.
-    Operator(Rc<dyn Operator>),
+    Operator(Rc<dyn OperatorTask>),
 }
 
 /// Makes the operators of one worker.
 pub(crate) struct Builder<'a> {
-    place: &'a Place,
+    place: &'a WorkerContext,
     net: &'a Rc<Net>,
     metrics: &'a Arc<Metrics>,
     context: &'a ReaderContext,
@@ -36,8 +36,8 @@ pub(crate) struct Builder<'a> {
 impl<'a> Builder<'a> {
     /// For the operators of a job.
     pub(crate) fn new(
-        job: &Job,
-        place: &'a Place,
+        job: &JobGraph,
+        place: &'a WorkerContext,
         net: &'a Rc<Net>,
         metrics: &'a Arc<Metrics>,
         context: &'a ReaderContext,
@@ -52,7 +52,7 @@ impl<'a> Builder<'a> {
     pub(crate) fn build<D: Downstream + 'static>(
         &self,
         tag: u32,
-        operator: &JobOperator,
+        operator: &Operator,
         behind: D,
     ) -> Result<Built<D>, DataflowError> {
         let context = OperatorContext {
@@ -70,7 +70,7 @@ impl<'a> Builder<'a> {
                 Rc::new(LookupRun::new(context, spec, self.context, behind)?)
             }
             OperatorKind::Sink(spec) => {
-                Rc::new(Output::new(context, spec, self.together.as_ref())?)
+                Rc::new(SinkTask::new(context, spec, self.together.as_ref())?)
             }
         }))
     }

@@ -25,7 +25,7 @@ use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
-use crate::operators::operator::{Arriving, Fused, Operator, OperatorContext};
+use crate::operators::operator::{Arriving, Fused, OperatorContext, OperatorTask};
 use crate::pairing::{Hashed, Pairing, ProbeSide, Terms};
 use crate::rows::Rows;
 use crate::rows::time::ticks_of;
@@ -212,7 +212,7 @@ impl<D: Downstream> LookupRun<D> {
     }
 }
 
-impl<D: Downstream> Operator for LookupRun<D> {
+impl<D: Downstream> OperatorTask for LookupRun<D> {
     fn push(&self, Arriving { rows, .. }: Arriving) -> Task<'_> {
         Box::pin(self.push(rows))
     }

@@ -1,6 +1,6 @@
 //! The operators, as they run on one worker: each has a folder or file of its own.
 //!
-//! All that have inputs are an [`Operator`](self::operator::Operator), made in [`build`].
+//! All that have inputs are an [`OperatorTask`](self::operator::OperatorTask), made in [`build`].
 //!
 //! A [`source`](self::source) reads; an [`aggregate`] groups; what keeps rows by key until time has
 //! passed them (joins, rankings, sessions, frames of `OVER`) is a state that [`keyed`] runs; a

@@ -2,7 +2,7 @@
 //! in by these calls. What it emits goes to its [`Downstream`](super::downstream::Downstream).
 //!
 //! A node calls one at a time, and waits until it is through: rows and watermarks of several edges
-//! do not interleave. Only [`Operator::run`] goes on beside all others.
+//! do not interleave. Only [`OperatorTask::run`] goes on beside all others.
 
 use std::num::NonZeroU64;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use crate::job::{FusedLookup, RawColumns, ShuffleSettings};
 use crate::rows::{FusedRows, Rows};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 
 /// An operator with inputs, on one worker.
-pub(crate) trait Operator: Connected {
+pub(crate) trait OperatorTask: Connected {
     /// The slice of all rows of the span from one event time to another, if the operator groups by
     /// windows and they are of one slice. It is asked before the step of the edge makes the rows.
     fn slice_of(&self, _: (i64, i64)) -> Option<OneSlice> {
@@ -32,10 +32,10 @@ pub(crate) trait Operator: Connected {
     /// When state cannot be updated, rows cannot travel, or a sink fails.
     fn push(&self, rows: Arriving) -> Task<'_>;
 
-    /// Work that must be awaited before [`Operator::fold`], if there is any.
+    /// Work that must be awaited before [`OperatorTask::fold`], if there is any.
     ///
     /// # Errors
-    /// As [`Operator::push`].
+    /// As [`OperatorTask::push`].
     fn prepare_fold(&self) -> Option<Task<'_>> {
         None
     }
@@ -44,16 +44,16 @@ pub(crate) trait Operator: Connected {
     /// are pushed.
     ///
     /// # Errors
-    /// As [`Operator::push`].
+    /// As [`OperatorTask::push`].
     fn fold(&self, _fused: Fused<'_>) -> Result<ConsumedRows, DataflowError> {
         Ok(ConsumedRows::default())
     }
 
-    /// Work that must be awaited after [`Operator::fold`], if there is any. `timed` says whether
-    /// watermarks come by the edge.
+    /// Work that must be awaited after [`OperatorTask::fold`], if there is any. `timed` says
+    /// whether watermarks come by the edge.
     ///
     /// # Errors
-    /// As [`Operator::push`].
+    /// As [`OperatorTask::push`].
     fn finish_fold(&self, _timed: bool) -> Option<Task<'_>> {
         None
     }
@@ -90,7 +90,7 @@ pub(crate) trait Operator: Connected {
     /// When a result cannot be made or written.
     fn run(&self) -> Task<'_>;
 
-    /// Nanoseconds between two calls of [`Operator::interval`], if there are any.
+    /// Nanoseconds between two calls of [`OperatorTask::interval`], if there are any.
     fn interval_ns(&self) -> Option<NonZeroU64> {
         None
     }
@@ -117,7 +117,7 @@ pub(crate) struct OperatorContext<'a> {
     /// Its number in the job.
     pub(crate) tag: u32,
     /// Its worker.
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a WorkerContext,
     /// The links of the worker.
     pub(crate) net: Rc<Net>,
     /// The counters of the worker.

@@ -15,9 +15,11 @@ use state::epoch::END_OF_STREAM;
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{Placement, Room, SinkWriter, WriterContext};
 use crate::error::DataflowError;
-use crate::exchange::{Arrival, Edge, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
-use crate::job::{Input, Job, SinkSpec};
-use crate::operators::operator::{Arriving, Operator, OperatorContext};
+use crate::exchange::{
+    AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task,
+};
+use crate::job::{JobGraph, Scan, SinkSpec};
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
 use crate::rows::wire::detach;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
@@ -46,8 +48,8 @@ pub(crate) struct Together {
 
 impl Together {
     /// Of the sinks of a job; none where an input never ends, and others need not wait for it.
-    pub(crate) fn of(job: &Job) -> Option<Rc<Self>> {
-        job.inputs().all(Input::bounded).then(Rc::default)
+    pub(crate) fn of(job: &JobGraph) -> Option<Rc<Self>> {
+        job.inputs().all(Scan::bounded).then(Rc::default)
     }
 
     /// A sink has all of its rows: waits until each other one has.
@@ -59,7 +61,7 @@ impl Together {
 }
 
 /// Where rows leave.
-pub(crate) struct Output {
+pub(crate) struct SinkTask {
     /// The leader knows which workers have ended.
     instance: Instance,
     writer: RefCell<Option<Box<dyn SinkWriter>>>,
@@ -78,7 +80,7 @@ pub(crate) struct Output {
     metrics: Arc<Metrics>,
 }
 
-impl Output {
+impl SinkTask {
     /// Opens the sink if this worker writes it.
     ///
     /// # Errors
@@ -104,7 +106,7 @@ impl Output {
         let inputs = match placement {
             Placement::Gather if place.workers > 1 => {
                 let gather = Gather::new(0, schema, place);
-                Inputs::of(vec![Edge::Gather(Box::new(gather))], place)
+                Inputs::of(vec![AnyExchange::Gather(Box::new(gather))], place)
             }
             _ => Inputs::local(1, place),
         };
@@ -257,7 +259,7 @@ impl Output {
     }
 }
 
-impl Operator for Output {
+impl OperatorTask for SinkTask {
     fn push(&self, Arriving { rows, .. }: Arriving) -> Task<'_> {
         Box::pin(self.emit(rows.batch))
     }
@@ -290,7 +292,7 @@ impl Operator for Output {
     }
 }
 
-impl Member for Output {
+impl Member for SinkTask {
     fn instance(&self) -> &Instance {
         &self.instance
     }

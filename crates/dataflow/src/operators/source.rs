@@ -13,7 +13,7 @@ use crate::job::Fusion;
 use crate::operators::downstream::Downstream;
 use crate::runtime::alignment::SourceAlignment;
 use crate::runtime::external::External;
-use crate::runtime::place::{Place, Signals};
+use crate::runtime::place::{Signals, WorkerContext};
 use crate::runtime::reader::{Read, Reader};
 use crate::runtime::scheduler::{Timers, yield_now};
 
@@ -32,7 +32,7 @@ impl SourceRun {
     pub(crate) fn new(
         fusion: Option<Fusion>,
         alignment: Option<SourceAlignment>,
-        place: &Place,
+        place: &WorkerContext,
     ) -> Self {
         let (timers, external) = (place.timers.clone(), place.external.clone());
         Self { fusion, alignment, timers, external, signals: place.signals.clone() }

@@ -7,13 +7,13 @@
 use arrow::datatypes::DataType;
 
 use crate::job::{
-    Aggregation, Edge, Exchange, FusedColumns, FusedLookup, Fusion, Input, Job, JoinKind, Lookup,
-    NotFused, Operator, OperatorKind, OperatorSpec,
+    Aggregation, Edge, Exchange, FusedColumns, FusedLookup, Fusion, JobGraph, JoinKind, Lookup,
+    NotFused, Operator, OperatorKind, OperatorSpec, Scan,
 };
 
 /// Writes into the scans of a job on a number of workers what they are fused with, or why they are
 /// not.
-pub fn fuse(job: &mut Job, workers: u32) {
+pub fn fuse(job: &mut JobGraph, workers: u32) {
     let pass = Pass { operators: &job.operators, workers, spills: job.settings.spill.is_some() };
     let fusions: Vec<_> = (0..job.operators.len()).map(|at| pass.of(at)).collect();
     for (operator, fusion) in job.operators.iter_mut().zip(fusions) {
@@ -80,7 +80,7 @@ impl Pass<'_> {
     /// Of a scan with a lookup behind it.
     fn looked(
         &self,
-        input: &Input,
+        input: &Scan,
         (at, lookup): (usize, &Lookup),
         edge: &Edge,
     ) -> Result<Fusion, NotFused> {
@@ -144,7 +144,7 @@ impl Pass<'_> {
             return Err(NotFused::Sessions);
         }
         if spec.window.is_some() && !windows_event_time(self.operators, edge, spec) {
-            return Err(NotFused::Window);
+            return Err(NotFused::TimeWindow);
         }
         if self.workers > 1 && matches!(spec.exchange, Exchange::Shuffle | Exchange::UpPar) {
             return Err(NotFused::Exchange);
@@ -166,7 +166,7 @@ fn columns_of(edge: &Edge, key: usize, arg: Option<usize>) -> Result<FusedColumn
 }
 
 /// The type of a column of a table, if its arrays are words of 64 bits as they lie in memory.
-fn word_of(input: &Input, column: usize) -> Result<DataType, NotFused> {
+fn word_of(input: &Scan, column: usize) -> Result<DataType, NotFused> {
     let schema = input.columns();
     let data_type = schema.field(column).data_type();
     if state::is_word(data_type) { Ok(data_type.clone()) } else { Err(NotFused::KeyType) }

@@ -3,8 +3,8 @@
 //!
 //! Keys of a delta lie close together and counts are small: a group of 16 bytes often travels in 3.
 //! It pays where columns are kept or staged too, since memory that is touched for the first time
-//! costs more than the arithmetic. Columns of other types, and those that do not get narrower, stay
-//! as they are.
+//! costs more than the arithmetic. Columns of other types, and those that do not get narrower,
+//! stay as they are.
 //!
 //! The first column, which is a key, has two more forms where it ascends, as the keys of an array
 //! do: a *run* of consecutive numbers is its first one alone, and *marks* are a bit for each number
@@ -188,12 +188,12 @@ impl Widen {
         let fields = self.wide.fields().iter();
         let marks = head.get(self.bases_bytes()..).and_then(marks_of);
         let columns = narrow.columns().iter().zip(fields).zip(bases);
-        let widened = |((column, field), base): ((&ArrayRef, &Arc<Field>), Base)| match base.width {
+        let wide = |((column, field), base): ((&ArrayRef, &Arc<Field>), Base)| match base.width {
             RUN => run(base.least, column.len(), field.data_type()),
             MARKS => marked(base.least, marks, column.len(), field.data_type()),
             _ => widen(column, base, field.data_type()),
         };
-        let columns: Result<Vec<_>, _> = columns.map(widened).collect();
+        let columns: Result<Vec<_>, _> = columns.map(wide).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(narrow.num_rows()));
         RecordBatch::try_new_with_options(self.wide.clone(), columns?, &options)
             .map_err(|e| e.to_string())

@@ -9,7 +9,7 @@ pub enum Origin {
     /// All, in order.
     All,
     /// Those, in order.
-    Kept(BooleanArray),
+    Mask(BooleanArray),
     /// For each row of the result its number in the input: a row may come several times.
     Taken(UInt32Array),
 }
@@ -24,13 +24,13 @@ impl Origin {
         let numbers = |origin: Origin| match origin {
             Origin::All => UInt32Array::from_iter_values(0..rows as u32),
             Origin::Taken(numbers) => numbers,
-            Origin::Kept(kept) => {
+            Origin::Mask(kept) => {
                 UInt32Array::from_iter_values(kept.values().set_indices().map(|row| row as u32))
             }
         };
         Ok(match (self, next) {
             (origin, Origin::All) | (Origin::All, origin) => origin,
-            (first, Origin::Kept(kept)) => Origin::Taken(
+            (first, Origin::Mask(kept)) => Origin::Taken(
                 arrow::compute::filter(&numbers(first), &kept)?.as_primitive().clone(),
             ),
             (first, Origin::Taken(taken)) => {

@@ -79,7 +79,7 @@ pub fn last_tick(unit: TimeUnit) -> i64 {
 pub(crate) fn ticks_of(ticks: &Int64Array, origin: &Origin) -> Result<Int64Array, ArrowError> {
     Ok(match origin {
         Origin::All => ticks.clone(),
-        Origin::Kept(kept) => arrow::compute::filter(ticks, kept)?.as_primitive().clone(),
+        Origin::Mask(kept) => arrow::compute::filter(ticks, kept)?.as_primitive().clone(),
         Origin::Taken(rows) => arrow::compute::take(ticks, rows, None)?.as_primitive().clone(),
     })
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use state::StateError;
 
-use crate::job::{Job, StateMemory};
+use crate::job::{JobGraph, StateMemory};
 use crate::runtime::metrics::Metrics;
 
 /// The bytes of state of each operator of a worker.
@@ -23,7 +23,7 @@ pub(crate) struct StateAccounting {
 
 impl StateAccounting {
     /// Of a job's operators, which hold nothing yet.
-    pub(crate) fn of(job: &Job, spills: bool, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn of(job: &JobGraph, spills: bool, metrics: Arc<Metrics>) -> Self {
         let count = |of: fn(StateMemory) -> bool| {
             job.operators.iter().filter(|operator| of(operator.spec().memory())).count()
         };

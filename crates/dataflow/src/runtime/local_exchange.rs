@@ -135,11 +135,11 @@ impl Queue {
 /// A worker's sleep, from which the others of its process wake it.
 ///
 /// All orders are sequential: either who lies down sees what was given before, or the giver sees
-/// that it lies.
+/// that it parked.
 #[derive(Debug)]
 pub(crate) struct Parker {
     event_fd: EventFd,
-    lies: AtomicBool,
+    parked: AtomicBool,
 }
 
 impl Parker {
@@ -148,25 +148,25 @@ impl Parker {
     /// # Errors
     /// When there are no descriptors left.
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { event_fd: EventFd::new()?, lies: AtomicBool::new(false) })
+        Ok(Self { event_fd: EventFd::new()?, parked: AtomicBool::new(false) })
     }
 
     /// Asks to be woken from now on, by the descriptor. Whoever lies down looks at its queues
     /// before it sleeps.
     pub(crate) fn park(&self) -> RawFd {
-        self.lies.store(true, Ordering::SeqCst);
+        self.parked.store(true, Ordering::SeqCst);
         self.event_fd.raw()
     }
 
     /// The worker is awake.
     pub(crate) fn unpark(&self) {
-        self.lies.store(false, Ordering::SeqCst);
+        self.parked.store(false, Ordering::SeqCst);
         self.event_fd.clear();
     }
 
     /// Ends the sleep, from any thread.
     pub(crate) fn wake(&self) {
-        if self.lies.load(Ordering::SeqCst) && self.lies.swap(false, Ordering::SeqCst) {
+        if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             self.event_fd.signal();
         }
     }

@@ -29,7 +29,7 @@ use crate::rows::wire::{Encoded, Encoder};
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::local_exchange::{Load, Parker};
 use crate::runtime::metrics::Metrics;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::reconnect::{LinkEvent, Reconnector};
 use crate::runtime::scheduler::Event;
 
@@ -42,13 +42,13 @@ pub(crate) struct Net {
     /// How other threads of its process wake this worker.
     parker: Arc<Parker>,
     /// This worker has asked to be woken.
-    lies: Cell<bool>,
-    /// Something was handed over or taken since the last [`Net::take_handed`].
-    handed: Cell<bool>,
+    parked: Cell<bool>,
+    /// Something was handed over or taken since the last [`Net::take_exchanged`].
+    exchanged: Cell<bool>,
     /// The operators of whose frames one waits for credit, once for each.
     waiting: RefCell<Vec<u32>>,
-    /// Some path has moved, or somebody has something for several of them.
-    stirred: Event,
+    /// Notified when a path has moved, or when something waits for several of them.
+    any_moved: Event,
     /// Makes links whole whose connection broke.
     reconnector: RefCell<Option<Box<dyn Reconnector>>>,
     /// What travels by the network's own multicast.
@@ -79,10 +79,10 @@ impl Net {
         links: Vec<Option<Link>>,
         reconnector: Option<Box<dyn Reconnector>>,
         in_flight: Option<PayloadsInFlight>,
-        place: &Place,
+        place: &WorkerContext,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let Place { worker: own, process, settings, .. } = place;
+        let WorkerContext { worker: own, process, settings, .. } = place;
         let beside = |worker: u32| worker != *own && process.workers().contains(&worker);
         let path = |(worker, link): (u32, Option<Link>)| match link {
             _ if beside(worker) => Some(Path::Queue(process.end(*own, worker, settings.ring))),
@@ -92,10 +92,10 @@ impl Net {
         Self {
             peers: (0..).zip(links).map(path).map(|path| path.map(Peer::new)).collect(),
             parker: process.parker(*own),
-            lies: Cell::new(false),
-            handed: Cell::new(false),
+            parked: Cell::new(false),
+            exchanged: Cell::new(false),
             waiting: RefCell::default(),
-            stirred: Event::default(),
+            any_moved: Event::default(),
             reconnector: RefCell::new(reconnector),
             in_flight: in_flight.map(RefCell::new),
             colour: Cell::default(),
@@ -147,7 +147,7 @@ impl Net {
     /// # Errors
     /// When one has failed that was still needed.
     pub(crate) fn poll(&self) -> Result<bool, DataflowError> {
-        if self.lies.take() {
+        if self.parked.take() {
             self.parker.unpark();
         }
         let mut moved = false;
@@ -164,7 +164,7 @@ impl Net {
         moved |= self.take_link_events()?;
         moved |= self.in_flight().is_some_and(|mut in_flight| in_flight.poll());
         if moved {
-            self.stir();
+            self.notify_waiters();
         }
         Ok(moved)
     }
@@ -220,14 +220,14 @@ impl Net {
         Ok(moved)
     }
 
-    /// What wakes who waits for anything to move.
-    pub(crate) fn stirred(&self) -> &Event {
-        &self.stirred
+    /// Notified when anything moves.
+    pub(crate) fn any_moved(&self) -> &Event {
+        &self.any_moved
     }
 
-    /// Wakes who waits for anything to move.
-    pub(crate) fn stir(&self) {
-        self.stirred.notify();
+    /// Wakes the coroutines that wait for anything to move.
+    pub(crate) fn notify_waiters(&self) {
+        self.any_moved.notify();
     }
 
     /// Starts what was sent since the last call.
@@ -239,15 +239,15 @@ impl Net {
 
     /// Whether something was handed over or taken within the process since the last call: then
     /// another worker of it may have something to do.
-    pub(crate) fn take_handed(&self) -> bool {
-        self.handed.take()
+    pub(crate) fn take_exchanged(&self) -> bool {
+        self.exchanged.take()
     }
 
     /// Prepares to sleep; appends what to wait for. True when something is there already: then its
     /// coroutines are awake, for arming takes in what has just arrived.
     pub(crate) fn arm(&self, descriptors: &mut Vec<RawFd>) -> bool {
         let mut ready = false;
-        self.lies.set(true);
+        self.parked.set(true);
         descriptors.push(self.parker.park());
         for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
             match peer.path.arm() {
@@ -255,7 +255,7 @@ impl Net {
                 Armed::Ready => {
                     ready = true;
                     peer.moved.notify();
-                    self.stir();
+                    self.notify_waiters();
                 }
                 Armed::Virtual => {}
             }
@@ -304,7 +304,7 @@ impl Net {
             let link_failed = |source| DataflowError::Link { worker: from, source };
             let Some((header, load)) = received.map_err(link_failed)? else { return Ok(None) };
             if let Path::Queue(_) = peer.path {
-                self.handed.set(true);
+                self.exchanged.set(true);
             }
             let malformed = |detail: String| DataflowError::Frame { worker: from, detail };
             let envelope = Envelope::decode(&header, load.len()).map_err(malformed)?;
@@ -500,7 +500,7 @@ impl Net {
             Metrics::add(&operator.local_rows, rows as u64);
         }
         Metrics::add(&self.metrics.local_bytes, end.give(envelope.encode(), load));
-        self.handed.set(true);
+        self.exchanged.set(true);
         true
     }
 

@@ -15,7 +15,7 @@ use crate::runtime::process::Process;
 use crate::runtime::scheduler::Timers;
 
 /// Where an operator runs.
-pub(crate) struct Place {
+pub(crate) struct WorkerContext {
     pub(crate) worker: u32,
     pub(crate) workers: u32,
     pub(crate) process: Arc<Process>,

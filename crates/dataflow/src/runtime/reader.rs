@@ -27,7 +27,7 @@ use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
 use crate::connector::source::{Next, ReaderContext, Split, SplitReader};
 use crate::error::{ConnectorError, DataflowError};
-use crate::job::{Input, OnBad, TimeColumn};
+use crate::job::{OnBad, Scan, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
 use crate::rows::{FusedRows, Rows};
 use crate::runtime::metrics::Metrics;
@@ -47,7 +47,7 @@ pub(crate) enum Read {
 
 /// The flows of one worker.
 pub(crate) struct Reader {
-    input: Input,
+    input: Scan,
     context: ReaderContext,
     rows_max: usize,
     infos: Vec<Split>,
@@ -78,7 +78,7 @@ impl Reader {
     /// # Errors
     /// When the input is missing or cannot be read.
     pub(crate) fn new(
-        input: &Input,
+        input: &Scan,
         (share, shares): (Option<u32>, u32),
         rows_max: usize,
         context: ReaderContext,

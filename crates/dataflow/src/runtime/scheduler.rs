@@ -475,14 +475,14 @@ mod tests {
         let (mut scheduler, turns) = (Scheduler::new(), Rc::new(Cell::new(0)));
         let given = Arc::new(AtomicUsize::new(0));
         let (counted, seen) = (turns.clone(), given.clone());
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         scheduler.spawn(std::future::poll_fn(move |cx| {
             counted.set(seen.load(Ordering::Relaxed));
-            let _ = tell.send(cx.waker().clone());
+            let _ = sender.send(cx.waker().clone());
             Poll::Pending
         }));
         scheduler.turn(|_| {}).unwrap();
-        let waker = told.recv().unwrap();
+        let waker = receiver.recv().unwrap();
         let number = if cfg!(miri) { 20 } else { 10_000 };
         let thread = std::thread::spawn(move || {
             for n in 1..=number {
@@ -572,11 +572,11 @@ mod tests {
         scheduler.spawn_of(3, turn());
         scheduler.spawn(turn());
         scheduler.spawn_beside(1, turn());
-        let mut told = vec![];
+        let mut owners = vec![];
         while scheduler.has_ready() {
-            scheduler.turn(|owner| told.push(owner)).unwrap();
+            scheduler.turn(|owner| owners.push(owner)).unwrap();
         }
-        assert_eq!(told, [Some(3), None, Some(1), Some(3), None, Some(1)]);
+        assert_eq!(owners, [Some(3), None, Some(1), Some(3), None, Some(1)]);
     }
 
     #[test]

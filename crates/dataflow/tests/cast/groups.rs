@@ -31,12 +31,12 @@ impl Chance {
 
 /// A member whose device has no room at times.
 pub(super) struct Choking {
-    pub(super) member: Box<dyn Member>,
+    pub(super) member: Box<dyn GroupMember>,
     pub(super) chance: Chance,
     pub(super) chokes: u64,
 }
 
-impl Member for Choking {
+impl GroupMember for Choking {
     fn datagram_max(&self) -> usize {
         self.member.datagram_max()
     }
@@ -51,7 +51,7 @@ impl Member for Choking {
 }
 
 pub(super) fn by_network(tree: Shape) -> Casting {
-    Casting { multicast: Multicast::Hardware, ..fixed(tree) }
+    Casting { multicast: MulticastChoice::Hardware, ..fixed(tree) }
 }
 
 /// What does not land is fetched.
@@ -149,7 +149,7 @@ fn no_chance_makes_a_run_stand_still() {
         ];
         let casting = Casting {
             tree: trees[of(&[0, 1, 2]) as usize],
-            multicast: Multicast::Hardware,
+            multicast: MulticastChoice::Hardware,
             queue_frames: of(&[1, 3, 64]) as u32,
             ..Casting::default()
         };

@@ -27,9 +27,9 @@ fn reached(number: i64, workers: u32) -> WorkerSet {
 }
 
 /// A join whose left rows are led by their number, and whose right ones to all that they reach.
-pub(super) struct Near(pub(super) WindowJoin);
+pub(super) struct ByReach(pub(super) WindowJoin);
 
-impl KeyedOperator for Near {
+impl KeyedOperator for ByReach {
     fn schema(&self) -> SchemaRef {
         self.0.schema()
     }
@@ -82,7 +82,7 @@ impl MultiPartitioner for ByNumber {
 }
 
 /// Pairs of one window whose left row is where the right one goes.
-fn meeting(bed: &Bed) -> Vec<(i64, i64)> {
+fn pairs_that_meet(bed: &Bed) -> Vec<(i64, i64)> {
     let workers = bed.nodes * bed.workers;
     let meets = |&(left, right): &(i64, i64)| {
         reached(right, workers).iter().any(|worker| worker == owner(left, workers))
@@ -103,7 +103,7 @@ fn each_row_meets_those_of_its_workers_once() {
             let bed = Bed { some: true, ..Bed::default() };
             let bed = Bed { nodes, workers, seed, distribution, casting, text_bytes, rows, ..bed };
             let ran = bed.run().unwrap_or_else(|error| panic!("{nodes}x{workers}: {error}"));
-            let expected = meeting(&bed);
+            let expected = pairs_that_meet(&bed);
             assert!(!expected.is_empty());
             assert!(ran.pairs == expected, "{nodes}x{workers}, {text_bytes} bytes, {queue_frames}");
         }
@@ -118,7 +118,7 @@ fn a_row_is_sent_once_to_each_process_that_has_one_of_its_workers() {
             Bed { nodes, workers, distribution: Distribution::Hash, some: true, ..Bed::default() };
         let bed = Bed { flows: 1, rows: 400, text_bytes: 2_000, slot_bytes: 64 << 10, ..bed };
         let ran = bed.run().unwrap();
-        assert!(ran.pairs == meeting(&bed), "{nodes}x{workers}");
+        assert!(ran.pairs == pairs_that_meet(&bed), "{nodes}x{workers}");
         let total = nodes * workers;
         let source = 0;
         let processes = |number: i64| {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::Bed;
 use super::rig::{TIMEOUT, pattern};
-use crate::multicast::{Group, Member};
+use crate::multicast::{Group, GroupMember};
 use crate::{Fabric, PostError};
 
 /// Takes the multicast of two nodes through all cases; returns their names. Empty for a fabric that
@@ -45,7 +45,7 @@ struct Hall<'b> {
 
 /// A member and what it has got.
 struct Seat {
-    member: Box<dyn Member>,
+    member: Box<dyn GroupMember>,
     got: Vec<Vec<u8>>,
 }
 

@@ -8,7 +8,7 @@ use super::SimFabric;
 use super::endpoint::{Shared, lock};
 use super::link::pair;
 use super::net::{Net, What};
-use crate::multicast::{Group, Member, Multicast};
+use crate::multicast::{Group, GroupMember, Multicast};
 use crate::{FabricError, PostError};
 
 /// How a simulated network treats datagrams. The default is hostile.
@@ -139,7 +139,7 @@ impl Multicast for SimFabric {
         lock(&self.net).options.datagrams.bytes_max
     }
 
-    fn join(&self, group: Group) -> Result<Box<dyn Member>, FabricError> {
+    fn join(&self, group: Group) -> Result<Box<dyn GroupMember>, FabricError> {
         let mut net = lock(&self.net);
         let member = net.groups.members.len() as MemberId;
         let joined = Joined { node: self.node, group, left: false, inbox: VecDeque::new() };
@@ -154,7 +154,7 @@ struct SimMember {
     member: MemberId,
 }
 
-impl Member for SimMember {
+impl GroupMember for SimMember {
     fn datagram_max(&self) -> usize {
         lock(&self.net).options.datagrams.bytes_max
     }

@@ -24,7 +24,7 @@ use super::memory::DeviceMemory;
 use super::objects::{Domain, status};
 use super::{DeviceChoice, DeviceInfo, GidKind, HOPS, VerbsFabric, VerbsOptions, sys};
 use crate::memory::Backing;
-use crate::multicast::{Group, Member, Multicast};
+use crate::multicast::{Group, GroupMember, Multicast};
 use crate::token::Token;
 use crate::{FabricError, PostError};
 
@@ -52,14 +52,14 @@ impl Multicast for VerbsFabric {
         self.choice.mtu as usize - HEADER
     }
 
-    fn join(&self, group: Group) -> Result<Box<dyn Member>, FabricError> {
+    fn join(&self, group: Group) -> Result<Box<dyn GroupMember>, FabricError> {
         let at = address(&group);
         let failed = |source| FabricError::Connect { link: format!("group {at}"), source };
         let interface = self.groups_at.ok_or(io::ErrorKind::Unsupported.into()).map_err(failed)?;
         let packet = self.choice.mtu as usize;
         let memory = DeviceMemory::new(&self.domain, Layout { packet }.bytes())?;
         let made =
-            GroupMember::new(&self.domain, memory, packet, GroupAt { group, interface }, |pair| {
+            VerbsMember::new(&self.domain, memory, packet, GroupAt { group, interface }, |pair| {
                 pair.come_up(&group, &self.options, &self.choice)
             });
         Ok(Box::new(made.map_err(failed)?))
@@ -110,7 +110,7 @@ impl Layout {
 }
 
 /// A member of a group.
-struct GroupMember {
+struct VerbsMember {
     // Dropped in this order: nothing is received any more before the memory goes.
     pair: Pair,
     way: AddressHandle,
@@ -132,7 +132,7 @@ struct GroupAt {
     interface: Ipv4Addr,
 }
 
-impl GroupMember {
+impl VerbsMember {
     fn new(
         domain: &Arc<Domain>,
         memory: DeviceMemory,
@@ -200,7 +200,7 @@ impl GroupMember {
     }
 }
 
-impl Member for GroupMember {
+impl GroupMember for VerbsMember {
     fn datagram_max(&self) -> usize {
         self.layout.packet - HEADER
     }

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Schema};
 use dataflow::connector::{Connector, Options};
 
 use crate::catalog::computed::Computed;
-use crate::catalog::{Derived, EventTime, Places, Table, finer_hint};
+use crate::catalog::{Derived, EventTimeColumn, Places, Table, finer_hint};
 use crate::text::ddl::{ColumnOrigin, CreateTable};
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::syntax::Ident;
@@ -101,7 +101,7 @@ impl Table {
 
     /// The watermark of the declaration. It is a source's, so that columns can be inferred here if
     /// need be.
-    fn declared_time(&self, decl: &CreateTable) -> Result<Option<EventTime>, Diagnostic> {
+    fn declared_time(&self, decl: &CreateTable) -> Result<Option<EventTimeColumn>, Diagnostic> {
         let Some(watermark) = &decl.watermark else { return Ok(None) };
         let (name, place) = (&watermark.column.text, watermark.column.place);
         let schema = self.columns(place)?;
@@ -125,7 +125,7 @@ impl Table {
             })?,
         };
         let idle_timeout_ns = watermark.idle_timeout.map(|interval| interval.ns as u64);
-        Ok(Some(EventTime { column: name.clone(), delay, idle_timeout_ns }))
+        Ok(Some(EventTimeColumn { column: name.clone(), delay, idle_timeout_ns }))
     }
 }
 

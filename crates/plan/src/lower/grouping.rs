@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dataflow::cost::{Costs, Decision, Grouped, decide};
 use dataflow::job::{
-    Aggregation, Edge, Exchange, InputLabels, Labels, OperatorKind, Statistics, Window,
+    Aggregation, Edge, Exchange, InputLabels, Labels, OperatorKind, Statistics, TimeWindow,
 };
 use dataflow::placement::Placements;
 use datafusion::logical_expr::{self as logical, Expr};
@@ -188,7 +188,7 @@ enum WindowKind {
 
 impl WindowKind {
     /// The window over column `column` of `schema`.
-    fn over(&self, column: usize, schema: &Schema) -> Result<Window, Option<Diagnostic>> {
+    fn over(&self, column: usize, schema: &Schema) -> Result<TimeWindow, Option<Diagnostic>> {
         let time_type = schema.field(column).data_type().clone();
         let unit = match &time_type {
             DataType::Timestamp(unit, _) => *unit,
@@ -200,7 +200,7 @@ impl WindowKind {
             WindowKind::Call(call) => (windows_of(call.shape, call.lengths, unit), false),
             WindowKind::Attached => (Windows::tumbling(1, 0), true),
         };
-        Ok(Window { column, time_type, windows: windows.ok_or(None)?, attached })
+        Ok(TimeWindow { column, time_type, windows: windows.ok_or(None)?, attached })
     }
 }
 
@@ -306,7 +306,7 @@ impl GroupedAggregation {
         &self,
         keys: &[usize],
         before: &Schema,
-        window: Option<&Window>,
+        window: Option<&TimeWindow>,
         early: bool,
     ) -> SchemaRef {
         let keys = keys.iter().enumerate().map(|(at, &key)| {

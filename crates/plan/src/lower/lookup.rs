@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use dataflow::job::{Input, InputLabels, Labels, OperatorKind, Reason, Statistics, Step};
+use dataflow::job::{InputLabels, Labels, OperatorKind, Reason, Scan, Statistics, Step};
 use dataflow::keyed::JoinKind;
 use dataflow::lookup::Lookup;
 use datafusion::common::{Column, DFSchema};
@@ -295,7 +295,7 @@ pub(crate) fn lowered<'e>(
 /// The table of a lookup join, as it is kept.
 struct TableSide<'a> {
     table: &'a Table,
-    input: Input,
+    input: Scan,
     step: Option<Arc<dyn Step>>,
     schema: SchemaRef,
     /// The columns that must be equal to the stream's.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dataflow::job::{Distribution, InputLabels, KeyedInput, KeyedOperator, Labels};
 use dataflow::keyed::{
-    Frame, FrameUnit, Over, OverCall, first_value, last_value, nth_value, times,
+    FrameUnit, Over, OverCall, OverFrame, first_value, last_value, nth_value, times,
 };
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::{
@@ -62,7 +62,7 @@ struct Partition<'a> {
 
 /// A function as aggregates over frames, and what is made of their results.
 struct Framed {
-    calls: Vec<(AggregateCall, Frame)>,
+    calls: Vec<(AggregateCall, OverFrame)>,
     outcome: Outcome,
 }
 
@@ -379,7 +379,7 @@ fn place_of(
 ) -> Result<Framed, Refusal> {
     let params = &function.params;
     let number = |unit, to, more| {
-        let frame = Frame { unit, from: None, to };
+        let frame = OverFrame { unit, from: None, to };
         Framed { calls: vec![(counted(), frame)], outcome: Outcome::Number(more) }
     };
     match name_of(function) {
@@ -390,7 +390,7 @@ fn place_of(
             let of = type_of(input, &time)?;
             let text = format!("times of {}", time.human_display());
             let call = AggregateCall { text, aggregate: times(of), args: vec![time] };
-            let frame = Frame { unit: FrameUnit::Range, from: None, to: 0 };
+            let frame = OverFrame { unit: FrameUnit::Range, from: None, to: 0 };
             Ok(Framed { calls: vec![(call, frame)], outcome: Outcome::Number(0) })
         }
         name @ ("first_value" | "last_value" | "nth_value") => {
@@ -472,7 +472,7 @@ fn lag(input: &Relation, params: &WindowFunctionParams) -> Result<Framed, Refusa
         return Err(refused("LAG with a negative offset needs all rows"));
     }
     let skip_nulls = params.null_treatment == Some(NullTreatment::IgnoreNulls);
-    let mut frame = Frame { unit: FrameUnit::Rows, from: Some(back), to: back };
+    let mut frame = OverFrame { unit: FrameUnit::Rows, from: Some(back), to: back };
     let (mut value, mut found) = (value_of(input, params, "last_value")?, counted());
     if skip_nulls && back > 0 {
         if back > 1 {
@@ -497,7 +497,7 @@ fn lag(input: &Relation, params: &WindowFunctionParams) -> Result<Framed, Refusa
 }
 
 /// A frame that no row to come is in.
-fn frame_of(frame: &WindowFrame, unit: TimeUnit) -> Result<Frame, Refusal> {
+fn frame_of(frame: &WindowFrame, unit: TimeUnit) -> Result<OverFrame, Refusal> {
     let counts = match frame.units {
         WindowFrameUnits::Rows => FrameUnit::Rows,
         WindowFrameUnits::Range => FrameUnit::Range,
@@ -543,7 +543,7 @@ fn frame_of(frame: &WindowFrame, unit: TimeUnit) -> Result<Frame, Refusal> {
         },
     };
     let to = back(&frame.end_bound)?.ok_or_else(|| refused("a frame has an end"))?;
-    Ok(Frame { unit: counts, from: back(&frame.start_bound)?, to })
+    Ok(OverFrame { unit: counts, from: back(&frame.start_bound)?, to })
 }
 
 fn integer(value: &ScalarValue) -> Option<i64> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::job::{
-    Distribution, Edge, Exchange, Input, Keyed, KeyedInput, KeyedOperator, Labels, OperatorKind,
-    Reason, Step, TimeColumn, Watermark,
+    Distribution, Edge, Exchange, Keyed, KeyedInput, KeyedOperator, Labels, OperatorKind, Reason,
+    Scan, Step, TimeColumn, Watermark,
 };
 use dataflow::placement::Placements;
 use datafusion::common::{Column, DFSchema};
@@ -230,7 +230,7 @@ pub(crate) fn scan<'e>(
     table: &Arc<Table>,
     exprs: impl Iterator<Item = &'e Expr>,
     time: Option<&'e Expr>,
-) -> Result<(Input, SchemaRef), LowerError> {
+) -> Result<(Scan, SchemaRef), LowerError> {
     let place = cx.lowering.place_of(table);
     let all = table.columns(place)?;
     let exprs: Vec<&Expr> = exprs.chain(time).collect();

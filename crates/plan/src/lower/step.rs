@@ -422,7 +422,7 @@ impl Step for Fused {
 }
 
 fn origin(kept: Option<BooleanArray>) -> Origin {
-    kept.map_or(Origin::All, Origin::Kept)
+    kept.map_or(Origin::All, Origin::Mask)
 }
 
 /// Appends the columns of which an expression is the first that is not NULL, if it is that.

@@ -79,7 +79,7 @@ fn add(slices: &mut Slices, windows: &Windows, keys: Keys, (time, key, value): R
 fn trigger(windowed: &mut Windowed, keys: Keys, watermark: i64, out: &mut Vec<Session>) {
     while let Some(triggered) = windowed.trigger(watermark).unwrap() {
         assert!(triggered.window.is_none() && triggered.columns.rows() > 0);
-        let Columns { keys: key, states } = triggered.columns;
+        let GroupColumns { keys: key, states } = triggered.columns;
         let of = |column: usize, row| states[column].as_primitive::<Int64Type>().value(row);
         for row in 0..states[0].len() {
             let [count, sum, first, last] = [0, 1, 2, 3].map(|column| of(column, row));

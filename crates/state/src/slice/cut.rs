@@ -9,7 +9,7 @@ use arrow::buffer::{BooleanBuffer, Buffer};
 use super::{Cursor, Slice};
 use crate::partition::RowsByOwner;
 use crate::spill::groups::GroupWriter;
-use crate::{Columns, Part, Partitioner, StateError, kernel};
+use crate::{GroupColumns, Part, Partitioner, StateError, kernel};
 
 impl Slice {
     /// Gives away all groups of which `own` is not the owner. `each` gets their partial states,
@@ -27,7 +27,7 @@ impl Slice {
         own: u32,
         partitioner: &mut Partitioner,
         recycled: &mut Option<Self>,
-        each: impl FnMut(&RowsByOwner, &Columns) -> Result<(), E>,
+        each: impl FnMut(&RowsByOwner, &GroupColumns) -> Result<(), E>,
         error: impl Fn(StateError) -> StateError,
     ) -> Result<usize, E> {
         if !self.touched.is_any() {
@@ -93,7 +93,7 @@ impl Slice {
         &mut self,
         own: u32,
         partitioner: &mut Partitioner,
-        mut each: impl FnMut(&RowsByOwner, &Columns) -> Result<(), E>,
+        mut each: impl FnMut(&RowsByOwner, &GroupColumns) -> Result<(), E>,
     ) -> Result<usize, E> {
         let total = self.index.total();
         let mut few = self.touched.few_of(total).map(Vec::into_iter);
@@ -114,7 +114,7 @@ impl Slice {
             };
             looked += if is_few { part.rows() } else { 0 };
             let keys = self.index.keys(&self.spec.keys, &part)?;
-            partitioner.split(&Columns { keys, states: vec![] }, &mut split)?;
+            partitioner.split(&GroupColumns { keys, states: vec![] }, &mut split)?;
             if split.rows(own) == part.rows() {
                 continue;
             }
@@ -134,7 +134,7 @@ impl Slice {
         own: u32,
         partitioner: &mut Partitioner,
         kept: &mut Self,
-        mut each: impl FnMut(&RowsByOwner, &Columns) -> Result<(), E>,
+        mut each: impl FnMut(&RowsByOwner, &GroupColumns) -> Result<(), E>,
         error: impl Fn(StateError) -> StateError,
     ) -> Result<(), E> {
         let mut split = RowsByOwner::default();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Slices;
 use crate::spill::groups::{Gathering, GroupStore};
 use crate::spill::{Disk, Spilled};
-use crate::{Columns, Partitioner, Slice, StateError};
+use crate::{GroupColumns, Partitioner, Slice, StateError};
 
 /// A slice of less than this part of the budget, or this many bytes, is written whole: it is likely
 /// to fit when it comes back.
@@ -88,8 +88,8 @@ impl Slices {
     pub(crate) fn gathered(
         &mut self,
         gathering: &mut Gathering,
-        take: impl Fn(&mut Slice) -> Result<Option<Columns>, StateError>,
-    ) -> Result<Option<Columns>, StateError> {
+        take: impl Fn(&mut Slice) -> Result<Option<GroupColumns>, StateError>,
+    ) -> Result<Option<GroupColumns>, StateError> {
         loop {
             if let Some(part) = take(gathering.slice())? {
                 return Ok(Some(part));

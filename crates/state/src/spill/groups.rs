@@ -11,7 +11,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::{Disk, SpillPartitions, SpillRun, SpillStore, SpillWriter, Spilled, SpilledBatch};
-use crate::{Columns, GroupBy, Slice, StateError};
+use crate::{GroupBy, GroupColumns, Slice, StateError};
 
 /// The groups of an operator on a disk: batches of keys and partial states.
 #[derive(Debug)]
@@ -42,10 +42,10 @@ impl GroupStore {
         self.store.spilled()
     }
 
-    fn read(&self, batch: &SpilledBatch) -> Result<Columns, StateError> {
+    fn read(&self, batch: &SpilledBatch) -> Result<GroupColumns, StateError> {
         let mut keys = self.store.read(batch)?.columns().to_vec();
         let states = keys.split_off(self.spec.keys.len());
-        Ok(Columns { keys, states })
+        Ok(GroupColumns { keys, states })
     }
 }
 
@@ -60,7 +60,7 @@ impl GroupWriter<'_> {
     ///
     /// # Errors
     /// [`StateError::Disk`] if they cannot be written.
-    pub(crate) fn add(&mut self, groups: Columns) -> Result<(), StateError> {
+    pub(crate) fn add(&mut self, groups: GroupColumns) -> Result<(), StateError> {
         let options = RecordBatchOptions::new().with_row_count(Some(groups.rows()));
         let columns = groups.keys.into_iter().chain(groups.states).collect();
         let schema = Arc::clone(self.schema);

@@ -14,7 +14,7 @@ use arrow::record_batch::RecordBatch;
 use super::section::{self, Appending, Section, SpillCounters};
 use super::{Disk, DiskFile, PARTITIONS, Spilled};
 use crate::partition::{Partitioner, RowsByOwner};
-use crate::{Columns, StateError};
+use crate::{GroupColumns, StateError};
 
 /// The part of a budget that a writer gathers before it writes, and the least and most bytes of it.
 const GATHERED_PART: usize = 16;
@@ -278,7 +278,7 @@ impl SpillWriter<'_> {
             let keys = self.store.keys[input].iter();
             let keys = keys.map(|&key| whole.column(key).clone()).collect();
             let mut rows = RowsByOwner::default();
-            partitioner.split(&Columns { keys, states: vec![] }, &mut rows)?;
+            partitioner.split(&GroupColumns { keys, states: vec![] }, &mut rows)?;
             for partition in (0..PARTITIONS).filter(|&at| rows.rows(at.into()) > 0) {
                 let own = rows.select_rows(partition.into(), &whole)?;
                 self.append(input, &own, Some(partition))?;

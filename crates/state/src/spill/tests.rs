@@ -10,8 +10,8 @@ use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type};
 use crate::aggregates::{avg, count, max, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
 use crate::{
-    Columns, GroupBy, KeyMode, Partitioner, RowsByOwner, Slice, StateError, StateOptions, Windowed,
-    Windows,
+    GroupBy, GroupColumns, KeyMode, Partitioner, RowsByOwner, Slice, StateError, StateOptions,
+    Windowed, Windows,
 };
 
 /// Rows of a batch.
@@ -65,7 +65,7 @@ impl Keys {
 }
 
 /// Adds what a part has, whose keys no part had before.
-fn into_buffer(columns: &Columns, window: i64, groups: &mut Groups) {
+fn into_buffer(columns: &GroupColumns, window: i64, groups: &mut Groups) {
     let text: Vec<ArrayRef> =
         columns.keys.iter().map(|key| cast(key, &DataType::Utf8).unwrap()).collect();
     let of = |at: usize, row| columns.states[at].as_primitive::<Int64Type>().value(row);
@@ -219,7 +219,7 @@ fn remote_groups_stay_until_they_are_taken() {
             windowed.slices().update(0, ROWS as usize, &key, &args).unwrap();
             windowed.slices().spill_all();
             if number % 4 == 3 {
-                let give = |_: i64, split: &RowsByOwner, groups: &Columns| {
+                let give = |_: i64, split: &RowsByOwner, groups: &GroupColumns| {
                     for other in [0, 2] {
                         let groups = split.select(other, groups)?;
                         others.slices().merge(0, &groups.keys, &groups.states)?;

@@ -69,7 +69,7 @@ fn look(windowed: &mut Windowed) -> BTreeMap<i64, (WindowBounds, Groups)> {
     emitted
 }
 
-fn rows_of(columns: &Columns) -> Groups {
+fn rows_of(columns: &GroupColumns) -> Groups {
     let column = |column: &ArrayRef| column.as_primitive::<Int64Type>().values().to_vec();
     let values: Vec<Vec<i64>> = columns.states.iter().map(column).collect();
     let keys = column(&columns.keys[0]).into_iter().enumerate();

@@ -48,11 +48,11 @@ use self::lists::Lists;
 use self::multicast::InFlight;
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
-use crate::job::{Multicast, TreeChoice};
+use crate::job::{MulticastChoice, TreeChoice};
 use crate::runtime::frame::payload::{Placeholder, encode_children};
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::net::Net;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::process::Process;
 use crate::runtime::scheduler::Event;
 
@@ -153,8 +153,8 @@ fn tree_over(shape: Shape, members: &[u32], racks: &[u32]) -> BroadcastTree {
 
 impl Distributor {
     /// With `lists`, rows may be for some workers and not for all.
-    pub(super) fn new(tag: u32, port: u32, place: &Place, lists: bool) -> Self {
-        let Place { worker, workers, settings, process, clock, .. } = place;
+    pub(super) fn new(tag: u32, port: u32, place: &WorkerContext, lists: bool) -> Self {
+        let WorkerContext { worker, workers, settings, process, clock, .. } = place;
         let (worker, ranks) = (*worker, workers / process.workers().len() as u32);
         let casting = &settings.casting;
         // Less credit than a ring has slots would leave some of them empty.
@@ -179,7 +179,7 @@ impl Distributor {
             ranks.map(|rank| process.relay_of(rank, source)).collect()
         };
         let relays = addresses(worker);
-        let by_network = if way == Way::Tree { casting.multicast } else { Multicast::Tree };
+        let by_network = if way == Way::Tree { casting.multicast } else { MulticastChoice::Tree };
         let in_flight = InFlight::new(by_network, &relays[1..], open_max);
         let own = BroadcastSource::new(tree_of(process.rank()), relays, open_max);
         let others = (0..ranks).filter(|&rank| rank != process.rank() && way != Way::Copies);
@@ -441,7 +441,7 @@ impl Distributor {
     /// has ended, and `others` have, all of whose frames that this worker gets or passes on are
     /// here then.
     pub(super) async fn run(&self, net: &Net, others: impl Fn() -> bool) {
-        net.stirred()
+        net.any_moved()
             .wait_for(|| (self.pump(net) && self.ended.get() && others()).then_some(()))
             .await;
         self.in_flight.borrow().report(self.worker);

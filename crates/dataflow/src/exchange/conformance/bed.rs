@@ -13,18 +13,18 @@ use channel::{Link, RingConfig};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
 use state::epoch::Progress;
-use state::{Columns, GroupBy, Partitioner, RowsByOwner, StateOptions};
+use state::{GroupBy, GroupColumns, Partitioner, RowsByOwner, StateOptions};
 
 use super::Case;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Connected, Deltas, Instance, Member, Outgoing};
-use crate::job::{Job, Settings};
+use crate::job::{JobGraph, Settings};
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 use crate::runtime::process::Process;
 use crate::runtime::scheduler::{Event, Scheduler, Timers};
 
@@ -113,12 +113,12 @@ impl Member for Probe {
     fn take_remote_groups(
         &self,
         partitioner: &mut Partitioner,
-        give: &mut dyn FnMut(i64, &RowsByOwner, &Columns) -> Result<(), DataflowError>,
+        give: &mut dyn FnMut(i64, &RowsByOwner, &GroupColumns) -> Result<(), DataflowError>,
     ) -> Result<usize, DataflowError> {
         let numbers = self.folded.take();
         let keys: ArrayRef = Arc::new(Int64Array::from(numbers));
         let counts: ArrayRef = Arc::new(Int64Array::from(vec![1; keys.len()]));
-        let groups = Columns { keys: vec![keys], states: vec![counts] };
+        let groups = GroupColumns { keys: vec![keys], states: vec![counts] };
         let mut split = RowsByOwner::default();
         partitioner.split(&groups, &mut split)?;
         let own = split.select(self.instance.worker, &groups)?;
@@ -253,7 +253,7 @@ impl Bed {
 }
 
 impl Actor {
-    fn new(case: &Case, place: &Place, links: Vec<Option<Link>>) -> Self {
+    fn new(case: &Case, place: &WorkerContext, links: Vec<Option<Link>>) -> Self {
         let metrics = Arc::new(Metrics::default());
         metrics.count_operators(1);
         let net = Rc::new(Net::new(links, None, None, place, metrics));
@@ -325,7 +325,7 @@ impl Actor {
         self.probe.poll()?;
         self.scheduler.turn(|_| {})?;
         self.probe.instance.net.flush();
-        Ok(moved || self.probe.instance.net.take_handed() || self.scheduler.has_ready())
+        Ok(moved || self.probe.instance.net.take_exchanged() || self.scheduler.has_ready())
     }
 }
 
@@ -358,11 +358,11 @@ fn place(
     process: Arc<Process>,
     net: &SimNet,
     settings: &Settings,
-) -> Place {
-    let job = Job { operators: vec![], settings: settings.clone() };
+) -> WorkerContext {
+    let job = JobGraph { operators: vec![], settings: settings.clone() };
     let accounting = Rc::new(StateAccounting::of(&job, false, Arc::default()));
     let external = Rc::new(External::new(process.parker(worker)));
-    Place {
+    WorkerContext {
         worker,
         workers: shape.total(),
         process,

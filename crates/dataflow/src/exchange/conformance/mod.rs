@@ -17,7 +17,8 @@ use state::epoch::{Presence, Progress};
 
 use self::bed::{BASE, Bed, Seen, Shape, envelope, schema};
 use super::{
-    Connected, Deltas, Edge, Forward, GATHERER, Gather, Inputs, Member, Merge, Port, Shuffle, uppar,
+    AnyExchange, Connected, Deltas, Forward, GATHERER, Gather, Inputs, Member, Merge, Port,
+    Shuffle, uppar,
 };
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
@@ -28,12 +29,12 @@ use crate::job::{
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::local_exchange::Load;
 use crate::runtime::net::Message;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 
 /// An exchange, and what is to come of it.
 struct Case {
     name: &'static str,
-    inputs: fn(&Place, Option<&Rc<Deltas>>) -> Inputs,
+    inputs: fn(&WorkerContext, Option<&Rc<Deltas>>) -> Inputs,
     /// The workers that a number of a worker is for: the number, its worker, and how many workers
     /// there are.
     goes_to: fn(i64, u32, u32) -> Vec<u32>,
@@ -62,7 +63,7 @@ impl Case {
 
 const PLAIN: Case = Case {
     name: "forward",
-    inputs: |place, _| Inputs::of(vec![Edge::Forward(Forward)], place),
+    inputs: |place, _| Inputs::of(vec![AnyExchange::Forward(Forward)], place),
     goes_to: |_, worker, _| vec![worker],
     takes: &[],
     tree: None,
@@ -113,7 +114,7 @@ const EXCHANGES: [Case; 10] = [
         inputs: |place, _| {
             let partition = uppar(&[0], place.worker, place.workers);
             let shuffle = Shuffle::new(0, &schema(), partition, place, SHUFFLE);
-            Inputs::of(vec![Edge::Shuffle(Box::new(shuffle))], place)
+            Inputs::of(vec![AnyExchange::Shuffle(Box::new(shuffle))], place)
         },
         goes_to: |number, _, workers| {
             vec![halves::leader(leader(number, halves::leaders(workers)))]
@@ -126,7 +127,7 @@ const EXCHANGES: [Case; 10] = [
         inputs: |place, deltas| {
             let deltas = deltas.expect("it merges").clone();
             let merge = Merge::new(deltas, Partitioner::new(place.workers), place);
-            Inputs::of(vec![Edge::Merge(Box::new(merge))], place)
+            Inputs::of(vec![AnyExchange::Merge(Box::new(merge))], place)
         },
         goes_to: |number, _, workers| vec![leader(number, workers)],
         takes: &[3, 4],
@@ -154,7 +155,7 @@ const EXCHANGES: [Case; 10] = [
         name: "gather",
         inputs: |place, _| {
             let gather = Gather::new(0, &schema(), place);
-            Inputs::of(vec![Edge::Gather(Box::new(gather))], place)
+            Inputs::of(vec![AnyExchange::Gather(Box::new(gather))], place)
         },
         goes_to: |_, _, _| vec![GATHERER],
         takes: &[7, 8, 9],
@@ -164,7 +165,7 @@ const EXCHANGES: [Case; 10] = [
 ];
 
 fn of_rows(
-    place: &Place,
+    place: &WorkerContext,
     distribution: Distribution,
     partitioner: Option<Arc<dyn RowPartitioner>>,
     multi_partitioner: Option<Arc<dyn MultiPartitioner>>,

@@ -18,7 +18,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
-use state::{Columns, GroupBy};
+use state::{GroupBy, GroupColumns};
 
 use crate::error::DataflowError;
 use crate::rows::narrow::Narrow;
@@ -86,7 +86,7 @@ impl Packer<'_> {
     ///
     /// # Errors
     /// When a column's type cannot travel.
-    pub(crate) fn add(&mut self, start: i64, groups: Columns) -> Result<(), DataflowError> {
+    pub(crate) fn add(&mut self, start: i64, groups: GroupColumns) -> Result<(), DataflowError> {
         let rows = groups.rows();
         let columns: Vec<ArrayRef> = groups.keys.into_iter().chain(groups.states).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
@@ -209,13 +209,13 @@ impl Landed {
     }
 
     /// Each run: the slice's start, and the groups.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (i64, Columns)> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (i64, GroupColumns)> {
         let mut done = 0;
         self.runs.iter().map(move |&(start, rows)| {
             let run = self.groups.slice(done, rows as usize);
             done += rows as usize;
             let (keys, states) = run.columns().split_at(self.keys);
-            (start, Columns { keys: keys.to_vec(), states: states.to_vec() })
+            (start, GroupColumns { keys: keys.to_vec(), states: states.to_vec() })
         })
     }
 }
@@ -237,31 +237,31 @@ mod tests {
         Deltas::of(Arc::new(schema), 2)
     }
 
-    fn groups(first: i64, rows: i64, text: usize) -> Columns {
+    fn groups(first: i64, rows: i64, text: usize) -> GroupColumns {
         let text: StringArray =
             (0..rows).map(|i| Some("t".repeat(text) + &(first + i).to_string())).collect();
         let text = arrow::compute::cast(&text, &DataType::Utf8View).unwrap();
         let keys = Int64Array::from_iter_values(first..first + rows);
         let states = (0..rows).map(|i| (i % 3 > 0).then_some(i % 7)).collect::<Int64Array>();
-        Columns { keys: vec![text, Arc::new(keys)], states: vec![Arc::new(states)] }
+        GroupColumns { keys: vec![text, Arc::new(keys)], states: vec![Arc::new(states)] }
     }
 
     /// Packs groups of slices, reads them back, and gives the number of payloads.
-    fn travel(parts: &[(i64, Columns)], room: usize) -> usize {
+    fn travel(parts: &[(i64, GroupColumns)], room: usize) -> usize {
         let deltas = deltas();
         let mut packer = deltas.packer(room);
         for (start, columns) in parts {
             packer.add(*start, columns.clone()).unwrap();
         }
         let payloads = packer.finish().unwrap();
-        let mut all: Vec<(i64, Columns)> = vec![];
+        let mut all: Vec<(i64, GroupColumns)> = vec![];
         for payload in &payloads {
             let landed = deltas.read(payload).unwrap();
             assert!(payload.len() <= room || landed.groups.num_rows() == 1);
             all.extend(landed.runs());
         }
-        let rows = |parts: &[(i64, Columns)]| {
-            let row = |(start, columns): &(i64, Columns)| {
+        let rows = |parts: &[(i64, GroupColumns)]| {
+            let row = |(start, columns): &(i64, GroupColumns)| {
                 let (start, columns) = (*start, columns.clone());
                 let all: Vec<ArrayRef> = columns.keys.into_iter().chain(columns.states).collect();
                 let show = arrow::util::display::array_value_to_string;
@@ -314,7 +314,7 @@ mod tests {
                 Arc::new(Int64Array::from_iter_values((0..400_000).map(|i| i * step)));
             let states: ArrayRef =
                 Arc::new(Int64Array::from_iter_values((0..400_000).map(|i| i % 9)));
-            packer.add(0, Columns { keys: vec![keys], states: vec![states] }).unwrap();
+            packer.add(0, GroupColumns { keys: vec![keys], states: vec![states] }).unwrap();
             packer.finish().unwrap().iter().map(Bytes::len).sum()
         };
         // A byte of state, and of the key none, a bit for each place, and four bytes.

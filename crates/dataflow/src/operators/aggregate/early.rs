@@ -5,8 +5,8 @@
 //! and gives out what it knows of the windows of the keys that it leads. Nothing is taken out of
 //! the state. What it knows is of each flow the rows up to some row, so that an early row is the
 //! aggregate of such rows, and later ones are of more; how far each flow is depends on when its
-//! worker's news came. (With `shuffle`, rows that are late for some of their windows travel behind
-//! the others of their batch.)
+//! worker's changed came. (With `shuffle`, rows that are late for some of their windows travel
+//! behind the others of their batch.)
 //!
 //! Early rows and those of windows that have fired are given out by one coroutine: the last row of
 //! a key and window is the final one.
@@ -35,18 +35,18 @@ impl<D: Downstream> Grouping<D> {
     pub(super) async fn emit_early(&self) -> Result<(), DataflowError> {
         let mut more = true;
         while more {
-            let (mut news, mut rows) = (Vec::new(), 0);
+            let (mut changed, mut rows) = (Vec::new(), 0);
             while more && rows < self.rows_max {
                 let part = self.bounded().early()?;
                 more = part.is_some();
                 if let Some(part) = part.map(|part| self.own_of(part)).transpose()? {
                     rows += part.columns.rows();
-                    news.push(part);
+                    changed.push(part);
                 }
             }
             self.publish_bytes()?;
             if rows > 0 {
-                self.emit(news, EARLY).await?;
+                self.emit(changed, EARLY).await?;
             }
         }
         self.publish_bytes()

@@ -78,7 +78,7 @@ impl<D: Downstream> Grouping<D> {
             return Ok(());
         }
         let states = self.spec.group_by.of_nothing()?;
-        let columns = state::Columns { keys: Vec::new(), states };
+        let columns = state::GroupColumns { keys: Vec::new(), states };
         self.emit(vec![Triggered { window: None, first: true, columns }], FINAL).await
     }
 

@@ -25,7 +25,7 @@ use crate::job::{Aggregation, Exchange, FrequentKeys};
 use crate::operators::downstream::Downstream;
 use crate::runtime::frame::Frame;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::place::Place;
+use crate::runtime::place::WorkerContext;
 
 /// Bytes of groups after which they are delivered at the latest: some caches full.
 const BYTES_MAX: usize = 4 << 20;
@@ -56,7 +56,11 @@ pub(super) struct HeavyHitters {
 
 impl HeavyHitters {
     /// For a grouping that gains by it: one whose groups have a bound, however many rows there are.
-    pub(super) fn of(spec: &Aggregation, place: &Place, choice: FrequentKeys) -> Option<Self> {
+    pub(super) fn of(
+        spec: &Aggregation,
+        place: &WorkerContext,
+        choice: FrequentKeys,
+    ) -> Option<Self> {
         let fits =
             spec.exchange == Exchange::Shuffle && !spec.keys.is_empty() && !spec.has_sessions();
         let states = spec.group_by.state_types();

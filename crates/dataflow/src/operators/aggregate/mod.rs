@@ -42,20 +42,20 @@ use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use state::{
-    Columns, ConsumedRows, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed,
+    ConsumedRows, GroupColumns, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed,
 };
 
 use crate::error::DataflowError;
 use crate::exchange::{
-    Arrival, Deltas, Edge, Inputs, Instance, Member, Merge, Outgoing, Partition, Shuffle, Task,
-    uppar,
+    AnyExchange, Arrival, Deltas, Inputs, Instance, Member, Merge, Outgoing, Partition, Shuffle,
+    Task, uppar,
 };
-use crate::job::{Aggregation, Exchange, FINAL, Window};
+use crate::job::{Aggregation, Exchange, FINAL, TimeWindow};
 use crate::operators::aggregate::fold::Folder;
 use crate::operators::aggregate::frequent::HeavyHitters;
 use crate::operators::aggregate::late::Sorted;
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, Fused, OneSlice, Operator, OperatorContext};
+use crate::operators::operator::{Arriving, Fused, OneSlice, OperatorContext, OperatorTask};
 use crate::rows::time::{last_tick, ticks};
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::Metrics;
@@ -113,7 +113,7 @@ impl<D: Downstream> Grouping<D> {
             Some(deltas) if merges => {
                 let partitioner = Partitioner::in_blocks(place.workers);
                 let merge = Merge::new(deltas.clone(), partitioner, place);
-                Inputs::of(vec![Edge::Merge(Box::new(merge))], place)
+                Inputs::of(vec![AnyExchange::Merge(Box::new(merge))], place)
             }
             _ => {
                 let partition = match spec.exchange {
@@ -121,7 +121,7 @@ impl<D: Downstream> Grouping<D> {
                     _ => Partition::by_key(&spec.keys, place.worker, place.workers),
                 };
                 let exchange = Shuffle::new(0, &spec.input_schema, partition, place, shuffle);
-                Inputs::of(vec![Edge::Shuffle(Box::new(exchange))], place)
+                Inputs::of(vec![AnyExchange::Shuffle(Box::new(exchange))], place)
             }
         };
         let mut merged = Windowed::new(&spec.group_by, windows);
@@ -310,7 +310,8 @@ impl<D: Downstream> Grouping<D> {
         batch: &RecordBatch,
         watermarks: &Int64Array,
     ) -> Result<Sorted, DataflowError> {
-        let of = |window: &Window| ticks(batch.column(window.column)).map(|t| (window.windows, t));
+        let of =
+            |window: &TimeWindow| ticks(batch.column(window.column)).map(|t| (window.windows, t));
         let Some((windows, times)) = self.spec.window.as_ref().and_then(of) else {
             return Ok(Sorted { on_time: batch.clone(), rest: Vec::new(), late: 0 });
         };
@@ -368,7 +369,7 @@ impl<D: Downstream> Grouping<D> {
     }
 }
 
-impl<D: Downstream> Operator for Grouping<D> {
+impl<D: Downstream> OperatorTask for Grouping<D> {
     fn slice_of(&self, span: (i64, i64)) -> Option<OneSlice> {
         self.key_of(span).map(|key| OneSlice { key, unread: self.only_time() })
     }
@@ -479,7 +480,7 @@ impl<D: Downstream> Member for Grouping<D> {
     fn take_remote_groups(
         &self,
         partitioner: &mut Partitioner,
-        give: &mut dyn FnMut(i64, &RowsByOwner, &Columns) -> Result<(), DataflowError>,
+        give: &mut dyn FnMut(i64, &RowsByOwner, &GroupColumns) -> Result<(), DataflowError>,
     ) -> Result<usize, DataflowError> {
         self.bounded().slices().take_remote_groups(self.instance.worker, partitioner, give)
     }

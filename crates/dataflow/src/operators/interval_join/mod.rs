@@ -104,7 +104,7 @@ impl KeyedOperator for IntervalJoin {
     }
 
     fn create(&self) -> Box<dyn KeyedState> {
-        Box::new(Meeting {
+        Box::new(PendingRows {
             width: self.width(),
             spec: self.clone(),
             keys: RowKeys::new(NullKeys::Nothing),
@@ -151,7 +151,7 @@ impl KeyedOperator for IntervalJoin {
 }
 
 /// Rows that may still find a partner.
-struct Meeting {
+struct PendingRows {
     spec: IntervalJoin,
     /// Ticks of a span.
     width: i64,
@@ -192,7 +192,7 @@ struct Probing {
     bytes: usize,
 }
 
-impl KeyedState for Meeting {
+impl KeyedState for PendingRows {
     fn push(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
         self.held += batch.get_array_memory_size();
         self.waiting.push_back((input, batch));
@@ -277,7 +277,7 @@ impl KeyedState for Meeting {
     }
 }
 
-impl Meeting {
+impl PendingRows {
     fn span_of(&self, time: i64) -> i64 {
         time.div_euclid(self.width)
     }
@@ -366,7 +366,7 @@ impl Meeting {
         let mut own = UInt32Array::from(own);
         if spec.on.is_some() {
             let columns = self.columns(probing, &own, &partners)?;
-            if let Some(Origin::Kept(kept)) = spec.terms().passed(&columns, own.len())? {
+            if let Some(Origin::Mask(kept)) = spec.terms().passed(&columns, own.len())? {
                 own = arrow::compute::filter(&own, &kept)?.as_primitive().clone();
                 let mut kept = kept.iter();
                 partners.retain(|_| kept.next().flatten() == Some(true));

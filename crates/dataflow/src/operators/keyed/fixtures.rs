@@ -100,7 +100,7 @@ impl Step for Passing {
         let numbers = |at: usize| batch.column(at).as_primitive::<Int64Type>().values();
         let pairs = numbers(1).iter().zip(numbers(4));
         let kept: BooleanArray = pairs.map(|(&l, &r)| Some((self.0)(l, r))).collect();
-        Ok(Stepped { batch: filter_record_batch(batch, &kept)?, origin: Origin::Kept(kept) })
+        Ok(Stepped { batch: filter_record_batch(batch, &kept)?, origin: Origin::Mask(kept) })
     }
 
     fn passes_on(&self, output: usize) -> Option<usize> {

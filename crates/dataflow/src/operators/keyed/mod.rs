@@ -27,7 +27,7 @@ use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Exchange, Keyed, KeyedInput};
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, Operator, OperatorContext};
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
 use crate::rows::Rows;
 use crate::rows::time::{last_tick, ticks, without_late};
 use crate::rows::wire::compact;
@@ -148,7 +148,7 @@ impl<D: Downstream> KeyedRun<D> {
     }
 }
 
-impl<D: Downstream> Operator for KeyedRun<D> {
+impl<D: Downstream> OperatorTask for KeyedRun<D> {
     fn push(&self, Arriving { input, rows, .. }: Arriving) -> Task<'_> {
         Box::pin(async move {
             let batch = match &rows.watermarks {

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::parts::{NOTHING, Node};
-use super::{Frame, FrameUnit};
+use super::{FrameUnit, OverFrame};
 
 /// The list of a key.
 #[derive(Default)]
@@ -43,7 +43,7 @@ pub(super) const ROW_BYTES: usize = size_of::<i64>() + 2 * size_of::<Node>();
 
 impl Log {
     /// Takes rows: row `i` of `times` has the aggregate `row` of `part` from `from` on.
-    pub(super) fn push(&mut self, frame: &Frame, part: u32, from: usize, times: &[i64]) {
+    pub(super) fn push(&mut self, frame: &OverFrame, part: u32, from: usize, times: &[i64]) {
         if self.levels.is_empty() {
             self.levels.push(Level { first: self.first, nodes: VecDeque::new() });
         }
@@ -80,7 +80,7 @@ impl Log {
 
     /// The first row of a frame and the row behind its last; `row` is at `time`. Rows are asked
     /// for in order.
-    pub(super) fn bounds(&mut self, frame: &Frame, row: u64, time: i64) -> (u64, u64) {
+    pub(super) fn bounds(&mut self, frame: &OverFrame, row: u64, time: i64) -> (u64, u64) {
         let (from, to) = match frame.unit {
             FrameUnit::Rows => {
                 let from = frame.from.map_or(0, |rows| row.saturating_sub(rows as u64));
@@ -134,7 +134,7 @@ impl Log {
 
     /// Up to which row no frame of a row to come begins, or ends where frames begin with the first
     /// row of the key.
-    pub(super) fn settled(&self, frame: &Frame) -> u64 {
+    pub(super) fn settled(&self, frame: &OverFrame) -> u64 {
         let row = match (frame.unit, frame.from) {
             (FrameUnit::Rows, Some(from)) => self.count.saturating_sub(from as u64),
             (FrameUnit::Rows, None) => (self.count + 1).saturating_sub(frame.to as u64),

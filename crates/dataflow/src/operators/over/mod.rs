@@ -80,12 +80,12 @@ pub struct OverCall {
     /// Its arguments among the columns of the rows.
     pub args: Vec<usize>,
     /// The rows that it is over.
-    pub frame: Frame,
+    pub frame: OverFrame,
 }
 
 /// The rows around a row: none of them comes after its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frame {
+pub struct OverFrame {
     /// What `from` and `to` count.
     pub unit: FrameUnit,
     /// How far before the row the frame begins; `None` for the first row of the key.
@@ -155,7 +155,7 @@ impl KeyedOperator for Over {
             FrameUnit::Rows => format!("{count} PRECEDING"),
         };
         let shown = |call: &OverCall| {
-            let Frame { unit, from, to } = call.frame;
+            let OverFrame { unit, from, to } = call.frame;
             let from = from.map_or("UNBOUNDED PRECEDING".into(), |from| far(unit, from));
             let to = if to == 0 { "CURRENT ROW".into() } else { far(unit, to) };
             let unit = match unit {
@@ -408,7 +408,7 @@ impl Slots {
     }
 }
 
-impl Frame {
+impl OverFrame {
     /// The ticks that it reaches back, if these bound what it holds.
     fn span(&self) -> Option<i64> {
         match self.unit {

@@ -8,7 +8,7 @@ use state::{Aggregate, Groups, Part};
 
 use super::log::{Log, ROW_BYTES};
 use super::parts::{Node, Parts};
-use super::{Frame, FrameUnit, Over, OverCall};
+use super::{FrameUnit, Over, OverCall, OverFrame};
 use crate::error::DataflowError;
 
 /// What the list of a key takes beside its rows: itself, and its levels.
@@ -20,7 +20,7 @@ const FRAMES_BYTES_MAX: usize = 64 << 20;
 
 /// A frame that slides over the rows of each key.
 pub(super) struct Sliding {
-    pub(super) frame: Frame,
+    pub(super) frame: OverFrame,
     /// The calls of the operator that are over it.
     pub(super) calls: Vec<usize>,
     /// By slot.
@@ -42,7 +42,7 @@ pub(super) struct Run {
 
 impl Sliding {
     /// A frame without calls.
-    pub(super) fn new(frame: Frame) -> Self {
+    pub(super) fn new(frame: OverFrame) -> Self {
         let (calls, logs, parts) = Default::default();
         Self { frame, calls, logs, parts, rows: 0, long: false }
     }

@@ -13,7 +13,7 @@ use crate::operators::keyed::fixtures::Numbers;
 type Row = (Option<i64>, Option<i64>, i64, i64, i64);
 
 /// A row and what its frames hold.
-type Given = (Row, Vec<Option<i64>>);
+type Expected = (Row, Vec<Option<i64>>);
 
 const CALLS: [&str; 12] = [
     "count(*)",
@@ -37,7 +37,7 @@ fn fields() -> Vec<Field> {
     ints.into_iter().chain(times).collect()
 }
 
-fn call(text: &str, frame: Frame) -> OverCall {
+fn call(text: &str, frame: OverFrame) -> OverCall {
     let of = DataType::Int64;
     let (aggregate, args) = match text {
         "count(*)" => (aggregates::count(), vec![]),
@@ -56,7 +56,7 @@ fn call(text: &str, frame: Frame) -> OverCall {
     OverCall { text: text.into(), aggregate, args, frame }
 }
 
-fn over(keyed: bool, calls: &[(&str, Frame)]) -> Over {
+fn over(keyed: bool, calls: &[(&str, OverFrame)]) -> Over {
     let calls: Vec<OverCall> = calls.iter().map(|(text, frame)| call(text, *frame)).collect();
     let results = calls.iter().enumerate();
     let results = results
@@ -86,7 +86,7 @@ fn batch(rows: &[Row]) -> RecordBatch {
     RecordBatch::try_new(Arc::new(Schema::new(fields())), columns).unwrap()
 }
 
-fn given(batch: &RecordBatch) -> Vec<Given> {
+fn given(batch: &RecordBatch) -> Vec<Expected> {
     let value = |at: usize, row: usize| {
         let column = batch.column(at);
         column.is_valid(row).then(|| match column.data_type() {
@@ -105,7 +105,7 @@ fn given(batch: &RecordBatch) -> Vec<Given> {
 }
 
 /// The rows of a frame, of those of a key in their order.
-fn held<'a>(frame: &Frame, rows: &'a [Row], at: usize) -> &'a [Row] {
+fn held<'a>(frame: &OverFrame, rows: &'a [Row], at: usize) -> &'a [Row] {
     let (from, to) = match frame.unit {
         FrameUnit::Rows => {
             let from = frame.from.map_or(0, |from| at.saturating_sub(from as usize));
@@ -121,7 +121,7 @@ fn held<'a>(frame: &Frame, rows: &'a [Row], at: usize) -> &'a [Row] {
     if from < to { &rows[from..to] } else { &[] }
 }
 
-fn expected(keyed: bool, calls: &[(&str, Frame)], rows: &[Row]) -> Vec<Given> {
+fn expected(keyed: bool, calls: &[(&str, OverFrame)], rows: &[Row]) -> Vec<Expected> {
     let mut rows = rows.to_vec();
     rows.sort_by_key(|row| (row.0.filter(|_| keyed), row.3, row.2, row.1, row.0));
     let mut all = vec![];
@@ -154,12 +154,12 @@ fn expected(keyed: bool, calls: &[(&str, Frame)], rows: &[Row]) -> Vec<Given> {
     all
 }
 
-fn frame(numbers: &mut Numbers) -> Frame {
+fn frame(numbers: &mut Numbers) -> OverFrame {
     let unit = if numbers.below(2) == 0 { FrameUnit::Rows } else { FrameUnit::Range };
     let reach = [1, 3, 17, 100][numbers.below(4) as usize];
     let from = (numbers.below(4) > 0).then(|| numbers.below(reach));
     let to = if numbers.below(3) > 0 { 0 } else { numbers.below(reach) };
-    Frame { unit, from, to }
+    OverFrame { unit, from, to }
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn each_row_has_what_its_frames_hold() {
     let mut rows_given = 0;
     for round in 0..600 {
         let keyed = round % 4 > 0;
-        let calls: Vec<(&str, Frame)> = (0..1 + numbers.below(4))
+        let calls: Vec<(&str, OverFrame)> = (0..1 + numbers.below(4))
             .map(|_| (CALLS[numbers.below(CALLS.len() as i64) as usize], frame(&mut numbers)))
             .collect();
         let (keys, spread) = (1 + numbers.below(6), [2, 20, 60][round % 3]);
@@ -239,10 +239,10 @@ fn bounded(bytes: &[usize]) {
 
 #[test]
 fn state_does_not_grow_with_time() {
-    let range = Frame { unit: FrameUnit::Range, from: Some(700), to: 0 };
-    let rows = Frame { unit: FrameUnit::Rows, from: Some(20), to: 3 };
-    let all = Frame { unit: FrameUnit::Range, from: None, to: 0 };
-    let all_rows = Frame { unit: FrameUnit::Rows, from: None, to: 2 };
+    let range = OverFrame { unit: FrameUnit::Range, from: Some(700), to: 0 };
+    let rows = OverFrame { unit: FrameUnit::Rows, from: Some(20), to: 3 };
+    let all = OverFrame { unit: FrameUnit::Range, from: None, to: 0 };
+    let all_rows = OverFrame { unit: FrameUnit::Rows, from: None, to: 2 };
     let calls = [("sum", range), ("max", rows), ("avg", all), ("last", all_rows), ("min", range)];
     bounded(&bytes(&over(true, &calls), 600, |at| at % 13));
     bounded(&bytes(&over(false, &calls), 600, |at| at % 13));
@@ -254,7 +254,7 @@ fn state_does_not_grow_with_time() {
 
 #[test]
 fn a_row_far_ahead_of_time_does_not_hold_its_batch() {
-    let all = Frame { unit: FrameUnit::Rows, from: None, to: 0 };
+    let all = OverFrame { unit: FrameUnit::Rows, from: None, to: 0 };
     let mut state = over(true, &[("count", all)]).create();
     let mut most = 0;
     for step in 0..200 {
@@ -322,8 +322,8 @@ impl Accumulator for Long {
 
 #[test]
 fn what_frames_of_a_batch_hold_together_has_a_bound() {
-    let rows = Frame { unit: FrameUnit::Rows, from: Some(15), to: 0 };
-    let range = Frame { unit: FrameUnit::Range, from: Some(7), to: 0 };
+    let rows = OverFrame { unit: FrameUnit::Rows, from: Some(15), to: 0 };
+    let range = OverFrame { unit: FrameUnit::Range, from: Some(7), to: 0 };
     let call =
         |frame| OverCall { text: "texts".into(), aggregate: Arc::new(Texts), args: vec![], frame };
     let calls = vec![call(rows), call(range)];

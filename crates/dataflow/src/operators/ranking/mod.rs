@@ -57,7 +57,7 @@ impl KeyedOperator for Ranking {
     }
 
     fn retention(&self, _: usize) -> Option<Retention> {
-        Some(Retention::Window)
+        Some(Retention::TimeWindow)
     }
 
     fn spill_spec(&self, _: usize) -> Option<SpillSpec> {

@@ -12,7 +12,7 @@ use super::*;
 /// Key, number, and time.
 type Row = (Option<i64>, i64, i64);
 /// A row with the start and the end of its session.
-type Given = (Row, i64, i64);
+type Expected = (Row, i64, i64);
 
 fn fields(names: &[&str]) -> Vec<Field> {
     let time = DataType::Timestamp(TimeUnit::Millisecond, None);
@@ -47,7 +47,7 @@ fn with_given(batch: &RecordBatch, given: impl Fn(i64) -> Option<bool>) -> Recor
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.collect()).unwrap()
 }
 
-fn advance(state: &mut dyn KeyedState, watermark: i64, out: &mut Vec<Given>) {
+fn advance(state: &mut dyn KeyedState, watermark: i64, out: &mut Vec<Expected>) {
     while let Some(batch) = state.advance(watermark, 3).unwrap() {
         assert!(batch.num_rows() <= 3);
         let numbers: Vec<ArrayRef> =
@@ -61,7 +61,12 @@ fn advance(state: &mut dyn KeyedState, watermark: i64, out: &mut Vec<Given>) {
     }
 }
 
-fn brute_force(rows: &[Row], keyed: bool, gap: i64, given: fn(i64) -> Option<bool>) -> Vec<Given> {
+fn brute_force(
+    rows: &[Row],
+    keyed: bool,
+    gap: i64,
+    given: fn(i64) -> Option<bool>,
+) -> Vec<Expected> {
     let mut by_key: BTreeMap<Option<i64>, Vec<Row>> = BTreeMap::new();
     rows.iter().for_each(|row| by_key.entry(row.0.filter(|_| keyed)).or_default().push(*row));
     let mut out = vec![];
@@ -128,7 +133,7 @@ fn rows_have_the_sessions_of_brute_force() {
             counted.extend(on_time);
             watermark = latest - delay;
             advance(&mut state, watermark, &mut out);
-            let due = |(_, _, end): &&Given| *end <= watermark - gap;
+            let due = |(_, _, end): &&Expected| *end <= watermark - gap;
             assert!(out.is_sorted_by_key(|row| row.2), "seed {seed}: by their ends");
             let whole = brute_force(&counted, keyed, gap, given).iter().filter(due).count();
             assert_eq!(out.len(), whole, "seed {seed}: all that are over, and no others");

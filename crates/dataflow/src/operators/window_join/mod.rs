@@ -70,7 +70,7 @@ impl KeyedOperator for WindowJoin {
     }
 
     fn retention(&self, _: usize) -> Option<Retention> {
-        Some(Retention::Window)
+        Some(Retention::TimeWindow)
     }
 
     fn spill_spec(&self, input: usize) -> Option<SpillSpec> {

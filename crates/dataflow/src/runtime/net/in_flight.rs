@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use fabric::PostError;
-use fabric::multicast::Member;
+use fabric::multicast::GroupMember;
 
 /// Bytes before a part.
 const HEADER: usize = 24;
@@ -23,10 +23,10 @@ pub(crate) type Which = (u32, u32, u64);
 
 /// What one worker sends and gets as datagrams.
 pub(crate) struct PayloadsInFlight {
-    member: Box<dyn Member>,
+    member: Box<dyn GroupMember>,
     part_max: usize,
     limits: Limits,
-    windows: HashMap<(u32, u32), Window>,
+    windows: HashMap<(u32, u32), TimeWindow>,
     /// A datagram on its way out.
     datagram: Vec<u8>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Limits {
 
 /// The payloads of one source for one operator.
 #[derive(Default)]
-struct Window {
+struct TimeWindow {
     /// All before this have been taken.
     next: u64,
     reassembly: BTreeMap<u64, Reassembly>,
@@ -59,7 +59,7 @@ struct Reassembly {
 }
 
 impl PayloadsInFlight {
-    pub(crate) fn new(member: Box<dyn Member>, limits: Limits) -> Self {
+    pub(crate) fn new(member: Box<dyn GroupMember>, limits: Limits) -> Self {
         let part_max = member.datagram_max().saturating_sub(HEADER).max(1);
         let datagram = Vec::with_capacity(HEADER + part_max);
         Self { member, part_max, limits, windows: HashMap::new(), datagram }
@@ -119,7 +119,7 @@ impl PayloadsInFlight {
 
 /// Puts a part into its place; `None` for what has none.
 fn land(
-    windows: &mut HashMap<(u32, u32), Window>,
+    windows: &mut HashMap<(u32, u32), TimeWindow>,
     limits: Limits,
     part_max: usize,
     datagram: &[u8],
@@ -166,7 +166,7 @@ mod tests {
         more: Vec<Vec<u8>>,
     }
 
-    impl Member for Echo {
+    impl GroupMember for Echo {
         fn datagram_max(&self) -> usize {
             HEADER + 10
         }

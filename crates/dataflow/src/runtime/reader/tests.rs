@@ -107,7 +107,7 @@ fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     let context = ReaderContext::new(clock.clone(), bad.clone());
     let time = Some(TimeColumn { column: 0, on_bad: OnBad::Show });
     let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
-    let input = Input { time, watermark, ..Input::new("t", Arc::new(script)) };
+    let input = Scan { time, watermark, ..Scan::new("t", Arc::new(script)) };
     let metrics = Arc::new(Metrics::default());
     Bench { reader: Reader::new(&input, (Some(0), 1), 100, context, metrics).unwrap(), clock, bad }
 }
@@ -317,7 +317,7 @@ fn rows_that_went_ahead_count_as_read_and_the_others_are_left() {
 }
 
 #[test]
-fn rows_go_ahead_where_none_can_lag_or_lack_a_time() {
+fn rows_go_ahead_where_none_can_lag_or_be_without_a_time() {
     let may = |times: Vec<Option<i64>>, delay| {
         let flows = vec![(None, vec![some(&[10]), times])];
         let mut bench = bench(Script { bounded: true, flows }, delay, None);

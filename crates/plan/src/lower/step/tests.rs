@@ -58,7 +58,7 @@ fn check(filter: Option<Expr>, outputs: Vec<Expr>) {
         assert_eq!(stepped.batch, expected, "{:?}", step.describe());
         let kept = match stepped.origin {
             Origin::All => n as usize,
-            Origin::Kept(mask) => {
+            Origin::Mask(mask) => {
                 assert_eq!((mask.len(), mask.null_count()), (n as usize, 0));
                 mask.true_count()
             }

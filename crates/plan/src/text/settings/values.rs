@@ -3,9 +3,9 @@
 use channel::Transfer;
 use channel::broadcast::Shape;
 use dataflow::job::{
-    Casting, Exchange, FrequentKeys, Idle, Multicast, ShuffleSettings, TreeChoice,
+    Casting, Exchange, FrequentKeys, Idle, MulticastChoice, ShuffleSettings, TreeChoice,
 };
-use dataflow::wires::{Checksum, Connection, Progress, Wires};
+use dataflow::wires::{Checksum, Connection, ProgressMode, Wires};
 use state::KeyMode;
 
 use super::ExchangeChoice;
@@ -121,20 +121,20 @@ pub(super) fn connection(text: &str) -> Option<Connection> {
 }
 
 /// The agent that serves shared connections. Lower case.
-pub(super) fn progress(text: &str) -> Option<Progress> {
+pub(super) fn progress(text: &str) -> Option<ProgressMode> {
     Some(match text {
-        "spin" => Progress::Spin,
-        "thread" => Progress::Thread,
+        "spin" => ProgressMode::Spin,
+        "thread" => ProgressMode::Thread,
         _ => return None,
     })
 }
 
 /// The agent that copies rows for every worker. Lower case.
-pub(super) fn multicast(text: &str) -> Option<Multicast> {
+pub(super) fn multicast(text: &str) -> Option<MulticastChoice> {
     Some(match text {
-        "auto" => Multicast::Auto,
-        "tree" => Multicast::Tree,
-        "hardware" => Multicast::Hardware,
+        "auto" => MulticastChoice::Auto,
+        "tree" => MulticastChoice::Tree,
+        "hardware" => MulticastChoice::Hardware,
         _ => return None,
     })
 }

@@ -2,7 +2,7 @@
 //! acknowledgements.
 
 use bytes::Bytes;
-use channel::broadcast::{Breach, Numbered, Relay};
+use channel::broadcast::{Numbered, Relay, RelayBreach};
 
 use super::copies::CopyNumber;
 use super::{BroadcastFrame, Distributor, Relayed, Way};
@@ -92,7 +92,7 @@ impl Distributor {
         self.acknowledge_payloads();
         self.pump(member.net());
         self.leave_slots();
-        member.net().stir();
+        member.net().notify_waiters();
         Ok(source)
     }
 
@@ -126,13 +126,13 @@ impl Distributor {
         decoder: impl Fn(usize) -> Option<&'a Decoder>,
     ) -> Result<Vec<u32>, DataflowError> {
         let awaited = self.awaited();
-        let mut news = vec![];
+        let mut moved = vec![];
         for &source in &awaited {
             let malformed = |detail| DataflowError::Frame { worker: source, detail };
             let received = self.received(source);
             while self.take(member, source, &decoder, &malformed)? {}
             if self.received(source) != received {
-                news.push(source);
+                moved.push(source);
             }
         }
         if !awaited.is_empty() || self.is_crowded() {
@@ -140,10 +140,10 @@ impl Distributor {
             self.pump(member.net());
             self.leave_slots();
         }
-        if !news.is_empty() {
-            member.net().stir();
+        if !moved.is_empty() {
+            member.net().notify_waiters();
         }
-        Ok(news)
+        Ok(moved)
     }
 
     /// A batch of a source is here, and with it all of its frames before `upto`. Lists are counted
@@ -158,7 +158,7 @@ impl Distributor {
 
     /// The receiver `from` has passed on the frames of `source` before `upto`.
     fn acknowledged(&self, from: u32, source: u32, upto: u64) -> Result<(), String> {
-        let broken = |breach: Breach| breach.to_string();
+        let broken = |breach: RelayBreach| breach.to_string();
         if source != self.worker {
             let mut relayed = self.relayed.borrow_mut();
             let relayed = relayed.get_mut(&source).ok_or_else(|| not_relay(source))?;

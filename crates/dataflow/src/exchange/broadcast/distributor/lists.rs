@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::broadcast::Breach;
+use channel::broadcast::RelayBreach;
 
 use super::outbound::{Encoded, parts_of};
 use super::{BroadcastFrame, Distributor, Way};
@@ -69,10 +69,10 @@ impl Lists {
     /// last of them at the source.
     ///
     /// # Errors
-    /// [`Breach::Acknowledged`] when it was sent fewer.
-    pub(super) fn passed(&self, relay: u32, upto: u64) -> Result<u64, Breach> {
+    /// [`RelayBreach::Acknowledged`] when it was sent fewer.
+    pub(super) fn passed(&self, relay: u32, upto: u64) -> Result<u64, RelayBreach> {
         let mut open = self.open.borrow_mut();
-        let refused = Breach::Acknowledged { upto };
+        let refused = RelayBreach::Acknowledged { upto };
         let Some(Open { passed, numbers }) = open.get_mut(&relay) else { return Err(refused) };
         if upto < *passed || upto - *passed > numbers.len() as u64 {
             return Err(refused);

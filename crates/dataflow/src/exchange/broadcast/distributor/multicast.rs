@@ -4,7 +4,7 @@
 //! [`channel::broadcast::ExpectedPayloads`], and [`crate::runtime::net`] puts the datagrams
 //! together; this module drives all three.
 //!
-//! Where the network loses too much ([`Multicast::Auto`]), the source goes back to the tree.
+//! Where the network loses too much ([`MulticastChoice::Auto`]), the source goes back to the tree.
 
 use bytes::Bytes;
 use channel::Class;
@@ -12,7 +12,7 @@ use channel::broadcast::InFlightPayloads;
 
 use super::inbound::not_relay;
 use super::{BroadcastFrame, Distributor, Relayed};
-use crate::job::Multicast;
+use crate::job::MulticastChoice;
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Net;
 
@@ -22,12 +22,12 @@ const BYTES_MIN: usize = 4096;
 const TRIED_MIN: u64 = 16;
 /// How long a relay waits for a payload before it asks for it, and for how long it sleeps then:
 /// datagrams wake nobody.
-const LACK_NS: u64 = 1_000_000;
+const NACK_NS: u64 = 1_000_000;
 const LOOK_NS: u64 = 50_000;
 
 /// What a source gives to the network.
 pub(super) struct InFlight {
-    choice: Multicast,
+    choice: MulticastChoice,
     /// Payloads, and how many of their parts are on their way.
     flight: InFlightPayloads<(Bytes, usize)>,
     /// Frames sent by the network, and those of them that were asked for again.
@@ -39,7 +39,7 @@ pub(super) struct InFlight {
 
 impl InFlight {
     /// Of a source with these relays, each of which may have `open_max` frames open.
-    pub(super) fn new(choice: Multicast, relays: &[u32], open_max: usize) -> Self {
+    pub(super) fn new(choice: MulticastChoice, relays: &[u32], open_max: usize) -> Self {
         let flight = InFlightPayloads::new(relays, open_max);
         Self { choice, flight, sent: 0, repeated: 0, crowded: false }
     }
@@ -49,7 +49,7 @@ impl InFlight {
         let relays = self.flight.members() as u32;
         let lossy = self.sent >= TRIED_MIN && self.repeated * 4 > self.sent * u64::from(relays);
         match self.choice {
-            Multicast::Auto if bytes < BYTES_MIN || lossy => false,
+            MulticastChoice::Auto if bytes < BYTES_MIN || lossy => false,
             choice => bytes > 0 && choice.is_for(relays + 1),
         }
     }
@@ -178,7 +178,7 @@ impl Distributor {
         let now = self.clock.now_ns();
         for (&source, relayed) in self.relayed.borrow_mut().iter_mut() {
             let Relayed { relay, expected, .. } = relayed;
-            if let Some(number) = expected.next_request(now, LACK_NS) {
+            if let Some(number) = expected.next_request(now, NACK_NS) {
                 self.control(source, Frame::Nack { number });
             }
             if expected.ack_due(relay.upcoming().is_none() || expected.is_awaiting()) {

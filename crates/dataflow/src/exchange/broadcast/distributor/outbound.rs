@@ -157,7 +157,7 @@ impl Distributor {
         self.monitor.borrow_mut().arrived(encode_ns);
         self.adapt();
         self.pump(member.net());
-        member.net().stir();
+        member.net().notify_waiters();
         Ok(())
     }
 }

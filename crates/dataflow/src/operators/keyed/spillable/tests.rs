@@ -9,7 +9,7 @@ use state::{KeyRows, aggregates};
 use super::*;
 use crate::job::{Distribution, Exchange, KeyedInput, KeyedOperator};
 use crate::keyed::{
-    Frame, FrameUnit, IntervalJoin, JoinKind, JoinSide, Over, OverCall, Ranking, RowSessions,
+    FrameUnit, IntervalJoin, JoinKind, JoinSide, Over, OverCall, OverFrame, Ranking, RowSessions,
     TemporalJoin, TimedSide, WindowJoin,
 };
 use crate::operators::keyed::fixtures::{
@@ -59,7 +59,7 @@ fn ranking(limit: Option<usize>) -> Keyed {
 /// Operators whose rows wait for a time of their own.
 fn others() -> [Keyed; 4] {
     let of = DataType::Int64;
-    let frame = Frame { unit: FrameUnit::Range, from: Some(3 * WIDTH), to: 0 };
+    let frame = OverFrame { unit: FrameUnit::Range, from: Some(3 * WIDTH), to: 0 };
     let aggregate = aggregates::sum(&of).unwrap();
     let sum = OverCall { text: "sum".into(), aggregate, args: vec![1], frame };
     let over = Over {

@@ -14,7 +14,7 @@ use crate::rows::time::{span_text, ticks_text};
 
 /// A table that is read.
 #[derive(Clone)]
-pub struct Input {
+pub struct Scan {
     /// The table's name.
     pub table: String,
     /// The connector's reader of the table.
@@ -59,7 +59,7 @@ pub struct Watermark {
     pub idle_timeout_ns: Option<u64>,
 }
 
-impl Input {
+impl Scan {
     /// A scan of the rows as the connector reads them, without event time.
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
         Self { table: table.into(), source, steps: vec![], time: None, watermark: None }
@@ -165,7 +165,7 @@ impl Input {
     }
 }
 
-impl OperatorSpec for Input {
+impl OperatorSpec for Scan {
     fn input_schema(&self, _: usize) -> Option<SchemaRef> {
         None
     }
@@ -185,7 +185,7 @@ impl OperatorSpec for Input {
         Statistics::of_scan(self, workers)
     }
 
-    fn source(&self) -> Option<&Input> {
+    fn source(&self) -> Option<&Scan> {
         Some(self)
     }
 }
