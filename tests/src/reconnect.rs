@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 
 use channel::{Link, LinkError};
 use dataflow::reconnect::{LinkEvent, Reconnector};
@@ -38,6 +39,9 @@ struct Desk {
 struct Counter(u32, Arc<Mutex<Desk>>);
 
 impl Reconnector for Counter {
+    /// A simulated worker does not sleep.
+    fn set_waker(&mut self, _: Waker) {}
+
     fn reconnect(&mut self, worker: u32, link: Link, cause: LinkError) {
         assert!(matches!(cause, LinkError::Disconnected { .. }), "{cause}");
         let twice = lock(&self.1).away.insert((self.0, worker), link);

@@ -39,8 +39,9 @@ use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 /// Steps without work before a blocking worker sleeps.
 const SPINS: u32 = 200;
 
-/// Longest sleep: bounds how late a worker sees the news of its [`Mender`], which wakes nobody.
-const SLEEP_MAX: Duration = Duration::from_millis(50);
+/// Longest sleep. Whatever gives a worker something to do wakes it; this bounds the harm if a
+/// transport loses a wake-up.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// What a worker is made of.
 pub struct WorkerConfig {
@@ -153,7 +154,7 @@ impl Worker {
     /// When a source or sink cannot be opened.
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
-        let WorkerConfig { signals, disk, reconnector, multicast, round, .. } = config;
+        let WorkerConfig { signals, disk, mut reconnector, multicast, round, .. } = config;
         metrics.count_operators(job.operators.len());
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
@@ -183,6 +184,9 @@ impl Worker {
             };
             PayloadsInFlight::new(member, limits)
         });
+        if let Some(reconnector) = &mut reconnector {
+            reconnector.set_waker(external.waker());
+        }
         let net = Rc::new(Net::new(links, reconnector, in_flight, &place, metrics.clone()));
         net.begin_round(round);
         signals.register(external.waker());

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
@@ -112,6 +113,8 @@ impl SinkWriter for Counts {
 struct NoReconnector;
 
 impl Reconnector for NoReconnector {
+    fn set_waker(&mut self, _: Waker) {}
+
     fn reconnect(&mut self, worker: u32, _: Link, cause: LinkError) {
         panic!("the link with worker {worker}, {cause}");
     }

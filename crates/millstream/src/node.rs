@@ -38,7 +38,7 @@ use crate::links::{NodeLayout, join};
 use crate::pairs::Pairs;
 use crate::progress::ProgressWatch;
 use crate::pulse::Vigil;
-use crate::reconnect::{BrokenLink, ReconnectService, WorkerEnd};
+use crate::reconnect::{BrokenLink, ReconnectService, WorkerEnd, link_events};
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
@@ -134,7 +134,7 @@ impl NodeRunner<'_> {
         };
         let watch = ProgressWatch::new(self.control, &self.job, self.layout);
         let disk = self.disk()?;
-        let (workers, link_events): (_, Vec<_>) = links.iter().map(|_| mpsc::channel()).unzip();
+        let (workers, link_events): (_, Vec<_>) = links.iter().map(|_| link_events()).unzip();
         let service = ReconnectService {
             pairs: &pairs,
             control: self.control,

@@ -14,8 +14,9 @@
 //! ends for that reason.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -51,10 +52,46 @@ pub(crate) struct BrokenLink {
 pub(crate) struct WorkerEnd {
     pub(crate) worker: u32,
     pub(crate) events: Sender<WorkerEvent>,
-    pub(crate) link_events: Receiver<LinkEvent>,
+    pub(crate) link_events: LinkEventReceiver,
+}
+
+/// Events of links on their way from the node to a worker, which may sleep meanwhile.
+pub(crate) fn link_events() -> (LinkEventSender, LinkEventReceiver) {
+    let (sender, receiver) = mpsc::channel();
+    let waker = Arc::new(OnceLock::new());
+    let to_worker = LinkEventSender { sender, waker: waker.clone() };
+    (to_worker, LinkEventReceiver { receiver, waker })
+}
+
+/// The node's end of [`link_events`].
+pub(crate) struct LinkEventSender {
+    sender: Sender<LinkEvent>,
+    waker: Arc<OnceLock<Waker>>,
+}
+
+impl LinkEventSender {
+    /// Sends an event and wakes the worker, which may have ended.
+    fn send(&self, event: LinkEvent) {
+        if self.sender.send(event).is_ok()
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// The worker's end of [`link_events`].
+pub(crate) struct LinkEventReceiver {
+    receiver: Receiver<LinkEvent>,
+    waker: Arc<OnceLock<Waker>>,
 }
 
 impl Reconnector for WorkerEnd {
+    fn set_waker(&mut self, waker: Waker) {
+        // Called once; a second call would be for the same worker.
+        let _ = self.link_events.waker.set(waker);
+    }
+
     fn reconnect(&mut self, worker: u32, link: Link, cause: LinkError) {
         let end = LinkId { local: self.worker, remote: worker };
         // A node that no longer waits for its workers drops the link.
@@ -68,11 +105,11 @@ impl Reconnector for WorkerEnd {
     }
 
     fn next_event(&mut self) -> Option<LinkEvent> {
-        self.link_events.try_recv().ok()
+        self.link_events.receiver.try_recv().ok()
     }
 }
 
-/// Mends the links of a node.
+/// Reconnects the broken links of a node.
 pub(crate) struct ReconnectService<'a> {
     pub(crate) pairs: &'a Pairs,
     pub(crate) control: &'a Control,
@@ -81,7 +118,7 @@ pub(crate) struct ReconnectService<'a> {
     pub(crate) timeout: Duration,
     pub(crate) signals: &'a Signals,
     /// To the workers of this node.
-    pub(crate) workers: Vec<Sender<LinkEvent>>,
+    pub(crate) workers: Vec<LinkEventSender>,
     pub(crate) repairs: Mutex<LinkRepairs>,
 }
 
@@ -226,8 +263,7 @@ impl ReconnectService<'_> {
 
     fn notify_worker(&self, end: LinkId, event: LinkEvent) {
         let at = (end.local - self.layout.own().start) as usize;
-        // It may have ended.
-        let _ = self.workers[at].send(event);
+        self.workers[at].send(event);
     }
 
     fn send_to(&self, end: LinkId, step: Step, number: u32, bytes: &[u8]) -> Result<(), String> {

@@ -15,12 +15,18 @@
 //! A worker that has received the goodbye of the other end needs no link any more, and declines:
 //! the other end then knows that its own goodbye arrived.
 
+use std::task::Waker;
+
 use channel::{Link, LinkError};
 
 use crate::error::DataflowError;
 
 /// Makes links whole again. Each worker has one of its own; no call blocks.
 pub trait Reconnector: Send {
+    /// Sets what wakes the worker when [`Reconnector::next_event`] has an event. Called once,
+    /// before any other method.
+    fn set_waker(&mut self, waker: Waker);
+
     /// Takes the link with another worker, which `cause` has ended.
     fn reconnect(&mut self, worker: u32, link: Link, cause: LinkError);
 
