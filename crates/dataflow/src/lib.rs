@@ -21,7 +21,7 @@ pub mod worker;
 
 pub use connector::{bad, gauge, origins, position, scan, sink, source};
 pub use error::{located, panics};
-pub use job::{fragment, lookup, step, wires, worker_set};
+pub use job::{fragment, hash_join, lookup, step, wires, worker_set};
 pub use optimize::{cost, fusion, placement};
 pub use rows::wire::detach;
 pub use rows::{size, time, type_name};

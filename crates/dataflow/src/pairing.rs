@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
+    ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
 };
 use arrow::datatypes::SchemaRef;
 use state::{KeyMap, KeySpan, KeyTable, NullKeys, StateError};
@@ -23,6 +23,9 @@ use crate::rows::origin::Origin;
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
     pub(crate) kind: JoinKind,
+    /// Whether each row of the probed side is given out alone, and behind its columns whether it has
+    /// a partner; `kind` is then a semi-join of that side.
+    pub(crate) marks: bool,
     /// A filter over `both`.
     pub(crate) on: Option<&'a Arc<dyn Step>>,
     pub(crate) schema: &'a SchemaRef,
@@ -102,17 +105,23 @@ struct Chains {
 }
 
 impl Hashed {
-    /// Rows of several batches, which have the columns `keys`.
+    /// Rows of several batches, which have the columns `keys`; `nulls` says what NULL in a key is
+    /// equal to.
     pub(crate) fn new(
         batches: Vec<RecordBatch>,
         schema: &SchemaRef,
         keys: &[usize],
+        nulls: NullKeys,
     ) -> Result<Self, DataflowError> {
         let rows = Chunks::new(batches);
         let mut ids = Vec::with_capacity(rows.rows());
-        let (of_keys, end) = match KeyIds::span(&rows, keys, &mut ids)? {
+        let span = match nulls {
+            NullKeys::Nothing => KeyIds::span(&rows, keys, &mut ids)?,
+            NullKeys::Equal => None,
+        };
+        let (of_keys, end) = match span {
             Some(span) => span,
-            None => KeyIds::table(&rows, schema, keys, &mut ids)?,
+            None => KeyIds::table(&rows, schema, (keys, nulls), &mut ids)?,
         };
         let in_turn = ids.iter().copied().eq(0..rows.rows() as u32);
         let chains = (!in_turn).then(|| Chains::new(end, &ids));
@@ -176,11 +185,11 @@ impl KeyIds {
     fn table(
         rows: &Chunks,
         schema: &SchemaRef,
-        keys: &[usize],
+        (keys, nulls): (&[usize], NullKeys),
         ids: &mut Vec<u32>,
     ) -> Result<(Self, usize), StateError> {
         let types = keys.iter().map(|&key| schema.field(key).data_type().clone());
-        let mut table = KeyTable::new(&types.collect::<Vec<_>>(), NullKeys::Nothing)?;
+        let mut table = KeyTable::new(&types.collect::<Vec<_>>(), nulls)?;
         let mut some = vec![];
         for batch in rows.batches() {
             // Once most rows have keys of their own, that is expected of all that are left.
@@ -285,8 +294,26 @@ impl Pairing {
         Self { hashed, side, keys: keys.to_vec(), waiting: batches.into(), probing: None, met }
     }
 
+    /// Adds a batch of the side that is probed.
+    pub(crate) fn push(&mut self, batch: RecordBatch) {
+        self.waiting.push_back(batch);
+    }
+
     /// The next rows, at most `rows_max`; `None` when there are no more.
     pub(crate) fn next(
+        &mut self,
+        terms: Terms<'_>,
+        rows_max: usize,
+    ) -> Result<Option<Paired>, DataflowError> {
+        match self.next_probed(terms, rows_max)? {
+            None => self.next_of_table(terms, rows_max),
+            probed => Ok(probed),
+        }
+    }
+
+    /// The next rows that come of the batches so far, at most `rows_max`; `None` when there are no
+    /// more.
+    pub(crate) fn next_probed(
         &mut self,
         terms: Terms<'_>,
         rows_max: usize,
@@ -299,17 +326,77 @@ impl Pairing {
                     return Ok(paired);
                 }
             }
-            let Some(batch) = self.waiting.pop_front() else { break };
+            let Some(batch) = self.waiting.pop_front() else { return Ok(None) };
             let ids = self.hashed.ids.find(&batch, &self.keys)?;
             let met = Met::new(terms.kind, self.side, ids.len());
             self.probing = Some(Probing { batch, ids, row: 0, at: None, met });
         }
+    }
+
+    /// The next rows of the table that are given out alone, when all of the other side has been
+    /// probed; at most `rows_max`, and `None` when there are no more.
+    pub(crate) fn next_of_table(
+        &mut self,
+        terms: Terms<'_>,
+        rows_max: usize,
+    ) -> Result<Option<Paired>, DataflowError> {
         let Self { hashed, met, side, .. } = self;
         met.singles(terms, 1 - *side, |rows| hashed.rows.take(rows), rows_max)
     }
 
+    /// Begins with a batch that may have met rows of other tables, and will: `met` are those of its
+    /// rows that have, where the kind of join asks for it.
+    pub(crate) fn begin(
+        &mut self,
+        batch: RecordBatch,
+        terms: Terms<'_>,
+        met: Option<Vec<bool>>,
+    ) -> Result<(), DataflowError> {
+        let ids = self.hashed.ids.find(&batch, &self.keys)?;
+        let met = match met {
+            Some(rows) => Met { rows, done: 0 },
+            None => Met::new(terms.kind, self.side, ids.len()),
+        };
+        self.probing = Some(Probing { batch, ids, row: 0, at: None, met });
+        Ok(())
+    }
+
+    /// The next pairs of the batch that was begun, at most `rows_max`; `None` when there are no
+    /// more.
+    pub(crate) fn next_pairs(
+        &mut self,
+        terms: Terms<'_>,
+        rows_max: usize,
+    ) -> Result<Option<Paired>, DataflowError> {
+        let Some(mut probing) = self.probing.take() else { return Ok(None) };
+        let paired = self.pairs(terms, &mut probing, rows_max);
+        self.probing = Some(probing);
+        paired
+    }
+
+    /// Leaves the batch that was begun: which of its rows have a partner, where the kind of join
+    /// asks for it.
+    pub(crate) fn leave(&mut self) -> Option<Vec<bool>> {
+        self.probing.take().map(|probing| probing.met.rows)
+    }
+
     /// The next rows of a batch; `None` when it is through.
     fn probe(
+        &mut self,
+        terms: Terms<'_>,
+        probing: &mut Probing,
+        rows_max: usize,
+    ) -> Result<Option<Paired>, DataflowError> {
+        let paired = self.pairs(terms, probing, rows_max)?;
+        if paired.is_some() {
+            return Ok(paired);
+        }
+        let Probing { batch, met, .. } = probing;
+        met.singles(terms, self.side, |rows| taken(batch, rows), rows_max)
+    }
+
+    /// The next pairs of a batch; `None` when there are no more.
+    fn pairs(
         &mut self,
         terms: Terms<'_>,
         probing: &mut Probing,
@@ -324,8 +411,7 @@ impl Pairing {
                 return Ok(Some(paired));
             }
         }
-        let Probing { batch, met, .. } = probing;
-        met.singles(terms, self.side, |rows| taken(batch, rows), rows_max)
+        Ok(None)
     }
 
     /// Pairs that pass the filter, as rows, if pairs are given out.
@@ -440,9 +526,9 @@ impl Met {
         rows_max: usize,
     ) -> Result<Option<Paired>, DataflowError> {
         let Some(with) = terms.kind.alone(side) else { return Ok(None) };
-        let mut rows = vec![];
+        let (mut rows, first) = (vec![], self.done);
         while self.done < self.rows.len() && rows.len() < rows_max {
-            if self.rows[self.done] == with {
+            if terms.marks || self.rows[self.done] == with {
                 rows.push(self.done as u32);
             }
             self.done += 1;
@@ -451,7 +537,13 @@ impl Met {
             return Ok(None);
         }
         let rows = UInt32Array::from(rows);
-        let batch = terms.single(side, &take(&rows)?, rows.len())?;
+        let mut columns = take(&rows)?;
+        if terms.marks {
+            let marks = BooleanArray::from(self.rows[first..self.done].to_vec());
+            columns.push(Arc::new(marks));
+            return Ok(Some((RecordBatch::try_new(terms.schema.clone(), columns)?, rows)));
+        }
+        let batch = terms.single(side, &columns, rows.len())?;
         Ok(Some((batch, rows)))
     }
 }

@@ -248,6 +248,9 @@ fn hint_of_worker(error: &DataflowError) -> Option<String> {
              worker more memory"
                 .into(),
         ),
+        DataflowError::Build { side, .. } => {
+            Some(format!("SET millstream.spill_dir = '…', or /*+ SHUFFLE({side}) */"))
+        }
         DataflowError::Table { bytes_max, .. } if *bytes_max > 1 << 30 => Some(
             "SET millstream.batch_bytes allows more; fewer columns and a WHERE on the table make \
              it smaller"

@@ -13,6 +13,7 @@ pub(crate) mod context;
 pub(crate) mod early;
 pub(crate) mod expand;
 pub(crate) mod grouping;
+pub(crate) mod hash_join;
 pub(crate) mod hints;
 pub(crate) mod join;
 pub(crate) mod lateness;

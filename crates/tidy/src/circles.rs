@@ -45,6 +45,7 @@ const DATAFLOW: &[&str] = &[
     "operators/reroute",
     "operators/sessions",
     "operators/lookup",
+    "operators/hash_join",
     "operators/source",
     "operators/sink",
     "operators/build",

@@ -120,6 +120,15 @@ pub enum DataflowError {
         /// What is allowed.
         bytes_max: usize,
     },
+    /// The build of a join does not fit memory, and there is no disk for it. The author of the SQL
+    /// may name one, allow more, or have rows meet by key.
+    #[error("the build of '{side}' does not fit millstream.state_bytes ({})", human(*bytes_max))]
+    Build {
+        /// The side of the join, as the query calls it.
+        side: String,
+        /// What is allowed.
+        bytes_max: usize,
+    },
     /// An expression failed on a row (division by zero, a cast): the query's author or the data is
     /// at fault.
     #[error("{0}")]
@@ -130,6 +139,15 @@ pub enum DataflowError {
     /// One of the others, with where it came about.
     #[error("{}", .0.cause)]
     At(Box<Located>),
+}
+
+/// Bytes with a binary unit.
+fn human(bytes: usize) -> String {
+    let units = [("GiB", 1usize << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.into_iter().find(|(_, size)| bytes >= *size) {
+        Some((unit, size)) => format!("{:.1} {unit}", bytes as f64 / size as f64),
+        None => format!("{bytes} B"),
+    }
 }
 
 impl DataflowError {

@@ -52,12 +52,27 @@ pub(crate) struct Node {
 /// The edges that lead to an operator, and how far each is.
 struct InputWatermarks {
     clock: VectorClock,
+    /// By edge the input that it belongs to.
+    inputs: Vec<usize>,
     count: u32,
 }
 
 impl InputWatermarks {
-    fn new(count: u32) -> Self {
-        Self { clock: VectorClock::new(count), count }
+    fn new(inputs: Vec<usize>) -> Self {
+        let count = inputs.len() as u32;
+        Self { clock: VectorClock::new(count), inputs, count }
+    }
+
+    /// The watermark of an input none of whose edges has rows any more: `i64::MAX` if they are
+    /// complete.
+    fn ended(&self, input: usize) -> Option<i64> {
+        let edges = self.inputs.iter().enumerate().filter(|(_, of)| **of == input);
+        let progress = |(number, _): (usize, _)| {
+            let progress = self.clock.of(number as u32)?;
+            (progress.presence == Presence::Ended).then_some(progress.watermark)
+        };
+        let watermarks: Option<Vec<i64>> = edges.map(progress).collect();
+        watermarks?.into_iter().min()
     }
 
     /// Whether those that have not ended are all idle.
@@ -71,6 +86,9 @@ impl InputWatermarks {
 impl Node {
     /// Takes rows of an edge.
     async fn push(&self, edge: &OutputEdge, rows: Rows) -> Result<(), DataflowError> {
+        if let Some(admitted) = self.operator.admit(edge.input) {
+            admitted.await?;
+        }
         let _guard = self.mutex.lock().await;
         let span = rows.span.filter(|_| edge.windows_event_time);
         let slice = span.and_then(|span| self.operator.slice_of(span));
@@ -139,9 +157,14 @@ impl Node {
     }
 
     /// An edge has no more rows. `watermark` is `i64::MAX` if they are complete.
-    async fn end(&self, number: u32, watermark: i64) -> Result<(), DataflowError> {
+    async fn end(&self, edge: &OutputEdge, watermark: i64) -> Result<(), DataflowError> {
         let _guard = self.mutex.lock().await;
-        self.inputs.borrow_mut().clock.advance(number, Progress::ended(watermark));
+        self.inputs.borrow_mut().clock.advance(edge.number, Progress::ended(watermark));
+        let of_input = self.inputs.borrow().ended(edge.input);
+        let ended = of_input.and_then(|watermark| self.operator.end_input(edge.input, watermark));
+        if let Some(ended) = ended {
+            ended.await?;
+        }
         if !self.inputs.borrow().clock.ended() {
             return match self.announce() {
                 Some(announced) => announced.await,
@@ -325,6 +348,7 @@ impl Graph {
             let built = builder.build(at as u32, operator, outputs);
             let built = built.map_err(|error| error.of_operator(at))?;
             let (fusion, edges) = (operator.fusion.ok(), edges_of(operator.inputs.iter()));
+            let edges = edges.map(|(input, _)| input).collect();
             let operator = match built {
                 Built::Source(input, behind) => {
                     scans.push(ScanTask { operator: at, input, fusion, behind });
@@ -335,7 +359,7 @@ impl Graph {
             nodes[at] = Some(Rc::new(Node {
                 operator,
                 counted,
-                inputs: RefCell::new(InputWatermarks::new(edges.count() as u32)),
+                inputs: RefCell::new(InputWatermarks::new(edges)),
                 mutex: AsyncMutex::default(),
                 ended: Cell::new(false),
                 relayed: Cell::new(false),

@@ -171,7 +171,7 @@ impl Downstream for Outputs {
         self.counted.set_watermark(watermark);
         for edge in &self.to {
             let announced = if edge.timed || watermark == i64::MAX { watermark } else { i64::MIN };
-            edge.to.end(edge.number, edge.behind(announced)).await?;
+            edge.to.end(edge, edge.behind(announced)).await?;
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ pub(crate) mod fault;
 pub mod fragment;
 mod fusion;
 pub(crate) mod halves;
+pub mod hash_join;
 mod join_kind;
 mod keyed;
 pub mod lookup;
@@ -38,6 +39,7 @@ pub use self::aggregation::{Aggregation, EARLY, FINAL, TimeWindow, window_text};
 pub use self::casting::{Casting, MulticastChoice, TreeChoice};
 pub use self::description::{Cost, Description, InputLabels, Labels, Property, Reason, Strategy};
 pub use self::fusion::{FusedColumns, FusedLookup, Fusion, NotFused};
+pub use self::hash_join::{HashJoin, HashJoinSide};
 pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::keyed::{
@@ -72,8 +74,8 @@ pub struct JobGraph {
 pub struct Operator {
     /// For messages and metrics.
     pub name: String,
-    /// The inputs: none for a source, one for an aggregate, a lookup or a sink, as many as it has
-    /// for a keyed operator. All edges of one input bring rows of the same columns, in any order (a
+    /// The inputs: none for a source, one for an aggregate, a lookup or a sink, two for a hash join,
+    /// as many as it has for a keyed operator. All edges of one input bring rows of the same columns, in any order (a
     /// union).
     pub inputs: Vec<Vec<Edge>>,
     /// What it does.
@@ -117,6 +119,8 @@ pub enum OperatorKind {
     Keyed(Keyed),
     /// Joins rows with a table that every process has whole.
     Lookup(Box<Lookup>),
+    /// Joins inputs that end.
+    HashJoin(Box<HashJoin>),
     /// Writes a table.
     Sink(SinkSpec),
 }
@@ -129,6 +133,7 @@ impl OperatorKind {
             OperatorKind::Aggregate(aggregation) => aggregation.as_ref(),
             OperatorKind::Keyed(keyed) => keyed,
             OperatorKind::Lookup(lookup) => lookup.as_ref(),
+            OperatorKind::HashJoin(join) => join.as_ref(),
             OperatorKind::Sink(sink) => sink,
         }
     }
@@ -140,6 +145,7 @@ impl OperatorKind {
             OperatorKind::Aggregate(aggregation) => aggregation.as_mut(),
             OperatorKind::Keyed(keyed) => keyed,
             OperatorKind::Lookup(lookup) => lookup.as_mut(),
+            OperatorKind::HashJoin(join) => join.as_mut(),
             OperatorKind::Sink(sink) => sink,
         }
     }

@@ -4,7 +4,7 @@
 use arrow::datatypes::SchemaRef;
 
 use crate::connector::source::{ColumnBounds, Split};
-use crate::job::{Aggregation, Edge, Operator, Scan, Step};
+use crate::job::{Aggregation, Edge, JoinKind, Operator, Scan, Step};
 use crate::rows::size::row_bytes;
 
 /// Statistics of the rows that go along an edge.
@@ -12,6 +12,8 @@ use crate::rows::size::row_bytes;
 pub struct Statistics {
     /// How many there are at most.
     pub rows_max: Option<u64>,
+    /// About how many there are: an estimate, by which nothing is bounded.
+    pub rows_estimate: Option<u64>,
     /// Bytes of the files that they are read from.
     read_bytes: Option<u64>,
     columns: Vec<ColumnBounds>,
@@ -46,9 +48,13 @@ impl Statistics {
             if ends { flows.iter().map(each).sum() } else { None }
         };
         let columns = 0..scan.columns().fields().len();
+        let rows_max: Option<u64> = sum(|flow| flow.rows);
+        let read_bytes: Option<u64> = sum(|flow| flow.bytes);
+        let by_bytes = || Some((read_bytes? / row_bytes(&scan.columns()).max(1)).max(1));
         Self {
-            rows_max: sum(|flow| flow.rows),
-            read_bytes: sum(|flow| flow.bytes),
+            rows_max,
+            rows_estimate: rows_max.or_else(by_bytes),
+            read_bytes,
             columns: columns.map(|column| scan.bounds(column)).collect(),
             ends,
             spread: flows.len() >= workers as usize,
@@ -59,6 +65,11 @@ impl Statistics {
     pub fn along(edges: &[Edge], emitted: &[Self]) -> Self {
         let rows = edges.iter().map(|edge| emitted[edge.from].behind(edge.step.as_deref()));
         rows.reduce(Self::or).unwrap_or_default()
+    }
+
+    /// About how many bytes the rows of these columns have.
+    pub fn bytes_estimate(&self, schema: &SchemaRef) -> Option<u64> {
+        self.rows_estimate.map(|rows| rows.saturating_mul(row_bytes(schema)))
     }
 
     /// Bytes of so many rows of these columns at most; of files those that are read.
@@ -79,7 +90,8 @@ impl Statistics {
         let passed = columns.map(|column| step.passes_on(column).map(|from| self.column(from)));
         let columns = passed.map(Option::unwrap_or_default).collect();
         let (rows_max, read_bytes) = (times(self.rows_max), times(self.read_bytes));
-        Self { rows_max, read_bytes, columns, ..*self }
+        let rows_estimate = times(self.rows_estimate);
+        Self { rows_max, rows_estimate, read_bytes, columns, ..*self }
     }
 
     /// Of either, as in a union.
@@ -88,6 +100,7 @@ impl Statistics {
         let columns = self.columns.iter().zip(&other.columns).map(|(a, b)| a.or(*b));
         Self {
             rows_max: sum(self.rows_max, other.rows_max),
+            rows_estimate: sum(self.rows_estimate, other.rows_estimate),
             read_bytes: sum(self.read_bytes, other.read_bytes),
             columns: columns.collect(),
             ends: self.ends && other.ends,
@@ -105,7 +118,27 @@ impl Statistics {
     pub(crate) fn grouped(&self, aggregation: &Aggregation) -> Self {
         let columns = aggregation.keys.iter().map(|&key| self.column(key)).collect();
         let (rows_max, spread) = (self.groups_max(aggregation), !aggregation.keys.is_empty());
-        Self { rows_max, read_bytes: None, columns, ends: self.ends, spread }
+        let rows_estimate = rows_max.or(self.rows_estimate);
+        Self { rows_max, rows_estimate, read_bytes: None, columns, ends: self.ends, spread }
+    }
+
+    /// Those behind a join of these rows with others by equal keys. Each row is taken to have about
+    /// one partner on the larger side.
+    pub(crate) fn met(self, build: Self, kind: JoinKind) -> Self {
+        use JoinKind::{Full, Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightSemi};
+        let sum = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+        let most = |a: Option<u64>, b: Option<u64>| Some(a?.max(b?));
+        let (left, right) = (self.rows_estimate, build.rows_estimate);
+        let (rows_max, rows_estimate, columns) = match kind {
+            LeftSemi | LeftAnti => (self.rows_max, left, self.columns),
+            RightSemi | RightAnti => (build.rows_max, right, build.columns),
+            Inner | Left | Right => {
+                (None, most(left, right), [self.columns, build.columns].concat())
+            }
+            Full => (None, sum(left, right), [self.columns, build.columns].concat()),
+        };
+        let ends = self.ends && build.ends;
+        Self { rows_max, rows_estimate, read_bytes: None, columns, ends, spread: true }
     }
 
     /// How many values of `keys` there are together, at most. NULL is one.

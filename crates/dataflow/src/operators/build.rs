@@ -8,6 +8,7 @@ use crate::error::DataflowError;
 use crate::job::{JobGraph, Operator, OperatorKind, Scan};
 use crate::operators::aggregate::Grouping;
 use crate::operators::downstream::Downstream;
+use crate::operators::hash_join::HashJoinRun;
 use crate::operators::keyed::KeyedRun;
 use crate::operators::lookup::LookupRun;
 use crate::operators::operator::{OperatorContext, OperatorTask};
@@ -31,6 +32,8 @@ pub(crate) struct Builder<'a> {
     metrics: &'a Arc<Metrics>,
     context: &'a ReaderContext,
     together: Option<Rc<Together>>,
+    /// By operator, whether several edges lead away from it or from one before it.
+    shared: Vec<bool>,
 }
 
 impl<'a> Builder<'a> {
@@ -42,7 +45,8 @@ impl<'a> Builder<'a> {
         metrics: &'a Arc<Metrics>,
         context: &'a ReaderContext,
     ) -> Self {
-        Self { place, net, metrics, context, together: Together::of(job) }
+        let (together, shared) = (Together::of(job), shared(job));
+        Self { place, net, metrics, context, together, shared }
     }
 
     /// The operator of this number, which emits to `behind`.
@@ -69,9 +73,27 @@ impl<'a> Builder<'a> {
             OperatorKind::Lookup(spec) => {
                 Rc::new(LookupRun::new(context, spec, self.context, behind)?)
             }
+            OperatorKind::HashJoin(spec) => {
+                let mut edges = operator.inputs.iter().take(1).flatten();
+                let holds = edges.any(|edge| self.shared[edge.from]);
+                Rc::new(HashJoinRun::new(context, spec, holds, behind))
+            }
             OperatorKind::Sink(spec) => {
                 Rc::new(SinkTask::new(context, spec, self.together.as_ref())?)
             }
         }))
     }
+}
+
+/// By operator, whether several edges lead away from it or from an operator before it: who does not
+/// take its rows may hold back others.
+fn shared(job: &JobGraph) -> Vec<bool> {
+    let edges = || job.operators.iter().flat_map(|operator| operator.inputs.iter().flatten());
+    let mut shared: Vec<bool> = Vec::with_capacity(job.operators.len());
+    for (at, operator) in job.operators.iter().enumerate() {
+        let several = edges().filter(|edge| edge.from == at).count() > 1;
+        let before = operator.inputs.iter().flatten().any(|edge| shared[edge.from]);
+        shared.push(several || before);
+    }
+    shared
 }

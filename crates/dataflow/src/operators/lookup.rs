@@ -17,7 +17,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use state::epoch::END_OF_STREAM;
-use state::{ConsumedRows, KeyMap, KeyOf};
+use state::{ConsumedRows, KeyMap, KeyOf, NullKeys};
 
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
@@ -132,7 +132,8 @@ impl<D: Downstream> LookupRun<D> {
         let rows = self.rows.take();
         let table = self.process.table(self.instance.tag, || {
             let kept = self.spec.kept();
-            Hashed::new(vec![concat_batches(&kept, &rows)?], &kept, &self.spec.keys[1])
+            let rows = vec![concat_batches(&kept, &rows)?];
+            Hashed::new(rows, &kept, &self.spec.keys[1], NullKeys::Nothing)
         })?;
         drop(rows);
         self.publish_bytes(table.bytes())?;
@@ -285,5 +286,5 @@ impl<D: Downstream> Member for LookupRun<D> {
 
 fn terms_of(spec: &Lookup) -> Terms<'_> {
     let Lookup { kind, on, schema, both, .. } = spec;
-    Terms { kind: *kind, on: on.as_ref(), schema, both }
+    Terms { kind: *kind, marks: false, on: on.as_ref(), schema, both }
 }

@@ -4,13 +4,15 @@
 //!
 //! A [`source`](self::source) reads; an [`aggregate`] groups; what keeps rows by key until time has
 //! passed them (joins, rankings, sessions, frames of `OVER`) is a state that [`keyed`] runs; a
-//! [`lookup`] joins with a table that every process has; a [`sink`](self::sink) writes. An operator
+//! [`lookup`] joins with a table that every process has, and a [`hash_join`] inputs that end; a
+//! [`sink`](self::sink) writes. An operator
 //! meets those of other workers by an [exchange](crate::exchange), and gives its rows to a
 //! [`Downstream`](self::downstream::Downstream): it knows no other operator.
 
 pub(crate) mod aggregate;
 pub(crate) mod build;
 pub(crate) mod downstream;
+pub(crate) mod hash_join;
 pub(crate) mod interval_join;
 pub(crate) mod keyed;
 pub(crate) mod lookup;

@@ -26,6 +26,15 @@ pub(crate) trait OperatorTask: Connected {
         None
     }
 
+    /// Work that must be awaited before rows of an input are pushed, while those of its other
+    /// inputs go on, if there is any.
+    ///
+    /// # Errors
+    /// As [`Operator::push`].
+    fn admit(&self, _input: usize) -> Option<Task<'_>> {
+        None
+    }
+
     /// Takes rows of this worker's own edges.
     ///
     /// # Errors
@@ -77,6 +86,15 @@ pub(crate) trait OperatorTask: Connected {
     /// # Errors
     /// When state or rows cannot travel.
     fn resume(&self) -> Task<'_, i64>;
+
+    /// One of several inputs has no more rows, and others may have; `watermark` is `i64::MAX` if they
+    /// are complete. Gives what has to be waited for, if something has.
+    ///
+    /// # Errors
+    /// When state or rows cannot travel.
+    fn end_input(&self, _input: usize, _watermark: i64) -> Option<Task<'_>> {
+        None
+    }
 
     /// The inputs have no more rows. `watermark` is `i64::MAX` if they are complete.
     ///

@@ -237,13 +237,20 @@ impl Placements {
         seen
     }
 
-    /// The placement behind an operator that moves no rows: columns of its input that it passes on
-    /// still say where these are.
+    /// The placement behind an operator that moves no rows of one of its inputs, to which those of
+    /// the others go: columns of that input that it passes on still say where the rows are.
     fn in_place(&self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) -> Option<Placed> {
-        let [edges] = inputs else { return None };
-        let [edge] = edges.as_slice() else { return None };
+        let distribution = |number: &usize| spec.distribution(*number);
+        let stays = |number: &usize| distribution(number) == Some(Distribution::Local);
+        let stay: Vec<usize> = (0..inputs.len()).filter(stays).collect();
+        let [number] = stay[..] else { return None };
+        let mut others = (0..inputs.len()).filter(|other| *other != number);
+        if !others.all(|other| distribution(&other) == Some(Distribution::Broadcast)) {
+            return None;
+        }
+        let [edge] = inputs[number].as_slice() else { return None };
         let placed = self.0.get(edge.from)?.as_ref()?;
-        let passed = |column| passed_as(edge, column).and_then(|of| spec.passes_on(0, of));
+        let passed = |column| passed_as(edge, column).and_then(|of| spec.passes_on(number, of));
         let keys: Vec<Key> = placed.keys.iter().map(|key| key.behind(passed)).collect();
         keys.iter().all(Key::is_known).then(|| Placed { keys, led: placed.led.clone() })
     }

@@ -50,18 +50,28 @@ pub(crate) enum Meet {
 /// The sides that can go to every worker, and why no other can.
 #[derive(Clone, Copy)]
 pub(crate) struct May {
-    sides: &'static [usize],
-    why: &'static str,
+    pub(crate) sides: &'static [usize],
+    pub(crate) why: &'static str,
 }
 
 /// The statistics of a side.
-struct SideOutput<'a> {
-    name: &'a str,
-    /// At most, where that is known.
-    bytes: Option<u64>,
-    ends: bool,
+pub(crate) struct SideOutput<'a> {
+    pub(crate) name: &'a str,
+    /// As far as they are known.
+    pub(crate) bytes: Option<u64>,
+    pub(crate) ends: bool,
     /// Whether every worker has some of its rows.
-    spread: bool,
+    pub(crate) spread: bool,
+}
+
+/// A join about which hints are asked.
+pub(crate) struct Asking<'a> {
+    /// The names of its sides in the query.
+    pub(crate) names: &'a [String; 2],
+    /// Whether it has no equal keys.
+    pub(crate) keyless: bool,
+    /// The sides that can go to every worker.
+    pub(crate) may: May,
 }
 
 /// How the rows of a join meet.
@@ -75,7 +85,9 @@ pub(crate) fn meet(
 ) -> Result<Meet, LowerError> {
     let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
     let by_key = || Ok(Meet::ByKey { reasons: [None, None], costs: [vec![], vec![]] });
-    let asked = match asked_for(&cx.hints, spec)? {
+    let keyless = spec.sides[0].0.keys.is_empty();
+    let asking = Asking { names: &spec.names, keyless, may: spec.may };
+    let asked = match asked_for(&cx.hints, &asking)? {
         Some(Wish::Broadcast { side, reason }) => Some((side, reason)),
         Some(Wish::Shuffle(reasons)) => {
             return Ok(Meet::ByKey { reasons, costs: [vec![], vec![]] });
@@ -89,7 +101,6 @@ pub(crate) fn meet(
     let fixed = matches!(chosen, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
     let [left, right] = &spec.sides;
     let keys: [&[usize]; 2] = [&left.0.keys, &right.0.keys];
-    let keyless = keys[0].is_empty();
     let is_open = || !fixed && !spec.may.sides.is_empty();
     if workers.total() == 1 || asked.is_none() && !is_open() {
         return by_key();
@@ -138,7 +149,7 @@ pub(crate) fn meet(
 }
 
 /// The request of the hints of a join.
-enum Wish {
+pub(crate) enum Wish {
     /// A side goes to every worker.
     Broadcast { side: usize, reason: Reason },
     /// Rows go to the workers of their keys; why, of each side with a hint.
@@ -156,10 +167,13 @@ pub(crate) fn is_asked(hints: &BlockHints<'_>, spec: &JoinSpec) -> bool {
 ///
 /// # Errors
 /// When that cannot be.
-fn asked_for(hints: &BlockHints<'_>, spec: &JoinSpec) -> Result<Option<Wish>, LowerError> {
-    let hints = [0, 1].map(|side| hints.of_side(side, &spec.names[side]));
+pub(crate) fn asked_for(
+    hints: &BlockHints<'_>,
+    asking: &Asking<'_>,
+) -> Result<Option<Wish>, LowerError> {
+    let hints = [0, 1].map(|side| hints.of_side(side, &asking.names[side]));
     for (side, hint) in hints.into_iter().enumerate() {
-        hint.map_or(Ok(()), |hint| possible(hint, side, spec))?;
+        hint.map_or(Ok(()), |hint| possible(hint, side, asking))?;
     }
     let is_broadcast = |hint: &Hint| matches!(hint.asked, Asked::Broadcast(_));
     let broadcast = (0..2).find_map(|side| Some((side, hints[side].filter(|h| is_broadcast(h))?)));
@@ -179,23 +193,23 @@ fn asked_for(hints: &BlockHints<'_>, spec: &JoinSpec) -> Result<Option<Wish>, Lo
 ///
 /// # Errors
 /// When it cannot.
-fn possible(hint: &Hint, side: usize, spec: &JoinSpec) -> Result<(), LowerError> {
+fn possible(hint: &Hint, side: usize, asking: &Asking<'_>) -> Result<(), LowerError> {
     let refused = |why: &str, help: &str| Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
     if !matches!(hint.asked, Asked::Broadcast(_)) {
-        if spec.sides[0].0.keys.is_empty() {
+        if asking.keyless {
             let why = "the join has no equal keys by which rows could be shuffled";
             return refused(why, "add an equality to the condition of the join");
         }
         return Ok(());
     }
-    match spec.may.sides {
+    match asking.may.sides {
         sides if sides.contains(&side) => Ok(()),
-        [] => refused(spec.may.why, "leave the hint out"),
+        [] => refused(asking.may.why, "leave the hint out"),
         [other, ..] => {
-            let other = &spec.names[*other];
+            let other = &asking.names[*other];
             let help =
                 format!("broadcast the other side, BROADCAST({other}), or leave the hint out");
-            refused(spec.may.why, &help)
+            refused(asking.may.why, &help)
         }
     }
 }
@@ -238,13 +252,13 @@ impl SideOutput<'_> {
     }
 
     /// Bytes of both sides that move then.
-    fn to_all(&self, other: &Self, workers: Workers) -> Option<u64> {
+    pub(crate) fn to_all(&self, other: &Self, workers: Workers) -> Option<u64> {
         let own = self.copied(workers)?;
         if other.spread { Some(own) } else { Some(own.saturating_add(other.moved(workers)?)) }
     }
 
     /// Bytes that move when its rows go to one worker each: all but those that are there.
-    fn moved(&self, workers: Workers) -> Option<u64> {
+    pub(crate) fn moved(&self, workers: Workers) -> Option<u64> {
         let total = u64::from(workers.total());
         Some((u128::from(self.bytes?) * u128::from(total - 1) / u128::from(total)) as u64)
     }
@@ -260,7 +274,11 @@ struct Chosen {
 
 /// The costs of the exchanges of each side of a join, as far as known: the other side may be
 /// broadcast, or this one, or with equal keys both are shuffled.
-fn costs(sides: &[SideOutput<'_>; 2], workers: Workers, keyless: bool) -> [Vec<Cost>; 2] {
+pub(crate) fn costs(
+    sides: &[SideOutput<'_>; 2],
+    workers: Workers,
+    keyless: bool,
+) -> [Vec<Cost>; 2] {
     let of = |side: &SideOutput<'_>| {
         let cost = |strategy, bytes: u64| Cost::InAll { strategy, bytes };
         let moved = side.moved(workers);

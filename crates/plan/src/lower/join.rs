@@ -1,4 +1,4 @@
-//! Joins that stream, and what they have in common.
+//! Joins, and what they have in common.
 //!
 //! - Of the rows of each window (S7, [`windows`]): both sides carry windows, and the join asks for
 //!   equal `window_start` and `window_end` beside other keys, so that its state is bounded by the
@@ -7,6 +7,7 @@
 //!   the time that they may be apart.
 //! - Of rows with the version of a table at their time ([`crate::logical::as_of`]): its state is a
 //!   version of each key.
+//! - Where all input ends ([`crate::lower::hash_join`]): its state is the rows of one side.
 //! - With a table that ends and is small ([`crate::lower::lookup`]): its state is the table.
 //!
 //! Other joins over input that never ends would have to remember every row, and are refused.
@@ -33,6 +34,7 @@ use crate::lower::broadcast;
 use crate::lower::broadcast::{May, Meet, name};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
+use crate::lower::hash_join::{self, Form};
 use crate::lower::hints::BlockHints;
 use crate::lower::lookup;
 use crate::lower::multi_window;
@@ -53,8 +55,12 @@ pub(crate) fn join(
     job: &mut JobBuilder,
     join: &logical::Join,
 ) -> Result<Relation, LowerError> {
-    let kind = kind_of(join)?;
-    let filter = join.filter.as_ref();
+    let form = Form::of(join);
+    let (kind, filter) = (form.kind, join.filter.as_ref());
+    let by_key = cx.bounded && cx.lowering.emit.is_none() && !join.on.is_empty();
+    if !by_key {
+        is_plain(join)?;
+    }
     let mut sides = vec![];
     for input in [&join.left, &join.right] {
         let relation = pipeline::relation(cx, job, input)?;
@@ -68,6 +74,13 @@ pub(crate) fn join(
     let cx = &Context { hints: cx.lowering.hints_of_join(join), ..*cx };
     let windows = RowWindows::joined(join, &left.windows, &right.windows);
     let mut on = conditions_of(join, &left, &right)?;
+    if !form.is_plain() {
+        let [left, right] =
+            [session::materialized(cx, job, left)?, session::materialized(cx, job, right)?];
+        on = conditions_of(join, &left, &right)?;
+        let joined = hash_join::hash_join(cx, job, join, [left, right], on)?;
+        return Ok(Relation { windows, ..joined });
+    }
     if left.multi_window.is_some() || right.multi_window.is_some() {
         let both = [left, right];
         if let Some(sides) = multi_window::joins_whole(cx, kind, &both, &on, filter)? {
@@ -92,6 +105,7 @@ pub(crate) fn join(
         (Err(LowerError::Failed(error)), _) => Err(LowerError::Failed(error)),
         (Ok(Some(between)), _) => between::nearby(cx, job, kind, [left, right], on, between),
         (_, Some(sides)) => lookup::lookup_join(cx, job, sides, [left, right], on, filter),
+        _ if by_key => hash_join::hash_join(cx, job, join, [left, right], on),
         (Err(refused), None) => Err(refused),
         (Ok(None), None) => Err(endless(cx, &left, &right, kind)?.into()),
     }?;
@@ -240,7 +254,7 @@ pub(crate) fn met(
 }
 
 /// The condition of a join beside its keys, over the columns of both sides.
-fn condition(
+pub(crate) fn condition(
     cx: &Context<'_>,
     filter: &Expr,
     known: &[(Column, Expr)],
@@ -303,7 +317,7 @@ pub(crate) struct Places {
 
 impl Places {
     /// The arriving columns of a side, in the words of the user.
-    fn shown(&self, side: &Relation, finished: &FinishedPipeline) -> Vec<String> {
+    pub(crate) fn shown(&self, side: &Relation, finished: &FinishedPipeline) -> Vec<String> {
         let arriving = finished.columns.iter().enumerate();
         let name = |(at, text): (usize, &String)| {
             let output = self.outputs.iter().position(|&place| place == at);
@@ -355,26 +369,20 @@ fn qualified(column: &Column) -> String {
     }
 }
 
-fn kind_of(join: &logical::Join) -> Result<JoinKind, Refusal> {
+/// Refuses a join that needs all rows of both sides.
+fn is_plain(join: &logical::Join) -> Result<(), Refusal> {
     if join.null_equality == NullEquality::NullEqualsNull {
         return Err(Refusal::new(&["INTERSECT", "EXCEPT"], "INTERSECT and EXCEPT do not stream"));
     }
     if join.null_aware {
         return Err(Refusal::new(&["IN"], "NOT IN does not stream").hint("write NOT EXISTS"));
     }
-    Ok(match join.join_type {
-        JoinType::Inner => JoinKind::Inner,
-        JoinType::Left => JoinKind::Left,
-        JoinType::Right => JoinKind::Right,
-        JoinType::Full => JoinKind::Full,
-        JoinType::LeftSemi => JoinKind::LeftSemi,
-        JoinType::LeftAnti => JoinKind::LeftAnti,
-        JoinType::RightSemi => JoinKind::RightSemi,
-        JoinType::RightAnti => JoinKind::RightAnti,
+    match join.join_type {
         JoinType::LeftMark | JoinType::RightMark => {
-            return Err(Refusal::new(&["IN", "EXISTS"], "a subquery in an expression"));
+            Err(Refusal::new(&["IN", "EXISTS"], "a subquery in an expression"))
         }
-    })
+        _ => Ok(()),
+    }
 }
 
 /// The equalities of a join, over the columns of both bases.
@@ -383,7 +391,7 @@ fn conditions_of(join: &logical::Join, left: &Relation, right: &Relation) -> Res
 }
 
 /// Left and right columns, under names that are all different.
-fn both_of(left: &Schema, right: &Schema) -> SchemaRef {
+pub(crate) fn both_of(left: &Schema, right: &Schema) -> SchemaRef {
     let named = |side: &'static str| {
         move |(at, field): (usize, &Arc<Field>)| {
             Field::new(format!("{side}_{at}"), field.data_type().clone(), true)
@@ -394,7 +402,7 @@ fn both_of(left: &Schema, right: &Schema) -> SchemaRef {
     Arc::new(Schema::new(left.chain(right).collect::<Vec<_>>()))
 }
 
-fn part(schema: &Schema, from: usize, to: usize) -> SchemaRef {
+pub(crate) fn part(schema: &Schema, from: usize, to: usize) -> SchemaRef {
     Arc::new(Schema::new(schema.fields()[from..to].to_vec()))
 }
 

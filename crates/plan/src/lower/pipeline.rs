@@ -356,15 +356,27 @@ impl RequestedColumns {
     }
 }
 
-/// The columns of expressions.
+/// The columns of expressions, under names that are all different: a key that is a column of another
+/// type is called as that column is.
 fn schema_of(exprs: &[Expr], columns: &Schema) -> DfResult<SchemaRef> {
     let scope = &DFSchema::try_from(columns.clone())?;
-    let field = |expr: &Expr| {
+    let mut fields: Vec<Field> = Vec::with_capacity(exprs.len());
+    for expr in exprs {
         let data_type = expr.get_type(scope)?;
-        Ok(match expr {
+        fields.push(match expr {
             Expr::Column(Column { name, .. }) => Field::new(name, data_type, expr.nullable(scope)?),
-            other => Field::new(shown_expr(other), data_type, true),
-        })
-    };
-    Ok(Arc::new(Schema::new(exprs.iter().map(field).collect::<DfResult<Vec<_>>>()?)))
+            other => {
+                let is_column = |name: &str| {
+                    let mut others = exprs.iter();
+                    others.any(|expr| matches!(expr, Expr::Column(column) if column.name == name))
+                };
+                let shown = shown_expr(other);
+                let is_known =
+                    is_column(&shown) || fields.iter().any(|field| *field.name() == shown);
+                let name = if is_known { other.to_string() } else { shown };
+                Field::new(name, data_type, true)
+            }
+        });
+    }
+    Ok(Arc::new(Schema::new(fields)))
 }

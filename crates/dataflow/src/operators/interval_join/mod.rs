@@ -66,7 +66,7 @@ pub struct IntervalJoin {
 impl IntervalJoin {
     fn terms(&self) -> Terms<'_> {
         let Self { kind, on, schema, both, .. } = self;
-        Terms { kind: *kind, on: on.as_ref(), schema, both }
+        Terms { kind: *kind, marks: false, on: on.as_ref(), schema, both }
     }
 
     /// The times of partners of a row of a side at `time`.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
+use state::NullKeys;
 
 use crate::error::DataflowError;
 use crate::job::{
@@ -100,7 +101,7 @@ impl KeyedOperator for WindowJoin {
 impl WindowJoin {
     fn terms(&self) -> Terms<'_> {
         let Self { kind, on, schema, both, .. } = self;
-        Terms { kind: *kind, on: on.as_ref(), schema, both }
+        Terms { kind: *kind, marks: false, on: on.as_ref(), schema, both }
     }
 }
 
@@ -256,7 +257,8 @@ impl Firing {
             gathered(&spec.sides[side].schema, std::mem::take(&mut sides[side]), rows_max)
         };
         let (schema, keys) = of(1 - probed);
-        let hashed = Arc::new(Hashed::new(batches_of(1 - probed)?, schema, &keys)?);
+        let hashed = Hashed::new(batches_of(1 - probed)?, schema, &keys, NullKeys::Nothing)?;
+        let hashed = Arc::new(hashed);
         let (_, keys) = of(probed);
         let batches = batches_of(probed)?;
         let bytes = hashed.bytes() + batches.iter().map(bytes_of).sum::<usize>();

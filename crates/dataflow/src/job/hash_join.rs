@@ -1,0 +1,183 @@
+//! The join of inputs that end, as data.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+use state::NullKeys;
+
+use super::{
+    Copies, Deployment, DescribeContext, Description, Distribution, Exchange, JoinKind,
+    OperatorSpec, StateEstimate, StateMemory, Statistics, Strategy,
+};
+use crate::job::step::Step;
+use crate::rows::size::{INDEX_BYTES, row_bytes};
+
+/// The input whose rows are looked up, as they come.
+pub const PROBE: usize = 0;
+
+/// The input whose rows lie in a hash table, which is whole before any row is looked up.
+pub const BUILD: usize = 1;
+
+/// A join of two inputs that end, by equal keys: rows of the *probe* side, which is input 0, look
+/// up those of the *build* side, which is input 1.
+///
+/// The build is *replicated*, one hash table in each process, and then the rows of the probe side
+/// stay where they are; or rows of both sides meet *by key*.
+#[derive(Clone)]
+pub struct HashJoin {
+    /// Probe and build.
+    pub sides: [HashJoinSide; 2],
+    /// How rows of equal keys meet, unless the build is replicated.
+    pub exchange: Exchange,
+    /// What NULL in a key is equal to.
+    pub nulls: NullKeys,
+    /// Which rows are given out; the probe side is the left one. A replicated build gives out none
+    /// alone, but on one worker.
+    pub kind: JoinKind,
+    /// What else a semi- or anti-join of the probe side does.
+    pub variant: Variant,
+    /// A filter over both sides' columns that a pair must pass, besides equal keys.
+    pub on: Option<Arc<dyn Step>>,
+    /// The columns that are given out.
+    pub schema: SchemaRef,
+    /// The columns of the probe side and of the build side: what `on` is given.
+    pub both: SchemaRef,
+}
+
+/// A side of a join.
+#[derive(Clone)]
+pub struct HashJoinSide {
+    /// Its name in the query.
+    pub name: String,
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// The columns that must be equal to those of the other side.
+    pub keys: Vec<usize>,
+    /// Where its rows go.
+    pub distribution: Distribution,
+}
+
+/// What a semi- or anti-join does that others of its kind do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Variant {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// A semi-join that gives out each row of the probe side, and behind its columns whether it has
+    /// a partner.
+    Mark,
+    /// An anti-join as `NOT IN` asks for it: no row is given out if any key of the build side is
+    /// NULL, and none whose own key is NULL, unless the build side has no rows.
+    NullAware,
+}
+
+impl HashJoin {
+    /// Whether every process has the whole build.
+    pub fn is_replicated(&self) -> bool {
+        self.sides[BUILD].distribution == Distribution::Broadcast
+    }
+}
+
+impl OperatorSpec for HashJoin {
+    fn input_schema(&self, input: usize) -> Option<SchemaRef> {
+        self.sides.get(input).map(|side| side.schema.clone())
+    }
+
+    fn schema(&self) -> Option<SchemaRef> {
+        Some(self.schema.clone())
+    }
+
+    fn describe(&self, context: &DescribeContext<'_>) -> Description {
+        let keys = self.sides.each_ref().map(|side| side.keys.as_slice());
+        let mut properties = self.kind.properties(context.columns, keys, self.on.as_ref());
+        match self.variant {
+            Variant::Plain => {}
+            Variant::Mark => properties[0].1 = "LEFT MARK".into(),
+            Variant::NullAware => properties[0].1.push_str(", NULL-aware"),
+        }
+        if self.nulls == NullKeys::Equal {
+            properties.push(("NULL keys", "equal to each other".into()));
+        }
+        let [probe, build] = &self.sides;
+        properties.push(("probe", probe.name.clone()));
+        properties.push(("build", build.name.clone()));
+        Description { name: "HashJoin", properties }
+    }
+
+    fn statistics(&self, inputs: &[Statistics], _: u32) -> Statistics {
+        let of = |input: usize| inputs.get(input).cloned().unwrap_or_default();
+        of(PROBE).met(of(BUILD), self.kind)
+    }
+
+    fn state(&self, inputs: &[Statistics], deployment: Deployment) -> Vec<StateEstimate> {
+        let copies = match self.is_replicated() {
+            true => Copies { count: deployment.processes.into(), by: "nodes" },
+            false => Copies::ONE,
+        };
+        vec![StateEstimate {
+            unit: "row",
+            which: format!(" of {}", self.sides[BUILD].name),
+            each_bytes: row_bytes(&self.sides[BUILD].schema) + INDEX_BYTES,
+            count_max: inputs.get(BUILD).and_then(|rows| rows.rows_max),
+            copies,
+        }]
+    }
+
+    fn memory(&self) -> StateMemory {
+        StateMemory::Spillable
+    }
+
+    fn exchange(&self) -> Option<Exchange> {
+        (!self.is_replicated()).then_some(self.exchange)
+    }
+
+    fn exchange_mut(&mut self) -> Option<&mut Exchange> {
+        if self.is_replicated() { None } else { Some(&mut self.exchange) }
+    }
+
+    fn keys(&self, input: usize) -> &[usize] {
+        self.sides.get(input).map_or(&[], |side| &side.keys)
+    }
+
+    fn key_types(&self) -> Option<Vec<DataType>> {
+        let [probe, build] = self.sides.each_ref().map(|side| {
+            let of = |&key: &usize| side.schema.field(key).data_type().clone();
+            side.keys.iter().map(of).collect::<Vec<_>>()
+        });
+        (probe == build).then_some(probe)
+    }
+
+    fn distribution(&self, input: usize) -> Option<Distribution> {
+        self.sides.get(input).map(|side| side.distribution)
+    }
+
+    fn strategy(&self, input: usize, workers: u32) -> Strategy {
+        match self.sides.get(input).map(|side| side.distribution) {
+            Some(Distribution::Broadcast) => Strategy::Broadcast.on(workers),
+            Some(Distribution::RoundRobin) => Strategy::Rebalance.on(workers),
+            Some(Distribution::Hash) => Strategy::from(self.exchange).on(workers),
+            Some(Distribution::Local) | None => Strategy::Forward,
+        }
+    }
+
+    fn reason(&self, strategy: Strategy) -> Option<&'static str> {
+        match strategy {
+            Strategy::Shuffle | Strategy::UpPar => Some("rows of equal keys meet on one worker"),
+            Strategy::Forward if self.is_replicated() => Some("every worker has the build"),
+            _ => None,
+        }
+    }
+
+    fn broadcasts(&self) -> bool {
+        self.is_replicated()
+    }
+
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        let probe = self.sides[PROBE].schema.fields().len();
+        self.kind.passes_on(input, column, probe)
+    }
+
+    fn always_has(&self, input: usize) -> bool {
+        self.kind.always_has(input)
+    }
+}

@@ -1,0 +1,542 @@
+//! The join of inputs that end: rows of the build side lie in a hash table, rows of the probe side
+//! look them up.
+//!
+//! ```text
+//! build ─▶ exchange ─▶ collected ── every worker has ended its build ──▶ hash table
+//! probe ─▶ (waits until then) ─▶ exchange ─▶ looked up ─▶ rows with a partner, or without one
+//!                  every worker has ended its probe ──▶ rows of the build without a partner
+//! ```
+//!
+//! Rows of the probe side are not let in before the build is whole, which holds back the sources
+//! that they come from. Where a source, or any operator, gives its rows to several others, that
+//! could hold back the build too: there they are let in, and kept ([`HashJoinRun::holds`]).
+//!
+//! Where a build does not fit memory, both sides go to the disk, if there is one ([`spill`]).
+//!
+//! Workers tell each other by the progress of the operator how far they are ([`Told`]): a build is
+//! whole when all have told that theirs has ended, and what they have told of it.
+
+mod spill;
+mod told;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{Array, BooleanArray, RecordBatch};
+use arrow::buffer::NullBuffer;
+use arrow::compute::{concat_batches, filter_record_batch};
+use state::{Disk, Spilled, StateError};
+
+use self::spill::SpilledJoin;
+use self::told::Told;
+use crate::error::DataflowError;
+use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
+use crate::job::hash_join::{BUILD, HashJoin, PROBE, Variant};
+use crate::job::{Distribution, Exchange};
+use crate::operators::downstream::Downstream;
+use crate::operators::keyed::TURN_BATCHES;
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
+use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms};
+use crate::rows::Rows;
+use crate::rows::wire::{bytes_of, compact};
+use crate::runtime::accounting::StateAccounting;
+use crate::runtime::metrics::Metrics;
+use crate::runtime::place::Signals;
+use crate::runtime::process::Process;
+use crate::runtime::scheduler::yield_now;
+
+/// Bytes of rows that have come by the exchange and wait to be looked up, from which on those of
+/// this worker wait in front of it.
+const ARRIVED_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of a build up to which its batches are put together, so that its rows are found faster.
+const TOGETHER_BYTES_MAX: usize = 256 << 20;
+
+/// A hash join on one worker.
+pub(crate) struct HashJoinRun<D> {
+    instance: Instance,
+    spec: HashJoin,
+    rows_max: usize,
+    process: Arc<Process>,
+    accounting: Rc<StateAccounting>,
+    signals: Arc<Signals>,
+    /// Whether rows of the probe side are let in and kept before the build is whole.
+    holds: bool,
+    disk: Option<Arc<dyn Disk>>,
+    /// What is here of the build, until it is whole.
+    build: RefCell<Waiting>,
+    /// Both sides, where the build does not fit memory.
+    spilled: RefCell<Option<SpilledJoin>>,
+    /// What went to the disk, as far as it was published.
+    published: Cell<Spilled>,
+    metrics: Arc<Metrics>,
+    /// What this worker knows of its own inputs.
+    told: Cell<Told>,
+    table: RefCell<Option<Table>>,
+    /// Rows of the probe side that wait: on this side of the exchange, and behind it.
+    held: RefCell<Waiting>,
+    arrived: RefCell<Waiting>,
+    /// Of a join that holds rows back, that its inputs have ended.
+    ended: Cell<bool>,
+    /// Whether rows were left out, because the run was told to stop.
+    is_cut: Cell<bool>,
+    behind: D,
+}
+
+/// Batches in the order in which they came.
+#[derive(Default)]
+struct Waiting {
+    batches: VecDeque<RecordBatch>,
+    bytes: usize,
+}
+
+/// A build that is whole.
+struct Table {
+    /// Nothing if the build is on a disk, or rows of it are missing: then no row is given out.
+    pairing: Option<Pairing>,
+    bytes: usize,
+    /// Which rows of the probe side are looked up.
+    passes: Passes,
+}
+
+/// Which rows of the probe side may be given out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Passes {
+    All,
+    WithKey,
+    None,
+}
+
+impl Waiting {
+    fn push(&mut self, batch: RecordBatch) {
+        self.bytes += bytes_of(&batch);
+        self.batches.push_back(batch);
+    }
+
+    fn pop(&mut self) -> Option<RecordBatch> {
+        let batch = self.batches.pop_front()?;
+        self.bytes -= bytes_of(&batch);
+        Some(batch)
+    }
+}
+
+impl<D: Downstream> HashJoinRun<D> {
+    /// `holds` says whether rows of the probe side come from what other operators get rows of too.
+    pub(crate) fn new(
+        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
+        spec: &HashJoin,
+        holds: bool,
+        behind: D,
+    ) -> Self {
+        let stays = !spec.is_replicated() && spec.exchange == Exchange::Forward;
+        let inputs = if place.workers == 1 || stays {
+            Inputs::local(spec.sides.len(), place)
+        } else {
+            let port = |side: &crate::job::HashJoinSide| Port {
+                schema: side.schema.clone(),
+                keys: side.keys.clone(),
+                distribution: side.distribution,
+                partitioner: None,
+                multi_partitioner: None,
+            };
+            let exchange = if spec.is_replicated() { Exchange::Shuffle } else { spec.exchange };
+            Inputs::of_rows(tag, spec.sides.iter().map(port).collect(), exchange, place, shuffle)
+        };
+        let alone = inputs.is_local();
+        Self {
+            instance: Instance::new(tag, place, net, inputs, alone),
+            spec: spec.clone(),
+            rows_max: place.settings.batch_rows_max,
+            process: place.process.clone(),
+            accounting: place.accounting.clone(),
+            signals: place.signals.clone(),
+            holds,
+            disk: place.disk.clone(),
+            build: RefCell::default(),
+            spilled: RefCell::default(),
+            published: Cell::default(),
+            metrics,
+            told: Cell::default(),
+            table: RefCell::default(),
+            held: RefCell::default(),
+            arrived: RefCell::default(),
+            ended: Cell::new(false),
+            is_cut: Cell::new(false),
+            behind,
+        }
+    }
+
+    fn terms(&self) -> Terms<'_> {
+        let HashJoin { kind, variant, on, schema, both, .. } = &self.spec;
+        Terms { kind: *kind, marks: *variant == Variant::Mark, on: on.as_ref(), schema, both }
+    }
+
+    /// Whether rows of the probe side stay on their worker.
+    fn probes_in_place(&self) -> bool {
+        let stays = self.spec.sides[PROBE].distribution == Distribution::Local;
+        stays || self.instance.inputs.is_local()
+    }
+
+    /// What all workers whose rows come here have told.
+    fn all_told(&self) -> Told {
+        let leader = self.leader().0.borrow();
+        let of = |worker: u32| leader.clock().of(worker).map_or(i64::MIN, |of| of.watermark);
+        let own = Told::of(of(self.worker()));
+        if self.instance.inputs.is_local() {
+            return own;
+        }
+        self.net().peers().fold(own, |all, worker| all.and(Told::of(of(worker))))
+    }
+
+    /// Whether no more rows of the probe side come here.
+    fn probe_has_ended(&self) -> bool {
+        let own = || self.has_ended(self.worker());
+        if self.probes_in_place() { own() } else { self.time().1 }
+    }
+
+    /// Makes the table of the build, of which all workers have told.
+    fn finish_build(&self) -> Result<(), DataflowError> {
+        let Waiting { batches, bytes } = self.build.take();
+        let told = self.all_told();
+        let side = &self.spec.sides[BUILD];
+        let pairing = if told.is_whole_build() && self.spilled.borrow().is_none() {
+            let make = || {
+                let mut batches = Vec::from(batches);
+                if bytes <= TOGETHER_BYTES_MAX {
+                    batches = vec![concat_batches(&side.schema, &batches)?];
+                }
+                Hashed::new(batches, &side.schema, &side.keys, self.spec.nulls)
+            };
+            let hashed = match self.spec.is_replicated() {
+                true => self.process.table(self.instance.tag, make)?,
+                false => Arc::new(make()?),
+            };
+            let probe = ProbeSide { side: PROBE, keys: &self.spec.sides[PROBE].keys };
+            Some((hashed.bytes(), Pairing::new(probe, [], hashed, self.spec.kind)))
+        } else {
+            None
+        };
+        let passes = match self.spec.variant {
+            Variant::NullAware if told.has_null_key() => Passes::None,
+            Variant::NullAware if told.has_rows() => Passes::WithKey,
+            _ => Passes::All,
+        };
+        let (bytes, pairing) = pairing.map_or((0, None), |(bytes, of)| (bytes, Some(of)));
+        *self.table.borrow_mut() = Some(Table { pairing, bytes, passes });
+        self.instance.clock_moved.notify();
+        self.account()
+    }
+
+    /// Looks rows of the probe side up, and gives out what comes of them.
+    async fn probe(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        let Some(batch) = self.passing(batch)? else { return Ok(()) };
+        if let Some(spilled) = &mut *self.spilled.borrow_mut() {
+            let batch = compact(batch);
+            spilled.push(PROBE, batch, self.accounting.share(self.instance.tag))?;
+
+            return self.account();
+        }
+        if let Some(pairing) = self.table.borrow_mut().as_mut().and_then(|of| of.pairing.as_mut()) {
+            pairing.push(batch);
+        }
+        self.give(|| self.of_table(|pairing| pairing.next_probed(self.terms(), self.rows_max)))
+            .await
+    }
+
+    /// The next rows that the table in memory gives, if there is one.
+    fn of_table(
+        &self,
+        next: impl FnOnce(&mut Pairing) -> Result<Option<Paired>, DataflowError>,
+    ) -> Result<Option<Paired>, DataflowError> {
+        let mut table = self.table.borrow_mut();
+        table.as_mut().and_then(|of| of.pairing.as_mut()).map_or(Ok(None), next)
+    }
+
+    /// The next rows of those on the disk.
+    fn of_disk(&self) -> Result<Option<Paired>, DataflowError> {
+        let share = self.accounting.share(self.instance.tag);
+        let rows = match &mut *self.spilled.borrow_mut() {
+            Some(spilled) => spilled.next(&self.spec, self.terms(), (self.rows_max, share))?,
+            None => None,
+        };
+        self.account()?;
+        Ok(rows)
+    }
+
+    /// Gives out rows until there are no more, or the run is told to stop.
+    async fn give(
+        &self,
+        mut next: impl FnMut() -> Result<Option<Paired>, DataflowError>,
+    ) -> Result<(), DataflowError> {
+        let mut given = 0;
+        while let Some((batch, _)) = next()? {
+            if self.signals.is_stopped() {
+                self.is_cut.set(true);
+                return Ok(());
+            }
+            let pushed = self.behind.push(Rows::on_time(batch)).await;
+            pushed.map_err(DataflowError::of_made_rows)?;
+            given += 1;
+            // A row may have any number of partners.
+            if given % TURN_BATCHES == 0 {
+                yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of the probe side that may be given out, if there are any.
+    fn passing(&self, batch: RecordBatch) -> Result<Option<RecordBatch>, DataflowError> {
+        let passes = self.table.borrow().as_ref().map_or(Passes::None, |of| of.passes);
+        let batch = match passes {
+            Passes::All => batch,
+            Passes::None => return Ok(None),
+            Passes::WithKey => match nulls_of(&batch, &self.spec.sides[PROBE].keys) {
+                Some(valid) => {
+                    filter_record_batch(&batch, &BooleanArray::new(valid.into_inner(), None))?
+                }
+                None => batch,
+            },
+        };
+        Ok((batch.num_rows() > 0).then_some(batch))
+    }
+
+    /// Notes what `NOT IN` asks of the rows of a build.
+    fn look_at(&self, batch: &RecordBatch) {
+        if self.spec.variant == Variant::NullAware && batch.num_rows() > 0 {
+            let nulls = nulls_of(batch, &self.spec.sides[BUILD].keys);
+            self.told.set(self.told.get().with_rows(nulls.is_some()));
+        }
+    }
+
+    /// Takes a row of the probe side from those that wait, and looks it up; tells whether there was
+    /// one.
+    async fn take_waiting(&self) -> Result<bool, DataflowError> {
+        let arrived = self.arrived.borrow_mut().pop();
+        if let Some(batch) = arrived {
+            self.account()?;
+            self.probe(batch).await?;
+            self.instance.clock_moved.notify();
+            return Ok(true);
+        }
+        let held = self.held.borrow_mut().pop();
+        let Some(batch) = held else { return Ok(false) };
+        self.account()?;
+        self.take_in(batch).await?;
+        Ok(true)
+    }
+
+    /// Brings rows of the probe side to where they are looked up.
+    async fn take_in(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        if self.probes_in_place() {
+            return self.probe(batch).await;
+        }
+        self.instance.inputs.push(self, Outgoing::of(PROBE, batch)).await?;
+        Ok(())
+    }
+
+    /// Makes the table, looks up what comes, and gives out what is left of the build.
+    async fn join(&self) -> Result<(), DataflowError> {
+        let whole = || (self.least() > i64::MIN).then_some(());
+        self.instance.clock_moved.wait_for(whole).await;
+        self.finish_build()?;
+        let mut given = 0;
+        let mut has_told = !self.holds;
+        loop {
+            if self.take_waiting().await? {
+                given += 1;
+                if given % TURN_BATCHES == 0 {
+                    yield_now().await;
+                }
+                continue;
+            }
+            if !has_told && self.ended.get() {
+                has_told = true;
+                self.tell_end().await?;
+                continue;
+            }
+            if self.probe_has_ended() {
+                break;
+            }
+            let more = || {
+                !self.arrived.borrow().batches.is_empty()
+                    || !self.held.borrow().batches.is_empty()
+                    || !has_told && self.ended.get()
+                    || self.probe_has_ended()
+            };
+            self.instance.clock_moved.wait_for(|| more().then_some(())).await;
+        }
+        let told = match self.probes_in_place() {
+            true => self.told.get(),
+            false => self.all_told(),
+        };
+        let whole = self.all_told().is_whole_build() && told.is_whole_probe();
+        if whole {
+            let terms = || (self.terms(), self.rows_max);
+            let rest = |pairing: &mut Pairing| pairing.next_of_table(terms().0, terms().1);
+            self.give(|| self.of_table(rest)).await?;
+            self.finish_spilled()?;
+            self.give(|| self.of_disk()).await?;
+        }
+        *self.table.borrow_mut() = None;
+        *self.spilled.borrow_mut() = None;
+        self.account()?;
+        let is_complete = whole && !self.is_cut.get();
+        self.behind.end(if is_complete { i64::MAX } else { i64::MIN }).await
+    }
+
+    /// All rows of both sides have come to the disk.
+    fn finish_spilled(&self) -> Result<(), DataflowError> {
+        if let Some(spilled) = &mut *self.spilled.borrow_mut() {
+            spilled.finish(self.accounting.share(self.instance.tag))?;
+        }
+        self.account()
+    }
+
+    /// Takes rows of the build; they go to the disk where they do not fit.
+    fn keep_build(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        let share = self.accounting.share(self.instance.tag);
+        if let Some(spilled) = &mut *self.spilled.borrow_mut() {
+            return spilled.push(BUILD, batch, share);
+        }
+        let mut build = self.build.borrow_mut();
+        build.push(batch);
+        let Some(disk) = self.disk.as_ref().filter(|_| build.bytes / self.parts() > share / 2)
+        else {
+            return Ok(());
+        };
+        let mut spilled = SpilledJoin::new(disk.clone(), &self.spec);
+        for batch in std::mem::take(&mut *build).batches {
+            spilled.push(BUILD, batch, share)?;
+        }
+        *self.spilled.borrow_mut() = Some(spilled);
+        Ok(())
+    }
+
+    /// How many workers have a build together.
+    fn parts(&self) -> usize {
+        if self.spec.is_replicated() { self.process.workers().len() } else { 1 }
+    }
+
+    /// Tells the other workers that this one has no more rows.
+    async fn tell_end(&self) -> Result<(), DataflowError> {
+        self.instance.inputs.end(self, self.told.get().watermark()).await?;
+        self.instance.clock_moved.notify();
+        Ok(())
+    }
+}
+
+impl<D: Downstream> OperatorTask for HashJoinRun<D> {
+    /// Rows of the probe side wait until the build is whole.
+    fn admit(&self, input: usize) -> Option<Task<'_>> {
+        if input == BUILD || self.holds || self.table.borrow().is_some() {
+            return None;
+        }
+        let whole = || self.table.borrow().is_some().then_some(());
+        Some(Box::pin(async move {
+            self.instance.clock_moved.wait_for(whole).await;
+            Ok(())
+        }))
+    }
+
+    fn push(&self, Arriving { input, rows, .. }: Arriving) -> Task<'_> {
+        let Rows { batch, .. } = rows;
+        Box::pin(async move {
+            if batch.num_rows() == 0 {
+                return Ok(());
+            }
+            if input == BUILD {
+                self.look_at(&batch);
+                self.instance.inputs.push(self, Outgoing::of(BUILD, batch)).await?;
+                return Ok(());
+            }
+            if self.holds {
+                self.held.borrow_mut().push(compact(batch));
+                self.instance.clock_moved.notify();
+                return self.account();
+            }
+            self.take_in(batch).await?;
+            let room = || (self.arrived.borrow().bytes <= ARRIVED_BYTES_MAX).then_some(());
+            self.instance.clock_moved.wait_for(room).await;
+            Ok(())
+        })
+    }
+
+    /// The build of this worker has ended.
+    fn end_input(&self, input: usize, watermark: i64) -> Option<Task<'_>> {
+        let told = self.told.get();
+        if input == PROBE {
+            self.told.set(told.with_probe(watermark == i64::MAX));
+            return None;
+        }
+        self.told.set(told.with_build(watermark == i64::MAX));
+        self.instance.inputs.progress(self, self.told.get().build_watermark(), false)
+    }
+
+    fn resume(&self) -> Task<'_, i64> {
+        Box::pin(std::future::ready(Ok(i64::MIN)))
+    }
+
+    fn end(&self, _: i64) -> Task<'_> {
+        if self.holds {
+            self.ended.set(true);
+            self.instance.clock_moved.notify();
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        Box::pin(self.tell_end())
+    }
+
+    fn run(&self) -> Task<'_> {
+        Box::pin(self.join())
+    }
+}
+
+impl<D: Downstream> Member for HashJoinRun<D> {
+    fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    fn crosses(&self, from: i64, to: i64) -> bool {
+        from != to
+    }
+
+    fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        if arrival.port == BUILD {
+            self.keep_build(compact(batch))?;
+        } else {
+            self.arrived.borrow_mut().push(compact(batch));
+            self.instance.clock_moved.notify();
+        }
+        self.account()
+    }
+
+    /// The workers of a process have a replicated build together, and each writes down its part of
+    /// it.
+    fn account(&self) -> Result<(), DataflowError> {
+        let table = self.table.borrow().as_ref().map_or(0, |table| table.bytes);
+        let build = (self.build.borrow().bytes + table).div_ceil(self.parts());
+        let mut bytes = build + self.held.borrow().bytes + self.arrived.borrow().bytes;
+        if let Some(spilled) = &*self.spilled.borrow() {
+            bytes += spilled.bytes();
+            self.metrics.count_spilled(self.instance.tag, &self.published, spilled.spilled());
+        }
+        match self.accounting.set(self.instance.tag, bytes) {
+            Err(StateError::Budget { budget, .. }) if self.disk.is_none() && build > bytes / 2 => {
+                let side = self.spec.sides[BUILD].name.clone();
+                Err(DataflowError::Build { side, bytes_max: budget })
+            }
+            set => Ok(set?),
+        }
+    }
+}
+
+/// Which rows have no NULL in their key, if some have.
+fn nulls_of(batch: &RecordBatch, keys: &[usize]) -> Option<NullBuffer> {
+    let nulls = keys.iter().map(|&key| batch.column(key).logical_nulls());
+    let all = nulls.fold(None, |all: Option<NullBuffer>, nulls| {
+        NullBuffer::union(all.as_ref(), nulls.as_ref())
+    });
+    all.filter(|valid| valid.null_count() > 0)
+}

@@ -1,0 +1,211 @@
+//! Builds that do not fit memory: rows of both sides on a disk, joined partition by partition.
+//!
+//! ```text
+//! build ─▶ over half of the share ─▶ 32 partitions by the hash of the key ┐
+//! probe ───────────────────────────▶ 32 partitions by the same hash ──────┴▶ one after another:
+//!     its build fits ─▶ hash table ─▶ its rows of the probe side look it up
+//!              └▶ else: 32 partitions by another hash, each as before
+//!                       └▶ rows of one key: as many as fit at a time ([`Passes`])
+//! ```
+//!
+//! Nothing of the probe side is looked up before all of it has come.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use state::{Disk, SpillPartitions, SpillStore, Spilled, SpilledBatch};
+
+use crate::error::DataflowError;
+use crate::job::hash_join::{BUILD, HashJoin, PROBE};
+use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms};
+use crate::rows::wire::bytes_of;
+
+/// The part of a share of memory that rows of a side take before they are written together, and
+/// that the build of a partition may take, which takes as much again for its hash table.
+const GATHERED_PART: usize = 8;
+const ROOM_PART: usize = 4;
+
+/// How often a partition is split at most. What is too large then has few keys.
+const LEVELS_MAX: u32 = 3;
+
+/// Rows of both sides, on a disk.
+pub(super) struct SpilledJoin {
+    store: SpillStore,
+    /// By input, rows that are not yet written, and their bytes.
+    gathered: [Vec<RecordBatch>; 2],
+    bytes: usize,
+    spilled: Vec<SpilledBatch>,
+    partitions: SpillPartitions,
+    passes: Option<Passes>,
+}
+
+/// A partition that is joined: as many rows of its build at a time as there is room for.
+struct Passes {
+    build: VecDeque<SpilledBatch>,
+    probe: Vec<SpilledBatch>,
+    /// Of each batch of the probe side, which rows have found a partner in the passes so far.
+    met: Vec<Option<Vec<bool>>>,
+    /// The rows of this pass, and how many batches of the probe side were begun in it.
+    pairing: Option<Pairing>,
+    begun: usize,
+    bytes: usize,
+}
+
+impl SpilledJoin {
+    /// Nothing yet.
+    pub(super) fn new(disk: Arc<dyn Disk>, spec: &HashJoin) -> Self {
+        let keys = spec.sides.iter().map(|side| side.keys.clone()).collect();
+        Self {
+            store: SpillStore::new(disk, keys),
+            gathered: [vec![], vec![]],
+            bytes: 0,
+            spilled: vec![],
+            partitions: SpillPartitions::default(),
+            passes: None,
+        }
+    }
+
+    /// Takes rows of an input; all may hold `share` bytes.
+    pub(super) fn push(
+        &mut self,
+        input: usize,
+        batch: RecordBatch,
+        share: usize,
+    ) -> Result<(), DataflowError> {
+        self.bytes += bytes_of(&batch);
+        self.gathered[input].push(batch);
+        if self.bytes > share / GATHERED_PART { self.write(share) } else { Ok(()) }
+    }
+
+    /// Writes what is gathered.
+    fn write(&mut self, share: usize) -> Result<(), DataflowError> {
+        let mut writer = self.store.writer(Some(0), share);
+        for (input, batches) in self.gathered.iter_mut().enumerate() {
+            for batch in batches.drain(..) {
+                writer.add(input, &batch)?;
+            }
+        }
+        self.spilled.extend(writer.finish()?);
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// All rows of both sides have come.
+    pub(super) fn finish(&mut self, share: usize) -> Result<(), DataflowError> {
+        self.write(share)?;
+        let spilled = std::mem::take(&mut self.spilled);
+        Ok(self.partitions.split(self.store.writer(Some(0), share), spilled)?)
+    }
+
+    /// The next rows, when all of both sides have come; `None` when there are no more.
+    pub(super) fn next(
+        &mut self,
+        spec: &HashJoin,
+        terms: Terms<'_>,
+        (rows_max, share): (usize, usize),
+    ) -> Result<Option<Paired>, DataflowError> {
+        let room = share / ROOM_PART;
+        loop {
+            if let Some(passes) = &mut self.passes {
+                match passes.next(&self.store, (spec, terms), (rows_max, room))? {
+                    None => self.passes = None,
+                    rows => return Ok(rows),
+                }
+            }
+            let Some(partition) = self.partitions.pop() else { return Ok(None) };
+            let of_build = partition.batches.iter().filter(|batch| batch.input() == BUILD);
+            let bytes: usize = of_build.map(SpilledBatch::bytes).sum();
+            if bytes > room && partition.level() < LEVELS_MAX {
+                let writer = self.store.writer(Some(partition.level()), share);
+                self.partitions.split(writer, partition.batches)?;
+                continue;
+            }
+            self.passes = Some(Passes::new(partition.batches));
+        }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        let passes = self.passes.as_ref().map_or(0, |passes| passes.bytes);
+        let spilled = self.spilled.len() * SpilledBatch::HELD_BYTES;
+        self.bytes + spilled + self.partitions.bytes() + passes
+    }
+
+    /// Bytes written to the disk and read back.
+    pub(super) fn spilled(&self) -> Spilled {
+        self.store.spilled()
+    }
+}
+
+impl Passes {
+    fn new(batches: Vec<SpilledBatch>) -> Self {
+        let (build, probe): (Vec<_>, Vec<_>) =
+            batches.into_iter().partition(|batch| batch.input() == BUILD);
+        let met = vec![None; probe.len()];
+        Self { build: build.into(), probe, met, pairing: None, begun: 0, bytes: 0 }
+    }
+
+    /// The next rows of the partition; `None` when there are no more.
+    fn next(
+        &mut self,
+        store: &SpillStore,
+        (spec, terms): (&HashJoin, Terms<'_>),
+        (rows_max, room): (usize, usize),
+    ) -> Result<Option<Paired>, DataflowError> {
+        loop {
+            let is_last = self.build.is_empty();
+            let Some(pairing) = &mut self.pairing else {
+                self.pairing = Some(self.pass(store, spec, room)?);
+                continue;
+            };
+            // Only the last pass knows which rows have no partner.
+            let rows = match is_last {
+                true => pairing.next_probed(terms, rows_max)?,
+                false => pairing.next_pairs(terms, rows_max)?,
+            };
+            if rows.is_some() {
+                return Ok(rows);
+            }
+            if !is_last && self.begun > 0 {
+                self.met[self.begun - 1] = pairing.leave();
+            }
+            if let Some(batch) = self.probe.get(self.begun) {
+                pairing.begin(store.read(batch)?, terms, self.met[self.begun].take())?;
+                self.begun += 1;
+                continue;
+            }
+            let rows = pairing.next_of_table(terms, rows_max)?;
+            if rows.is_some() {
+                return Ok(rows);
+            }
+            self.pairing = None;
+            if is_last {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next rows of the build that there is room for, to be looked up.
+    fn pass(
+        &mut self,
+        store: &SpillStore,
+        spec: &HashJoin,
+        room: usize,
+    ) -> Result<Pairing, DataflowError> {
+        let (mut batches, mut bytes) = (vec![], 0);
+        while bytes <= room
+            && let Some(batch) = self.build.pop_front()
+        {
+            let rows = store.read(&batch)?;
+            bytes += bytes_of(&rows);
+            batches.push(rows);
+        }
+        let side = &spec.sides[BUILD];
+        let hashed = Hashed::new(batches, &side.schema, &side.keys, spec.nulls)?;
+        let of_met = self.met.iter().flatten().map(Vec::len).sum::<usize>();
+        (self.begun, self.bytes) = (0, hashed.bytes() + of_met);
+        let probe = ProbeSide { side: PROBE, keys: &spec.sides[PROBE].keys };
+        Ok(Pairing::new(probe, [], Arc::new(hashed), spec.kind))
+    }
+}

@@ -1,0 +1,102 @@
+//! What a worker tells the others of its inputs.
+//!
+//! It travels as the watermark of the operator, which never goes back: a worker tells of its build
+//! when that has ended, and of its probe side behind that.
+
+/// What a worker, or several, have told of their inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Told(i64);
+
+/// The build has ended; all of its rows have come; it has rows, and some with NULL in their key.
+const BUILT: i64 = 1;
+const WHOLE_BUILD: i64 = 2;
+const ROWS: i64 = 4;
+const NULL_KEY: i64 = 8;
+/// All rows of the probe side have come.
+const WHOLE_PROBE: i64 = 16;
+
+/// What only holds if each worker tells it.
+const OF_ALL: i64 = BUILT | WHOLE_BUILD | WHOLE_PROBE;
+
+impl Told {
+    /// What a watermark says.
+    pub(super) fn of(watermark: i64) -> Self {
+        Self(watermark.max(0))
+    }
+
+    /// The watermark that says all of it.
+    pub(super) fn watermark(self) -> i64 {
+        self.0
+    }
+
+    /// The watermark that says what is known of the build.
+    pub(super) fn build_watermark(self) -> i64 {
+        self.0 & !WHOLE_PROBE
+    }
+
+    /// The build has rows; some may have NULL in their key.
+    pub(super) fn with_rows(self, null_key: bool) -> Self {
+        Self(self.0 | ROWS | if null_key { NULL_KEY } else { 0 })
+    }
+
+    /// The build has ended.
+    pub(super) fn with_build(self, whole: bool) -> Self {
+        Self(self.0 | BUILT | if whole { WHOLE_BUILD } else { 0 })
+    }
+
+    /// The probe side has ended.
+    pub(super) fn with_probe(self, whole: bool) -> Self {
+        Self(self.0 | if whole { WHOLE_PROBE } else { 0 })
+    }
+
+    /// What this worker and another one have told.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self((self.0 & other.0 & OF_ALL) | ((self.0 | other.0) & !OF_ALL))
+    }
+
+    pub(super) fn is_whole_build(self) -> bool {
+        self.0 & WHOLE_BUILD != 0
+    }
+
+    pub(super) fn is_whole_probe(self) -> bool {
+        self.0 & WHOLE_PROBE != 0
+    }
+
+    pub(super) fn has_rows(self) -> bool {
+        self.0 & ROWS != 0
+    }
+
+    pub(super) fn has_null_key(self) -> bool {
+        self.0 & NULL_KEY != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_has_not_told_is_not_told_by_all_and_rows_of_one_are_rows_of_all() {
+        let empty = Told::default().with_build(true);
+        let null = Told::default().with_rows(true).with_build(true).with_probe(true);
+        let both = empty.and(null);
+        assert!(both.is_whole_build() && !both.is_whole_probe());
+        assert!(both.has_rows() && both.has_null_key());
+        assert!(!empty.and(Told::default().with_build(false)).is_whole_build());
+        assert!(!empty.and(empty).has_rows());
+        assert_eq!(Told::of(i64::MIN), Told::default());
+    }
+
+    #[test]
+    fn what_is_told_later_is_a_later_watermark() {
+        for told in [Told::default(), Told::default().with_rows(true)] {
+            for (build, probe) in [(true, true), (false, true), (true, false)] {
+                let told = told.with_build(build);
+                assert!(told.build_watermark() > 0);
+                let later = told.with_probe(probe);
+                assert_eq!(later.build_watermark(), told.build_watermark());
+                assert!(later.watermark() >= told.build_watermark());
+            }
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! Joins of inputs that end, by equal keys, on all workers.
+//!
+//! One side is the *build*: its rows lie in hash tables before any row of the other side, the
+//! *probe*, looks them up. It is the smaller side, as far as sizes are known, and is *replicated*,
+//! one table in each process, where that moves less than rows that meet by their keys; then the
+//! rows of the probe side stay where they are. [`reach`] chooses; it is asked with what
+//! [`Statistics`] know of both sides, which is where better estimates belong.
+//!
+//! A replicated build cannot say which of its rows have no partner, or have one, as no worker sees
+//! all rows that look them up: such joins are by key.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use dataflow::hash_join::{BUILD, HashJoin, HashJoinSide, Variant};
+use dataflow::job::{
+    Cost, Distribution, Edge, Exchange, InputLabels, Labels, OperatorKind, Reason, Statistics,
+};
+use dataflow::keyed::JoinKind;
+use dataflow::placement::Placements;
+use datafusion::common::{Column, JoinType, NullEquality};
+use datafusion::logical_expr::binary::comparison_coercion;
+use datafusion::logical_expr::{self as logical, Expr, ExprSchemable, cast};
+use state::NullKeys;
+
+use crate::Workers;
+use crate::explain::shown_expr;
+use crate::expr::own::own;
+use crate::lower::broadcast::{self, Asking, May, SideOutput, Wish, name};
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::join::{On, Places, both_of, condition, names_of, part};
+use crate::lower::pipeline::{self, FinishedPipeline, RequestedColumns};
+use crate::lower::relation::{LowerError, Relation, check_key};
+use crate::text::refusal::Refusal;
+use crate::text::settings::ExchangeChoice;
+use crate::text::types::sql_name;
+use crate::text::units::human;
+
+/// What a join gives out, and what NULL is equal to in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Form {
+    /// As the sides are written.
+    pub(crate) kind: JoinKind,
+    variant: Variant,
+    nulls: NullKeys,
+}
+
+impl Form {
+    /// Of a join of the plan.
+    pub(crate) fn of(join: &logical::Join) -> Self {
+        let (kind, variant) = match join.join_type {
+            JoinType::Inner => (JoinKind::Inner, Variant::Plain),
+            JoinType::Left => (JoinKind::Left, Variant::Plain),
+            JoinType::Right => (JoinKind::Right, Variant::Plain),
+            JoinType::Full => (JoinKind::Full, Variant::Plain),
+            JoinType::LeftSemi => (JoinKind::LeftSemi, Variant::Plain),
+            JoinType::LeftAnti if join.null_aware => (JoinKind::LeftAnti, Variant::NullAware),
+            JoinType::LeftAnti => (JoinKind::LeftAnti, Variant::Plain),
+            JoinType::RightSemi => (JoinKind::RightSemi, Variant::Plain),
+            JoinType::RightAnti => (JoinKind::RightAnti, Variant::Plain),
+            JoinType::LeftMark => (JoinKind::LeftSemi, Variant::Mark),
+            JoinType::RightMark => (JoinKind::RightSemi, Variant::Mark),
+        };
+        let nulls = match join.null_equality {
+            NullEquality::NullEqualsNothing => NullKeys::Nothing,
+            NullEquality::NullEqualsNull => NullKeys::Equal,
+        };
+        Self { kind, variant, nulls }
+    }
+
+    /// Whether a join that keeps rows for a while can do it.
+    pub(crate) fn is_plain(self) -> bool {
+        self.variant == Variant::Plain && self.nulls == NullKeys::Nothing
+    }
+
+    /// The side that must be looked up, if one must.
+    fn build(self) -> Option<usize> {
+        (self.variant != Variant::Plain).then_some(usize::from(self.kind != JoinKind::RightSemi))
+    }
+}
+
+/// A side of a join whose columns and keys arrive.
+struct Side {
+    name: String,
+    places: Places,
+    finished: FinishedPipeline,
+}
+
+/// A join by equal keys of two relations that end; `filter` is over the columns of both.
+///
+/// # Errors
+/// When keys cannot be compared, or a hint asks for what cannot be.
+pub(crate) fn hash_join(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    node: &logical::Join,
+    [left, right]: [Relation; 2],
+    on: On,
+) -> Result<Relation, LowerError> {
+    let form = Form::of(node);
+    if form.variant == Variant::NullAware && (on.len() > 1 || node.filter.is_some()) {
+        let reason = "NOT IN of a subquery that reads columns of what is around it";
+        return Err(Refusal::new(&["IN"], reason).hint("write NOT EXISTS").into());
+    }
+    let [left_keys, right_keys] = keys(cx, &left, &right, on)?;
+    let sides =
+        [arriving(cx, job, (&left, 0), &left_keys)?, arriving(cx, job, (&right, 1), &right_keys)?];
+    let reach = reach(cx, job, form, &sides)?;
+    let relations = [&left, &right];
+    let [probe, build] = [1 - reach.build, reach.build];
+    let at = |side: usize| (relations[side], &sides[side]);
+    let both = both_of(&at(probe).1.finished.schema, &at(build).1.finished.schema);
+    let first = at(probe).1.finished.schema.fields().len();
+    let kind = seen_by(form.kind, probe);
+    let columns = [(probe, 0), (build, first)].map(|(side, first)| {
+        let (relation, side) = at(side);
+        side.places.columns(relation, &both, first)
+    });
+    let shown = [probe, build].map(|side| {
+        let (relation, side) = at(side);
+        side.places.shown(relation, &side.finished)
+    });
+    let texts: Vec<(String, String)> =
+        both.fields().iter().map(|f| f.name().clone()).zip(shown.concat()).collect();
+    let filter = node.filter.as_ref();
+    let filter = filter.map(|filter| condition(cx, filter, &columns.concat(), &both, &texts));
+    let mark =
+        (form.variant == Variant::Mark).then(|| Field::new("mark", DataType::Boolean, false));
+    let schema = match kind {
+        JoinKind::LeftSemi | JoinKind::LeftAnti => part(&both, 0, first),
+        JoinKind::RightSemi | JoinKind::RightAnti => part(&both, first, both.fields().len()),
+        _ => both.clone(),
+    };
+    let schema = match &mark {
+        Some(mark) => {
+            let fields = schema.fields().iter().cloned().chain([Arc::new(mark.clone())]);
+            Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+        }
+        None => schema,
+    };
+    let on = filter.transpose()?.flatten();
+    let spec = HashJoin {
+        sides: [probe, build].map(|side| HashJoinSide {
+            name: sides[side].name.clone(),
+            schema: sides[side].finished.schema.clone(),
+            keys: sides[side].places.keys.clone(),
+            distribution: reach.distributions[side],
+        }),
+        exchange: reach.exchange,
+        nulls: form.nulls,
+        kind,
+        variant: form.variant,
+        on,
+        schema: schema.clone(),
+        both: both.clone(),
+    };
+    let operator = add(job, spec, &sides, reach, &shown);
+    relation(operator, (kind, probe), (&schema, mark), columns, node)
+}
+
+/// The relation that a join emits: `columns` are those of the probe side and of the build side, by
+/// what they are called in it.
+fn relation(
+    operator: usize,
+    (kind, probe): (JoinKind, usize),
+    (schema, mark): (&SchemaRef, Option<Field>),
+    columns: [Vec<(Column, Expr)>; 2],
+    node: &logical::Join,
+) -> Result<Relation, LowerError> {
+    let names = names_of(&columns.concat());
+    let [of_probe, of_build] = columns;
+    let mut outputs = match kind {
+        JoinKind::LeftSemi | JoinKind::LeftAnti => of_probe,
+        JoinKind::RightSemi | JoinKind::RightAnti => of_build,
+        _ if probe == 0 => [of_probe, of_build].concat(),
+        _ => [of_build, of_probe].concat(),
+    };
+    let column = node.schema.columns().pop();
+    outputs.extend(column.zip(mark).map(|(column, mark)| (column, own(mark.name()))));
+    let (columns, exprs): (Vec<Column>, Vec<Expr>) = outputs.into_iter().unzip();
+    let mut relation = Relation::of_operator(operator, schema.clone(), columns, exprs)?;
+    relation.names = names;
+    Ok(relation)
+}
+
+/// Adds the operator of a join.
+fn add(
+    job: &mut JobBuilder,
+    mut spec: HashJoin,
+    sides: &[Side; 2],
+    reach: Reach,
+    shown: &[Vec<String>; 2],
+) -> usize {
+    let [probe, build] = [1 - reach.build, reach.build];
+    let mut labels = Labels::default();
+    for (side, columns) in [probe, build].into_iter().zip(shown) {
+        let (reason, costs) = (reach.reasons[side].clone(), reach.costs[side].clone());
+        labels.inputs.push(InputLabels { columns: columns.clone(), reason, costs });
+    }
+    let shown = spec.both.fields().iter().zip(shown.concat());
+    let emitted = shown.filter(|(field, _)| spec.schema.index_of(field.name()).is_ok());
+    labels.columns = emitted.map(|(_, name)| name).collect();
+    labels.columns.extend((spec.variant == Variant::Mark).then(|| "mark".to_owned()));
+    let edges: Vec<Vec<Edge>> =
+        [probe, build].iter().map(|&side| sides[side].finished.edges.clone()).collect();
+    if reach.is_open && spec.exchange == Exchange::Shuffle && !spec.is_replicated() {
+        let stay = Placements::of(&job.operators).stay(&edges, &spec);
+        for (side, stays) in stay.into_iter().enumerate() {
+            // Each worker must learn from the others what `NOT IN` asks of the build.
+            if stays && !(side == BUILD && spec.variant == Variant::NullAware) {
+                spec.sides[side].distribution = Distribution::Local;
+                labels.inputs[side].reason = Some(Reason::together());
+            }
+        }
+    }
+    job.add("HashJoin".into(), edges, OperatorKind::HashJoin(Box::new(spec)), labels)
+}
+
+/// The kind of a join as seen by the side that is looked up with, which is the left one then.
+fn seen_by(kind: JoinKind, probe: usize) -> JoinKind {
+    use JoinKind::{Full, Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightSemi};
+    match kind {
+        kind if probe == 0 => kind,
+        Inner => Inner,
+        Full => Full,
+        Left => Right,
+        Right => Left,
+        LeftSemi => RightSemi,
+        RightSemi => LeftSemi,
+        LeftAnti => RightAnti,
+        RightAnti => LeftAnti,
+    }
+}
+
+/// The keys of both sides, of the same types.
+fn keys(
+    cx: &Context<'_>,
+    left: &Relation,
+    right: &Relation,
+    on: On,
+) -> Result<[Vec<Expr>; 2], LowerError> {
+    let mut keys = [vec![], vec![]];
+    for (l, r) in on {
+        check_key(&l, &left.scan)?;
+        check_key(&r, &right.scan)?;
+        let of_left = l.get_type(&left.scan).map_err(|e| cx.report(&e))?;
+        let of_right = r.get_type(&right.scan).map_err(|e| cx.report(&e))?;
+        let common = if of_left == of_right {
+            Some(of_left.clone())
+        } else {
+            comparison_coercion(&of_left, &of_right)
+        };
+        let Some(common) = common else {
+            let (of_left, of_right) = (sql_name(&of_left), sql_name(&of_right));
+            let (l, r) = (shown_expr(&l), shown_expr(&r));
+            let reason = format!("{l} is {of_left}, and {r} is {of_right}: they cannot be equal");
+            return Err(Refusal::new(&["JOIN", "IN"], reason).hint("CAST one of them").into());
+        };
+        let cast_to = |key: Expr, from: DataType| match from == common {
+            true => key,
+            false => cast(key, common.clone()),
+        };
+        keys[0].push(cast_to(l, of_left));
+        keys[1].push(cast_to(r, of_right));
+    }
+    Ok(keys)
+}
+
+/// Ends one side: its columns and keys arrive.
+fn arriving(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    (relation, side): (&Relation, usize),
+    keys: &[Expr],
+) -> Result<Side, LowerError> {
+    let mut requested = RequestedColumns::default();
+    let outputs: Vec<usize> =
+        relation.outputs.iter().map(|(_, expr)| requested.index(expr)).collect();
+    let keys: Vec<usize> = keys.iter().map(|key| requested.index(key)).collect();
+    let finished = pipeline::finish(cx, job, relation, &requested.0, None)?;
+    let all = |places: Vec<usize>| places.into_iter().map(|at| finished.places[at]).collect();
+    let (outputs, keys): (Vec<usize>, Vec<usize>) = (all(outputs), all(keys));
+    let places = Places { outputs, at: keys.first().copied().unwrap_or_default(), keys };
+    Ok(Side { name: name(relation, side), places, finished })
+}
+
+/// How the rows of both sides meet.
+struct Reach {
+    /// The side that is looked up.
+    build: usize,
+    /// By side, where its rows go and why, and what could have been chosen.
+    distributions: [Distribution; 2],
+    reasons: [Option<Reason>; 2],
+    costs: [Vec<Cost>; 2],
+    exchange: Exchange,
+    /// Whether neither a setting nor a hint says how rows meet.
+    is_open: bool,
+}
+
+impl Reach {
+    /// By key, for these reasons.
+    fn by_key(build: usize, exchange: Exchange, reasons: [Option<Reason>; 2]) -> Self {
+        let distributions = [Distribution::Hash; 2];
+        let costs = [vec![], vec![]];
+        Self { build, distributions, reasons, costs, exchange, is_open: false }
+    }
+
+    /// Replicated; the rows of the other side stay, or are spread if one worker has all of them.
+    fn replicated(build: usize, reason: Option<Reason>, probe: &SideOutput<'_>) -> Self {
+        let (distribution, why) = match probe.spread {
+            true => (Distribution::Local, "rows stay, and every worker has the build"),
+            false => (
+                Distribution::RoundRobin,
+                "one worker has all rows; they are spread, and every worker has the build",
+            ),
+        };
+        let mut distributions = [distribution; 2];
+        distributions[build] = Distribution::Broadcast;
+        let mut reasons = [None, None];
+        reasons[1 - build] = Some(Reason::Planner(why.into()));
+        reasons[build] = reason;
+        let (exchange, costs) = (Exchange::Shuffle, [vec![], vec![]]);
+        Self { build, distributions, reasons, costs, exchange, is_open: false }
+    }
+}
+
+/// Which side of a join is the build, and how the rows of both meet.
+///
+/// # Errors
+/// When a hint asks for what cannot be.
+fn reach(
+    cx: &Context<'_>,
+    job: &JobBuilder,
+    form: Form,
+    sides: &[Side; 2],
+) -> Result<Reach, LowerError> {
+    let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
+    let may = May::of(form.kind);
+    let names = sides.each_ref().map(|side| side.name.clone());
+    let wish = broadcast::asked_for(&cx.hints, &Asking { names: &names, keyless: false, may })?;
+    let known = known(job, workers, sides);
+    let build = form.build().unwrap_or_else(|| smaller(&known));
+    if let Some(Wish::Broadcast { side, reason }) = wish {
+        return Ok(match workers.total() {
+            1 => Reach::by_key(side, Exchange::Forward, of_side(side, Some(reason))),
+            _ => Reach::replicated(side, Some(reason), &known[1 - side]),
+        });
+    }
+    let reasons = match wish {
+        Some(Wish::Shuffle(reasons)) => Some(reasons),
+        _ => None,
+    };
+    let edges = sides.each_ref().map(|side| side.finished.edges.clone());
+    let keys = sides.each_ref().map(|side| side.places.keys.as_slice());
+    let together = workers.total() > 1 && form.variant != Variant::NullAware && {
+        Placements::of(&job.operators).fits(&edges, &keys).is_some()
+    };
+    let possible = [Exchange::Shuffle, Exchange::UpPar, Exchange::Forward];
+    let hinted = cx.hints.obey_exchange(&possible, workers.total() == 1 || together)?;
+    if workers.total() == 1 {
+        return Ok(Reach::by_key(build, Exchange::Forward, reasons.unwrap_or([None, None])));
+    }
+    if let Some((exchange, reason)) = hinted {
+        return Ok(Reach::by_key(build, exchange, [Some(reason.clone()), Some(reason)]));
+    }
+    if let Some(reasons) = reasons {
+        return Ok(Reach::by_key(build, Exchange::Shuffle, reasons));
+    }
+    if let ExchangeChoice::Fixed(exchange @ (Exchange::Shuffle | Exchange::UpPar)) =
+        settings.exchange
+    {
+        let reason = Some(Reason::Setting(format!("millstream.exchange = '{exchange}'")));
+        return Ok(Reach::by_key(build, exchange, [reason.clone(), reason]));
+    }
+    if together {
+        let reason = Some(Reason::together());
+        return Ok(Reach::by_key(build, Exchange::Forward, [reason.clone(), reason]));
+    }
+    let costs = broadcast::costs(&known, workers, false);
+    let bytes_max = settings.job.state_bytes_max as u64 / 2;
+    Ok(match cheaper(may.sides, &known, workers, bytes_max) {
+        Some((side, why)) => {
+            Reach { costs, ..Reach::replicated(side, Some(Reason::Planner(why)), &known[1 - side]) }
+        }
+        None => {
+            let why = why_by_key(may, &known, bytes_max);
+            let reasons = of_side(build, why.map(Reason::Planner));
+            Reach { costs, is_open: true, ..Reach::by_key(build, Exchange::Shuffle, reasons) }
+        }
+    })
+}
+
+/// A reason of one side.
+fn of_side(side: usize, reason: Option<Reason>) -> [Option<Reason>; 2] {
+    let mut reasons = [None, None];
+    reasons[side] = reason;
+    reasons
+}
+
+/// What is known of the rows of both sides.
+fn known<'a>(job: &JobBuilder, workers: Workers, sides: &'a [Side; 2]) -> [SideOutput<'a>; 2] {
+    let given = Statistics::of(&job.operators, workers.total());
+    sides.each_ref().map(|side| {
+        let rows = Statistics::along(&side.finished.edges, &given);
+        let bytes = rows.bytes_estimate(&side.finished.schema);
+        SideOutput { name: &side.name, bytes, ends: true, spread: rows.spread }
+    })
+}
+
+/// The side that has fewer bytes, as far as that is known; else the right one.
+fn smaller(sides: &[SideOutput<'_>; 2]) -> usize {
+    match sides.each_ref().map(|side| side.bytes) {
+        [Some(left), Some(right)] => usize::from(left >= right),
+        [Some(_), None] => 0,
+        _ => 1,
+    }
+}
+
+/// The side that is cheaper to replicate than to lead by its keys, and why.
+fn cheaper(
+    may: &[usize],
+    sides: &[SideOutput<'_>; 2],
+    workers: Workers,
+    bytes_max: u64,
+) -> Option<(usize, String)> {
+    let by_key = sides[0].moved(workers)?.saturating_add(sides[1].moved(workers)?);
+    let fits = |side: usize| sides[side].bytes.is_some_and(|bytes| bytes <= bytes_max);
+    let moves = may.iter().copied().filter(|&side| fits(side));
+    let moves =
+        moves.filter_map(|side| Some((sides[side].to_all(&sides[1 - side], workers)?, side)));
+    let (moved, side) = moves.min_by_key(|(moved, side)| (*moved, usize::MAX - side))?;
+    let cheaper = moved as f64 * dataflow::cost::MARGIN <= by_key as f64;
+    cheaper.then(|| {
+        let (moved, by_key) = (human(moved), human(by_key));
+        (side, format!("replicated: that moves {moved}, by key {by_key} would move"))
+    })
+}
+
+/// Why rows meet by their keys.
+fn why_by_key(may: May, sides: &[SideOutput<'_>; 2], bytes_max: u64) -> Option<String> {
+    let [first, ..] = may.sides else { return Some(format!("by key: {}", may.why)) };
+    if let Some(unknown) = sides.iter().find(|side| side.bytes.is_none()) {
+        return Some(format!("by key: the size of {} is unknown", unknown.name));
+    }
+    let least = may.sides.iter().filter_map(|&side| sides[side].bytes).min();
+    let too_large = least.is_some_and(|bytes| bytes > bytes_max);
+    let name = sides[*first].name;
+    Some(match too_large {
+        true => format!("by key: {name} is too large for every process"),
+        false => "by key: that moves less than the build to every worker".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKERS: Workers = Workers { nodes: 2, per_node: 2 };
+
+    fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideOutput<'_> {
+        SideOutput { name, bytes: bytes.into(), ends: true, spread: true }
+    }
+
+    #[test]
+    fn the_smaller_side_is_the_build_and_an_unknown_one_is_not() {
+        let of =
+            |left: Option<u64>, right: Option<u64>| smaller(&[side("l", left), side("r", right)]);
+        assert_eq!(of(Some(1), Some(2)), 0);
+        assert_eq!(of(Some(2), Some(2)), 1);
+        assert_eq!(of(Some(9), None), 0);
+        assert_eq!(of(None, Some(9)), 1);
+        assert_eq!(of(None, None), 1);
+    }
+
+    #[test]
+    fn a_build_is_replicated_where_that_moves_less() {
+        // By key three quarters of both move; a replicated build goes over the network once, and
+        // into the state of three other workers.
+        let of = |left: u64, right: u64, may: &[usize], most: u64| {
+            cheaper(may, &[side("l", left), side("r", right)], WORKERS, most).map(|(side, _)| side)
+        };
+        assert_eq!(of(1_000_000, 1_000, &[0, 1], u64::MAX), Some(1));
+        assert_eq!(of(1_000, 1_000_000, &[0, 1], u64::MAX), Some(0));
+        assert_eq!(of(1_000, 1_000_000, &[1], u64::MAX), None, "only the larger one may");
+        assert_eq!(of(1_000_000, 1_000, &[0, 1], 999), None, "it does not fit");
+        assert_eq!(of(1_000, 1_000, &[0, 1], u64::MAX), None, "they are of one size");
+        assert_eq!(cheaper(&[0, 1], &[side("l", None), side("r", 1)], WORKERS, 9), None);
+    }
+}
