@@ -197,6 +197,14 @@ impl Ran {
                  {groups} groups of them sent"
             );
         }
+        let (built, probed) = (sum(|one| one.build_rows), sum(|one| one.probe_rows));
+        if built + probed > 0 {
+            let waited = sum(|one| one.build_wait_ns) as f64 / 1e9;
+            let _ = writeln!(
+                out,
+                "  {name}: {built} rows built, {probed} probed, which waited {waited:.3} s for them"
+            );
+        }
         let (runs, bytes) = (sum(|one| one.spilled_runs), sum(|one| one.spilled_bytes));
         if runs > 0 {
             let _ = writeln!(out, "  {name}: spilled {} in {runs} runs", human(bytes));

@@ -220,6 +220,20 @@ pub(crate) fn is_asked_of(hints: &BlockHints<'_>, sides: [&Relation; 2], side: u
     hint.is_some_and(|hint| matches!(hint.asked, Asked::Broadcast(_)))
 }
 
+/// Whether a hint or a setting asks that the rows of a join meet by their keys.
+pub(crate) fn is_shuffle_asked(cx: &Context<'_>, sides: [&Relation; 2]) -> bool {
+    let of_side = |side: usize| {
+        let hint = cx.hints.of_side(side, &name(sides[side], side));
+        hint.is_some_and(|hint| matches!(hint.asked, Asked::Shuffle(_)))
+    };
+    let chosen = match cx.hints.exchange() {
+        Some((exchange, _)) => ExchangeChoice::Fixed(exchange),
+        None => cx.lowering.settings.exchange,
+    };
+    (0..2).any(of_side)
+        || matches!(chosen, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar))
+}
+
 /// Obeys the hint for a side that every node has whole.
 ///
 /// # Errors

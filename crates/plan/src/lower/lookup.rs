@@ -69,7 +69,7 @@ impl LookupJoin {
 ///
 /// Beside a stream that is any table that ends. Where all input ends, it is the side of which a
 /// hint asks for the broadcast, or the side without event time if the other has one, or with equal
-/// keys the smaller side, as far as its size is known.
+/// keys the smaller side, as far as its size is known and nothing asks that rows meet by their keys.
 pub(crate) fn table_side(
     cx: &Context<'_>,
     [left, right]: [&Relation; 2],
@@ -98,7 +98,10 @@ pub(crate) fn table_side(
     if let Some(found) = find(&|side| !is_timed(side) && is_timed(1 - side)) {
         return Ok(Some(chosen(found)));
     }
-    if on.is_empty() { Ok(None) } else { by_size(cx, sides, &possible) }
+    if on.is_empty() || broadcast::is_shuffle_asked(cx, sides) {
+        return Ok(None);
+    }
+    by_size(cx, sides, &possible)
 }
 
 /// The smaller side of a join of tables that end, if its size is known and small enough.

@@ -23,6 +23,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use arrow::array::{Array, BooleanArray, RecordBatch};
 use arrow::buffer::NullBuffer;
@@ -42,10 +43,10 @@ use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms};
 use crate::rows::Rows;
 use crate::rows::wire::{bytes_of, compact};
 use crate::runtime::accounting::StateAccounting;
-use crate::runtime::metrics::Metrics;
+use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
-use crate::runtime::scheduler::yield_now;
+use crate::runtime::scheduler::{Timers, yield_now};
 
 /// Bytes of rows that have come by the exchange and wait to be looked up, from which on those of
 /// this worker wait in front of it.
@@ -72,6 +73,9 @@ pub(crate) struct HashJoinRun<D> {
     /// What went to the disk, as far as it was published.
     published: Cell<Spilled>,
     metrics: Arc<Metrics>,
+    timers: Rc<Timers>,
+    /// Since when rows of the probe side wait for the build.
+    waits_since: Cell<Option<u64>>,
     /// What this worker knows of its own inputs.
     told: Cell<Told>,
     table: RefCell<Option<Table>>,
@@ -158,6 +162,8 @@ impl<D: Downstream> HashJoinRun<D> {
             spilled: RefCell::default(),
             published: Cell::default(),
             metrics,
+            timers: place.timers.clone(),
+            waits_since: Cell::new(None),
             told: Cell::default(),
             table: RefCell::default(),
             held: RefCell::default(),
@@ -165,6 +171,20 @@ impl<D: Downstream> HashJoinRun<D> {
             ended: Cell::new(false),
             is_cut: Cell::new(false),
             behind,
+        }
+    }
+
+    /// Adds to a counter of the operator.
+    fn count(&self, counter: impl Fn(&OperatorMetrics) -> &AtomicU64, number: u64) {
+        if let Some(of) = self.metrics.operators().get(self.instance.tag as usize) {
+            Metrics::add(counter(of), number);
+        }
+    }
+
+    /// Notes that rows of the probe side wait for the build.
+    fn waits_for_build(&self) {
+        if self.waits_since.get().is_none() && self.table.borrow().is_none() {
+            self.waits_since.set(Some(self.timers.now_ns()));
         }
     }
 
@@ -225,12 +245,16 @@ impl<D: Downstream> HashJoinRun<D> {
         };
         let (bytes, pairing) = pairing.map_or((0, None), |(bytes, of)| (bytes, Some(of)));
         *self.table.borrow_mut() = Some(Table { pairing, bytes, passes });
+        if let Some(since) = self.waits_since.get() {
+            self.count(|of| &of.build_wait_ns, self.timers.now_ns().saturating_sub(since));
+        }
         self.instance.clock_moved.notify();
         self.account()
     }
 
     /// Looks rows of the probe side up, and gives out what comes of them.
     async fn probe(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.count(|of| &of.probe_rows, batch.num_rows() as u64);
         let Some(batch) = self.passing(batch)? else { return Ok(()) };
         if let Some(spilled) = &mut *self.spilled.borrow_mut() {
             let batch = compact(batch);
@@ -435,6 +459,7 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
             return None;
         }
         let whole = || self.table.borrow().is_some().then_some(());
+        self.waits_for_build();
         Some(Box::pin(async move {
             self.instance.clock_moved.wait_for(whole).await;
             Ok(())
@@ -453,6 +478,7 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
                 return Ok(());
             }
             if self.holds {
+                self.waits_for_build();
                 self.held.borrow_mut().push(compact(batch));
                 self.instance.clock_moved.notify();
                 return self.account();
@@ -504,6 +530,7 @@ impl<D: Downstream> Member for HashJoinRun<D> {
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
         if arrival.port == BUILD {
+            self.count(|of| &of.build_rows, batch.num_rows() as u64);
             self.keep_build(compact(batch))?;
         } else {
             self.arrived.borrow_mut().push(compact(batch));
@@ -540,3 +567,6 @@ fn nulls_of(batch: &RecordBatch, keys: &[usize]) -> Option<NullBuffer> {
     });
     all.filter(|valid| valid.null_count() > 0)
 }
+
+#[cfg(test)]
+mod tests;

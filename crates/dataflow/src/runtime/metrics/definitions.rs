@@ -130,6 +130,12 @@ metrics! {
         spilled_runs: u64 = Counter("spilled_runs", Count,
             "Runs of its groups or rows that it wrote to disk.");
         spilled_bytes: u64 = Counter("spilled_bytes", Bytes, "Bytes of these runs.");
+        build_rows: u64 = Counter("build_rows", Count,
+            "Rows of the build of a hash join that came to this worker.");
+        probe_rows: u64 = Counter("probe_rows", Count,
+            "Rows of the probe side of a hash join that this worker looked up.");
+        build_wait_ns: u64 = Counter("build_wait_seconds", Nanoseconds,
+            "Time from the first row of the probe side of a hash join until its build was whole.");
         rows_sent: u64 = Counter("sent_rows", Count,
             "Rows that it sent to workers of other processes.");
         row_bytes_sent: u64 = Counter("sent_row_bytes", Bytes, "Bytes of these rows as encoded.");
