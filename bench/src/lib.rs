@@ -19,6 +19,7 @@
 //! It does not start processes: that is the command's work.
 #![deny(unsafe_code)]
 
+pub mod analytics;
 mod by_hand;
 pub mod checksums;
 pub mod latency;

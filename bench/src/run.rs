@@ -1,5 +1,6 @@
 //! Measures a workload: every node makes these calls in this order, node 0 has the figures.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +57,17 @@ pub enum BenchError {
     /// The generator refused the size. The caller is at fault.
     #[error(transparent)]
     WorkloadSize(#[from] ConnectorError),
+    /// A query of a suite failed.
+    #[error("{0}: {1}")]
+    Query(&'static str, #[source] Box<BenchError>),
+    /// A directory cannot be made.
+    #[error("{}: {error}", directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// A link between two threads could not be made or broke.
     #[error(transparent)]
     Link(#[from] LinkError),

@@ -2,17 +2,20 @@
 //! workers there are, on how many nodes, on the fabric, or on the exchange.
 //!
 //! The type of a column is a letter: `I` integer, `R` decimal or floating point, `T` text, `B`
-//! boolean, `D` date, `P` timestamp, `?` anything else. Paths are relative to this crate;
+//! boolean, `D` date, `P` timestamp, `?` anything else. The tables of the suites `tpch`, `ssb` and
+//! `tpcc` are there as connectors of these names. Paths are relative to this crate;
 //! `$__TEST_DIR__` is a directory that is removed at the end.
 
 use std::fmt;
 use std::future::ready;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
+use bench::analytics::{Suite, SuiteConnector};
 use millstream::{Diagnostic, FabricKind, Session};
 use sqllogictest::{ColumnType, DB, DBOutput, Record, Runner};
 
@@ -124,8 +127,11 @@ fn run_all(nodes: u32, workers: u32, fabric: FabricKind, exchange: &str) {
 }
 
 fn run_with(nodes: u32, workers: u32, fabric: FabricKind, settings: &[(&str, &str)]) {
+    let suites = Suite::ALL.map(|suite| Arc::new(SuiteConnector::new(suite)));
     let session = || {
         let builder = Session::builder().nodes(nodes).workers(workers).fabric(fabric);
+        let builder =
+            suites.iter().fold(builder, |builder, suite| builder.connector(suite.clone()));
         settings.iter().fold(builder, |builder, (key, value)| builder.set(key, value)).build()
     };
     let (mut count, mut failures) = (0, Vec::new());

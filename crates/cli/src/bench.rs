@@ -4,12 +4,14 @@ mod flags;
 mod multicast;
 mod paper;
 mod predict;
+mod suite;
 mod wires;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bench::analytics::Suite;
 use bench::report::FigureReport;
 use bench::summary::speedups;
 use bench::sustain::SustainOutcome;
@@ -23,6 +25,7 @@ use self::flags::SetFlags;
 use self::multicast::{MulticastArgs, multicast};
 use self::paper::{PaperArgs, paper};
 use self::predict::{PredictArgs, predict};
+use self::suite::{SuiteArgs, suite};
 use crate::args::{LogArgs, ProgressStyle, nodes, setting, workers};
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -49,6 +52,9 @@ Examples:
   millstream bench cm --latency 1e6 --low-latency          latency at a million rows a second
   millstream bench paper slash --rows 0.1                  a paper's experiments, as a page
   millstream bench predict                                 what clusters would do
+  millstream bench tpch --scale 1 --check                  TPC-H's queries, held against answers
+  millstream bench ssb --nodes 2 --exchange auto,shuffle   a star schema on two processes
+  millstream bench tpcc --from file --queries q1,q3        the paper's queries over Parquet files
   millstream bench nb7 --json                              for programs
   millstream bench nb7 --write bids.parquet                the rows, for other engines
 
@@ -191,6 +197,12 @@ enum Sweep {
     Paper(PaperArgs),
     /// Predicts 2 to 256 nodes with merge, shuffle and broadcast: a model, checked by runs here
     Predict(PredictArgs),
+    /// The 22 queries of TPC-H over tables that end
+    Tpch(SuiteArgs),
+    /// The 13 queries of the Star Schema Benchmark
+    Ssb(SuiteArgs),
+    /// The three analytical queries over TPC-C of the paper of the asynchronous shuffle
+    Tpcc(SuiteArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -232,14 +244,14 @@ enum KeysBy {
 /// Runs the command.
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     log::start(&args.log.log, &Screen::new(ProgressStyle::None), None);
-    if let Some(Sweep::Multicast(args)) = &args.sweep {
-        return multicast(args);
-    }
-    if let Some(Sweep::Paper(args)) = &args.sweep {
-        return paper(args);
-    }
-    if let Some(Sweep::Predict(args)) = &args.sweep {
-        return predict(args);
+    match &args.sweep {
+        Some(Sweep::Multicast(args)) => return multicast(args),
+        Some(Sweep::Paper(args)) => return paper(args),
+        Some(Sweep::Predict(args)) => return predict(args),
+        Some(Sweep::Tpch(args)) => return suite(Suite::Tpch, args),
+        Some(Sweep::Ssb(args)) => return suite(Suite::Ssb, args),
+        Some(Sweep::Tpcc(args)) => return suite(Suite::Tpcc, args),
+        None => {}
     }
     args.check()?;
     let Some(plan) = args.plan()? else {

@@ -7,12 +7,14 @@ use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 
-/// Rows that were published.
+/// A connector that keeps the rows that were published. Clones share them. Where nodes are
+/// processes, the rows are on the first.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Collected(Arc<Mutex<Vec<RecordBatch>>>);
+pub struct Collected(Arc<Mutex<Vec<RecordBatch>>>);
 
 impl Collected {
-    pub(crate) fn take(&self) -> Vec<RecordBatch> {
+    /// The rows published since the last call.
+    pub fn take(&self) -> Vec<RecordBatch> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 }

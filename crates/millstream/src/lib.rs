@@ -70,6 +70,8 @@ pub use plan::{
 pub use stream;
 
 pub use dataflow::panics::{self, Panicked};
+
+pub use collect::Collected;
 pub use error::Error;
 pub use fault::FaultKind;
 

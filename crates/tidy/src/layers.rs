@@ -71,6 +71,7 @@ const EVERYTHING: &[&str] = &[
 
 /// All, the device that stands for a real one, and another engine.
 const TESTS: &[&str] = &[
+    "bench",
     "fabric",
     "channel",
     "state",

@@ -1,0 +1,166 @@
+//! Analytical suites: TPC-H, the Star Schema Benchmark, and the three queries of Listing 1.1 of
+//! the asynchronous shuffle's paper over TPC-C (Q10).
+//!
+//! ```text
+//! Suite ─▶ tables: rows as functions of their place ─▶ in memory, or as Parquet files
+//!   └────▶ queries: SQL by their names ─▶ run in turns ─▶ times, bytes, rows ─▶ checked
+//! ```
+//!
+//! - Nothing is downloaded: rows are made here, and are the same on every machine, for any number
+//!   of workers and nodes, of which each makes its own part.
+//! - Results are held against answers of another engine where there are some for the scale.
+
+mod calendar;
+pub mod check;
+mod connector;
+mod draws;
+mod files;
+mod query;
+pub mod report;
+pub mod run;
+mod ssb;
+mod table;
+mod tpcc;
+mod tpch;
+
+use std::fmt;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+
+pub use connector::SuiteConnector;
+pub use query::Query;
+pub use report::SuiteReport;
+pub use run::SuitePlan;
+
+/// The least and the greatest scale.
+pub const SCALE_MIN: f64 = 0.001;
+/// The greatest scale: 8.6 GB of `lineitem` as text.
+pub const SCALE_MAX: f64 = 100.0;
+
+/// A suite of tables and queries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// TPC-H: 22 queries.
+    Tpch,
+    /// The Star Schema Benchmark: 13 queries.
+    Ssb,
+    /// The tables of TPC-C with the three queries of Listing 1.1.
+    Tpcc,
+}
+
+impl Suite {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tpch, Self::Ssb, Self::Tpcc];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Tpch => "tpch",
+            Suite::Ssb => "ssb",
+            Suite::Tpcc => "tpcc",
+        }
+    }
+
+    /// The names of its tables.
+    pub fn tables(self) -> &'static [&'static str] {
+        match self {
+            Suite::Tpch => &tpch::TABLES,
+            Suite::Ssb => &ssb::TABLES,
+            Suite::Tpcc => &tpcc::TABLES,
+        }
+    }
+
+    /// The statements that declare its tables, with rows in memory.
+    pub fn declarations(self, scale: f64) -> String {
+        let declare = |table: &&str| {
+            format!(
+                "CREATE TABLE {table} WITH ('connector' = '{self}', 'table' = '{table}', \
+                 'scale' = '{scale}');\n"
+            )
+        };
+        self.tables().iter().map(declare).collect()
+    }
+
+    /// The columns of a table.
+    pub fn schema(self, table: &str, scale: f64) -> SchemaRef {
+        match self {
+            Suite::Tpch => tpch::schema(table),
+            Suite::Ssb => ssb::table(table, scale).schema(),
+            Suite::Tpcc => tpcc::table(table, scale).schema(),
+        }
+    }
+
+    /// How many rows a table has; where the lines of orders are rows, about as many.
+    pub fn rows(self, table: &str, scale: f64) -> u64 {
+        match self {
+            Suite::Tpch => tpch::rows(table, scale),
+            Suite::Ssb => ssb::table(table, scale).count(),
+            Suite::Tpcc => tpcc::table(table, scale).count(),
+        }
+    }
+
+    /// The least and the greatest value of a column, and how many different ones there are at most,
+    /// where that is known.
+    fn range(self, table: &str, column: &str, scale: f64) -> Option<([i64; 2], u64)> {
+        match self {
+            Suite::Tpch => tpch::range(column, scale),
+            Suite::Ssb => ssb::table(table, scale).range(column),
+            Suite::Tpcc => tpcc::table(table, scale).range(column),
+        }
+    }
+
+    /// The rows of part number `part` of `parts` of a table.
+    fn batches(
+        self,
+        table: &str,
+        scale: f64,
+        part: u32,
+        parts: u32,
+    ) -> Result<Vec<RecordBatch>, ArrowError> {
+        match self {
+            Suite::Tpch => tpch::batches(table, scale, part, parts),
+            Suite::Ssb => ssb::table(table, scale).batches(part, parts),
+            Suite::Tpcc => tpcc::table(table, scale).batches(part, parts),
+        }
+    }
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A scale.
+///
+/// # Errors
+/// What to write in place of another text.
+pub fn scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse::<f64>().ok().filter(|scale| (SCALE_MIN..=SCALE_MAX).contains(scale));
+    scale.ok_or_else(|| format!("write a number from {SCALE_MIN} to {SCALE_MAX}, such as 1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_do_not_depend_on_the_number_of_parts() {
+        let scale = 0.002;
+        for suite in Suite::ALL {
+            for table in suite.tables() {
+                let rows = |parts: u32| {
+                    let parts = (0..parts)
+                        .flat_map(|part| suite.batches(table, scale, part, parts).unwrap());
+                    let schema = suite.schema(table, scale);
+                    arrow::compute::concat_batches(&schema, &parts.collect::<Vec<_>>()).unwrap()
+                };
+                // Of these there is one part.
+                let parts = if ["nation", "region"].contains(table) { 1 } else { 3 };
+                assert_eq!(rows(1), rows(parts), "{table} of {suite}");
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Figures of a suite, for a reader and for a program.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::check::Checked;
+use super::run::{QueryFigures, QueryOutcome, SuitePlan};
+use crate::summary::MedianRange;
+
+/// All outcomes of a suite.
+#[derive(Debug)]
+pub struct SuiteReport {
+    /// What was measured.
+    pub plan: SuitePlan,
+    /// The queries, each with each exchange.
+    pub outcomes: Vec<QueryOutcome>,
+    /// What the results were held against, if they were, and what became of each outcome.
+    pub checked: Option<Checked>,
+}
+
+impl SuiteReport {
+    /// What is wrong: queries that were refused or failed, and wrong results.
+    pub fn faults(&self) -> Vec<String> {
+        let failed = self.outcomes.iter().filter_map(|outcome| {
+            let why = outcome.figures.as_ref().err()?;
+            Some(format!("{} ({}): {why}", outcome.query.name, outcome.exchange))
+        });
+        let wrong = self.checked.iter().flat_map(|checked| checked.wrong.iter().cloned());
+        failed.chain(wrong).collect()
+    }
+
+    /// A JSON object a line: each query, then a summary of each exchange.
+    pub fn json(&self) -> String {
+        let SuitePlan { suite, scale, nodes, workers, fabric, .. } = &self.plan;
+        let base = |exchange: &str| {
+            json!({
+                "suite": suite.name(), "scale": scale, "nodes": nodes, "workers": workers,
+                "fabric": fabric.to_string(), "exchange": exchange,
+                "from": if self.plan.files.is_some() { "file" } else { "memory" },
+            })
+        };
+        let mut lines = String::new();
+        let mut line = |exchange: &str, more: serde_json::Value| {
+            let mut object = base(exchange);
+            if let (Some(object), serde_json::Value::Object(more)) = (object.as_object_mut(), more)
+            {
+                object.extend(more);
+            }
+            let _ = writeln!(lines, "{object}");
+        };
+        for outcome in &self.outcomes {
+            let of = match &outcome.figures {
+                Ok(figures) => json!({
+                    "query": outcome.query.name,
+                    "seconds": range_json(figures.elapsed_ms().times(1e-3)),
+                    "cpu_seconds": range_json(figures.busy_ms().times(1e-3)),
+                    "rows": figures.rows(),
+                    "scanned_rows": figures.total.rows_in,
+                    "scanned_bytes": figures.total.bytes_in,
+                    "sent_bytes": figures.total.bytes_sent,
+                    "gathered_rows": figures.gathered,
+                    "spilled_bytes": figures.total.spilled_bytes,
+                }),
+                Err(why) => json!({ "query": outcome.query.name, "error": why }),
+            };
+            line(&outcome.exchange, of);
+        }
+        for exchange in &self.plan.exchanges {
+            let sums = Sums::of(self.figures(exchange));
+            line(
+                exchange,
+                json!({
+                    "queries": sums.queries, "total_seconds": sums.total_ms * 1e-3,
+                    "total_cpu_seconds": sums.busy_ms * 1e-3,
+                    "geometric_mean_seconds": sums.geometric_ms * 1e-3,
+                    "checked_against": self.checked.as_ref().map(|checked| &checked.against),
+                    "right": self.checked.as_ref().map(|checked| checked.right),
+                }),
+            );
+        }
+        lines
+    }
+
+    fn figures(&self, exchange: &str) -> impl Iterator<Item = &QueryFigures> {
+        let of = self.outcomes.iter().filter(move |outcome| outcome.exchange == exchange);
+        of.filter_map(|outcome| outcome.figures.as_ref().ok())
+    }
+}
+
+fn range_json(range: MedianRange) -> serde_json::Value {
+    json!({ "median": range.median, "least": range.least, "greatest": range.greatest })
+}
+
+impl QueryFigures {
+    /// Milliseconds of the runs.
+    pub fn elapsed_ms(&self) -> MedianRange {
+        milliseconds(&self.elapsed)
+    }
+
+    /// Milliseconds of processor time of the runs.
+    pub fn busy_ms(&self) -> MedianRange {
+        milliseconds(&self.busy)
+    }
+}
+
+fn milliseconds(times: &[Duration]) -> MedianRange {
+    MedianRange::of(&times.iter().map(|time| time.as_secs_f64() * 1e3).collect())
+}
+
+/// Sums over the queries that have figures.
+struct Sums {
+    queries: usize,
+    total_ms: f64,
+    busy_ms: f64,
+    geometric_ms: f64,
+}
+
+impl Sums {
+    fn of<'a>(figures: impl Iterator<Item = &'a QueryFigures>) -> Self {
+        let mut sums = Self { queries: 0, total_ms: 0.0, busy_ms: 0.0, geometric_ms: 0.0 };
+        for figures in figures {
+            let elapsed = figures.elapsed_ms().median;
+            sums.queries += 1;
+            sums.total_ms += elapsed;
+            sums.busy_ms += figures.busy_ms().median;
+            sums.geometric_ms += elapsed.max(1e-6).ln();
+        }
+        sums.geometric_ms = (sums.geometric_ms / sums.queries.max(1) as f64).exp();
+        sums
+    }
+}
+
+impl fmt::Display for SuiteReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SuitePlan { suite, scale, nodes, workers, fabric, runs, .. } = &self.plan;
+        let from = if self.plan.files.is_some() { "from files" } else { "from memory" };
+        writeln!(
+            f,
+            "{suite}, scale {scale}, {from}: {nodes} process(es) of {workers} worker(s) over \
+             {fabric}, medians of {runs} run(s)"
+        )?;
+        for exchange in &self.plan.exchanges {
+            writeln!(
+                f,
+                "\n  {exchange:<9}{:>10}{:>20}{:>10}{:>9}{:>12}{:>11}{:>11}{:>8}",
+                "ms",
+                "least to greatest",
+                "cpu ms",
+                "rows",
+                "scanned",
+                "sent MiB",
+                "gathered",
+                "share"
+            )?;
+            for outcome in self.outcomes.iter().filter(|of| of.exchange == *exchange) {
+                match &outcome.figures {
+                    Ok(figures) => query_line(f, outcome.query.name, figures)?,
+                    Err(why) => writeln!(f, "  {:<9}{why}", outcome.query.name)?,
+                }
+            }
+            let sums = Sums::of(self.figures(exchange));
+            writeln!(
+                f,
+                "  {} queries: {:.1} ms in total, geometric mean {:.2} ms, {:.1} ms of processor \
+                 time",
+                sums.queries, sums.total_ms, sums.geometric_ms, sums.busy_ms
+            )?;
+        }
+        if let Some(checked) = &self.checked {
+            writeln!(
+                f,
+                "\n{} of {} results are right, by {}",
+                checked.right, checked.all, checked.against
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn query_line(f: &mut fmt::Formatter<'_>, name: &str, figures: &QueryFigures) -> fmt::Result {
+    let (elapsed, total) = (figures.elapsed_ms(), &figures.total);
+    let share = 100.0 * figures.gathered as f64 / total.rows_in.max(1) as f64;
+    writeln!(
+        f,
+        "  {name:<9}{:>10.2}{:>20}{:>10.2}{:>9}{:>12}{:>11.2}{:>11}{share:>7.2}%",
+        elapsed.median,
+        elapsed.range(2),
+        figures.busy_ms().median,
+        figures.rows(),
+        total.rows_in,
+        total.bytes_sent as f64 / f64::from(1 << 20),
+        figures.gathered,
+    )
+}

@@ -1,0 +1,162 @@
+//! Measures the queries of a suite: every node makes these calls in this order, node 0 has the
+//! figures.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::record_batch::RecordBatch;
+use millstream::cluster::Control;
+use millstream::{
+    Collected, Counters, Error, FabricKind, Report, RowTarget, RunOptions, Script, Session,
+};
+
+use super::{Query, Suite, SuiteConnector};
+use crate::run::BenchError;
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct SuitePlan {
+    /// The suite.
+    pub suite: Suite,
+    /// How large its tables are.
+    pub scale: f64,
+    /// The directory of its files; `None` for tables in memory.
+    pub files: Option<PathBuf>,
+    /// The queries.
+    pub queries: Vec<Query>,
+    /// Nodes.
+    pub nodes: u32,
+    /// Workers of each.
+    pub workers: u32,
+    /// The transport between them.
+    pub fabric: FabricKind,
+    /// Exchanges, to be compared with each other.
+    pub exchanges: Vec<String>,
+    /// How often each query runs with each exchange.
+    pub runs: u32,
+    /// Other settings.
+    pub settings: Vec<(String, String)>,
+}
+
+/// A query with an exchange.
+#[derive(Debug)]
+pub struct QueryOutcome {
+    /// The query.
+    pub query: Query,
+    /// The exchange.
+    pub exchange: String,
+    /// The figures, or why there are none: the query was refused, or it failed.
+    pub figures: Result<QueryFigures, String>,
+}
+
+/// The figures of a query.
+#[derive(Debug, Clone, Default)]
+pub struct QueryFigures {
+    /// From the first row that could be read to the last of the result, run by run.
+    pub elapsed: Vec<Duration>,
+    /// Processor time of all workers, run by run.
+    pub busy: Vec<Duration>,
+    /// Counters of the last run.
+    pub total: Counters,
+    /// Rows that were led to one worker, by a sink or by a part of the query that one worker runs.
+    pub gathered: u64,
+    /// The result of the last run.
+    pub result: Vec<RecordBatch>,
+}
+
+impl QueryFigures {
+    /// Rows of the result.
+    pub fn rows(&self) -> usize {
+        self.result.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    fn add(&mut self, script: &Script, report: &Report, result: Vec<RecordBatch>) {
+        self.elapsed.push(report.elapsed);
+        self.busy.push(Duration::from_nanos(report.total.cpu_ns));
+        self.total = report.total;
+        self.result = result;
+        let sinks = script.jobs().last().into_iter().flat_map(|job| job.sinks());
+        let rows = |(at, _): (usize, &str)| -> u64 {
+            let each = report.workers.iter().filter_map(|worker| worker.operators.get(at));
+            each.map(|operator| operator.rows_in).sum()
+        };
+        self.gathered = sinks.map(rows).sum();
+    }
+}
+
+/// Runs everything in turns. Node 0 gets an outcome of each query with each exchange, the others
+/// none.
+///
+/// # Errors
+/// Where nodes are processes of their own, the first failure of a query that runs. By itself, a
+/// node goes on with the next query.
+pub fn run(plan: &SuitePlan, control: &Control) -> Result<Vec<QueryOutcome>, BenchError> {
+    let connector = SuiteConnector::new(plan.suite);
+    let mut outcomes = Vec::new();
+    for query in &plan.queries {
+        // In turns, so that a slow minute of the machine is no exchange's own.
+        let mut measured: Vec<_> = plan
+            .exchanges
+            .iter()
+            .map(|exchange| prepared(plan, &connector, query, exchange))
+            .collect::<Result<_, BenchError>>()?;
+        for _ in 0..plan.runs.max(1) {
+            for (script, results, outcome) in &mut measured {
+                let (Some(script), Ok(figures)) = (&*script, &mut outcome.figures) else {
+                    continue;
+                };
+                match run_once(script, control) {
+                    Ok(report) => figures.add(script, &report, results.take()),
+                    Err(error) if control.nodes() == 1 => {
+                        outcome.figures = Err(error.to_string());
+                    }
+                    Err(error) => {
+                        return Err(BenchError::Query(query.name, Box::new(error.into())));
+                    }
+                }
+            }
+        }
+        if control.rank() == 0 {
+            outcomes.extend(measured.into_iter().map(|(_, _, outcome)| outcome));
+        }
+    }
+    Ok(outcomes)
+}
+
+fn run_once(script: &Script, control: &Control) -> Result<Report, Error> {
+    // By itself, so that a failure does not end what all runs share.
+    let shared = (control.nodes() > 1).then_some(control);
+    script.run(&RunOptions { control: shared, ..RunOptions::default() })
+}
+
+/// A query that is planned, and the place of its rows; without a plan where it is refused, which it
+/// is by all nodes.
+fn prepared(
+    plan: &SuitePlan,
+    connector: &SuiteConnector,
+    query: &Query,
+    exchange: &str,
+) -> Result<(Option<Script>, Collected, QueryOutcome), BenchError> {
+    let results = Collected::default();
+    let builder = Session::builder()
+        .nodes(plan.nodes)
+        .workers(plan.workers)
+        .fabric(plan.fabric)
+        .rows_to(RowTarget::Connector(Arc::new(results.clone())))
+        .connector(Arc::new(connector.clone()))
+        .set("millstream.exchange", exchange);
+    let builder =
+        plan.settings.iter().fold(builder, |builder, (key, value)| builder.set(key, value));
+    let tables = match &plan.files {
+        Some(directory) => plan.suite.declarations_of_files(directory),
+        None => plan.suite.declarations(plan.scale),
+    };
+    let script = builder.build()?.sql(&format!("{tables}{}", query.sql(plan.scale)));
+    let figures = match &script {
+        Ok(_) => Ok(QueryFigures::default()),
+        Err(error) => Err(error.to_string()),
+    };
+    let outcome = QueryOutcome { query: *query, exchange: exchange.to_owned(), figures };
+    Ok((script.ok(), results, outcome))
+}
