@@ -21,6 +21,7 @@ mod overflow;
 mod pinned;
 pub(crate) mod replaced;
 mod subqueries;
+mod timestamps;
 mod titles;
 mod using;
 pub(crate) mod versions;
@@ -47,6 +48,7 @@ use crate::logical::errors::PlanError;
 pub(crate) fn tree(query: &mut Query, alone: &HashSet<String>) -> Result<Arc<MergingJoins>> {
     named_windows::rewrite(query)?;
     titles::rewrite(query);
+    timestamps::rewrite(query);
     numbers::rewrite(query)?;
     Ok(Arc::new(using::rewrite(query, alone)))
 }
