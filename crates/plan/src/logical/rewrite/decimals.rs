@@ -2,7 +2,8 @@
 //!
 //! DataFusion would compare both, and unite them, as a `DECIMAL(30, 15)`: that has no NaN and no
 //! 1e30, and takes 1e-20 for 0. A number that is written in the query is a `DECIMAL` there, of the
-//! digits that it has.
+//! digits that it has, and so are sums, differences and products of such numbers: `0.06 + 0.01` is
+//! 0.07 beside a `DECIMAL`, and not the `DOUBLE` below it.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use datafusion::logical_expr::expr::{InList, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    Between, BinaryExpr, Case, Expr, ExprSchemable, LogicalPlan, Projection, Union, cast,
+    Between, BinaryExpr, Case, Expr, ExprSchemable, LogicalPlan, Operator, Projection, Union, cast,
 };
 
 use super::intervals::compares;
@@ -204,8 +205,7 @@ fn in_decimals(values: &[&mut Expr], types: &[DataType]) -> Option<Vec<Option<Sc
         let number = match (&**value, of.is_floating()) {
             (_, false) => None,
             (Expr::Literal(ScalarValue::Float64(None), _), true) => None,
-            (Expr::Literal(ScalarValue::Float64(Some(number)), _), true) => Some(decimal(*number)?),
-            _ => return None,
+            (written, true) => Some(Exact::of(written)?.scalar()?),
         };
         let digits = number.as_ref().map_or_else(|| of.clone(), ScalarValue::data_type);
         if let DataType::Decimal128(digits, scale) = digits {
@@ -217,20 +217,74 @@ fn in_decimals(values: &[&mut Expr], types: &[DataType]) -> Option<Vec<Option<Sc
     (before + behind <= i16::from(DECIMAL128_MAX_PRECISION)).then_some(numbers)
 }
 
-/// A number in the fewest digits that are no other `DOUBLE`.
-fn decimal(number: f64) -> Option<ScalarValue> {
-    let text = number.to_string();
-    let (whole, behind) = text.split_once('.').unwrap_or((&text, ""));
-    let digits = format!("{whole}{behind}");
-    let count = digits.trim_start_matches(['-', '0']).len().max(behind.len()).max(1);
-    let precision =
-        u8::try_from(count).ok().filter(|digits| *digits <= DECIMAL128_MAX_PRECISION)?;
-    let value = digits.parse().ok()?;
-    Some(ScalarValue::Decimal128(Some(value), precision, i8::try_from(behind.len()).ok()?))
+/// A number of some digits behind the point, and its value without the point.
+#[derive(Debug, Clone, Copy)]
+struct Exact {
+    value: i128,
+    scale: u32,
+}
+
+impl Exact {
+    /// The value of a number that is written in the query, or of a sum, a difference or a product
+    /// of such numbers.
+    fn of(expr: &Expr) -> Option<Self> {
+        match expr {
+            Expr::Literal(ScalarValue::Float64(Some(number)), _) => Self::shortest(*number),
+            Expr::Literal(ScalarValue::Int64(Some(number)), _) => {
+                Some(Self { value: i128::from(*number), scale: 0 })
+            }
+            Expr::Negative(inner) => {
+                let Self { value, scale } = Self::of(inner)?;
+                Some(Self { value: -value, scale })
+            }
+            Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+                let (a, b) = (Self::of(left)?, Self::of(right)?);
+                let scale = a.scale.max(b.scale);
+                match op {
+                    Operator::Plus => {
+                        Some(Self { value: a.at(scale)?.checked_add(b.at(scale)?)?, scale })
+                    }
+                    Operator::Minus => {
+                        Some(Self { value: a.at(scale)?.checked_sub(b.at(scale)?)?, scale })
+                    }
+                    Operator::Multiply => {
+                        let value = a.value.checked_mul(b.value)?;
+                        Some(Self { value, scale: a.scale + b.scale })
+                    }
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// In the fewest digits that are no other `DOUBLE`.
+    fn shortest(number: f64) -> Option<Self> {
+        let text = number.to_string();
+        let (whole, behind) = text.split_once('.').unwrap_or((&text, ""));
+        let value = format!("{whole}{behind}").parse().ok()?;
+        Some(Self { value, scale: u32::try_from(behind.len()).ok()? })
+    }
+
+    /// The value with more digits behind the point.
+    fn at(self, scale: u32) -> Option<i128> {
+        self.value.checked_mul(10_i128.checked_pow(scale - self.scale)?)
+    }
+
+    /// As a constant of a `DECIMAL` with room for it.
+    fn scalar(self) -> Option<ScalarValue> {
+        let Self { value, scale } = self;
+        let digits = value.unsigned_abs().checked_ilog10().map_or(1, |log| log + 1).max(scale);
+        let precision =
+            u8::try_from(digits).ok().filter(|digits| *digits <= DECIMAL128_MAX_PRECISION)?;
+        Some(ScalarValue::Decimal128(Some(value), precision, i8::try_from(scale).ok()?))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use datafusion::logical_expr::lit;
+
     use super::*;
 
     #[test]
@@ -248,7 +302,25 @@ mod tests {
         for (number, expected) in cases {
             let expected = expected
                 .map(|(value, digits, scale)| ScalarValue::Decimal128(Some(value), digits, scale));
-            assert_eq!(decimal(number), expected, "{number}");
+            let scalar = Exact::shortest(number).and_then(Exact::scalar);
+            assert_eq!(scalar, expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn arithmetic_of_written_numbers_is_exact() {
+        let sum = lit(0.06) + lit(0.01);
+        let cases = [
+            (sum.clone(), Some((7, 2, 2))),
+            (lit(0.1) - lit(1_i64), Some((-9, 1, 1))),
+            (-(sum * lit(7_i64)), Some((-49, 2, 2))),
+            (lit(1e30) * lit(1e30), None),
+            (lit(1.0) / lit(3.0), None),
+        ];
+        for (expr, expected) in cases {
+            let expected = expected
+                .map(|(value, digits, scale)| ScalarValue::Decimal128(Some(value), digits, scale));
+            assert_eq!(Exact::of(&expr).and_then(Exact::scalar), expected, "{expr}");
         }
     }
 }
