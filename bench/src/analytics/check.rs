@@ -1,5 +1,6 @@
 //! Results held against answers that DuckDB gave to the same SQL over the same rows: for three
-//! scales they lie in `bench/answers`, where `make.py` computes them.
+//! scales they lie in `bench/answers`, where `make.py` computes them. At other scales DataFusion
+//! computes the answers from the same rows.
 //!
 //! ```text
 //! # q11 0.1 2541 ER 1            query, scale, rows, a letter a column, the columns of ORDER BY
@@ -14,7 +15,19 @@ use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use super::run::QueryOutcome;
-use super::{Query, Suite};
+use super::{Query, Suite, SuiteConnector, SuitePlan};
+use crate::run::BenchError;
+
+/// The scales of the answers, for a reader.
+const SCALES: &str = "0.01, 0.1 and 1";
+
+/// What DataFusion does not take of the queries, and what says the same to it.
+const REPHRASED: [(&str, &str); 3] = [
+    ("timestamp('2013-07-01-00.00.00.000000')", "TIMESTAMP '2013-07-01 00:00:00'"),
+    ("timestamp(", "to_timestamp("),
+    // It would call this sum and that of the bare column alike.
+    ("cast(ol_amount as decimal(10,2))", "ol_amount + 0"),
+];
 
 /// By how much two values of an inexact column may differ, against the larger of them and 1:
 /// quotients of decimals have six digits behind the point at least.
@@ -49,6 +62,11 @@ pub struct Answer {
 }
 
 impl Suite {
+    /// Whether there are answers at a scale.
+    fn has_answers(self, scale: f64) -> bool {
+        self.queries().iter().any(|query| self.answer(query, scale).is_some())
+    }
+
     /// The answer to a query at a scale, if it is kept.
     pub fn answer(self, query: &Query, scale: f64) -> Option<Answer> {
         let text = match self {
@@ -63,6 +81,22 @@ impl Suite {
 }
 
 impl Answer {
+    /// All rows of a result; in which order they come is not known.
+    fn of(result: &[RecordBatch]) -> Result<Self, ArrowError> {
+        let mut answer = Self::default();
+        for batch in result {
+            let exact = batch.schema();
+            let exact = exact.fields().iter().map(|field| {
+                let of = field.data_type();
+                !of.is_decimal() && !of.is_floating()
+            });
+            answer.exact = exact.collect();
+            answer.first.extend(texts(batch)?);
+        }
+        answer.rows = answer.first.len();
+        Ok(answer)
+    }
+
     /// Reads an answer from behind its query and scale to the next one.
     fn parse(text: &str) -> Option<Self> {
         let (head, rest) = text.split_once('\n')?;
@@ -164,8 +198,36 @@ impl Answer {
     }
 }
 
-/// Holds all results against the answers of `answer`.
-pub fn check(
+/// Holds all results against answers.
+///
+/// # Errors
+/// When there are none at this scale, and the rows to compute them from cannot be made.
+pub fn check(plan: &SuitePlan, outcomes: &[QueryOutcome]) -> Result<Checked, BenchError> {
+    let SuitePlan { suite, scale, .. } = *plan;
+    if suite.has_answers(scale) {
+        let answer = |query: &Query| {
+            suite.answer(query, scale).ok_or_else(|| "there is no answer of DuckDB".to_owned())
+        };
+        return Ok(held("DuckDB".into(), outcomes, answer));
+    }
+    let connector = SuiteConnector::new(suite);
+    let mut tables = Vec::new();
+    for table in suite.tables() {
+        tables.push((*table, connector.rows(table, scale)?.to_vec()));
+    }
+    let refused = |error: oracle::Error| format!("DataFusion gives no answer: {error}");
+    let tables = oracle::Tables::new(tables);
+    let against = format!("DataFusion: DuckDB's answers are kept for the scales {SCALES}");
+    Ok(held(against, outcomes, |query| {
+        let tables = tables.as_ref().map_err(|error| error.to_string())?;
+        let rephrase = |sql: String, (from, to): &(&str, &str)| sql.replace(from, to);
+        let sql = REPHRASED.iter().fold(query.sql(scale), rephrase);
+        let rows = tables.rows(sql.trim_end_matches(';')).map_err(refused)?;
+        Answer::of(&rows).map_err(|error| error.to_string())
+    }))
+}
+
+fn held(
     against: String,
     outcomes: &[QueryOutcome],
     mut answer: impl FnMut(&Query) -> Result<Answer, String>,
@@ -218,4 +280,76 @@ fn texts(batch: &RecordBatch) -> Result<Vec<Vec<String>>, ArrowError> {
     };
     let row = |row| columns.iter().map(|column| text(row, column)).collect();
     Ok((0..batch.num_rows()).map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int64Array, StringArray};
+
+    use super::*;
+
+    /// A key, an inexact value and a text.
+    fn result(rows: &[(i64, f64, &str)]) -> Vec<RecordBatch> {
+        let keys: Int64Array = rows.iter().map(|row| Some(row.0)).collect();
+        let values: Float64Array = rows.iter().map(|row| Some(row.1)).collect();
+        let texts: StringArray = rows.iter().map(|row| Some(row.2)).collect();
+        let columns: [(&str, ArrayRef); 3] =
+            [("k", Arc::new(keys)), ("v", Arc::new(values)), ("t", Arc::new(texts))];
+        vec![RecordBatch::try_from_iter(columns).unwrap()]
+    }
+
+    fn answer(head: &str, rows: &str) -> Answer {
+        Answer::parse(&format!("{head}\n{rows}\n# q9 1 0 E\n")).unwrap()
+    }
+
+    #[test]
+    fn a_wrong_row_is_named_by_its_number_and_column() {
+        let right = answer("3 ERE 0", "1\t0.5\ta\n2\t0.25\tb\n2\t0.75\tc");
+        let check = |rows: &[(i64, f64, &str)]| right.check(&result(rows)).unwrap_err();
+        assert_eq!(right.check(&result(&[(1, 0.5, "a"), (2, 0.25, "b"), (2, 0.75, "c")])), Ok(()));
+        let tied = [(1, 0.5 + 1e-9, "a"), (2, 0.75, "c"), (2, 0.25, "b")];
+        assert_eq!(right.check(&result(&tied)), Ok(()), "rows of one key have no order");
+        let swapped = [(2, 0.25, "b"), (1, 0.5, "a"), (2, 0.75, "c")];
+        assert_eq!(check(&swapped), "row 1, k: 2 in place of 1");
+        assert_eq!(check(&[(1, 0.5, "a"), (2, 0.25, "b")]), "2 rows in place of 3");
+        let value = [(1, 0.5, "a"), (2, 0.25, "b"), (2, 0.7501, "c")];
+        assert_eq!(check(&value), "row 3, v: 0.7501 in place of 0.75");
+        let text = [(1, 0.5, "a"), (2, 0.25, "b"), (2, 0.75, "d")];
+        assert_eq!(check(&text), "row 3, t: d in place of c");
+    }
+
+    #[test]
+    fn of_a_long_result_each_column_is_summed() {
+        let rows = [(1, 0.5, "a"), (2, 0.25, "b"), (3, 0.75, "c")];
+        let sums = [["1", "2", "3"], ["a", "b", "c"]].map(|all| sum_of(all.into_iter(), true));
+        let sums = format!("1\t0.5\ta\n2\t0.25\tb\n= {}\t1.5\t{}", sums[0], sums[1]);
+        let right = answer("3 ERE 0", &sums);
+        assert_eq!(right.check(&result(&rows)), Ok(()));
+        let wrong = right.check(&result(&[rows[0], rows[1], (3, 0.75, "d")])).unwrap_err();
+        assert!(wrong.starts_with("over all rows, t gives"), "{wrong}");
+        let wrong = right.check(&result(&[rows[0], rows[1], (3, 0.85, "c")])).unwrap_err();
+        assert!(wrong.starts_with("over all rows, v gives 1.6"), "{wrong}");
+    }
+
+    #[test]
+    fn decimals_have_no_zeros_at_their_end() {
+        let decimals = Decimal128Array::from(vec![1_500, 2_000, 0, -50]);
+        let decimals = decimals.with_precision_and_scale(10, 3).unwrap();
+        let batch = RecordBatch::try_from_iter([("d", Arc::new(decimals) as ArrayRef)]).unwrap();
+        assert_eq!(texts(&batch).unwrap().concat(), ["1.5", "2", "0", "-0.05"]);
+    }
+
+    #[test]
+    fn every_query_has_an_answer_at_each_scale() {
+        for suite in Suite::ALL {
+            for query in suite.queries() {
+                for scale in [0.01, 0.1, 1.0] {
+                    assert!(suite.answer(&query, scale).is_some(), "{suite} {query:?} {scale}");
+                }
+            }
+            assert!(!suite.has_answers(0.02));
+        }
+    }
 }

@@ -144,6 +144,9 @@ pub fn scale(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::AsArray;
+    use arrow::datatypes::Int64Type;
+
     use super::*;
 
     #[test]
@@ -161,6 +164,47 @@ mod tests {
                 let parts = if ["nation", "region"].contains(table) { 1 } else { 3 };
                 assert_eq!(rows(1), rows(parts), "{table} of {suite}");
             }
+        }
+    }
+
+    /// The share of `lineorder` that queries of SSB select, as its specification has it. Those that
+    /// are left out select by few parts, suppliers or days of this scale.
+    #[test]
+    fn the_queries_of_ssb_select_the_published_shares() {
+        let shares = [
+            ("q1.1", 0.0194805),
+            ("q1.2", 0.00064935),
+            ("q2.1", 1.0 / 125.0),
+            ("q2.2", 1.0 / 625.0),
+            ("q3.1", 6.0 / 175.0),
+            ("q3.2", 6.0 / 4_375.0),
+            ("q4.1", 2.0 / 125.0),
+            ("q4.2", 4.0 / 875.0),
+        ];
+        let scale = 0.1;
+        let connector = SuiteConnector::new(Suite::Ssb);
+        let rows = |table| (table, connector.rows(table, scale).unwrap().to_vec());
+        let tables = Suite::Ssb.tables().iter().map(|table| rows(table)).collect();
+        let tables = oracle::Tables::new(tables).unwrap();
+        let count = |sql: &str| {
+            let rows = tables.rows(sql).unwrap();
+            rows[0].column(0).as_primitive::<Int64Type>().value(0) as f64
+        };
+        let all = count("SELECT count(*) FROM lineorder");
+        assert!((all / 600_000.0 - 1.0).abs() < 0.01, "{all} lines");
+        for query in Suite::Ssb.queries() {
+            let Some((_, share)) = shares.iter().find(|(name, _)| *name == query.name) else {
+                continue;
+            };
+            let sql = query.sql(scale);
+            let from = sql.find("FROM").unwrap();
+            let end = sql.find("GROUP BY").unwrap_or(sql.len() - 1);
+            let selected = count(&format!("SELECT count(*) {}", &sql[from..end])) / all;
+            assert!(
+                (selected / share - 1.0).abs() < 0.5,
+                "{}: {selected}, not {share}",
+                query.name
+            );
         }
     }
 }

@@ -144,8 +144,10 @@ fn prepared(
         .workers(plan.workers)
         .fabric(plan.fabric)
         .rows_to(RowTarget::Connector(Arc::new(results.clone())))
-        .connector(Arc::new(connector.clone()))
-        .set("millstream.exchange", exchange);
+        .connector(Arc::new(connector.clone()));
+    let builder = exchange_settings(exchange)
+        .into_iter()
+        .fold(builder, |builder, (key, value)| builder.set(key, value));
     let builder =
         plan.settings.iter().fold(builder, |builder, (key, value)| builder.set(key, value));
     let tables = match &plan.files {
@@ -159,4 +161,16 @@ fn prepared(
     };
     let outcome = QueryOutcome { query: *query, exchange: exchange.to_owned(), figures };
     Ok((script.ok(), results, outcome))
+}
+
+/// What an exchange sets: by `shuffle` both sides of a join are led by their keys, by `broadcast`
+/// the smaller one goes to every worker, and by any other the planner chooses for each join.
+fn exchange_settings(exchange: &str) -> Vec<(&'static str, &str)> {
+    const EXCHANGE: &str = "millstream.exchange";
+    const TABLE: &str = "millstream.table_bytes";
+    match exchange {
+        "shuffle" => vec![(EXCHANGE, exchange), (TABLE, "1")],
+        "broadcast" => vec![(TABLE, "1 GiB")],
+        other => vec![(EXCHANGE, other)],
+    }
 }

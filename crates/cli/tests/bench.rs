@@ -94,3 +94,59 @@ fn rows_are_written_as_powers_of_ten_too() {
     let found = values(&["ro", "--rows", "1e5", "--keys", "2e3", "--runs", "1", "--json"]);
     assert_eq!((&found[0]["rows"], &found[0]["keys"]), (&100_000.into(), &2_000.into()));
 }
+
+#[test]
+fn suites_are_right_by_answers_of_another_engine() {
+    for (suite, queries) in [("tpch", 22), ("ssb", 13), ("tpcc", 3)] {
+        let args = [suite, "--scale", "0.01", "--repeat", "1", "--check", "--json"];
+        let found = values(&[&args[..], &["--nodes", "2"]].concat());
+        assert_eq!(found.len(), queries + 1, "each query, and their sum");
+        for query in &found[..queries] {
+            assert!(query["seconds"]["median"].as_f64().unwrap() > 0.0, "{query}");
+        }
+        let sum = &found[queries];
+        assert_eq!((&sum["right"], &sum["checked_against"]), (&queries.into(), &"DuckDB".into()));
+    }
+}
+
+#[test]
+fn suites_from_files_and_at_other_scales_are_checked() {
+    let directory = std::env::temp_dir().join(format!("suites-{}", std::process::id()));
+    let path = directory.to_str().unwrap();
+    let files = ["--scale", "0.002", "--from", "file", "--directory", path, "--repeat", "1"];
+    let args = [&["ssb", "--check", "--json", "--queries", "q1.1,Q4.1"], &files[..]].concat();
+    // The second time the files are there.
+    for _ in 0..2 {
+        let sum = values(&args).pop().unwrap();
+        assert_eq!((&sum["queries"], &sum["right"]), (&2.into(), &2.into()), "{sum}");
+        let against = sum["checked_against"].as_str().unwrap();
+        assert!(against.starts_with("DataFusion"), "{against}");
+        assert!(directory.join("ssb-0.002/lineorder.parquet").exists());
+    }
+    // Another result than that of the answers.
+    let scaled = directory.join("ssb-0.01");
+    std::fs::rename(directory.join("ssb-0.002"), scaled).unwrap();
+    let args = [&["ssb", "--check", "--queries", "q1.1"], &files[2..]].concat();
+    let output = bench(&[&args[..], &["--scale", "0.01"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("q1.1 (auto): row 1, revenue: "), "{error}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_suites_cannot_do_is_refused() {
+    for (args, code, why) in [
+        ("tpch --queries q23", 2, "tpch has no query 'q23'"),
+        ("ssb --scale 0", 2, "write a number from 0.001 to 100"),
+        ("ssb --scale -1", 2, "write a number from 0.001 to 100"),
+        ("ssb --scale 1e6", 2, "write a number from 0.001 to 100"),
+        ("tpcc --directory x", 2, "add --from file"),
+        ("tpcc --from file --directory /dev/null/x", 1, "/dev/null/x"),
+        ("tpcc --write /dev/null/x", 1, "/dev/null/x"),
+        ("tpcc --set millstream.exchange=merge", 2, "use --exchange"),
+        ("tpcc --scale 0.001 --exchange nobody", 2, "is no value of 'millstream.exchange'"),
+    ] {
+        assert_refused(&args.split(' ').collect::<Vec<_>>(), code, why);
+    }
+}

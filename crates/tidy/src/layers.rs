@@ -42,13 +42,13 @@ pub const LAYERS: &[Layer] = &[
     layer("connectors", &["fabric", "dataflow"], SQL),
     layer("cluster", &["fabric", "channel"], ROWS),
     layer("millstream", ENGINE, &[]),
+    layer("oracle", &[], &[]),
     layer("bench", EVERYTHING, SQL),
     layer("cli", &["millstream", "bench"], SQL),
     // Beside the layers.
     layer("models", &["fabric", "channel", "state"], ROWS),
     layer("tidy", &[], ROWS_ASYNC),
     layer("verbs-sim", &["fabric", "channel"], ROWS_ASYNC),
-    layer("oracle", &[], &[]),
     layer("tests", TESTS, &[]),
     layer("fuzz", &["fabric", "dataflow", "connectors", "plan", "cluster"], SQL),
     // Another engine, to be compared with: it knows nothing of ours.
@@ -67,6 +67,8 @@ const EVERYTHING: &[&str] = &[
     "connectors",
     "cluster",
     "millstream",
+    // What results are held against on demand.
+    "oracle",
 ];
 
 /// All, the device that stands for a real one, and another engine.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use bench::BenchError;
 use bench::analytics::check::check;
 use bench::analytics::run::{QueryOutcome, run};
-use bench::analytics::{Query, Suite, SuitePlan, SuiteReport};
+use bench::analytics::{Suite, SuitePlan, SuiteReport};
 use clap::{Args, ValueEnum};
 use millstream::FabricKind;
 use millstream::cluster::{ClusterError, Control, Invitation, LocalLaunch, launch_local};
@@ -17,13 +17,19 @@ use crate::failure::Failure;
 use crate::session::print;
 use crate::signals;
 
-/// Wrong results and refused queries that are told one by one at most.
-const FAULTS_TOLD_MAX: usize = 10;
+/// Wrong results and refused queries that are shown one by one at most.
+const FAULTS_SHOWN_MAX: usize = 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct SuiteArgs {
     /// How large the tables are: 1 is a gigabyte of tpch, 600 MB of ssb, one warehouse of tpcc
-    #[arg(long, value_name = "SF", default_value = "1", value_parser = bench::analytics::scale)]
+    #[arg(
+        long,
+        value_name = "SF",
+        default_value = "1",
+        allow_negative_numbers = true,
+        value_parser = bench::analytics::scale
+    )]
     scale: f64,
 
     /// Where the tables lie
@@ -51,7 +57,8 @@ pub(crate) struct SuiteArgs {
     #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
     fabric: FabricKind,
 
-    /// How workers meet: auto, shuffle, broadcast, …; several are measured in turns
+    /// How rows of two sides meet: auto, shuffle (both are led by their keys) or broadcast (the
+    /// smaller side goes to every worker); several are measured in turns
     #[arg(long, value_name = "EXCHANGE", value_delimiter = ',', default_value = "auto")]
     exchange: Vec<String>,
 
@@ -132,31 +139,28 @@ pub(crate) fn suite(suite: Suite, args: &SuiteArgs) -> Result<ExitCode, Failure>
     launched.children.wait(TIMEOUT);
     let outcomes = outcomes.map_err(|error| failed(&error))?;
     drop(files);
-    told(args, plan, outcomes)
+    reported(args, plan, outcomes)
 }
 
 /// Prints the figures; fails where results are wrong or missing.
-fn told(
+fn reported(
     args: &SuiteArgs,
     plan: SuitePlan,
     outcomes: Vec<QueryOutcome>,
 ) -> Result<ExitCode, Failure> {
-    let checked = args.check.then(|| {
-        check("answers of DuckDB".into(), &outcomes, |query: &Query| {
-            plan.suite.answer(query, plan.scale).ok_or_else(|| "there is no answer".into())
-        })
-    });
+    let checked = args.check.then(|| check(&plan, &outcomes)).transpose();
+    let checked = checked.map_err(|error| failed(&error))?;
     let report = SuiteReport { plan, outcomes, checked };
     print(&if args.json { report.json() } else { report.to_string() });
     let faults = report.faults();
     if faults.is_empty() || !args.check {
         return Ok(ExitCode::SUCCESS);
     }
-    let told: Vec<&str> = faults.iter().take(FAULTS_TOLD_MAX).map(String::as_str).collect();
-    let more = faults.len() - told.len();
+    let first: Vec<&str> = faults.iter().take(FAULTS_SHOWN_MAX).map(String::as_str).collect();
+    let more = faults.len() - first.len();
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     let message =
-        format!("{} results are wrong or missing: {}{more}", faults.len(), told.join("; "));
+        format!("{} results are wrong or missing: {}{more}", faults.len(), first.join("; "));
     Err(Failure::runtime(&message, None))
 }
 
