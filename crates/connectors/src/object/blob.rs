@@ -96,6 +96,10 @@ impl Blob for ObjectBlob {
         Ok(Box::new(Reading { byte_queue, _task: task }))
     }
 
+    fn is_at_hand(&self) -> bool {
+        false
+    }
+
     /// All columns of a row group at once: ranges that are near each other are one request.
     fn fetch(&self, ranges: Vec<Range<u64>>, waker: &Waker) -> Option<Box<dyn Fetch>> {
         let (done, pieces) = queue(1, waker);

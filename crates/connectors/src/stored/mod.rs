@@ -56,6 +56,11 @@ pub(crate) trait Blob: Send + Sync {
     /// When they cannot be read; one that carries an error of a connector stands for that one.
     fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes>;
 
+    /// Whether reading a few bytes costs little: they need not come from afar.
+    fn is_at_hand(&self) -> bool {
+        true
+    }
+
     /// Begins to bring the bytes of `ranges` here, so that reading them does not wait, and calls
     /// `waker` when they have come. `None` where all bytes are at hand.
     fn fetch(&self, ranges: Vec<Range<u64>>, waker: &Waker) -> Option<Box<dyn Fetch>> {

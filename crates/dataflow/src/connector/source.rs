@@ -49,6 +49,13 @@ pub trait Source: Send + Sync {
         ColumnBounds::default()
     }
 
+    /// About how many different values a column has, if that can be found by reading little: it is
+    /// asked of columns that are joined or compared. No result depends on it.
+    fn distinct(&self, column: usize) -> Option<u64> {
+        let _ = column;
+        None
+    }
+
     /// Opens a split of the list for reading: from its beginning, or behind the rows that had been
     /// given when its reader told the [position](SplitReader::position) `from`.
     ///

@@ -101,6 +101,11 @@ impl Scan {
         self.read_as(column).map_or_else(ColumnBounds::default, |read| self.source.bounds(read))
     }
 
+    /// About how many different values a column has behind all steps, as [`Source::distinct`].
+    pub fn distinct(&self, column: usize) -> Option<u64> {
+        self.source.distinct(self.read_as(column)?)
+    }
+
     /// Opens a split, as [`Source::open`].
     ///
     /// # Errors

@@ -29,6 +29,7 @@ use crate::format::typed::{Mapping, guarded, plain};
 use crate::format::{Refuser, TargetColumns};
 
 mod compact;
+mod distinct;
 mod footer;
 mod pages;
 
@@ -149,6 +150,12 @@ impl Source for ParquetSource {
         let ranges = groups.map(range);
         let all = ranges.reduce(|a, b| a.zip(b).map(|([a, b], [c, d])| [a.min(c), b.max(d)]));
         all.flatten().map_or_else(Default::default, |[a, b]| ColumnBounds::between(a, b))
+    }
+
+    /// By a dictionary of the first file.
+    fn distinct(&self, column: usize) -> Option<u64> {
+        let file = self.files.first()?;
+        file.distinct(file.mapping.column_of(self.target.column_at(column)?)?)
     }
 
     fn open(
