@@ -13,6 +13,7 @@ mod json;
 mod literals;
 pub(crate) mod memory;
 mod modes;
+mod order;
 mod plain;
 mod ran;
 mod text;
@@ -33,6 +34,7 @@ pub(crate) use self::describe::window_text;
 pub(crate) use self::literals::{as_name, shown_expr};
 pub use self::memory::{EndNeed, Need};
 pub(crate) use self::modes::text as key_mode_text;
+pub(crate) use self::order::{OrderedJoins, OrderedSide};
 pub(crate) use self::plain::{plain, shown};
 pub use self::ran::Ran;
 use self::tree::PlanTree;
@@ -57,6 +59,8 @@ pub(crate) struct Explained {
     pub(crate) operators: Range<usize>,
     /// The batch stage behind its operators, which runs when all input has been read.
     pub(crate) batch: Option<ExplainedBatch>,
+    /// The order of its joins.
+    pub(crate) orders: Vec<OrderedJoins>,
 }
 
 /// A batch stage, whose inputs are the sinks among a statement's operators.

@@ -16,6 +16,7 @@ pub(crate) mod grouping;
 pub(crate) mod hash_join;
 pub(crate) mod hints;
 pub(crate) mod join;
+pub(crate) mod join_order;
 pub(crate) mod lateness;
 pub(crate) mod lookup;
 pub(crate) mod multi_window;
@@ -50,7 +51,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use crate::Workers;
 use crate::catalog::rows::MemorySource;
 use crate::catalog::{Catalog, ScannedTable, Table};
-use crate::explain::{ExplainedBatch, cost, plain};
+use crate::explain::{ExplainedBatch, OrderedJoins, cost, plain};
 use crate::logical::engine::Engine;
 use crate::logical::errors::Surroundings;
 use crate::logical::windows::WindowCall;
@@ -59,6 +60,7 @@ use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::grouping::GROUPING;
 use crate::lower::hints::BlockHints;
+use crate::lower::join_order::ScannedStatistics;
 use crate::lower::place::Texts;
 use crate::lower::relation::{LowerError, Relation};
 use crate::lower::shared::Sharing;
@@ -90,6 +92,8 @@ pub(crate) struct Lowered {
     pub(crate) bounded: bool,
     /// The stage that runs when all input has been read, if there is one.
     pub(crate) batch: Option<ExplainedBatch>,
+    /// For EXPLAIN: the order of its joins.
+    pub(crate) orders: Vec<OrderedJoins>,
 }
 
 /// Lowers one statement.
@@ -104,6 +108,11 @@ pub(crate) struct Lowering<'a> {
     /// Whether and how often windows emit before they end.
     pub(crate) emit: Option<Emit>,
     pub(crate) hints: &'a Hints,
+    /// Of the tables of the statement.
+    pub(crate) statistics: ScannedStatistics,
+    /// Whether EXPLAIN shows about how many rows joins and groupings emit: where these have
+    /// decided an order.
+    pub(crate) shows_rows: bool,
 }
 
 impl Lowering<'_> {
@@ -131,7 +140,8 @@ impl Lowering<'_> {
         }
         let emit = self.emit.as_ref();
         let (waits_ns, hints) = (self.waits_ns(plan), BlockHints::default());
-        let cx = Context { lowering: self, bounded, emit, waits_ns, hints };
+        let sizes = None;
+        let cx = Context { lowering: self, bounded, emit, waits_ns, hints, sizes };
         if let Some(Sharing { plan, parts }) = sharing.filter(|_| emit.is_none()) {
             let mut job = JobBuilder { shared: parts, ..JobBuilder::default() };
             if let Ok(edges) = pipeline::lower(&cx, &mut job, &plan, &target.schema) {
@@ -186,7 +196,13 @@ impl Lowering<'_> {
             table: target.table,
         };
         let operators = job.operators;
-        Ok(Lowered { operators, name: target.name, bounded: true, batch: Some(batch) })
+        Ok(Lowered {
+            operators,
+            name: target.name,
+            bounded: true,
+            batch: Some(batch),
+            orders: vec![],
+        })
     }
 
     /// A statement that reads no table: its rows are computed now.
@@ -347,7 +363,7 @@ pub(crate) fn told_rows(
     let kind = OperatorKind::Sink(SinkSpec { sink: target.sink, schema: target.schema });
     let (name, labels) = (target.name, labels_of_sink(target.table));
     let sink = Operator::new(name.clone(), vec![vec![edge]], kind).labelled(labels);
-    Lowered { operators: vec![source, sink], name, bounded: true, batch: None }
+    Lowered { operators: vec![source, sink], name, bounded: true, batch: None, orders: vec![] }
 }
 
 /// Appends operators whose edges count from the first of them.
@@ -380,7 +396,7 @@ fn whole(mut job: JobBuilder, bounded: bool, edges: Vec<Edge>, target: Target) -
     let kind = OperatorKind::Sink(SinkSpec { sink: target.sink, schema: target.schema });
     let (name, labels) = (target.name, labels_of_sink(target.table));
     job.add(name.clone(), vec![edges], kind, labels);
-    Lowered { operators: job.operators, name, bounded, batch: None }
+    Lowered { operators: job.operators, name, bounded, batch: None, orders: vec![] }
 }
 
 /// The text of EXPLAIN about the sink of a table.

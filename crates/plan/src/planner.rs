@@ -22,6 +22,7 @@ use crate::Workers;
 use crate::catalog::{Catalog, Entry};
 use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Explained};
 use crate::logical::engine::{Engine, Understood};
+use crate::lower::join_order::{OrderedPlan, ScannedStatistics};
 use crate::lower::shared::Sharing;
 use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
 use crate::planner::define::defined_name;
@@ -494,8 +495,13 @@ impl Planner {
             around: self.engine.surroundings(query, understood, &self.catalog),
             emit: understood.emit.clone(),
             hints: &self.hints,
+            statistics: ScannedStatistics::new(self.workers.total()),
+            shows_rows: false,
         };
+        let OrderedPlan { plan, orders } = lowering.ordered().map_err(Vec::from_iter)?;
+        let lowering = Lowering { plan: &plan, shows_rows: !orders.is_empty(), ..lowering };
         let mut lowered = lowering.lower(sharing, target).map_err(Vec::from_iter)?;
+        lowered.orders = orders;
         self.set_shuffle(&mut lowered.operators);
         Ok((name, lowered))
     }
@@ -564,7 +570,7 @@ impl Building {
     }
 
     pub(crate) fn add(&mut self, planned: Planned, lowered: Lowered) {
-        let Lowered { operators, name, bounded, batch } = lowered;
+        let Lowered { operators, name, bounded, batch, orders } = lowered;
         let first = self.operators.len();
         append(&mut self.operators, operators);
         self.statements.push(planned);
@@ -572,6 +578,6 @@ impl Building {
         self.unbounded |= !bounded;
         self.batch |= batch.is_some();
         let operators = first..self.operators.len();
-        self.explained.push(Explained { name, operators, batch });
+        self.explained.push(Explained { name, operators, batch, orders });
     }
 }

@@ -33,6 +33,8 @@ pub struct Labels {
     pub columns: Vec<String>,
     /// More about it, behind what it says itself.
     pub properties: Vec<Property>,
+    /// About how many rows it emits, where that was estimated.
+    pub rows_estimate: Option<u64>,
 }
 
 /// Facts about an input of an operator that only its maker knows.

@@ -10,6 +10,7 @@ use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 
 use super::{Explain, Ran};
 use crate::text::statements::ExplainFormat;
+use crate::text::units::count;
 
 impl Explain {
     /// The plan in a format, with what a run of it came to; as a graph, the plan alone.
@@ -18,7 +19,8 @@ impl Explain {
             ExplainFormat::Text => {
                 let (plan, ran_text) = (self.text(), ran.text(&self.operators()));
                 let (modes, met) = (self.modes_text(ran), self.exchanges_text(ran));
-                format!("{plan}\n{ran_text}{modes}{met}")
+                let rows = self.estimates_text(ran);
+                format!("{plan}\n{ran_text}{rows}{modes}{met}")
             }
             ExplainFormat::Json => {
                 let mut json = self.json();
@@ -30,6 +32,19 @@ impl Explain {
             }
             ExplainFormat::Dot => self.show(format),
         }
+    }
+
+    /// Lines of the rows that operators emitted, beside those that they were estimated to emit.
+    fn estimates_text(&self, ran: &Ran) -> String {
+        let mut out = String::new();
+        for (at, (operator, name)) in self.operators.iter().zip(self.operators()).enumerate() {
+            if let Some(estimate) = operator.labels.rows_estimate {
+                let rows = ran.sum(at, |one| one.rows_out);
+                let about = count(estimate);
+                out += &format!("  {name}: {rows} rows came out, about {about} were expected\n");
+            }
+        }
+        out
     }
 }
 

@@ -2,17 +2,24 @@
 
 use std::fmt::Write;
 
-use super::Explain;
 use super::text::{exchange, headline};
 use super::tree::{PlanEdge, PlanNode};
+use super::{Explain, OrderedJoins};
+use crate::text::units::count;
 
 impl Explain {
     pub(super) fn dot(&self) -> String {
         let tree = self.tree();
         let mut out = String::from("digraph job {\n  rankdir=BT;\n  node [shape=box];\n");
+        // The orders of the joins of a statement stand at its first sink.
+        let orders_of = |id: usize| {
+            let of =
+                tree.statements.iter().filter(|statement| statement.roots.first() == Some(&id));
+            of.flat_map(|statement| &statement.orders).collect::<Vec<_>>()
+        };
         for (id, node) in tree.nodes.iter().enumerate() {
             // Writing to a String cannot fail.
-            let _ = writeln!(out, "  o{id} [label={}];", quoted(&label(node)));
+            let _ = writeln!(out, "  o{id} [label={}];", quoted(&label(node, &orders_of(id))));
         }
         for (id, node) in tree.nodes.iter().enumerate() {
             for edge in &node.inputs {
@@ -25,9 +32,12 @@ impl Explain {
     }
 }
 
-fn label(node: &PlanNode) -> String {
+fn label(node: &PlanNode, orders: &[&OrderedJoins]) -> String {
     let properties = node.properties.iter().map(|(name, text)| format!("{name}: {text}"));
-    let lines = [headline(node)].into_iter().chain(properties).chain(node.plan.iter().cloned());
+    let orders = orders.iter().map(|order| format!("order: {order}"));
+    let lines = [headline(node)].into_iter().chain(orders).chain(properties);
+    let rows = node.rows_estimate.map(|rows| format!("emits: about {} rows", count(rows)));
+    let lines = lines.chain(rows).chain(node.plan.iter().cloned());
     lines.collect::<Vec<_>>().join("\n")
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::estimate;
 use super::tree::{PlanEdge, PlanNode, PlanTree};
-use super::{Explain, Need};
+use super::{Explain, Need, OrderedJoins};
 use crate::Workers;
 
 impl Explain {
@@ -13,9 +13,10 @@ impl Explain {
     pub fn json(&self) -> Value {
         let Workers { nodes, per_node } = self.workers;
         let PlanTree { statements, nodes: operators } = self.tree();
-        let statements = statements
-            .iter()
-            .map(|statement| json!({ "name": statement.name, "sinks": statement.roots }));
+        let statements = statements.iter().map(|statement| {
+            let orders: Vec<Value> = statement.orders.iter().map(OrderedJoins::json).collect();
+            json!({ "name": statement.name, "orders": orders, "sinks": statement.roots })
+        });
         json!({
             "nodes": nodes,
             "workers_per_node": per_node,
@@ -33,6 +34,7 @@ fn node((id, node): (usize, &PlanNode)) -> Value {
         "name": node.name,
         "table": node.table,
         "properties": properties(&node.properties),
+        "rows_estimated": node.rows_estimate,
         "columns": node.columns,
         "plan": node.plan,
         "state": node.state.iter().map(estimate::json).collect::<Vec<_>>(),

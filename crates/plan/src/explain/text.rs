@@ -14,7 +14,7 @@ use dataflow::job::Cost;
 
 use super::tree::{PlanEdge, PlanNode, PlanTree};
 use super::{Explain, estimate};
-use crate::text::units::human;
+use crate::text::units::{count, human};
 
 impl Explain {
     /// The plan as text. Sources are asked for their flows: files may be opened for it.
@@ -49,6 +49,9 @@ impl PlanTree {
         let mut printer = Printer { tree: self, seen: vec![false; self.nodes.len()], out };
         for statement in &self.statements {
             printer.line("", &statement.name);
+            for order in &statement.orders {
+                printer.line("   ", &format!("order: {order}"));
+            }
             for &root in &statement.roots {
                 printer.node(root, "");
             }
@@ -83,6 +86,9 @@ impl Printer<'_> {
         let details = [prefix, bar].concat();
         for (name, text) in &node.properties {
             self.line(&details, &format!("{name}: {text}"));
+        }
+        if let Some(rows) = node.rows_estimate {
+            self.line(&details, &format!("emits: about {} rows", count(rows)));
         }
         for line in &node.plan {
             self.line(&details, &format!("  {line}"));

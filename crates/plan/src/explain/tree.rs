@@ -8,7 +8,7 @@ use dataflow::job::{
 
 use super::describe::span;
 use super::estimate::estimates;
-use super::{Explain, Explained, ExplainedBatch, plain};
+use super::{Explain, Explained, ExplainedBatch, OrderedJoins, plain};
 
 /// Characters of an operator's title that are shown beside its numbers.
 const TITLE_CHARS_MAX: usize = 40;
@@ -25,6 +25,8 @@ pub(super) struct PlanTree {
 /// A statement.
 pub(super) struct StatementTree {
     pub(super) name: String,
+    /// The orders of its joins.
+    pub(super) orders: Vec<OrderedJoins>,
     /// Its sinks.
     pub(super) roots: Vec<usize>,
 }
@@ -38,6 +40,8 @@ pub(super) struct PlanNode {
     /// The table that it reads or writes, or what a stream calls it.
     pub(super) table: Option<String>,
     pub(super) properties: Vec<Property>,
+    /// About how many rows it emits, where that was estimated.
+    pub(super) rows_estimate: Option<u64>,
     /// The columns that it emits.
     pub(super) columns: Vec<String>,
     /// The lines of DataFusion's plan that it runs.
@@ -97,6 +101,7 @@ impl PlanTree {
                 name: described.name,
                 table: operator.labels.table.clone().or_else(|| called(operator, described.name)),
                 properties: described.properties,
+                rows_estimate: operator.labels.rows_estimate,
                 columns: operator.columns_out(),
                 plan: vec![],
                 state,
@@ -111,13 +116,14 @@ impl PlanTree {
                 tree.read_beside(id, side, operator, (workers, readers));
             }
         }
-        for Explained { name, operators, batch } in &explain.statements {
+        for Explained { name, operators, batch, orders } in &explain.statements {
             let sinks = sinks_of(&explain.operators, operators.clone());
             let roots = match batch {
                 None => sinks,
                 Some(batch) => vec![tree.run_in_batch(sinks, batch)],
             };
-            tree.statements.push(StatementTree { name: name.clone(), roots });
+            let (name, orders) = (name.clone(), orders.clone());
+            tree.statements.push(StatementTree { name, orders, roots });
         }
         tree
     }
@@ -137,6 +143,7 @@ impl PlanTree {
             name: "Scan",
             table: operator.labels.table.clone().or_else(|| Some(table.table.clone())),
             properties: table.properties(Some(readers)),
+            rows_estimate: None,
             columns: schema.fields().iter().map(|field| field.name().clone()).collect(),
             plan: vec![],
             state: vec![],
@@ -187,6 +194,7 @@ impl PlanTree {
             name,
             table,
             properties,
+            rows_estimate: None,
             columns: vec![],
             plan,
             state: vec![],

@@ -20,6 +20,8 @@ pub(crate) struct Context<'a> {
     pub(crate) waits_ns: i64,
     /// The hints about the join or grouping that is lowered.
     pub(crate) hints: BlockHints<'a>,
+    /// About how many bytes the sides of the join that is lowered emit, where all input ends.
+    pub(crate) sizes: Option<[u64; 2]>,
 }
 
 impl Context<'_> {

@@ -32,7 +32,7 @@ impl<'a> BlockHints<'a> {
     pub(crate) fn exchange(&self) -> Option<(Exchange, &'a Hint)> {
         self.each().find_map(|hint| match hint.asked {
             Asked::Exchange(exchange) => Some((exchange, hint)),
-            Asked::Broadcast(_) | Asked::Shuffle(_) => None,
+            _ => None,
         })
     }
 
@@ -61,7 +61,7 @@ impl<'a> BlockHints<'a> {
         let mut hints = self.each().filter(|_| self.named[side]);
         hints.find(|hint| match &hint.asked {
             Asked::Broadcast(name) | Asked::Shuffle(name) => name.eq_ignore_ascii_case(called),
-            Asked::Exchange(_) => false,
+            Asked::Exchange(_) | Asked::Leading(_) => false,
         })
     }
 }
@@ -97,9 +97,14 @@ impl<'a> Lowering<'a> {
         if self.hints.is_empty() {
             return BlockHints::default();
         }
-        let texts = Texts::of(self.plan, self.around.tokens, self.catalog);
-        let block = texts.select(&of()).map(|block| (self.hints, block));
+        let block = self.select_of(&of()).map(|block| (self.hints, block));
         BlockHints { block, ..BlockHints::default() }
+    }
+
+    /// The SELECT of the block of a node, which is found as that of a refusal is, and the script in
+    /// which that stands.
+    pub(crate) fn select_of(&self, refusal: &Refusal) -> Option<(u64, Place)> {
+        Texts::of(self.plan, self.around.tokens, self.catalog).select(refusal)
     }
 }
 

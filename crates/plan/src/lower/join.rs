@@ -71,7 +71,8 @@ pub(crate) fn join(
     }
     let [mut left, mut right] =
         <[Relation; 2]>::try_from(sides).map_err(|_| LowerError::Failed(None))?;
-    let cx = &Context { hints: cx.lowering.hints_of_join(join), ..*cx };
+    let sizes = cx.bounded.then(|| cx.lowering.statistics.sizes([&join.left, &join.right]));
+    let cx = &Context { hints: cx.lowering.hints_of_join(join), sizes, ..*cx };
     let windows = RowWindows::joined(join, &left.windows, &right.windows);
     let mut on = conditions_of(join, &left, &right)?;
     if !form.is_plain() {

@@ -113,9 +113,15 @@ fn by_size(
     let settings = cx.lowering.settings;
     let small = settings.table_bytes.min(settings.job.state_bytes_max / 2) as u64;
     let mut smallest: Option<(u64, usize, JoinKind)> = None;
+    let about = |side: usize| cx.sizes.map(|sizes| sizes[side]);
     for &(table, kind) in possible {
         let Some(bytes) = table_bytes(cx, sides[table])? else { continue };
-        if bytes <= small && smallest.is_none_or(|(least, ..)| bytes < least) {
+        let is_less = |&(least, other, _): &(u64, usize, JoinKind)| {
+            about(table).zip(about(other)).map_or(bytes < least, |(own, other)| own < other)
+        };
+        // The other side may be small behind filters and joins, and then it is no table.
+        let larger = sides[1 - table].table().is_none() && about(table) > about(1 - table);
+        if bytes <= small && !larger && smallest.as_ref().is_none_or(is_less) {
             smallest = Some((bytes, table, kind));
         }
     }

@@ -80,7 +80,19 @@ pub(crate) fn relation(
     job: &mut JobBuilder,
     plan: &LogicalPlan,
 ) -> Result<Relation, LowerError> {
-    node(cx, job, plan).map_err(|error| error.at(plan))
+    let before = job.operators.len();
+    let relation = node(cx, job, plan).map_err(|error| error.at(plan))?;
+    let emits = matches!(plan, LogicalPlan::Join(_) | LogicalPlan::Aggregate(_));
+    // The operator of a node is added behind those of its inputs.
+    if let Some(operator) = job.operators[before..].last_mut()
+        && emits
+        && cx.lowering.shows_rows
+        && let Base::Operators { .. } = &relation.base
+    {
+        let rows = cx.lowering.statistics.estimate(plan).rows;
+        operator.labels.rows_estimate = Some(rows as u64);
+    }
+    Ok(relation)
 }
 
 fn node(

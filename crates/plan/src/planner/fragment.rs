@@ -17,6 +17,7 @@ use crate::logical::windows::Bound;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::hints::BlockHints;
+use crate::lower::join_order::ScannedStatistics;
 use crate::lower::relation::{LowerError, Relation};
 use crate::lower::{Lowered, Lowering, tables_of};
 use crate::lower::{pipeline, session};
@@ -57,7 +58,19 @@ impl Planner {
         }
         let hints = &self.hints;
         let (catalog, plan, emit) = (&self.catalog, &plan, None);
-        let lowering = Lowering { engine, catalog, plan, settings, workers, around, emit, hints };
+        let statistics = ScannedStatistics::new(workers.total());
+        let lowering = Lowering {
+            engine,
+            catalog,
+            plan,
+            settings,
+            workers,
+            around,
+            emit,
+            hints,
+            statistics,
+            shows_rows: false,
+        };
         let fragment = lowering.fragment(schema).map_err(Vec::from_iter)?;
         let disobeyed: Vec<_> = self.hints.disobeyed().collect();
         if disobeyed.is_empty() { Ok(fragment) } else { Err(disobeyed) }
@@ -114,7 +127,8 @@ impl Planner {
         self.engine.interrupt = Arc::default();
         let mut building = Building::default();
         let planned = Planned { name: name.to_owned(), sql: String::new(), line: 0 };
-        building.add(planned, Lowered { operators, name: name.to_owned(), bounded, batch: None });
+        let (name, orders) = (name.to_owned(), vec![]);
+        building.add(planned, Lowered { operators, name, bounded, batch: None, orders });
         self.stage(building)
     }
 
@@ -147,7 +161,8 @@ impl Lowering<'_> {
         }
         let waits_ns = self.waits_ns(plan);
         let hints = BlockHints::default();
-        let cx = &Context { lowering: self, bounded, emit: None, waits_ns, hints };
+        let (emit, sizes) = (None, None);
+        let cx = &Context { lowering: self, bounded, emit, waits_ns, hints, sizes };
         let job = &mut JobBuilder::default();
         let relation = pipeline::relation(cx, job, plan);
         let relation = relation.and_then(|relation| session::materialized(cx, job, relation));

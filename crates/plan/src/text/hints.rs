@@ -13,9 +13,10 @@ use crate::text::diagnostics::{Diagnostic, Place, nearest};
 use crate::text::syntax::{DIALECT, is_word};
 
 /// The names of all hints, as they are written.
-const FORMS: &str = "there are EXCHANGE('…'), FORWARD, BROADCAST(t) and SHUFFLE(t)";
+const FORMS: &str =
+    "there are EXCHANGE('…'), FORWARD, BROADCAST(t), SHUFFLE(t) and LEADING(t, u, …)";
 
-const NAMES: &[&str] = &["EXCHANGE", "FORWARD", "BROADCAST", "SHUFFLE"];
+const NAMES: &[&str] = &["EXCHANGE", "FORWARD", "BROADCAST", "SHUFFLE", "LEADING"];
 
 /// The hints of the script that is planned, and those of the views of earlier ones.
 #[derive(Debug, Default)]
@@ -43,6 +44,15 @@ pub(crate) enum Asked {
     Broadcast(String),
     /// The rows of a side of a join go to the workers of their keys.
     Shuffle(String),
+    /// These sides are joined first, one after another.
+    Leading(Vec<NamedSide>),
+}
+
+/// A side of a join as a hint names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedSide {
+    pub(crate) name: String,
+    pub(crate) place: Place,
 }
 
 impl Hints {
@@ -86,6 +96,22 @@ impl Hints {
         self.0.is_empty()
     }
 
+    /// All hints, also those of views.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Hint> {
+        self.0.iter()
+    }
+
+    /// Whether a hint names a side so.
+    pub(crate) fn names_side(&self, called: &str) -> bool {
+        self.0.iter().any(|hint| match &hint.asked {
+            Asked::Exchange(_) => false,
+            Asked::Broadcast(name) | Asked::Shuffle(name) => name.eq_ignore_ascii_case(called),
+            Asked::Leading(sides) => {
+                sides.iter().any(|side| side.name.eq_ignore_ascii_case(called))
+            }
+        })
+    }
+
     /// The hints of the block whose SELECT stands there.
     pub(crate) fn of_block(&self, script: u64, select: Place) -> impl Iterator<Item = &Hint> {
         let at = |place: Place| (place.line, place.column);
@@ -112,6 +138,11 @@ impl Hints {
                     "name a side as the join does, by its alias: \
                      SELECT /*+ SHUFFLE(t) */ … FROM a JOIN b AS t",
                 ),
+                Asked::Leading(_) => (
+                    format!("no inner joins of this query have all sides of {}", hint.text()),
+                    "name the sides of inner joins of one SELECT over input that ends, by their \
+                     aliases: SELECT /*+ LEADING(a, t) */ … FROM a JOIN b AS t",
+                ),
             };
             let detail = "hints are about exchanges between workers; what runs in the batch stage, \
                           when all input has been read, has none";
@@ -122,8 +153,9 @@ impl Hints {
     /// Refuses hints of one block of which only one can be obeyed.
     fn conflict(&self) -> Result<(), Diagnostic> {
         let about = |hint: &Hint| match &hint.asked {
-            Asked::Exchange(_) => None,
-            Asked::Broadcast(name) | Asked::Shuffle(name) => Some(name.to_lowercase()),
+            Asked::Exchange(_) => ("exchange", None),
+            Asked::Broadcast(name) | Asked::Shuffle(name) => ("side", Some(name.to_lowercase())),
+            Asked::Leading(_) => ("order", None),
         };
         for (at, hint) in self.0.iter().enumerate() {
             let others = self.0[..at].iter();
@@ -148,6 +180,10 @@ impl Hint {
             Asked::Exchange(exchange) => format!("EXCHANGE('{exchange}')"),
             Asked::Broadcast(name) => format!("BROADCAST({name})"),
             Asked::Shuffle(name) => format!("SHUFFLE({name})"),
+            Asked::Leading(sides) => {
+                let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
+                format!("LEADING({})", names.join(", "))
+            }
         }
     }
 
@@ -245,12 +281,13 @@ fn asked_for(words: Words<'_>) -> Result<Option<(Vec<Asked>, Words<'_>)>, Diagno
         "EXCHANGE" => "the name of an exchange: EXCHANGE('merge')",
         "BROADCAST" => "a side of a join: BROADCAST(t)",
         "SHUFFLE" => "a side of a join: SHUFFLE(t)",
+        "LEADING" => "two or more sides of joins: LEADING(t, u)",
         _ => return Ok(None),
     };
     let [(Token::LParen, _), inside @ ..] = rest else { return Err(needs(what)) };
     let close = inside.iter().position(|(token, _)| *token == Token::RParen);
     let (inside, rest) = inside.split_at(close.ok_or_else(|| needs("a closing parenthesis"))?);
-    let mut asked = vec![];
+    let (mut asked, mut leading) = (vec![], vec![]);
     for argument in inside.split(|(token, _)| *token == Token::Comma) {
         let one = match (name.as_str(), argument) {
             ("EXCHANGE", [(Token::SingleQuotedString(text), at)]) => {
@@ -262,12 +299,21 @@ fn asked_for(words: Words<'_>) -> Result<Option<(Vec<Asked>, Words<'_>)>, Diagno
             }
             ("BROADCAST", [(Token::Word(side), _)]) => Asked::Broadcast(side.value.clone()),
             ("SHUFFLE", [(Token::Word(side), _)]) => Asked::Shuffle(side.value.clone()),
+            ("LEADING", [(Token::Word(side), place)]) => {
+                leading.push(NamedSide { name: side.value.clone(), place: *place });
+                continue;
+            }
             _ => return Err(needs(what)),
         };
         asked.push(one);
     }
     if name == "EXCHANGE" && asked.len() > 1 {
         return Err(needs("one exchange"));
+    }
+    match leading.len() {
+        0 => {}
+        1 => return Err(needs(what)),
+        _ => asked.push(Asked::Leading(leading)),
     }
     Ok(Some((asked, &rest[1..])))
 }

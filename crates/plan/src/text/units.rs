@@ -1,4 +1,4 @@
-//! Bytes and lengths of time, as a reader writes them.
+//! Bytes, numbers of rows and lengths of time, as a reader writes them.
 
 pub(crate) use dataflow::time::span_text as span_ns;
 
@@ -11,6 +11,18 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
+/// About how many there are, with two digits at least.
+pub(crate) fn count(number: u64) -> String {
+    let units = [("T", 1_000_000_000_000u64), ("G", 1_000_000_000), ("M", 1_000_000), ("K", 1_000)];
+    match units.into_iter().find(|(_, size)| number >= *size) {
+        Some((unit, size)) if number / size < 10 => {
+            format!("{:.1} {unit}", number as f64 / size as f64)
+        }
+        Some((unit, size)) => format!("{} {unit}", number / size),
+        None => number.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -19,6 +31,7 @@ mod tests {
     fn amounts_have_units() {
         assert_eq!(human(1 << 20), "1.0 MiB");
         assert_eq!(human(100), "100 B");
+        assert_eq!([999, 1_500, 48_211, 6_001_215].map(count), ["999", "1.5 K", "48 K", "6.0 M"]);
         assert_eq!(span_ns(5_400_000_000_000), "90 min");
         assert_eq!(span_ns(0), "0 s");
     }

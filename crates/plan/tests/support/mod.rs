@@ -21,6 +21,13 @@ const OPTIONS: &[OptionSpec] = &[
     OptionSpec { key: "path", values: "path", default: "", doc: "A file; 'flights' has columns." },
     OptionSpec { key: "bounded", values: "true | false", default: "true", doc: "Whether it ends." },
     OptionSpec { key: "format", values: "csv | json", default: "csv", doc: "The format." },
+    OptionSpec { key: "rows", values: "integer", default: "", doc: "How many rows it has." },
+    OptionSpec {
+        key: "values",
+        values: "column least greatest | column count, …",
+        default: "",
+        doc: "The values of its columns.",
+    },
 ];
 
 /// The columns of the file `flights`.
@@ -70,7 +77,9 @@ impl Connector for Memory {
             Some(_) => return Err(option_error("bounded", "is no boolean", "true or false")),
         };
         let schema = table.schema.project(projection).expect("a projection of the table");
-        Ok(Arc::new(Nothing { schema: Arc::new(schema), bounded }))
+        let rows = table.options.get("rows").and_then(|rows| rows.parse().ok());
+        let values = table.options.get("values").cloned().unwrap_or_default();
+        Ok(Arc::new(Nothing { schema: Arc::new(schema), bounded, rows, values }))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
@@ -88,6 +97,8 @@ impl Connector for Memory {
 struct Nothing {
     schema: SchemaRef,
     bounded: bool,
+    rows: Option<u64>,
+    values: String,
 }
 
 impl Source for Nothing {
@@ -100,11 +111,31 @@ impl Source for Nothing {
     }
 
     fn splits(&self, workers: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        Ok(vec![Split { rows: Some(1000), ..Split::default() }; workers as usize])
+        let workers = u64::from(workers);
+        let rows = |split| match self.rows {
+            Some(rows) => rows * (split + 1) / workers - rows * split / workers,
+            None => 1000,
+        };
+        let splits = (0..workers).map(|at| Split { rows: Some(rows(at)), ..Split::default() });
+        Ok(splits.collect())
     }
 
     fn bounds(&self, column: usize) -> ColumnBounds {
-        match self.schema.field(column).name().as_str() {
+        let name = self.schema.field(column).name().as_str();
+        for stated in self.values.split(',') {
+            let words: Vec<&str> = stated.split_whitespace().collect();
+            let number = |at: usize| words[at].parse::<i64>().expect("a number");
+            match words[..] {
+                [column, _, _] if column == name => {
+                    return ColumnBounds::between(number(1), number(2));
+                }
+                [column, _] if column == name => {
+                    return ColumnBounds::distinct(number(1).unsigned_abs());
+                }
+                _ => {}
+            }
+        }
+        match name {
             "ts" => ColumnBounds::between(0, 86_400_000),
             "distance" => ColumnBounds::between(1, 9),
             "dest" => ColumnBounds::distinct(1_000_000),

@@ -1,0 +1,265 @@
+//! The cheapest order of joins: by dynamic programming over connected sets of relations, and of
+//! many relations greedily.
+//!
+//! A set is a bit for each relation. Sets without a condition between them are joined only when
+//! nothing else is left: a cross product.
+
+use std::collections::BTreeMap;
+
+/// Parts up to which all orders are looked at: 3¹² pairs of sets.
+pub(crate) const EXHAUSTIVE_MAX: usize = 12;
+
+/// Relations of a block at most; larger blocks keep the order in which they are written.
+pub(crate) const RELATIONS_MAX: usize = 64;
+
+/// Cycles to put a row into a table of a join, to look for its partners in one, and to write a row
+/// that has found one.
+const BUILD_CYCLES: f64 = 20.0;
+const PROBE_CYCLES: f64 = 5.0;
+const EMIT_CYCLES: f64 = 3.0;
+
+/// Cycles to bring a byte to another worker.
+const MOVE_CYCLES: f64 = 0.5;
+
+/// Some of the relations.
+pub(crate) type Set = u64;
+
+/// The relations that are joined.
+pub(crate) trait Relations {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Those that have a condition with one of `set`, which may be among them.
+    fn beside(&self, set: Set) -> Set;
+
+    /// About how many rows the relations of a set have together, joined. It depends on no order.
+    fn rows(&self, set: Set) -> f64;
+
+    /// About how many bytes a row of a set has.
+    fn width(&self, set: Set) -> f64;
+
+    /// The workers that join them.
+    fn workers(&self) -> u32;
+}
+
+/// An order of joins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum JoinTree {
+    /// The relation of this number.
+    Relation(usize),
+    /// The rows of the left side, which are probed, meet those of the right side, which are built.
+    Join(Box<JoinTree>, Box<JoinTree>),
+}
+
+/// An order with its cost.
+#[derive(Debug, Clone)]
+pub(crate) struct JoinOrder {
+    pub(crate) tree: JoinTree,
+    pub(crate) cost: f64,
+    /// Pairs of sets that were looked at.
+    pub(crate) looked_at: usize,
+}
+
+/// A part of an order that is known.
+#[derive(Debug, Clone)]
+struct Part {
+    set: Set,
+    tree: JoinTree,
+    cost: f64,
+}
+
+impl JoinTree {
+    /// Its relations.
+    pub(crate) fn set(&self) -> Set {
+        match self {
+            JoinTree::Relation(at) => 1 << at,
+            JoinTree::Join(left, right) => left.set() | right.set(),
+        }
+    }
+
+    /// Joins relations one after another, the first of which is probed.
+    pub(crate) fn of_sequence(relations: &[usize]) -> Option<Self> {
+        let each = relations.iter().map(|&at| JoinTree::Relation(at));
+        each.reduce(|left, right| JoinTree::Join(Box::new(left), Box::new(right)))
+    }
+
+    /// Whether each of its joins has a condition.
+    pub(crate) fn is_connected(&self, relations: &dyn Relations) -> bool {
+        let JoinTree::Join(left, right) = self else { return true };
+        relations.beside(left.set()) & right.set() != 0
+            && left.is_connected(relations)
+            && right.is_connected(relations)
+    }
+}
+
+/// The cost of an order.
+pub(crate) fn cost(relations: &dyn Relations, tree: &JoinTree) -> f64 {
+    match tree {
+        JoinTree::Relation(_) => 0.0,
+        JoinTree::Join(left, right) => {
+            let sides = [left.set(), right.set()];
+            cost(relations, left) + cost(relations, right) + cost_of_join(relations, sides)
+        }
+    }
+}
+
+/// The same order, in which the larger side of each join is probed.
+pub(crate) fn oriented(relations: &dyn Relations, tree: &JoinTree) -> JoinTree {
+    let JoinTree::Join(left, right) = tree else { return tree.clone() };
+    let [left, right] = [left, right].map(|side| Box::new(oriented(relations, side)));
+    if relations.rows(left.set()) >= relations.rows(right.set()) {
+        JoinTree::Join(left, right)
+    } else {
+        JoinTree::Join(right, left)
+    }
+}
+
+/// The cost of a join beside those of its sides, in cycles of all workers: the smaller side is
+/// built and the larger probed, and of both goes to other workers what is cheaper to move.
+fn cost_of_join(relations: &dyn Relations, sides: [Set; 2]) -> f64 {
+    let [one, other] = sides.map(|side| relations.rows(side));
+    let (build, probe) = if one < other { (one, other) } else { (other, one) };
+    let rows = relations.rows(sides[0] | sides[1]);
+    let [one, other] = sides.map(|side| relations.rows(side) * relations.width(side));
+    let copies = f64::from(relations.workers()) - 1.0;
+    let to_all = one.min(other) * copies;
+    let by_key = (one + other) * copies / (copies + 1.0);
+    BUILD_CYCLES * build
+        + PROBE_CYCLES * probe
+        + EMIT_CYCLES * rows
+        + MOVE_CYCLES * to_all.min(by_key)
+}
+
+/// The cheapest order in which the relations of `leading` are joined first, one after another.
+/// `None` where there are none, or too many.
+pub(crate) fn best(relations: &dyn Relations, leading: &[usize]) -> Option<JoinOrder> {
+    if relations.count() > RELATIONS_MAX {
+        return None;
+    }
+    let first = JoinTree::of_sequence(leading);
+    let given = first.as_ref().map_or(0, JoinTree::set);
+    let others = (0..relations.count()).filter(|at| given & (1 << at) == 0).map(JoinTree::Relation);
+    let part = |tree: JoinTree| Part { set: tree.set(), cost: cost(relations, &tree), tree };
+    let parts: Vec<Part> = first.into_iter().chain(others).map(part).collect();
+    let mut looked_at = 0;
+    let mut joined = vec![];
+    for component in components(relations, parts) {
+        joined.push(if component.len() <= EXHAUSTIVE_MAX {
+            exhaustive(relations, &component, &mut looked_at)?
+        } else {
+            greedy(relations, component, &mut looked_at)?
+        });
+    }
+    // The largest is probed by all others, the smallest of which come first.
+    joined.sort_by(|a, b| relations.rows(a.set).total_cmp(&relations.rows(b.set)));
+    let spine = joined.pop()?;
+    let all = joined.into_iter().fold(spine, |one, other| join(relations, &one, &other));
+    Some(JoinOrder { tree: all.tree, cost: all.cost, looked_at })
+}
+
+/// Parts that have conditions with each other, by whatever way.
+fn components(relations: &dyn Relations, parts: Vec<Part>) -> Vec<Vec<Part>> {
+    let mut components: Vec<(Set, Vec<Part>)> = vec![];
+    for part in parts {
+        let beside = relations.beside(part.set);
+        let (mut set, mut inside) = (part.set, vec![]);
+        let mut apart = vec![];
+        for (other, members) in components {
+            if other & beside != 0 {
+                set |= other;
+                inside.extend(members);
+            } else {
+                apart.push((other, members));
+            }
+        }
+        inside.push(part);
+        apart.push((set, inside));
+        components = apart;
+    }
+    components.into_iter().map(|(_, members)| members).collect()
+}
+
+/// Two parts joined: the one with more rows is probed.
+fn join(relations: &dyn Relations, one: &Part, other: &Part) -> Part {
+    let (probe, build) = if relations.rows(one.set) >= relations.rows(other.set) {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    Part {
+        set: one.set | other.set,
+        tree: JoinTree::Join(Box::new(probe.tree.clone()), Box::new(build.tree.clone())),
+        cost: one.cost + other.cost + cost_of_join(relations, [one.set, other.set]),
+    }
+}
+
+/// The best of all orders without a cross product. The parts are one component.
+fn exhaustive(relations: &dyn Relations, parts: &[Part], looked_at: &mut usize) -> Option<Part> {
+    // Sets of parts, by their bits.
+    let all = (1_usize << parts.len()) - 1;
+    let mut best: Vec<Option<Part>> = vec![None; all + 1];
+    for (at, part) in parts.iter().enumerate() {
+        best[1 << at] = Some(part.clone());
+    }
+    for set in 1..=all {
+        if set.is_power_of_two() {
+            continue;
+        }
+        let first = set & set.wrapping_neg();
+        let mut found: Option<(f64, [usize; 2])> = None;
+        // Each pair once: the side with the first part, and the rest.
+        let mut side = (set - 1) & set;
+        while side > 0 {
+            if side & first != 0
+                && let (Some(one), Some(other)) = (&best[side], &best[set ^ side])
+                && relations.beside(one.set) & other.set != 0
+            {
+                *looked_at += 1;
+                let cost = one.cost + other.cost + cost_of_join(relations, [one.set, other.set]);
+                if found.is_none_or(|(least, _)| cost < least) {
+                    found = Some((cost, [side, set ^ side]));
+                }
+            }
+            side = (side - 1) & set;
+        }
+        best[set] = match found {
+            Some((_, [one, other])) => {
+                best[one].as_ref().zip(best[other].as_ref()).map(|(a, b)| join(relations, a, b))
+            }
+            None => None,
+        };
+    }
+    best.pop()?
+}
+
+/// An order of many parts: the pair that emits the fewest rows is joined next. The parts are one
+/// component.
+fn greedy(relations: &dyn Relations, mut parts: Vec<Part>, looked_at: &mut usize) -> Option<Part> {
+    // The rows of pairs that were looked at.
+    let mut rows: BTreeMap<Set, f64> = BTreeMap::new();
+    while parts.len() > 1 {
+        let mut found: Option<(f64, [usize; 2])> = None;
+        for (at, other) in parts.iter().enumerate() {
+            let beside = relations.beside(other.set);
+            for (before, one) in parts[..at].iter().enumerate() {
+                if beside & one.set == 0 {
+                    continue;
+                }
+                let emits = *rows.entry(one.set | other.set).or_insert_with(|| {
+                    *looked_at += 1;
+                    relations.rows(one.set | other.set)
+                });
+                if found.is_none_or(|(least, _)| emits < least) {
+                    found = Some((emits, [before, at]));
+                }
+            }
+        }
+        let (_, [one, other]) = found?;
+        let other = parts.remove(other);
+        parts[one] = join(relations, &parts[one], &other);
+    }
+    parts.pop()
+}
+
+#[cfg(test)]
+mod tests;
