@@ -11,6 +11,7 @@ mod frames;
 mod joins;
 mod lengths;
 mod nexmark;
+mod orders;
 mod properties;
 mod reconnection;
 mod relational;

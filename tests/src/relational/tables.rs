@@ -50,6 +50,11 @@ pub struct Relation {
 }
 
 impl Relation {
+    /// The same without event time.
+    pub fn untimed(self) -> Self {
+        Self { timed: false, ..self }
+    }
+
     /// Its declaration in our dialect.
     pub fn declared(&self) -> String {
         let columns: Vec<_> = COLUMNS.iter().map(|(name, of, ..)| format!("{name} {of}")).collect();
