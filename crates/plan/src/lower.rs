@@ -23,6 +23,7 @@ pub(crate) mod multi_window;
 pub(crate) mod over;
 pub(crate) mod pipeline;
 pub(crate) mod place;
+pub(crate) mod prune;
 pub(crate) mod rank;
 pub(crate) mod relation;
 pub(crate) mod scan;

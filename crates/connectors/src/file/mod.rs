@@ -39,11 +39,11 @@ pub use crate::format::csv::{QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, fixed};
+use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, fixed, partitions};
 use crate::object::{self, S3_OPTIONS};
 use crate::options::OptionReader;
 use crate::remote::RETRY_TIMEOUT;
-use crate::stored::{self, Blob};
+use crate::stored::{self, Blob, PartitionedSource};
 
 /// The connector `file`.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +79,7 @@ const OPTIONS: &[OptionSpec] = &[
         doc: "How long a new file must stay as it is before it is read: '0s' where finished files \
               are renamed into place.",
     },
+    partitions::HIVE_PARTITIONING,
     ON_BAD,
     CSV_OPTIONS[0],
     CSV_OPTIONS[1],
@@ -136,7 +137,10 @@ impl Connector for FileConnector {
         let options = OptionReader(options);
         let (blobs, kind) = blobs(options)?;
         let first = blobs.iter().find(|blob| blob.bytes() > 0).unwrap_or(&blobs[0]);
+        let names = stored::names(&blobs);
+        let keys = partitions::keys(&names, options)?;
         let schema = stored::infer(first, kind, options)?;
+        let schema = partitions::with_columns(&schema, &keys, &names);
         if schema.fields().is_empty() {
             let (place, message) = (first.name(), "it has no columns".into());
             let hint = Some("declare those that other files of the table have".into());
@@ -154,9 +158,15 @@ impl Connector for FileConnector {
         if let Some(watched) = WatchSource::new(table, projection)? {
             return Ok(Arc::new(Watched(Arc::new(watched))));
         }
-        let target = Arc::new(TargetColumns::new(table, projection)?);
         let (blobs, kind) = blobs(options)?;
-        stored::source(blobs, kind, options, target)
+        let keys = partitions::keys(&stored::names(&blobs), options)?;
+        let partitioned = !keys.is_empty();
+        let target = Arc::new(TargetColumns::partitioned(table, projection, keys)?);
+        if !partitioned {
+            return stored::source(blobs, kind, options, target);
+        }
+        let options = table.options.clone();
+        Ok(Arc::new(PartitionedSource::new(blobs, kind, options, target)?))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {

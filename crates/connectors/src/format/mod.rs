@@ -28,6 +28,7 @@ pub(crate) mod infer;
 pub(crate) mod input;
 pub(crate) mod ipc;
 pub(crate) mod json;
+pub(crate) mod partitions;
 pub(crate) mod rows;
 #[cfg(test)]
 mod tests;

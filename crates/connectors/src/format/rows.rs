@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, Int64Array, StringArray, TimestampMillisecondArray,
+    Array, ArrayRef, BooleanArray, Int64Array, StringArray, TimestampMillisecondArray, UInt32Array,
+    new_null_array,
 };
-use arrow::compute::{can_cast_types, cast, filter_record_batch};
+use arrow::compute::{can_cast_types, cast, filter_record_batch, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
@@ -22,6 +23,7 @@ use dataflow::origins::Origins;
 use dataflow::source::ReaderContext;
 
 use super::fit::{Fitted, Texts, fit};
+use super::partitions::{self, value_as};
 use crate::options::{OptionReader, nearest, sql_type};
 
 /// The metadata of a row that every source of bytes knows.
@@ -49,6 +51,8 @@ pub(crate) static METADATA: [MetadataSpec; 3] = [
 enum Output {
     /// A declared column, by position.
     Column(usize),
+    /// A key in the names of directories, by position among all keys.
+    Partition(usize),
     File,
     Record,
     IngestionTime,
@@ -60,6 +64,8 @@ pub(crate) struct TargetColumns {
     table: String,
     /// The declared columns that come from the bytes.
     pub(crate) declared: SchemaRef,
+    /// The keys in the names of directories.
+    keys: Vec<String>,
     /// The output columns.
     outputs: Vec<Output>,
     /// Their schema.
@@ -72,6 +78,16 @@ pub(crate) struct TargetColumns {
 
 impl TargetColumns {
     pub(crate) fn new(table: &TableDef, projection: &[usize]) -> Result<Self, ConnectorError> {
+        Self::partitioned(table, projection, vec![])
+    }
+
+    /// The same for files of which the names have these keys: a column that is called like one of
+    /// them comes from there.
+    pub(crate) fn partitioned(
+        table: &TableDef,
+        projection: &[usize],
+        keys: Vec<String>,
+    ) -> Result<Self, ConnectorError> {
         let projected =
             table.schema.project(projection).map_err(|error| ConnectorError::Column {
                 column: table.name.clone(),
@@ -81,9 +97,12 @@ impl TargetColumns {
         let mut declared = Vec::new();
         let mut all = Vec::with_capacity(table.schema.fields().len());
         for (index, field) in table.schema.fields().iter().enumerate() {
-            all.push(match table.metadata.get(&index) {
-                Some(key) => metadata(field, key)?,
-                None => {
+            let name = field.name();
+            let key = keys.iter().position(|key| key.eq_ignore_ascii_case(name));
+            all.push(match (table.metadata.get(&index), key) {
+                (Some(key), _) => metadata(field, key)?,
+                (None, Some(key)) => Output::Partition(key),
+                (None, None) => {
                     declared.push(Arc::clone(field));
                     Output::Column(declared.len() - 1)
                 }
@@ -93,6 +112,7 @@ impl TargetColumns {
         Ok(Self {
             table: table.name.clone(),
             declared: Arc::new(Schema::new(declared)),
+            keys,
             outputs: projection.iter().map(|index| all[*index]).collect(),
             projected: Arc::new(projected),
             strict: on_bad == Some(1),
@@ -103,10 +123,10 @@ impl TargetColumns {
     /// The same for files among which each column has been found: one that lacks a column has
     /// NULL there.
     pub(crate) fn of_several(&self) -> Arc<Self> {
-        let outputs = self.outputs.clone();
+        let (keys, outputs) = (self.keys.clone(), self.outputs.clone());
         let [declared, projected] = [&self.declared, &self.projected].map(Arc::clone);
         let (table, strict) = (self.table.clone(), self.strict);
-        Arc::new(Self { table, declared, outputs, projected, strict, may_be_missing: true })
+        Arc::new(Self { table, declared, keys, outputs, projected, strict, may_be_missing: true })
     }
 
     /// The position of each declared column among `names`, by name: as written, else without regard
@@ -155,6 +175,41 @@ impl TargetColumns {
         }
     }
 
+    /// The value that an output column has in all rows of a file, in a column of one row; `None`
+    /// where it differs from row to row.
+    ///
+    /// # Errors
+    /// When the name of the file has no such value.
+    pub(crate) fn constant(
+        &self,
+        position: usize,
+        name: &str,
+    ) -> Result<Option<ArrayRef>, ConnectorError> {
+        let field = self.projected.field(position);
+        let key = match self.outputs.get(position) {
+            Some(Output::Partition(key)) => &self.keys[*key],
+            Some(Output::File) => return Ok(value_as(Some(name), field.data_type())),
+            _ => return Ok(None),
+        };
+        let value = partitions::of_name(name).remove(key).flatten();
+        let unfit = |message: String, hint: &str| ConnectorError::Column {
+            column: field.name().clone(),
+            message: format!("the path '{name}': {message}"),
+            hint: Some(hint.into()),
+        };
+        if value.is_none() && !field.is_nullable() {
+            return Err(unfit("it is NULL there, and NOT NULL".into(), "leave out NOT NULL"));
+        }
+        match value_as(value.as_deref(), field.data_type()) {
+            Some(value) => Ok(Some(value)),
+            None => {
+                let (value, of) = (value.unwrap_or_default(), sql_type(field.data_type()));
+                let message = format!("'{}' is not a valid {of}", clipped(&value));
+                Err(unfit(message, "declare it as STRING"))
+            }
+        }
+    }
+
     fn output(
         &self,
         position: usize,
@@ -164,6 +219,12 @@ impl TargetColumns {
     ) -> Result<ArrayRef, ArrowError> {
         let array: ArrayRef = match self.outputs[position] {
             Output::Column(index) => return Ok(columns(index)),
+            Output::Partition(_) => {
+                let value = self.constant(position, origin.name());
+                let value = value.map_err(|error| ArrowError::CastError(error.to_string()))?;
+                let value = value.unwrap_or_else(|| new_null_array(&DataType::Null, 1));
+                return take(&value, &UInt32Array::from_value(0, rows), None);
+            }
             Output::File => {
                 Arc::new(StringArray::from_iter_values(std::iter::repeat_n(origin.name(), rows)))
             }
@@ -251,9 +312,10 @@ impl Refuser {
     pub(crate) fn ignoring(declared: SchemaRef) -> Self {
         let outputs = (0..declared.fields().len()).map(Output::Column).collect();
         let projected = Arc::clone(&declared);
-        let table = String::new();
+        let (table, keys) = (String::new(), vec![]);
         let (strict, may_be_missing) = (false, false);
-        let target = TargetColumns { table, declared, outputs, projected, strict, may_be_missing };
+        let target =
+            TargetColumns { table, declared, keys, outputs, projected, strict, may_be_missing };
         Self { target: Arc::new(target), bad: Arc::default(), origins: Arc::default() }
     }
 
@@ -265,10 +327,20 @@ impl Refuser {
             return self.origins.tell(origin.name(), first, rows as u64);
         }
         let mut refused = refused.iter().map(|refused| refused.row).peekable();
-        for row in 0..rows {
-            if refused.next_if_eq(&row).is_none() {
-                self.origins.tell(origin.name(), origin.record(row), 1);
+        let mut run: Option<(u64, u64)> = None;
+        for row in (0..rows).filter(|row| refused.next_if_eq(row).is_none()) {
+            let record = origin.record(row);
+            match &mut run {
+                Some((first, count)) if *first + *count == record => *count += 1,
+                run => {
+                    if let Some((first, count)) = run.replace((record, 1)) {
+                        self.origins.tell(origin.name(), first, count);
+                    }
+                }
             }
+        }
+        if let Some((first, count)) = run {
+            self.origins.tell(origin.name(), first, count);
         }
     }
 

@@ -28,7 +28,10 @@ use crate::options::{OptionReader, refuse};
 
 mod ipc;
 mod parquet;
+mod partitioned;
 mod text;
+
+pub(crate) use partitioned::PartitionedSource;
 
 /// Bytes of a buffer between a blob and a reader of small pieces.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -159,6 +162,11 @@ pub(crate) fn source(
         Layout::ArrowFile => Arc::new(ipc::IpcSource::open(blobs, target)?),
         Layout::Parquet => Arc::new(parquet::ParquetSource::open(blobs, target)?),
     })
+}
+
+/// What blobs are called.
+pub(crate) fn names(blobs: &[Arc<dyn Blob>]) -> Vec<String> {
+    blobs.iter().map(|blob| blob.name()).collect()
 }
 
 /// The target of several blobs, each of which may lack columns that another one has; one blob, or

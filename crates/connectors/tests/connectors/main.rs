@@ -14,6 +14,7 @@ mod object;
 mod packed;
 mod parquet;
 mod positions;
+mod pruning;
 mod servers;
 mod sink;
 mod socket;

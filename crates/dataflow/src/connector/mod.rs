@@ -5,6 +5,7 @@ pub mod bad;
 pub mod gauge;
 pub mod origins;
 pub mod position;
+pub mod predicate;
 pub mod scan;
 pub mod sink;
 pub mod source;

@@ -30,6 +30,11 @@ pub trait ScanStep: Send + Sync {
         true
     }
 
+    /// Whether what it makes of a row depends on that row alone, and not on those in front of it.
+    fn is_stateless(&self) -> bool {
+        false
+    }
+
     /// Begins to work on a split, which is opened with `context` afterwards: a step may replace
     /// where bad rows go.
     fn open(&self, split: &Split, context: &mut ReaderContext) -> Box<dyn SplitStep>;

@@ -15,6 +15,7 @@ use crate::connector::bad::BadRows;
 use crate::connector::origins::Origins;
 pub use crate::connector::position::Position;
 use crate::connector::position::replayed;
+use crate::connector::predicate::Predicate;
 use crate::error::ConnectorError;
 
 /// A table that can be read.
@@ -56,6 +57,29 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// The same table without rows that cannot match: without splits, and if `by` allows it without
+    /// rows within them. The rows that match, their order and the positions in a split are the
+    /// same; so are the bad rows, since what may have some is kept. `None` where nothing can be
+    /// left out.
+    fn pruned(&self, by: &Pruning) -> Option<Arc<dyn Source>> {
+        let _ = by;
+        None
+    }
+
+    /// Looks at what the source did not look at when it was made because less of it might be asked
+    /// for; afterwards it is not [pruned](Self::pruned) any more.
+    ///
+    /// # Errors
+    /// When the input cannot be read or does not fit the table.
+    fn validate(&self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    /// For EXPLAIN: what a [pruned](Self::pruned) source leaves out.
+    fn describe_pruning(&self) -> Option<String> {
+        None
+    }
+
     /// Opens a split of the list for reading: from its beginning, or behind the rows that had been
     /// given when its reader told the [position](SplitReader::position) `from`.
     ///
@@ -68,6 +92,26 @@ pub trait Source: Send + Sync {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError>;
+}
+
+/// What may be left out of a source.
+#[derive(Debug, Clone)]
+pub struct Pruning {
+    /// The rows that are kept, over the columns of [`Source::schema`].
+    pub kept: Predicate,
+    /// Whether a split may leave out some of its rows. It must give all of them where its watermark
+    /// is read: also a row that a filter drops moves it.
+    pub within_splits: bool,
+}
+
+impl Pruning {
+    /// What either leaves out.
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            kept: Predicate::All(vec![self.kept.clone(), other.kept.clone()]),
+            within_splits: self.within_splits && other.within_splits,
+        }
+    }
 }
 
 /// A part of a source, with what is known of it before it is read.

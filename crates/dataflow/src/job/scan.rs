@@ -7,8 +7,11 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
 use super::fusion::fusion_property;
 use super::{DescribeContext, Description, OperatorSpec, Property, Statistics};
+use crate::connector::predicate::Predicate;
 use crate::connector::scan::{self, ScanStep};
-use crate::connector::source::{ColumnBounds, Position, ReaderContext, Source, Split, SplitReader};
+use crate::connector::source::{
+    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+};
 use crate::error::ConnectorError;
 use crate::rows::time::{span_text, ticks_text};
 
@@ -76,6 +79,23 @@ impl Scan {
         self.steps.last().map_or_else(|| self.source.schema(), |step| step.schema())
     }
 
+    /// The same scan without rows for which `filter`, over the columns behind all steps, cannot
+    /// hold, as far as the source can leave some out. A row without event time is bad in every
+    /// query, so it is kept.
+    pub fn pruned(mut self, filter: Predicate) -> Self {
+        let kept = match self.time {
+            Some(time) => Predicate::Any(vec![filter, Predicate::Null(time.column)]),
+            None => filter,
+        };
+        let Some(kept) = kept.over(&|column| self.read_as(column)) else { return self };
+        let within_splits =
+            self.watermark.is_none() && self.steps.iter().all(|step| step.is_stateless());
+        if let Some(pruned) = self.source.pruned(&Pruning { kept, within_splits }) {
+            self.source = pruned;
+        }
+        self
+    }
+
     /// Whether every split ends by itself.
     pub fn bounded(&self) -> bool {
         self.source.bounded()
@@ -141,6 +161,9 @@ impl Scan {
             properties.push(("flows", self.splits_text(readers)));
         }
         properties.push(("columns", names.join(", ")));
+        if let Some(pruning) = self.source.describe_pruning() {
+            properties.push(("pruned", pruning));
+        }
         if !self.steps.is_empty() {
             let steps: Vec<String> = self.steps.iter().map(|step| step.describe()).collect();
             properties.push(("steps", steps.join(", ")));

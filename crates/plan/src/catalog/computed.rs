@@ -101,6 +101,10 @@ impl ScanStep for Compute {
         Arc::clone(&self.schema)
     }
 
+    fn is_stateless(&self) -> bool {
+        true
+    }
+
     fn passes_on(&self, output: usize) -> Option<usize> {
         match self.outputs.get(output)? {
             Output::Read(index) => Some(*index),

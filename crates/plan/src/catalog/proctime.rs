@@ -109,6 +109,10 @@ impl ScanStep for ReadTime {
         Arc::clone(&self.schema)
     }
 
+    fn is_stateless(&self) -> bool {
+        true
+    }
+
     fn passes_on(&self, output: usize) -> Option<usize> {
         (output + 1 < self.schema.fields().len()).then_some(output)
     }

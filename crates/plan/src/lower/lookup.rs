@@ -335,6 +335,7 @@ fn table_beside<'a>(
     };
     let predicate = table.predicate();
     let (input, read) = pipeline::scan(cx, source, kept.0.iter().chain(&predicate), None)?;
+    let input = pipeline::pruned(cx, source, input, predicate.as_ref(), &read)?;
     let (step, schema, places) = pipeline::narrow(cx, table, &kept.0, read)?;
     let mut columns = shown(&schema, &table.names);
     call_columns(&mut columns, table, &kept.0, &places);

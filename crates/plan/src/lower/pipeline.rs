@@ -28,6 +28,7 @@ use crate::lower::lateness;
 use crate::lower::lookup;
 use crate::lower::multi_window;
 use crate::lower::over;
+use crate::lower::prune;
 use crate::lower::rank;
 use crate::lower::relation::{Base, Feeds, LowerError, Relation, columns_read, refusal};
 use crate::lower::scan;
@@ -223,6 +224,7 @@ fn open<'e>(
     match &relation.base {
         Base::Table(table) => {
             let (input, columns) = scan(cx, table, exprs, time)?;
+            let input = pruned(cx, table, input, relation.predicate().as_ref(), &columns)?;
             let labels = Labels { table: Some(table.title()), ..Labels::default() };
             let source = OperatorKind::Source(input);
             let operator = job.add(table.name.clone(), vec![], source, labels);
@@ -234,6 +236,26 @@ fn open<'e>(
             Ok((union::united(cx, job, parts, schema, time)?, schema.clone()))
         }
     }
+}
+
+/// A scan without what cannot pass a filter over its columns, as far as its source can tell.
+///
+/// # Errors
+/// When the source turns out not to fit the table.
+pub(crate) fn pruned(
+    cx: &Context<'_>,
+    table: &Table,
+    input: Input,
+    filter: Option<&Expr>,
+    columns: &Schema,
+) -> Result<Input, LowerError> {
+    let input = match filter.and_then(|filter| prune::predicate(filter, columns)) {
+        Some(predicate) => input.pruned(predicate),
+        None => input,
+    };
+    let place = cx.lowering.place_of(table);
+    input.source.validate().map_err(|error| table.refused(&error, place))?;
+    Ok(input)
 }
 
 /// The columns of a table that expressions name, with its watermark if `time` is given.

@@ -18,7 +18,9 @@ use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
-use dataflow::source::{ColumnBounds, Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{
+    ColumnBounds, Next, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
@@ -32,15 +34,19 @@ mod compact;
 mod distinct;
 mod footer;
 mod pages;
+mod prune;
+mod statistics;
 
 use footer::Footer;
+use prune::Pruned;
 
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
-    files: Vec<ParquetFile>,
+    files: Arc<[ParquetFile]>,
     /// File and row group of each flow.
     flows: Vec<(usize, usize)>,
     target: Arc<TargetColumns>,
+    pruned: Option<Pruned>,
 }
 
 struct ParquetFile {
@@ -70,7 +76,7 @@ impl ParquetSource {
             file.check_read()?;
             files.push(file);
         }
-        Ok(Self { files, flows, target })
+        Ok(Self { files: files.into(), flows, target, pruned: None })
     }
 
     fn describe(&self, flow: usize, time_column: Option<usize>) -> Split {
@@ -156,6 +162,15 @@ impl Source for ParquetSource {
     fn distinct(&self, column: usize) -> Option<u64> {
         let file = self.files.first()?;
         file.distinct(file.mapping.column_of(self.target.column_at(column)?)?)
+    }
+
+    fn pruned(&self, by: &Pruning) -> Option<Arc<dyn Source>> {
+        let pruned = self.without_groups(by)?;
+        Some(Arc::new(pruned))
+    }
+
+    fn describe_pruning(&self) -> Option<String> {
+        self.describe_pruned()
     }
 
     fn open(

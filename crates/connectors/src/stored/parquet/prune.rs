@@ -1,0 +1,105 @@
+//! Which row groups are left out because the footers say that none of their rows can match.
+//!
+//! Rows that match, bad rows and counters of what is bad must not depend on what is left out. So a
+//! row group is left out only where it cannot have a bad row: each column that is read has a type
+//! of which every value fits the declared one, and one that is declared NOT NULL is known to have
+//! no NULL.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataflow::predicate::{ColumnSummary, Predicate};
+use dataflow::source::Pruning;
+
+use super::statistics::{GroupStatistics, always_fits};
+use super::{ParquetFile, ParquetSource};
+use crate::format::TargetColumns;
+
+/// What was left out of a source.
+#[derive(Clone)]
+pub(super) struct Pruned {
+    pub(super) by: Pruning,
+    /// How many row groups there were.
+    groups: usize,
+}
+
+impl ParquetSource {
+    /// The source without the row groups that cannot match.
+    pub(super) fn without_groups(&self, by: &Pruning) -> Option<Self> {
+        let mut file_statistics = None;
+        let mut flows = Vec::with_capacity(self.flows.len());
+        for &(number, group) in &self.flows {
+            let statistics = match &mut file_statistics {
+                Some((of, statistics)) if *of == number => statistics,
+                other => {
+                    let file = &self.files[number];
+                    &mut other.insert((number, FileStatistics::new(file, &self.target, by))).1
+                }
+            };
+            if statistics.may_match(group, &by.kept) {
+                flows.push((number, group));
+            }
+        }
+        if flows.len() == self.flows.len() && !by.within_splits {
+            return None;
+        }
+        let (files, target) = (Arc::clone(&self.files), Arc::clone(&self.target));
+        let pruned = match &self.pruned {
+            None => Pruned { by: by.clone(), groups: self.flows.len() },
+            Some(Pruned { by: before, groups }) => Pruned { by: before.and(by), groups: *groups },
+        };
+        Some(Self { files, flows, target, pruned: Some(pruned) })
+    }
+
+    /// For EXPLAIN.
+    pub(super) fn describe_pruned(&self) -> Option<String> {
+        let Pruned { by, groups } = self.pruned.as_ref()?;
+        let (left, by) = (self.flows.len(), by.kept.describe(&self.target.projected));
+        Some(format!("row groups {left} of {groups}, by {by}"))
+    }
+}
+
+/// What the footer of a file says of the columns of a predicate.
+struct FileStatistics {
+    columns: BTreeMap<usize, GroupStatistics>,
+    /// The columns that must not be NULL, and could be in the file.
+    not_null: Vec<GroupStatistics>,
+    fits: bool,
+}
+
+impl FileStatistics {
+    fn new(file: &ParquetFile, target: &TargetColumns, by: &Pruning) -> Self {
+        let of = |position| GroupStatistics::new(file, target, position);
+        let columns = by.kept.columns().into_iter().map(|position| (position, of(position)));
+        let not_null = (0..target.projected.fields().len()).filter(|position| {
+            let column = target.column_at(*position).and_then(|at| file.mapping.column_of(at));
+            let is_null = column.is_some_and(|at| file.metadata.schema().field(at).is_nullable());
+            is_null && !target.projected.field(*position).is_nullable()
+        });
+        Self {
+            columns: columns.collect(),
+            not_null: not_null.map(of).collect(),
+            fits: file.fits(target),
+        }
+    }
+
+    fn may_match(&self, group: usize, kept: &Predicate) -> bool {
+        let may_be_bad = |column: &GroupStatistics| column.of(group).nulls != Some(0);
+        let known = |position: usize| match self.columns.get(&position) {
+            Some(statistics) => statistics.of(group),
+            None => ColumnSummary::default(),
+        };
+        !self.fits || self.not_null.iter().any(may_be_bad) || kept.may_match(&known)
+    }
+}
+
+impl ParquetFile {
+    /// Whether each value of the columns that are read fits the declared type.
+    pub(super) fn fits(&self, target: &TargetColumns) -> bool {
+        target.columns_read().into_iter().all(|declared| {
+            let Some(column) = self.mapping.column_of(declared) else { return true };
+            let of = self.metadata.schema().field(column).data_type();
+            always_fits(of, target.declared.field(declared).data_type())
+        })
+    }
+}

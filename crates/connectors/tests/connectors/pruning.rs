@@ -1,0 +1,360 @@
+//! What is left out of a table cannot be seen in the rows that match.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use arrow::array::*;
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::record_batch::RecordBatch;
+use connectors::FileConnector;
+use dataflow::connector::{Connector, TableDef};
+use dataflow::predicate::{ColumnRange, Predicate, RangeEnd, in_order};
+use dataflow::source::{Next, Position, Pruning, ReaderContext, Source};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
+use proptest::prelude::*;
+
+use crate::bed::*;
+
+/// Numbers that look random, always the same for a seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    fn chance(&mut self, of: u64) -> bool {
+        self.below(of) == 0
+    }
+}
+
+/// Rows whose values rise, jump or repeat, with NULLs here and there, and whole stretches of them.
+fn sample(random: &mut Random, rows: usize) -> RecordBatch {
+    let mut at = 0i64;
+    let stretch = 1 + random.below(30);
+    let mut numbers = vec![];
+    for row in 0..rows as u64 {
+        at += match random.below(4) {
+            0 => random.below(50) as i64 - 25,
+            _ => random.below(3) as i64,
+        };
+        let is_null = random.chance(12) || (row / stretch) % 7 == 3;
+        numbers.push((!is_null).then_some(at));
+    }
+    let number = |of: i64| numbers.iter().map(move |n| n.map(|n| n * of));
+    let text = |n: i64| match n.rem_euclid(5) {
+        0 => format!("{n:06}"),
+        1 => format!("a long beginning that all have {n}"),
+        2 => String::new(),
+        _ => format!("ü{n}"),
+    };
+    let double = |n: i64| match n.rem_euclid(40) {
+        0 => f64::NAN,
+        1 => -f64::NAN,
+        2 => -0.0,
+        3 => 0.0,
+        _ => n as f64 / 4.0,
+    };
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("i64", Arc::new(number(1).collect::<Int64Array>())),
+        ("i32", Arc::new(number(3).map(|n| n.map(|n| n as i32)).collect::<Int32Array>())),
+        ("u32", Arc::new(number(1).map(|n| n.map(|n| n as u32)).collect::<UInt32Array>())),
+        ("f64", Arc::new(number(1).map(|n| n.map(double)).collect::<Float64Array>())),
+        ("bool", Arc::new(number(1).map(|n| n.map(|n| n / 40 % 2 == 0)).collect::<BooleanArray>())),
+        ("text", Arc::new(number(1).map(|n| n.map(text)).collect::<StringArray>())),
+        (
+            "bytes",
+            Arc::new(BinaryArray::from_iter(
+                number(1).map(|n| n.map(|n| n.to_be_bytes().to_vec())),
+            )),
+        ),
+        ("date", Arc::new(number(1).map(|n| n.map(|n| n as i32)).collect::<Date32Array>())),
+        ("us", Arc::new(number(1_500).collect::<TimestampMicrosecondArray>())),
+        (
+            "dec",
+            Arc::new(
+                number(7)
+                    .map(|n| n.map(i128::from))
+                    .collect::<Decimal128Array>()
+                    .with_precision_and_scale(20, 2)
+                    .unwrap(),
+            ),
+        ),
+    ];
+    batch(&columns)
+}
+
+fn properties(random: &mut Random) -> WriterProperties {
+    let statistics = [EnabledStatistics::None, EnabledStatistics::Chunk, EnabledStatistics::Page]
+        [random.below(6).min(2) as usize];
+    let version =
+        [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][random.below(2) as usize];
+    WriterProperties::builder()
+        .set_max_row_group_row_count(Some(1 + random.below(150) as usize))
+        .set_data_page_row_count_limit(1 + random.below(40) as usize)
+        .set_write_batch_size(1 + random.below(20) as usize)
+        .set_statistics_enabled(statistics)
+        .set_statistics_truncate_length(random.chance(2).then_some(3))
+        .set_column_index_truncate_length(random.chance(2).then_some(3))
+        .set_dictionary_enabled(random.chance(2))
+        .set_bloom_filter_enabled(random.chance(2))
+        .set_writer_version(version)
+        .build()
+}
+
+fn value(random: &mut Random, column: &ArrayRef) -> ArrayRef {
+    loop {
+        let row = random.below(column.len() as u64) as usize;
+        if column.is_valid(row) || column.null_count() == column.len() {
+            return column.slice(row, 1);
+        }
+    }
+}
+
+fn leaf(random: &mut Random, rows: &RecordBatch) -> Predicate {
+    let column = random.below(rows.num_columns() as u64) as usize;
+    let array = rows.column(column);
+    if array.null_count() == array.len() {
+        return Predicate::Null(column);
+    }
+    let is_text = matches!(array.data_type(), DataType::Utf8);
+    let end =
+        |random: &mut Random| RangeEnd { value: value(random, array), inclusive: random.chance(2) };
+    match random.below(7) {
+        0 => Predicate::Null(column),
+        1 => Predicate::NotNull(column),
+        2 => Predicate::Range(ColumnRange::equal(column, value(random, array))),
+        3 if is_text => {
+            let text = value(random, array);
+            let text = text.as_string::<i32>().value(0);
+            let letters = random.below(9) as usize;
+            Predicate::Prefix { column, prefix: text.chars().take(letters).collect() }
+        }
+        4 if !array.data_type().is_floating() => {
+            let values: Vec<ArrayRef> =
+                (0..1 + random.below(8)).map(|_| value(random, array)).collect();
+            let values: Vec<&dyn Array> = values.iter().map(|value| value.as_ref()).collect();
+            let values = arrow::compute::concat(&values).unwrap();
+            Predicate::In { column, values: in_order(&values).unwrap() }
+        }
+        5 => {
+            let (from, to) = (Some(end(random)), Some(end(random)));
+            Predicate::Range(ColumnRange { column, from, to })
+        }
+        _ if random.chance(2) => {
+            Predicate::Range(ColumnRange { column, from: Some(end(random)), to: None })
+        }
+        _ => Predicate::Range(ColumnRange { column, from: None, to: Some(end(random)) }),
+    }
+}
+
+fn predicate(random: &mut Random, rows: &RecordBatch, depth: u32) -> Predicate {
+    let parts = |random: &mut Random| {
+        (0..1 + random.below(3)).map(|_| predicate(random, rows, depth + 1)).collect()
+    };
+    match random.below(4) {
+        0 if depth < 2 => Predicate::All(parts(random)),
+        1 if depth < 2 => Predicate::Any(parts(random)),
+        _ => leaf(random, rows),
+    }
+}
+
+/// The table of some files, with the number of each record behind its columns.
+fn numbered(schema: &Schema, path: &str) -> TableDef {
+    let mut fields: Vec<Field> =
+        schema.fields().iter().map(|field| field.as_ref().clone()).collect();
+    let at = fields.len();
+    fields.push(Field::new("record", DataType::Int64, true));
+    let schema: SchemaRef = Arc::new(Schema::new(fields));
+    TableDef {
+        metadata: BTreeMap::from([(at, "record".into())]),
+        ..table(&schema, &[("path", path)])
+    }
+}
+
+fn matching(batch: &RecordBatch, kept: &Predicate) -> RecordBatch {
+    let columns = |column: usize| Arc::clone(batch.column(column));
+    let matches = kept.matches(&columns, batch.num_rows()).unwrap();
+    filter_record_batch(batch, &BooleanArray::new(matches, None)).unwrap()
+}
+
+/// Reads all splits, from the position behind each batch anew if `again`.
+fn read_all(
+    source: &dyn Source,
+    rows_max: usize,
+    again: bool,
+    context: &ReaderContext,
+) -> RecordBatch {
+    let mut batches = vec![];
+    for (number, split) in source.splits(3, None).unwrap().into_iter().enumerate() {
+        let split = dataflow::source::Split { number, ..split };
+        let mut reader = source.open(&split, None, context).unwrap();
+        loop {
+            match reader.next(rows_max).unwrap() {
+                Next::Batch(batch) => {
+                    assert!((1..=rows_max).contains(&batch.num_rows()));
+                    batches.push(batch);
+                    if again {
+                        let position = Position::from_bytes(&reader.position().to_bytes()).unwrap();
+                        reader = source.open(&split, Some(&position), context).unwrap();
+                        assert_eq!(reader.position(), position);
+                    }
+                }
+                Next::Wait { until_ns: 0 } => {}
+                Next::Pending | Next::Wait { .. } => panic!("the reader waits"),
+                Next::End => break,
+            }
+        }
+    }
+    arrow::compute::concat_batches(&source.schema(), &batches).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn rows_that_match_are_those_without_pruning(seed: u64) {
+        let mut random = Random(seed);
+        let scratch = Scratch::new(&format!("pruning-{seed}"));
+        let count = 1 + random.below(400) as usize;
+        let whole = sample(&mut random, count);
+        let file = File::create(scratch.path("t.parquet")).unwrap();
+        let properties = properties(&mut random);
+        let mut writer = ArrowWriter::try_new(file, whole.schema(), Some(properties)).unwrap();
+        writer.write(&whole).unwrap();
+        writer.close().unwrap();
+
+        let mut table = numbered(&whole.schema(), &scratch.path("t.parquet"));
+        if random.chance(2) {
+            let wide = |field: &Arc<Field>| match field.data_type() {
+                DataType::Int32 | DataType::UInt32 => {
+                    field.as_ref().clone().with_data_type(DataType::Int64)
+                }
+                DataType::Timestamp(..) => field
+                    .as_ref()
+                    .clone()
+                    .with_data_type(DataType::Timestamp(TimeUnit::Millisecond, None)),
+                _ => field.as_ref().clone(),
+            };
+            table.schema = Arc::new(Schema::new(
+                table.schema.fields().iter().map(wide).collect::<Vec<_>>(),
+            ));
+        }
+        // Some of the columns, and not always in the order of the file.
+        let mut projection: Vec<usize> =
+            (0..table.schema.fields().len()).filter(|_| !random.chance(3)).collect();
+        if random.chance(2) {
+            projection.reverse();
+        }
+        if projection.is_empty() {
+            projection = vec![0];
+        }
+        let source = FileConnector.source(&table, &projection).unwrap();
+        let (all, pruned) = (context(), context());
+        let expected = read_all(&*source, 1_000, false, &all);
+        for _ in 0..6 {
+            let kept = predicate(&mut random, &expected, 0);
+            let within_splits = !random.chance(4);
+            let by = Pruning { kept: kept.clone(), within_splits };
+            let Some(source) = source.pruned(&by) else { continue };
+            let rows_max = 1 + random.below(60) as usize;
+            let again = random.chance(3);
+            let given = read_all(&*source, rows_max, again, &pruned);
+            let shown = kept.describe(&source.schema());
+            let matching = |of: &RecordBatch| rows(&matching(of, &kept));
+            let [given, wanted] = [matching(&given), matching(&expected)];
+            prop_assert_eq!(given, wanted, "{}", shown);
+        }
+        prop_assert_eq!(all.bad.count() + pruned.bad.count(), 0);
+    }
+}
+
+#[test]
+fn row_groups_are_left_out_by_their_statistics() {
+    let scratch = Scratch::new("pruning-groups");
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..1_000).map(|n| format!("x{:04}", n))));
+    let rows = batch(&[("n", numbers), ("s", texts)]);
+    write(&scratch.path("t.parquet"), &rows, 100);
+    let schema = columns(&[("n", BIGINT), ("s", VARCHAR)]);
+    let source = source(&FileConnector, &table(&schema, &[("path", &scratch.path("t.parquet"))]));
+    let source = source.unwrap();
+    let value = |n: i64| Arc::new(Int64Array::from(vec![n])) as ArrayRef;
+    let kept = Predicate::Range(ColumnRange {
+        column: 0,
+        from: Some(RangeEnd { value: value(250), inclusive: true }),
+        to: Some(RangeEnd { value: value(300), inclusive: false }),
+    });
+    let pruned = source.pruned(&Pruning { kept, within_splits: false }).unwrap();
+    let names = |source: &dyn Source| {
+        let splits = source.splits(2, None).unwrap();
+        splits.into_iter().map(|split| split.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&*pruned), names(&*source)[2..3]);
+    let said = "row groups 1 of 10, by n >= 250 AND n < 300";
+    assert_eq!(pruned.describe_pruning().unwrap(), said);
+    // A split is read as a whole where its watermark needs all rows.
+    assert_eq!(read_flow(&*pruned, 0, &context()).num_rows(), 100);
+    let kept = Predicate::Prefix { column: 1, prefix: "x07".into() };
+    let again = pruned.pruned(&Pruning { kept: kept.clone(), within_splits: false }).unwrap();
+    assert_eq!(names(&*again), Vec::<String>::new());
+    let pruned = source.pruned(&Pruning { kept, within_splits: false }).unwrap();
+    assert_eq!(names(&*pruned), names(&*source)[7..8]);
+    // A position is one of a split, whatever is left out of the list.
+    let mut reader = pruned.open(&pruned.splits(2, None).unwrap()[0], None, &context()).unwrap();
+    assert!(matches!(reader.next(10).unwrap(), Next::Batch(_)));
+    let position = reader.position();
+    let mut rest = source.open(&source.splits(2, None).unwrap()[7], Some(&position), &context());
+    assert!(
+        matches!(rest.as_mut().unwrap().next(1_000).unwrap(), Next::Batch(b) if b.num_rows() == 90)
+    );
+}
+
+fn write(path: &str, rows: &RecordBatch, of_group: usize) {
+    let properties =
+        WriterProperties::builder().set_max_row_group_row_count(Some(of_group)).build();
+    let file = File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(properties)).unwrap();
+    writer.write(rows).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn a_row_group_that_may_have_bad_rows_is_read() {
+    let scratch = Scratch::new("pruning-bad");
+    let numbers = (0..300).map(|n| match n {
+        50 => None,
+        150 => Some(i64::MAX),
+        n => Some(n),
+    });
+    let numbers: ArrayRef = Arc::new(numbers.collect::<Int64Array>());
+    write(&scratch.path("t.parquet"), &batch(&[("n", numbers)]), 100);
+    let path = scratch.path("t.parquet");
+    let none = |value: ArrayRef| {
+        let by = Predicate::Range(ColumnRange::equal(0, value));
+        Pruning { kept: by, within_splits: true }
+    };
+    let splits = |declared: DataType, nullable: bool, value: ArrayRef| {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", declared, nullable)]));
+        let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+        let source = source.pruned(&none(value)).unwrap_or(source);
+        let context = context();
+        read_all(&*source, 1_000, false, &context);
+        (source.splits(1, None).unwrap().len(), context.bad.count())
+    };
+    let long = || Arc::new(Int64Array::from(vec![-1])) as ArrayRef;
+    assert_eq!(splits(BIGINT, true, long()), (0, 0));
+    assert_eq!(splits(BIGINT, false, long()), (1, 1), "NULL is bad where it is NOT NULL");
+    let int = Arc::new(Int32Array::from(vec![-1])) as ArrayRef;
+    assert_eq!(splits(DataType::Int32, true, int), (3, 1), "a value may be no INT");
+}

@@ -1,0 +1,154 @@
+//! What of a filter the source of a scan can use: [`Predicate`]s of the columns that it reads.
+//!
+//! The filter stays where it is. What has no translation counts as true, so the predicate may let
+//! more rows pass than the filter and never fewer.
+
+use arrow::datatypes::Schema;
+use dataflow::predicate::{ColumnRange, Predicate, RangeEnd, in_order};
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::expr::InList;
+use datafusion::logical_expr::{Between, BinaryExpr, Expr, Like, Operator};
+
+use crate::lower::step::column_index;
+
+/// Values of a list that a source is asked for at most.
+const LIST_MAX: usize = 1_000;
+
+/// The predicate of a filter over the columns of `schema`, if it has one.
+pub(crate) fn predicate(filter: &Expr, schema: &Schema) -> Option<Predicate> {
+    let column = |expr: &Expr| column_index(expr, schema);
+    match filter {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::And, right }) => {
+            let parts = [left, right].into_iter().filter_map(|part| predicate(part, schema));
+            all(parts.collect())
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Or, right }) => {
+            let mut parts = vec![];
+            for part in [left, right] {
+                match predicate(part, schema)? {
+                    Predicate::Any(more) => parts.extend(more),
+                    part => parts.push(part),
+                }
+            }
+            Some(Predicate::Any(parts))
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            compared(left, *op, right, schema).or_else(|| compared(right, op.swap()?, left, schema))
+        }
+        Expr::Between(Between { expr, negated: false, low, high }) => {
+            let from = compared(expr, Operator::GtEq, low, schema);
+            let to = compared(expr, Operator::LtEq, high, schema);
+            all(from.into_iter().chain(to).collect())
+        }
+        Expr::InList(InList { expr, list, negated: false }) if list.len() <= LIST_MAX => {
+            let column = column(expr)?;
+            let values = list.iter().map(|value| literal(value, column, schema));
+            let values: Vec<ScalarValue> = values.collect::<Option<_>>()?;
+            let values = in_order(&ScalarValue::iter_to_array(values).ok()?)?;
+            Some(Predicate::In { column, values })
+        }
+        Expr::Like(Like { negated: false, expr, pattern, escape_char: None, case_insensitive }) => {
+            let prefix = (!case_insensitive).then(|| prefix_of(pattern))??;
+            let column = column(expr)?;
+            Some(Predicate::Prefix { column, prefix })
+        }
+        Expr::IsNull(expr) => Some(Predicate::Null(column(expr)?)),
+        Expr::IsNotNull(expr) => Some(Predicate::NotNull(column(expr)?)),
+        Expr::IsTrue(expr) => boolean(column(expr)?, true),
+        Expr::IsFalse(expr) => boolean(column(expr)?, false),
+        Expr::Not(expr) => boolean(column(expr)?, false),
+        expr => boolean(column(expr)?, true),
+    }
+}
+
+fn boolean(column: usize, value: bool) -> Option<Predicate> {
+    let value = ScalarValue::Boolean(Some(value)).to_array().ok()?;
+    Some(Predicate::Range(ColumnRange::equal(column, value)))
+}
+
+/// All of these, with ranges of one column as one.
+fn all(parts: Vec<Predicate>) -> Option<Predicate> {
+    let mut merged: Vec<Predicate> = vec![];
+    let flat = parts.into_iter().flat_map(|part| match part {
+        Predicate::All(parts) => parts,
+        part => vec![part],
+    });
+    for part in flat {
+        let Predicate::Range(range) = &part else {
+            merged.push(part);
+            continue;
+        };
+        let open = merged.iter_mut().find_map(|known| match known {
+            Predicate::Range(known) if known.column == range.column => {
+                let fits = |a: &Option<RangeEnd>, b: &Option<RangeEnd>| a.is_none() || b.is_none();
+                (fits(&known.from, &range.from) && fits(&known.to, &range.to)).then_some(known)
+            }
+            _ => None,
+        });
+        match open {
+            Some(known) => {
+                known.from = known.from.take().or_else(|| range.from.clone());
+                known.to = known.to.take().or_else(|| range.to.clone());
+            }
+            None => merged.push(part),
+        }
+    }
+    match merged.len() {
+        0 | 1 => merged.pop(),
+        _ => Some(Predicate::All(merged)),
+    }
+}
+
+/// A column compared with a literal.
+fn compared(left: &Expr, op: Operator, right: &Expr, schema: &Schema) -> Option<Predicate> {
+    let column = column_index(left, schema)?;
+    let value = literal(right, column, schema)?;
+    if value.is_null() {
+        // Such a comparison is never true; what the filter makes of it is its own affair.
+        return None;
+    }
+    // NaN has no order, and zeros of either sign may be equal or not.
+    if double(&value).is_some_and(|value| value.is_nan() || value == 0.0) {
+        return None;
+    }
+    let value = value.to_array().ok()?;
+    let end = |inclusive| Some(RangeEnd { value: value.clone(), inclusive });
+    let range = |from, to| Some(Predicate::Range(ColumnRange { column, from, to }));
+    match op {
+        Operator::Eq | Operator::IsNotDistinctFrom => range(end(true), end(true)),
+        Operator::Lt => range(None, end(false)),
+        Operator::LtEq => range(None, end(true)),
+        Operator::Gt => range(end(false), None),
+        Operator::GtEq => range(end(true), None),
+        _ => None,
+    }
+}
+
+fn double(value: &ScalarValue) -> Option<f64> {
+    match value {
+        ScalarValue::Float64(value) => *value,
+        ScalarValue::Float32(value) => value.map(f64::from),
+        ScalarValue::Float16(value) => value.map(f64::from),
+        _ => None,
+    }
+}
+
+/// A literal as a value of a column's type, if it is one.
+fn literal(expr: &Expr, column: usize, schema: &Schema) -> Option<ScalarValue> {
+    let Expr::Literal(value, _) = expr else { return None };
+    let of = schema.field(column).data_type();
+    if value.data_type() == *of {
+        return Some(value.clone());
+    }
+    let cast = value.cast_to(of).ok()?;
+    let back = cast.cast_to(&value.data_type()).ok()?;
+    (back == *value).then_some(cast)
+}
+
+/// The text in front of the first placeholder of a pattern, if there is some.
+fn prefix_of(pattern: &Expr) -> Option<String> {
+    let Expr::Literal(value, _) = pattern else { return None };
+    let pattern = value.try_as_str()??;
+    let end = pattern.find(['%', '_', '\\']).unwrap_or(pattern.len());
+    (end > 0).then(|| pattern[..end].to_owned())
+}
