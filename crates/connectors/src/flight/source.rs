@@ -116,7 +116,7 @@ impl FlightReader {
         })?;
         let first = self.row;
         self.row += batch.num_rows() as u64;
-        mapping.rows(&self.refuser, &read, &self.place, first)
+        mapping.rows(&self.refuser, &read, &self.place, &first)
     }
 }
 

@@ -440,7 +440,7 @@ impl RecordDecoder for FixedDecoder {
                 RecordBatch::try_new_with_options(schema, columns, &options)
             });
             let batch = batch.map_err(|error| unfit(self.input.name(), &error))?;
-            let batch = mapping.rows(&self.refuser, &batch, self.input.name(), self.record)?;
+            let batch = mapping.rows(&self.refuser, &batch, self.input.name(), &self.record)?;
             self.record += rows as u64;
             self.input.pass(bytes);
             self.input.begin_batch(self.input.position());

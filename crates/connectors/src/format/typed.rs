@@ -63,14 +63,14 @@ impl Mapping {
         self.data.get(index).copied().flatten()
     }
 
-    /// The rows of a batch of [`columns_read`](Self::columns_read). `first` is the number of its
-    /// first row in what `name` stands for.
+    /// The rows of a batch of [`columns_read`](Self::columns_read). `records` are the numbers of its
+    /// rows in what `name` stands for.
     pub(crate) fn rows(
         &self,
         refuser: &Refuser,
         batch: &RecordBatch,
         name: &str,
-        first: u64,
+        records: &dyn Records,
     ) -> Result<RecordBatch, ConnectorError> {
         let read = self.columns_read();
         let mut refused = Vec::new();
@@ -91,7 +91,7 @@ impl Mapping {
         let column = |declared: usize| {
             Arc::clone(&columns[self.declared.partition_point(|index| *index < declared)])
         };
-        refuser.rows(&column, batch.num_rows(), refused, &Typed { batch, name, first })
+        refuser.rows(&column, batch.num_rows(), refused, &Typed { batch, name, records })
     }
 }
 
@@ -99,7 +99,26 @@ impl Mapping {
 struct Typed<'a> {
     batch: &'a RecordBatch,
     name: &'a str,
-    first: u64,
+    records: &'a dyn Records,
+}
+
+/// The numbers of rows in a file, counted from 1.
+pub(crate) trait Records {
+    fn number(&self, row: usize) -> u64;
+}
+
+/// Rows that follow one another, of which this is the number of the first.
+impl Records for u64 {
+    fn number(&self, row: usize) -> u64 {
+        self + row as u64
+    }
+}
+
+/// The number of each row.
+impl Records for Vec<u64> {
+    fn number(&self, row: usize) -> u64 {
+        self.get(row).copied().unwrap_or_default()
+    }
 }
 
 impl RowOrigin for Typed<'_> {
@@ -108,7 +127,7 @@ impl RowOrigin for Typed<'_> {
     }
 
     fn record(&self, row: usize) -> u64 {
-        self.first + row as u64
+        self.records.number(row)
     }
 
     fn text(&self, row: usize) -> Cow<'_, [u8]> {

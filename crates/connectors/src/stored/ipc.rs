@@ -338,7 +338,7 @@ impl SplitReader for IpcReader {
                 return Ok(Next::End);
             }
             let batch =
-                self.file.mapping.rows(&self.refuser, &batch.slice(0, rows), &name, first)?;
+                self.file.mapping.rows(&self.refuser, &batch.slice(0, rows), &name, &first)?;
             if batch.num_rows() > 0 {
                 return Ok(Next::Batch(batch));
             }

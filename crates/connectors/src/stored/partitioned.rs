@@ -58,7 +58,7 @@ impl PartitionedSource {
                 let is_null = value.is_null(0);
                 let of = (!is_null).then_some(value);
                 let (nulls, rows) = (Some(u64::from(is_null)), Some(1));
-                ColumnSummary { least: of.clone(), greatest: of, nulls, rows }
+                ColumnSummary { least: of.clone(), greatest: of, nulls, rows, members: None }
             }
             _ => ColumnSummary::default(),
         })

@@ -14,6 +14,7 @@ use dataflow::predicate::{ColumnRange, Predicate, RangeEnd, in_order};
 use dataflow::source::{Next, Position, Pruning, ReaderContext, Source};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use proptest::prelude::*;
 
 use crate::bed::*;
@@ -357,4 +358,99 @@ fn a_row_group_that_may_have_bad_rows_is_read() {
     assert_eq!(splits(BIGINT, false, long()), (1, 1), "NULL is bad where it is NOT NULL");
     let int = Arc::new(Int32Array::from(vec![-1])) as ArrayRef;
     assert_eq!(splits(DataType::Int32, true, int), (3, 1), "a value may be no INT");
+}
+
+/// Even numbers below 2,000 with a text each, in one row group of pages of 50 rows.
+fn paged(path: &str, bloom: bool) {
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values((0..1_000).map(|n| n * 2)));
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..1_000).map(|n| format!("a text of row {n}"))));
+    let rows = batch(&[("n", numbers), ("s", texts)]);
+    let properties = WriterProperties::builder()
+        .set_data_page_row_count_limit(50)
+        .set_write_batch_size(50)
+        .set_dictionary_enabled(false)
+        .set_bloom_filter_enabled(bloom)
+        .build();
+    let file = File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(properties)).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+}
+
+fn equal(number: i64) -> Pruning {
+    let value = Arc::new(Int64Array::from(vec![number])) as ArrayRef;
+    Pruning { kept: Predicate::Range(ColumnRange::equal(0, value)), within_splits: true }
+}
+
+#[test]
+fn pages_and_rows_are_left_out_and_counted() {
+    let scratch = Scratch::new("pruning-pages");
+    let path = scratch.path("t.parquet");
+    let schema = columns(&[("n", BIGINT), ("s", VARCHAR)]);
+    let read_equal = |number: i64, projection: &[usize]| {
+        let source = FileConnector.source(&table(&schema, &[("path", &path)]), projection).unwrap();
+        let context = context();
+        let given = read_all(&*source.pruned(&equal(number)).unwrap(), 1_000, false, &context);
+        let skipped = context.skipped.take();
+        (rows(&given), [skipped.row_groups, skipped.pages, skipped.rows])
+    };
+    paged(&path, false);
+    // The row is the sixth of its page: the text of the others is not decoded.
+    let one = vec!["510|a text of row 255".to_owned()];
+    assert_eq!(read_equal(510, &[0, 1]), (one.clone(), [0, 38, 999]));
+    // Alone, the column is read by pages.
+    let page: Vec<String> = (250..300).map(|n| format!("{}", n * 2)).collect();
+    assert_eq!(read_equal(510, &[0]), (page, [0, 19, 950]));
+    // Odd numbers lie between the ends of a page.
+    assert_eq!(read_equal(511, &[0, 1]), (vec![], [0, 38, 1_000]));
+    paged(&path, true);
+    assert_eq!(read_equal(510, &[0, 1]), (one, [0, 38, 999]));
+    assert_eq!(read_equal(511, &[0, 1]), (vec![], [1, 0, 1_000]));
+}
+
+#[test]
+fn a_damaged_page_index_or_bloom_filter_ends_the_query_with_the_name_of_the_file() {
+    let scratch = Scratch::new("pruning-damaged");
+    let path = scratch.path("t.parquet");
+    paged(&path, true);
+    let whole = std::fs::read(&path).unwrap();
+    let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+    let chunk = reader.metadata().row_group(0).column(0);
+    let places = [
+        (chunk.offset_index_offset(), chunk.offset_index_length()),
+        (chunk.column_index_offset(), chunk.column_index_length()),
+        (chunk.bloom_filter_offset(), chunk.bloom_filter_length().map(|length| length.min(30))),
+    ];
+    let schema = columns(&[("n", BIGINT), ("s", VARCHAR)]);
+    let mut refused = 0;
+    for (offset, length) in places {
+        let begin = offset.unwrap() as usize;
+        for at in begin..begin + length.unwrap() as usize {
+            for bits in [0x01, 0x10, 0x80, 0xff] {
+                let mut damaged = whole.clone();
+                damaged[at] ^= bits;
+                std::fs::write(&path, damaged).unwrap();
+                let table = table(&schema, &[("path", &path)]);
+                let source = source(&FileConnector, &table).unwrap();
+                let source = source.pruned(&equal(510)).unwrap();
+                let mut reader =
+                    source.open(&source.splits(1, None).unwrap()[0], None, &context()).unwrap();
+                let error = loop {
+                    match reader.next(1_000) {
+                        Ok(Next::End) => break None,
+                        Ok(_) => {}
+                        Err(error) => break Some(error),
+                    }
+                };
+                // What states other values, and is whole, is believed.
+                let Some(error) = error else { continue };
+                refused += 1;
+                let said = error.to_string();
+                assert!(said.contains("t.parquet"), "{said}");
+                assert!(!said.contains("this is a bug"), "{said}");
+            }
+        }
+    }
+    assert!(refused > 100, "{refused}");
 }

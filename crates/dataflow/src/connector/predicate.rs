@@ -15,6 +15,8 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Scalar, make_comparator};
 use arrow::buffer::BooleanBuffer;
@@ -84,6 +86,25 @@ pub struct ColumnSummary {
     pub nulls: Option<u64>,
     /// How many rows there are.
     pub rows: Option<u64>,
+    /// Which values may occur, as far as a filter tells.
+    pub members: Option<Membership>,
+}
+
+/// Says which values may occur in a column: a Bloom filter.
+#[derive(Clone)]
+pub struct Membership(Arc<dyn Fn(&ArrayRef) -> bool + Send + Sync>);
+
+impl Membership {
+    /// `may_have` says of one value of the column's type whether it may occur.
+    pub fn new(may_have: impl Fn(&ArrayRef) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(may_have))
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Membership")
+    }
 }
 
 impl Predicate {
@@ -142,7 +163,8 @@ impl Predicate {
             Self::Any(parts) => parts.iter().any(|part| part.may_match(known)),
             Self::Range(range) => {
                 let of = known(range.column);
-                of.may_have_values() && range.may_overlap(&of)
+                let may_have = || range.only().is_none_or(|value| of.may_be_member(value));
+                of.may_have_values() && range.may_overlap(&of) && may_have()
             }
             Self::In { column, values } => {
                 let of = known(*column);
@@ -297,7 +319,11 @@ impl ColumnSummary {
 
     /// Whether a value may be between the least and the greatest.
     fn may_have(&self, value: &ArrayRef) -> bool {
-        ColumnRange::equal(0, value.clone()).may_overlap(self)
+        ColumnRange::equal(0, value.clone()).may_overlap(self) && self.may_be_member(value)
+    }
+
+    fn may_be_member(&self, value: &ArrayRef) -> bool {
+        self.members.as_ref().is_none_or(|members| (members.0)(value))
     }
 
     /// Whether a text may begin so.

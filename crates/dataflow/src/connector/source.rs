@@ -5,6 +5,7 @@
 //! on the node that asks: every node computes the same list and takes its share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
@@ -184,6 +185,8 @@ pub struct ReaderContext {
     /// Where a reader tells from where its rows are, for messages; each split has its own. One of
     /// which nothing is told is named by its name.
     pub origins: Arc<Origins>,
+    /// Where a reader of a [pruned](Source::pruned) source counts what it has left out.
+    pub skipped: Arc<SkippedCounts>,
     /// Wakes the worker, from any thread: a reader that answered [`Next::Pending`] calls it when
     /// the answer would be another. A call that was not needed costs little.
     pub waker: Waker,
@@ -192,7 +195,40 @@ pub struct ReaderContext {
 impl ReaderContext {
     /// Of a worker that nobody has to wake: for tests, and for readers that wait for a time alone.
     pub fn new(clock: Arc<dyn Clock>, bad: Arc<BadRows>) -> Self {
-        Self { clock, bad, origins: Arc::default(), waker: Waker::noop().clone() }
+        let (origins, skipped) = (Arc::default(), Arc::default());
+        Self { clock, bad, origins, skipped, waker: Waker::noop().clone() }
+    }
+}
+
+/// What readers have left out of splits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SkippedRows {
+    /// Row groups of which no row was read.
+    pub row_groups: u64,
+    /// Pages that were not read in the others.
+    pub pages: u64,
+    /// Rows that were not given, in both.
+    pub rows: u64,
+}
+
+/// The same, as it is counted.
+#[derive(Debug, Default)]
+pub struct SkippedCounts([AtomicU64; 3]);
+
+impl SkippedCounts {
+    /// Adds to the counts.
+    pub fn add(&self, skipped: &SkippedRows) {
+        let counts = [skipped.row_groups, skipped.pages, skipped.rows];
+        for (counter, count) in self.0.iter().zip(counts) {
+            counter.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// The counts, which begin at zero again.
+    pub fn take(&self) -> SkippedRows {
+        let [row_groups, pages, rows] =
+            [0, 1, 2].map(|at: usize| self.0[at].swap(0, Ordering::Relaxed));
+        SkippedRows { row_groups, pages, rows }
     }
 }
 

@@ -25,7 +25,7 @@ use state::{Times, vector};
 
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
-use crate::connector::source::{Next, ReaderContext, Split, SplitReader};
+use crate::connector::source::{Next, ReaderContext, SkippedRows, Split, SplitReader};
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{OnBad, Scan, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
@@ -117,7 +117,9 @@ impl Reader {
         while asked < self.open.len() {
             let at = self.turn % self.open.len();
             self.on_the_way(at, 0);
-            match self.open[at].flow.next(self.rows_max)? {
+            let next = self.open[at].flow.next(self.rows_max)?;
+            self.count_skipped();
+            match next {
                 Next::Batch(batch) => {
                     self.turn = at + 1;
                     return Ok(Read::Batch(at, batch));
@@ -261,6 +263,16 @@ impl Reader {
 
     fn time_unit(&self) -> TimeUnit {
         self.input.time_unit().unwrap_or(TimeUnit::Millisecond)
+    }
+
+    /// Counts what the readers of splits have left out since the last time.
+    fn count_skipped(&self) {
+        let skipped = self.context.skipped.take();
+        if skipped != SkippedRows::default() {
+            Metrics::add(&self.metrics.skipped_row_groups, skipped.row_groups);
+            Metrics::add(&self.metrics.skipped_pages, skipped.pages);
+            Metrics::add(&self.metrics.skipped_rows, skipped.rows);
+        }
     }
 
     fn open_next(&mut self) -> Result<bool, DataflowError> {

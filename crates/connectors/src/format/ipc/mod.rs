@@ -408,7 +408,7 @@ impl RecordDecoder for IpcDecoder {
                 self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
             }
             let (name, first) = (self.messages.input.name(), self.messages.row);
-            let batch = mapping.rows(&self.refuser, &batch.slice(0, rows), name, first)?;
+            let batch = mapping.rows(&self.refuser, &batch.slice(0, rows), name, &first)?;
             self.messages.row += rows as u64;
             if batch.num_rows() > 0 {
                 return Ok(Decoded::Batch(batch));

@@ -9,40 +9,40 @@
 //! Where a query needs no column, the smallest one is read, so that its rows are counted too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
-use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::position::refused;
 use dataflow::source::{
-    ColumnBounds, Next, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader};
-use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 
-use super::{Blob, FetchingBlob, RowPlace, of_several, passed, rows_passed};
+use super::{Blob, of_several, rows_passed};
+use crate::format::TargetColumns;
 use crate::format::rows::fitted;
 use crate::format::typed::{Mapping, guarded, plain};
-use crate::format::{Refuser, TargetColumns};
 
 mod compact;
 mod distinct;
 mod footer;
+mod index;
 mod pages;
 mod prune;
+mod reader;
+mod runs;
 mod statistics;
 
 use footer::Footer;
 use prune::Pruned;
+use reader::{GroupOf, ParquetReader};
 
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
-    files: Arc<[ParquetFile]>,
+    files: Arc<[Arc<ParquetFile>]>,
     /// File and row group of each flow.
     flows: Vec<(usize, usize)>,
     target: Arc<TargetColumns>,
@@ -74,7 +74,7 @@ impl ParquetSource {
             flows.extend((0..groups).map(|group| (files.len(), group)));
             let file = ParquetFile { blob, metadata, unread, mapping };
             file.check_read()?;
-            files.push(file);
+            files.push(Arc::new(file));
         }
         Ok(Self { files: files.into(), flows, target, pruned: None })
     }
@@ -179,29 +179,17 @@ impl Source for ParquetSource {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let (file, group) = self.flows[split.number];
-        let file = &self.files[file];
+        let (number, group) = self.flows[split.number];
+        let file = Arc::clone(&self.files[number]);
         let passed = rows_passed(FORMAT, &split.name, file.blob.bytes(), from)?;
         let groups = file.metadata.metadata().row_groups();
         let before = groups[..group].iter().map(|rows| rows.num_rows().max(0));
         let before = before.fold(0, i64::saturating_add);
-        let chunks = guarded(|| Ok::<_, String>(chunks(file, group)))
-            .map_err(|message| damaged(file.blob.name(), &message))?;
-        Ok(Box::new(ParquetReader {
-            fetching: FetchingBlob::new(&file.blob, chunks, context),
-            metadata: file.metadata.clone(),
-            group,
-            columns: file.columns_read(group),
-            mapping: file.mapping.clone(),
-            reader: None,
-            rest: None,
-            split: split.name.clone(),
-            first: before.max(0) as u64 + 1,
-            passed,
-            row: before.max(0) as u64 + 1,
-            left: groups[group].num_rows().max(0) as u64,
-            refuser: Refuser::new(&self.target, context),
-        }))
+        let columns = file.columns_read(group);
+        let predicate = self.row_predicate(number, group);
+        let of = GroupOf { file, group, columns, first: before.max(0) as u64 + 1 };
+        let reader = ParquetReader::open(of, split, passed, predicate, &self.target, context)?;
+        Ok(Box::new(reader))
     }
 }
 
@@ -234,138 +222,6 @@ impl ParquetFile {
             (is_unread, chunk.column_descr().max_rep_level(), chunk.uncompressed_size())
         });
         smallest.map(|(leaf, _)| roots.get_column_root_idx(leaf)).into_iter().collect()
-    }
-}
-
-/// Where the columns of a row group lie that are read.
-fn chunks(file: &ParquetFile, group: usize) -> Vec<Range<u64>> {
-    let roots = file.metadata.parquet_schema();
-    let mask = ProjectionMask::roots(roots, file.columns_read(group));
-    let columns = file.metadata.metadata().row_group(group).columns().iter().enumerate();
-    let read = columns.filter(|(leaf, _)| mask.leaf_included(*leaf));
-    read.map(|(_, chunk)| {
-        let (start, length) = chunk.byte_range();
-        start..start.saturating_add(length).min(file.blob.bytes()).max(start)
-    })
-    .collect()
-}
-
-/// A row group that is being read.
-struct ParquetReader {
-    fetching: FetchingBlob,
-    metadata: ArrowReaderMetadata,
-    group: usize,
-    /// The file's columns that are read.
-    columns: Vec<usize>,
-    mapping: Mapping,
-    reader: Option<ParquetRecordBatchReader>,
-    /// Rows that did not fit into the last batch asked for, as the file has it.
-    rest: Option<RecordBatch>,
-    split: String,
-    /// The number in the file of the first row of the row group, counted from 1.
-    first: u64,
-    /// Rows of it that were given, or refused, or are passed over because they were before.
-    passed: u64,
-    /// The number in the file of the row to be read next.
-    row: u64,
-    /// Rows that the row group states and that have not come yet.
-    left: u64,
-    refuser: Refuser,
-}
-
-impl ParquetReader {
-    /// The next rows as the file has them.
-    fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
-        let place = format!("{}:{}", self.fetching.blob.name(), self.row);
-        let next = guarded(|| {
-            let reader = match &mut self.reader {
-                Some(reader) => reader,
-                None => {
-                    let roots = self.metadata.parquet_schema();
-                    let mask = ProjectionMask::roots(roots, self.columns.iter().copied());
-                    let hint = Some(self.metadata.schema().fields());
-                    let levels = parquet_to_arrow_field_levels(roots, mask, hint)
-                        .map_err(|error| error.to_string())?;
-                    let group = pages::Group {
-                        blob: Arc::clone(&self.fetching.blob),
-                        metadata: Arc::clone(self.metadata.metadata()),
-                        index: self.group,
-                        unpacked: Arc::default(),
-                    };
-                    let reader = ParquetRecordBatchReader::try_new_with_row_groups(
-                        &levels, &group, rows_max, None,
-                    );
-                    self.reader.insert(reader.map_err(|error| error.to_string())?)
-                }
-            };
-            reader.next().transpose().map_err(|error| error.to_string())
-        });
-        let next = next.map_err(|message| damaged(place.clone(), &message))?;
-        let rows = next.as_ref().map_or(0, |batch| batch.num_rows() as u64);
-        let states = |what: &str| {
-            let message = format!("row group {} states {what} rows than it has", self.group);
-            Err(damaged(place, &message))
-        };
-        match self.left.checked_sub(rows) {
-            None => states("fewer"),
-            Some(left) if left > 0 && next.is_none() => states("more"),
-            Some(left) => {
-                self.left = left;
-                Ok(next)
-            }
-        }
-    }
-}
-
-impl ParquetReader {
-    /// The rows of a batch that was read last that are behind the position.
-    fn behind_position(&mut self, batch: RecordBatch) -> RecordBatch {
-        let begin = self.row - self.first;
-        self.row += batch.num_rows() as u64;
-        let passed = usize::try_from(self.passed.saturating_sub(begin)).unwrap_or(usize::MAX);
-        let passed = passed.min(batch.num_rows());
-        batch.slice(passed, batch.num_rows() - passed)
-    }
-}
-
-impl SplitReader for ParquetReader {
-    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        if let Some(wait) = self.fetching.wait()? {
-            return Ok(wait);
-        }
-        loop {
-            let batch = match self.rest.take() {
-                Some(batch) => batch,
-                None => match self.read(rows_max)? {
-                    Some(batch) => self.behind_position(batch),
-                    None if self.row - self.first < self.passed => {
-                        let rows = self.passed;
-                        let message = format!("the position is behind row {rows}, and the end");
-                        return Err(refused(&self.split, message));
-                    }
-                    None => return Ok(Next::End),
-                },
-            };
-            let rows = batch.num_rows().min(rows_max);
-            if rows < batch.num_rows() {
-                self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
-            }
-            if rows == 0 {
-                continue;
-            }
-            let (batch, name) = (batch.slice(0, rows), self.fetching.blob.name());
-            let first = self.first + self.passed;
-            let batch = self.mapping.rows(&self.refuser, &batch, &name, first)?;
-            self.passed += rows as u64;
-            if batch.num_rows() > 0 {
-                return Ok(Next::Batch(batch));
-            }
-        }
-    }
-
-    fn position(&self) -> Position {
-        let place = RowPlace { bytes: self.fetching.blob.bytes(), rows: self.passed };
-        passed(FORMAT, &self.split, place)
     }
 }
 

@@ -4,6 +4,8 @@
 //! A page's header is looked at before its bytes are asked for, its checksum is compared where
 //! there is one, and it is unpacked to exactly the length that it states, which has a bound.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +17,7 @@ use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::compact::{Compact, Damage, kind};
+use super::index::PageList;
 use crate::format::unpack::{Packing, Unpacker};
 use crate::stored::{BUFFER_BYTES, Blob, read_exactly};
 
@@ -36,6 +39,8 @@ pub(super) struct Group {
     pub(super) blob: Arc<dyn Blob>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) index: usize,
+    /// The pages of leaves, where they are known.
+    pub(super) pages: Arc<BTreeMap<usize, PageList>>,
     /// Bytes of its unpacked pages.
     pub(super) unpacked: Arc<AtomicU64>,
 }
@@ -79,6 +84,7 @@ impl RowGroups for Group {
             packing: packing(chunk.compression())?,
             offset,
             end: offset.saturating_add(length),
+            listed: self.pages.get(&column).cloned().map(ListedPages::new),
             at_hand: (offset, Bytes::new()),
             next: None,
             has_dictionary: false,
@@ -197,6 +203,8 @@ struct Pages {
     /// Where the next page's header or, once that is known, its bytes begin.
     offset: u64,
     end: u64,
+    /// The pages that are left, where it is known where they are.
+    listed: Option<ListedPages>,
     /// Bytes that were read already, and where they begin.
     at_hand: (u64, Bytes),
     /// The header of the next page.
@@ -207,7 +215,50 @@ struct Pages {
     share: Share,
 }
 
+/// Pages of which it is known where they are: one that is not wanted is not looked at.
+struct ListedPages {
+    list: PageList,
+    next: usize,
+}
+
+impl ListedPages {
+    fn new(list: PageList) -> Self {
+        Self { list, next: 0 }
+    }
+
+    /// The rows of the next page; `None` of a dictionary.
+    fn peek(&self) -> Option<Option<u64>> {
+        if self.list.dictionary.is_some() {
+            return Some(None);
+        }
+        let (_, rows) = self.list.pages.get(self.next)?;
+        Some(Some(rows.end - rows.start))
+    }
+
+    /// Where the next page is, and its rows.
+    fn take(&mut self) -> Option<(Range<u64>, Option<u64>)> {
+        if let Some(dictionary) = self.list.dictionary.take() {
+            return Some((dictionary, None));
+        }
+        let (place, rows) = self.list.pages.get(self.next)?.clone();
+        self.next += 1;
+        Some((place, Some(rows.end - rows.start)))
+    }
+}
+
 impl Pages {
+    /// Goes to the next page, where it is known where that is: its rows.
+    fn go_on(&mut self) -> Option<Option<u64>> {
+        let (place, rows) = self.listed.as_mut()?.take()?;
+        (self.offset, self.end) = (place.start, place.end);
+        Some(rows)
+    }
+
+    /// Whether all pages have been read or passed.
+    fn is_done(&self) -> bool {
+        self.listed.as_ref().is_some_and(|listed| listed.peek().is_none())
+    }
+
     fn wrong(&self, message: impl std::fmt::Display) -> ParquetError {
         ParquetError::General(format!("column {}: {message}", self.column))
     }
@@ -325,8 +376,15 @@ impl Pages {
 
 impl PageReader for Pages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
+        if self.is_done() {
+            return Ok(None);
+        }
+        let rows = self.go_on().flatten();
         let Some(header) = self.header()? else { return Ok(None) };
         self.next = None;
+        if rows.is_some_and(|rows| rows != header.values.max(0) as u64) {
+            return Err(self.wrong("a page has other rows than the page index states"));
+        }
         let buf = self.body(&header)?;
         self.has_dictionary |= header.kind == DICTIONARY;
         let encoding = |number: i32| encoding(number).map_err(|message| self.wrong(message));
@@ -367,6 +425,13 @@ impl PageReader for Pages {
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        if let Some(listed) = &self.listed {
+            return Ok(listed.peek().map(|rows| PageMetadata {
+                num_rows: rows.map(|rows| rows as usize),
+                num_levels: None,
+                is_dict: rows.is_none(),
+            }));
+        }
         let Some(header) = self.header()? else { return Ok(None) };
         let is_dict = header.kind == DICTIONARY;
         Ok(Some(PageMetadata {
@@ -377,6 +442,10 @@ impl PageReader for Pages {
     }
 
     fn skip_next_page(&mut self) -> Result<()> {
+        if let Some(listed) = &mut self.listed {
+            listed.take();
+            return Ok(());
+        }
         if let Some(header) = self.header()? {
             self.next = None;
             self.offset += header.packed as u64;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use dataflow::predicate::{ColumnSummary, Predicate};
 use dataflow::source::Pruning;
 
+use super::reader::{MatchRate, RowPredicate};
 use super::statistics::{GroupStatistics, always_fits};
 use super::{ParquetFile, ParquetSource};
 use crate::format::TargetColumns;
@@ -21,6 +22,7 @@ pub(super) struct Pruned {
     pub(super) by: Pruning,
     /// How many row groups there were.
     groups: usize,
+    rate: Arc<MatchRate>,
 }
 
 impl ParquetSource {
@@ -45,15 +47,25 @@ impl ParquetSource {
         }
         let (files, target) = (Arc::clone(&self.files), Arc::clone(&self.target));
         let pruned = match &self.pruned {
-            None => Pruned { by: by.clone(), groups: self.flows.len() },
-            Some(Pruned { by: before, groups }) => Pruned { by: before.and(by), groups: *groups },
+            None => Pruned { by: by.clone(), groups: self.flows.len(), rate: Arc::default() },
+            Some(Pruned { by: before, groups, .. }) => {
+                Pruned { by: before.and(by), groups: *groups, rate: Arc::default() }
+            }
         };
         Some(Self { files, flows, target, pruned: Some(pruned) })
     }
 
+    /// What is asked of the rows of a row group, if some of them may be left out.
+    pub(super) fn row_predicate(&self, file: usize, group: usize) -> Option<RowPredicate> {
+        let Pruned { by, rate, .. } = self.pruned.as_ref().filter(|of| of.by.within_splits)?;
+        let statistics = FileStatistics::new(&self.files[file], &self.target, by);
+        let (kept, rate) = (by.kept.clone(), Arc::clone(rate));
+        (!statistics.may_be_bad(group)).then_some(RowPredicate { kept, rate })
+    }
+
     /// For EXPLAIN.
     pub(super) fn describe_pruned(&self) -> Option<String> {
-        let Pruned { by, groups } = self.pruned.as_ref()?;
+        let Pruned { by, groups, .. } = self.pruned.as_ref()?;
         let (left, by) = (self.flows.len(), by.kept.describe(&self.target.projected));
         Some(format!("row groups {left} of {groups}, by {by}"))
     }
@@ -84,12 +96,17 @@ impl FileStatistics {
     }
 
     fn may_match(&self, group: usize, kept: &Predicate) -> bool {
-        let may_be_bad = |column: &GroupStatistics| column.of(group).nulls != Some(0);
         let known = |position: usize| match self.columns.get(&position) {
             Some(statistics) => statistics.of(group),
             None => ColumnSummary::default(),
         };
-        !self.fits || self.not_null.iter().any(may_be_bad) || kept.may_match(&known)
+        self.may_be_bad(group) || kept.may_match(&known)
+    }
+
+    /// Whether a row group may have bad rows.
+    fn may_be_bad(&self, group: usize) -> bool {
+        let may_be_null = |column: &GroupStatistics| column.of(group).nulls != Some(0);
+        !self.fits || self.not_null.iter().any(may_be_null)
     }
 }
 

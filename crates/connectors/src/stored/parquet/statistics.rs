@@ -22,6 +22,7 @@ use dataflow::predicate::ColumnSummary;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::basic::{ColumnOrder, SortOrder, Type};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::schema::types::SchemaDescriptor;
 
 use super::ParquetFile;
 use crate::format::TargetColumns;
@@ -50,6 +51,7 @@ impl GroupStatistics {
                     None => rows(group),
                 }),
                 rows: rows(group),
+                members: None,
             };
             return Self { summaries: groups.iter().map(summary).collect() };
         };
@@ -70,6 +72,7 @@ impl GroupStatistics {
             greatest: value(&greatest, at),
             nulls: nulls[at],
             rows: rows(group),
+            members: None,
         });
         Self { summaries: summaries.collect() }
     }
@@ -110,10 +113,18 @@ impl<'a> LeafColumn<'a> {
         })
     }
 
-    /// How the library makes values of statistics.
-    pub(super) fn converter(&self) -> Option<StatisticsConverter<'a>> {
-        let schema = self.metadata.file_metadata().schema_descr();
-        let of = StatisticsConverter::from_column_index(self.leaf, self.field, schema).ok()?;
+    /// The column of the file's schema of which that leaf is a part.
+    pub(super) fn of_leaf(file: &ParquetFile, leaf: usize) -> usize {
+        file.metadata.parquet_schema().get_column_root_idx(leaf)
+    }
+
+    /// How the library makes values of the statistics of a leaf of `schema`.
+    pub(super) fn converter(
+        leaf: usize,
+        field: &'a Field,
+        schema: &'a SchemaDescriptor,
+    ) -> Option<StatisticsConverter<'a>> {
+        let of = StatisticsConverter::from_column_index(leaf, field, schema).ok()?;
         Some(of.with_missing_null_counts_as_zero(false))
     }
 
@@ -138,7 +149,8 @@ impl<'a> LeafColumn<'a> {
     /// What the footer states, as values of the declared type.
     fn of_groups(&self, declared: &Field) -> Option<LeafStatistics> {
         let groups = self.metadata.row_groups();
-        let converter = self.converter()?;
+        let schema = self.metadata.file_metadata().schema_descr();
+        let converter = Self::converter(self.leaf, self.field, schema)?;
         let nulls = guarded(|| converter.row_group_null_counts(groups)).ok()?;
         let nulls = nulls.iter().collect();
         if !keeps_order(self.field.data_type(), declared.data_type()) {

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use arrow::array::{Float64Array, Int32Array, Int64Array, StringArray};
 use arrow::datatypes::Field;
 
@@ -23,7 +21,7 @@ fn end(value: ArrayRef, inclusive: bool) -> Option<RangeEnd> {
 
 fn between(least: ArrayRef, greatest: ArrayRef) -> ColumnSummary {
     let (least, greatest) = (Some(least), Some(greatest));
-    ColumnSummary { least, greatest, nulls: Some(0), rows: Some(10) }
+    ColumnSummary { least, greatest, nulls: Some(0), rows: Some(10), members: None }
 }
 
 fn range(from: Option<RangeEnd>, to: Option<RangeEnd>) -> Predicate {

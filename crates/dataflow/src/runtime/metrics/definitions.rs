@@ -20,6 +20,14 @@ metrics! {
         bytes_in: u64 = Counter("input_bytes", Bytes, "Bytes of Arrow buffers read from sources.");
         splits_done: u64 =
             Counter("splits_done", Count, "Splits of bounded input read to their end.");
+        skipped_row_groups: u64 = Counter("skipped_row_groups", Count,
+            "Row groups of which no row was read because a Bloom filter or the page index says \
+             that none matches.");
+        skipped_pages: u64 = Counter("skipped_pages", Count,
+            "Pages that were not read because the page index says that no row matches.");
+        skipped_rows: u64 = Counter("skipped_rows", Count,
+            "Rows of row groups that were opened which sources did not give because they cannot \
+             match.");
         late: u64 = Counter("late_rows", Count, "Rows that came too late for their window.");
         busy_ns: u64 =
             Counter("busy_seconds", Nanoseconds, "Time in which the worker had work.");
