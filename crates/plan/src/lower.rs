@@ -30,6 +30,7 @@ pub(crate) mod scan;
 pub(crate) mod session;
 pub(crate) mod sets;
 pub(crate) mod shared;
+pub(crate) mod sort;
 pub(crate) mod step;
 pub(crate) mod temporal;
 pub(crate) mod union;

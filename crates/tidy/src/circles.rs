@@ -46,6 +46,8 @@ const DATAFLOW: &[&str] = &[
     "operators/sessions",
     "operators/lookup",
     "operators/hash_join",
+    "operators/limit",
+    "operators/sort",
     "operators/source",
     "operators/sink",
     "operators/build",

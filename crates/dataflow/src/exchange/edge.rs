@@ -97,6 +97,14 @@ impl<M: Member> RowExchange<M> for AnyExchange {
         dispatch!(self, exchange => exchange.consumed(member, from, rows));
     }
 
+    fn satisfied(&self, member: &M) {
+        dispatch!(self, exchange => exchange.satisfied(member));
+    }
+
+    fn is_satisfied(&self, member: &M) -> bool {
+        dispatch!(self, exchange => exchange.is_satisfied(member))
+    }
+
     async fn settle(&self, member: &M) {
         dispatch!(self, exchange => exchange.settle(member).await);
     }

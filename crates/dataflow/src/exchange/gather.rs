@@ -27,12 +27,17 @@ pub(crate) const GATHERER: u32 = 0;
 /// batch.
 const GATHERED_ROWS_MAX: u64 = 32_768;
 
+/// In place of a number of rows: all were taken, and so were those that are still to come, for the
+/// [`GATHERER`] needs no more.
+const ALL_ROWS: u64 = u64::MAX;
+
 /// Sends all rows to the [`GATHERER`].
 pub(crate) struct Gather {
     port: u32,
     encoder: RefCell<Encoder>,
     decoder: Decoder,
-    /// Of a sender, the rows that it has sent, and those that were taken.
+    /// Of a sender, the rows that it has sent, and those that were taken: of all, if no more are
+    /// needed.
     sent: Cell<u64>,
     taken: Cell<u64>,
     acknowledged: Event,
@@ -58,19 +63,24 @@ impl Gather {
 
     /// Waits until few enough rows of this worker have not been taken.
     async fn room(&self, member: &impl Member) {
-        let has_room = || (self.sent.get() - self.taken.get() < GATHERED_ROWS_MAX).then_some(());
+        let waiting = || self.sent.get().saturating_sub(self.taken.get());
+        let has_room = || (waiting() < GATHERED_ROWS_MAX).then_some(());
         if has_room().is_none() {
             member.net().wait_for_credit(member.tag(), &self.acknowledged, has_room).await;
         }
     }
 
     /// The gatherer has taken rows of a sender.
-    fn acknowledge_rows(&self, from: u32, taken: u64) -> Result<(), String> {
-        if !(self.taken.get()..=self.sent.get()).contains(&taken) {
+    fn acknowledge_rows(&self, member: &impl Member, from: u32, taken: u64) -> Result<(), String> {
+        let sent = self.taken.get()..=self.sent.get();
+        if taken != ALL_ROWS && !sent.contains(&taken) {
             return Err(format!("worker {from} has taken {taken} rows, which were not sent"));
         }
         self.taken.set(taken);
         self.acknowledged.notify();
+        if taken == ALL_ROWS {
+            member.satisfied();
+        }
         Ok(())
     }
 }
@@ -85,6 +95,9 @@ impl<M: Member> RowExchange<M> for Gather {
             member.keep(Arrival::local(member, &rows), rows.batch)?;
         } else {
             self.room(member).await;
+            if self.is_satisfied(member) {
+                return Ok(None);
+            }
             self.sent.set(self.sent.get() + rows.batch.num_rows() as u64);
             let envelope = member.envelope(self.port, Frame::Gather);
             member.net().send_rows(GATHERER, envelope, &self.encoder, &rows.batch).await?;
@@ -128,12 +141,14 @@ impl<M: Member> RowExchange<M> for Gather {
             }
             Frame::GatherEnd if member.worker() == GATHERER => {
                 member.move_clock(from, Progress::ended(END_OF_STREAM));
+                // Who merges sorted rows waits for each worker.
+                member.leader().1.notify();
                 if member.others_have_ended() {
                     self.acks.close();
                 }
             }
             Frame::GatherAck { rows } if member.worker() != GATHERER && from == GATHERER => {
-                self.acknowledge_rows(from, rows).map_err(malformed)?;
+                self.acknowledge_rows(member, from, rows).map_err(malformed)?;
             }
             frame => return Err(refused(from, frame)),
         }
@@ -144,11 +159,25 @@ impl<M: Member> RowExchange<M> for Gather {
         self.acks.run(member, self.port, |rows, _| Frame::GatherAck { rows }).await;
     }
 
+    fn satisfied(&self, member: &M) {
+        if member.worker() == GATHERER {
+            self.taken.set(ALL_ROWS);
+            member.net().peers().for_each(|worker| self.acks.add(worker, ALL_ROWS));
+        }
+    }
+
+    fn is_satisfied(&self, _: &M) -> bool {
+        self.taken.get() == ALL_ROWS
+    }
+
     /// Tells the sender when half of the rows that it may have under way were taken.
     fn consumed(&self, _: &M, from: u32, rows: usize) {
         let (taken, reported) = &mut self.consumed.borrow_mut()[from as usize];
         *taken += rows as u64;
-        if from != GATHERER && *taken - *reported >= GATHERED_ROWS_MAX / 2 {
+        if from != GATHERER
+            && self.taken.get() != ALL_ROWS
+            && *taken - *reported >= GATHERED_ROWS_MAX / 2
+        {
             *reported = *taken;
             self.acks.add(from, *taken);
         }

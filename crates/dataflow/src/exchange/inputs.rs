@@ -316,6 +316,16 @@ impl Inputs {
         self.edges.iter().for_each(|edge| edge.consumed(member, from, rows));
     }
 
+    /// The operator needs no more rows of any input.
+    pub(crate) fn satisfied<M: Member>(&self, member: &M) {
+        self.edges.iter().for_each(|edge| edge.satisfied(member));
+    }
+
+    /// Whether this worker was told that no more of its rows are needed.
+    pub(crate) fn is_satisfied<M: Member>(&self, member: &M) -> bool {
+        self.edges.iter().all(|edge| edge.is_satisfied(member))
+    }
+
     /// Waits until no other worker needs anything that this one keeps.
     pub(crate) async fn settle<M: Member>(&self, member: &M) {
         for edge in &self.edges {

@@ -158,6 +158,14 @@ pub(crate) trait RowExchange<M: Member> {
     /// The operator has taken rows of a worker for good, and has room for others.
     fn consumed(&self, _: &M, _: u32, _: usize) {}
 
+    /// The operator needs no more rows: the workers that send them are told.
+    fn satisfied(&self, _: &M) {}
+
+    /// Whether this worker was told that no more of its rows are needed.
+    fn is_satisfied(&self, _: &M) -> bool {
+        false
+    }
+
     /// Waits until no other worker needs anything that this one keeps.
     async fn settle(&self, _: &M) {}
 
@@ -361,6 +369,9 @@ pub(crate) trait Member {
     fn share(&self) -> usize {
         usize::MAX
     }
+
+    /// This worker has learnt that no more of its rows are needed.
+    fn satisfied(&self) {}
 
     /// Publishes the bytes that the operator has, and holds them to their bound.
     ///

@@ -129,6 +129,10 @@ impl Downstream for Outputs {
         }))
     }
 
+    fn is_satisfied(&self) -> bool {
+        !self.to.is_empty() && self.to.iter().all(|edge| edge.to.operator.is_satisfied())
+    }
+
     fn ends_window(&self, watermark: i64) -> bool {
         let mut timed = self.to.iter().filter(|edge| edge.timed);
         timed.any(|edge| edge.to.ends_window(edge.number, edge.behind(watermark)))

@@ -18,10 +18,12 @@ pub(crate) mod halves;
 pub mod hash_join;
 mod join_kind;
 mod keyed;
+mod limit;
 pub mod lookup;
 mod scan;
 mod shuffle_settings;
 mod sink_spec;
+mod sort;
 mod spec;
 mod spill_spec;
 mod state_estimate;
@@ -46,10 +48,12 @@ pub use self::keyed::{
     Distribution, Keyed, KeyedInput, KeyedOperator, KeyedState, MultiPartitioner, Retention,
     RowPartitioner,
 };
+pub use self::limit::{Limit, RowRange};
 pub use self::lookup::Lookup;
 pub use self::scan::{OnBad, Scan, TimeColumn, Watermark};
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;
+pub use self::sort::Sort;
 pub use self::spec::{Deployment, DescribeContext, OperatorSpec, SideTable};
 pub use self::spill_spec::{InputBatches, SpillSpec};
 pub use self::state_estimate::{Copies, StateEstimate, StateMemory};
@@ -121,6 +125,10 @@ pub enum OperatorKind {
     Lookup(Box<Lookup>),
     /// Joins inputs that end.
     HashJoin(Box<HashJoin>),
+    /// Puts rows in order.
+    Sort(Sort),
+    /// Emits some rows, and ends what is read for it.
+    Limit(Limit),
     /// Writes a table.
     Sink(SinkSpec),
 }
@@ -134,6 +142,8 @@ impl OperatorKind {
             OperatorKind::Keyed(keyed) => keyed,
             OperatorKind::Lookup(lookup) => lookup.as_ref(),
             OperatorKind::HashJoin(join) => join.as_ref(),
+            OperatorKind::Sort(sort) => sort,
+            OperatorKind::Limit(limit) => limit,
             OperatorKind::Sink(sink) => sink,
         }
     }
@@ -146,6 +156,8 @@ impl OperatorKind {
             OperatorKind::Keyed(keyed) => keyed,
             OperatorKind::Lookup(lookup) => lookup.as_mut(),
             OperatorKind::HashJoin(join) => join.as_mut(),
+            OperatorKind::Sort(sort) => sort,
+            OperatorKind::Limit(limit) => limit,
             OperatorKind::Sink(sink) => sink,
         }
     }

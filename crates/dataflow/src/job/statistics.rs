@@ -4,7 +4,7 @@
 use arrow::datatypes::SchemaRef;
 
 use crate::connector::source::{ColumnBounds, Split};
-use crate::job::{Aggregation, Edge, JoinKind, Operator, Scan, Step};
+use crate::job::{Aggregation, Edge, JoinKind, Operator, RowRange, Scan, Step};
 use crate::rows::size::row_bytes;
 
 /// Statistics of the rows that go along an edge.
@@ -106,6 +106,14 @@ impl Statistics {
             ends: self.ends && other.ends,
             spread: self.spread || other.spread,
         }
+    }
+
+    /// Of those in a range, on one worker.
+    pub(crate) fn in_range(self, range: &RowRange) -> Self {
+        let left = self.rows_max.map(|rows| rows.saturating_sub(range.skip as u64));
+        let fetch = range.fetch.map(|fetch| fetch as u64);
+        let rows_max = left.into_iter().chain(fetch).min();
+        Self { rows_max, spread: false, ends: self.ends || fetch.is_some(), ..self }
     }
 
     /// Those behind a join with a table: how many partners a row has is not known.

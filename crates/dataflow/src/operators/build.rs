@@ -10,9 +10,11 @@ use crate::operators::aggregate::Grouping;
 use crate::operators::downstream::Downstream;
 use crate::operators::hash_join::HashJoinRun;
 use crate::operators::keyed::KeyedRun;
+use crate::operators::limit::LimitRun;
 use crate::operators::lookup::LookupRun;
 use crate::operators::operator::{OperatorContext, OperatorTask};
 use crate::operators::sink::{SinkTask, Together};
+use crate::operators::sort::SortRun;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
 use crate::runtime::place::WorkerContext;
@@ -78,6 +80,8 @@ impl<'a> Builder<'a> {
                 let holds = edges.any(|edge| self.shared[edge.from]);
                 Rc::new(HashJoinRun::new(context, spec, holds, behind))
             }
+            OperatorKind::Sort(spec) => Rc::new(SortRun::new(context, spec, behind)),
+            OperatorKind::Limit(spec) => Rc::new(LimitRun::new(context, spec, behind)),
             OperatorKind::Sink(spec) => {
                 Rc::new(SinkTask::new(context, spec, self.together.as_ref())?)
             }

@@ -47,6 +47,9 @@ pub(crate) trait Downstream {
     /// As [`Downstream::push`].
     fn finish_fold(&self) -> Option<Task<'_>>;
 
+    /// Whether no row makes a difference any more to anything that takes them.
+    fn is_satisfied(&self) -> bool;
+
     /// Whether this watermark ends a window somewhere.
     fn ends_window(&self, watermark: i64) -> bool;
 

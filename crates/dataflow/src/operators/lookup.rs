@@ -240,6 +240,10 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
         self.behind.finish_fold()
     }
 
+    fn is_satisfied(&self) -> bool {
+        self.behind.is_satisfied()
+    }
+
     fn ends_window(&self, watermark: i64) -> bool {
         self.behind.ends_window(watermark)
     }

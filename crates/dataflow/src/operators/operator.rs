@@ -108,6 +108,12 @@ pub(crate) trait OperatorTask: Connected {
     /// When a result cannot be made or written.
     fn run(&self) -> Task<'_>;
 
+    /// Whether no row that would come makes a difference any more: a limit has as many as it wants,
+    /// here or in all that is behind it.
+    fn is_satisfied(&self) -> bool {
+        false
+    }
+
     /// Nanoseconds between two calls of [`OperatorTask::interval`], if there are any.
     fn interval_ns(&self) -> Option<NonZeroU64> {
         None

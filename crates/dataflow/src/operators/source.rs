@@ -1,4 +1,4 @@
-//! Reads a source on one worker and pushes its rows.
+//! Reads a source on one worker and pushes its rows, until it ends or nobody needs more of them.
 //!
 //! Who waits for the end of a window does not wait for the rows behind it: a batch that reaches
 //! there is cut, once, and the watermark in front of its second part goes ahead of that.
@@ -57,6 +57,10 @@ impl SourceRun {
             if self.signals.is_stopped() {
                 self.alignment = None;
                 return behind.end(reader.watermark()).await;
+            }
+            if behind.is_satisfied() {
+                self.alignment = None;
+                return behind.end(i64::MAX).await;
             }
             match reader.next()? {
                 Read::Batch(flow, batch) => {

@@ -34,6 +34,7 @@ use crate::lower::relation::{Base, Feeds, LowerError, Relation, columns_read, re
 use crate::lower::scan;
 use crate::lower::session;
 use crate::lower::shared;
+use crate::lower::sort;
 use crate::lower::step::{self, column_index};
 use crate::lower::union;
 use crate::text::interval::tick_ns;
@@ -125,6 +126,8 @@ fn node(
         LogicalPlan::Union(union) => union::union(cx, job, union)?,
         LogicalPlan::Join(join) => join::join(cx, job, join)?,
         LogicalPlan::Window(window) => over::over(cx, job, window)?,
+        LogicalPlan::Sort(sorted) => sort::sort(cx, job, sorted)?,
+        LogicalPlan::Limit(limit) => sort::limit(cx, job, limit)?,
         other => match WindowAssign::of(other) {
             Some(assign) => multi_window::windowed(cx, job, assign)?,
             None => return Err(refusal(other).into()),

@@ -1,0 +1,83 @@
+//! `LIMIT` and `OFFSET`, as data.
+
+use arrow::datatypes::SchemaRef;
+
+use super::{DescribeContext, Description, OperatorSpec, Property, Statistics, Strategy};
+
+/// Which rows are emitted of those that come one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RowRange {
+    /// How many are left out first.
+    pub skip: usize,
+    /// How many are emitted then; `None` for all.
+    pub fetch: Option<usize>,
+}
+
+impl RowRange {
+    /// How many of the first rows are needed; `None` for all.
+    pub fn needed(&self) -> Option<usize> {
+        Some(self.fetch?.saturating_add(self.skip))
+    }
+
+    /// The rows of `next` among those of this range.
+    #[must_use]
+    pub fn then(self, next: Self) -> Self {
+        let left = self.fetch.map(|fetch| fetch.saturating_sub(next.skip));
+        Self {
+            skip: self.skip.saturating_add(next.skip),
+            fetch: left.into_iter().chain(next.fetch).min(),
+        }
+    }
+
+    /// For EXPLAIN.
+    pub(super) fn properties(&self) -> Vec<Property> {
+        let limit = self.fetch.map(|fetch| ("limit", fetch.to_string()));
+        let offset = (self.skip > 0).then(|| ("offset", self.skip.to_string()));
+        limit.into_iter().chain(offset).collect()
+    }
+
+    /// Statistics of the rows in it.
+    pub(super) fn statistics(&self, inputs: &[Statistics]) -> Statistics {
+        inputs.first().cloned().unwrap_or_default().in_range(self)
+    }
+}
+
+/// Some of the rows of all workers, whichever come first, on worker 0. When there are as many as
+/// are wanted, sources that nothing else reads end.
+#[derive(Debug, Clone)]
+pub struct Limit {
+    /// The columns of the rows.
+    pub schema: SchemaRef,
+    /// How many.
+    pub range: RowRange,
+}
+
+impl OperatorSpec for Limit {
+    fn input_schema(&self, _: usize) -> Option<SchemaRef> {
+        Some(self.schema.clone())
+    }
+
+    fn schema(&self) -> Option<SchemaRef> {
+        Some(self.schema.clone())
+    }
+
+    fn describe(&self, _: &DescribeContext<'_>) -> Description {
+        let mut properties = self.range.properties();
+        if self.range.fetch.is_some() {
+            properties.push(("ends", "sources that it alone reads, when it has its rows".into()));
+        }
+        Description { name: "Limit", properties }
+    }
+
+    fn statistics(&self, inputs: &[Statistics], _: u32) -> Statistics {
+        self.range.statistics(inputs)
+    }
+
+    fn strategy(&self, _: usize, workers: u32) -> Strategy {
+        Strategy::Gather.on(workers)
+    }
+
+    fn reason(&self, strategy: Strategy) -> Option<&'static str> {
+        (strategy == Strategy::Gather).then_some("worker 0 counts the rows of all workers")
+    }
+}

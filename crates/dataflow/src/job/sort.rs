@@ -1,0 +1,84 @@
+//! `ORDER BY`, as data.
+
+use arrow::compute::SortOptions;
+use arrow::datatypes::SchemaRef;
+
+use super::{
+    Copies, Deployment, DescribeContext, Description, OperatorSpec, RowRange, StateEstimate,
+    StateMemory, Statistics, Strategy, list,
+};
+use crate::rows::size::row_bytes;
+
+/// Rows in order, on worker 0: each worker sorts its own, and worker 0 merges what they send.
+#[derive(Debug, Clone)]
+pub struct Sort {
+    /// The columns of the rows.
+    pub schema: SchemaRef,
+    /// The columns that say which row is first.
+    pub order: Vec<(usize, SortOptions)>,
+    /// Which of the sorted rows are emitted.
+    pub range: RowRange,
+}
+
+impl OperatorSpec for Sort {
+    fn input_schema(&self, _: usize) -> Option<SchemaRef> {
+        Some(self.schema.clone())
+    }
+
+    fn schema(&self) -> Option<SchemaRef> {
+        Some(self.schema.clone())
+    }
+
+    fn describe(&self, context: &DescribeContext<'_>) -> Description {
+        let order: Vec<String> =
+            self.order.iter().map(|by| ordered_by(context.of(0), by)).collect();
+        let mut properties = vec![("order by", order.join(", "))];
+        properties.extend(self.range.properties());
+        Description { name: "Sort", properties }
+    }
+
+    fn statistics(&self, inputs: &[Statistics], _: u32) -> Statistics {
+        self.range.statistics(inputs)
+    }
+
+    fn state(&self, inputs: &[Statistics], deployment: Deployment) -> Vec<StateEstimate> {
+        let rows = inputs.first().and_then(|rows| rows.rows_max);
+        let workers = u64::from(deployment.workers);
+        let first = self.range.needed().map(|needed| (needed as u64).saturating_mul(workers));
+        vec![StateEstimate {
+            unit: "row",
+            which: String::new(),
+            each_bytes: row_bytes(&self.schema),
+            count_max: rows.into_iter().chain(first).min(),
+            copies: Copies::ONE,
+        }]
+    }
+
+    fn memory(&self) -> StateMemory {
+        StateMemory::Spillable
+    }
+
+    fn waits_for_rows(&self) -> bool {
+        true
+    }
+
+    fn strategy(&self, _: usize, workers: u32) -> Strategy {
+        Strategy::Gather.on(workers)
+    }
+
+    fn reason(&self, strategy: Strategy) -> Option<&'static str> {
+        let merged = "each worker sorts its rows, and worker 0 merges what they send";
+        (strategy == Strategy::Gather).then_some(merged)
+    }
+}
+
+/// A column and its order, as in SQL. NULLs are last, as SQL has it here, unless it says so.
+fn ordered_by(columns: &[String], (at, options): &(usize, SortOptions)) -> String {
+    let down = if options.descending { " DESC" } else { "" };
+    let nulls = match options {
+        SortOptions { descending: false, nulls_first: true } => " NULLS FIRST",
+        SortOptions { descending: true, nulls_first: false } => " NULLS LAST",
+        _ => "",
+    };
+    format!("{}{down}{nulls}", list(columns, &[*at]))
+}

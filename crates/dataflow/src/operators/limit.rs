@@ -1,0 +1,193 @@
+//! `LIMIT` and `OFFSET` on one worker: rows go to worker 0 as they come, which emits as many as are
+//! asked for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::ready;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use state::epoch::END_OF_STREAM;
+
+use crate::error::DataflowError;
+use crate::exchange::{AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
+use crate::job::{Limit, RowRange};
+use crate::operators::downstream::Downstream;
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
+use crate::rows::Rows;
+use crate::runtime::external::External;
+use crate::runtime::place::Signals;
+
+/// Rows that are still to be skipped and to be emitted.
+pub(crate) struct Cut {
+    skip: usize,
+    left: usize,
+}
+
+impl Cut {
+    /// All of a range.
+    pub(crate) fn of(RowRange { skip, fetch }: RowRange) -> Self {
+        Self { skip, left: fetch.unwrap_or(usize::MAX) }
+    }
+
+    /// The rows of a batch that are emitted, if there are any.
+    pub(crate) fn take(&mut self, batch: RecordBatch) -> Option<RecordBatch> {
+        let skipped = self.skip.min(batch.num_rows());
+        let taken = (batch.num_rows() - skipped).min(self.left);
+        self.skip -= skipped;
+        self.left -= taken;
+        (taken > 0).then(|| batch.slice(skipped, taken))
+    }
+
+    /// Whether no row that comes is emitted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// A limit on one worker.
+pub(crate) struct LimitRun<D> {
+    instance: Instance,
+    /// Of worker 0: what it emits. Of another worker: as many rows as may be needed of it.
+    cut: RefCell<Cut>,
+    /// Of worker 0: rows of others that are not emitted yet.
+    arrived: RefCell<VecDeque<(u32, RecordBatch)>>,
+    /// Whether all rows of this worker have come.
+    complete: Cell<bool>,
+    external: Rc<External>,
+    signals: Arc<Signals>,
+    behind: D,
+}
+
+impl<D: Downstream> LimitRun<D> {
+    pub(crate) fn new(
+        OperatorContext { tag, place, net, .. }: OperatorContext<'_>,
+        Limit { schema, range }: &Limit,
+        behind: D,
+    ) -> Self {
+        let inputs = match place.workers {
+            1 => Inputs::local(1, place),
+            _ => Inputs::of(vec![AnyExchange::Gather(Box::new(Gather::new(0, schema, place)))], place),
+        };
+        let alone = inputs.is_local() || place.worker != GATHERER;
+        let range = match place.worker {
+            GATHERER => *range,
+            _ => RowRange { skip: 0, fetch: range.needed() },
+        };
+        Self {
+            instance: Instance::new(tag, place, net, inputs, alone),
+            cut: RefCell::new(Cut::of(range)),
+            arrived: RefCell::default(),
+            complete: Cell::new(false),
+            external: place.external.clone(),
+            signals: place.signals.clone(),
+            behind,
+        }
+    }
+
+    /// Takes rows of this worker.
+    async fn take_own(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        if self.instance.worker == GATHERER {
+            return self.emit(batch).await;
+        }
+        let rows = self.cut.borrow_mut().take(batch);
+        if let Some(rows) = rows.filter(|_| !self.instance.inputs.is_satisfied(self)) {
+            self.instance.inputs.push(self, Outgoing::of(0, rows)).await?;
+        }
+        Ok(())
+    }
+
+    /// Emits rows that are wanted, on worker 0. When there are enough, all workers are told.
+    async fn emit(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        let (rows, is_full) = {
+            let mut cut = self.cut.borrow_mut();
+            let was_full = cut.is_full();
+            let rows = cut.take(batch);
+            (rows, cut.is_full() && !was_full)
+        };
+        if let Some(rows) = rows {
+            self.behind.push(Rows::on_time(rows)).await?;
+        }
+        if is_full {
+            self.instance.inputs.satisfied(self);
+            self.satisfied();
+        }
+        Ok(())
+    }
+
+    /// Emits the rows of other workers, until no more come.
+    async fn finish(&self) -> Result<(), DataflowError> {
+        self.emit_arrived_until(|| self.complete.get()).await?;
+        self.instance.inputs.end(self, END_OF_STREAM).await?;
+        self.emit_arrived_until(|| self.time().1).await?;
+        let watermark = if self.signals.is_stopped() { i64::MIN } else { i64::MAX };
+        self.behind.end(watermark).await
+    }
+
+    async fn emit_arrived_until(&self, is_over: impl Fn() -> bool) -> Result<(), DataflowError> {
+        loop {
+            let next = || (!self.arrived.borrow().is_empty() || is_over()).then_some(());
+            self.instance.clock_moved.wait_for(next).await;
+            let Some((source, batch)) = self.arrived.borrow_mut().pop_front() else {
+                return Ok(());
+            };
+            let rows = batch.num_rows();
+            self.emit(batch).await?;
+            self.instance.inputs.consumed(self, source, rows);
+        }
+    }
+}
+
+impl<D: Downstream> OperatorTask for LimitRun<D> {
+    fn push(&self, Arriving { rows, .. }: Arriving) -> Task<'_> {
+        Box::pin(self.take_own(rows.batch))
+    }
+
+    fn resume(&self) -> Task<'_, i64> {
+        Box::pin(ready(Ok(i64::MIN)))
+    }
+
+    /// All rows of this worker have come.
+    fn end(&self, _: i64) -> Task<'_> {
+        self.complete.set(true);
+        self.instance.clock_moved.notify();
+        Box::pin(ready(Ok(())))
+    }
+
+    fn run(&self) -> Task<'_> {
+        Box::pin(self.finish())
+    }
+
+    /// When worker 0 has emitted all that are wanted. A worker that has sent as many itself goes on
+    /// until then: what other workers make of its rows may be among the first there.
+    fn is_satisfied(&self) -> bool {
+        let is_full = match self.instance.worker {
+            GATHERER => self.cut.borrow().is_full(),
+            _ => self.instance.inputs.is_satisfied(self),
+        };
+        is_full || self.behind.is_satisfied()
+    }
+}
+
+impl<D: Downstream> Member for LimitRun<D> {
+    fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// Nothing is complete before the end.
+    fn crosses(&self, _: i64, _: i64) -> bool {
+        false
+    }
+
+    fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.arrived.borrow_mut().push_back((arrival.source, batch));
+        self.instance.clock_moved.notify();
+        Ok(())
+    }
+
+    /// Sources that wait for rows look again whether any are needed.
+    fn satisfied(&self) {
+        self.external.waker().wake();
+    }
+}

@@ -1,0 +1,353 @@
+//! `ORDER BY` of rows that end, on one worker: each sorts its own rows, and worker 0 merges the
+//! sorted streams of all.
+//!
+//! ```text
+//! rows of this worker ─▶ the first of them ([`top`]), or sorted runs ([`runs`])
+//!        when its input has ended ─▶ sorted ─▶ gather ─▶ merge ([`merge`]), on worker 0
+//! ```
+//!
+//! Where few rows are asked for, a worker keeps no more than twice as many, and sends no more than
+//! these. Worker 0 holds of another worker what its window of the gather exchange allows: each is
+//! held back until its rows have been merged.
+//!
+//! A query that is told to stop has read a part of its rows: nothing is emitted then.
+
+mod merge;
+mod order;
+mod runs;
+mod top;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::ready;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use state::epoch::END_OF_STREAM;
+use state::{Disk, Spilled};
+
+use self::merge::{Merge, Merged};
+use self::order::Order;
+use self::runs::{Runs, Sorted};
+use self::top::Top;
+use crate::error::DataflowError;
+use crate::exchange::{AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
+use crate::job::Sort;
+use crate::operators::downstream::Downstream;
+use crate::operators::limit::Cut;
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
+use crate::rows::Rows;
+use crate::rows::wire::{bytes_of, compact};
+use crate::runtime::accounting::StateAccounting;
+use crate::runtime::metrics::Metrics;
+use crate::runtime::place::Signals;
+use crate::runtime::scheduler::yield_now;
+
+/// How many of the first rows a worker keeps without sorted runs.
+const TOP_ROWS_MAX: usize = 1 << 16;
+/// The part of its share of memory that they may have: they are copied when some are thrown away.
+const TOP_PART: usize = 4;
+
+/// A sort on one worker.
+pub(crate) struct SortRun<D> {
+    instance: Instance,
+    spec: Sort,
+    order: Rc<Order>,
+    rows_max: usize,
+    disk: Option<Arc<dyn Disk>>,
+    accounting: Rc<StateAccounting>,
+    signals: Arc<Signals>,
+    /// This worker's rows.
+    own: RefCell<Own>,
+    /// Of worker 0: the rows that came from each, as far as they are not merged; and their bytes.
+    arrived: RefCell<Vec<VecDeque<RecordBatch>>>,
+    arrived_bytes: Cell<usize>,
+    /// Bytes of the rows that are merged here.
+    merged_bytes: Cell<usize>,
+    spilled: Cell<Spilled>,
+    behind: D,
+    metrics: Arc<Metrics>,
+}
+
+/// The rows of a worker.
+enum Own {
+    /// The first of them.
+    Top(Top),
+    /// All, or too many of the first.
+    Runs(Box<Runs>),
+    /// Their input has ended.
+    Sorted(Box<Sorted>),
+    /// They are of no more use.
+    Over,
+}
+
+impl Own {
+    fn bytes(&self) -> usize {
+        match self {
+            Own::Top(top) => top.bytes(),
+            Own::Runs(runs) => runs.bytes(),
+            Own::Sorted(sorted) => sorted.bytes(),
+            Own::Over => 0,
+        }
+    }
+
+    fn spilled(&self) -> Option<Spilled> {
+        match self {
+            Own::Runs(runs) => Some(runs.spilled()),
+            Own::Sorted(sorted) => Some(sorted.spilled()),
+            Own::Top(_) | Own::Over => None,
+        }
+    }
+}
+
+impl<D: Downstream> SortRun<D> {
+    pub(crate) fn new(
+        OperatorContext { tag, place, net, metrics, .. }: OperatorContext<'_>,
+        spec: &Sort,
+        behind: D,
+    ) -> Self {
+        let inputs = match place.workers {
+            1 => Inputs::local(1, place),
+            _ => {
+                let gather = Gather::new(0, &spec.schema, place);
+                Inputs::of(vec![AnyExchange::Gather(Box::new(gather))], place)
+            }
+        };
+        let alone = inputs.is_local() || place.worker != GATHERER;
+        let order = Rc::new(Order::of(spec));
+        let rows_max = place.settings.batch_rows_max;
+        let needed = spec.range.needed();
+        let own = match needed.filter(|&needed| needed <= TOP_ROWS_MAX) {
+            Some(most) => Own::Top(Top::new(order.clone(), most)),
+            None => {
+                let disk = place.disk.clone();
+                Own::Runs(Box::new(Runs::new(order.clone(), needed, rows_max, disk)))
+            }
+        };
+        Self {
+            instance: Instance::new(tag, place, net, inputs, alone),
+            spec: spec.clone(),
+            order,
+            rows_max,
+            disk: place.disk.clone(),
+            accounting: place.accounting.clone(),
+            signals: place.signals.clone(),
+            own: RefCell::new(own),
+            arrived: RefCell::new(vec![VecDeque::new(); place.workers as usize]),
+            arrived_bytes: Cell::new(0),
+            merged_bytes: Cell::new(0),
+            spilled: Cell::default(),
+            behind,
+            metrics,
+        }
+    }
+
+    /// Takes rows of this worker.
+    fn add(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+        let share = self.accounting.share(self.instance.tag);
+        let mut own = self.own.borrow_mut();
+        match &mut *own {
+            Own::Top(top) => top.push(batch)?,
+            Own::Runs(runs) => runs.push(compact(batch), share)?,
+            Own::Sorted(_) | Own::Over => {}
+        }
+        if matches!(&*own, Own::Top(top) if self.disk.is_some() && top.bytes() > share / TOP_PART)
+            && let Own::Top(top) = std::mem::replace(&mut *own, Own::Over)
+        {
+            let mut runs = self.runs(top.most());
+            for batch in top.into_gathered() {
+                runs.push(batch, share)?;
+            }
+            *own = Own::Runs(runs);
+        }
+        drop(own);
+        self.publish_bytes()
+    }
+
+    fn runs(&self, most: usize) -> Box<Runs> {
+        Box::new(Runs::new(self.order.clone(), Some(most), self.rows_max, self.disk.clone()))
+    }
+
+    /// The input of this worker has ended: puts its rows in order.
+    fn sort(&self) -> Result<(), DataflowError> {
+        let mut own = self.own.borrow_mut();
+        let runs = match std::mem::replace(&mut *own, Own::Over) {
+            Own::Top(top) => {
+                let mut runs = self.runs(top.most());
+                for batch in top.into_gathered() {
+                    runs.push(batch, usize::MAX)?;
+                }
+                runs
+            }
+            Own::Runs(runs) => runs,
+            Own::Sorted(_) | Own::Over => return Ok(()),
+        };
+        *own = Own::Sorted(Box::new(runs.sorted()?));
+        Ok(())
+    }
+
+    /// The next of this worker's rows in order.
+    fn next(&self) -> Result<Option<RecordBatch>, DataflowError> {
+        let next = match &mut *self.own.borrow_mut() {
+            Own::Sorted(sorted) => sorted.next()?,
+            _ => None,
+        };
+        self.publish_bytes()?;
+        Ok(next)
+    }
+
+    /// Emits the rows in order, when the input has ended.
+    async fn emit(&self) -> Result<(), DataflowError> {
+        let ended = || match &*self.own.borrow() {
+            Own::Sorted(_) | Own::Over => Some(()),
+            Own::Top(_) | Own::Runs(_) => None,
+        };
+        self.instance.clock_moved.wait_for(ended).await;
+        if self.instance.worker == GATHERER {
+            self.merge().await?;
+        } else {
+            while let Some(batch) = self.next()?.filter(|_| !self.is_over()) {
+                self.instance.inputs.push(self, Outgoing::of(0, batch)).await?;
+                yield_now().await;
+            }
+        }
+        *self.own.borrow_mut() = Own::Over;
+        self.publish_bytes()?;
+        self.instance.inputs.end(self, END_OF_STREAM).await?;
+        // Other workers may still send rows, which are of no use.
+        let over = || {
+            self.drop_arrived();
+            self.time().1.then_some(())
+        };
+        self.instance.clock_moved.wait_for(over).await;
+        self.publish_bytes()?;
+        let watermark = if self.signals.is_stopped() { i64::MIN } else { i64::MAX };
+        self.behind.end(watermark).await
+    }
+
+    /// Whether the rest of the rows is of no use: the query was told to stop, or no more are needed.
+    fn is_over(&self) -> bool {
+        self.signals.is_stopped()
+            || self.behind.is_satisfied()
+            || self.instance.inputs.is_satisfied(self)
+    }
+
+    /// Merges the rows of all workers and emits those that are asked for.
+    async fn merge(&self) -> Result<(), DataflowError> {
+        let workers = self.arrived.borrow().len();
+        let mut merge = Merge::new(self.order.clone(), workers, self.rows_max);
+        let mut cut = Cut::of(self.spec.range);
+        while !cut.is_full() && !self.is_over() {
+            match merge.next()? {
+                Merged::Needs(stream) => {
+                    let rows = self.next_of(stream as u32).await?;
+                    merge.feed(stream, rows)?;
+                }
+                Merged::Rows(rows) => {
+                    if let Some(rows) = cut.take(rows) {
+                        self.behind.push(Rows::on_time(rows)).await?;
+                    }
+                    yield_now().await;
+                }
+                Merged::End => break,
+            }
+            self.merged_bytes.set(merge.bytes());
+            self.publish_bytes()?;
+        }
+        self.merged_bytes.set(0);
+        self.instance.inputs.satisfied(self);
+        Ok(())
+    }
+
+    /// The next rows of a worker, when they are here; `None` where there are no more.
+    async fn next_of(&self, worker: u32) -> Result<Option<RecordBatch>, DataflowError> {
+        if worker == self.instance.worker {
+            return self.next();
+        }
+        let next = || {
+            let batch = self.arrived.borrow_mut()[worker as usize].pop_front();
+            (batch.is_some() || self.has_ended(worker)).then_some(batch)
+        };
+        let batch = self.instance.clock_moved.wait_for(next).await;
+        if let Some(batch) = &batch {
+            self.consumed(worker, batch);
+        }
+        Ok(batch)
+    }
+
+    /// Rows of another worker wait no more.
+    fn consumed(&self, worker: u32, batch: &RecordBatch) {
+        self.arrived_bytes.set(self.arrived_bytes.get() - bytes_of(batch));
+        self.instance.inputs.consumed(self, worker, batch.num_rows());
+    }
+
+    /// Drops the rows of others that wait.
+    fn drop_arrived(&self) {
+        let arrived: Vec<VecDeque<RecordBatch>> =
+            self.arrived.borrow_mut().iter_mut().map(std::mem::take).collect();
+        for (worker, batches) in (0..).zip(arrived) {
+            batches.iter().for_each(|batch| self.consumed(worker, batch));
+        }
+    }
+
+    /// Publishes the bytes of state, and holds them to their bound.
+    fn publish_bytes(&self) -> Result<(), DataflowError> {
+        let own = self.own.borrow();
+        if let Some(spilled) = own.spilled() {
+            self.metrics.count_spilled(self.instance.tag, &self.spilled, spilled);
+        }
+        let bytes = own.bytes() + self.arrived_bytes.get() + self.merged_bytes.get();
+        Ok(self.accounting.set(self.instance.tag, bytes)?)
+    }
+}
+
+impl<D: Downstream> OperatorTask for SortRun<D> {
+    fn push(&self, Arriving { rows, .. }: Arriving) -> Task<'_> {
+        Box::pin(ready(self.add(rows.batch)))
+    }
+
+    fn resume(&self) -> Task<'_, i64> {
+        Box::pin(ready(Ok(i64::MIN)))
+    }
+
+    /// All rows of this worker have come, unless the query was told to stop.
+    fn end(&self, _: i64) -> Task<'_> {
+        let sorted = match self.signals.is_stopped() {
+            true => {
+                *self.own.borrow_mut() = Own::Over;
+                Ok(())
+            }
+            false => self.sort(),
+        };
+        self.instance.clock_moved.notify();
+        Box::pin(ready(sorted))
+    }
+
+    fn is_satisfied(&self) -> bool {
+        self.behind.is_satisfied()
+    }
+
+    fn run(&self) -> Task<'_> {
+        Box::pin(self.emit())
+    }
+}
+
+impl<D: Downstream> Member for SortRun<D> {
+    fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// Nothing is complete before the end.
+    fn crosses(&self, _: i64, _: i64) -> bool {
+        false
+    }
+
+    /// Rows of another worker, which are merged in their turn.
+    fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.arrived_bytes.set(self.arrived_bytes.get() + bytes_of(&batch));
+        self.arrived.borrow_mut()[arrival.source as usize].push_back(batch);
+        self.instance.clock_moved.notify();
+        self.publish_bytes()
+    }
+}

@@ -1,0 +1,153 @@
+//! The order of rows.
+//!
+//! Rows that the order does not tell apart are ordered by their other columns, so that they are the
+//! same rows in the same places however many workers there are. These are looked at only where
+//! there are such rows.
+
+use std::cell::OnceCell;
+use std::cmp::Ordering;
+
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::compute::{SortOptions, concat_batches, take_record_batch};
+use arrow::datatypes::SchemaRef;
+use arrow::row::{Row, Rows};
+use state::{KeyRows, has_floats};
+
+use crate::error::DataflowError;
+use crate::job::Sort;
+use crate::rows::wire::{bytes_of, own_views};
+
+/// What orders rows.
+#[derive(Debug)]
+pub(super) struct Order {
+    schema: SchemaRef,
+    by: Vec<(usize, SortOptions)>,
+    /// The columns that tell other rows apart: equal floats may still look apart.
+    others: Vec<usize>,
+}
+
+/// Rows with what orders them.
+pub(super) struct Keyed {
+    batch: RecordBatch,
+    keys: Rows,
+    others: OnceCell<Option<Rows>>,
+}
+
+impl Order {
+    /// The order of a sort.
+    pub(super) fn of(spec: &Sort) -> Self {
+        let by = spec.order.clone();
+        let named = |at: usize| by.iter().any(|(by, _)| *by == at);
+        let tells = |&at: &usize| {
+            let data_type = spec.schema.field(at).data_type();
+            (!named(at) || has_floats(data_type)) && KeyRows::supports(data_type)
+        };
+        let others = (0..spec.schema.fields().len()).filter(tells).collect();
+        Self { schema: spec.schema.clone(), by, others }
+    }
+
+    /// The columns of the rows.
+    pub(super) fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    /// Rows with what orders them.
+    pub(super) fn keyed(&self, batch: RecordBatch) -> Result<Keyed, DataflowError> {
+        let columns: Vec<ArrayRef> =
+            self.by.iter().map(|(at, _)| batch.column(*at).clone()).collect();
+        let keys = KeyRows::ordered(&columns, self.by.iter().map(|(_, options)| *options))?;
+        Ok(Keyed { batch, keys, others: OnceCell::new() })
+    }
+
+    /// Some batches as one, and the places of its rows from the first to the last, but for those
+    /// behind the first `most`.
+    fn sorted(
+        &self,
+        batches: &[RecordBatch],
+        most: Option<usize>,
+    ) -> Result<(Keyed, Vec<u32>), DataflowError> {
+        let rows = self.keyed(concat_batches(&self.schema, batches)?)?;
+        let mut places: Vec<u32> = (0..rows.len() as u32).collect();
+        let key = |place: &u32| rows.key(*place as usize);
+        places.sort_unstable_by(|a, b| key(a).cmp(&key(b)));
+        let (mut ordered, until) = (0, most.unwrap_or(usize::MAX).min(places.len()));
+        while ordered < until {
+            let first = key(&places[ordered]);
+            let equal = places[ordered..].iter().take_while(|place| key(place) == first).count();
+            if equal > 1 {
+                let others = rows.others(self)?;
+                let other = |place: u32| (others.map(|rows| rows.row(place as usize)), place);
+                places[ordered..ordered + equal].sort_unstable_by(|&a, &b| other(a).cmp(&other(b)));
+            }
+            ordered += equal;
+        }
+        places.truncate(until);
+        Ok((rows, places))
+    }
+
+    /// The rows of some batches in order, but for those behind the first `most`, in batches of
+    /// `rows_max` at most; each in memory of its own.
+    pub(super) fn sort(
+        &self,
+        batches: &[RecordBatch],
+        most: Option<usize>,
+        rows_max: usize,
+    ) -> Result<Vec<RecordBatch>, DataflowError> {
+        let (rows, places) = self.sorted(batches, most)?;
+        let part = |places: &[u32]| {
+            let places = UInt32Array::from(places.to_vec());
+            Ok(own_views(take_record_batch(&rows.batch, &places)?))
+        };
+        places.chunks(rows_max.max(1)).map(part).collect()
+    }
+}
+
+impl Keyed {
+    /// How many rows there are.
+    pub(super) fn len(&self) -> usize {
+        self.batch.num_rows()
+    }
+
+    /// The rows.
+    pub(super) fn batch(&self) -> &RecordBatch {
+        &self.batch
+    }
+
+    /// What orders a row, but for rows that are equal in that.
+    pub(super) fn key(&self, row: usize) -> Row<'_> {
+        self.keys.row(row)
+    }
+
+    /// What tells rows apart that are equal in their keys, if there are other columns.
+    fn others(&self, order: &Order) -> Result<Option<&Rows>, DataflowError> {
+        if let Some(others) = self.others.get() {
+            return Ok(others.as_ref());
+        }
+        let columns = order.others.iter().map(|&at| self.batch.column(at).clone());
+        let columns: Vec<ArrayRef> = columns.collect();
+        let others = (!columns.is_empty()).then(|| KeyRows::exact(&columns)).transpose()?;
+        Ok(self.others.get_or_init(|| others).as_ref())
+    }
+
+    /// Compares one of the rows with one of others.
+    pub(super) fn compare(
+        &self,
+        row: usize,
+        (other, of): (&Self, usize),
+        order: &Order,
+    ) -> Result<Ordering, DataflowError> {
+        let by_key = self.key(row).cmp(&other.key(of));
+        if by_key.is_ne() {
+            return Ok(by_key);
+        }
+        let place = self.others(order)?.map(|rows| rows.row(row));
+        Ok(place.cmp(&other.others(order)?.map(|rows| rows.row(of))))
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        bytes_of(&self.batch)
+            + self.keys.size()
+            + self.others.get().and_then(Option::as_ref).map_or(0, Rows::size)
+    }
+}

@@ -1,0 +1,263 @@
+//! The rows of a worker in sorted runs: in memory, and on a disk where they do not fit.
+//!
+//! ```text
+//! rows ─▶ gathered ── a part of the share ──▶ sorted run, in memory
+//!           runs of more than half of the share, merged ──▶ run on the disk, level 0
+//!           RUNS_MERGED runs of a level, merged ──────────▶ run on the disk, next level
+//! end ─▶ all runs, merged ─▶ rows in order
+//! ```
+//!
+//! So a merge has few runs of each level, and holds a section of each: a small part of the share.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use state::{Disk, SpillStore, Spilled, SpilledBatch};
+
+use super::merge::{Merge, Merged};
+use super::order::Order;
+use crate::error::DataflowError;
+use crate::rows::wire::bytes_of;
+
+/// Of the share of memory: what is gathered before it is sorted, which takes as much again; runs
+/// in memory; and a section of a run on the disk. And the least and most bytes of these.
+const GATHERED_PART: usize = 16;
+const RUNS_PART: usize = 2;
+const SECTION_PART: usize = 512;
+const GATHERED_BYTES: [usize; 2] = [1 << 16, 16 << 20];
+const SECTION_BYTES: [usize; 2] = [1 << 11, 1 << 18];
+
+/// Runs of one level on the disk that are merged to one of the next.
+const RUNS_MERGED: usize = 16;
+
+/// Rows of a worker.
+pub(super) struct Runs {
+    order: Rc<Order>,
+    /// How many of the first rows count; `None` if all do.
+    most: Option<usize>,
+    rows_max: usize,
+    gathered: Vec<RecordBatch>,
+    gathered_bytes: usize,
+    /// In memory.
+    runs: Vec<Run>,
+    runs_bytes: usize,
+    /// On the disk, by level.
+    spilled: Vec<Vec<Run>>,
+    store: Option<Rc<SpillStore>>,
+    /// Of all rows that came: how wide they are says how many are in a section.
+    rows_seen: u64,
+    bytes_seen: u64,
+}
+
+/// Sorted rows.
+enum Run {
+    Memory(VecDeque<RecordBatch>),
+    Disk(VecDeque<SpilledBatch>),
+}
+
+/// The rows of a worker in order.
+pub(super) struct Sorted {
+    merge: Merge,
+    runs: Vec<Run>,
+    store: Option<Rc<SpillStore>>,
+    /// How many rows are still to come at most.
+    left: usize,
+    /// Bytes of the runs that are still in memory.
+    runs_bytes: usize,
+}
+
+impl Runs {
+    /// No rows yet. Where a batch is made it has `rows_max` rows at most.
+    pub(super) fn new(
+        order: Rc<Order>,
+        most: Option<usize>,
+        rows_max: usize,
+        disk: Option<Arc<dyn Disk>>,
+    ) -> Self {
+        Self {
+            order,
+            most,
+            rows_max,
+            gathered: vec![],
+            gathered_bytes: 0,
+            runs: vec![],
+            runs_bytes: 0,
+            spilled: vec![],
+            store: disk.map(|disk| Rc::new(SpillStore::new(disk, vec![vec![]]))),
+            rows_seen: 0,
+            bytes_seen: 0,
+        }
+    }
+
+    /// Takes rows; all may hold `share` bytes.
+    ///
+    /// # Errors
+    /// When they cannot be compared, or the disk fails.
+    pub(super) fn push(&mut self, batch: RecordBatch, share: usize) -> Result<(), DataflowError> {
+        let bytes = bytes_of(&batch);
+        self.rows_seen += batch.num_rows() as u64;
+        self.bytes_seen += bytes as u64;
+        self.gathered_bytes += bytes;
+        self.gathered.push(batch);
+        let [least, most] = GATHERED_BYTES;
+        if self.gathered_bytes >= (share / GATHERED_PART).clamp(least, most) {
+            self.sort()?;
+        }
+        if self.runs_bytes > share / RUNS_PART && self.store.is_some() {
+            self.spill(share)?;
+        }
+        Ok(())
+    }
+
+    /// Sorts what was gathered.
+    fn sort(&mut self) -> Result<(), DataflowError> {
+        let gathered = std::mem::take(&mut self.gathered);
+        self.gathered_bytes = 0;
+        if !gathered.is_empty() {
+            let sorted = self.order.sort(&gathered, self.most, self.rows_max)?;
+            self.runs_bytes += sorted.iter().map(bytes_of).sum::<usize>();
+            self.runs.push(Run::Memory(sorted.into()));
+        }
+        Ok(())
+    }
+
+    /// Writes the runs in memory as one.
+    fn spill(&mut self, share: usize) -> Result<(), DataflowError> {
+        self.runs_bytes = 0;
+        let mut level = 0;
+        let mut merged = std::mem::take(&mut self.runs);
+        while !merged.is_empty() {
+            let run = self.write(merged, share)?;
+            if self.spilled.len() == level {
+                self.spilled.push(vec![]);
+            }
+            let runs = &mut self.spilled[level];
+            runs.push(run);
+            merged = if runs.len() >= RUNS_MERGED { std::mem::take(runs) } else { vec![] };
+            level += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes some runs as one.
+    fn write(&self, runs: Vec<Run>, share: usize) -> Result<Run, DataflowError> {
+        let Some(store) = &self.store else { return Ok(Run::Memory(VecDeque::new())) };
+        let [least, most] = SECTION_BYTES;
+        let section = (share / SECTION_PART).clamp(least, most) as u64;
+        let row_bytes = self.bytes_seen / self.rows_seen.max(1);
+        let rows = (section / row_bytes.max(1)).max(1) as usize;
+        let mut sorted = self.merged(runs, rows.min(self.rows_max));
+        let mut failed = None;
+        let next = || match sorted.next() {
+            Ok(rows) => rows,
+            Err(error) => {
+                failed = Some(error);
+                None
+            }
+        };
+        let written = store.write(0, std::iter::from_fn(next))?;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Run::Disk(written.into())),
+        }
+    }
+
+    /// The rows of some runs in order.
+    fn merged(&self, runs: Vec<Run>, rows_max: usize) -> Sorted {
+        let runs_bytes = runs.iter().map(Run::bytes).sum();
+        Sorted {
+            merge: Merge::new(self.order.clone(), runs.len(), rows_max),
+            runs,
+            store: self.store.clone(),
+            left: self.most.unwrap_or(usize::MAX),
+            runs_bytes,
+        }
+    }
+
+    /// All rows in order.
+    ///
+    /// # Errors
+    /// When they cannot be compared.
+    pub(super) fn sorted(mut self) -> Result<Sorted, DataflowError> {
+        self.sort()?;
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.extend(std::mem::take(&mut self.spilled).into_iter().flatten());
+        Ok(self.merged(runs, self.rows_max))
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        let spilled = self.spilled.iter().flatten().map(Run::bytes).sum::<usize>();
+        self.gathered_bytes + self.runs_bytes + spilled
+    }
+
+    /// Bytes written to the disk and read back.
+    pub(super) fn spilled(&self) -> Spilled {
+        self.store.as_ref().map_or_else(Spilled::default, |store| store.spilled())
+    }
+}
+
+impl Run {
+    /// The next rows, and how many bytes of memory they had here.
+    fn next(
+        &mut self,
+        store: Option<&SpillStore>,
+    ) -> Result<Option<(RecordBatch, usize)>, DataflowError> {
+        Ok(match (self, store) {
+            (Run::Memory(batches), _) => batches.pop_front().map(|batch| {
+                let bytes = bytes_of(&batch);
+                (batch, bytes)
+            }),
+            (Run::Disk(batches), Some(store)) => match batches.pop_front() {
+                Some(batch) => Some((store.read(&batch)?, SpilledBatch::HELD_BYTES)),
+                None => None,
+            },
+            (Run::Disk(_), None) => None,
+        })
+    }
+
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        match self {
+            Run::Memory(batches) => batches.iter().map(bytes_of).sum(),
+            Run::Disk(batches) => batches.len() * SpilledBatch::HELD_BYTES,
+        }
+    }
+}
+
+impl Sorted {
+    /// The next rows.
+    ///
+    /// # Errors
+    /// When they cannot be compared, or the disk fails.
+    pub(super) fn next(&mut self) -> Result<Option<RecordBatch>, DataflowError> {
+        while self.left > 0 {
+            match self.merge.next()? {
+                Merged::Needs(stream) => {
+                    let next = self.runs[stream].next(self.store.as_deref())?;
+                    self.runs_bytes -= next.as_ref().map_or(0, |(_, bytes)| *bytes);
+                    self.merge.feed(stream, next.map(|(rows, _)| rows))?;
+                }
+                Merged::Rows(rows) => {
+                    let rows = rows.slice(0, rows.num_rows().min(self.left));
+                    self.left -= rows.num_rows();
+                    return Ok(Some(rows));
+                }
+                Merged::End => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.runs_bytes + self.merge.bytes()
+    }
+
+    /// Bytes written to the disk and read back.
+    pub(super) fn spilled(&self) -> Spilled {
+        self.store.as_ref().map_or_else(Spilled::default, |store| store.spilled())
+    }
+}

@@ -1,0 +1,90 @@
+//! The first rows of a worker: those that may be among the first of all.
+//!
+//! Rows are gathered until there are about twice as many as are asked for; then those behind the
+//! last that counts are thrown away, and from then on no row behind it is gathered.
+
+use std::rc::Rc;
+
+use arrow::array::{BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::row::OwnedRow;
+
+use super::order::Order;
+use crate::error::DataflowError;
+use crate::rows::wire::{bytes_of, compact};
+
+/// Rows below which none are thrown away.
+const ROWS_MIN: usize = 8_192;
+
+/// The first rows.
+pub(super) struct Top {
+    order: Rc<Order>,
+    most: usize,
+    gathered: Vec<RecordBatch>,
+    rows: usize,
+    bytes: usize,
+    /// What orders the last row that counts, when there are so many.
+    last: Option<OwnedRow>,
+}
+
+impl Top {
+    /// So many.
+    pub(super) fn new(order: Rc<Order>, most: usize) -> Self {
+        Self { order, most, gathered: vec![], rows: 0, bytes: 0, last: None }
+    }
+
+    /// Takes rows.
+    ///
+    /// # Errors
+    /// When they cannot be compared.
+    pub(super) fn push(&mut self, batch: RecordBatch) -> Result<(), DataflowError> {
+        let batch = match &self.last {
+            Some(last) => {
+                let keyed = self.order.keyed(batch)?;
+                // Equal ones may come first by their other columns.
+                let counts = (0..keyed.len()).map(|row| Some(keyed.key(row) <= last.row()));
+                filter_record_batch(keyed.batch(), &counts.collect::<BooleanArray>())?
+            }
+            None => batch,
+        };
+        if batch.num_rows() == 0 || self.most == 0 {
+            return Ok(());
+        }
+        let batch = compact(batch);
+        self.rows += batch.num_rows();
+        self.bytes += bytes_of(&batch);
+        self.gathered.push(batch);
+        if self.rows > ROWS_MIN.max(self.most.saturating_mul(2)) {
+            self.prune()?;
+        }
+        Ok(())
+    }
+
+    /// Throws away rows that do not count.
+    fn prune(&mut self) -> Result<(), DataflowError> {
+        let kept = self.order.sort(&self.gathered, Some(self.most), self.most)?;
+        self.rows = kept.iter().map(RecordBatch::num_rows).sum();
+        self.bytes = kept.iter().map(bytes_of).sum();
+        if let Some(batch) = kept.last().filter(|_| self.rows == self.most) {
+            let keyed = self.order.keyed(batch.slice(batch.num_rows() - 1, 1))?;
+            self.last = Some(keyed.key(0).owned());
+        }
+        self.gathered = kept;
+        Ok(())
+    }
+
+    /// How many are asked for.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// The rows that were gathered, in any order.
+    pub(super) fn into_gathered(self) -> Vec<RecordBatch> {
+        self.gathered
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
