@@ -18,6 +18,7 @@ pub(crate) mod hints;
 pub(crate) mod join;
 pub(crate) mod join_order;
 pub(crate) mod lateness;
+pub(crate) mod local_plan;
 pub(crate) mod lookup;
 pub(crate) mod multi_window;
 pub(crate) mod over;
@@ -440,7 +441,7 @@ fn cut(
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Stop));
             }
         };
-        let leaf = gathered(&node, parts.len())?;
+        let leaf = leaf_of(&node, parts.len())?;
         parts.push(Part { edges, schema });
         Ok(Transformed::new(leaf, true, TreeNodeRecursion::Jump))
     });
@@ -452,7 +453,7 @@ fn cut(
 }
 
 /// The node that stands for a part in the rest of a plan.
-fn gathered(node: &LogicalPlan, part: usize) -> DfResult<LogicalPlan> {
+pub(crate) fn leaf_of(node: &LogicalPlan, part: usize) -> DfResult<LogicalPlan> {
     let fields = node.schema().as_arrow().fields().iter().enumerate();
     let plain: Vec<Field> =
         fields.map(|(at, f)| f.as_ref().clone().with_name(format!("c{at}"))).collect();

@@ -234,16 +234,59 @@ fn what_does_not_stream_goes_through_the_batch_stage() {
         ("SELECT origin, count(*) FROM flights GROUP BY origin ORDER BY 2 DESC LIMIT 3", 1),
         ("SELECT a.origin FROM flights AS a FULL JOIN flights AS b ON a.dest = b.origin", 2),
         ("SELECT origin FROM flights UNION SELECT dest FROM flights ORDER BY 1", 1),
-        ("SELECT origin FROM flights WHERE distance > (SELECT avg(distance) FROM flights)", 2),
-        ("SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) FROM flights", 1),
-        ("SELECT origin, nth_value(dest, 2 ORDER BY ts) FROM flights GROUP BY origin", 1),
-        ("SELECT origin, dest, sum(distance) FROM flights GROUP BY ROLLUP (origin, dest)", 1),
     ] {
         let stages = plan_on(4, sql);
         assert_eq!(sinks(&stages[0]), parts, "{sql}");
         assert!(stages[0].bounded);
         assert!(stages[0].explain.text().contains("  Batch\n"), "{sql}");
     }
+}
+
+#[test]
+fn what_does_not_stream_is_done_by_key_on_each_worker() {
+    for (sql, shown) in [
+        (
+            "SELECT origin FROM flights WHERE distance > (SELECT avg(distance) FROM flights)",
+            ["Filter", "forward", "broadcast"],
+        ),
+        (
+            "SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) FROM flights",
+            ["Window", "shuffle(origin)", "runs: Sort, BoundedWindowAgg of DataFusion"],
+        ),
+        (
+            "SELECT origin, count(*) OVER () FROM flights",
+            ["Window", "gather", "bound: millstream.state_bytes of worker 0"],
+        ),
+        (
+            "SELECT origin, nth_value(dest, 2 ORDER BY ts) FROM flights GROUP BY origin",
+            ["Aggregate", "shuffle(origin)", "of DataFusion"],
+        ),
+        (
+            "SELECT origin, dest, sum(distance) FROM flights GROUP BY ROLLUP (origin, dest)",
+            ["Aggregate", "gather", "bound: millstream.state_bytes of worker 0"],
+        ),
+        (
+            "SELECT a.origin FROM flights AS a, flights AS b WHERE a.distance < b.delay",
+            ["NestedLoopJoin", "forward", "broadcast: there is no equality"],
+        ),
+    ] {
+        let stages = plan_on(4, sql);
+        let text = stages[0].explain.text();
+        assert_eq!(sinks(&stages[0]), 1, "{sql}:\n{text}");
+        assert!(!text.contains("  Batch\n"), "{sql}:\n{text}");
+        for part in shown {
+            assert!(text.contains(part), "{sql}: no {part} in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn rows_that_were_led_by_key_stay_behind_such_an_operator() {
+    let over = "SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) AS n FROM flights";
+    let stages = plan_on(4, &format!("SELECT origin, max(n) FROM ({over}) AS t GROUP BY origin"));
+    let text = stages[0].explain.text();
+    let together = "forward: an exchange before has put rows of equal keys on one worker";
+    assert!(text.contains(together), "{text}");
 }
 
 #[test]

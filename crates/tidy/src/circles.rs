@@ -44,6 +44,7 @@ const DATAFLOW: &[&str] = &[
     "operators/ranking",
     "operators/reroute",
     "operators/sessions",
+    "operators/local_plan",
     "operators/lookup",
     "operators/hash_join",
     "operators/limit",

@@ -19,6 +19,7 @@ pub mod hash_join;
 mod join_kind;
 mod keyed;
 mod limit;
+mod local_plan;
 pub mod lookup;
 mod scan;
 mod shuffle_settings;
@@ -49,6 +50,7 @@ pub use self::keyed::{
     RowPartitioner,
 };
 pub use self::limit::{Limit, RowRange};
+pub use self::local_plan::{LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun};
 pub use self::lookup::Lookup;
 pub use self::scan::{OnBad, Scan, TimeColumn, Watermark};
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
@@ -121,6 +123,8 @@ pub enum OperatorKind {
     Aggregate(Box<Aggregation>),
     /// Keeps rows by key until time has passed them.
     Keyed(Keyed),
+    /// Runs a plan of another library over the rows of each worker.
+    Local(LocalOperator),
     /// Joins rows with a table that every process has whole.
     Lookup(Box<Lookup>),
     /// Joins inputs that end.
@@ -140,6 +144,7 @@ impl OperatorKind {
             OperatorKind::Source(input) => input,
             OperatorKind::Aggregate(aggregation) => aggregation.as_ref(),
             OperatorKind::Keyed(keyed) => keyed,
+            OperatorKind::Local(local) => local,
             OperatorKind::Lookup(lookup) => lookup.as_ref(),
             OperatorKind::HashJoin(join) => join.as_ref(),
             OperatorKind::Sort(sort) => sort,
@@ -154,6 +159,7 @@ impl OperatorKind {
             OperatorKind::Source(input) => input,
             OperatorKind::Aggregate(aggregation) => aggregation.as_mut(),
             OperatorKind::Keyed(keyed) => keyed,
+            OperatorKind::Local(local) => local,
             OperatorKind::Lookup(lookup) => lookup.as_mut(),
             OperatorKind::HashJoin(join) => join.as_mut(),
             OperatorKind::Sort(sort) => sort,

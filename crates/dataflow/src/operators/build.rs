@@ -11,6 +11,7 @@ use crate::operators::downstream::Downstream;
 use crate::operators::hash_join::HashJoinRun;
 use crate::operators::keyed::KeyedRun;
 use crate::operators::limit::LimitRun;
+use crate::operators::local_plan::LocalPlanRun;
 use crate::operators::lookup::LookupRun;
 use crate::operators::operator::{OperatorContext, OperatorTask};
 use crate::operators::sink::{SinkTask, Together};
@@ -72,6 +73,7 @@ impl<'a> Builder<'a> {
             OperatorKind::Source(input) => return Ok(Built::Source(input.clone(), behind)),
             OperatorKind::Aggregate(spec) => Rc::new(Grouping::new(context, spec, behind)),
             OperatorKind::Keyed(spec) => Rc::new(KeyedRun::new(context, spec, behind)),
+            OperatorKind::Local(spec) => Rc::new(LocalPlanRun::new(context, spec, behind)?),
             OperatorKind::Lookup(spec) => {
                 Rc::new(LookupRun::new(context, spec, self.context, behind)?)
             }

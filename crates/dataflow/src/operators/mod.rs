@@ -17,6 +17,7 @@ pub(crate) mod hash_join;
 pub(crate) mod interval_join;
 pub(crate) mod keyed;
 pub(crate) mod limit;
+pub(crate) mod local_plan;
 pub(crate) mod lookup;
 pub(crate) mod operator;
 pub(crate) mod over;

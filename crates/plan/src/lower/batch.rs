@@ -24,6 +24,7 @@ use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::gauge::SinkGauge;
 use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
+use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -146,7 +147,7 @@ impl BatchStage {
         memory_bytes: usize,
         interrupt: Arc<AtomicBool>,
     ) -> DfResult<Arc<Self>> {
-        let plan = checked::plan(locating_failures(expanded(plan)?)?)?;
+        let plan = prepared(plan)?;
         let (state, run) = (state.clone(), Mutex::new(None));
         let stage = Self { plan, parts, state, sink, schema, memory_bytes, interrupt, run };
         // Refuses what cannot be planned now, rather than when everything has been read.
@@ -238,23 +239,37 @@ impl BatchStage {
 
     /// The plan over the rows gathered.
     fn filled(&self, gathered: &[Vec<RecordBatch>]) -> DfResult<LogicalPlan> {
-        let filled = self.plan.clone().transform_up_with_subqueries(|node| match node {
-            LogicalPlan::TableScan(mut scan) => {
-                let Some(leaf) = scan.source.downcast_ref::<GatheredRows>() else {
-                    return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
-                };
-                // Streamed rows may be less nullable than in the plan, and have other names.
-                let rows = gathered[leaf.part].iter().cloned();
-                let rows = rows.map(|batch| renamed(batch, &leaf.schema));
-                let rows = rows.collect::<DfResult<Vec<_>>>()?;
-                let table = MemTable::try_new(leaf.schema.clone(), vec![rows])?;
-                scan.source = provider_as_source(Arc::new(table));
-                Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
-            }
-            other => Ok(Transformed::no(other)),
-        })?;
-        Ok(filled.data)
+        filled(&self.plan, |leaf| {
+            // Streamed rows may be less nullable than in the plan, and have other names.
+            let rows = gathered[leaf.part].iter().cloned();
+            let rows = rows.map(|batch| renamed(batch, &leaf.schema));
+            let rows = rows.collect::<DfResult<Vec<_>>>()?;
+            Ok(Arc::new(MemTable::try_new(leaf.schema.clone(), vec![rows])?))
+        })
     }
+}
+
+/// A plan as DataFusion is to run it: whose expressions are checked, and tell where they fail.
+pub(crate) fn prepared(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    checked::plan(locating_failures(expanded(plan)?)?)
+}
+
+/// The plan with a table in place of each [`GatheredRows`].
+pub(crate) fn filled(
+    plan: &LogicalPlan,
+    mut table: impl FnMut(&GatheredRows) -> DfResult<Arc<dyn TableProvider>>,
+) -> DfResult<LogicalPlan> {
+    let filled = plan.clone().transform_up_with_subqueries(|node| match node {
+        LogicalPlan::TableScan(mut scan) => {
+            let Some(leaf) = scan.source.downcast_ref::<GatheredRows>() else {
+                return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
+            };
+            scan.source = provider_as_source(table(leaf)?);
+            Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
+        }
+        other => Ok(Transformed::no(other)),
+    })?;
+    Ok(filled.data)
 }
 
 /// Runs a plan without streaming parts to its end.
@@ -263,8 +278,7 @@ impl BatchStage {
 /// DataFusion's.
 pub(crate) fn collect(plan: &LogicalPlan, state: &SessionState) -> DfResult<Vec<RecordBatch>> {
     runtime()?.block_on(async {
-        let plan =
-            physical(&checked::plan(locating_failures(expanded(plan.clone())?)?)?, state).await?;
+        let plan = physical(&prepared(plan.clone())?, state).await?;
         let mut rows = execute_stream(plan, state.task_ctx())?;
         let mut all = vec![];
         while let Some(batch) = rows.next().await {
@@ -275,19 +289,22 @@ pub(crate) fn collect(plan: &LogicalPlan, state: &SessionState) -> DfResult<Vec<
 }
 
 /// DataFusion's operators are futures that ask for tokio.
-fn runtime() -> DfResult<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> DfResult<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().build().map_err(DataFusionError::from)
 }
 
 /// The plan is optimized already; its keys are equal where those of streaming parts are.
-async fn physical(plan: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
+pub(crate) async fn physical(
+    plan: &LogicalPlan,
+    state: &SessionState,
+) -> DfResult<Arc<dyn ExecutionPlan>> {
     let plan = sliding::kept(with_equal_keys(plan.clone())?)?;
     unnested::bounded(state.query_planner().create_physical_plan(&plan, state).await?)
 }
 
 /// The same plan, whose operators all yield after a number of batches: by itself DataFusion asks
 /// that of leaves alone, and a join may emit billions of rows for one batch of a leaf.
-fn yielding(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
+pub(crate) fn yielding(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
     let wrapped = |node| Ok(Transformed::yes(Arc::new(CooperativeExec::new(node)) as _));
     plan.transform_up(wrapped).map(|wrapped| wrapped.data)
 }
@@ -300,6 +317,11 @@ pub(crate) fn renamed(batch: RecordBatch, schema: &SchemaRef) -> DfResult<Record
 }
 
 fn failed(error: &DataFusionError) -> ConnectorError {
+    failure(error, "the batch stage", "SET millstream.batch_bytes = '…' allows it more memory")
+}
+
+/// An error of DataFusion as it runs at a `place`; `more` says how it gets more memory.
+pub(crate) fn failure(error: &DataFusionError, place: &str, more: &str) -> ConnectorError {
     if let DataFusionError::External(inner) = root(error)
         && let Some(LocatedFailure { message, expression, row }) = inner.downcast_ref()
     {
@@ -308,9 +330,9 @@ fn failed(error: &DataFusionError) -> ConnectorError {
     }
     let full = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
     ConnectorError::Io {
-        place: "the batch stage".into(),
+        place: place.into(),
         message: runtime_message(&message_of(error)),
-        hint: full.then(|| "SET millstream.batch_bytes = '…' allows it more memory".into()),
+        hint: full.then(|| more.into()),
     }
 }
 

@@ -25,6 +25,7 @@ use crate::lower::early;
 use crate::lower::grouping;
 use crate::lower::join;
 use crate::lower::lateness;
+use crate::lower::local_plan;
 use crate::lower::lookup;
 use crate::lower::multi_window;
 use crate::lower::over;
@@ -83,7 +84,14 @@ pub(crate) fn relation(
     plan: &LogicalPlan,
 ) -> Result<Relation, LowerError> {
     let before = job.operators.len();
-    let relation = node(cx, job, plan).map_err(|error| error.at(plan))?;
+    let made = match node(cx, job, plan) {
+        Err(LowerError::Refused(refusal)) if local_plan::takes(cx, job, plan, &refusal) => {
+            job.operators.truncate(before);
+            local_plan::relation(cx, job, plan, refusal)
+        }
+        made => made,
+    };
+    let relation = made.map_err(|error| error.at(plan))?;
     let emits = matches!(plan, LogicalPlan::Join(_) | LogicalPlan::Aggregate(_));
     // The operator of a node is added behind those of its inputs.
     if let Some(operator) = job.operators[before..].last_mut()

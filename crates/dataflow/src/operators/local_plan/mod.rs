@@ -1,0 +1,195 @@
+//! A plan of another library on one worker: rows come to it by the exchanges of its inputs, and
+//! what it emits goes on as from any operator.
+//!
+//! The plan has no threads. It is polled by a coroutine of the worker, which lets the others have
+//! their turn between two batches, so that rows that come are taken as the plan asks for them.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use arrow::record_batch::RecordBatch;
+use state::Spilled;
+
+use crate::error::DataflowError;
+use crate::exchange::{Arrival, GATHERER, Inputs, Instance, Member, Outgoing, Port, Task};
+use crate::job::{Exchange, LocalInput, LocalMemory, LocalOperator, LocalRun};
+use crate::operators::downstream::Downstream;
+use crate::operators::operator::{Arriving, Operator, OperatorContext};
+use crate::rows::Rows;
+use crate::rows::wire::compact;
+use crate::runtime::accounting::StateAccounting;
+use crate::runtime::metrics::Metrics;
+use crate::runtime::scheduler::yield_now;
+
+/// A [`LocalOperator`] on one worker.
+pub(crate) struct LocalPlanRun<D> {
+    instance: Instance,
+    inputs: usize,
+    /// Nothing where another worker has all rows.
+    run: RefCell<Option<Box<dyn LocalRun>>>,
+    accounting: Rc<StateAccounting>,
+    /// What went to the disk, as far as it was published.
+    spilled: Cell<Spilled>,
+    behind: D,
+    metrics: Arc<Metrics>,
+    /// Interrupts the sleep of the worker.
+    worker: Waker,
+}
+
+impl<D: Downstream> LocalPlanRun<D> {
+    /// Begins a run of the plan.
+    ///
+    /// # Errors
+    /// When it cannot run.
+    pub(crate) fn new(
+        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
+        spec: &LocalOperator,
+        behind: D,
+    ) -> Result<Self, DataflowError> {
+        let inputs = if place.workers > 1 && spec.exchange != Exchange::Forward {
+            let port = |input: &LocalInput| Port {
+                schema: input.schema.clone(),
+                keys: input.keys.clone(),
+                distribution: input.distribution,
+                partitioner: None,
+                multi_partitioner: None,
+            };
+            let ports = spec.inputs.iter().map(port).collect();
+            Inputs::of_rows(tag, ports, spec.exchange, place, shuffle)
+        } else {
+            Inputs::local(spec.inputs.len(), place)
+        };
+        let alone = inputs.is_local();
+        let runs = alone || !spec.gathers() || place.worker == GATHERER;
+        let memory =
+            LocalMemory { bytes_max: place.accounting.share(tag), disk: place.disk.clone() };
+        let run = if runs { Some(spec.plan.open(memory)?) } else { None };
+        Ok(Self {
+            instance: Instance::new(tag, place, net, inputs, alone),
+            inputs: spec.inputs.len(),
+            run: RefCell::new(run),
+            accounting: place.accounting.clone(),
+            spilled: Cell::default(),
+            behind,
+            metrics,
+            worker: place.external.waker(),
+        })
+    }
+
+    /// Emits what the plan makes, until there will be no more.
+    async fn emit(&self) -> Result<(), DataflowError> {
+        let ended = self.instance.clock_moved.wait_for(|| self.time().1.then_some(()));
+        let mut ended = Some(Box::pin(ended));
+        let mut waker = None;
+        loop {
+            let next = poll_fn(|cx| {
+                if let Some(waits) = &mut ended
+                    && waits.as_mut().poll(cx).is_ready()
+                {
+                    ended = None;
+                    if let Some(run) = &mut *self.run.borrow_mut() {
+                        (0..self.inputs).for_each(|input| run.end(input));
+                    }
+                }
+                let waker = waker.get_or_insert_with(|| self.waker(cx));
+                let bytes_max = self.accounting.share(self.instance.tag);
+                match &mut *self.run.borrow_mut() {
+                    Some(run) => run.poll(&mut Context::from_waker(waker), bytes_max),
+                    None => Poll::Ready(None),
+                }
+            });
+            let next = next.await.transpose().map_err(DataflowError::of_made_rows)?;
+            let Some(batch) = next else { break };
+            self.publish_bytes()?;
+            if batch.num_rows() > 0 {
+                self.behind.push(Rows::on_time(batch)).await?;
+            }
+            yield_now().await;
+        }
+        // Rows that the plan does not ask for come all the same.
+        if let Some(ended) = ended {
+            ended.await;
+        }
+        self.publish_bytes()?;
+        self.behind.end(self.time().0).await
+    }
+
+    /// Wakes the coroutine, and the worker where another thread does it.
+    fn waker(&self, cx: &Context<'_>) -> Waker {
+        let (coroutine, worker) = (cx.waker().clone(), self.worker.clone());
+        Waker::from(Arc::new(Both { coroutine, worker }))
+    }
+
+    /// Publishes the bytes of state, and holds them to their bound.
+    fn publish_bytes(&self) -> Result<(), DataflowError> {
+        let run = self.run.borrow();
+        let Some(run) = &*run else { return Ok(()) };
+        self.metrics.count_spilled(self.instance.tag, &self.spilled, run.spilled());
+        Ok(self.accounting.set(self.instance.tag, run.bytes())?)
+    }
+}
+
+/// Wakes two.
+struct Both {
+    coroutine: Waker,
+    worker: Waker,
+}
+
+impl Wake for Both {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.coroutine.wake_by_ref();
+        self.worker.wake_by_ref();
+    }
+}
+
+impl<D: Downstream> Operator for LocalPlanRun<D> {
+    fn push(&self, Arriving { input, rows, .. }: Arriving) -> Task<'_> {
+        Box::pin(async move {
+            if rows.batch.num_rows() > 0 {
+                self.instance.inputs.push(self, Outgoing::of(input, rows.batch)).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
+        self.instance.inputs.progress(self, watermark, idle)
+    }
+
+    fn resume(&self) -> Task<'_, i64> {
+        Box::pin(self.instance.inputs.resume(self))
+    }
+
+    fn end(&self, watermark: i64) -> Task<'_> {
+        Box::pin(self.instance.inputs.end(self, watermark))
+    }
+
+    fn run(&self) -> Task<'_> {
+        Box::pin(self.emit())
+    }
+}
+
+impl<D: Downstream> Member for LocalPlanRun<D> {
+    fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// The plan asks for no time.
+    fn crosses(&self, _: i64, _: i64) -> bool {
+        false
+    }
+
+    fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        if let Some(run) = &mut *self.run.borrow_mut() {
+            run.push(arrival.port, compact(batch));
+        }
+        self.publish_bytes()
+    }
+}

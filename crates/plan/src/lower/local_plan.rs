@@ -1,0 +1,272 @@
+//! Work of tables that end which our operators do not do: each worker has DataFusion do it over the
+//! rows of the keys that it leads.
+//!
+//! A node that is refused becomes an operator of its own where its result is that of parts:
+//!
+//! | node | rows |
+//! |---|---|
+//! | `OVER (PARTITION BY k …)` | are led by the columns that all its functions are partitioned by |
+//! | aggregates that are not ours, by key | are led by the columns of `GROUP BY` |
+//! | a join without an equality | stay, and the smaller side goes to every worker |
+//! | a value of a subquery in an expression | stay, and the subquery's row goes to every worker |
+//! | `UNNEST` | stay |
+//! | each of these without a key | go to one worker, which alone runs the operator |
+//!
+//! What it emits goes on like the rows of any operator, so that what follows is parallel again. The
+//! rest of a plan, such as a recursion, is left to the [batch stage](crate::lower::batch).
+
+mod run;
+mod shape;
+mod spill;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use dataflow::job::{
+    Distribution, Edge, Exchange, InputLabels, Labels, LocalInput, LocalOperator, OperatorKind,
+    Reason, Statistics,
+};
+use dataflow::placement::Placements;
+use datafusion::common::Column;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, lit};
+
+use self::run::WorkerPlan;
+use self::shape::{Shape, Spread, subqueries_of};
+use crate::explain::shown;
+use crate::expr::own::own;
+use crate::lower::builder::JobBuilder;
+use crate::lower::context::Context;
+use crate::lower::pipeline;
+use crate::lower::relation::{LowerError, Relation, check_key};
+use crate::lower::session;
+use crate::lower::{HALVES, leaf_of};
+use crate::text::refusal::Refusal;
+use crate::text::settings::ExchangeChoice;
+use crate::text::units::human;
+
+/// An input of the operator while it is made.
+struct Input {
+    edges: Vec<Edge>,
+    schema: SchemaRef,
+    keys: Vec<usize>,
+    spread: Spread,
+    labels: InputLabels,
+}
+
+/// Whether a node that is refused so may be an operator of this kind.
+pub(crate) fn takes(
+    cx: &Context<'_>,
+    job: &JobBuilder,
+    plan: &LogicalPlan,
+    refusal: &Refusal,
+) -> bool {
+    let of_this = match &refusal.site.node {
+        None => true,
+        Some(node) => {
+            let subqueries = subqueries_of(plan).unwrap_or_default();
+            subqueries.iter().any(|subquery| &**subquery == node)
+        }
+    };
+    // Parts that were lowered once name operators that are dropped with the node.
+    cx.bounded && cx.lowering.emit.is_none() && !refusal.always && of_this && job.shared.is_empty()
+}
+
+/// The relation of a node that is refused, by an operator of this kind.
+///
+/// # Errors
+/// The refusal where the node has no such form, and those of its inputs.
+pub(crate) fn relation(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    plan: &LogicalPlan,
+    refusal: Refusal,
+) -> Result<Relation, LowerError> {
+    let (Some(shape), Some(subqueries)) = (Shape::of(plan), subqueries_of(plan)) else {
+        return Err(refusal.into());
+    };
+    let mut inputs = vec![];
+    for (plan, spread) in &shape.inputs {
+        inputs.push(input(cx, job, plan, spread.clone())?);
+    }
+    smaller_everywhere(cx, job, &mut inputs);
+    let is_one = |input: &Input| input.spread == Spread::One;
+    let gathered = inputs.iter().any(is_one);
+    let beside = if gathered { Spread::One } else { Spread::Everywhere };
+    for plan in &subqueries {
+        inputs.push(input(cx, job, plan, beside.clone())?);
+    }
+    let schema: SchemaRef = Arc::new(Schema::new(fields_of(plan)));
+    let over = over_leaves(plan).map_err(|error| cx.report(&error))?;
+    let passed = shape.inputs.iter().map(|(input, _)| places(input, plan)).collect();
+    let state = cx.lowering.engine.state();
+    let made = WorkerPlan::new(shape.name, over, state, schema.clone(), passed);
+    let mut made = made.map_err(|error| cx.report(&error))?;
+    made.properties.splice(0..0, shape.properties);
+    if gathered && cx.lowering.workers.total() > 1 {
+        let most = human(cx.lowering.settings.job.state_bytes_max as u64);
+        made.properties.push(("bound", format!("millstream.state_bytes of worker 0: {most}")));
+    }
+    let names: Vec<(String, String)> = plan
+        .schema()
+        .columns()
+        .into_iter()
+        .enumerate()
+        .map(|(at, column)| (name(at), column.name))
+        .collect();
+    let columns = shown(&schema, &names);
+    let operator = add(cx, job, inputs, made, columns);
+    let exprs = schema.fields().iter().map(|field| own(field.name())).collect();
+    let mut relation = Relation::of_operator(operator, schema, plan.schema().columns(), exprs)?;
+    relation.names = names;
+    Ok(relation)
+}
+
+fn name(at: usize) -> String {
+    format!("column_{at}")
+}
+
+/// The columns of a node, under names that are all different.
+fn fields_of(plan: &LogicalPlan) -> Vec<Field> {
+    let fields = plan.schema().fields().iter().enumerate();
+    fields.map(|(at, field)| Field::new(name(at), field.data_type().clone(), true)).collect()
+}
+
+/// Of each column of an input the column of the node that it is.
+fn places(input: &LogicalPlan, plan: &LogicalPlan) -> Vec<Option<usize>> {
+    let columns = plan.schema().columns();
+    let place = |column| columns.iter().position(|other| *other == column);
+    input.schema().columns().into_iter().map(place).collect()
+}
+
+/// The node over leaves in place of its inputs, and of its subqueries behind these.
+fn over_leaves(plan: &LogicalPlan) -> DfResult<LogicalPlan> {
+    let mut part = 0;
+    let mut leaf = |input: &LogicalPlan| {
+        part += 1;
+        leaf_of(input, part - 1)
+    };
+    let over = plan.clone().map_children(|input| Ok(Transformed::yes(leaf(&input)?)))?;
+    let over = over.data.map_expressions(|expr| {
+        expr.transform_down(|expr| match expr {
+            Expr::ScalarSubquery(mut asked) => {
+                asked.subquery = Arc::new(leaf(&asked.subquery)?);
+                Ok(Transformed::new(Expr::ScalarSubquery(asked), true, TreeNodeRecursion::Jump))
+            }
+            expr => Ok(Transformed::no(expr)),
+        })
+    })?;
+    Ok(over.data)
+}
+
+/// Ends the relation of an input: its columns arrive, and its keys behind them.
+fn input(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    plan: &LogicalPlan,
+    mut spread: Spread,
+) -> Result<Input, LowerError> {
+    let relation = pipeline::relation(cx, job, plan)?;
+    let relation = session::materialized(cx, job, relation)?;
+    let (mut outputs, mut fields) = (relation.exprs(), fields_of(plan));
+    if fields.is_empty() {
+        // Rows need a column to be counted by.
+        outputs.push(lit(true));
+        fields.push(Field::new(name(0), DataType::Boolean, true));
+    }
+    let mut keys = vec![];
+    if let Spread::Key(by) = &spread {
+        for key in relation.rewrite_all(by)? {
+            // Rows that are together by some of the keys are so by all.
+            if key.column_refs().is_empty() || check_key(&key, &relation.scan).is_err() {
+                continue;
+            }
+            let known = outputs.iter().position(|output| *output == key);
+            keys.push(known.unwrap_or(outputs.len()));
+            if known.is_none() {
+                let data_type = key.get_type(&relation.scan).map_err(|e| cx.report(&e))?;
+                fields.push(Field::new(name(outputs.len()), data_type, true));
+                outputs.push(key);
+            }
+        }
+        if keys.is_empty() {
+            spread = Spread::One;
+        }
+    }
+    let schema: SchemaRef = Arc::new(Schema::new(fields));
+    let edges = pipeline::end(cx, job, &relation, &outputs, schema.clone(), None)?;
+    let names = |(at, column): (usize, Column)| (name(at), column.name);
+    let names: Vec<_> = plan.schema().columns().into_iter().enumerate().map(names).collect();
+    let labels = InputLabels::of_columns(&shown(&schema, &names));
+    Ok(Input { edges, schema, keys, spread, labels })
+}
+
+/// Decides which of two inputs goes to every worker: the smaller, as far as that is known.
+fn smaller_everywhere(cx: &Context<'_>, job: &JobBuilder, inputs: &mut [Input]) {
+    let [left, right] = inputs else { return };
+    if left.spread != Spread::Smaller {
+        return;
+    }
+    let emitted = Statistics::of(&job.operators, cx.lowering.workers.total());
+    let bytes = [&*left, right].map(|side| {
+        let rows = Statistics::along(&side.edges, &emitted);
+        rows.bytes(&side.schema).unwrap_or(u64::MAX)
+    });
+    let (small, large) = if bytes[0] < bytes[1] { (left, right) } else { (right, left) };
+    (small.spread, large.spread) = (Spread::Everywhere, Spread::Stay);
+    let least = bytes[0].min(bytes[1]);
+    let most =
+        if least == u64::MAX { String::new() } else { format!(": at most {}", human(least)) };
+    let reason =
+        format!("there is no equality to lead rows by, and this is the smaller side{most}");
+    small.labels.reason = Some(Reason::Planner(reason));
+}
+
+/// Adds the operator.
+fn add(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    inputs: Vec<Input>,
+    plan: WorkerPlan,
+    columns: Vec<String>,
+) -> usize {
+    let is_forward = match &inputs[..] {
+        _ if cx.lowering.workers.total() == 1 => true,
+        [one] if !one.keys.is_empty() => {
+            let edges = std::slice::from_ref(&one.edges);
+            Placements::of(&job.operators).fits(edges, &[&one.keys]).is_some()
+        }
+        _ => false,
+    };
+    let fixed = cx.lowering.settings.exchange;
+    let exchange = match fixed {
+        _ if is_forward => Exchange::Forward,
+        ExchangeChoice::Fixed(Exchange::UpPar) => Exchange::UpPar,
+        _ => Exchange::Shuffle,
+    };
+    let mut labels = Labels { columns, ..Labels::default() };
+    let (mut edges, mut specs) = (vec![], vec![]);
+    let several = cx.lowering.workers.total() > 1;
+    for mut input in inputs {
+        if several && exchange == Exchange::Forward {
+            input.labels.reason = Some(Reason::together());
+        } else if exchange == Exchange::UpPar {
+            input.labels.reason = Some(Reason::Setting(HALVES.into()));
+        }
+        labels.inputs.push(input.labels);
+        edges.push(input.edges);
+        specs.push(LocalInput {
+            schema: input.schema,
+            keys: input.keys,
+            distribution: match input.spread {
+                Spread::Key(_) | Spread::One => Distribution::Hash,
+                Spread::Everywhere => Distribution::Broadcast,
+                Spread::Smaller | Spread::Stay => Distribution::Local,
+            },
+        });
+    }
+    let name = plan.name.to_owned();
+    let spec = LocalOperator { inputs: specs, exchange, plan: Arc::new(plan) };
+    job.add(name, edges, OperatorKind::Local(spec), labels)
+}

@@ -1,0 +1,383 @@
+//! A plan of DataFusion on one worker: polled by the worker's coroutine, over the rows of its
+//! inputs as they come.
+//!
+//! DataFusion has no threads here. Its operators are planned for one partition, and share a pool of
+//! memory that holds what the worker allows; what spills goes to the worker's disk ([`OnDisk`]).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
+use dataflow::error::DataflowError;
+use dataflow::job::{Description, LocalMemory, LocalPlan, LocalRun, Property};
+use datafusion::catalog::TableProvider;
+use datafusion::catalog::streaming::StreamingTable;
+use datafusion::common::resources_datafusion_err;
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use futures::{StreamExt, stream};
+use state::Spilled;
+
+use super::spill::OnDisk;
+use crate::expr::conform::same_type;
+use crate::lower::batch;
+use crate::text::units::human;
+
+/// Bytes that a sort sets aside so that it can merge what it has spilled, unless it has less than
+/// [`MERGE_PART`] times as many.
+const MERGE_BYTES: usize = 10 << 20;
+const MERGE_PART: usize = 4;
+
+/// A plan whose leaves are [`GatheredRows`](batch::GatheredRows), as each worker runs it.
+pub(super) struct WorkerPlan {
+    /// For EXPLAIN and errors.
+    pub(super) name: &'static str,
+    pub(super) properties: Vec<Property>,
+    plan: LogicalPlan,
+    state: SessionState,
+    schema: SchemaRef,
+    spills: bool,
+    /// By input, by its columns: the column that is emitted.
+    passed: Vec<Vec<Option<usize>>>,
+}
+
+impl WorkerPlan {
+    /// `plan`, which emits columns of `schema`.
+    ///
+    /// # Errors
+    /// When DataFusion cannot run the plan, or would emit other types.
+    pub(super) fn new(
+        name: &'static str,
+        plan: LogicalPlan,
+        state: &SessionState,
+        schema: SchemaRef,
+        passed: Vec<Vec<Option<usize>>>,
+    ) -> DfResult<Self> {
+        let (plan, state) = (batch::prepared(plan)?, state.clone());
+        let (properties, spills) = (vec![], false);
+        let mut made = Self { name, properties, plan, state, schema, spills, passed };
+        let (physical, _) = made.physical(&made.state)?;
+        let runs = physical.schema();
+        let mut columns = made.schema.fields().iter().zip(runs.fields());
+        columns.try_for_each(|(column, runs)| same_type(column, runs.data_type()))?;
+        let mut operators = vec![];
+        operators_of(&physical, &mut operators);
+        made.spills = operators.iter().any(|name| ["Sort", "Aggregate"].contains(&name.as_str()));
+        made.properties.push(("runs", format!("{} of DataFusion", operators.join(", "))));
+        Ok(made)
+    }
+
+    /// The plan over the rows of its inputs, and where these wait.
+    fn physical(&self, state: &SessionState) -> DfResult<(Arc<dyn ExecutionPlan>, Queues)> {
+        let mut queues = BTreeMap::new();
+        let filled = batch::filled(&self.plan, |leaf| {
+            let queue = queues.entry(leaf.part);
+            let queue = queue.or_insert_with(|| Arc::new(Queue::new(leaf.schema.clone())));
+            let rows: Arc<dyn PartitionStream> = Arc::new(Rows(queue.clone()));
+            let table = StreamingTable::try_new(leaf.schema.clone(), vec![rows])?;
+            Ok(Arc::new(table) as Arc<dyn TableProvider>)
+        })?;
+        let plan = batch::runtime()?.block_on(batch::physical(&filled, state))?;
+        Ok((plan, queues.into_values().collect()))
+    }
+
+    /// Begins a run within `memory`.
+    fn opened(&self, memory: LocalMemory) -> DfResult<Run> {
+        let LocalMemory { bytes_max, disk } = memory;
+        let failures = Failures { name: self.name, hint: self.hint(disk.is_some()) };
+        let pool = Arc::new(Pool::new(bytes_max));
+        let spilled = Arc::default();
+        let mode = match disk {
+            Some(disk) => {
+                DiskManagerMode::Custom(Arc::new(OnDisk::new(disk, Arc::clone(&spilled))))
+            }
+            None => DiskManagerMode::Disabled,
+        };
+        let environment = RuntimeEnvBuilder::new()
+            .with_memory_pool(pool.clone())
+            .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(mode))
+            .build_arc()?;
+        let mut state = SessionStateBuilder::new_from_existing(self.state.clone())
+            .with_runtime_env(environment)
+            .build();
+        let merges = MERGE_BYTES.min(bytes_max / MERGE_PART);
+        state.config_mut().options_mut().execution.sort_spill_reservation_bytes = merges;
+        let (plan, queues) = self.physical(&state)?;
+        let plan = batch::yielding(plan)?;
+        let runtime = batch::runtime()?;
+        let rows = runtime.block_on(async { execute_stream(plan, state.task_ctx()) })?;
+        let schema = self.schema.clone();
+        Ok(Run { failures, queues, pool, runtime, rows: Some(rows), schema, spilled })
+    }
+
+    /// How it gets more memory.
+    fn hint(&self, has_disk: bool) -> &'static str {
+        if has_disk || !self.spills {
+            "SET millstream.state_bytes = '…' allows it more memory"
+        } else {
+            "SET millstream.spill_dir = '…' lets it write to a disk; SET millstream.state_bytes = \
+             '…' allows it more memory"
+        }
+    }
+}
+
+impl LocalPlan for WorkerPlan {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn open(&self, memory: LocalMemory) -> Result<Box<dyn LocalRun>, DataflowError> {
+        let failures = Failures { name: self.name, hint: self.hint(memory.disk.is_some()) };
+        let run = self.opened(memory).map_err(|error| failures.of(&error))?;
+        Ok(Box::new(run))
+    }
+
+    fn spills(&self) -> bool {
+        self.spills
+    }
+
+    fn passes_on(&self, input: usize, column: usize) -> Option<usize> {
+        *self.passed.get(input)?.get(column)?
+    }
+
+    fn describe(&self, _: &[Vec<String>]) -> Description {
+        Description { name: self.name, properties: self.properties.clone() }
+    }
+}
+
+/// The operators of a plan from its leaves on, each once.
+fn operators_of(plan: &Arc<dyn ExecutionPlan>, to: &mut Vec<String>) {
+    plan.children().into_iter().for_each(|input| operators_of(input, to));
+    let name = plan.name().trim_end_matches("Exec");
+    let is_new = !to.iter().any(|known| known == name);
+    if is_new && !["StreamingTable", "Cooperative", "Projection"].contains(&name) {
+        to.push(name.to_owned());
+    }
+}
+
+/// What errors of a run say of it.
+struct Failures {
+    name: &'static str,
+    hint: &'static str,
+}
+
+impl Failures {
+    fn of(&self, error: &DataFusionError) -> DataflowError {
+        batch::failure(error, self.name, self.hint).into()
+    }
+}
+
+/// A run of a [`WorkerPlan`] on one worker.
+struct Run {
+    failures: Failures,
+    queues: Queues,
+    pool: Arc<Pool>,
+    runtime: tokio::runtime::Runtime,
+    /// Nothing once it has given all rows, or failed.
+    rows: Option<SendableRecordBatchStream>,
+    schema: SchemaRef,
+    spilled: Arc<Mutex<Spilled>>,
+}
+
+impl Run {
+    /// Bytes of rows that have not been asked for.
+    fn waiting(&self) -> usize {
+        self.queues.iter().map(|queue| queue.lock().bytes).sum()
+    }
+}
+
+impl LocalRun for Run {
+    fn push(&mut self, input: usize, rows: RecordBatch) {
+        if self.rows.is_some() {
+            self.queues[input].push(rows);
+        }
+    }
+
+    fn end(&mut self, input: usize) {
+        self.queues[input].end();
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes_max: usize,
+    ) -> Poll<Option<Result<RecordBatch, DataflowError>>> {
+        self.pool.bytes_max.store(bytes_max.saturating_sub(self.waiting()), Ordering::Relaxed);
+        let Some(rows) = &mut self.rows else { return Poll::Ready(None) };
+        // One poll: DataFusion's operators look at the runtime to see for how long they may run.
+        let polled = poll_fn(|_| Poll::Ready(rows.poll_next_unpin(cx)));
+        let Poll::Ready(next) = self.runtime.block_on(polled) else { return Poll::Pending };
+        let next = next.map(|rows| rows.and_then(|rows| batch::renamed(rows, &self.schema)));
+        if !matches!(next, Some(Ok(_))) {
+            self.rows = None;
+            self.queues.iter().for_each(|queue| queue.clear());
+        }
+        Poll::Ready(next.map(|rows| rows.map_err(|error| self.failures.of(&error))))
+    }
+
+    fn bytes(&self) -> usize {
+        self.waiting() + self.pool.reserved()
+    }
+
+    fn spilled(&self) -> Spilled {
+        *self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// By input.
+type Queues = Vec<Arc<Queue>>;
+
+/// The rows of an input that wait until the plan asks for them.
+struct Queue {
+    schema: SchemaRef,
+    state: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    rows: VecDeque<(RecordBatch, usize)>,
+    bytes: usize,
+    ended: bool,
+    /// Of the plan, when it has asked in vain.
+    asks: Option<Waker>,
+}
+
+impl Queue {
+    fn new(schema: SchemaRef) -> Self {
+        Self { schema, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, rows: RecordBatch) {
+        let mut waiting = self.lock();
+        let bytes = rows.get_array_memory_size();
+        waiting.bytes += bytes;
+        waiting.rows.push_back((rows, bytes));
+        waiting.asks.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn end(&self) {
+        let mut waiting = self.lock();
+        waiting.ended = true;
+        waiting.asks.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn clear(&self) {
+        let mut waiting = self.lock();
+        (waiting.rows, waiting.bytes) = (VecDeque::new(), 0);
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<Option<DfResult<RecordBatch>>> {
+        let mut waiting = self.lock();
+        match waiting.rows.pop_front() {
+            Some((rows, bytes)) => {
+                waiting.bytes -= bytes;
+                Poll::Ready(Some(self.as_leaf(&rows)))
+            }
+            None if waiting.ended => Poll::Ready(None),
+            None => {
+                waiting.asks = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The columns of the leaf, behind which rows have the keys that led them.
+    fn as_leaf(&self, rows: &RecordBatch) -> DfResult<RecordBatch> {
+        let columns = rows.columns()[..self.schema.fields().len()].to_vec();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
+        Ok(RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)
+    }
+}
+
+/// The rows of an input as DataFusion reads them.
+struct Rows(Arc<Queue>);
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("rows of an input")
+    }
+}
+
+impl PartitionStream for Rows {
+    fn schema(&self) -> &SchemaRef {
+        &self.0.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let queue = self.0.clone();
+        let rows = stream::poll_fn(move |cx| queue.poll(cx));
+        Box::pin(RecordBatchStreamAdapter::new(self.0.schema.clone(), rows))
+    }
+}
+
+/// The memory of DataFusion's operators: what the worker allows at the time.
+#[derive(Debug)]
+struct Pool {
+    bytes_max: AtomicUsize,
+    reserved: AtomicUsize,
+}
+
+impl Pool {
+    fn new(bytes_max: usize) -> Self {
+        Self { bytes_max: AtomicUsize::new(bytes_max), reserved: AtomicUsize::new(0) }
+    }
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl MemoryPool for Pool {
+    fn name(&self) -> &str {
+        "state of a worker"
+    }
+
+    fn grow(&self, _: &MemoryReservation, additional: usize) {
+        self.reserved.fetch_add(additional, Ordering::Relaxed);
+    }
+
+    fn shrink(&self, _: &MemoryReservation, shrink: usize) {
+        self.reserved.fetch_sub(shrink, Ordering::Relaxed);
+    }
+
+    fn try_grow(&self, _: &MemoryReservation, additional: usize) -> DfResult<()> {
+        let bytes_max = self.bytes_max.load(Ordering::Relaxed);
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        if reserved.saturating_add(additional) > bytes_max {
+            let (most, has) = (human(bytes_max as u64), human(reserved as u64));
+            return Err(resources_datafusion_err!(
+                "its rows do not fit millstream.state_bytes: of {most} that this worker has for \
+                 it, {has} are taken"
+            ));
+        }
+        self.reserved.store(reserved + additional, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        MemoryLimit::Finite(self.bytes_max.load(Ordering::Relaxed))
+    }
+}

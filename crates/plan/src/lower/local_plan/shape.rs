@@ -1,0 +1,169 @@
+//! Which nodes can be done in parts, and how their rows are spread over the workers for that.
+
+use std::sync::Arc;
+
+use dataflow::job::Property;
+use datafusion::common::JoinType;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::expr::WindowFunction;
+use datafusion::logical_expr::{Distinct, Expr, GroupingSet, LogicalPlan};
+
+use crate::explain::plain;
+
+/// Where the rows of an input go.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Spread {
+    /// To the worker that leads the values of these, over the columns of the input.
+    Key(Vec<Expr>),
+    /// To every worker if it is the smaller of two; else they stay.
+    Smaller,
+    /// To every worker.
+    Everywhere,
+    /// Nowhere.
+    Stay,
+    /// To one worker.
+    One,
+}
+
+/// A node as an operator of each worker.
+pub(super) struct Shape<'a> {
+    /// For EXPLAIN and errors.
+    pub(super) name: &'static str,
+    pub(super) properties: Vec<Property>,
+    pub(super) inputs: Vec<(&'a LogicalPlan, Spread)>,
+}
+
+impl<'a> Shape<'a> {
+    /// That of a node, if its result is that of parts, or of all rows on one worker.
+    pub(super) fn of(plan: &'a LogicalPlan) -> Option<Self> {
+        match plan {
+            LogicalPlan::Window(window) => Some(Self {
+                name: "Window",
+                properties: vec![("functions", shown(&window.window_expr))],
+                inputs: vec![(&*window.input, Spread::by(partition_of(&window.window_expr)?))],
+            }),
+            LogicalPlan::Aggregate(aggregate) => {
+                let keys = keys_of(&aggregate.group_expr);
+                let mut properties = vec![];
+                if !aggregate.group_expr.is_empty() {
+                    properties.push(("group by", shown(&aggregate.group_expr)));
+                }
+                properties.push(("aggregates", shown(&aggregate.aggr_expr)));
+                let inputs = vec![(&*aggregate.input, Spread::by(keys))];
+                Some(Self { name: "Aggregate", properties, inputs })
+            }
+            LogicalPlan::Join(join) if join.on.is_empty() => {
+                let condition = join.filter.as_ref();
+                let properties = condition.map(|on| ("on", shown(std::slice::from_ref(on))));
+                let spreads = match join.join_type {
+                    JoinType::Inner => [Spread::Smaller, Spread::Smaller],
+                    JoinType::Full => [Spread::One, Spread::One],
+                    JoinType::Left
+                    | JoinType::LeftSemi
+                    | JoinType::LeftAnti
+                    | JoinType::LeftMark => [Spread::Stay, Spread::Everywhere],
+                    JoinType::Right
+                    | JoinType::RightSemi
+                    | JoinType::RightAnti
+                    | JoinType::RightMark => [Spread::Everywhere, Spread::Stay],
+                };
+                Some(Self {
+                    name: if condition.is_some() { "NestedLoopJoin" } else { "CrossJoin" },
+                    properties: properties.into_iter().collect(),
+                    inputs: [&*join.left, &*join.right].into_iter().zip(spreads).collect(),
+                })
+            }
+            LogicalPlan::Unnest(unnest) => Some(Self {
+                name: "Unnest",
+                properties: vec![],
+                inputs: vec![(&*unnest.input, Spread::Stay)],
+            }),
+            LogicalPlan::Distinct(Distinct::On(distinct)) => Some(Self {
+                name: "DistinctOn",
+                properties: vec![("keys", shown(&distinct.on_expr))],
+                inputs: vec![(&*distinct.input, Spread::by(distinct.on_expr.clone()))],
+            }),
+            LogicalPlan::Filter(filter) => Some(Self {
+                name: "Filter",
+                properties: vec![("where", shown(std::slice::from_ref(&filter.predicate)))],
+                inputs: vec![(&*filter.input, Spread::Stay)],
+            }),
+            LogicalPlan::Projection(projection) => Some(Self {
+                name: "Projection",
+                properties: vec![("computes", shown(&projection.expr))],
+                inputs: vec![(&*projection.input, Spread::Stay)],
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Spread {
+    fn by(keys: Vec<Expr>) -> Self {
+        if keys.is_empty() { Spread::One } else { Spread::Key(keys) }
+    }
+}
+
+fn shown(exprs: &[Expr]) -> String {
+    let text = |expr: &Expr| plain(&expr.human_display().to_string(), &[]);
+    exprs.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// What all functions of a node are partitioned by.
+fn partition_of(functions: &[Expr]) -> Option<Vec<Expr>> {
+    let mut functions = functions.iter().map(function_of);
+    let mut by = functions.next()??.params.partition_by.clone();
+    for function in functions {
+        let other = &function?.params.partition_by;
+        by.retain(|expr| other.contains(expr));
+    }
+    Some(by)
+}
+
+fn function_of(mut expr: &Expr) -> Option<&WindowFunction> {
+    while let Expr::Alias(alias) = expr {
+        expr = &alias.expr;
+    }
+    match expr {
+        Expr::WindowFunction(function) => Some(function),
+        _ => None,
+    }
+}
+
+/// What rows of all grouping sets are grouped by.
+fn keys_of(by: &[Expr]) -> Vec<Expr> {
+    match by {
+        [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] => {
+            let mut sets = sets.iter();
+            let mut keys = sets.next().cloned().unwrap_or_default();
+            sets.for_each(|set| keys.retain(|key| set.contains(key)));
+            keys
+        }
+        [Expr::GroupingSet(_)] => vec![],
+        keys => keys.to_vec(),
+    }
+}
+
+/// The subqueries of a node's expressions that give a value; nothing if there are others, or some
+/// that read columns of the node.
+pub(super) fn subqueries_of(plan: &LogicalPlan) -> Option<Vec<Arc<LogicalPlan>>> {
+    let (mut found, mut other) = (vec![], false);
+    for expr in plan.expressions() {
+        // The closure never fails.
+        let _ = expr.apply(|part| {
+            match part {
+                Expr::ScalarSubquery(asked) if asked.outer_ref_columns.is_empty() => {
+                    found.push(asked.subquery.clone());
+                }
+                Expr::ScalarSubquery(_)
+                | Expr::Exists(_)
+                | Expr::InSubquery(_)
+                | Expr::SetComparison(_)
+                | Expr::OuterReferenceColumn(..) => other = true,
+                _ => return Ok(TreeNodeRecursion::Continue),
+            }
+            Ok(TreeNodeRecursion::Jump)
+        });
+    }
+    (!other).then_some(found)
+}
