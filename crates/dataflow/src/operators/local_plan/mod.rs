@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use arrow::record_batch::RecordBatch;
 use state::Spilled;
+use state::epoch::Progress;
 
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, GATHERER, Inputs, Instance, Member, Outgoing, Port, Task};
@@ -81,19 +82,9 @@ impl<D: Downstream> LocalPlanRun<D> {
 
     /// Emits what the plan makes, until there will be no more.
     async fn emit(&self) -> Result<(), DataflowError> {
-        let ended = self.instance.clock_moved.wait_for(|| self.time().1.then_some(()));
-        let mut ended = Some(Box::pin(ended));
         let mut waker = None;
         loop {
             let next = poll_fn(|cx| {
-                if let Some(waits) = &mut ended
-                    && waits.as_mut().poll(cx).is_ready()
-                {
-                    ended = None;
-                    if let Some(run) = &mut *self.run.borrow_mut() {
-                        (0..self.inputs).for_each(|input| run.end(input));
-                    }
-                }
                 let waker = waker.get_or_insert_with(|| self.waker(cx));
                 let bytes_max = self.accounting.share(self.instance.tag);
                 match &mut *self.run.borrow_mut() {
@@ -109,12 +100,11 @@ impl<D: Downstream> LocalPlanRun<D> {
             }
             yield_now().await;
         }
-        // Rows that the plan does not ask for come all the same.
-        if let Some(ended) = ended {
-            ended.await;
-        }
         self.publish_bytes()?;
-        self.behind.end(self.time().0).await
+        // Rows that the plan has not asked for come all the same.
+        let ended = || self.time().1.then_some(self.time().0);
+        let watermark = self.instance.clock_moved.wait_for(ended).await;
+        self.behind.end(watermark).await
     }
 
     /// Wakes the coroutine, and the worker where another thread does it.
@@ -184,6 +174,19 @@ impl<D: Downstream> Member for LocalPlanRun<D> {
     /// The plan asks for no time.
     fn crosses(&self, _: i64, _: i64) -> bool {
         false
+    }
+
+    /// The inputs of the plan end when no worker has rows any more.
+    fn move_clock(&self, worker: u32, progress: Progress) {
+        let moved = self.instance.leader.borrow_mut().advance(worker, progress);
+        if moved && self.time().1 {
+            if let Some(run) = &mut *self.run.borrow_mut() {
+                (0..self.inputs).for_each(|input| run.end(input));
+            }
+        }
+        if moved {
+            self.instance.clock_moved.notify();
+        }
     }
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {

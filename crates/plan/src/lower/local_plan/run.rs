@@ -36,10 +36,9 @@ use crate::expr::conform::same_type;
 use crate::lower::batch;
 use crate::text::units::human;
 
-/// Bytes that a sort sets aside so that it can merge what it has spilled, unless it has less than
-/// [`MERGE_PART`] times as many.
-const MERGE_BYTES: usize = 10 << 20;
-const MERGE_PART: usize = 4;
+/// The part of the memory that operators have who can spill: a sort merges what it has in memory
+/// before it writes that, and what it has written after, with the rest.
+const SPILLABLE_PART: usize = 2;
 
 /// A plan whose leaves are [`GatheredRows`](batch::GatheredRows), as each worker runs it.
 pub(super) struct WorkerPlan {
@@ -113,8 +112,8 @@ impl WorkerPlan {
         let mut state = SessionStateBuilder::new_from_existing(self.state.clone())
             .with_runtime_env(environment)
             .build();
-        let merges = MERGE_BYTES.min(bytes_max / MERGE_PART);
-        state.config_mut().options_mut().execution.sort_spill_reservation_bytes = merges;
+        // The pool sets memory aside for that.
+        state.config_mut().options_mut().execution.sort_spill_reservation_bytes = 0;
         let (plan, queues) = self.physical(&state)?;
         let plan = batch::yielding(plan)?;
         let runtime = batch::runtime()?;
@@ -217,9 +216,16 @@ impl LocalRun for Run {
     ) -> Poll<Option<Result<RecordBatch, DataflowError>>> {
         self.pool.bytes_max.store(bytes_max.saturating_sub(self.waiting()), Ordering::Relaxed);
         let Some(rows) = &mut self.rows else { return Poll::Ready(None) };
-        // One poll: DataFusion's operators look at the runtime to see for how long they may run.
-        let polled = poll_fn(|_| Poll::Ready(rows.poll_next_unpin(cx)));
-        let Poll::Ready(next) = self.runtime.block_on(polled) else { return Poll::Pending };
+        // The runtime says for how long DataFusion's operators may run, and wakes those that had
+        // their time only as it goes on.
+        let polled = self.runtime.block_on(async {
+            let polled = poll_fn(|_| Poll::Ready(rows.poll_next_unpin(cx))).await;
+            if polled.is_pending() {
+                tokio::task::yield_now().await;
+            }
+            polled
+        });
+        let Poll::Ready(next) = polled else { return Poll::Pending };
         let next = next.map(|rows| rows.and_then(|rows| batch::renamed(rows, &self.schema)));
         if !matches!(next, Some(Ok(_))) {
             self.rows = None;
@@ -331,12 +337,19 @@ impl PartitionStream for Rows {
 #[derive(Debug)]
 struct Pool {
     bytes_max: AtomicUsize,
-    reserved: AtomicUsize,
+    /// Of operators that can spill, and of those that cannot.
+    spillable: AtomicUsize,
+    others: AtomicUsize,
 }
 
 impl Pool {
     fn new(bytes_max: usize) -> Self {
-        Self { bytes_max: AtomicUsize::new(bytes_max), reserved: AtomicUsize::new(0) }
+        let (spillable, others) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { bytes_max: AtomicUsize::new(bytes_max), spillable, others }
+    }
+
+    fn held(&self, of: &MemoryReservation) -> &AtomicUsize {
+        if of.consumer().can_spill() { &self.spillable } else { &self.others }
     }
 }
 
@@ -351,30 +364,33 @@ impl MemoryPool for Pool {
         "state of a worker"
     }
 
-    fn grow(&self, _: &MemoryReservation, additional: usize) {
-        self.reserved.fetch_add(additional, Ordering::Relaxed);
+    fn grow(&self, of: &MemoryReservation, additional: usize) {
+        self.held(of).fetch_add(additional, Ordering::Relaxed);
     }
 
-    fn shrink(&self, _: &MemoryReservation, shrink: usize) {
-        self.reserved.fetch_sub(shrink, Ordering::Relaxed);
+    fn shrink(&self, of: &MemoryReservation, shrink: usize) {
+        self.held(of).fetch_sub(shrink, Ordering::Relaxed);
     }
 
-    fn try_grow(&self, _: &MemoryReservation, additional: usize) -> DfResult<()> {
+    fn try_grow(&self, of: &MemoryReservation, additional: usize) -> DfResult<()> {
         let bytes_max = self.bytes_max.load(Ordering::Relaxed);
-        let reserved = self.reserved.load(Ordering::Relaxed);
-        if reserved.saturating_add(additional) > bytes_max {
-            let (most, has) = (human(bytes_max as u64), human(reserved as u64));
-            return Err(resources_datafusion_err!(
-                "its rows do not fit millstream.state_bytes: of {most} that this worker has for \
-                 it, {has} are taken"
-            ));
+        let reserved = self.reserved();
+        let spillable = self.spillable.load(Ordering::Relaxed).saturating_add(additional);
+        let fits = reserved.saturating_add(additional) <= bytes_max
+            && (!of.consumer().can_spill() || spillable <= bytes_max / SPILLABLE_PART);
+        if fits {
+            self.grow(of, additional);
+            return Ok(());
         }
-        self.reserved.store(reserved + additional, Ordering::Relaxed);
-        Ok(())
+        let (most, has) = (human(bytes_max as u64), human(reserved as u64));
+        Err(resources_datafusion_err!(
+            "its rows do not fit millstream.state_bytes: this worker has {most} for it, of which \
+             {has} are taken"
+        ))
     }
 
     fn reserved(&self) -> usize {
-        self.reserved.load(Ordering::Relaxed)
+        self.spillable.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
     }
 
     fn memory_limit(&self) -> MemoryLimit {
