@@ -33,7 +33,7 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, lit};
 
 use self::run::WorkerPlan;
-use self::shape::{Shape, Spread, subqueries_of};
+use self::shape::{RequiredDistribution, Shape, subqueries_of};
 use crate::explain::shown;
 use crate::expr::own::own;
 use crate::lower::builder::JobBuilder;
@@ -51,7 +51,7 @@ struct Input {
     edges: Vec<Edge>,
     schema: SchemaRef,
     keys: Vec<usize>,
-    spread: Spread,
+    required: RequiredDistribution,
     labels: InputLabels,
 }
 
@@ -87,13 +87,14 @@ pub(crate) fn relation(
         return Err(refusal.into());
     };
     let mut inputs = vec![];
-    for (plan, spread) in &shape.inputs {
-        inputs.push(input(cx, job, plan, spread.clone())?);
+    for (plan, required) in &shape.inputs {
+        inputs.push(input(cx, job, plan, required.clone())?);
     }
     smaller_everywhere(cx, job, &mut inputs);
-    let is_one = |input: &Input| input.spread == Spread::One;
+    let is_one = |input: &Input| input.required == RequiredDistribution::One;
     let gathered = inputs.iter().any(is_one);
-    let beside = if gathered { Spread::One } else { Spread::Everywhere };
+    let beside =
+        if gathered { RequiredDistribution::One } else { RequiredDistribution::Everywhere };
     for plan in &subqueries {
         inputs.push(input(cx, job, plan, beside.clone())?);
     }
@@ -165,7 +166,7 @@ fn input(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     plan: &LogicalPlan,
-    mut spread: Spread,
+    mut required: RequiredDistribution,
 ) -> Result<Input, LowerError> {
     let relation = pipeline::relation(cx, job, plan)?;
     let relation = session::materialized(cx, job, relation)?;
@@ -176,7 +177,7 @@ fn input(
         fields.push(Field::new(name(0), DataType::Boolean, true));
     }
     let mut keys = vec![];
-    if let Spread::Key(by) = &spread {
+    if let RequiredDistribution::Key(by) = &required {
         for key in relation.rewrite_all(by)? {
             // Rows that are together by some of the keys are so by all.
             if key.column_refs().is_empty() || check_key(&key, &relation.scan).is_err() {
@@ -191,7 +192,7 @@ fn input(
             }
         }
         if keys.is_empty() {
-            spread = Spread::One;
+            required = RequiredDistribution::One;
         }
     }
     let schema: SchemaRef = Arc::new(Schema::new(fields));
@@ -199,13 +200,13 @@ fn input(
     let names = |(at, column): (usize, Column)| (name(at), column.name);
     let names: Vec<_> = plan.schema().columns().into_iter().enumerate().map(names).collect();
     let labels = InputLabels::of_columns(&shown(&schema, &names));
-    Ok(Input { edges, schema, keys, spread, labels })
+    Ok(Input { edges, schema, keys, required, labels })
 }
 
 /// Decides which of two inputs goes to every worker: the smaller, as far as that is known.
 fn smaller_everywhere(cx: &Context<'_>, job: &JobBuilder, inputs: &mut [Input]) {
     let [left, right] = inputs else { return };
-    if left.spread != Spread::Smaller {
+    if left.required != RequiredDistribution::Smaller {
         return;
     }
     let emitted = Statistics::of(&job.operators, cx.lowering.workers.total());
@@ -214,7 +215,8 @@ fn smaller_everywhere(cx: &Context<'_>, job: &JobBuilder, inputs: &mut [Input]) 
         rows.bytes(&side.schema).unwrap_or(u64::MAX)
     });
     let (small, large) = if bytes[0] < bytes[1] { (left, right) } else { (right, left) };
-    (small.spread, large.spread) = (Spread::Everywhere, Spread::Stay);
+    (small.required, large.required) =
+        (RequiredDistribution::Everywhere, RequiredDistribution::Stay);
     let least = bytes[0].min(bytes[1]);
     let most =
         if least == u64::MAX { String::new() } else { format!(": at most {}", human(least)) };
@@ -259,10 +261,10 @@ fn add(
         specs.push(LocalInput {
             schema: input.schema,
             keys: input.keys,
-            distribution: match input.spread {
-                Spread::Key(_) | Spread::One => Distribution::Hash,
-                Spread::Everywhere => Distribution::Broadcast,
-                Spread::Smaller | Spread::Stay => Distribution::Local,
+            distribution: match input.required {
+                RequiredDistribution::Key(_) | RequiredDistribution::One => Distribution::Hash,
+                RequiredDistribution::Everywhere => Distribution::Broadcast,
+                RequiredDistribution::Smaller | RequiredDistribution::Stay => Distribution::Local,
             },
         });
     }

@@ -18,7 +18,7 @@ use crate::error::DataflowError;
 use crate::exchange::{Arrival, GATHERER, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Exchange, LocalInput, LocalMemory, LocalOperator, LocalRun};
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, Operator, OperatorContext};
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
 use crate::rows::Rows;
 use crate::rows::wire::compact;
 use crate::runtime::accounting::StateAccounting;
@@ -139,7 +139,7 @@ impl Wake for Both {
     }
 }
 
-impl<D: Downstream> Operator for LocalPlanRun<D> {
+impl<D: Downstream> OperatorTask for LocalPlanRun<D> {
     fn push(&self, Arriving { input, rows, .. }: Arriving) -> Task<'_> {
         Box::pin(async move {
             if rows.batch.num_rows() > 0 {

@@ -1,4 +1,4 @@
-//! Which nodes can be done in parts, and how their rows are spread over the workers for that.
+//! Which nodes can be done in parts, and where their rows must be for that.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::explain::plain;
 
 /// Where the rows of an input go.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Spread {
+pub(super) enum RequiredDistribution {
     /// To the worker that leads the values of these, over the columns of the input.
     Key(Vec<Expr>),
     /// To every worker if it is the smaller of two; else they stay.
@@ -30,7 +30,7 @@ pub(super) struct Shape<'a> {
     /// For EXPLAIN and errors.
     pub(super) name: &'static str,
     pub(super) properties: Vec<Property>,
-    pub(super) inputs: Vec<(&'a LogicalPlan, Spread)>,
+    pub(super) inputs: Vec<(&'a LogicalPlan, RequiredDistribution)>,
 }
 
 impl<'a> Shape<'a> {
@@ -40,7 +40,10 @@ impl<'a> Shape<'a> {
             LogicalPlan::Window(window) => Some(Self {
                 name: "Window",
                 properties: vec![("functions", shown(&window.window_expr))],
-                inputs: vec![(&*window.input, Spread::by(partition_of(&window.window_expr)?))],
+                inputs: vec![(
+                    &*window.input,
+                    RequiredDistribution::by(partition_of(&window.window_expr)?),
+                )],
             }),
             LogicalPlan::Aggregate(aggregate) => {
                 let keys = keys_of(&aggregate.group_expr);
@@ -49,58 +52,67 @@ impl<'a> Shape<'a> {
                     properties.push(("group by", shown(&aggregate.group_expr)));
                 }
                 properties.push(("aggregates", shown(&aggregate.aggr_expr)));
-                let inputs = vec![(&*aggregate.input, Spread::by(keys))];
+                let inputs = vec![(&*aggregate.input, RequiredDistribution::by(keys))];
                 Some(Self { name: "Aggregate", properties, inputs })
             }
             LogicalPlan::Join(join) if join.on.is_empty() => {
                 let condition = join.filter.as_ref();
                 let properties = condition.map(|on| ("on", shown(std::slice::from_ref(on))));
-                let spreads = match join.join_type {
-                    JoinType::Inner => [Spread::Smaller, Spread::Smaller],
-                    JoinType::Full => [Spread::One, Spread::One],
+                let required = match join.join_type {
+                    JoinType::Inner => {
+                        [RequiredDistribution::Smaller, RequiredDistribution::Smaller]
+                    }
+                    JoinType::Full => [RequiredDistribution::One, RequiredDistribution::One],
                     JoinType::Left
                     | JoinType::LeftSemi
                     | JoinType::LeftAnti
-                    | JoinType::LeftMark => [Spread::Stay, Spread::Everywhere],
+                    | JoinType::LeftMark => {
+                        [RequiredDistribution::Stay, RequiredDistribution::Everywhere]
+                    }
                     JoinType::Right
                     | JoinType::RightSemi
                     | JoinType::RightAnti
-                    | JoinType::RightMark => [Spread::Everywhere, Spread::Stay],
+                    | JoinType::RightMark => {
+                        [RequiredDistribution::Everywhere, RequiredDistribution::Stay]
+                    }
                 };
                 Some(Self {
                     name: if condition.is_some() { "NestedLoopJoin" } else { "CrossJoin" },
                     properties: properties.into_iter().collect(),
-                    inputs: [&*join.left, &*join.right].into_iter().zip(spreads).collect(),
+                    inputs: [&*join.left, &*join.right].into_iter().zip(required).collect(),
                 })
             }
             LogicalPlan::Unnest(unnest) => Some(Self {
                 name: "Unnest",
                 properties: vec![],
-                inputs: vec![(&*unnest.input, Spread::Stay)],
+                inputs: vec![(&*unnest.input, RequiredDistribution::Stay)],
             }),
             LogicalPlan::Distinct(Distinct::On(distinct)) => Some(Self {
                 name: "DistinctOn",
                 properties: vec![("keys", shown(&distinct.on_expr))],
-                inputs: vec![(&*distinct.input, Spread::by(distinct.on_expr.clone()))],
+                inputs: vec![(
+                    &*distinct.input,
+                    RequiredDistribution::by(distinct.on_expr.clone()),
+                )],
             }),
             LogicalPlan::Filter(filter) => Some(Self {
                 name: "Filter",
                 properties: vec![("where", shown(std::slice::from_ref(&filter.predicate)))],
-                inputs: vec![(&*filter.input, Spread::Stay)],
+                inputs: vec![(&*filter.input, RequiredDistribution::Stay)],
             }),
             LogicalPlan::Projection(projection) => Some(Self {
                 name: "Projection",
                 properties: vec![("computes", shown(&projection.expr))],
-                inputs: vec![(&*projection.input, Spread::Stay)],
+                inputs: vec![(&*projection.input, RequiredDistribution::Stay)],
             }),
             _ => None,
         }
     }
 }
 
-impl Spread {
+impl RequiredDistribution {
     fn by(keys: Vec<Expr>) -> Self {
-        if keys.is_empty() { Spread::One } else { Spread::Key(keys) }
+        if keys.is_empty() { RequiredDistribution::One } else { RequiredDistribution::Key(keys) }
     }
 }
 
