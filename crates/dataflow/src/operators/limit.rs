@@ -11,7 +11,9 @@ use arrow::array::RecordBatch;
 use state::epoch::END_OF_STREAM;
 
 use crate::error::DataflowError;
-use crate::exchange::{AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
+use crate::exchange::{
+    AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task,
+};
 use crate::job::{Limit, RowRange};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
@@ -68,7 +70,10 @@ impl<D: Downstream> LimitRun<D> {
     ) -> Self {
         let inputs = match place.workers {
             1 => Inputs::local(1, place),
-            _ => Inputs::of(vec![AnyExchange::Gather(Box::new(Gather::new(0, schema, place)))], place),
+            _ => Inputs::of(
+                vec![AnyExchange::Gather(Box::new(Gather::new(0, schema, place)))],
+                place,
+            ),
         };
         let alone = inputs.is_local() || place.worker != GATHERER;
         let range = match place.worker {

@@ -256,10 +256,10 @@ fn open<'e>(
 pub(crate) fn pruned(
     cx: &Context<'_>,
     table: &Table,
-    input: Input,
+    input: Scan,
     filter: Option<&Expr>,
     columns: &Schema,
-) -> Result<Input, LowerError> {
+) -> Result<Scan, LowerError> {
     let input = match filter.and_then(|filter| prune::predicate(filter, columns)) {
         Some(predicate) => input.pruned(predicate),
         None => input,

@@ -32,7 +32,9 @@ use self::order::Order;
 use self::runs::{Runs, Sorted};
 use self::top::Top;
 use crate::error::DataflowError;
-use crate::exchange::{AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task};
+use crate::exchange::{
+    AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task,
+};
 use crate::job::Sort;
 use crate::operators::downstream::Downstream;
 use crate::operators::limit::Cut;
