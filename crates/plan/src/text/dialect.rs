@@ -1,4 +1,5 @@
-//! The dialect of all SQL here: the parser's generic one, with an `IS DISTINCT FROM` that ends.
+//! The dialect of all SQL here: the parser's generic one, with an `IS DISTINCT FROM` that ends, and
+//! fewer words that cannot be the name of a column.
 //!
 //! `a IS DISTINCT FROM b AND c` is `(a IS DISTINCT FROM b) AND c`; the parser by itself takes all
 //! that follows for the right side. How tightly operators bind is the parser's own otherwise.
@@ -11,7 +12,7 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
 
-/// The generic dialect, but for one operator.
+/// The generic dialect, but for one operator and some names.
 #[derive(Debug)]
 pub(crate) struct OurDialect;
 
@@ -31,6 +32,14 @@ impl Dialect for OurDialect {
     /// The parser asks for it where it does something for some dialects only.
     fn dialect(&self) -> TypeId {
         TypeId::of::<GenericDialect>()
+    }
+
+    /// The parser reserves words of clauses that no statement here has: they are names, also behind
+    /// a comma, where the list of columns would end with them.
+    fn is_column_alias(&self, word: &Keyword, parser: &mut Parser<'_>) -> bool {
+        let clauses_of_others =
+            [Keyword::SORT, Keyword::TOP, Keyword::VIEW, Keyword::CLUSTER, Keyword::DISTRIBUTE];
+        clauses_of_others.contains(word) || GenericDialect.is_column_alias(word, parser)
     }
 
     fn parse_infix(
