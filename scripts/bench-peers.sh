@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures Millstream and other engines over the same rows, in turns. Usage: scripts/bench-peers.sh [OPTION…],
-# the options of bench/peers/run.py. PEERS="duckdb timely" installs and runs only some.
+# the options of bench/peers/run.py, or `suites` and those of suites.py. PEERS="duckdb timely" installs and runs only some.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$root/scripts/apt.sh"
@@ -42,4 +42,9 @@ export PEERS_TIMELY_VERSION
 # Ten million windows of keys are as many objects, several times over.
 heap=$(awk '/^MemTotal/ {print int($2 / 2097152)}' /proc/meminfo)
 export PEERS_FLINK="java -Xmx${heap}g $opens -cp $built/flink/peer-flink-0.1.0.jar:$built/flink/lib/*"
-exec "$PEERS_PYTHON" bench/peers/run.py --peers "${peers// /,}" --directory "$built" "$@"
+# The suites are for batch engines; `bench-peers.sh suites [OPTION…]` runs them alone, with the options of suites.py.
+if [ "${1:-}" = suites ]; then
+  exec "$PEERS_PYTHON" bench/peers/suites.py --directory "$built" "${@:2}"
+fi
+"$PEERS_PYTHON" bench/peers/run.py --peers "${peers// /,}" --directory "$built" "$@"
+if [ $# -eq 0 ]; then "$PEERS_PYTHON" bench/peers/suites.py --directory "$built"; fi

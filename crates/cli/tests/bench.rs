@@ -135,6 +135,25 @@ fn suites_from_files_and_at_other_scales_are_checked() {
 }
 
 #[test]
+fn a_query_over_written_files_runs_on_four_processes() {
+    let directory = std::env::temp_dir().join(format!("written-{}", std::process::id()));
+    let data = directory.join("data");
+    let written = bench(&["tpch", "--scale", "0.01", "--write", data.to_str().unwrap()]);
+    assert_eq!(written.status.code(), Some(0), "{}", String::from_utf8_lossy(&written.stderr));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/tpch-q5.sql");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+    command.args(["run", script, "--nodes", "4", "--workers", "1", "--format", "csv"]);
+    let output = command.env_remove("MILLSTREAM_LOG").current_dir(&directory).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    // By DuckDB.
+    let revenue = "n_name,revenue\n\
+        VIETNAM,1000926.6999\nCHINA,740210.7570\nJAPAN,660651.2425\nINDONESIA,566379.5276\n\
+        INDIA,422874.6844\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), revenue);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn what_suites_cannot_do_is_refused() {
     for (args, code, why) in [
         ("tpch --queries q23", 2, "tpch has no query 'q23'"),
