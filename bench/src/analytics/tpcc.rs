@@ -78,7 +78,8 @@ impl Counts {
     /// The customer of an order: each has one.
     fn customer(self, order: u64) -> i32 {
         // A prime that divides no number of customers steps through all of them.
-        let step = [1_009, 1_013, 1_019].into_iter().find(|step| self.customers % step != 0);
+        let step =
+            [1_009, 1_013, 1_019].into_iter().find(|step| !self.customers.is_multiple_of(*step));
         let begin = Draws::column(0xc001).word(order / self.customers) % self.customers;
         ((order % self.customers * step.unwrap_or(1) + begin) % self.customers) as i32 + 1
     }
