@@ -339,7 +339,7 @@ fn reach(
     let may = May::of(form.kind);
     let names = sides.each_ref().map(|side| side.name.clone());
     let wish = broadcast::asked_for(&cx.hints, &Asking { names: &names, keyless: false, may })?;
-    let known = known(job, workers, sides);
+    let known = known(cx, job, workers, sides);
     let build = form.build().unwrap_or_else(|| smaller(&known));
     if let Some(Wish::Broadcast { side, reason }) = wish {
         return Ok(match workers.total() {
@@ -399,11 +399,18 @@ fn of_side(side: usize, reason: Option<Reason>) -> [Option<Reason>; 2] {
 }
 
 /// What is known of the rows of both sides.
-fn known<'a>(job: &JobBuilder, workers: Workers, sides: &'a [Side; 2]) -> [SideOutput<'a>; 2] {
+fn known<'a>(
+    cx: &Context<'_>,
+    job: &JobBuilder,
+    workers: Workers,
+    sides: &'a [Side; 2],
+) -> [SideOutput<'a>; 2] {
     let given = Statistics::of(&job.operators, workers.total());
-    sides.each_ref().map(|side| {
+    [0, 1].map(|at| {
+        let side = &sides[at];
         let rows = Statistics::along(&side.finished.edges, &given);
-        let bytes = rows.bytes_estimate(&side.finished.schema);
+        let measured = rows.bytes_estimate(&side.finished.schema);
+        let bytes = cx.sizes.map(|sizes| sizes[at]).or(measured);
         SideOutput { name: &side.name, bytes, ends: true, spread: rows.spread }
     })
 }
