@@ -63,14 +63,14 @@ impl Mapping {
         self.data.get(index).copied().flatten()
     }
 
-    /// The rows of a batch of [`columns_read`](Self::columns_read). `records` are the numbers of its
-    /// rows in what `name` stands for.
+    /// The rows of a batch of [`columns_read`](Self::columns_read). `records` are the numbers of
+    /// its rows in what `name` stands for.
     pub(crate) fn rows(
         &self,
         refuser: &Refuser,
         batch: &RecordBatch,
         name: &str,
-        records: &dyn Records,
+        records: &dyn RecordNumbers,
     ) -> Result<RecordBatch, ConnectorError> {
         let read = self.columns_read();
         let mut refused = Vec::new();
@@ -99,23 +99,23 @@ impl Mapping {
 struct Typed<'a> {
     batch: &'a RecordBatch,
     name: &'a str,
-    records: &'a dyn Records,
+    records: &'a dyn RecordNumbers,
 }
 
 /// The numbers of rows in a file, counted from 1.
-pub(crate) trait Records {
+pub(crate) trait RecordNumbers {
     fn number(&self, row: usize) -> u64;
 }
 
 /// Rows that follow one another, of which this is the number of the first.
-impl Records for u64 {
+impl RecordNumbers for u64 {
     fn number(&self, row: usize) -> u64 {
         self + row as u64
     }
 }
 
 /// The number of each row.
-impl Records for Vec<u64> {
+impl RecordNumbers for Vec<u64> {
     fn number(&self, row: usize) -> u64 {
         self.get(row).copied().unwrap_or_default()
     }

@@ -10,9 +10,9 @@ use arrow::array::Array;
 use arrow::datatypes::SchemaRef;
 use dataflow::connector::Options;
 use dataflow::error::ConnectorError;
-use dataflow::predicate::{ColumnSummary, Predicate};
+use dataflow::predicate::{ColumnPredicate, ColumnSummary};
 use dataflow::source::{
-    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    ColumnBounds, NeededRows, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
 
 use super::{Blob, source};
@@ -51,7 +51,7 @@ impl PartitionedSource {
     }
 
     /// Whether a blob may have rows that match.
-    fn may_match(&self, blob: usize, kept: &Predicate) -> bool {
+    fn may_match(&self, blob: usize, kept: &ColumnPredicate) -> bool {
         let name = self.blobs[blob].name();
         kept.may_match(&|position| match self.target.constant(position, &name) {
             Ok(Some(value)) => {
@@ -130,6 +130,10 @@ impl Source for PartitionedSource {
             pruning: Some(pruning),
             opened: OnceLock::new(),
         }))
+    }
+
+    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
+        self.opened().ok().flatten().and_then(|source| source.listen(needed))
     }
 
     fn validate(&self) -> Result<(), ConnectorError> {

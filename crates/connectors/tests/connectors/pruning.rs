@@ -10,7 +10,9 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use connectors::FileConnector;
 use dataflow::connector::{Connector, TableDef};
-use dataflow::predicate::{ColumnRange, Predicate, RangeEnd, in_order};
+use dataflow::job::Scan;
+use dataflow::join_filter::JoinFilter;
+use dataflow::predicate::{ColumnPredicate, ColumnRange, RangeEnd, in_order};
 use dataflow::source::{Next, Position, Pruning, ReaderContext, Source};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
@@ -121,50 +123,50 @@ fn value(random: &mut Random, column: &ArrayRef) -> ArrayRef {
     }
 }
 
-fn leaf(random: &mut Random, rows: &RecordBatch) -> Predicate {
+fn leaf(random: &mut Random, rows: &RecordBatch) -> ColumnPredicate {
     let column = random.below(rows.num_columns() as u64) as usize;
     let array = rows.column(column);
     if array.null_count() == array.len() {
-        return Predicate::Null(column);
+        return ColumnPredicate::Null(column);
     }
     let is_text = matches!(array.data_type(), DataType::Utf8);
     let end =
         |random: &mut Random| RangeEnd { value: value(random, array), inclusive: random.chance(2) };
     match random.below(7) {
-        0 => Predicate::Null(column),
-        1 => Predicate::NotNull(column),
-        2 => Predicate::Range(ColumnRange::equal(column, value(random, array))),
+        0 => ColumnPredicate::Null(column),
+        1 => ColumnPredicate::NotNull(column),
+        2 => ColumnPredicate::Range(ColumnRange::equal(column, value(random, array))),
         3 if is_text => {
             let text = value(random, array);
             let text = text.as_string::<i32>().value(0);
             let letters = random.below(9) as usize;
-            Predicate::Prefix { column, prefix: text.chars().take(letters).collect() }
+            ColumnPredicate::Prefix { column, prefix: text.chars().take(letters).collect() }
         }
         4 if !array.data_type().is_floating() => {
             let values: Vec<ArrayRef> =
                 (0..1 + random.below(8)).map(|_| value(random, array)).collect();
             let values: Vec<&dyn Array> = values.iter().map(|value| value.as_ref()).collect();
             let values = arrow::compute::concat(&values).unwrap();
-            Predicate::In { column, values: in_order(&values).unwrap() }
+            ColumnPredicate::In { column, values: in_order(&values).unwrap() }
         }
         5 => {
             let (from, to) = (Some(end(random)), Some(end(random)));
-            Predicate::Range(ColumnRange { column, from, to })
+            ColumnPredicate::Range(ColumnRange { column, from, to })
         }
         _ if random.chance(2) => {
-            Predicate::Range(ColumnRange { column, from: Some(end(random)), to: None })
+            ColumnPredicate::Range(ColumnRange { column, from: Some(end(random)), to: None })
         }
-        _ => Predicate::Range(ColumnRange { column, from: None, to: Some(end(random)) }),
+        _ => ColumnPredicate::Range(ColumnRange { column, from: None, to: Some(end(random)) }),
     }
 }
 
-fn predicate(random: &mut Random, rows: &RecordBatch, depth: u32) -> Predicate {
+fn predicate(random: &mut Random, rows: &RecordBatch, depth: u32) -> ColumnPredicate {
     let parts = |random: &mut Random| {
         (0..1 + random.below(3)).map(|_| predicate(random, rows, depth + 1)).collect()
     };
     match random.below(4) {
-        0 if depth < 2 => Predicate::All(parts(random)),
-        1 if depth < 2 => Predicate::Any(parts(random)),
+        0 if depth < 2 => ColumnPredicate::All(parts(random)),
+        1 if depth < 2 => ColumnPredicate::Any(parts(random)),
         _ => leaf(random, rows),
     }
 }
@@ -182,7 +184,7 @@ fn numbered(schema: &Schema, path: &str) -> TableDef {
     }
 }
 
-fn matching(batch: &RecordBatch, kept: &Predicate) -> RecordBatch {
+fn matching(batch: &RecordBatch, kept: &ColumnPredicate) -> RecordBatch {
     let columns = |column: usize| Arc::clone(batch.column(column));
     let matches = kept.matches(&columns, batch.num_rows()).unwrap();
     filter_record_batch(batch, &BooleanArray::new(matches, None)).unwrap()
@@ -291,7 +293,7 @@ fn row_groups_are_left_out_by_their_statistics() {
     let source = source(&FileConnector, &table(&schema, &[("path", &scratch.path("t.parquet"))]));
     let source = source.unwrap();
     let value = |n: i64| Arc::new(Int64Array::from(vec![n])) as ArrayRef;
-    let kept = Predicate::Range(ColumnRange {
+    let kept = ColumnPredicate::Range(ColumnRange {
         column: 0,
         from: Some(RangeEnd { value: value(250), inclusive: true }),
         to: Some(RangeEnd { value: value(300), inclusive: false }),
@@ -302,11 +304,11 @@ fn row_groups_are_left_out_by_their_statistics() {
         splits.into_iter().map(|split| split.name).collect::<Vec<_>>()
     };
     assert_eq!(names(&*pruned), names(&*source)[2..3]);
-    let said = "row groups 1 of 10, by n >= 250 AND n < 300";
-    assert_eq!(pruned.describe_pruning().unwrap(), said);
+    let text = "row groups 1 of 10, by n >= 250 AND n < 300";
+    assert_eq!(pruned.describe_pruning().unwrap(), text);
     // A split is read as a whole where its watermark needs all rows.
     assert_eq!(read_flow(&*pruned, 0, &context()).num_rows(), 100);
-    let kept = Predicate::Prefix { column: 1, prefix: "x07".into() };
+    let kept = ColumnPredicate::Prefix { column: 1, prefix: "x07".into() };
     let again = pruned.pruned(&Pruning { kept: kept.clone(), within_splits: false }).unwrap();
     assert_eq!(names(&*again), Vec::<String>::new());
     let pruned = source.pruned(&Pruning { kept, within_splits: false }).unwrap();
@@ -342,7 +344,7 @@ fn a_row_group_that_may_have_bad_rows_is_read() {
     write(&scratch.path("t.parquet"), &batch(&[("n", numbers)]), 100);
     let path = scratch.path("t.parquet");
     let none = |value: ArrayRef| {
-        let by = Predicate::Range(ColumnRange::equal(0, value));
+        let by = ColumnPredicate::Range(ColumnRange::equal(0, value));
         Pruning { kept: by, within_splits: true }
     };
     let splits = |declared: DataType, nullable: bool, value: ArrayRef| {
@@ -380,7 +382,7 @@ fn paged(path: &str, bloom: bool) {
 
 fn equal(number: i64) -> Pruning {
     let value = Arc::new(Int64Array::from(vec![number])) as ArrayRef;
-    Pruning { kept: Predicate::Range(ColumnRange::equal(0, value)), within_splits: true }
+    Pruning { kept: ColumnPredicate::Range(ColumnRange::equal(0, value)), within_splits: true }
 }
 
 #[test]
@@ -446,11 +448,51 @@ fn a_damaged_page_index_or_bloom_filter_ends_the_query_with_the_name_of_the_file
                 // What states other values, and is whole, is believed.
                 let Some(error) = error else { continue };
                 refused += 1;
-                let said = error.to_string();
-                assert!(said.contains("t.parquet"), "{said}");
-                assert!(!said.contains("this is a bug"), "{said}");
+                let text = error.to_string();
+                assert!(text.contains("t.parquet"), "{text}");
+                assert!(!text.contains("this is a bug"), "{text}");
             }
         }
     }
     assert!(refused > 100, "{refused}");
+}
+
+#[test]
+fn a_scan_that_listens_leaves_out_rows_without_a_partner() {
+    let scratch = Scratch::new("pruning-joins");
+    let path = scratch.path("t.parquet");
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..1_000).map(|n| format!("a text {n}"))));
+    write(&path, &batch(&[("n", numbers), ("s", texts)]), 100);
+    let schema = columns(&[("s", VARCHAR), ("n", BIGINT)]);
+    let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+    let mut scan = Scan::new("t", source);
+    let filters = scan.listen().unwrap();
+    let read_scan = || {
+        let context = context();
+        let mut texts = vec![];
+        for (number, split) in scan.splits(1).unwrap().into_iter().enumerate() {
+            let split = dataflow::source::Split { number, ..split };
+            let mut reader = scan.open(&split, None, &context).unwrap();
+            loop {
+                match reader.next(1_000).unwrap() {
+                    Next::Batch(batch) => texts.extend(rows(&batch)),
+                    Next::End => break,
+                    _ => {}
+                }
+            }
+        }
+        let skipped = context.skipped.take();
+        (texts, skipped.row_groups, skipped.rows)
+    };
+    // Nothing is left out before a build is whole.
+    assert_eq!(read_scan().0.len(), 1_000);
+    let keys = Arc::new(Int64Array::from(vec![Some(455), None, Some(410)])) as ArrayRef;
+    filters.add(1, Arc::new(JoinFilter::new(&[keys]).unwrap().unwrap()));
+    let (texts, row_groups, rows) = read_scan();
+    assert_eq!((texts.len() as u64 + rows, row_groups), (1_000, 9));
+    assert!(texts.contains(&"a text 455|455".to_owned()), "{texts:?}");
+    assert!(texts.contains(&"a text 410|410".to_owned()), "{texts:?}");
+    assert!(texts.len() < 10, "{texts:?}");
 }

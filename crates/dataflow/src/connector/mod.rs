@@ -3,9 +3,11 @@
 
 pub mod bad;
 pub mod gauge;
+pub mod join_filter;
 pub mod origins;
 pub mod position;
 pub mod predicate;
+mod range;
 pub mod scan;
 pub mod sink;
 pub mod source;

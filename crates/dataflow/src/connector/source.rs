@@ -16,7 +16,7 @@ use crate::connector::bad::BadRows;
 use crate::connector::origins::Origins;
 pub use crate::connector::position::Position;
 use crate::connector::position::replayed;
-use crate::connector::predicate::Predicate;
+use crate::connector::predicate::ColumnPredicate;
 use crate::error::ConnectorError;
 
 /// A table that can be read.
@@ -67,6 +67,14 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// The same table, asked for rows that are not known yet: `needed` is asked before each split.
+    /// What it says may grow more while the split is read, and never less. Rows that are not needed
+    /// may be given all the same. `None` where the source cannot leave anything out.
+    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
+        let _ = needed;
+        None
+    }
+
     /// Looks at what the source did not look at when it was made because less of it might be asked
     /// for; afterwards it is not [pruned](Self::pruned) any more.
     ///
@@ -95,11 +103,15 @@ pub trait Source: Send + Sync {
     ) -> Result<Box<dyn SplitReader>, ConnectorError>;
 }
 
+/// Says which rows of a scan are needed, over the columns of [`Source::schema`]: `None` while that
+/// is all rows.
+pub type NeededRows = Arc<dyn Fn() -> Option<ColumnPredicate> + Send + Sync>;
+
 /// What may be left out of a source.
 #[derive(Debug, Clone)]
 pub struct Pruning {
     /// The rows that are kept, over the columns of [`Source::schema`].
-    pub kept: Predicate,
+    pub kept: ColumnPredicate,
     /// Whether a split may leave out some of its rows. It must give all of them where its watermark
     /// is read: also a row that a filter drops moves it.
     pub within_splits: bool,
@@ -109,7 +121,7 @@ impl Pruning {
     /// What either leaves out.
     pub fn and(&self, other: &Self) -> Self {
         Self {
-            kept: Predicate::All(vec![self.kept.clone(), other.kept.clone()]),
+            kept: ColumnPredicate::All(vec![self.kept.clone(), other.kept.clone()]),
             within_splits: self.within_splits && other.within_splits,
         }
     }

@@ -7,8 +7,8 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
 use super::fusion::fusion_property;
 use super::{DescribeContext, Description, OperatorSpec, Property, Statistics};
-use crate::connector::predicate::Predicate;
-use crate::connector::scan::{self, ScanStep};
+use crate::connector::predicate::{ColumnPredicate, JoinFilters};
+use crate::connector::scan::{self, FilteredReader, ScanStep};
 use crate::connector::source::{
     ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
@@ -28,6 +28,8 @@ pub struct Scan {
     pub time: Option<TimeColumn>,
     /// How its event time goes on, where something goes by it.
     pub watermark: Option<Watermark>,
+    /// What the builds tell in which its rows are looked up, over the columns behind all steps.
+    pub filters: Option<Arc<JoinFilters>>,
 }
 
 /// A column without which a row is a bad row, in every query alike.
@@ -65,7 +67,8 @@ pub struct Watermark {
 impl Scan {
     /// A scan of the rows as the connector reads them, without event time.
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
-        Self { table: table.into(), source, steps: vec![], time: None, watermark: None }
+        let (table, steps, time) = (table.into(), vec![], None);
+        Self { table, source, steps, time, watermark: None, filters: None }
     }
 
     /// The same scan with a step behind the others.
@@ -82,9 +85,9 @@ impl Scan {
     /// The same scan without rows for which `filter`, over the columns behind all steps, cannot
     /// hold, as far as the source can leave some out. A row without event time is bad in every
     /// query, so it is kept.
-    pub fn pruned(mut self, filter: Predicate) -> Self {
+    pub fn pruned(mut self, filter: ColumnPredicate) -> Self {
         let kept = match self.time {
-            Some(time) => Predicate::Any(vec![filter, Predicate::Null(time.column)]),
+            Some(time) => ColumnPredicate::Any(vec![filter, ColumnPredicate::Null(time.column)]),
             None => filter,
         };
         let Some(kept) = kept.over(&|column| self.read_as(column)) else { return self };
@@ -94,6 +97,26 @@ impl Scan {
             self.source = pruned;
         }
         self
+    }
+
+    /// The filters of the builds in which the rows of the scan are looked up, if it may leave rows
+    /// out by them: each row without a partner must be needed by nobody.
+    pub fn listen(&mut self) -> Option<Arc<JoinFilters>> {
+        let is_stateless = self.steps.iter().all(|step| step.is_stateless());
+        if self.watermark.is_some() || self.time.is_some() || !self.bounded() || !is_stateless {
+            return None;
+        }
+        if self.filters.is_none() {
+            let filters = Arc::<JoinFilters>::default();
+            let places = (0..self.columns().fields().len()).map(|column| self.read_as(column));
+            let (of, places) = (filters.clone(), places.collect::<Vec<_>>());
+            let needed = move || of.predicate()?.over(&|column| *places.get(column)?);
+            if let Some(source) = self.source.listen(Arc::new(needed)) {
+                self.source = source;
+            }
+            self.filters = Some(filters);
+        }
+        self.filters.clone()
     }
 
     /// Whether every split ends by itself.
@@ -136,7 +159,9 @@ impl Scan {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        scan::open(self.source.as_ref(), &self.steps, split, from, context)
+        let reader = scan::open(self.source.as_ref(), &self.steps, split, from, context)?;
+        let Some(filters) = self.filters.clone() else { return Ok(reader) };
+        Ok(Box::new(FilteredReader::new(reader, filters, context)))
     }
 
     /// The column of the source that a column behind all steps is, row by row.

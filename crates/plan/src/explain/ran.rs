@@ -121,6 +121,7 @@ impl Ran {
             "  skew {:.2}: rows of the worker that read most, over the mean",
             self.skew()
         );
+        self.skipped_text(&mut out);
         if !self.joined.is_empty() {
             let joined = self.joined.iter().map(|(by, pairs)| format!("{pairs} by {by}"));
             let joined: Vec<_> = joined.collect();
@@ -130,6 +131,25 @@ impl Ran {
             self.sent_text(&mut out, at, name);
         }
         out
+    }
+
+    /// A line of what readers left out of the splits that they opened, if they did.
+    fn skipped_text(&self, out: &mut String) {
+        let sum = |of: fn(&Counters) -> u64| -> u64 {
+            self.workers.iter().map(|worker| of(&worker.counters)).sum()
+        };
+        let [groups, pages, rows] = [
+            sum(|of| of.skipped_row_groups),
+            sum(|of| of.skipped_pages),
+            sum(|of| of.skipped_rows),
+        ];
+        if rows > 0 {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                out,
+                "  left out of what was opened: {rows} rows, {pages} pages, {groups} row groups"
+            );
+        }
     }
 
     /// The skew of the rows that workers read.

@@ -1,10 +1,10 @@
-//! What of a filter the source of a scan can use: [`Predicate`]s of the columns that it reads.
+//! What of a filter the source of a scan can use: [`ColumnPredicate`]s of the columns read.
 //!
 //! The filter stays where it is. What has no translation counts as true, so the predicate may let
 //! more rows pass than the filter and never fewer.
 
 use arrow::datatypes::Schema;
-use dataflow::predicate::{ColumnRange, Predicate, RangeEnd, in_order};
+use dataflow::predicate::{ColumnPredicate, ColumnRange, RangeEnd, in_order};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{Between, BinaryExpr, Expr, Like, Operator};
@@ -15,7 +15,7 @@ use crate::lower::step::column_index;
 const LIST_MAX: usize = 1_000;
 
 /// The predicate of a filter over the columns of `schema`, if it has one.
-pub(crate) fn predicate(filter: &Expr, schema: &Schema) -> Option<Predicate> {
+pub(crate) fn predicate(filter: &Expr, schema: &Schema) -> Option<ColumnPredicate> {
     let column = |expr: &Expr| column_index(expr, schema);
     match filter {
         Expr::BinaryExpr(BinaryExpr { left, op: Operator::And, right }) => {
@@ -26,11 +26,11 @@ pub(crate) fn predicate(filter: &Expr, schema: &Schema) -> Option<Predicate> {
             let mut parts = vec![];
             for part in [left, right] {
                 match predicate(part, schema)? {
-                    Predicate::Any(more) => parts.extend(more),
+                    ColumnPredicate::Any(more) => parts.extend(more),
                     part => parts.push(part),
                 }
             }
-            Some(Predicate::Any(parts))
+            Some(ColumnPredicate::Any(parts))
         }
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
             compared(left, *op, right, schema).or_else(|| compared(right, op.swap()?, left, schema))
@@ -45,15 +45,15 @@ pub(crate) fn predicate(filter: &Expr, schema: &Schema) -> Option<Predicate> {
             let values = list.iter().map(|value| literal(value, column, schema));
             let values: Vec<ScalarValue> = values.collect::<Option<_>>()?;
             let values = in_order(&ScalarValue::iter_to_array(values).ok()?)?;
-            Some(Predicate::In { column, values })
+            Some(ColumnPredicate::In { column, values })
         }
         Expr::Like(Like { negated: false, expr, pattern, escape_char: None, case_insensitive }) => {
             let prefix = (!case_insensitive).then(|| prefix_of(pattern))??;
             let column = column(expr)?;
-            Some(Predicate::Prefix { column, prefix })
+            Some(ColumnPredicate::Prefix { column, prefix })
         }
-        Expr::IsNull(expr) => Some(Predicate::Null(column(expr)?)),
-        Expr::IsNotNull(expr) => Some(Predicate::NotNull(column(expr)?)),
+        Expr::IsNull(expr) => Some(ColumnPredicate::Null(column(expr)?)),
+        Expr::IsNotNull(expr) => Some(ColumnPredicate::NotNull(column(expr)?)),
         Expr::IsTrue(expr) => boolean(column(expr)?, true),
         Expr::IsFalse(expr) => boolean(column(expr)?, false),
         Expr::Not(expr) => boolean(column(expr)?, false),
@@ -61,25 +61,25 @@ pub(crate) fn predicate(filter: &Expr, schema: &Schema) -> Option<Predicate> {
     }
 }
 
-fn boolean(column: usize, value: bool) -> Option<Predicate> {
+fn boolean(column: usize, value: bool) -> Option<ColumnPredicate> {
     let value = ScalarValue::Boolean(Some(value)).to_array().ok()?;
-    Some(Predicate::Range(ColumnRange::equal(column, value)))
+    Some(ColumnPredicate::Range(ColumnRange::equal(column, value)))
 }
 
 /// All of these, with ranges of one column as one.
-fn all(parts: Vec<Predicate>) -> Option<Predicate> {
-    let mut merged: Vec<Predicate> = vec![];
+fn all(parts: Vec<ColumnPredicate>) -> Option<ColumnPredicate> {
+    let mut merged: Vec<ColumnPredicate> = vec![];
     let flat = parts.into_iter().flat_map(|part| match part {
-        Predicate::All(parts) => parts,
+        ColumnPredicate::All(parts) => parts,
         part => vec![part],
     });
     for part in flat {
-        let Predicate::Range(range) = &part else {
+        let ColumnPredicate::Range(range) = &part else {
             merged.push(part);
             continue;
         };
         let open = merged.iter_mut().find_map(|known| match known {
-            Predicate::Range(known) if known.column == range.column => {
+            ColumnPredicate::Range(known) if known.column == range.column => {
                 let fits = |a: &Option<RangeEnd>, b: &Option<RangeEnd>| a.is_none() || b.is_none();
                 (fits(&known.from, &range.from) && fits(&known.to, &range.to)).then_some(known)
             }
@@ -95,12 +95,12 @@ fn all(parts: Vec<Predicate>) -> Option<Predicate> {
     }
     match merged.len() {
         0 | 1 => merged.pop(),
-        _ => Some(Predicate::All(merged)),
+        _ => Some(ColumnPredicate::All(merged)),
     }
 }
 
 /// A column compared with a literal.
-fn compared(left: &Expr, op: Operator, right: &Expr, schema: &Schema) -> Option<Predicate> {
+fn compared(left: &Expr, op: Operator, right: &Expr, schema: &Schema) -> Option<ColumnPredicate> {
     let column = column_index(left, schema)?;
     let value = literal(right, column, schema)?;
     if value.is_null() {
@@ -113,7 +113,7 @@ fn compared(left: &Expr, op: Operator, right: &Expr, schema: &Schema) -> Option<
     }
     let value = value.to_array().ok()?;
     let end = |inclusive| Some(RangeEnd { value: value.clone(), inclusive });
-    let range = |from, to| Some(Predicate::Range(ColumnRange { column, from, to }));
+    let range = |from, to| Some(ColumnPredicate::Range(ColumnRange { column, from, to }));
     match op {
         Operator::Eq | Operator::IsNotDistinctFrom => range(end(true), end(true)),
         Operator::Lt => range(None, end(false)),

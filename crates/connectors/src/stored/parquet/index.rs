@@ -13,7 +13,7 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type};
 use bytes::Bytes;
-use dataflow::predicate::{ColumnSummary, Membership, Predicate};
+use dataflow::predicate::{ColumnPredicate, ColumnSummary, Membership};
 use parquet::basic::Type as Physical;
 use parquet::bloom_filter::Sbbf;
 use parquet::file::metadata::{
@@ -33,6 +33,9 @@ use crate::stored::{Blob, read_exactly};
 
 /// Bytes of a Bloom filter that is read at most.
 const BLOOM_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes of each part of a page index that is read at most.
+const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// The pages of a column of a row group.
 #[derive(Debug, Clone)]
@@ -81,22 +84,22 @@ pub(super) struct IndexPlan {
     equal: Vec<(usize, usize)>,
 }
 
-fn place(offset: Option<i64>, length: Option<i64>) -> Option<Range<u64>> {
+/// Where an index is, if it has at most so many bytes.
+fn place(offset: Option<i64>, length: Option<i32>, bytes_max: u64) -> Option<Range<u64>> {
     let (offset, length) = (u64::try_from(offset?).ok()?, u64::try_from(length?).ok()?);
-    (length > 0).then(|| offset..offset.saturating_add(length))
+    (length > 0 && length <= bytes_max).then(|| offset..offset.saturating_add(length))
 }
 
 fn column_index(chunk: &ColumnChunkMetaData) -> Option<Range<u64>> {
-    place(chunk.column_index_offset(), chunk.column_index_length().map(i64::from))
+    place(chunk.column_index_offset(), chunk.column_index_length(), INDEX_BYTES_MAX)
 }
 
 fn offset_index(chunk: &ColumnChunkMetaData) -> Option<Range<u64>> {
-    place(chunk.offset_index_offset(), chunk.offset_index_length().map(i64::from))
+    place(chunk.offset_index_offset(), chunk.offset_index_length(), INDEX_BYTES_MAX)
 }
 
 fn bloom(chunk: &ColumnChunkMetaData) -> Option<Range<u64>> {
-    let place = place(chunk.bloom_filter_offset(), chunk.bloom_filter_length().map(i64::from))?;
-    (place.end - place.start <= BLOOM_BYTES_MAX).then_some(place)
+    place(chunk.bloom_filter_offset(), chunk.bloom_filter_length(), BLOOM_BYTES_MAX)
 }
 
 impl IndexPlan {
@@ -105,7 +108,7 @@ impl IndexPlan {
         file: &ParquetFile,
         target: &TargetColumns,
         (group, columns_read): (usize, &[usize]),
-        kept: &Predicate,
+        kept: &ColumnPredicate,
     ) -> Self {
         let chunks = file.metadata.metadata().row_group(group).columns();
         let leaf = |column: usize| LeafColumn::new(file, column).map(|leaf| leaf.leaf);
@@ -180,13 +183,13 @@ impl IndexPlan {
 }
 
 /// The columns of which single values are asked for.
-fn equal_columns(kept: &Predicate, found: &mut Vec<usize>) {
+fn equal_columns(kept: &ColumnPredicate, found: &mut Vec<usize>) {
     match kept {
-        Predicate::All(parts) | Predicate::Any(parts) => {
+        ColumnPredicate::All(parts) | ColumnPredicate::Any(parts) => {
             parts.iter().for_each(|part| equal_columns(part, found));
         }
-        Predicate::Range(range) if range.only().is_some() => found.push(range.column),
-        Predicate::In { column, .. } => found.push(*column),
+        ColumnPredicate::Range(range) if range.only().is_some() => found.push(range.column),
+        ColumnPredicate::In { column, .. } => found.push(*column),
         _ => {}
     }
     found.sort_unstable();
@@ -195,7 +198,7 @@ fn equal_columns(kept: &Predicate, found: &mut Vec<usize>) {
 
 impl GroupIndex {
     /// Whether some row may match, by the Bloom filters alone.
-    pub(super) fn may_match(&self, kept: &Predicate) -> bool {
+    pub(super) fn may_match(&self, kept: &ColumnPredicate) -> bool {
         kept.may_match(&|position| ColumnSummary {
             members: self.blooms.get(&position).cloned(),
             ..ColumnSummary::default()
@@ -203,7 +206,7 @@ impl GroupIndex {
     }
 
     /// The rows of the pages that may have some that match.
-    pub(super) fn rows(&self, kept: &Predicate, rows: u64) -> RowRuns {
+    pub(super) fn rows(&self, kept: &ColumnPredicate, rows: u64) -> RowRuns {
         let mut bounds: Vec<u64> = vec![0, rows];
         for (leaf, _) in self.statistics.values() {
             let pages = self.pages.get(leaf).into_iter().flat_map(|list| &list.pages);

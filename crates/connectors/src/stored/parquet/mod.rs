@@ -16,7 +16,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use dataflow::error::ConnectorError;
 use dataflow::source::{
-    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    ColumnBounds, NeededRows, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
@@ -26,19 +26,22 @@ use crate::format::TargetColumns;
 use crate::format::rows::fitted;
 use crate::format::typed::{Mapping, guarded, plain};
 
+mod columns;
 mod compact;
 mod distinct;
 mod footer;
 mod index;
+mod matching;
 mod pages;
 mod prune;
 mod reader;
 mod runs;
 mod statistics;
 
+use columns::GroupOf;
 use footer::Footer;
 use prune::Pruned;
-use reader::{GroupOf, ParquetReader};
+use reader::ParquetReader;
 
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
@@ -47,6 +50,8 @@ pub(super) struct ParquetSource {
     flows: Vec<(usize, usize)>,
     target: Arc<TargetColumns>,
     pruned: Option<Pruned>,
+    /// The rows that joins need, as they become known.
+    needed: Option<NeededRows>,
 }
 
 struct ParquetFile {
@@ -76,7 +81,7 @@ impl ParquetSource {
             file.check_read()?;
             files.push(Arc::new(file));
         }
-        Ok(Self { files: files.into(), flows, target, pruned: None })
+        Ok(Self { files: files.into(), flows, target, pruned: None, needed: None })
     }
 
     fn describe(&self, flow: usize, time_column: Option<usize>) -> Split {
@@ -167,6 +172,10 @@ impl Source for ParquetSource {
     fn pruned(&self, by: &Pruning) -> Option<Arc<dyn Source>> {
         let pruned = self.without_groups(by)?;
         Some(Arc::new(pruned))
+    }
+
+    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
+        Some(Arc::new(self.listening(needed)))
     }
 
     fn describe_pruning(&self) -> Option<String> {

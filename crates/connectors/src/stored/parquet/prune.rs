@@ -8,10 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dataflow::predicate::{ColumnSummary, Predicate};
-use dataflow::source::Pruning;
+use dataflow::predicate::{ColumnPredicate, ColumnSummary};
+use dataflow::source::{NeededRows, Pruning};
 
-use super::reader::{MatchRate, RowPredicate};
+use super::matching::{MatchRate, RowPredicate};
 use super::statistics::{GroupStatistics, always_fits};
 use super::{ParquetFile, ParquetSource};
 use crate::format::TargetColumns;
@@ -52,15 +52,33 @@ impl ParquetSource {
                 Pruned { by: before.and(by), groups: *groups, rate: Arc::default() }
             }
         };
-        Some(Self { files, flows, target, pruned: Some(pruned) })
+        let needed = self.needed.clone();
+        Some(Self { files, flows, target, pruned: Some(pruned), needed })
+    }
+
+    /// The same source, which asks for the rows that joins need.
+    pub(super) fn listening(&self, needed: NeededRows) -> Self {
+        let (files, target) = (Arc::clone(&self.files), Arc::clone(&self.target));
+        let (flows, pruned) = (self.flows.clone(), self.pruned.clone());
+        Self { files, flows, target, pruned, needed: Some(needed) }
     }
 
     /// What is asked of the rows of a row group, if some of them may be left out.
     pub(super) fn row_predicate(&self, file: usize, group: usize) -> Option<RowPredicate> {
-        let Pruned { by, rate, .. } = self.pruned.as_ref().filter(|of| of.by.within_splits)?;
-        let statistics = FileStatistics::new(&self.files[file], &self.target, by);
-        let (kept, rate) = (by.kept.clone(), Arc::clone(rate));
-        (!statistics.may_be_bad(group)).then_some(RowPredicate { kept, rate })
+        let needed = self.needed.as_ref().and_then(|needed| needed());
+        let by = match (self.pruned.as_ref().filter(|of| of.by.within_splits), needed) {
+            (None, None) => return None,
+            (Some(pruned), None) => pruned.by.clone(),
+            (None, Some(kept)) => Pruning { kept, within_splits: true },
+            (Some(pruned), Some(kept)) => pruned.by.and(&Pruning { kept, within_splits: true }),
+        };
+        let rate = self.pruned.as_ref().map(|pruned| Arc::clone(&pruned.rate)).unwrap_or_default();
+        let statistics = FileStatistics::new(&self.files[file], &self.target, &by);
+        if statistics.may_be_bad(group) {
+            return None;
+        }
+        let may_match = statistics.may_match(group, &by.kept);
+        Some(RowPredicate { kept: by.kept, may_match, rate })
     }
 
     /// For EXPLAIN.
@@ -95,7 +113,7 @@ impl FileStatistics {
         }
     }
 
-    fn may_match(&self, group: usize, kept: &Predicate) -> bool {
+    fn may_match(&self, group: usize, kept: &ColumnPredicate) -> bool {
         let known = |position: usize| match self.columns.get(&position) {
             Some(statistics) => statistics.of(group),
             None => ColumnSummary::default(),

@@ -11,221 +11,38 @@
 //! not where most rows have matched so far. A position counts all rows of the row group, whether or
 //! not they were given: it means the same with and without a predicate.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{ArrayRef, BooleanArray, UInt32Array, new_null_array};
-use arrow::buffer::BooleanBuffer;
-use arrow::compute::{concat_batches, filter_record_batch, take};
+use arrow::compute::concat_batches;
 use arrow::datatypes::Schema;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
-use dataflow::predicate::Predicate;
 use dataflow::source::{Next, Position, ReaderContext, SkippedRows, Split, SplitReader};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
-use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 
-use super::index::{GroupIndex, IndexPlan, PageList};
+use super::columns::{ColumnReader, GroupOf};
+use super::index::{GroupIndex, IndexPlan};
+use super::matching::{Lookable, MatchStage, RowPredicate};
 use super::runs::RowRuns;
-use super::statistics::LeafColumn;
-use super::{FORMAT, ParquetFile, damaged, pages};
-use crate::format::rows::fitted;
-use crate::format::typed::{Records, guarded};
+use super::{FORMAT, damaged};
+use crate::format::typed::RecordNumbers;
 use crate::format::{Refuser, TargetColumns};
 use crate::stored::{FetchingBlob, RowPlace, passed};
 
-/// How much smaller than the predicate's columns the others may be for those to be read first.
-const OTHERS_SHARE: i64 = 2;
-
-/// A row group to be read.
-#[derive(Clone)]
-pub(super) struct GroupOf {
-    pub(super) file: Arc<ParquetFile>,
-    pub(super) group: usize,
-    /// The file's columns that are read.
-    pub(super) columns: Vec<usize>,
-    /// The number in the file of its first row, counted from 1.
-    pub(super) first: u64,
-}
-
-impl GroupOf {
-    fn rows(&self) -> u64 {
-        self.file.metadata.metadata().row_group(self.group).num_rows().max(0) as u64
-    }
-
-    fn place(&self, row: u64) -> String {
-        format!("{}:{}", self.file.blob.name(), self.first + row)
-    }
-
-    /// Bytes of columns as they are decoded.
-    fn bytes(&self, columns: &[usize]) -> i64 {
-        let roots = self.file.metadata.parquet_schema();
-        let group = self.file.metadata.metadata().row_group(self.group);
-        let leaves = (0..group.num_columns())
-            .filter(|leaf| columns.contains(&roots.get_column_root_idx(*leaf)));
-        leaves.map(|leaf| group.column(leaf).uncompressed_size().max(0)).sum()
-    }
-}
-
-/// How many rows have matched so far, of those that were looked at.
-#[derive(Debug, Default)]
-pub(super) struct MatchRate {
-    seen: AtomicU64,
-    matched: AtomicU64,
-}
-
-impl MatchRate {
-    fn add(&self, seen: u64, matched: u64) {
-        self.seen.fetch_add(seen, Ordering::Relaxed);
-        self.matched.fetch_add(matched, Ordering::Relaxed);
-    }
-
-    /// Whether most rows match.
-    fn is_high(&self) -> bool {
-        let [seen, matched] =
-            [&self.seen, &self.matched].map(|count| count.load(Ordering::Relaxed));
-        matched.saturating_mul(2) > seen
-    }
-}
-
-/// What is asked of rows.
-#[derive(Clone)]
-pub(super) struct RowPredicate {
-    pub(super) kept: Predicate,
-    pub(super) rate: Arc<MatchRate>,
-}
-
-/// Some columns of the rows of a row group.
-struct ColumnReader {
-    of: GroupOf,
-    fetching: FetchingBlob,
-    columns: Vec<usize>,
-    /// The rows, where not all are read.
-    runs: Option<RowRuns>,
-    pages: Arc<BTreeMap<usize, PageList>>,
-    reader: Option<ParquetRecordBatchReader>,
-    /// Rows that were read.
-    row: u64,
-    /// Rows that have not come yet.
-    left: u64,
-}
-
-impl ColumnReader {
-    fn new(
-        of: &GroupOf,
-        columns: Vec<usize>,
-        (runs, pages): (Option<RowRuns>, &Arc<BTreeMap<usize, PageList>>),
-        context: &ReaderContext,
-    ) -> Result<Self, ConnectorError> {
-        let ranges = guarded(|| Ok::<_, String>(ranges(of, &columns, runs.as_ref(), pages)))
-            .map_err(|message| damaged(of.file.blob.name(), &message))?;
-        Ok(Self {
-            fetching: FetchingBlob::new(&of.file.blob, ranges, context),
-            left: runs.as_ref().map_or_else(|| of.rows(), RowRuns::rows),
-            of: of.clone(),
-            columns,
-            runs,
-            pages: Arc::clone(pages),
-            reader: None,
-            row: 0,
-        })
-    }
-
-    /// The next rows as the file has them.
-    fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
-        let place = self.of.place(self.row);
-        let next = guarded(|| {
-            let reader = match &mut self.reader {
-                Some(reader) => reader,
-                None => {
-                    let reader = self.begin(rows_max).map_err(|error| error.to_string())?;
-                    self.reader.insert(reader)
-                }
-            };
-            reader.next().transpose().map_err(|error| error.to_string())
-        });
-        let next = next.map_err(|message| damaged(place.clone(), &message))?;
-        let rows = next.as_ref().map_or(0, |batch| batch.num_rows() as u64);
-        let states = |what: &str| {
-            let message = format!("row group {} states {what} rows than it has", self.of.group);
-            Err(damaged(place, &message))
-        };
-        match self.left.checked_sub(rows) {
-            None => states("fewer"),
-            Some(left) if left > 0 && next.is_none() => states("more"),
-            Some(left) => {
-                self.left = left;
-                self.row += rows;
-                Ok(next)
-            }
-        }
-    }
-
-    fn begin(&self, rows_max: usize) -> parquet::errors::Result<ParquetRecordBatchReader> {
-        let metadata = &self.of.file.metadata;
-        let roots = metadata.parquet_schema();
-        let mask = ProjectionMask::roots(roots, self.columns.iter().copied());
-        let hint = Some(metadata.schema().fields());
-        let levels = parquet_to_arrow_field_levels(roots, mask, hint)?;
-        let group = pages::Group {
-            blob: Arc::clone(&self.fetching.blob),
-            metadata: Arc::clone(metadata.metadata()),
-            index: self.of.group,
-            unpacked: Arc::default(),
-            pages: Arc::clone(&self.pages),
-        };
-        let selection = self.runs.as_ref().map(|runs| runs.selection(self.of.rows()));
-        ParquetRecordBatchReader::try_new_with_row_groups(&levels, &group, rows_max, selection)
-    }
-}
-
-/// Where the bytes are that are read.
-fn ranges(
-    of: &GroupOf,
-    columns: &[usize],
-    runs: Option<&RowRuns>,
-    pages: &BTreeMap<usize, PageList>,
-) -> Vec<Range<u64>> {
-    let roots = of.file.metadata.parquet_schema();
-    let mask = ProjectionMask::roots(roots, columns.iter().copied());
-    let chunks = of.file.metadata.metadata().row_group(of.group).columns().iter().enumerate();
-    let read = chunks.filter(|(leaf, _)| mask.leaf_included(*leaf));
-    let ranges = read.flat_map(|(leaf, chunk)| match (runs, pages.get(&leaf)) {
-        (Some(runs), Some(list)) => list.ranges(runs),
-        _ => {
-            let (start, length) = chunk.byte_range();
-            vec![start..start.saturating_add(length).min(of.file.blob.bytes()).max(start)]
-        }
-    });
-    ranges.collect()
-}
-
 /// What a reader does now.
-enum Stage {
+enum ReadStage {
     /// It waits for the indexes.
     Index { fetching: FetchingBlob, plan: IndexPlan },
     /// It finds the rows that match.
-    Match(Box<Matching>),
+    Match(Box<MatchStage>),
     /// It gives rows.
-    Rows(Box<Giving>),
-}
-
-/// The predicate's columns of the rows that may match.
-struct Matching {
-    reader: ColumnReader,
-    runs: RowRuns,
-    kept: Predicate,
-    matches: Vec<BooleanBuffer>,
-    /// The predicate's columns of rows that match.
-    columns: VecDeque<RecordBatch>,
+    Rows(Box<RowsStage>),
 }
 
 /// The rows that are given.
-struct Giving {
+struct RowsStage {
     /// The columns that were not read to find the rows; none where all were.
     reader: Option<ColumnReader>,
     /// The others.
@@ -241,7 +58,7 @@ pub(super) struct ParquetReader {
     of: GroupOf,
     split: String,
     predicate: Option<RowPredicate>,
-    stage: Stage,
+    stage: ReadStage,
     /// Rows of it that were given, or refused, or are passed over because they were before.
     passed: u64,
     /// The row to be read next, where all are read.
@@ -268,17 +85,27 @@ impl ParquetReader {
             return Err(refused(name, format!("the position is behind row {passed}, and the end")));
         }
         let stage = match &predicate {
+            Some(predicate) if !predicate.may_match => {
+                let (row_groups, rows) = (1, of.rows() - passed);
+                context.skipped.add(&SkippedRows { row_groups, pages: 0, rows });
+                ReadStage::none()
+            }
             Some(predicate) => {
                 let read = (of.group, &of.columns[..]);
                 let plan = IndexPlan::new(&of.file, target, read, &predicate.kept);
                 let ranges = plan.ranges(&of.file, of.group);
                 let fetching = FetchingBlob::new(&of.file.blob, ranges, context);
-                Stage::Index { fetching, plan }
+                ReadStage::Index { fetching, plan }
             }
             None => {
                 let all = (None, &Arc::default());
                 let reader = Some(ColumnReader::new(&of, of.columns.clone(), all, context)?);
-                Stage::Rows(Box::new(Giving { reader, matched: None, runs: None, rest: None }))
+                ReadStage::Rows(Box::new(RowsStage {
+                    reader,
+                    matched: None,
+                    runs: None,
+                    rest: None,
+                }))
             }
         };
         Ok(Self {
@@ -317,7 +144,7 @@ impl ParquetReader {
                 let some = (Some(runs.clone()), &pages);
                 let reader = ColumnReader::new(&self.of, columns, some, &self.context)?;
                 let (matches, columns) = (vec![], VecDeque::new());
-                Stage::Match(Box::new(Matching { reader, runs, kept, matches, columns }))
+                ReadStage::Match(Box::new(MatchStage { reader, runs, kept, matches, columns }))
             }
             None => {
                 let some = (Some(runs.clone()), &pages);
@@ -325,15 +152,15 @@ impl ParquetReader {
                 let reader = (runs.rows() > 0)
                     .then(|| ColumnReader::new(&self.of, columns, some, &self.context));
                 let (reader, runs) = (reader.transpose()?, Some(runs));
-                Stage::Rows(Box::new(Giving { reader, matched: None, runs, rest: None }))
+                ReadStage::Rows(Box::new(RowsStage { reader, matched: None, runs, rest: None }))
             }
         };
         Ok(())
     }
 
     /// Goes on to give the rows that match, which are all found.
-    fn give(&mut self, matching: Matching) -> Result<(), ConnectorError> {
-        let Matching { reader, runs, matches, columns, .. } = matching;
+    fn give(&mut self, matching: MatchStage) -> Result<(), ConnectorError> {
+        let MatchStage { reader, runs, matches, columns, .. } = matching;
         let mut bits = arrow::array::BooleanBufferBuilder::new(runs.rows() as usize);
         matches.iter().for_each(|matches| bits.append_buffer(matches));
         let (seen, runs) = (runs.rows(), runs.only(&bits.finish()));
@@ -349,13 +176,14 @@ impl ParquetReader {
             .then(|| ColumnReader::new(&self.of, others, some, &self.context))
             .transpose()?;
         let (matched, runs) = (Some(columns), Some(runs));
-        self.stage = Stage::Rows(Box::new(Giving { reader: others, matched, runs, rest: None }));
+        self.stage =
+            ReadStage::Rows(Box::new(RowsStage { reader: others, matched, runs, rest: None }));
         Ok(())
     }
 
     /// The next rows to be given, as the file has them, of which all columns are there.
     fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
-        let Stage::Rows(giving) = &mut self.stage else { return Ok(None) };
+        let ReadStage::Rows(giving) = &mut self.stage else { return Ok(None) };
         if let Some(rest) = giving.rest.take() {
             return Ok(Some(rest));
         }
@@ -382,10 +210,10 @@ impl ParquetReader {
     }
 
     /// The numbers in the file of the next rows, and the row of the row group behind them.
-    fn numbers(&mut self, rows: usize) -> (Box<dyn Records>, u64) {
+    fn numbers(&mut self, rows: usize) -> (Box<dyn RecordNumbers>, u64) {
         let first = self.of.first;
         match &mut self.stage {
-            Stage::Rows(giving) if giving.runs.is_some() => {
+            ReadStage::Rows(giving) if giving.runs.is_some() => {
                 let numbers = giving.runs.as_mut().map_or(vec![], |runs| runs.take(rows as u64));
                 let behind = numbers.last().map_or(self.passed, |last| last + 1);
                 (Box::new(numbers.into_iter().map(|row| first + row).collect::<Vec<_>>()), behind)
@@ -406,7 +234,7 @@ impl ParquetReader {
                 return Ok(Next::End);
             };
             let rows = batch.num_rows().min(rows_max);
-            if let Stage::Rows(giving) = &mut self.stage
+            if let ReadStage::Rows(giving) = &mut self.stage
                 && rows < batch.num_rows()
             {
                 giving.rest = Some(batch.slice(rows, batch.num_rows() - rows));
@@ -430,7 +258,7 @@ impl SplitReader for ParquetReader {
         loop {
             let name = || self.of.file.blob.name();
             match &mut self.stage {
-                Stage::Index { fetching, plan } => {
+                ReadStage::Index { fetching, plan } => {
                     if let Some(wait) = fetching.wait()? {
                         return Ok(wait);
                     }
@@ -439,7 +267,7 @@ impl SplitReader for ParquetReader {
                     let index = index.map_err(|message| damaged(name(), &message))?;
                     self.look_at(index)?;
                 }
-                Stage::Match(matching) => {
+                ReadStage::Match(matching) => {
                     if let Some(wait) = matching.reader.fetching.wait()? {
                         return Ok(wait);
                     }
@@ -447,13 +275,14 @@ impl SplitReader for ParquetReader {
                         // The worker has other things to do between two batches.
                         return Ok(Next::Wait { until_ns: 0 });
                     }
-                    let Stage::Match(matching) = std::mem::replace(&mut self.stage, Stage::none())
+                    let ReadStage::Match(matching) =
+                        std::mem::replace(&mut self.stage, ReadStage::none())
                     else {
                         return Ok(Next::End);
                     };
                     self.give(*matching)?;
                 }
-                Stage::Rows(giving) => {
+                ReadStage::Rows(giving) => {
                     if let Some(reader) = &mut giving.reader
                         && let Some(wait) = reader.fetching.wait()?
                     {
@@ -471,90 +300,11 @@ impl SplitReader for ParquetReader {
     }
 }
 
-impl Stage {
+impl ReadStage {
     /// Of a row group without rows.
     fn none() -> Self {
-        Self::Rows(Box::new(Giving { reader: None, matched: None, runs: None, rest: None }))
+        Self::Rows(Box::new(RowsStage { reader: None, matched: None, runs: None, rest: None }))
     }
-}
-
-impl Matching {
-    /// Looks at the next rows; false when there are none.
-    fn step(
-        &mut self,
-        rows_max: usize,
-        of: &GroupOf,
-        target: &TargetColumns,
-    ) -> Result<bool, ConnectorError> {
-        let Some(batch) = self.reader.read(rows_max)? else { return Ok(false) };
-        let matches = matches(&self.kept, &batch, &self.reader.columns, of, target);
-        let matches = matches.map_err(|error| damaged(of.file.blob.name(), &error.to_string()))?;
-        let mask = BooleanArray::new(matches.clone(), None);
-        if mask.true_count() > 0 {
-            let kept = filter_record_batch(&batch, &mask);
-            let kept = kept.map_err(|error| damaged(of.file.blob.name(), &error.to_string()))?;
-            self.columns.push_back(kept);
-        }
-        self.matches.push(matches);
-        Ok(true)
-    }
-}
-
-/// What can be looked at row by row before the other columns are read, where that pays.
-struct Lookable {
-    kept: Predicate,
-    /// The file's columns of it.
-    columns: Vec<usize>,
-}
-
-impl Lookable {
-    fn new(of: &GroupOf, target: &TargetColumns, predicate: &RowPredicate) -> Option<Self> {
-        let name = of.file.blob.name();
-        let column = |position: usize| of.file.mapping.column_of(target.column_at(position)?);
-        let is_flat = |position: usize| match target.column_at(position) {
-            Some(_) => column(position).is_none_or(|at| LeafColumn::new(&of.file, at).is_some()),
-            None => matches!(target.constant(position, &name), Ok(Some(_))),
-        };
-        let kept = predicate.kept.over(&|position| is_flat(position).then_some(position))?;
-        let mut columns: Vec<usize> = kept.columns().into_iter().filter_map(column).collect();
-        columns.sort_unstable();
-        columns.dedup();
-        let others: Vec<usize> =
-            of.columns.iter().copied().filter(|column| !columns.contains(column)).collect();
-        let pays = !columns.is_empty()
-            && !others.is_empty()
-            && of.bytes(&others).saturating_mul(OTHERS_SHARE) >= of.bytes(&columns)
-            && !predicate.rate.is_high();
-        pays.then_some(Self { kept, columns })
-    }
-}
-
-/// The rows of a batch of the file's `columns` that match.
-fn matches(
-    kept: &Predicate,
-    batch: &RecordBatch,
-    columns: &[usize],
-    of: &GroupOf,
-    target: &TargetColumns,
-) -> Result<BooleanBuffer, ArrowError> {
-    let rows = batch.num_rows();
-    let mut values: BTreeMap<usize, ArrayRef> = BTreeMap::new();
-    for position in kept.columns() {
-        let declared = target.projected.field(position).data_type();
-        let column = target.column_at(position);
-        let value = match column.and_then(|column| of.file.mapping.column_of(column)) {
-            Some(column) => {
-                let at = columns.partition_point(|read| *read < column);
-                fitted(batch.column(at), declared)?
-            }
-            None => match target.constant(position, &of.file.blob.name()) {
-                Ok(Some(value)) => take(&value, &UInt32Array::from_value(0, rows), None)?,
-                _ => new_null_array(declared, rows),
-            },
-        };
-        values.insert(position, value);
-    }
-    kept.matches(&|position| Arc::clone(&values[&position]), rows)
 }
 
 /// Takes the first `rows` rows of some batches away.

@@ -24,15 +24,15 @@ fn between(least: ArrayRef, greatest: ArrayRef) -> ColumnSummary {
     ColumnSummary { least, greatest, nulls: Some(0), rows: Some(10), members: None }
 }
 
-fn range(from: Option<RangeEnd>, to: Option<RangeEnd>) -> Predicate {
-    Predicate::Range(ColumnRange { column: 0, from, to })
+fn range(from: Option<RangeEnd>, to: Option<RangeEnd>) -> ColumnPredicate {
+    ColumnPredicate::Range(ColumnRange { column: 0, from, to })
 }
 
-fn may(predicate: &Predicate, summary: &ColumnSummary) -> bool {
+fn may(predicate: &ColumnPredicate, summary: &ColumnSummary) -> bool {
     predicate.may_match(&|_| summary.clone())
 }
 
-fn rows(predicate: &Predicate, column: &ArrayRef) -> Vec<bool> {
+fn rows(predicate: &ColumnPredicate, column: &ArrayRef) -> Vec<bool> {
     let matches = predicate.matches(&|_| column.clone(), column.len()).unwrap();
     matches.iter().collect()
 }
@@ -44,8 +44,8 @@ fn ranges_are_held_against_the_least_and_the_greatest_value() {
     assert!(may(&range(end(number(20), true), None), &known));
     assert!(!may(&range(None, end(number(10), false)), &known));
     assert!(may(&range(None, end(number(10), true)), &known));
-    assert!(!may(&Predicate::Range(ColumnRange::equal(0, number(9))), &known));
-    assert!(may(&Predicate::Range(ColumnRange::equal(0, number(15))), &known));
+    assert!(!may(&ColumnPredicate::Range(ColumnRange::equal(0, number(9))), &known));
+    assert!(may(&ColumnPredicate::Range(ColumnRange::equal(0, number(15))), &known));
     // Nothing known, or known of another type: nothing is left out.
     assert!(may(&range(end(number(20), false), None), &ColumnSummary::default()));
     let int = |value| Arc::new(Int32Array::from(vec![value])) as ArrayRef;
@@ -57,15 +57,20 @@ fn nulls_match_nothing_but_is_null() {
     let all_null =
         ColumnSummary { nulls: Some(10), rows: Some(10), ..between(number(1), number(1)) };
     let some_null = ColumnSummary { nulls: Some(3), ..between(number(1), number(1)) };
-    let one = Predicate::Range(ColumnRange::equal(0, number(1)));
+    let one = ColumnPredicate::Range(ColumnRange::equal(0, number(1)));
     assert!(!may(&one, &all_null) && may(&one, &some_null));
-    assert!(may(&Predicate::Null(0), &all_null) && may(&Predicate::Null(0), &some_null));
-    assert!(!may(&Predicate::NotNull(0), &all_null) && may(&Predicate::NotNull(0), &some_null));
-    assert!(!may(&Predicate::Null(0), &between(number(1), number(1))));
-    assert!(may(&Predicate::Null(0), &ColumnSummary::default()));
+    assert!(
+        may(&ColumnPredicate::Null(0), &all_null) && may(&ColumnPredicate::Null(0), &some_null)
+    );
+    assert!(
+        !may(&ColumnPredicate::NotNull(0), &all_null)
+            && may(&ColumnPredicate::NotNull(0), &some_null)
+    );
+    assert!(!may(&ColumnPredicate::Null(0), &between(number(1), number(1))));
+    assert!(may(&ColumnPredicate::Null(0), &ColumnSummary::default()));
     let column: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(2)]));
     assert_eq!(rows(&one, &column), [true, false, false]);
-    assert_eq!(rows(&Predicate::Null(0), &column), [false, true, false]);
+    assert_eq!(rows(&ColumnPredicate::Null(0), &column), [false, true, false]);
 }
 
 #[test]
@@ -80,7 +85,7 @@ fn nan_may_be_in_any_range_but_one_with_two_ends() {
         &ColumnSummary { greatest: Some(double(f64::NAN)), ..known }
     ));
     // A writer may have written either zero.
-    let zero = Predicate::Range(ColumnRange::equal(0, double(-0.0)));
+    let zero = ColumnPredicate::Range(ColumnRange::equal(0, double(-0.0)));
     assert!(may(&zero, &between(double(0.0), double(1.0))));
     // Rows are ordered as the filter orders them.
     let column: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN, -f64::NAN, 5.0]));
@@ -89,7 +94,7 @@ fn nan_may_be_in_any_range_but_one_with_two_ends() {
 
 #[test]
 fn texts_are_found_by_their_beginning_though_statistics_are_cut() {
-    let prefix = |prefix: &str| Predicate::Prefix { column: 0, prefix: prefix.into() };
+    let prefix = |prefix: &str| ColumnPredicate::Prefix { column: 0, prefix: prefix.into() };
     let known = between(text("bb"), text("dd"));
     for (begins, kept) in
         [("a", false), ("b", true), ("ba", false), ("bb", true), ("bbz", true), ("c", true)]
@@ -108,7 +113,7 @@ fn a_list_is_searched_however_long_it_is() {
     for length in [2, 40] {
         let values: ArrayRef =
             Arc::new((0..length).map(|at| Some(at * 10)).collect::<Int64Array>());
-        let list = Predicate::In { column: 0, values: in_order(&values).unwrap() };
+        let list = ColumnPredicate::In { column: 0, values: in_order(&values).unwrap() };
         assert!(may(&list, &between(number(5), number(10))));
         assert!(!may(&list, &between(number(3), number(7))));
         let column: ArrayRef = Arc::new(Int64Array::from(vec![Some(10), Some(11), None, Some(0)]));
@@ -121,12 +126,12 @@ fn a_list_is_searched_however_long_it_is() {
 
 #[test]
 fn what_is_about_no_column_counts_as_true() {
-    let of = |column| Predicate::NotNull(column);
+    let of = |column| ColumnPredicate::NotNull(column);
     let only_0 = |column: usize| (column == 0).then_some(7);
-    let all = Predicate::All(vec![of(0), of(1)]).over(&only_0).unwrap();
+    let all = ColumnPredicate::All(vec![of(0), of(1)]).over(&only_0).unwrap();
     assert_eq!(all.columns().into_iter().collect::<Vec<_>>(), [7]);
-    assert!(Predicate::Any(vec![of(0), of(1)]).over(&only_0).is_none());
-    assert!(Predicate::All(vec![of(1)]).over(&only_0).is_none());
+    assert!(ColumnPredicate::Any(vec![of(0), of(1)]).over(&only_0).is_none());
+    assert!(ColumnPredicate::All(vec![of(1)]).over(&only_0).is_none());
 }
 
 #[test]
@@ -136,14 +141,33 @@ fn a_predicate_is_shown_as_sql() {
         Field::new("s", DataType::Utf8, true),
     ]);
     let values: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
-    let predicate = Predicate::All(vec![
+    let predicate = ColumnPredicate::All(vec![
         range(end(number(1), true), end(number(5), false)),
-        Predicate::Any(vec![
-            Predicate::In { column: 1, values },
-            Predicate::Prefix { column: 1, prefix: "x".into() },
-            Predicate::Null(1),
+        ColumnPredicate::Any(vec![
+            ColumnPredicate::In { column: 1, values },
+            ColumnPredicate::Prefix { column: 1, prefix: "x".into() },
+            ColumnPredicate::Null(1),
         ]),
     ]);
     let shown = "n >= 1 AND n < 5 AND (s IN ('a', 'b') OR s LIKE 'x%' OR s IS NULL)";
     assert_eq!(predicate.describe(&schema), shown);
+}
+
+#[test]
+fn filters_of_several_builds_apply_together() {
+    let numbers = |of: Vec<i64>| Arc::new(Int64Array::from(of)) as ArrayRef;
+    let texts = |of: Vec<&str>| Arc::new(StringArray::from(of)) as ArrayRef;
+    let filters = JoinFilters::default();
+    assert!(filters.predicate().is_none());
+    for (column, keys) in [(0, numbers(vec![1, 2])), (1, texts(vec!["a", "b"]))] {
+        filters.add(column, Arc::new(JoinFilter::new(&[keys]).unwrap().unwrap()));
+    }
+    let columns = [numbers(vec![1, 2, 3]), texts(vec!["b", "c", "a"])];
+    let predicate = filters.predicate().unwrap();
+    let matches = predicate.matches(&|column| columns[column].clone(), 3).unwrap();
+    assert_eq!(matches.iter().collect::<Vec<_>>(), [true, false, false]);
+    assert!(!predicate.may_match(&|_| between(number(3), number(9))));
+    let empty = JoinFilter::new(&[numbers(vec![])]).unwrap().unwrap();
+    let none = ColumnPredicate::Member { column: 0, filter: Arc::new(empty) };
+    assert!(!none.may_match(&|_| ColumnSummary::default()));
 }
