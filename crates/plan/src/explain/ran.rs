@@ -133,7 +133,7 @@ impl Ran {
         out
     }
 
-    /// A line of what readers left out of the splits that they opened, if they did.
+    /// A line of what readers skipped of the splits that they opened, if they did.
     fn skipped_text(&self, out: &mut String) {
         let sum = |of: fn(&Counters) -> u64| -> u64 {
             self.workers.iter().map(|worker| of(&worker.counters)).sum()
@@ -147,7 +147,7 @@ impl Ran {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 out,
-                "  left out of what was opened: {rows} rows, {pages} pages, {groups} row groups"
+                "  skipped while reading: {rows} rows, {pages} pages, {groups} row groups"
             );
         }
     }
