@@ -49,8 +49,9 @@ use crate::runtime::process::Process;
 use crate::runtime::scheduler::{Timers, yield_now};
 
 /// Bytes of rows that have come by the exchange and wait to be looked up, from which on those of
-/// this worker wait in front of it.
+/// this worker wait in front of it; and the part of its share of memory that they may take.
 const ARRIVED_BYTES_MAX: usize = 4 << 20;
+const ARRIVED_PART: usize = 8;
 
 /// Bytes of a build up to which its batches are put together, so that its rows are found faster.
 const TOGETHER_BYTES_MAX: usize = 256 << 20;
@@ -256,17 +257,21 @@ impl<D: Downstream> HashJoinRun<D> {
     async fn probe(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         self.count(|of| &of.probe_rows, batch.num_rows() as u64);
         let Some(batch) = self.passing(batch)? else { return Ok(()) };
-        if let Some(spilled) = &mut *self.spilled.borrow_mut() {
-            let batch = compact(batch);
-            spilled.push(PROBE, batch, self.accounting.share(self.instance.tag))?;
-
-            return self.account();
-        }
+        let Some(batch) = self.spill_probe(batch)? else { return self.account() };
         if let Some(pairing) = self.table.borrow_mut().as_mut().and_then(|of| of.pairing.as_mut()) {
             pairing.push(batch);
         }
         self.give(|| self.of_table(|pairing| pairing.next_probed(self.terms(), self.rows_max)))
             .await
+    }
+
+    /// Rows of the probe side go to the disk if the build is there; else gives them back.
+    fn spill_probe(&self, batch: RecordBatch) -> Result<Option<RecordBatch>, DataflowError> {
+        let share = self.accounting.share(self.instance.tag);
+        match &mut *self.spilled.borrow_mut() {
+            Some(spilled) => spilled.push(PROBE, compact(batch), share).map(|()| None),
+            None => Ok(Some(batch)),
+        }
     }
 
     /// The next rows that the table in memory gives, if there is one.
@@ -484,7 +489,9 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
                 return self.account();
             }
             self.take_in(batch).await?;
-            let room = || (self.arrived.borrow().bytes <= ARRIVED_BYTES_MAX).then_some(());
+            let most = self.accounting.share(self.instance.tag) / ARRIVED_PART;
+            let most = most.min(ARRIVED_BYTES_MAX);
+            let room = || (self.arrived.borrow().bytes <= most).then_some(());
             self.instance.clock_moved.wait_for(room).await;
             Ok(())
         })
