@@ -23,8 +23,8 @@ use crate::rows::origin::Origin;
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
     pub(crate) kind: JoinKind,
-    /// Whether each row of the probed side is given out alone, and behind its columns whether it has
-    /// a partner; `kind` is then a semi-join of that side.
+    /// Whether each row of the probed side is given out alone, and behind its columns whether it
+    /// has a partner; `kind` is then a semi-join of that side.
     pub(crate) marks: bool,
     /// A filter over `both`.
     pub(crate) on: Option<&'a Arc<dyn Step>>,

@@ -80,9 +80,9 @@ pub struct JobGraph {
 pub struct Operator {
     /// For messages and metrics.
     pub name: String,
-    /// The inputs: none for a source, one for an aggregate, a lookup or a sink, two for a hash join,
-    /// as many as it has for a keyed operator. All edges of one input bring rows of the same columns, in any order (a
-    /// union).
+    /// The inputs: none for a source, one for an aggregate, a lookup or a sink, two for a hash
+    /// join, as many as it has for a keyed operator. All edges of one input bring rows of the same
+    /// columns, in any order (a union).
     pub inputs: Vec<Vec<Edge>>,
     /// What it does.
     pub kind: OperatorKind,

@@ -87,8 +87,8 @@ pub(crate) trait OperatorTask: Connected {
     /// When state or rows cannot travel.
     fn resume(&self) -> Task<'_, i64>;
 
-    /// One of several inputs has no more rows, and others may have; `watermark` is `i64::MAX` if they
-    /// are complete. Gives what has to be waited for, if something has.
+    /// One of several inputs has no more rows, and others may have; `watermark` is `i64::MAX` if
+    /// they are complete. Gives what has to be waited for, if something has.
     ///
     /// # Errors
     /// When state or rows cannot travel.

@@ -26,12 +26,13 @@ use state::NullKeys;
 use crate::Workers;
 use crate::explain::shown_expr;
 use crate::expr::own::own;
+use crate::lower::aggregates;
 use crate::lower::broadcast::{self, Asking, May, SideOutput, Wish, name};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join::{On, Places, both_of, condition, names_of, part};
 use crate::lower::pipeline::{self, FinishedPipeline, RequestedColumns};
-use crate::lower::relation::{LowerError, Relation, check_key};
+use crate::lower::relation::{LowerError, Relation};
 use crate::text::refusal::Refusal;
 use crate::text::settings::ExchangeChoice;
 use crate::text::types::sql_name;
@@ -233,6 +234,13 @@ fn seen_by(kind: JoinKind, probe: usize) -> JoinKind {
     }
 }
 
+/// Whether rows can be joined by values of a type.
+fn is_key(data_type: &DataType) -> bool {
+    aggregates::is_key(data_type)
+        || data_type.is_decimal()
+        || matches!(data_type, DataType::LargeBinary | DataType::BinaryView)
+}
+
 /// The keys of both sides, of the same types.
 fn keys(
     cx: &Context<'_>,
@@ -242,10 +250,12 @@ fn keys(
 ) -> Result<[Vec<Expr>; 2], LowerError> {
     let mut keys = [vec![], vec![]];
     for (l, r) in on {
-        check_key(&l, &left.scan)?;
-        check_key(&r, &right.scan)?;
         let of_left = l.get_type(&left.scan).map_err(|e| cx.report(&e))?;
         let of_right = r.get_type(&right.scan).map_err(|e| cx.report(&e))?;
+        for of in [&of_left, &of_right].into_iter().filter(|of| !is_key(of)) {
+            let reason = format!("rows cannot be joined by values of {}", sql_name(of));
+            return Err(Refusal::new(&["JOIN", "IN"], reason).into());
+        }
         let common = if of_left == of_right {
             Some(of_left.clone())
         } else {

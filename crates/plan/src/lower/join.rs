@@ -105,10 +105,12 @@ pub(crate) fn join(
     let joined = match (between, lookup::table_side(cx, [&left, &right], &on, kind)?) {
         (Err(LowerError::Failed(error)), _) => Err(LowerError::Failed(error)),
         (Ok(Some(between)), _) => between::nearby(cx, job, kind, [left, right], on, between),
-        (_, Some(sides)) => lookup::lookup_join(cx, job, sides, [left, right], on, filter),
+        (_, Some(sides)) if !by_key || lookup::can(&left, &right, &on) => {
+            lookup::lookup_join(cx, job, sides, [left, right], on, filter)
+        }
         _ if by_key => hash_join::hash_join(cx, job, join, [left, right], on),
-        (Err(refused), None) => Err(refused),
-        (Ok(None), None) => Err(endless(cx, &left, &right, kind)?.into()),
+        (Err(refused), _) => Err(refused),
+        (Ok(None), _) => Err(endless(cx, &left, &right, kind)?.into()),
     }?;
     Ok(Relation { windows, ..joined })
 }

@@ -69,7 +69,8 @@ impl LookupJoin {
 ///
 /// Beside a stream that is any table that ends. Where all input ends, it is the side of which a
 /// hint asks for the broadcast, or the side without event time if the other has one, or with equal
-/// keys the smaller side, as far as its size is known and nothing asks that rows meet by their keys.
+/// keys the smaller side, as far as its size is known and nothing asks that rows meet by their
+/// keys.
 pub(crate) fn table_side(
     cx: &Context<'_>,
     [left, right]: [&Relation; 2],
@@ -159,6 +160,14 @@ fn table_bytes(cx: &Context<'_>, relation: &Relation) -> Result<Option<u64>, Low
     let scan = table.scan(&read, place)?;
     let statistics = Statistics::of_scan(&scan, cx.lowering.workers.total());
     Ok(statistics.bytes(&scan.columns()))
+}
+
+/// Whether the rows of a table can widen those of a relation, by these keys.
+pub(crate) fn can(left: &Relation, right: &Relation, on: &On) -> bool {
+    let is_key = |(l, r): &(Expr, Expr)| {
+        check_key(l, &left.scan).is_ok() && check_key(r, &right.scan).is_ok()
+    };
+    !left.is_volatile() && !right.is_volatile() && on.iter().all(is_key)
 }
 
 /// A relation widened by the rows of a table.

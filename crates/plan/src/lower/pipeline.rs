@@ -401,8 +401,8 @@ impl RequestedColumns {
     }
 }
 
-/// The columns of expressions, under names that are all different: a key that is a column of another
-/// type is called as that column is.
+/// The columns of expressions, under names that are all different: a key that is a column of
+/// another type is called as that column is.
 fn schema_of(exprs: &[Expr], columns: &Schema) -> DfResult<SchemaRef> {
     let scope = &DFSchema::try_from(columns.clone())?;
     let mut fields: Vec<Field> = Vec::with_capacity(exprs.len());
