@@ -232,7 +232,7 @@ fn only_the_columns_that_are_used_are_read() {
 fn what_does_not_stream_goes_through_the_batch_stage() {
     for (sql, parts) in [
         ("SELECT origin, count(*) FROM flights GROUP BY origin ORDER BY 2 DESC LIMIT 3", 1),
-        ("SELECT a.origin FROM flights AS a FULL JOIN flights AS b ON a.dest = b.origin", 2),
+        ("SELECT a.origin FROM flights AS a FULL JOIN flights AS b ON a.dest < b.origin", 2),
         ("SELECT origin FROM flights UNION SELECT dest FROM flights ORDER BY 1", 1),
     ] {
         let stages = plan_on(4, sql);
@@ -306,7 +306,35 @@ fn the_smaller_of_two_tables_that_end_is_had_whole() {
     }
     let tables = "SET millstream.table_bytes = '1 B'; SELECT l.dest FROM flights AS l JOIN flights \
                   AS r ON l.dest = r.origin";
-    assert!(plan_on(4, tables)[0].explain.text().contains("  Batch\n"));
+    assert!(plan_on(4, tables)[0].explain.text().contains("  HashJoin ["));
+}
+
+#[test]
+fn joins_that_end_are_replicated_or_by_key_and_what_is_led_stays() {
+    let grouped = "(SELECT dest, count(*) AS n FROM flights GROUP BY dest)";
+    let of = |join: &str| {
+        let sql = format!("SELECT l.n, r.origin FROM {grouped} AS l {join} ON l.dest = r.origin");
+        plan_on(4, &sql)[0].explain.text()
+    };
+    let distinct = "(SELECT DISTINCT origin FROM flights)";
+    // Both groupings have led their rows by the key of the join.
+    let text = of(&format!("FULL JOIN {distinct} AS r"));
+    assert!(text.contains("  HashJoin [") && !text.contains("Batch"), "{text}");
+    assert_eq!(text.matches("an exchange before has put rows of equal keys").count(), 2, "{text}");
+    // A side that gives out its rows without a partner is in no process whole.
+    let text = of("FULL JOIN (SELECT origin FROM flights UNION ALL SELECT dest FROM flights) AS r");
+    assert!(text.contains("by key: the join emits its rows without a partner"), "{text}");
+    let sql = format!(
+        "SET millstream.exchange = 'shuffle'; SELECT l.dest FROM flights AS l JOIN {distinct} AS r \
+         ON l.dest = r.origin"
+    );
+    let text = plan_on(4, &sql)[0].explain.text();
+    assert!(text.contains("shuffle(l.dest): SET millstream.exchange = 'shuffle'"), "{text}");
+    let sql = "SELECT origin FROM flights WHERE dest NOT IN (SELECT origin FROM flights)";
+    let text = plan_on(4, sql)[0].explain.text();
+    assert!(!text.contains("Batch"), "{text}");
+    let sql = "SELECT dest FROM flights INTERSECT SELECT origin FROM flights";
+    assert!(plan_on(4, sql)[0].explain.text().contains("NULL keys: equal to each other"));
 }
 
 #[test]

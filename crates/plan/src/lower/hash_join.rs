@@ -292,7 +292,10 @@ fn arriving(
     let all = |places: Vec<usize>| places.into_iter().map(|at| finished.places[at]).collect();
     let (outputs, keys): (Vec<usize>, Vec<usize>) = (all(outputs), all(keys));
     let places = Places { outputs, at: keys.first().copied().unwrap_or_default(), keys };
-    Ok(Side { name: name(relation, side), places, finished })
+    let named = name(relation, side);
+    // DataFusion has named what stands in a condition.
+    let name = if named.starts_with("__") { "subquery".into() } else { named };
+    Ok(Side { name, places, finished })
 }
 
 /// How the rows of both sides meet.
