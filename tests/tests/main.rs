@@ -12,6 +12,7 @@ mod joins;
 mod lengths;
 mod nexmark;
 mod orders;
+mod partitions;
 mod properties;
 mod reconnection;
 mod relational;

@@ -8,5 +8,6 @@ mod early;
 mod frames;
 mod lists;
 mod local_exchange;
+mod local_plan;
 mod room;
 mod slicing;
