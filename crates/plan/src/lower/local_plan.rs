@@ -13,8 +13,9 @@
 //! | each of these without a key | go to one worker, which alone runs the operator |
 //!
 //! What it emits goes on like the rows of any operator, so that what follows is parallel again. The
-//! rest of a plan, such as a recursion, is left to the [batch stage](crate::lower::batch).
+//! rest of a plan, such as an order, is left to the [batch stage](crate::lower::batch).
 
+mod partitions;
 mod run;
 mod shape;
 mod spill;
@@ -30,7 +31,8 @@ use dataflow::placement::Placements;
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, lit};
+use datafusion::logical_expr::{Expr, ExprSchemable, Join, LogicalPlan, lit};
+use datafusion::sql::sqlparser::tokenizer::Token;
 
 use self::run::WorkerPlan;
 use self::shape::{RequiredDistribution, Shape, subqueries_of};
@@ -45,6 +47,9 @@ use crate::lower::{HALVES, leaf_of};
 use crate::text::refusal::Refusal;
 use crate::text::settings::ExchangeChoice;
 use crate::text::units::human;
+
+/// Rows that a join of all rows with all may give, unless it is written as CROSS JOIN: hours of work.
+const PRODUCT_ROWS_MAX: u128 = 100_000_000_000;
 
 /// An input of the operator while it is made.
 struct Input {
@@ -90,7 +95,11 @@ pub(crate) fn relation(
     for (plan, required) in &shape.inputs {
         inputs.push(input(cx, job, plan, required.clone())?);
     }
-    smaller_everywhere(cx, job, &mut inputs);
+    let emitted = Statistics::of(&job.operators, cx.lowering.workers.total());
+    let rows = inputs.iter().map(|input| Statistics::along(&input.edges, &emitted));
+    let rows: Vec<Statistics> = rows.collect();
+    refuse_product(cx, plan, &rows)?;
+    smaller_everywhere(&mut inputs, &rows);
     let is_one = |input: &Input| input.required == RequiredDistribution::One;
     let gathered = inputs.iter().any(is_one);
     let beside =
@@ -204,25 +213,61 @@ fn input(
 }
 
 /// Decides which of two inputs goes to every worker: the smaller, as far as that is known.
-fn smaller_everywhere(cx: &Context<'_>, job: &JobBuilder, inputs: &mut [Input]) {
-    let [left, right] = inputs else { return };
+fn smaller_everywhere(inputs: &mut [Input], rows: &[Statistics]) {
+    let ([left, right], [of_left, of_right]) = (inputs, rows) else { return };
     if left.required != RequiredDistribution::Smaller {
         return;
     }
-    let emitted = Statistics::of(&job.operators, cx.lowering.workers.total());
-    let bytes = [&*left, right].map(|side| {
-        let rows = Statistics::along(&side.edges, &emitted);
-        rows.bytes(&side.schema).unwrap_or(u64::MAX)
-    });
+    let bytes = [
+        of_left.bytes(&left.schema).unwrap_or(u64::MAX),
+        of_right.bytes(&right.schema).unwrap_or(u64::MAX),
+    ];
     let (small, large) = if bytes[0] < bytes[1] { (left, right) } else { (right, left) };
-    (small.required, large.required) =
-        (RequiredDistribution::Everywhere, RequiredDistribution::Stay);
+    small.required = RequiredDistribution::Everywhere;
+    large.required = RequiredDistribution::Stay;
     let least = bytes[0].min(bytes[1]);
     let most =
         if least == u64::MAX { String::new() } else { format!(": at most {}", human(least)) };
     let reason =
         format!("there is no equality to lead rows by, and this is the smaller side{most}");
     small.labels.reason = Some(Reason::Planner(reason));
+}
+
+/// Refuses a join of all rows with all that would give more than anybody waits for, unless the
+/// statement says CROSS JOIN.
+fn refuse_product(
+    cx: &Context<'_>,
+    plan: &LogicalPlan,
+    rows: &[Statistics],
+) -> Result<(), LowerError> {
+    let (LogicalPlan::Join(Join { left, right, filter: None, .. }), [of_left, of_right]) =
+        (plan, rows)
+    else {
+        return Ok(());
+    };
+    let product = of_left.rows_max.zip(of_right.rows_max);
+    let product = product.map_or(0, |(left, right)| u128::from(left) * u128::from(right));
+    let is_cross = |token: &Token| matches!(token, Token::Word(word) if word.value.eq_ignore_ascii_case("CROSS"));
+    let is_meant = || cx.lowering.around.tokens.iter().any(|of| is_cross(&of.token));
+    if product <= PRODUCT_ROWS_MAX || is_meant() {
+        return Ok(());
+    }
+    let named = |side: &LogicalPlan| {
+        let column = side.schema().iter().find_map(|(of, _)| of.map(|of| of.table().to_owned()));
+        column.unwrap_or_else(|| "a subquery".into())
+    };
+    let message = format!("'{}' and '{}' are joined by no condition", named(left), named(right));
+    let hint = format!("write CROSS JOIN; {} rows would come out", power(product));
+    Err(Refusal::new(&["JOIN", "FROM"], message).hint(hint).always().at(plan).into())
+}
+
+/// About how many that is, as `3·10¹¹`.
+fn power(count: u128) -> String {
+    let exponent = count.checked_ilog10().unwrap_or(0);
+    let digits = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+    let raised = exponent.to_string();
+    let raised = raised.bytes().map(|digit| digits[usize::from(digit - b'0')]);
+    format!("{}·10{}", count / 10u128.pow(exponent), raised.collect::<String>())
 }
 
 /// Adds the operator.
@@ -271,4 +316,15 @@ fn add(
     let name = plan.name.to_owned();
     let spec = LocalOperator { inputs: specs, exchange, plan: Arc::new(plan) };
     job.add(name, edges, OperatorKind::Local(spec), labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::power;
+
+    #[test]
+    fn great_numbers_are_powers_of_ten() {
+        let numbers = [0, 7, 300_000_000_000, 1_500_000_000_001];
+        assert_eq!(numbers.map(power), ["0·10⁰", "7·10⁰", "3·10¹¹", "1·10¹²"]);
+    }
 }

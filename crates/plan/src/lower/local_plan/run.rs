@@ -31,6 +31,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::{StreamExt, stream};
 use state::Spilled;
 
+use super::partitions::some_at_a_time;
 use super::spill::OnDisk;
 use crate::expr::conform::same_type;
 use crate::lower::batch;
@@ -90,7 +91,7 @@ impl WorkerPlan {
             Ok(Arc::new(table) as Arc<dyn TableProvider>)
         })?;
         let plan = batch::runtime()?.block_on(batch::physical(&filled, state))?;
-        Ok((plan, queues.into_values().collect()))
+        Ok((some_at_a_time(plan)?, queues.into_values().collect()))
     }
 
     /// Begins a run within `memory`.
@@ -162,7 +163,7 @@ fn operators_of(plan: &Arc<dyn ExecutionPlan>, to: &mut Vec<String>) {
     plan.children().into_iter().for_each(|input| operators_of(input, to));
     let name = plan.name().trim_end_matches("Exec");
     let is_new = !to.iter().any(|known| known == name);
-    if is_new && !["StreamingTable", "Cooperative", "Projection"].contains(&name) {
+    if is_new && !["StreamingTable", "Cooperative", "Projection", "Apart"].contains(&name) {
         to.push(name.to_owned());
     }
 }

@@ -6,7 +6,7 @@ use dataflow::job::Property;
 use datafusion::common::JoinType;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::expr::WindowFunction;
-use datafusion::logical_expr::{Distinct, Expr, GroupingSet, LogicalPlan};
+use datafusion::logical_expr::{Distinct, Expr, GroupingSet, Join, LogicalPlan};
 
 use crate::explain::plain;
 
@@ -55,33 +55,7 @@ impl<'a> Shape<'a> {
                 let inputs = vec![(&*aggregate.input, RequiredDistribution::by(keys))];
                 Some(Self { name: "Aggregate", properties, inputs })
             }
-            LogicalPlan::Join(join) if join.on.is_empty() => {
-                let condition = join.filter.as_ref();
-                let properties = condition.map(|on| ("on", shown(std::slice::from_ref(on))));
-                let required = match join.join_type {
-                    JoinType::Inner => {
-                        [RequiredDistribution::Smaller, RequiredDistribution::Smaller]
-                    }
-                    JoinType::Full => [RequiredDistribution::One, RequiredDistribution::One],
-                    JoinType::Left
-                    | JoinType::LeftSemi
-                    | JoinType::LeftAnti
-                    | JoinType::LeftMark => {
-                        [RequiredDistribution::Stay, RequiredDistribution::Everywhere]
-                    }
-                    JoinType::Right
-                    | JoinType::RightSemi
-                    | JoinType::RightAnti
-                    | JoinType::RightMark => {
-                        [RequiredDistribution::Everywhere, RequiredDistribution::Stay]
-                    }
-                };
-                Some(Self {
-                    name: if condition.is_some() { "NestedLoopJoin" } else { "CrossJoin" },
-                    properties: properties.into_iter().collect(),
-                    inputs: [&*join.left, &*join.right].into_iter().zip(required).collect(),
-                })
-            }
+            LogicalPlan::Join(join) if join.on.is_empty() => Some(Self::of_join(join)),
             LogicalPlan::Unnest(unnest) => Some(Self {
                 name: "Unnest",
                 properties: vec![],
@@ -106,6 +80,28 @@ impl<'a> Shape<'a> {
                 inputs: vec![(&*projection.input, RequiredDistribution::Stay)],
             }),
             _ => None,
+        }
+    }
+
+    /// That of a join without an equality.
+    fn of_join(join: &'a Join) -> Self {
+        use RequiredDistribution::{Everywhere, One, Smaller, Stay};
+        let condition = join.filter.as_ref();
+        let properties = condition.map(|on| ("on", shown(std::slice::from_ref(on))));
+        let required = match join.join_type {
+            JoinType::Inner => [Smaller, Smaller],
+            JoinType::Full => [One, One],
+            JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {
+                [Stay, Everywhere]
+            }
+            JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => {
+                [Everywhere, Stay]
+            }
+        };
+        Self {
+            name: if condition.is_some() { "NestedLoopJoin" } else { "CrossJoin" },
+            properties: properties.into_iter().collect(),
+            inputs: [&*join.left, &*join.right].into_iter().zip(required).collect(),
         }
     }
 }
