@@ -252,13 +252,20 @@ fn refuse_product(
     if product <= PRODUCT_ROWS_MAX || is_meant() {
         return Ok(());
     }
-    let named = |side: &LogicalPlan| {
-        let column = side.schema().iter().find_map(|(of, _)| of.map(|of| of.table().to_owned()));
-        column.unwrap_or_else(|| "a subquery".into())
-    };
-    let message = format!("'{}' and '{}' are joined by no condition", named(left), named(right));
+    let message =
+        format!("'{}' and '{}' are joined by no condition", name_of(left), name_of(right));
     let hint = format!("write CROSS JOIN; {} rows would come out", power(product));
     Err(Refusal::new(&["JOIN", "FROM"], message).hint(hint).always().at(plan).into())
+}
+
+/// The name of a side of a join in the query.
+fn name_of(side: &LogicalPlan) -> &str {
+    match (side, side.inputs().as_slice()) {
+        (LogicalPlan::SubqueryAlias(alias), _) => alias.alias.table(),
+        (LogicalPlan::TableScan(scan), _) => scan.table_name.table(),
+        (_, &[input]) => name_of(input),
+        _ => "a join",
+    }
 }
 
 /// About how many that is, as `3·10¹¹`.

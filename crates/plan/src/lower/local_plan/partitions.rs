@@ -156,22 +156,22 @@ impl Partitions {
         }
     }
 
-    /// Takes rows, and computes what is whole before them if that is enough.
-    fn take(&mut self, batch: RecordBatch) -> DfResult<()> {
-        let start = if self.bytes < TOGETHER_BYTES {
-            0
-        } else {
-            self.ranges(&batch)?.last().map_or(0, |last| last.start)
-        };
-        if start > 0 {
-            self.rows.push(batch.slice(0, start));
-            self.compute()?;
+    /// Takes rows, and computes what is whole before them if that is enough, or they do not fit.
+    fn take(&mut self, mut batch: RecordBatch) -> DfResult<()> {
+        let mut bytes = batch.get_array_memory_size();
+        if self.bytes >= TOGETHER_BYTES || self.held.try_grow(bytes).is_err() {
+            let start = self.ranges(&batch)?.last().map_or(0, |last| last.start);
+            if start > 0 {
+                let rest = batch.slice(start, batch.num_rows() - start);
+                bytes = bytes * rest.num_rows() / batch.num_rows();
+                self.rows.push(batch.slice(0, start));
+                self.compute()?;
+                batch = rest;
+            }
+            self.held.try_grow(bytes)?;
         }
-        let rest = batch.slice(start, batch.num_rows() - start);
-        let bytes = rest.get_array_memory_size();
-        self.held.try_grow(bytes)?;
         self.bytes += bytes;
-        self.rows.push(rest);
+        self.rows.push(batch);
         Ok(())
     }
 
