@@ -10,6 +10,7 @@ mod failures;
 mod frames;
 mod joins;
 mod lengths;
+mod limits;
 mod nexmark;
 mod orders;
 mod partitions;

@@ -238,7 +238,7 @@ fn hint_of_worker(error: &DataflowError) -> Option<String> {
             | ConnectorError::Column { hint, .. }
             | ConnectorError::Io { hint, .. },
         ) => hint.clone(),
-        DataflowError::State(_) if error.is_budget() => Some(
+        DataflowError::State(_) | DataflowError::Sort { .. } if error.is_budget() => Some(
             "SET millstream.state_bytes gives each worker more memory for groups and rows; with \
              SET millstream.spill_dir they may go to a disk"
                 .into(),

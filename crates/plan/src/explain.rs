@@ -72,6 +72,8 @@ pub(crate) struct ExplainedBatch {
     pub(crate) plan: Vec<String>,
     /// The table that it writes, with its connector.
     pub(crate) table: String,
+    /// Bytes of memory that it may have.
+    pub(crate) memory_bytes: usize,
 }
 
 impl Explain {

@@ -197,6 +197,7 @@ impl Lowering<'_> {
             reason: refusal.reason.clone(),
             plan: plan.lines().map(|line| plain(line, &[])).collect(),
             table: target.table,
+            memory_bytes: self.settings.batch_bytes,
         };
         let operators = job.operators;
         Ok(Lowered {

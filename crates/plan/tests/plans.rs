@@ -230,15 +230,43 @@ fn only_the_columns_that_are_used_are_read() {
 
 #[test]
 fn what_does_not_stream_goes_through_the_batch_stage() {
-    for (sql, parts) in [
-        ("SELECT origin, count(*) FROM flights GROUP BY origin ORDER BY 2 DESC LIMIT 3", 1),
-        ("SELECT a.origin FROM flights AS a FULL JOIN flights AS b ON a.dest < b.origin", 2),
-        ("SELECT origin FROM flights UNION SELECT dest FROM flights ORDER BY 1", 1),
+    let sql = "SELECT a.origin FROM flights AS a FULL JOIN flights AS b ON a.dest < b.origin";
+    let stages = plan_on(4, sql);
+    assert_eq!(sinks(&stages[0]), 2);
+    assert!(stages[0].bounded);
+    let text = stages[0].explain.text();
+    assert!(text.contains("  Batch\n"), "{text}");
+    assert!(text.contains("memory: millstream.batch_bytes, 2.0 GiB\n"), "{text}");
+}
+
+#[test]
+fn rows_are_sorted_and_limited_on_all_workers() {
+    let sort = "SELECT origin, delay FROM flights ORDER BY delay DESC NULLS LAST, 1";
+    for (sql, operators) in [
+        (sort, vec!["order by: delay DESC NULLS LAST, origin\n"]),
+        (
+            "SELECT origin, count(*) AS n FROM flights GROUP BY 1 ORDER BY n DESC LIMIT 3 OFFSET 1",
+            vec!["order by: count(*) DESC\n   │  limit: 3\n   │  offset: 1\n"],
+        ),
+        (
+            "SELECT origin FROM flights UNION SELECT dest FROM flights ORDER BY 1",
+            vec!["order by: origin\n"],
+        ),
+        // Of the sorted rows some are left out: a sort does that, and a limit behind a filter.
+        (
+            "SELECT delay + 1 FROM (SELECT * FROM flights ORDER BY ts LIMIT 9) AS a LIMIT 3",
+            vec!["order by: ts\n   │  limit: 3\n"],
+        ),
+        (
+            "SELECT dest FROM (SELECT * FROM flights ORDER BY ts LIMIT 9) WHERE delay > 1 LIMIT 3",
+            vec!["Limit [2]\n", "Sort [1]\n", "order by: ts\n      │  limit: 9\n"],
+        ),
+        ("SELECT origin FROM stream LIMIT 5 OFFSET 2", vec!["limit: 5\n   │  offset: 2\n"]),
     ] {
-        let stages = plan_on(4, sql);
-        assert_eq!(sinks(&stages[0]), parts, "{sql}");
-        assert!(stages[0].bounded);
-        assert!(stages[0].explain.text().contains("  Batch\n"), "{sql}");
+        let stage = plan_on(4, sql).remove(0);
+        let text = stage.explain.text();
+        assert!(!text.contains("Batch"), "{text}");
+        operators.iter().for_each(|part| assert!(text.contains(part), "{part} in\n{text}"));
     }
 }
 

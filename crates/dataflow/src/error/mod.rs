@@ -129,6 +129,16 @@ pub enum DataflowError {
         /// What is allowed.
         bytes_max: usize,
     },
+    /// The rows of a sort do not fit memory, and may not go to a disk.
+    #[error(
+        "the rows of a sort do not fit memory: state needs {bytes} bytes and may hold {bytes_max}"
+    )]
+    Sort {
+        /// Bytes that the worker's state needs.
+        bytes: usize,
+        /// What is allowed.
+        bytes_max: usize,
+    },
     /// An expression failed on a row (division by zero, a cast): the query's author or the data is
     /// at fault.
     #[error("{0}")]
@@ -162,7 +172,9 @@ impl DataflowError {
     /// Whether more memory for state would have helped.
     pub fn is_budget(&self) -> bool {
         use state::StateError::{Budget, Growth};
-        matches!(self.cause(), DataflowError::State(Budget { .. } | Growth { .. }))
+        let cause = self.cause();
+        matches!(cause, DataflowError::State(Budget { .. } | Growth { .. }))
+            || matches!(cause, DataflowError::Sort { .. })
     }
 }
 

@@ -1,8 +1,8 @@
 //! The gather exchange: rows of all workers go to one (Q8).
 //!
 //! The receiver may have to wait before it can take rows, while the links by which they come serve
-//! other operators too. So each sender stops when [`GATHERED_ROWS_MAX`] of its rows are on their
-//! way or wait, and goes on when they have been taken.
+//! other operators too. So each sender stops when [`GATHERED_ROWS_MAX`] of its rows, or fewer where
+//! a sort says so, are on their way or wait, and goes on when they have been taken.
 
 use std::cell::{Cell, RefCell};
 
@@ -25,7 +25,7 @@ pub(crate) const GATHERER: u32 = 0;
 
 /// Rows of one sender that are on their way or wait at the [`GATHERER`], besides those of one
 /// batch.
-const GATHERED_ROWS_MAX: u64 = 32_768;
+pub(crate) const GATHERED_ROWS_MAX: usize = 32_768;
 
 /// In place of a number of rows: all were taken, and so were those that are still to come, for the
 /// [`GATHERER`] needs no more.
@@ -34,6 +34,8 @@ const ALL_ROWS: u64 = u64::MAX;
 /// Sends all rows to the [`GATHERER`].
 pub(crate) struct Gather {
     port: u32,
+    /// Rows of one sender that may be on their way or wait.
+    window: u64,
     encoder: RefCell<Encoder>,
     decoder: Decoder,
     /// Of a sender, the rows that it has sent, and those that were taken: of all, if no more are
@@ -49,8 +51,20 @@ pub(crate) struct Gather {
 impl Gather {
     /// Of the rows of an input.
     pub(crate) fn new(port: usize, schema: &SchemaRef, place: &WorkerContext) -> Self {
+        Self::with_window(port, schema, place, GATHERED_ROWS_MAX)
+    }
+
+    /// The same, with so many rows of one sender in place of [`GATHERED_ROWS_MAX`]. Each worker
+    /// says the same.
+    pub(crate) fn with_window(
+        port: usize,
+        schema: &SchemaRef,
+        place: &WorkerContext,
+        window: usize,
+    ) -> Self {
         Self {
             port: port as u32,
+            window: window as u64,
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),
             sent: Cell::new(0),
@@ -64,7 +78,7 @@ impl Gather {
     /// Waits until few enough rows of this worker have not been taken.
     async fn room(&self, member: &impl Member) {
         let waiting = || self.sent.get().saturating_sub(self.taken.get());
-        let has_room = || (waiting() < GATHERED_ROWS_MAX).then_some(());
+        let has_room = || (waiting() < self.window).then_some(());
         if has_room().is_none() {
             member.net().wait_for_credit(member.tag(), &self.acknowledged, has_room).await;
         }
@@ -174,9 +188,7 @@ impl<M: Member> RowExchange<M> for Gather {
     fn consumed(&self, _: &M, from: u32, rows: usize) {
         let (taken, reported) = &mut self.consumed.borrow_mut()[from as usize];
         *taken += rows as u64;
-        if from != GATHERER
-            && self.taken.get() != ALL_ROWS
-            && *taken - *reported >= GATHERED_ROWS_MAX / 2
+        if from != GATHERER && self.taken.get() != ALL_ROWS && *taken - *reported >= self.window / 2
         {
             *reported = *taken;
             self.acks.add(from, *taken);

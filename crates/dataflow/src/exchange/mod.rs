@@ -43,7 +43,7 @@ pub(crate) use self::broadcast::Broadcast;
 pub(crate) use self::connected::{Connected, Task};
 pub(crate) use self::edge::AnyExchange;
 pub(crate) use self::forward::Forward;
-pub(crate) use self::gather::{GATHERER, Gather};
+pub(crate) use self::gather::{GATHERED_ROWS_MAX, GATHERER, Gather};
 pub(crate) use self::inputs::{Inputs, Port};
 pub(crate) use self::merge::Merge;
 pub(crate) use self::merge::deltas::Deltas;

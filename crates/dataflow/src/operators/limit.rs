@@ -22,12 +22,12 @@ use crate::runtime::external::External;
 use crate::runtime::place::Signals;
 
 /// Rows that are still to be skipped and to be emitted.
-pub(crate) struct Cut {
+pub(crate) struct RowCut {
     skip: usize,
     left: usize,
 }
 
-impl Cut {
+impl RowCut {
     /// All of a range.
     pub(crate) fn of(RowRange { skip, fetch }: RowRange) -> Self {
         Self { skip, left: fetch.unwrap_or(usize::MAX) }
@@ -52,7 +52,7 @@ impl Cut {
 pub(crate) struct LimitRun<D> {
     instance: Instance,
     /// Of worker 0: what it emits. Of another worker: as many rows as may be needed of it.
-    cut: RefCell<Cut>,
+    cut: RefCell<RowCut>,
     /// Of worker 0: rows of others that are not emitted yet.
     arrived: RefCell<VecDeque<(u32, RecordBatch)>>,
     /// Whether all rows of this worker have come.
@@ -82,7 +82,7 @@ impl<D: Downstream> LimitRun<D> {
         };
         Self {
             instance: Instance::new(tag, place, net, inputs, alone),
-            cut: RefCell::new(Cut::of(range)),
+            cut: RefCell::new(RowCut::of(range)),
             arrived: RefCell::default(),
             complete: Cell::new(false),
             external: place.external.clone(),

@@ -168,6 +168,9 @@ impl<D: Downstream> LookupRun<D> {
             let watermarks = watermarks.as_ref().map(|each| ticks_of(each, &from)).transpose()?;
             let rows = Rows { batch, watermarks, span: None };
             self.behind.push(rows).await.map_err(DataflowError::of_made_rows)?;
+            if self.behind.is_satisfied() {
+                break;
+            }
             given += 1;
             // A row may have any number of partners.
             if given % TURN_BATCHES == 0 {

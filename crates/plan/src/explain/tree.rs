@@ -9,6 +9,7 @@ use dataflow::job::{
 use super::describe::span;
 use super::estimate::estimates;
 use super::{Explain, Explained, ExplainedBatch, OrderedJoins, plain};
+use crate::text::units::human;
 
 /// Characters of an operator's title that are shown beside its numbers.
 const TITLE_CHARS_MAX: usize = 40;
@@ -203,6 +204,7 @@ impl PlanTree {
         let runs = vec![
             ("runs", "when all inputs have ended".to_owned()),
             ("reason", batch.reason.clone()),
+            ("memory", format!("millstream.batch_bytes, {}", human(batch.memory_bytes as u64))),
         ];
         self.nodes.push(node("Batch", None, runs, batch.plan.clone(), inputs.collect()));
         let from = self.nodes.len() - 1;

@@ -60,8 +60,11 @@ pub(crate) fn limit(
     let (SkipType::Literal(skip), FetchType::Literal(fetch)) = (skip, fetch) else {
         return Err(refused());
     };
-    if cx.lowering.emit.is_some() || !cx.bounded && fetch.is_none() {
+    if cx.lowering.emit.is_some() {
         return Err(refused());
+    }
+    if !cx.bounded && fetch.is_none() {
+        return Err(Refusal::new(&["OFFSET"], "OFFSET needs a LIMIT").into());
     }
     let range = RowRange { skip, fetch };
     let input = pipeline::relation(cx, job, &limit.input)?;

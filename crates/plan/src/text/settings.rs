@@ -59,7 +59,7 @@ const SETTINGS: &[SettingSpec] = &[
         default: "2 GiB",
         scope: Scope::Job,
         doc: "Memory of the part of a query over bounded input that runs when all input has been \
-              read: ORDER BY, joins, DISTINCT.",
+              read: some joins, subqueries, OVER.",
     },
     SettingSpec {
         name: "millstream.batch_rows",

@@ -74,9 +74,7 @@ impl SpillStore {
     ) -> Result<Vec<SpilledBatch>, StateError> {
         let mut writer = self.writer(None, 0);
         for batch in batches {
-            let plain = section::recast(&batch, &section::plain_schema(&batch.schema()))?;
-            writer.gathered[input].schema.get_or_insert_with(|| batch.schema());
-            writer.append(input, &plain, None)?;
+            writer.write(input, &batch)?;
         }
         writer.finish()
     }
@@ -210,6 +208,16 @@ impl SpillWriter<'_> {
         gathered.schema.get_or_insert_with(|| batch.schema());
         gathered.batches.push(plain);
         if self.bytes >= self.gathered_max { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes a batch of an input as it is. Batches that are gathered may come behind it.
+    ///
+    /// # Errors
+    /// [`StateError::Disk`] if it cannot be written.
+    pub fn write(&mut self, input: usize, batch: &RecordBatch) -> Result<(), StateError> {
+        let plain = section::recast(batch, &section::plain_schema(&batch.schema()))?;
+        self.gathered[input].schema.get_or_insert_with(|| batch.schema());
+        self.append(input, &plain, None)
     }
 
     /// The batches that were written.

@@ -40,7 +40,7 @@ impl<D: Downstream> Grouping<D> {
         };
         self.emitted.set(self.emitted.get() || batch.num_rows() > 0);
         let mut done = 0;
-        while done < batch.num_rows() {
+        while done < batch.num_rows() && !self.behind.is_satisfied() {
             let take = self.rows_max.min(batch.num_rows() - done);
             self.behind.push(Rows::on_time(batch.slice(done, take))).await?;
             done += take;

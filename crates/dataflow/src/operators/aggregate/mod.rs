@@ -250,6 +250,9 @@ impl<D: Downstream> Grouping<D> {
                     }
                     left = left.saturating_sub(self.rows_max);
                 }
+                if self.behind.is_satisfied() {
+                    break;
+                }
                 let due = self.due_windows(seen.0)?;
                 if due.is_empty() {
                     break;

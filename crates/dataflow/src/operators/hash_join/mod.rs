@@ -521,6 +521,10 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
         Box::pin(self.tell_end())
     }
 
+    fn is_satisfied(&self) -> bool {
+        self.behind.is_satisfied()
+    }
+
     fn run(&self) -> Task<'_> {
         Box::pin(self.join())
     }

@@ -161,6 +161,10 @@ impl<D: Downstream> OperatorTask for LocalPlanRun<D> {
         Box::pin(self.instance.inputs.end(self, watermark))
     }
 
+    fn is_satisfied(&self) -> bool {
+        self.behind.is_satisfied()
+    }
+
     fn run(&self) -> Task<'_> {
         Box::pin(self.emit())
     }

@@ -17,7 +17,7 @@ use crate::error::DataflowError;
 pub(super) enum Merged {
     /// The next rows.
     Rows(RecordBatch),
-    /// Nothing before it is [fed](Merge::feed) the next rows of this stream.
+    /// Nothing before the next rows of this stream are [pushed](Merge::push).
     Needs(usize),
     /// All streams have ended.
     End,
@@ -64,7 +64,7 @@ impl Merge {
     ///
     /// # Errors
     /// When rows cannot be compared.
-    pub(super) fn feed(
+    pub(super) fn push(
         &mut self,
         stream: usize,
         rows: Option<RecordBatch>,

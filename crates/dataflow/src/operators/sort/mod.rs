@@ -15,6 +15,8 @@
 mod merge;
 mod order;
 mod runs;
+#[cfg(test)]
+mod tests;
 mod top;
 
 use std::cell::{Cell, RefCell};
@@ -25,7 +27,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use state::epoch::END_OF_STREAM;
-use state::{Disk, Spilled};
+use state::{Disk, Spilled, StateError};
 
 use self::merge::{Merge, Merged};
 use self::order::Order;
@@ -33,17 +35,19 @@ use self::runs::{Runs, Sorted};
 use self::top::Top;
 use crate::error::DataflowError;
 use crate::exchange::{
-    AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task,
+    AnyExchange, Arrival, GATHERED_ROWS_MAX, GATHERER, Gather, Inputs, Instance, Member, Outgoing,
+    Task,
 };
 use crate::job::Sort;
 use crate::operators::downstream::Downstream;
-use crate::operators::limit::Cut;
+use crate::operators::limit::RowCut;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
 use crate::rows::Rows;
+use crate::rows::size::row_bytes;
 use crate::rows::wire::{bytes_of, compact};
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::place::Signals;
+use crate::runtime::place::{Signals, WorkerContext};
 use crate::runtime::scheduler::yield_now;
 
 /// How many of the first rows a worker keeps without sorted runs.
@@ -51,11 +55,39 @@ const TOP_ROWS_MAX: usize = 1 << 16;
 /// The part of its share of memory that they may have: they are copied when some are thrown away.
 const TOP_PART: usize = 4;
 
+/// The part of the bound on state that a batch of the merge may have, and all that others may send
+/// before it is merged: these are held beside the rows of worker 0 itself.
+const BATCH_PART: usize = 32;
+const WINDOW_PART: usize = 16;
+/// The least rows of these.
+const BATCH_ROWS_MIN: usize = 64;
+
+/// How many rows are on their way at once, as wide as they are taken to be.
+struct BatchRows {
+    /// Of a batch.
+    batch: usize,
+    /// Of a sender to worker 0.
+    window: usize,
+}
+
+impl BatchRows {
+    /// Of a sort: the same on each worker.
+    fn of(spec: &Sort, place: &WorkerContext) -> Self {
+        let state = place.settings.state_bytes_max;
+        let width = usize::try_from(row_bytes(&spec.schema)).unwrap_or(usize::MAX).max(1);
+        let window = state / WINDOW_PART / place.workers as usize / width;
+        let window = window.clamp(2 * BATCH_ROWS_MIN, GATHERED_ROWS_MAX);
+        let most = place.settings.batch_rows_max.min(window / 2).max(BATCH_ROWS_MIN);
+        Self { batch: (state / BATCH_PART / width).clamp(BATCH_ROWS_MIN, most), window }
+    }
+}
+
 /// A sort on one worker.
 pub(crate) struct SortRun<D> {
     instance: Instance,
     spec: Sort,
     order: Rc<Order>,
+    /// Rows of a batch that is made at most.
     rows_max: usize,
     disk: Option<Arc<dyn Disk>>,
     accounting: Rc<StateAccounting>,
@@ -78,6 +110,8 @@ enum Own {
     Top(Top),
     /// All, or too many of the first.
     Runs(Box<Runs>),
+    /// All, some of which are being written to a disk; and their bytes.
+    Spilling(usize),
     /// Their input has ended.
     Sorted(Box<Sorted>),
     /// They are of no more use.
@@ -90,6 +124,7 @@ impl Own {
             Own::Top(top) => top.bytes(),
             Own::Runs(runs) => runs.bytes(),
             Own::Sorted(sorted) => sorted.bytes(),
+            Own::Spilling(bytes) => *bytes,
             Own::Over => 0,
         }
     }
@@ -98,7 +133,7 @@ impl Own {
         match self {
             Own::Runs(runs) => Some(runs.spilled()),
             Own::Sorted(sorted) => Some(sorted.spilled()),
-            Own::Top(_) | Own::Over => None,
+            Own::Top(_) | Own::Spilling(_) | Own::Over => None,
         }
     }
 }
@@ -109,16 +144,17 @@ impl<D: Downstream> SortRun<D> {
         spec: &Sort,
         behind: D,
     ) -> Self {
+        let rows = BatchRows::of(spec, place);
         let inputs = match place.workers {
             1 => Inputs::local(1, place),
             _ => {
-                let gather = Gather::new(0, &spec.schema, place);
+                let gather = Gather::with_window(0, &spec.schema, place, rows.window);
                 Inputs::of(vec![AnyExchange::Gather(Box::new(gather))], place)
             }
         };
         let alone = inputs.is_local() || place.worker != GATHERER;
         let order = Rc::new(Order::of(spec));
-        let rows_max = place.settings.batch_rows_max;
+        let rows_max = rows.batch;
         let needed = spec.range.needed();
         let own = match needed.filter(|&needed| needed <= TOP_ROWS_MAX) {
             Some(most) => Own::Top(Top::new(order.clone(), most)),
@@ -146,46 +182,47 @@ impl<D: Downstream> SortRun<D> {
     }
 
     /// Takes rows of this worker.
-    fn add(&self, batch: RecordBatch) -> Result<(), DataflowError> {
+    async fn add(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         let share = self.accounting.share(self.instance.tag);
-        let mut own = self.own.borrow_mut();
-        match &mut *own {
+        let mut own = self.own.replace(Own::Over);
+        match &mut own {
             Own::Top(top) => top.push(batch)?,
             Own::Runs(runs) => runs.push(compact(batch), share)?,
-            Own::Sorted(_) | Own::Over => {}
+            Own::Spilling(_) | Own::Sorted(_) | Own::Over => {}
         }
-        if matches!(&*own, Own::Top(top) if self.disk.is_some() && top.bytes() > share / TOP_PART)
-            && let Own::Top(top) = std::mem::replace(&mut *own, Own::Over)
-        {
-            let mut runs = self.runs(top.most());
-            for batch in top.into_gathered() {
-                runs.push(batch, share)?;
+        own = match own {
+            Own::Top(top) if self.disk.is_some() && top.bytes() > share / TOP_PART => {
+                Own::Runs(self.runs(top, share)?)
             }
-            *own = Own::Runs(runs);
-        }
-        drop(own);
+            Own::Runs(mut runs) if runs.spills(share) => {
+                self.own.replace(Own::Spilling(runs.bytes()));
+                runs.spill(share, || self.signals.is_stopped()).await?;
+                Own::Runs(runs)
+            }
+            own => own,
+        };
+        self.own.replace(own);
         self.publish_bytes()
     }
 
-    fn runs(&self, most: usize) -> Box<Runs> {
-        Box::new(Runs::new(self.order.clone(), Some(most), self.rows_max, self.disk.clone()))
+    /// The first rows as runs.
+    fn runs(&self, top: Top, share: usize) -> Result<Box<Runs>, DataflowError> {
+        let (order, most, disk) = (self.order.clone(), top.most(), self.disk.clone());
+        let mut runs = Box::new(Runs::new(order, Some(most), self.rows_max, disk));
+        for batch in top.into_gathered() {
+            runs.push(batch, share)?;
+        }
+        Ok(runs)
     }
 
     /// The input of this worker has ended: puts its rows in order.
     fn sort(&self) -> Result<(), DataflowError> {
-        let mut own = self.own.borrow_mut();
-        let runs = match std::mem::replace(&mut *own, Own::Over) {
-            Own::Top(top) => {
-                let mut runs = self.runs(top.most());
-                for batch in top.into_gathered() {
-                    runs.push(batch, usize::MAX)?;
-                }
-                runs
-            }
+        let runs = match self.own.replace(Own::Over) {
+            Own::Top(top) => self.runs(top, usize::MAX)?,
             Own::Runs(runs) => runs,
-            Own::Sorted(_) | Own::Over => return Ok(()),
+            Own::Spilling(_) | Own::Sorted(_) | Own::Over => return Ok(()),
         };
-        *own = Own::Sorted(Box::new(runs.sorted()?));
+        self.own.replace(Own::Sorted(Box::new(runs.sorted()?)));
         Ok(())
     }
 
@@ -203,7 +240,7 @@ impl<D: Downstream> SortRun<D> {
     async fn emit(&self) -> Result<(), DataflowError> {
         let ended = || match &*self.own.borrow() {
             Own::Sorted(_) | Own::Over => Some(()),
-            Own::Top(_) | Own::Runs(_) => None,
+            Own::Top(_) | Own::Runs(_) | Own::Spilling(_) => None,
         };
         self.instance.clock_moved.wait_for(ended).await;
         if self.instance.worker == GATHERER {
@@ -214,7 +251,7 @@ impl<D: Downstream> SortRun<D> {
                 yield_now().await;
             }
         }
-        *self.own.borrow_mut() = Own::Over;
+        self.own.replace(Own::Over);
         self.publish_bytes()?;
         self.instance.inputs.end(self, END_OF_STREAM).await?;
         // Other workers may still send rows, which are of no use.
@@ -228,7 +265,7 @@ impl<D: Downstream> SortRun<D> {
         self.behind.end(watermark).await
     }
 
-    /// Whether the rest of the rows is of no use: the query was told to stop, or no more are needed.
+    /// Whether the rest of the rows is of no use: the query was told to stop, or has what it needs.
     fn is_over(&self) -> bool {
         self.signals.is_stopped()
             || self.behind.is_satisfied()
@@ -239,12 +276,12 @@ impl<D: Downstream> SortRun<D> {
     async fn merge(&self) -> Result<(), DataflowError> {
         let workers = self.arrived.borrow().len();
         let mut merge = Merge::new(self.order.clone(), workers, self.rows_max);
-        let mut cut = Cut::of(self.spec.range);
+        let mut cut = RowCut::of(self.spec.range);
         while !cut.is_full() && !self.is_over() {
             match merge.next()? {
                 Merged::Needs(stream) => {
                     let rows = self.next_of(stream as u32).await?;
-                    merge.feed(stream, rows)?;
+                    merge.push(stream, rows)?;
                 }
                 Merged::Rows(rows) => {
                     if let Some(rows) = cut.take(rows) {
@@ -300,13 +337,18 @@ impl<D: Downstream> SortRun<D> {
             self.metrics.count_spilled(self.instance.tag, &self.spilled, spilled);
         }
         let bytes = own.bytes() + self.arrived_bytes.get() + self.merged_bytes.get();
-        Ok(self.accounting.set(self.instance.tag, bytes)?)
+        self.accounting.set(self.instance.tag, bytes).map_err(|error| match error {
+            StateError::Budget { bytes, budget } => {
+                DataflowError::Sort { bytes, bytes_max: budget }
+            }
+            error => error.into(),
+        })
     }
 }
 
 impl<D: Downstream> OperatorTask for SortRun<D> {
     fn push(&self, Arriving { rows, .. }: Arriving) -> Task<'_> {
-        Box::pin(ready(self.add(rows.batch)))
+        Box::pin(self.add(rows.batch))
     }
 
     fn resume(&self) -> Task<'_, i64> {
@@ -315,12 +357,11 @@ impl<D: Downstream> OperatorTask for SortRun<D> {
 
     /// All rows of this worker have come, unless the query was told to stop.
     fn end(&self, _: i64) -> Task<'_> {
-        let sorted = match self.signals.is_stopped() {
-            true => {
-                *self.own.borrow_mut() = Own::Over;
-                Ok(())
-            }
-            false => self.sort(),
+        let sorted = if self.signals.is_stopped() {
+            self.own.replace(Own::Over);
+            Ok(())
+        } else {
+            self.sort()
         };
         self.instance.clock_moved.notify();
         Box::pin(ready(sorted))

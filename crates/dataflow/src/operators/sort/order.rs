@@ -29,6 +29,7 @@ pub(super) struct Order {
 /// Rows with what orders them.
 pub(super) struct Keyed {
     batch: RecordBatch,
+    bytes: usize,
     keys: Rows,
     others: OnceCell<Option<Rows>>,
 }
@@ -56,7 +57,7 @@ impl Order {
         let columns: Vec<ArrayRef> =
             self.by.iter().map(|(at, _)| batch.column(*at).clone()).collect();
         let keys = KeyRows::ordered(&columns, self.by.iter().map(|(_, options)| *options))?;
-        Ok(Keyed { batch, keys, others: OnceCell::new() })
+        Ok(Keyed { bytes: bytes_of(&batch), batch, keys, others: OnceCell::new() })
     }
 
     /// Some batches as one, and the places of its rows from the first to the last, but for those
@@ -146,7 +147,7 @@ impl Keyed {
 
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
-        bytes_of(&self.batch)
+        self.bytes
             + self.keys.size()
             + self.others.get().and_then(Option::as_ref).map_or(0, Rows::size)
     }

@@ -1,8 +1,8 @@
 //! The rows of a worker in sorted runs: in memory, and on a disk where they do not fit.
 //!
 //! ```text
-//! rows ─▶ gathered ── a part of the share ──▶ sorted run, in memory
-//!           runs of more than half of the share, merged ──▶ run on the disk, level 0
+//! rows ─▶ gathered ── a part of the share of memory ──▶ sorted run, in memory
+//!           runs of more than a quarter of it, merged ────▶ run on the disk, level 0
 //!           RUNS_MERGED runs of a level, merged ──────────▶ run on the disk, next level
 //! end ─▶ all runs, merged ─▶ rows in order
 //! ```
@@ -19,15 +19,20 @@ use state::{Disk, SpillStore, Spilled, SpilledBatch};
 use super::merge::{Merge, Merged};
 use super::order::Order;
 use crate::error::DataflowError;
+use crate::operators::keyed::TURN_BATCHES;
 use crate::rows::wire::bytes_of;
+use crate::runtime::scheduler::yield_now;
 
 /// Of the share of memory: what is gathered before it is sorted, which takes as much again; runs
 /// in memory; and a section of a run on the disk. And the least and most bytes of these.
 const GATHERED_PART: usize = 16;
-const RUNS_PART: usize = 2;
+const RUNS_PART: usize = 4;
 const SECTION_PART: usize = 512;
-const GATHERED_BYTES: [usize; 2] = [1 << 16, 16 << 20];
+const GATHERED_BYTES: [usize; 2] = [1 << 16, 4 << 20];
 const SECTION_BYTES: [usize; 2] = [1 << 11, 1 << 18];
+
+/// Rows that are sorted at once, at most: others have their turn only when they are.
+const SORTED_ROWS_MAX: usize = 1 << 17;
 
 /// Runs of one level on the disk that are merged to one of the next.
 const RUNS_MERGED: usize = 16;
@@ -39,6 +44,7 @@ pub(super) struct Runs {
     most: Option<usize>,
     rows_max: usize,
     gathered: Vec<RecordBatch>,
+    gathered_rows: usize,
     gathered_bytes: usize,
     /// In memory.
     runs: Vec<Run>,
@@ -81,6 +87,7 @@ impl Runs {
             most,
             rows_max,
             gathered: vec![],
+            gathered_rows: 0,
             gathered_bytes: 0,
             runs: vec![],
             runs_bytes: 0,
@@ -94,27 +101,32 @@ impl Runs {
     /// Takes rows; all may hold `share` bytes.
     ///
     /// # Errors
-    /// When they cannot be compared, or the disk fails.
+    /// When they cannot be compared.
     pub(super) fn push(&mut self, batch: RecordBatch, share: usize) -> Result<(), DataflowError> {
         let bytes = bytes_of(&batch);
         self.rows_seen += batch.num_rows() as u64;
         self.bytes_seen += bytes as u64;
+        self.gathered_rows += batch.num_rows();
         self.gathered_bytes += bytes;
         self.gathered.push(batch);
         let [least, most] = GATHERED_BYTES;
-        if self.gathered_bytes >= (share / GATHERED_PART).clamp(least, most) {
+        if self.gathered_bytes >= (share / GATHERED_PART).clamp(least, most)
+            || self.gathered_rows >= SORTED_ROWS_MAX
+        {
             self.sort()?;
         }
-        if self.runs_bytes > share / RUNS_PART && self.store.is_some() {
-            self.spill(share)?;
-        }
         Ok(())
+    }
+
+    /// Whether the runs in memory are to go to the disk.
+    pub(super) fn spills(&self, share: usize) -> bool {
+        self.store.is_some() && self.runs_bytes > share / RUNS_PART
     }
 
     /// Sorts what was gathered.
     fn sort(&mut self) -> Result<(), DataflowError> {
         let gathered = std::mem::take(&mut self.gathered);
-        self.gathered_bytes = 0;
+        (self.gathered_rows, self.gathered_bytes) = (0, 0);
         if !gathered.is_empty() {
             let sorted = self.order.sort(&gathered, self.most, self.rows_max)?;
             self.runs_bytes += sorted.iter().map(bytes_of).sum::<usize>();
@@ -123,13 +135,21 @@ impl Runs {
         Ok(())
     }
 
-    /// Writes the runs in memory as one.
-    fn spill(&mut self, share: usize) -> Result<(), DataflowError> {
+    /// Writes the runs in memory as one, and merges runs of a level where there are enough. Others
+    /// have their turn meanwhile. When it `is_over`, the rows are of no use any more.
+    ///
+    /// # Errors
+    /// When rows cannot be compared, or the disk fails.
+    pub(super) async fn spill(
+        &mut self,
+        share: usize,
+        is_over: impl Fn() -> bool,
+    ) -> Result<(), DataflowError> {
         self.runs_bytes = 0;
         let mut level = 0;
         let mut merged = std::mem::take(&mut self.runs);
-        while !merged.is_empty() {
-            let run = self.write(merged, share)?;
+        while !merged.is_empty() && !is_over() {
+            let run = self.write(merged, share, &is_over).await?;
             if self.spilled.len() == level {
                 self.spilled.push(vec![]);
             }
@@ -142,26 +162,28 @@ impl Runs {
     }
 
     /// Writes some runs as one.
-    fn write(&self, runs: Vec<Run>, share: usize) -> Result<Run, DataflowError> {
+    async fn write(
+        &self,
+        runs: Vec<Run>,
+        share: usize,
+        is_over: &impl Fn() -> bool,
+    ) -> Result<Run, DataflowError> {
         let Some(store) = &self.store else { return Ok(Run::Memory(VecDeque::new())) };
         let [least, most] = SECTION_BYTES;
         let section = (share / SECTION_PART).clamp(least, most) as u64;
         let row_bytes = self.bytes_seen / self.rows_seen.max(1);
         let rows = (section / row_bytes.max(1)).max(1) as usize;
         let mut sorted = self.merged(runs, rows.min(self.rows_max));
-        let mut failed = None;
-        let next = || match sorted.next() {
-            Ok(rows) => rows,
-            Err(error) => {
-                failed = Some(error);
-                None
+        let mut writer = store.writer(None, 0);
+        let mut sections = 0;
+        while let Some(batch) = sorted.next()?.filter(|_| !is_over()) {
+            writer.write(0, &batch)?;
+            sections += 1;
+            if sections % TURN_BATCHES == 0 {
+                yield_now().await;
             }
-        };
-        let written = store.write(0, std::iter::from_fn(next))?;
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(Run::Disk(written.into())),
         }
+        Ok(Run::Disk(writer.finish()?.into()))
     }
 
     /// The rows of some runs in order.
@@ -238,7 +260,7 @@ impl Sorted {
                 Merged::Needs(stream) => {
                     let next = self.runs[stream].next(self.store.as_deref())?;
                     self.runs_bytes -= next.as_ref().map_or(0, |(_, bytes)| *bytes);
-                    self.merge.feed(stream, next.map(|(rows, _)| rows))?;
+                    self.merge.push(stream, next.map(|(rows, _)| rows))?;
                 }
                 Merged::Rows(rows) => {
                     let rows = rows.slice(0, rows.num_rows().min(self.left));

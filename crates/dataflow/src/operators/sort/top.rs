@@ -83,6 +83,12 @@ impl Top {
         self.gathered
     }
 
+    /// How many rows are gathered.
+    #[cfg(test)]
+    pub(super) fn gathered_rows(&self) -> usize {
+        self.rows
+    }
+
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
