@@ -6,3 +6,4 @@ mod payloads;
 mod pull;
 mod pulse;
 mod ring;
+mod window;

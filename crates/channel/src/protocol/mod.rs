@@ -3,7 +3,8 @@
 //! Positions count frames from 0 and never wrap; a frame's slot is its position modulo the number
 //! of slots. [`Producer`] and [`Consumer`] say what may be done and what a peer's number means;
 //! they touch no memory, so that a model can clone, hash and explore them. [`Link`](crate::Link)
-//! does what they say.
+//! does what they say. [`SendWindow`] and [`ReceiveWindow`] bound what waits behind the ring of one
+//! stream of frames among several.
 //!
 //! All numbers that cross the wire are cumulative positions, never increments: a number that
 //! arrives twice, late or behind a newer one changes nothing.
@@ -11,11 +12,13 @@
 mod consumer;
 mod contiguous;
 mod producer;
+mod window;
 mod wire;
 
 pub use consumer::Consumer;
 pub use contiguous::Contiguous;
 pub use producer::{Class, Producer, Stall};
+pub use window::{FRAME_BYTES_MIN, ReceiveWindow, SendWindow};
 pub use wire::{Notice, commit_word};
 
 use thiserror::Error;
@@ -64,6 +67,22 @@ pub enum Breach {
     Malformed {
         /// What the peer said.
         imm: u32,
+    },
+    /// Frames of a stream for which its window had no room.
+    #[error("{unreturned} bytes are sent and not processed, beyond a window of {window}")]
+    Window {
+        /// Bytes that were sent, and of which the peer does not know that they are processed.
+        unreturned: u64,
+        /// The window.
+        window: u64,
+    },
+    /// Bytes of a stream are processed that were never sent.
+    #[error("all bytes before {position} are processed, of {sent} that were sent")]
+    Consumed {
+        /// What the peer said.
+        position: u64,
+        /// What we know.
+        sent: u64,
     },
     /// A slot holds neither the frame that is expected nor what was in it before.
     #[error(
