@@ -35,6 +35,11 @@ impl SendWindow {
         Self { bytes: bytes.max(1), sent: 0, consumed: 0 }
     }
 
+    /// Has room for whatever is sent.
+    pub fn open(&mut self) {
+        self.bytes = u64::MAX;
+    }
+
     /// Bytes of the largest payload that counts in full.
     #[must_use]
     pub fn payload_max(&self) -> usize {
@@ -84,6 +89,11 @@ impl ReceiveWindow {
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { bytes: bytes.max(1), received: 0, consumed: 0, returned: 0 }
+    }
+
+    /// Has room for whatever comes, and returns nothing more.
+    pub fn open(&mut self) {
+        self.bytes = u64::MAX;
     }
 
     /// Counts a frame with such a payload; gives the bytes that it counts as.

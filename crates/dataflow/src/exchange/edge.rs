@@ -5,7 +5,7 @@ use arrow::record_batch::RecordBatch;
 use state::GroupColumns;
 use state::epoch::Progress;
 
-use super::{Broadcast, Forward, Gather, Member, Merge, Outgoing, RowExchange, Shuffle};
+use super::{Arrival, Broadcast, Forward, Gather, Member, Merge, Outgoing, RowExchange, Shuffle};
 use crate::error::DataflowError;
 use crate::runtime::net::Message;
 
@@ -93,8 +93,12 @@ impl<M: Member> RowExchange<M> for AnyExchange {
         dispatch!(self, exchange => exchange.deadline(member, now_ns))
     }
 
-    fn consumed(&self, member: &M, from: u32, rows: usize) {
-        dispatch!(self, exchange => exchange.consumed(member, from, rows));
+    fn consumed(&self, member: &M, of: Arrival) {
+        dispatch!(self, exchange => exchange.consumed(member, of));
+    }
+
+    fn others_ended(&self, member: &M) {
+        dispatch!(self, exchange => exchange.others_ended(member));
     }
 
     fn satisfied(&self, member: &M) {

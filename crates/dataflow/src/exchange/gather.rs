@@ -1,8 +1,7 @@
 //! The gather exchange: rows of all workers go to one (Q8).
 //!
 //! The receiver may have to wait before it can take rows, while the links by which they come serve
-//! other operators too. So each sender stops when [`GATHERED_ROWS_MAX`] of its rows, or fewer where
-//! a sort says so, are on their way or wait, and goes on when they have been taken.
+//! other operators too: each sender keeps within a window.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,95 +10,56 @@ use arrow::record_batch::RecordBatch;
 use channel::Class;
 use state::epoch::{END_OF_STREAM, Presence, Progress};
 
-use super::acks::Acks;
+use super::window::InputWindows;
 use super::{Arrival, Member, Outgoing, RowExchange, refused};
 use crate::error::DataflowError;
 use crate::rows::wire::{Decoder, Encoder};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
-use crate::runtime::scheduler::Event;
 
 /// The worker to which all rows go.
 pub(crate) const GATHERER: u32 = 0;
 
-/// Rows of one sender that are on their way or wait at the [`GATHERER`], besides those of one
-/// batch.
-pub(crate) const GATHERED_ROWS_MAX: usize = 32_768;
-
-/// In place of a number of rows: all were taken, and so were those that are still to come, for the
-/// [`GATHERER`] needs no more.
-const ALL_ROWS: u64 = u64::MAX;
+/// In place of a position: nothing more is needed of what was sent and what is still to come.
+const ALL_BYTES: u64 = u64::MAX;
 
 /// Sends all rows to the [`GATHERER`].
 pub(crate) struct Gather {
     port: u32,
-    /// Rows of one sender that may be on their way or wait.
-    window: u64,
     encoder: RefCell<Encoder>,
     decoder: Decoder,
-    /// Of a sender, the rows that it has sent, and those that were taken: of all, if no more are
-    /// needed.
-    sent: Cell<u64>,
-    taken: Cell<u64>,
-    acknowledged: Event,
-    /// Of the gatherer, by sender: the rows that were taken, and of how many it has been told.
-    consumed: RefCell<Vec<(u64, u64)>>,
-    acks: Acks,
+    windows: InputWindows,
+    /// The gatherer needs no more rows.
+    satisfied: Cell<bool>,
 }
 
 impl Gather {
     /// Of the rows of an input.
     pub(crate) fn new(port: usize, schema: &SchemaRef, place: &WorkerContext) -> Self {
-        Self::with_window(port, schema, place, GATHERED_ROWS_MAX)
+        Self::with_window(port, schema, place, place.settings.receive_bytes)
     }
 
-    /// The same, with so many rows of one sender in place of [`GATHERED_ROWS_MAX`]. Each worker
-    /// says the same.
+    /// The same, with so many bytes of a sender that may wait in place of those of the setting.
+    /// Each worker says the same.
     pub(crate) fn with_window(
         port: usize,
         schema: &SchemaRef,
         place: &WorkerContext,
-        window: usize,
+        bytes: u64,
     ) -> Self {
         Self {
             port: port as u32,
-            window: window as u64,
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),
-            sent: Cell::new(0),
-            taken: Cell::new(0),
-            acknowledged: Event::default(),
-            consumed: RefCell::new(vec![(0, 0); place.workers as usize]),
-            acks: Acks::new(place.workers),
+            windows: InputWindows::of_bytes(port, place, bytes),
+            satisfied: Cell::new(false),
         }
-    }
-
-    /// Waits until few enough rows of this worker have not been taken.
-    async fn room(&self, member: &impl Member) {
-        let waiting = || self.sent.get().saturating_sub(self.taken.get());
-        let has_room = || (waiting() < self.window).then_some(());
-        if has_room().is_none() {
-            member.net().wait_for_credit(member.tag(), &self.acknowledged, has_room).await;
-        }
-    }
-
-    /// The gatherer has taken rows of a sender.
-    fn acknowledge_rows(&self, member: &impl Member, from: u32, taken: u64) -> Result<(), String> {
-        let sent = self.taken.get()..=self.sent.get();
-        if taken != ALL_ROWS && !sent.contains(&taken) {
-            return Err(format!("worker {from} has taken {taken} rows, which were not sent"));
-        }
-        self.taken.set(taken);
-        self.acknowledged.notify();
-        if taken == ALL_ROWS {
-            member.satisfied();
-        }
-        Ok(())
     }
 }
 
 impl<M: Member> RowExchange<M> for Gather {
+    /// Rows of the gatherer itself are pushed when there is room for them.
     async fn push(
         &self,
         member: &M,
@@ -107,14 +67,11 @@ impl<M: Member> RowExchange<M> for Gather {
     ) -> Result<Option<RecordBatch>, DataflowError> {
         if member.worker() == GATHERER {
             member.keep(Arrival::local(member, &rows), rows.batch)?;
-        } else {
-            self.room(member).await;
-            if self.is_satisfied(member) {
-                return Ok(None);
-            }
-            self.sent.set(self.sent.get() + rows.batch.num_rows() as u64);
+        } else if !self.satisfied.get() {
             let envelope = member.envelope(self.port, Frame::Gather);
-            member.net().send_rows(GATHERER, envelope, &self.encoder, &rows.batch).await?;
+            let windows = Some(self.windows.sending());
+            let (net, encoder) = (member.net(), &self.encoder);
+            net.send_rows(GATHERER, envelope, encoder, windows, &rows.batch).await?;
         }
         Ok(None)
     }
@@ -134,7 +91,7 @@ impl<M: Member> RowExchange<M> for Gather {
 
     fn end(&self, member: &M) {
         if member.worker() != GATHERER || member.others_have_ended() {
-            self.acks.close();
+            self.windows.close();
         }
     }
 
@@ -144,13 +101,14 @@ impl<M: Member> RowExchange<M> for Gather {
         from: u32,
         message: Message,
     ) -> Result<Option<u32>, DataflowError> {
-        let malformed = |detail| DataflowError::Frame { worker: from, detail };
         let Envelope { colour, frame, .. } = message.envelope;
         match frame {
             Frame::Gather if member.worker() == GATHERER => {
+                let malformed = |detail| DataflowError::Frame { worker: from, detail };
+                let bytes = self.windows.receive(from, message.load.size())?;
                 let (batch, own) = message.load.rows(&self.decoder).map_err(malformed)?;
                 let (port, slice) = (self.port as usize, None);
-                let arrival = Arrival { port, source: from, colour, slice };
+                let arrival = Arrival { port, source: from, colour, slice, bytes };
                 if own { member.keep(arrival, batch)? } else { member.take(arrival, batch)? }
             }
             Frame::GatherEnd if member.worker() == GATHERER => {
@@ -158,11 +116,17 @@ impl<M: Member> RowExchange<M> for Gather {
                 // Who merges sorted rows waits for each worker.
                 member.leader().1.notify();
                 if member.others_have_ended() {
-                    self.acks.close();
+                    self.windows.close();
                 }
             }
-            Frame::GatherAck { rows } if member.worker() != GATHERER && from == GATHERER => {
-                self.acknowledge_rows(member, from, rows).map_err(malformed)?;
+            Frame::Consumed { position } if member.worker() != GATHERER && from == GATHERER => {
+                if position == ALL_BYTES {
+                    self.satisfied.set(true);
+                    self.windows.open(member, from);
+                    member.satisfied();
+                } else {
+                    self.windows.give_back(member, from, position)?;
+                }
             }
             frame => return Err(refused(from, frame)),
         }
@@ -170,28 +134,21 @@ impl<M: Member> RowExchange<M> for Gather {
     }
 
     async fn acknowledge(&self, member: &M) {
-        self.acks.run(member, self.port, |rows, _| Frame::GatherAck { rows }).await;
+        self.windows.acknowledge(member).await;
     }
 
     fn satisfied(&self, member: &M) {
         if member.worker() == GATHERER {
-            self.taken.set(ALL_ROWS);
-            member.net().peers().for_each(|worker| self.acks.add(worker, ALL_ROWS));
+            self.satisfied.set(true);
+            member.net().peers().for_each(|worker| self.windows.needs_no_more(worker, ALL_BYTES));
         }
     }
 
     fn is_satisfied(&self, _: &M) -> bool {
-        self.taken.get() == ALL_ROWS
+        self.satisfied.get()
     }
 
-    /// Tells the sender when half of the rows that it may have under way were taken.
-    fn consumed(&self, _: &M, from: u32, rows: usize) {
-        let (taken, reported) = &mut self.consumed.borrow_mut()[from as usize];
-        *taken += rows as u64;
-        if from != GATHERER && self.taken.get() != ALL_ROWS && *taken - *reported >= self.window / 2
-        {
-            *reported = *taken;
-            self.acks.add(from, *taken);
-        }
+    fn consumed(&self, member: &M, of: Arrival) {
+        self.windows.consumed(member, of);
     }
 }

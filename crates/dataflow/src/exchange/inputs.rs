@@ -6,6 +6,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -16,8 +18,8 @@ use state::epoch::{Presence, Progress};
 use super::acks::Acks;
 use super::broadcast::BroadcastPort;
 use super::{
-    AnyExchange, Broadcast, Forward, Member, Outgoing, Partition, RowExchange, Shuffle, Task,
-    progress_of, uppar,
+    AnyExchange, Arrival, Broadcast, Forward, Member, Outgoing, Partition, RowExchange, Shuffle,
+    Task, progress_of, uppar,
 };
 use crate::error::DataflowError;
 use crate::job::{
@@ -26,7 +28,7 @@ use crate::job::{
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
-use crate::runtime::scheduler::Event;
+use crate::runtime::scheduler::{Event, all};
 
 /// The exchanges of an operator's inputs.
 pub(crate) struct Inputs {
@@ -66,6 +68,10 @@ pub(crate) struct Port {
     pub(crate) partitioner: Option<Arc<dyn RowPartitioner>>,
     /// Leads each row to some workers.
     pub(crate) multi_partitioner: Option<Arc<dyn MultiPartitioner>>,
+    /// Whether its rows may have to wait in the operator before they are processed, which then
+    /// tells of each [`Arrival`] when it is [`consumed`](Inputs::consumed). Rows that are broadcast
+    /// have no window.
+    pub(crate) waits: bool,
 }
 
 impl Inputs {
@@ -111,6 +117,7 @@ impl Inputs {
                 None => AnyExchange::Forward(Forward),
                 Some(partition) => {
                     let exchange = Shuffle::new(number, &port.schema, partition, place, shuffle);
+                    let exchange = if port.waits { exchange.with_windows(place) } else { exchange };
                     AnyExchange::Shuffle(Box::new(exchange))
                 }
             });
@@ -269,7 +276,7 @@ impl Inputs {
         self.announce(member, Progress::ended(watermark)).await?;
         self.edges.iter().for_each(|edge| edge.end(member));
         if member.net().peers().next().is_none() {
-            self.acks.close();
+            self.others_ended(member);
         }
         member.move_clock(member.worker(), Progress::ended(watermark));
         Ok(())
@@ -311,9 +318,11 @@ impl Inputs {
         self.edges.iter().try_fold(groups, |groups, edge| edge.led_here(member, groups))
     }
 
-    /// The operator has taken rows of a worker for good, and has room for others.
-    pub(crate) fn consumed<M: Member>(&self, member: &M, from: u32, rows: usize) {
-        self.edges.iter().for_each(|edge| edge.consumed(member, from, rows));
+    /// The operator has processed rows, and has room for others.
+    pub(crate) fn consumed<M: Member>(&self, member: &M, of: Arrival) {
+        if of.bytes > 0 {
+            self.edges[self.of_port[of.port]].consumed(member, of);
+        }
     }
 
     /// The operator needs no more rows of any input.
@@ -432,13 +441,15 @@ impl Inputs {
 
     /// Acknowledges what other workers wait for, until they wait for nothing more.
     pub(super) async fn acknowledge<M: Member>(&self, member: &M) {
-        if self.carry_progress(member) {
-            for edge in &self.edges {
-                edge.acknowledge(member).await;
-            }
-        } else {
-            self.acks.run(member, 0, |_, watermark| Frame::ResumeAck { watermark }).await;
+        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![];
+        if !self.carry_progress(member) {
+            let resumed = |_, watermark| Frame::ResumeAck { watermark };
+            tasks.push(Box::pin(self.acks.run(member, 0, resumed)));
         }
+        for edge in &self.edges {
+            tasks.push(Box::pin(edge.acknowledge(member)));
+        }
+        all(tasks).await;
     }
 
     /// Sends what waits for links, and passes on what others send, until all workers have ended.
@@ -472,9 +483,15 @@ impl Inputs {
                 self.acks.add(from, 0);
             }
             if member.others_have_ended() {
-                self.acks.close();
+                self.others_ended(member);
                 member.net().notify_waiters();
             }
         }
+    }
+
+    /// No other worker has rows any more: nothing is left to be acknowledged.
+    fn others_ended<M: Member>(&self, member: &M) {
+        self.acks.close();
+        self.edges.iter().for_each(|edge| edge.others_ended(member));
     }
 }

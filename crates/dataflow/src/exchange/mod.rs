@@ -30,6 +30,7 @@ mod merge;
 mod partition;
 mod shuffle;
 mod uppar;
+mod window;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -43,7 +44,7 @@ pub(crate) use self::broadcast::Broadcast;
 pub(crate) use self::connected::{Connected, Task};
 pub(crate) use self::edge::AnyExchange;
 pub(crate) use self::forward::Forward;
-pub(crate) use self::gather::{GATHERED_ROWS_MAX, GATHERER, Gather};
+pub(crate) use self::gather::{GATHERER, Gather};
 pub(crate) use self::inputs::{Inputs, Port};
 pub(crate) use self::merge::Merge;
 pub(crate) use self::merge::deltas::Deltas;
@@ -155,8 +156,11 @@ pub(crate) trait RowExchange<M: Member> {
         Ok(None)
     }
 
-    /// The operator has taken rows of a worker for good, and has room for others.
-    fn consumed(&self, _: &M, _: u32, _: usize) {}
+    /// The operator has processed rows, and has room for others.
+    fn consumed(&self, _: &M, _: Arrival) {}
+
+    /// No other worker has rows any more.
+    fn others_ended(&self, _: &M) {}
 
     /// The operator needs no more rows: the workers that send them are told.
     fn satisfied(&self, _: &M) {}
@@ -243,13 +247,16 @@ pub(crate) struct Arrival {
     /// The slice of all of them, some of whose windows have fired; if nothing, each row belongs to
     /// the slice of its time.
     pub(crate) slice: Option<i64>,
+    /// What they take of the window of their sender until [`Inputs::consumed`]; none where the
+    /// input has no window.
+    pub(crate) bytes: u64,
 }
 
 impl Arrival {
     /// Of rows of this worker.
     pub(crate) fn local(member: &impl Member, rows: &Outgoing<'_>) -> Self {
         let (source, colour) = (member.worker(), member.net().colour());
-        Self { port: rows.port, source, colour, slice: rows.slice }
+        Self { port: rows.port, source, colour, slice: rows.slice, bytes: 0 }
     }
 }
 

@@ -4,6 +4,9 @@
 //! Rows for one leader are collected until they fill the batching threshold (Q5), the oldest has
 //! waited long enough (W4) or progress is announced. Links and queues are first in first out, so
 //! that progress arrives after the rows that it speaks of.
+//!
+//! Where the operator cannot always process rows when they come, senders keep within a window
+//! ([`super::window`]).
 
 use std::cell::RefCell;
 
@@ -12,10 +15,11 @@ use arrow::record_batch::RecordBatch;
 use state::Frequent;
 
 use super::buffer::{Batching, Buffer, take_rows};
+use super::window::InputWindows;
 use super::{Arrival, Member, Outgoing, Partition, RowExchange, refused};
 use crate::error::DataflowError;
 use crate::job::ShuffleSettings;
-use crate::rows::wire::{Decoder, Encoder};
+use crate::rows::wire::{Decoder, Encoder, bytes_of};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
@@ -30,6 +34,8 @@ pub(crate) struct Shuffle {
     encoder: RefCell<Encoder>,
     decoder: Decoder,
     scratch: RefCell<Scratch>,
+    /// If rows may have to wait in the operator.
+    windows: Option<InputWindows>,
 }
 
 #[derive(Default)]
@@ -58,7 +64,13 @@ impl Shuffle {
             encoder: RefCell::new(Encoder::new(schema)),
             decoder: Decoder::new(schema),
             scratch: RefCell::new(Scratch { owners: Vec::new(), rows }),
+            windows: None,
         }
+    }
+
+    /// The same where rows may have to wait in the operator.
+    pub(crate) fn with_windows(self, place: &WorkerContext) -> Self {
+        Self { windows: Some(InputWindows::new(self.port as usize, place)), ..self }
     }
 
     /// The rows of each worker, and of nobody those that are set apart.
@@ -95,7 +107,22 @@ impl Shuffle {
         batch: &RecordBatch,
     ) -> Result<(), DataflowError> {
         let envelope = member.envelope(self.port, Frame::Rows { slice });
-        member.net().send_rows(to, envelope, &self.encoder, batch).await
+        let windows = self.windows.as_ref().map(InputWindows::sending);
+        member.net().send_rows(to, envelope, &self.encoder, windows, batch).await
+    }
+
+    /// Gives rows of this worker to its own operator.
+    async fn keep(
+        &self,
+        member: &impl Member,
+        arrival: Arrival,
+        part: RecordBatch,
+    ) -> Result<(), DataflowError> {
+        let bytes = match &self.windows {
+            Some(windows) => windows.keep_room(member, bytes_of(&part)).await?,
+            None => 0,
+        };
+        member.keep(Arrival { bytes, ..arrival }, part)
     }
 }
 
@@ -111,7 +138,7 @@ impl<M: Member> RowExchange<M> for Shuffle {
             match rows.slice {
                 _ if owner == self.partition.apart() => apart = Some(part),
                 _ if owner == member.worker() => {
-                    member.keep(Arrival::local(member, &rows), part)?;
+                    self.keep(member, Arrival::local(member, &rows), part).await?;
                 }
                 None => self.batching.put(&mut self.buffers.borrow_mut()[owner as usize], part),
                 slice => {
@@ -145,14 +172,42 @@ impl<M: Member> RowExchange<M> for Shuffle {
         match frame {
             Frame::Rows { slice } => {
                 let malformed = |detail| DataflowError::Frame { worker: from, detail };
+                let bytes = match &self.windows {
+                    Some(windows) => windows.receive(from, message.load.size())?,
+                    None => 0,
+                };
                 let (batch, own) = message.load.rows(&self.decoder).map_err(malformed)?;
-                let arrival = Arrival { port: self.port as usize, source: from, colour, slice };
+                let port = self.port as usize;
+                let arrival = Arrival { port, source: from, colour, slice, bytes };
                 if own { member.keep(arrival, batch)? } else { member.take(arrival, batch)? }
             }
             Frame::Groups => member.take_groups(from, &message.load.bytes())?,
-            frame => return Err(refused(from, frame)),
+            frame => match (&self.windows, frame) {
+                (Some(windows), Frame::Consumed { position }) => {
+                    windows.give_back(member, from, position)?;
+                }
+                _ => return Err(refused(from, frame)),
+            },
         }
         Ok(None)
+    }
+
+    async fn acknowledge(&self, member: &M) {
+        if let Some(windows) = &self.windows {
+            windows.acknowledge(member).await;
+        }
+    }
+
+    fn consumed(&self, member: &M, of: Arrival) {
+        if let Some(windows) = &self.windows {
+            windows.consumed(member, of);
+        }
+    }
+
+    fn others_ended(&self, _: &M) {
+        if let Some(windows) = &self.windows {
+            windows.close();
+        }
     }
 
     fn due(&self, _: &M) -> Option<u64> {

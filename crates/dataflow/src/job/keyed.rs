@@ -118,7 +118,8 @@ pub trait KeyedOperator: Send + Sync {
 /// The rows of an input that a keyed operator retains, besides those whose time has not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Retention {
-    /// None longer than until they can be handed on.
+    /// None longer than until they can be handed on, as they are and in the order in which they
+    /// came.
     Passing,
     /// Those whose time has not come.
     Waiting,
@@ -229,6 +230,14 @@ pub trait KeyedState {
 }
 
 impl Keyed {
+    /// Whether rows of an input may have to wait on the worker to which they travel until those
+    /// before them are handed on: what is kept for time is state, and waits for nobody.
+    pub(crate) fn waits(&self, input: usize) -> bool {
+        self.operator.retention(input) == Some(Retention::Passing)
+            && self.operator.multi_partitioner(input).is_none()
+            && self.inputs[input].distribution != Distribution::Broadcast
+    }
+
     /// The type of an input's time.
     fn time_type_of(&self, input: &KeyedInput) -> DataType {
         let schema = &input.schema;
@@ -351,6 +360,17 @@ impl OperatorSpec for Keyed {
             }
             Distribution::Hash => self.exchange.into(),
         }
+    }
+
+    fn receive_windows(&self, workers: u32) -> u64 {
+        let travels = |of: &KeyedInput| of.distribution != Distribution::Local;
+        let waits = |(at, of): (usize, &KeyedInput)| self.waits(at) && travels(of);
+        let inputs = match self.exchange {
+            _ if workers == 1 => 0,
+            Exchange::Forward => 0,
+            _ => (0..).zip(&self.inputs).filter(|&of| waits(of)).count(),
+        };
+        inputs as u64 * u64::from(workers)
     }
 
     fn broadcasts(&self) -> bool {

@@ -245,6 +245,9 @@ pub struct Settings {
     /// Where groups go that do not fit, by a name that whoever starts the workers makes a
     /// [`Disk`](state::Disk) of; if there is none, the job fails.
     pub spill: Option<String>,
+    /// Bytes of the rows of an input, where they may have to wait before they are processed, that
+    /// a worker may have sent another which has not processed them.
+    pub receive_bytes: u64,
     /// Rings between workers of different processes (S1); queues between those of one hold as much.
     pub ring: channel::RingConfig,
     /// What an idle worker does.
@@ -268,6 +271,7 @@ impl Default for Settings {
             epochs_kept_max: 4,
             state_bytes_max: 4 << 30,
             spill: None,
+            receive_bytes: 256 << 10,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
             wires: Wires::default(),

@@ -48,6 +48,14 @@ impl OperatorSpec for SinkSpec {
         }
     }
 
+    /// Those of worker 0, which waits for room before it emits rows of its own.
+    fn receive_windows(&self, workers: u32) -> u64 {
+        match self.sink.placement() {
+            Placement::Gather => u64::from(workers.saturating_sub(1)),
+            Placement::Everywhere => 0,
+        }
+    }
+
     fn sink(&self) -> Option<&Arc<dyn Sink>> {
         Some(&self.sink)
     }

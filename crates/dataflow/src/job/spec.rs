@@ -91,6 +91,13 @@ pub trait OperatorSpec {
         }
     }
 
+    /// How many receive windows it has on a worker, at most: one for each input whose rows may have
+    /// to wait before they are processed, and each of their senders.
+    fn receive_windows(&self, workers: u32) -> u64 {
+        let _ = workers;
+        0
+    }
+
     /// Whether it may send rows to every worker.
     fn broadcasts(&self) -> bool {
         false

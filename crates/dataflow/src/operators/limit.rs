@@ -54,7 +54,7 @@ pub(crate) struct LimitRun<D> {
     /// Of worker 0: what it emits. Of another worker: as many rows as may be needed of it.
     cut: RefCell<RowCut>,
     /// Of worker 0: rows of others that are not emitted yet.
-    arrived: RefCell<VecDeque<(u32, RecordBatch)>>,
+    arrived: RefCell<VecDeque<(Arrival, RecordBatch)>>,
     /// Whether all rows of this worker have come.
     complete: Cell<bool>,
     external: Rc<External>,
@@ -134,12 +134,11 @@ impl<D: Downstream> LimitRun<D> {
         loop {
             let next = || (!self.arrived.borrow().is_empty() || is_over()).then_some(());
             self.instance.clock_moved.wait_for(next).await;
-            let Some((source, batch)) = self.arrived.borrow_mut().pop_front() else {
+            let Some((arrival, batch)) = self.arrived.borrow_mut().pop_front() else {
                 return Ok(());
             };
-            let rows = batch.num_rows();
             self.emit(batch).await?;
-            self.instance.inputs.consumed(self, source, rows);
+            self.instance.inputs.consumed(self, arrival);
         }
     }
 }
@@ -186,7 +185,7 @@ impl<D: Downstream> Member for LimitRun<D> {
     }
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
-        self.arrived.borrow_mut().push_back((arrival.source, batch));
+        self.arrived.borrow_mut().push_back((arrival, batch));
         self.instance.clock_moved.notify();
         Ok(())
     }

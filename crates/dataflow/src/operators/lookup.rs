@@ -80,6 +80,7 @@ impl<D: Downstream> LookupRun<D> {
             distribution: Distribution::Broadcast,
             partitioner: None,
             multi_partitioner: None,
+            waits: false,
         };
         let inputs = match place.workers {
             1 => Inputs::local(1, place),

@@ -20,7 +20,8 @@ use crate::exchange::{
 };
 use crate::job::{JobGraph, Scan, SinkSpec};
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
-use crate::rows::wire::detach;
+use crate::rows::wire::{bytes_of, detach};
+use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::place::Signals;
@@ -70,10 +71,12 @@ pub(crate) struct SinkTask {
     hands_on: bool,
     /// Whether all rows of this worker have been emitted.
     complete: Cell<bool>,
-    /// Rows of other workers for which there was no room, with their sender.
-    held: RefCell<VecDeque<(u32, RecordBatch)>>,
+    /// Rows of other workers for which there was no room.
+    held: RefCell<VecDeque<(Arrival, RecordBatch)>>,
+    held_bytes: Cell<usize>,
     /// With which others it is published, if this worker writes it.
     together: Option<Rc<Together>>,
+    accounting: Rc<StateAccounting>,
     timers: Rc<Timers>,
     external: Rc<External>,
     signals: Arc<Signals>,
@@ -118,7 +121,9 @@ impl SinkTask {
             hands_on,
             complete: Cell::new(false),
             held: RefCell::default(),
+            held_bytes: Cell::new(0),
             together,
+            accounting: place.accounting.clone(),
             timers: place.timers.clone(),
             external: place.external.clone(),
             signals: place.signals.clone(),
@@ -213,9 +218,11 @@ impl SinkTask {
                 return Ok(());
             }
             self.room().await;
-            let Some((source, batch)) = self.held.borrow_mut().pop_front() else { continue };
+            let Some((arrival, batch)) = self.held.borrow_mut().pop_front() else { continue };
+            self.held_bytes.set(self.held_bytes.get() - bytes_of(&batch));
+            self.account()?;
             self.write(&batch)?;
-            self.instance.inputs.consumed(self, source, batch.num_rows());
+            self.instance.inputs.consumed(self, arrival);
         }
     }
 
@@ -223,15 +230,19 @@ impl SinkTask {
     /// held where there is none.
     fn receive_rows(
         &self,
-        source: u32,
+        arrival: Arrival,
         batch: RecordBatch,
         kept: impl Fn(&RecordBatch) -> RecordBatch,
     ) -> Result<(), DataflowError> {
-        if source == self.instance.worker || self.held.borrow().is_empty() && self.has_room() {
+        let is_own = arrival.source == self.instance.worker;
+        if is_own || self.held.borrow().is_empty() && self.has_room() {
             self.write(&batch)?;
-            self.instance.inputs.consumed(self, source, batch.num_rows());
+            self.instance.inputs.consumed(self, arrival);
         } else {
-            self.held.borrow_mut().push_back((source, kept(&batch)));
+            let batch = kept(&batch);
+            self.held_bytes.set(self.held_bytes.get() + bytes_of(&batch));
+            self.held.borrow_mut().push_back((arrival, batch));
+            self.account()?;
             self.instance.clock_moved.notify();
         }
         Ok(())
@@ -302,13 +313,18 @@ impl Member for SinkTask {
         false
     }
 
+    /// Rows that are held count as state.
+    fn account(&self) -> Result<(), DataflowError> {
+        Ok(self.accounting.set(self.instance.tag, self.held_bytes.get())?)
+    }
+
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
-        self.receive_rows(arrival.source, batch, RecordBatch::clone)
+        self.receive_rows(arrival, batch, RecordBatch::clone)
     }
 
     /// A writer is done with the rows when it has them. What lies in a ring's slot is copied where
     /// it has to wait: the link has other operators.
     fn take(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
-        self.receive_rows(arrival.source, batch, detach)
+        self.receive_rows(arrival, batch, detach)
     }
 }

@@ -40,16 +40,21 @@ pub(crate) enum Load {
     Slot(Bytes),
     /// Bytes in memory of their own.
     Own(Bytes),
-    /// Rows of another worker of this process.
-    Rows(RecordBatch),
+    /// Rows of another worker of this process, and their bytes.
+    Rows { batch: RecordBatch, bytes: usize },
 }
 
 impl Load {
+    /// Rows by reference.
+    pub(crate) fn of_rows(batch: &RecordBatch) -> Self {
+        Load::Rows { batch: batch.clone(), bytes: bytes_of(batch) }
+    }
+
     /// The bytes; none where it is rows.
     pub(crate) fn bytes(self) -> Bytes {
         match self {
             Load::Slot(bytes) | Load::Own(bytes) => bytes,
-            Load::Rows(_) => Bytes::new(),
+            Load::Rows { .. } => Bytes::new(),
         }
     }
 
@@ -67,7 +72,7 @@ impl Load {
     /// What is malformed.
     pub(crate) fn rows(self, decoder: &Decoder) -> Result<(RecordBatch, bool), String> {
         match self {
-            Load::Rows(batch) => Ok((batch, true)),
+            Load::Rows { batch, .. } => Ok((batch, true)),
             load => Ok((decoder.decode(load.bytes())?.0, false)),
         }
     }
@@ -76,14 +81,15 @@ impl Load {
     pub(crate) fn len(&self) -> usize {
         match self {
             Load::Slot(bytes) | Load::Own(bytes) => bytes.len(),
-            Load::Rows(_) => 0,
+            Load::Rows { .. } => 0,
         }
     }
 
-    fn size(&self) -> u64 {
+    /// Bytes of a payload, or of rows.
+    pub(crate) fn size(&self) -> usize {
         match self {
-            Load::Rows(batch) => bytes_of(batch) as u64,
-            encoded => encoded.len() as u64,
+            Load::Rows { bytes, .. } => *bytes,
+            encoded => encoded.len(),
         }
     }
 }
@@ -105,7 +111,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     fn push(&self, header: Header, load: Load) -> u64 {
-        let bytes = load.size();
+        let bytes = load.size() as u64;
         let mut frames = self.lock();
         frames.push_back((header, load, bytes));
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -285,7 +291,7 @@ mod tests {
 
     fn rows(count: i64) -> Load {
         let numbers = Int64Array::from_iter_values(0..count);
-        Load::Rows(RecordBatch::try_from_iter([("n", Arc::new(numbers) as ArrayRef)]).unwrap())
+        Load::of_rows(&RecordBatch::try_from_iter([("n", Arc::new(numbers) as ArrayRef)]).unwrap())
     }
 
     fn header(number: u64) -> Header {
@@ -295,12 +301,13 @@ mod tests {
     #[test]
     fn frames_come_in_order_and_rows_are_the_same_arrays() {
         let ([a, b], _) = joined(RingConfig::default());
-        let Load::Rows(batch) = rows(3) else { unreachable!() };
-        a.give(header(0), Load::Rows(batch.clone()));
+        let Load::Rows { batch, bytes } = rows(3) else { unreachable!() };
+        assert_eq!(bytes, 24);
+        a.give(header(0), Load::of_rows(&batch));
         a.give(header(1), Load::Own(Bytes::from_static(b"said")));
         assert!(b.poll().unwrap() && !b.poll().unwrap());
         let (first, load) = b.take().unwrap();
-        let Load::Rows(taken) = load else { panic!("rows") };
+        let Load::Rows { batch: taken, .. } = load else { panic!("rows") };
         assert!(Arc::ptr_eq(taken.column(0), batch.column(0)));
         let (second, load) = b.take().unwrap();
         assert_eq!((first.words[0], second.words[0], &load.bytes()[..]), (0, 1, &b"said"[..]));
@@ -330,8 +337,8 @@ mod tests {
 
     #[test]
     fn rows_of_a_slice_count_as_such() {
-        let Load::Rows(batch) = rows(1_000) else { unreachable!() };
-        assert_eq!(Load::Rows(batch.slice(10, 20)).size(), 160);
+        let Load::Rows { batch, .. } = rows(1_000) else { unreachable!() };
+        assert_eq!(Load::of_rows(&batch.slice(10, 20)).size(), 160);
     }
 
     #[test]

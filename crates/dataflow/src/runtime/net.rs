@@ -7,9 +7,11 @@
 //! queries. **A receiver consumes every frame without waiting for anything that arrives**: so a
 //! frame of one query never blocks another for good.
 
+mod blocked;
 mod in_flight;
 mod path;
 mod peer;
+mod send_windows;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::RawFd;
@@ -21,11 +23,13 @@ use bytes::Bytes;
 use channel::{Class, Link, LinkError};
 use fabric::{Armed, ErrorKind};
 
+use self::blocked::{BlockedFrame, BlockedFrames};
 pub(crate) use self::in_flight::{Limits, PayloadsInFlight};
 use self::path::Path;
 use self::peer::Peer;
+pub(crate) use self::send_windows::SendWindows;
 use crate::error::DataflowError;
-use crate::rows::wire::{Encoded, Encoder};
+use crate::rows::wire::{Encoded, Encoder, bytes_of};
 use crate::runtime::frame::{Colour, Envelope, Frame};
 use crate::runtime::local_exchange::{Load, Parker};
 use crate::runtime::metrics::Metrics;
@@ -43,11 +47,11 @@ pub(crate) struct Net {
     parker: Arc<Parker>,
     /// This worker has asked to be woken.
     parked: Cell<bool>,
-    /// Something was handed over or taken since the last [`Net::take_exchanged`].
+    /// Something was exchanged over or taken since the last [`Net::take_exchanged`].
     exchanged: Cell<bool>,
-    /// The operators of whose frames one waits for credit, once for each.
-    waiting: RefCell<Vec<u32>>,
-    /// Notified when a path has moved, or when something waits for several of them.
+    /// Frames that cannot be sent before others have taken something.
+    blocked: BlockedFrames,
+    /// Some path has moved, or somebody has something for several of them.
     any_moved: Event,
     /// Makes links whole whose connection broke.
     reconnector: RefCell<Option<Box<dyn Reconnector>>>,
@@ -94,7 +98,7 @@ impl Net {
             parker: process.parker(*own),
             parked: Cell::new(false),
             exchanged: Cell::new(false),
-            waiting: RefCell::default(),
+            blocked: BlockedFrames::default(),
             any_moved: Event::default(),
             reconnector: RefCell::new(reconnector),
             in_flight: in_flight.map(RefCell::new),
@@ -120,16 +124,12 @@ impl Net {
 
     /// Whether something cannot be sent before others have taken what was sent.
     pub(crate) fn is_waiting_for_credit(&self) -> bool {
-        !self.waiting.borrow().is_empty()
+        !self.blocked.is_empty()
     }
 
     /// Adds time in which frames waited for credit to the operators that they are of.
     pub(crate) fn add_backpressured(&self, ns: u64) {
-        for (at, operator) in self.metrics.operators().iter().enumerate() {
-            if self.waiting.borrow().contains(&(at as u32)) {
-                Metrics::add(&operator.backpressured_ns, ns);
-            }
-        }
+        self.blocked.add_backpressured(&self.metrics, ns);
     }
 
     /// Workers of the job.
@@ -174,6 +174,7 @@ impl Net {
         let mut reconnector = self.reconnector.borrow_mut();
         if peer.heard_bye.get() {
             peer.leave();
+            self.notify_waiters();
             if let Some(reconnector) = &mut *reconnector {
                 reconnector.decline(worker);
             }
@@ -342,13 +343,25 @@ impl Net {
         event: &Event,
         check: impl FnMut() -> Option<T>,
     ) -> T {
-        self.waiting.borrow_mut().push(tag);
-        let found = event.wait_for(check).await;
-        let mut waiting = self.waiting.borrow_mut();
-        if let Some(at) = waiting.iter().position(|&other| other == tag) {
-            waiting.swap_remove(at);
+        self.blocked.wait(BlockedFrame { operator: tag, for_window: false }, event, check).await
+    }
+
+    /// Waits until a worker has processed so much of an input that there is room in its window for
+    /// a frame with such a payload, which then counts as sent.
+    pub(crate) async fn wait_for_window(
+        &self,
+        to: u32,
+        tag: u32,
+        windows: &SendWindows,
+        payload: usize,
+    ) {
+        if windows.reserve(to, payload) {
+            return;
         }
-        found
+        let is_gone = || self.peers[to as usize].as_ref().is_some_and(|peer| peer.gone.get());
+        let check = || (windows.reserve(to, payload) || is_gone()).then_some(());
+        let waiting = BlockedFrame { operator: tag, for_window: true };
+        self.blocked.wait(waiting, &self.any_moved, check).await;
     }
 
     /// Sends a frame of these bytes, one part after the other, if there is credit. True when it was
@@ -365,10 +378,11 @@ impl Net {
 
     /// Hands rows to a worker of this process, if there is room. True as for [`Net::try_send`].
     pub(crate) fn try_hand(&self, to: u32, envelope: Envelope, batch: &RecordBatch) -> bool {
-        self.try_give(self.peer(to), Class::Data, envelope, || Load::Rows(batch.clone()))
+        self.try_give(self.peer(to), Class::Data, envelope, || Load::of_rows(batch))
     }
 
-    /// Sends rows in as many frames as they need, waiting for credit; or hands them over.
+    /// Sends rows in as many frames as they need, or hands them over; waits for room in a window,
+    /// if there are any, and for credit.
     ///
     /// # Errors
     /// When a column's type cannot travel.
@@ -377,14 +391,20 @@ impl Net {
         to: u32,
         envelope: Envelope,
         encoder: &RefCell<Encoder>,
+        windows: Option<&SendWindows>,
         batch: &RecordBatch,
     ) -> Result<(), DataflowError> {
         if self.is_beside(to) {
-            self.hand(to, envelope, || Load::Rows(batch.clone())).await;
+            let bytes = bytes_of(batch);
+            if let Some(windows) = windows {
+                self.wait_for_window(to, envelope.operator, windows, bytes).await;
+            }
+            self.hand(to, envelope, || Load::Rows { batch: batch.clone(), bytes }).await;
             return Ok(());
         }
         let batch = encoder.borrow().prepare(batch)?;
-        let room = self.payload_max(to);
+        let whole = windows.map_or(usize::MAX, |windows| windows.payload_max(to));
+        let room = self.payload_max(to).min(whole);
         let mut rows = Encoder::rows_fitting(&batch, room);
         let mut done = 0;
         while done < batch.num_rows() {
@@ -393,6 +413,9 @@ impl Net {
             if encoded.len() > room && take > 1 {
                 rows = take / 2;
                 continue;
+            }
+            if let Some(windows) = windows {
+                self.wait_for_window(to, envelope.operator, windows, encoded.len()).await;
             }
             self.send_encoded(to, envelope, &encoded).await;
             self.metrics.count_sent(envelope.operator, take, encoded.len());
@@ -494,7 +517,7 @@ impl Net {
             return false;
         }
         let load = load();
-        let rows = if let Load::Rows(batch) = &load { batch.num_rows() } else { 0 };
+        let rows = if let Load::Rows { batch, .. } = &load { batch.num_rows() } else { 0 };
         Metrics::add(&self.metrics.local_rows, rows as u64);
         if let Some(operator) = self.metrics.operators().get(envelope.operator as usize) {
             Metrics::add(&operator.local_rows, rows as u64);

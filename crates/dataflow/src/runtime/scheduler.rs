@@ -249,6 +249,15 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
+/// Waits for all, which go on side by side.
+pub(crate) async fn all(mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+    std::future::poll_fn(|cx| {
+        tasks.retain_mut(|task| task.as_mut().poll(cx).is_pending());
+        if tasks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
 /// Waits for the first of two.
 pub(crate) async fn either(first: impl Future, second: impl Future) {
     let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));

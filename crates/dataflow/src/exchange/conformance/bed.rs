@@ -2,6 +2,7 @@
 //! arrives, and in which order.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,6 +32,9 @@ use crate::runtime::scheduler::{Event, Scheduler, Timers};
 /// The number of the operator.
 pub(super) const TAG: u32 = 0;
 
+/// The receive window.
+pub(super) const RECEIVE_BYTES: u64 = 2_048;
+
 /// The numbers of worker *w* begin at `w * BASE`.
 pub(super) const BASE: i64 = 1_000_000;
 
@@ -54,6 +58,9 @@ pub(super) struct Probe {
     pub(super) frames: RefCell<Vec<(u32, Envelope)>>,
     /// Batches that were pushed.
     pub(super) pushed: Cell<usize>,
+    /// Whether it processes no rows, and those that wait for it.
+    pub(super) holds: Cell<bool>,
+    pub(super) held: RefCell<VecDeque<Arrival>>,
 }
 
 pub(super) fn schema() -> SchemaRef {
@@ -92,7 +99,8 @@ impl Member for Probe {
         let Arrival { source, colour, .. } = arrival;
         let rows = numbers.iter().map(|&number| Seen::Row(source, number, Some(colour)));
         self.seen.borrow_mut().extend(rows);
-        self.instance.inputs.consumed(self, source, batch.num_rows());
+        self.held.borrow_mut().push_back(arrival);
+        self.process();
         Ok(())
     }
 
@@ -138,6 +146,15 @@ impl Member for Probe {
 }
 
 impl Probe {
+    /// Processes the rows that wait for it, unless it processes none.
+    pub(super) fn process(&self) {
+        while !self.holds.get()
+            && let Some(arrival) = self.held.borrow_mut().pop_front()
+        {
+            self.instance.inputs.consumed(self, arrival);
+        }
+    }
+
     /// Writes down the progress of a worker that its groups have brought.
     fn observe(&self, from: u32) {
         let progress = self.instance.leader.borrow().clock().of(from);
@@ -202,7 +219,7 @@ impl Bed {
     pub(super) fn new(case: &Case, shape: Shape) -> Self {
         let net = SimNet::new(SimOptions::seeded(shape.seed));
         let ring = RingConfig { slots: 4, slot_bytes: 1_024, ..RingConfig::default() };
-        let mut settings = Settings { ring, ..Settings::default() };
+        let mut settings = Settings { ring, receive_bytes: RECEIVE_BYTES, ..Settings::default() };
         case.settings(&mut settings);
         let processes: Vec<_> =
             (0..shape.processes).map(|rank| Process::new(rank, shape.workers).unwrap()).collect();
@@ -267,6 +284,8 @@ impl Actor {
             deltas,
             frames: RefCell::default(),
             pushed: Cell::new(0),
+            holds: Cell::new(false),
+            held: RefCell::default(),
         });
         Self { probe, scheduler: Scheduler::new(), timers: Rc::new(Timers::default()) }
     }

@@ -81,12 +81,23 @@ const BROADCAST: Case = Case {
     ..PLAIN
 };
 
+const WAITING: Case = Case {
+    name: "shuffle to rows that wait",
+    inputs: |place, _| {
+        let port = Port { waits: true, ..port_of(Distribution::Hash) };
+        Inputs::of_rows(bed::TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
+    },
+    goes_to: |number, _, workers| vec![leader(number, workers)],
+    takes: &[1, 2, 5, 6, 9],
+    ..PLAIN
+};
+
 /// Rows are sent in several frames.
 const SHUFFLE: ShuffleSettings =
     ShuffleSettings { bytes: 256, wait_ns: 10_000_000, frequent_keys: FrequentKeys::Auto };
 
 /// All exchanges.
-const EXCHANGES: [Case; 10] = [
+const EXCHANGES: [Case; 11] = [
     PLAIN,
     Case {
         name: "shuffle by key",
@@ -135,6 +146,7 @@ const EXCHANGES: [Case; 10] = [
         merges: true,
         ..PLAIN
     },
+    WAITING,
     BROADCAST,
     Case {
         name: "broadcast by copies",
@@ -170,9 +182,19 @@ fn of_rows(
     partitioner: Option<Arc<dyn RowPartitioner>>,
     multi_partitioner: Option<Arc<dyn MultiPartitioner>>,
 ) -> Inputs {
-    let port =
-        Port { schema: schema(), keys: vec![0], distribution, partitioner, multi_partitioner };
+    let port = Port { partitioner, multi_partitioner, ..port_of(distribution) };
     Inputs::of_rows(bed::TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
+}
+
+fn port_of(distribution: Distribution) -> Port {
+    Port {
+        schema: schema(),
+        keys: vec![0],
+        distribution,
+        partitioner: None,
+        multi_partitioner: None,
+        waits: false,
+    }
 }
 
 fn leader(number: i64, workers: u32) -> u32 {
@@ -380,6 +402,72 @@ fn a_receiver_that_takes_nothing_holds_back_the_sender() {
     }
 }
 
+#[test]
+fn no_more_than_a_window_of_each_sender_waits_in_an_operator_that_processes_nothing() {
+    let shape = Shape { batches: 300, rows: 64, every: 2, seed: 8, ..SHAPE };
+    let gather = EXCHANGES.iter().find(|case| case.gathers).expect("gather");
+    for case in [&WAITING, gather] {
+        for (processes, workers) in LAYOUTS {
+            let shape = Shape { processes, workers, ..shape };
+            let mut bed = Bed::new(case, shape);
+            let holder = bed.actors[0].probe.clone();
+            holder.holds.set(true);
+            bed.start(shape);
+            bed.run(|_| false).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            let mut waiting = vec![0; shape.total() as usize];
+            for arrival in &*holder.held.borrow() {
+                waiting[arrival.source as usize] += arrival.bytes;
+            }
+            for (source, waiting) in (0..).zip(waiting) {
+                let own = source == 0 && case.gathers;
+                let least = if own { 0 } else { bed::RECEIVE_BYTES / 2 };
+                let most = if own { 0 } else { bed::RECEIVE_BYTES };
+                assert!((least..=most).contains(&waiting), "{}: {waiting} of {source}", case.name);
+                let pushed = bed.actors[source as usize].probe.pushed.get();
+                assert_eq!(pushed == shape.batches, own, "{}: of {source}", case.name);
+            }
+            holder.holds.set(false);
+            holder.process();
+            bed.run(|_| false).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            assert!(bed.is_over(), "{}: it goes on", case.name);
+            for source in 0..shape.total() {
+                let rows = rows_of(&bed.actors[0].probe.seen.borrow(), source);
+                assert_eq!(rows, expected(case, shape, source, 0), "{}", case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_beyond_the_window_and_a_position_that_was_not_sent_are_errors() {
+    let shape = Shape { processes: 2, seed: 9, ..SHAPE };
+    let gather = EXCHANGES.iter().find(|case| case.gathers).expect("gather");
+    for (case, frame) in [(&WAITING, Frame::Rows { slice: None }), (gather, Frame::Gather)] {
+        let bed = Bed::new(case, shape);
+        bed.actors[0].probe.holds.set(true);
+        let rows = || Load::of_rows(&bed::batch_of(&[1; 100]));
+        for _ in 0..2 {
+            receive(&bed, envelope(frame), rows()).expect("there is room");
+        }
+        let more = || receive(&bed, envelope(frame), rows());
+        let detail = (0..8).find_map(|_| match more() {
+            Ok(()) => None,
+            Err(error) => Some(refusal(case, Err(error), frame)),
+        });
+        let detail = detail.expect("the window is full");
+        assert!(detail.ends_with("beyond a window of 2048"), "{}: {detail}", case.name);
+        let frame = Frame::Consumed { position: 1 };
+        let peer = &bed.actors[1].probe;
+        let load = Load::Own(Bytes::new());
+        match peer.receive(0, Message { envelope: envelope(frame), load }) {
+            Err(DataflowError::Frame { worker: 0, detail }) => {
+                assert_eq!(detail, "all bytes before 1 are processed, of 0 that were sent");
+            }
+            other => panic!("{}: {other:?}", case.name),
+        }
+    }
+}
+
 /// Gives a frame to worker 0 as if worker 1 had sent it.
 fn receive(bed: &Bed, envelope: Envelope, load: Load) -> Result<(), DataflowError> {
     bed.actors[0].probe.receive(1, Message { envelope, load })
@@ -428,6 +516,7 @@ fn malformed_frames_are_errors() {
                 5 => &[Frame::Groups],
                 6 => &[Frame::ResumeAck { watermark: 0 }],
                 7 => &[Frame::Gather],
+                9 if !case.gathers => &[Frame::Consumed { position: 1 }],
                 12 => &[
                     Frame::Broadcast { source: 1, number: 9, version: 9, placeholder: true },
                     Frame::Broadcast { source: 99, number: 0, version: 0, placeholder: false },

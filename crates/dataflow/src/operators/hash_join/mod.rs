@@ -145,6 +145,7 @@ impl<D: Downstream> HashJoinRun<D> {
                 distribution: side.distribution,
                 partitioner: None,
                 multi_partitioner: None,
+                waits: false,
             };
             let exchange = if spec.is_replicated() { Exchange::Shuffle } else { spec.exchange };
             Inputs::of_rows(tag, spec.sides.iter().map(port).collect(), exchange, place, shuffle)

@@ -10,7 +10,7 @@ mod run;
 mod spillable;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -46,6 +46,8 @@ pub(crate) struct KeyedRun<D> {
     rows_max: usize,
     accounting: Rc<StateAccounting>,
     state: RefCell<SpillableState>,
+    /// Rows that wait to be handed on, by batch, of inputs that have windows.
+    waiting: RefCell<VecDeque<(Arrival, usize)>>,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
     behind: D,
@@ -69,6 +71,7 @@ impl<D: Downstream> KeyedRun<D> {
                 distribution: input.distribution,
                 partitioner: spec.operator.partitioner(number),
                 multi_partitioner: multi_partitioner(number),
+                waits: spec.waits(number),
             };
             let ports = spec.inputs.iter().enumerate().map(port).collect();
             Inputs::of_rows(tag, ports, spec.exchange, place, shuffle)
@@ -81,6 +84,7 @@ impl<D: Downstream> KeyedRun<D> {
             rows_max: place.settings.batch_rows_max,
             accounting: place.accounting.clone(),
             state: RefCell::new(SpillableState::new(spec, place.disk.clone())),
+            waiting: RefCell::default(),
             spilled: Cell::default(),
             spec: spec.clone(),
             behind,
@@ -95,7 +99,9 @@ impl<D: Downstream> KeyedRun<D> {
             let seen = self.time();
             let mut given = 0;
             while let Some(batch) = self.advance(seen.0)? {
+                let rows = batch.num_rows();
                 self.behind.push(Rows::on_time(batch)).await?;
+                self.forwarded(rows);
                 self.publish_bytes()?;
                 given += 1;
                 if given % TURN_BATCHES == 0 {
@@ -110,6 +116,20 @@ impl<D: Downstream> KeyedRun<D> {
             }
             let more = || self.time() != seen || self.state.borrow().ready();
             self.instance.clock_moved.wait_for(|| more().then_some(())).await;
+        }
+    }
+
+    /// The first of the rows that wait were handed on.
+    fn forwarded(&self, mut rows: usize) {
+        let mut waiting = self.waiting.borrow_mut();
+        while let Some((arrival, left)) = waiting.front_mut() {
+            if *left > rows {
+                *left -= rows;
+                break;
+            }
+            rows -= *left;
+            self.instance.inputs.consumed(self, *arrival);
+            waiting.pop_front();
         }
     }
 
@@ -199,6 +219,9 @@ impl<D: Downstream> Member for KeyedRun<D> {
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
         let share = self.accounting.share(self.instance.tag);
+        if arrival.bytes > 0 {
+            self.waiting.borrow_mut().push_back((arrival, batch.num_rows()));
+        }
         self.state.borrow_mut().push(arrival.port, compact(batch), share)?;
         if self.state.borrow().ready() {
             self.instance.clock_moved.notify();

@@ -57,6 +57,7 @@ impl<D: Downstream> LocalPlanRun<D> {
                 distribution: input.distribution,
                 partitioner: None,
                 multi_partitioner: None,
+                waits: false,
             };
             let ports = spec.inputs.iter().map(port).collect();
             Inputs::of_rows(tag, ports, spec.exchange, place, shuffle)

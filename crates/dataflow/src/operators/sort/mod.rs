@@ -35,8 +35,7 @@ use self::runs::{Runs, Sorted};
 use self::top::Top;
 use crate::error::DataflowError;
 use crate::exchange::{
-    AnyExchange, Arrival, GATHERED_ROWS_MAX, GATHERER, Gather, Inputs, Instance, Member, Outgoing,
-    Task,
+    AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task,
 };
 use crate::job::Sort;
 use crate::operators::downstream::Downstream;
@@ -62,22 +61,24 @@ const WINDOW_PART: usize = 16;
 /// The least rows of these.
 const BATCH_ROWS_MIN: usize = 64;
 
-/// How many rows are on their way at once, as wide as they are taken to be.
-struct BatchRows {
-    /// Of a batch.
+/// How much is on its way at once, with rows as wide as they are taken to be.
+struct InFlightRows {
+    /// Rows of a batch.
     batch: usize,
-    /// Of a sender to worker 0.
+    /// Bytes of a sender to worker 0.
     window: usize,
 }
 
-impl BatchRows {
+impl InFlightRows {
     /// Of a sort: the same on each worker.
     fn of(spec: &Sort, place: &WorkerContext) -> Self {
-        let state = place.settings.state_bytes_max;
+        let settings = &place.settings;
+        let state = settings.state_bytes_max;
         let width = usize::try_from(row_bytes(&spec.schema)).unwrap_or(usize::MAX).max(1);
-        let window = state / WINDOW_PART / place.workers as usize / width;
-        let window = window.clamp(2 * BATCH_ROWS_MIN, GATHERED_ROWS_MAX);
-        let most = place.settings.batch_rows_max.min(window / 2).max(BATCH_ROWS_MIN);
+        let least = width.saturating_mul(2 * BATCH_ROWS_MIN);
+        let most = usize::try_from(settings.receive_bytes).unwrap_or(usize::MAX);
+        let window = (state / WINDOW_PART / place.workers as usize).max(least).min(most);
+        let most = settings.batch_rows_max.min(window / 2 / width).max(BATCH_ROWS_MIN);
         Self { batch: (state / BATCH_PART / width).clamp(BATCH_ROWS_MIN, most), window }
     }
 }
@@ -95,7 +96,7 @@ pub(crate) struct SortRun<D> {
     /// This worker's rows.
     own: RefCell<Own>,
     /// Of worker 0: the rows that came from each, as far as they are not merged; and their bytes.
-    arrived: RefCell<Vec<VecDeque<RecordBatch>>>,
+    arrived: RefCell<Vec<VecDeque<(Arrival, RecordBatch)>>>,
     arrived_bytes: Cell<usize>,
     /// Bytes of the rows that are merged here.
     merged_bytes: Cell<usize>,
@@ -144,11 +145,11 @@ impl<D: Downstream> SortRun<D> {
         spec: &Sort,
         behind: D,
     ) -> Self {
-        let rows = BatchRows::of(spec, place);
+        let rows = InFlightRows::of(spec, place);
         let inputs = match place.workers {
             1 => Inputs::local(1, place),
             _ => {
-                let gather = Gather::with_window(0, &spec.schema, place, rows.window);
+                let gather = Gather::with_window(0, &spec.schema, place, rows.window as u64);
                 Inputs::of(vec![AnyExchange::Gather(Box::new(gather))], place)
             }
         };
@@ -309,24 +310,24 @@ impl<D: Downstream> SortRun<D> {
             (batch.is_some() || self.has_ended(worker)).then_some(batch)
         };
         let batch = self.instance.clock_moved.wait_for(next).await;
-        if let Some(batch) = &batch {
-            self.consumed(worker, batch);
+        if let Some((arrival, batch)) = &batch {
+            self.consumed(*arrival, batch);
         }
-        Ok(batch)
+        Ok(batch.map(|(_, batch)| batch))
     }
 
     /// Rows of another worker wait no more.
-    fn consumed(&self, worker: u32, batch: &RecordBatch) {
+    fn consumed(&self, arrival: Arrival, batch: &RecordBatch) {
         self.arrived_bytes.set(self.arrived_bytes.get() - bytes_of(batch));
-        self.instance.inputs.consumed(self, worker, batch.num_rows());
+        self.instance.inputs.consumed(self, arrival);
     }
 
     /// Drops the rows of others that wait.
     fn drop_arrived(&self) {
-        let arrived: Vec<VecDeque<RecordBatch>> =
+        let arrived: Vec<VecDeque<(Arrival, RecordBatch)>> =
             self.arrived.borrow_mut().iter_mut().map(std::mem::take).collect();
-        for (worker, batches) in (0..).zip(arrived) {
-            batches.iter().for_each(|batch| self.consumed(worker, batch));
+        for (arrival, batch) in arrived.iter().flatten() {
+            self.consumed(*arrival, batch);
         }
     }
 
@@ -389,7 +390,7 @@ impl<D: Downstream> Member for SortRun<D> {
     /// Rows of another worker, which are merged in their turn.
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
         self.arrived_bytes.set(self.arrived_bytes.get() + bytes_of(&batch));
-        self.arrived.borrow_mut()[arrival.source as usize].push_back(batch);
+        self.arrived.borrow_mut()[arrival.source as usize].push_back((arrival, batch));
         self.instance.clock_moved.notify();
         self.publish_bytes()
     }

@@ -94,10 +94,10 @@ pub enum Frame {
     Gather,
     /// The sender has no more result rows.
     GatherEnd,
-    /// The writer has taken result rows of the receiver's.
-    GatherAck {
-        /// How many since the beginning.
-        rows: u64,
+    /// The sender has processed rows that the receiver sent to an input.
+    Consumed {
+        /// All bytes before this one.
+        position: u64,
     },
     /// The sender needs nothing more from this link.
     Bye,
@@ -181,7 +181,7 @@ impl Frame {
         Frame::ResumeAck { watermark: 0 },
         Frame::Gather,
         Frame::GatherEnd,
-        Frame::GatherAck { rows: 0 },
+        Frame::Consumed { position: 0 },
         Frame::Bye,
         Frame::ByeAck,
         Frame::Broadcast { source: 0, number: 0, version: 0, placeholder: false },
@@ -208,7 +208,7 @@ impl Frame {
             Frame::ResumeAck { .. } => 6,
             Frame::Gather => 7,
             Frame::GatherEnd => 8,
-            Frame::GatherAck { .. } => 9,
+            Frame::Consumed { .. } => 9,
             Frame::Bye => 10,
             Frame::ByeAck => 11,
             Frame::Broadcast { .. } => 12,
@@ -286,9 +286,9 @@ impl Frame {
                 fields.port(to);
                 fields.colour(to);
             }
-            Frame::GatherAck { rows } => {
+            Frame::Consumed { position } => {
                 fields.port(to);
-                fields.word("rows", 0, rows);
+                fields.word("position", 0, position);
             }
             Frame::Bye | Frame::ByeAck => {}
             _ => self.fields_of_broadcast(to, fields),

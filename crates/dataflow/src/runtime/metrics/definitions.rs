@@ -120,6 +120,9 @@ metrics! {
         backpressured_ns: u64 = Counter("backpressured_seconds", Nanoseconds,
             "Time in which the operator waited for other workers to take what it had sent, or for \
              its sink, and the worker had nothing else to do.");
+        window_wait_ns: u64 = Counter("window_wait_seconds", Nanoseconds,
+            "The part of backpressured_seconds in which rows that it had sent waited to be \
+             processed, and filled the receive window of a worker.");
         rows_in: u64 = Counter("input_rows", Count,
             "Rows that came to the operator on this worker, before the exchange.");
         rows_out: u64 =

@@ -93,7 +93,7 @@ impl Distributor {
         *received = complete_before;
         let decoder = decoder(port as usize).ok_or(format!("there is no input {port}"))?;
         let (batch, _) = decoder.decode(payload)?;
-        let arrival = Arrival { port: port as usize, source: from, colour, slice: None };
+        let arrival = Arrival { port: port as usize, source: from, colour, slice: None, bytes: 0 };
         member.take(arrival, batch).map_err(|error| error.to_string())
     }
 

@@ -56,13 +56,16 @@ impl Distributor {
                 self.take_copy(member, from, copy, message, decoder).map_err(malformed)?;
             }
             Frame::BroadcastReference { source, number, complete_before } => {
-                let Load::Rows(batch) = message.load else {
+                let Load::Rows { batch, .. } = message.load else {
                     return Err(malformed("no rows were passed by reference".into()));
                 };
                 self.mark_received(source, complete_before);
                 self.acknowledge(from, source, number);
                 let Envelope { port, colour, .. } = message.envelope;
-                member.keep(Arrival { port: port as usize, source, colour, slice: None }, batch)?;
+                member.keep(
+                    Arrival { port: port as usize, source, colour, slice: None, bytes: 0 },
+                    batch,
+                )?;
             }
             Frame::BroadcastAck { source, before } => {
                 self.acknowledged(from, source, before).map_err(malformed)?;
@@ -264,7 +267,7 @@ impl Distributor {
         relay.also(seq, &self.locals_of(to.as_ref()));
         drop(relayed);
         if to.is_none_or(|to| to.contains(self.worker)) {
-            member.keep(Arrival { port, source, colour, slice: None }, batch)?;
+            member.keep(Arrival { port, source, colour, slice: None, bytes: 0 }, batch)?;
         }
         Ok(true)
     }

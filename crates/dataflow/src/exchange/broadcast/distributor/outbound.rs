@@ -44,7 +44,7 @@ impl Distributor {
     ) -> Result<(), DataflowError> {
         if to.is_none_or(|to| to.contains(self.worker)) {
             let (source, colour) = (member.worker(), member.net().colour());
-            member.keep(Arrival { port, source, colour, slice: None }, batch.clone())?;
+            member.keep(Arrival { port, source, colour, slice: None, bytes: 0 }, batch.clone())?;
         }
         let port = port as u32;
         let colour = member.net().colour();
