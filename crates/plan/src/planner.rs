@@ -526,6 +526,9 @@ impl Planner {
         );
         let casting = (broadcasts, self.member_bytes);
         needs.extend(explain::memory::broadcast_needs(&self.settings, self.workers, casting));
+        let workers = self.workers.total();
+        let windows = building.operators.iter().map(|of| of.spec().receive_windows(workers));
+        needs.extend(explain::memory::receive_needs(&self.settings, windows.sum()));
         let settings = self.settings.job.clone();
         let mut job = JobGraph { operators: building.operators, settings };
         fuse(&mut job, self.workers.total());

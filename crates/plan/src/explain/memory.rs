@@ -175,6 +175,19 @@ pub(crate) fn broadcast_needs(
     needs
 }
 
+/// The memory of rows that came from other workers and were not processed yet, by the number of
+/// receive windows.
+pub(crate) fn receive_needs(settings: &InForce, windows: u64) -> Option<Need> {
+    let window = settings.job.receive_bytes;
+    (windows > 0).then(|| Need {
+        name: "received",
+        sum: format!("{windows} receive windows x {}, a limit", human(window)),
+        bytes: windows.saturating_mul(window),
+        once: false,
+        asks: false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +203,9 @@ mod tests {
         );
         assert_eq!((needs[0].bytes, needs[1].bytes, needs[2].bytes), (2 << 20, 2 << 20, 1 << 19));
         assert_eq!(broadcast_needs(&InForce::default(), workers, (0, 9)), []);
+        assert_eq!(receive_needs(&InForce::default(), 0), None);
+        let received = receive_needs(&InForce::default(), 6).map(|need| need.bytes);
+        assert_eq!(received, Some(6 * (256 << 10)));
         let names = |nodes, member_bytes| -> Vec<_> {
             let workers = Workers { nodes, ..workers };
             let needs = broadcast_needs(&InForce::default(), workers, (1, member_bytes));

@@ -201,6 +201,16 @@ impl Ran {
                 "  {name}: {all} rows came, {local} passed by reference within a process"
             );
         }
+        let waited = sum(|one| one.window_wait_ns);
+        let all_ns: u64 = self.workers.iter().map(|worker| all_ns(&worker.counters)).sum();
+        if percent(waited, all_ns) >= 1.0 {
+            let percent = percent(waited, all_ns);
+            let _ = writeln!(
+                out,
+                "  {name}: {percent:.0} % waiting for rows that it sent to be processed, with full \
+                 receive windows"
+            );
+        }
         let modes = self.key_modes(operator);
         if modes != KeyModes::default() {
             let _ = writeln!(out, "  {name}: groups by {}", modes.names().join(", "));
@@ -394,6 +404,7 @@ mod tests {
             (operator.rows_combined, operator.groups_sent) = (40, 3);
         }
         ran.workers[0].operators[1].local_rows = 7;
+        ran.workers[1].operators[1].window_wait_ns = 2;
         ran.joined = vec![("shm".into(), 2), ("tcp".into(), 4)];
         let text = ran.text(&["source t".into(), "join".into()]);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -401,6 +412,7 @@ mod tests {
             "pairs of nodes: 2 by shm, 4 by tcp",
             "join: 400 rows came, 400 sent to other processes in 4.9 KiB, 12.5 B each",
             "join: 400 rows came, 7 passed by reference within a process",
+            "join: 25 % waiting for rows that it sent to be processed, with full receive windows",
             "join: groups by array, hash",
             "join: 100 rows read, filtered and folded in one loop",
             "join: 80 rows of frequent keys grouped where they were read, 6 groups of them sent",

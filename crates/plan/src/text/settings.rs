@@ -219,6 +219,15 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "In which rack each node stands: rows for every worker enter each rack once.",
     },
     SettingSpec {
+        name: "millstream.receive_bytes",
+        values: "bytes, from 1 KiB to 1 GiB",
+        default: "256 KiB",
+        scope: Scope::Job,
+        doc: "The receive window: bytes of rows of one input that a worker may have sent another \
+              which has not processed them, where rows may have to wait at their receiver; then \
+              the sender waits.",
+    },
+    SettingSpec {
         name: "millstream.reconnect",
         values: "a time: 100 ms, 30 s; 0 s for never",
         default: "30 s",
@@ -389,6 +398,7 @@ impl InForce {
             "millstream.frequent_keys" | "millstream.shuffle_bytes" | "millstream.shuffle_wait" => {
                 set_shuffle(&mut changed.shuffle, name, &lower).ok_or(refused.clone())?;
             }
+            "millstream.receive_bytes" => job.receive_bytes = number(1 << 10, 1 << 30)?,
             "millstream.reconnect" => {
                 job.reconnect_ns = nanos(&lower).ok_or(refused.clone())?;
             }
