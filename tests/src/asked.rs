@@ -73,9 +73,11 @@ fn by_us(
     let memory = Memory::new(None);
     let mut script = format!(
         "SET millstream.exchange = {exchange}; SET millstream.epoch_bytes = 4096;
-         SET millstream.batch_rows = {}; SET millstream.multicast = {};",
+         SET millstream.batch_rows = {}; SET millstream.multicast = {};
+         SET millstream.receive_bytes = {};",
         [7, 100, 8_192][seed as usize % 3],
         ["tree", "hardware"][seed as usize / 3 % 2],
+        [1 << 10, 256 << 10][seed as usize / 6 % 2],
     );
     for (name, table) in tables {
         memory.add(name, (*table).clone());

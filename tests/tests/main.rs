@@ -15,6 +15,7 @@ mod nexmark;
 mod orders;
 mod partitions;
 mod properties;
+mod receive_windows;
 mod reconnection;
 mod relational;
 mod remote;

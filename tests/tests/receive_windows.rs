@@ -1,0 +1,213 @@
+//! Chains of stages whose rows travel, with receive windows as small as they may be, on simulated
+//! clusters and as processes: the rows are those of an oracle, and nothing waits forever.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use channel::RingConfig;
+use dataflow::connector::{Connector, TableDef};
+use dataflow::fusion::fuse;
+use dataflow::job::{JobGraph, Settings};
+use stream::{Columns, Setup, Stream};
+use tests::asked::{Asked, check, endless, in_windows};
+use tests::cases::cases;
+use tests::cluster::Cluster;
+use tests::command::{Dir, run_sql};
+use tests::memory::{Event, Memory, Table};
+use tests::random::{Random, batch};
+use tests::remainder::ByRemainder;
+
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]))
+}
+
+fn numbers(of: impl Iterator<Item = i64>) -> RecordBatch {
+    let column: ArrayRef = Arc::new(of.collect::<Int64Array>());
+    RecordBatch::try_new(schema(), vec![column]).expect("one column")
+}
+
+/// Numbers go to a worker by their remainder, on to the next one and to all in turn, so often as
+/// there are stages; each stage adds one to them.
+fn chain(memory: &Memory, rows: i64, stages: usize) -> Stream {
+    let flow = |flow: i64| -> Vec<Event> {
+        let own: Vec<i64> = (0..rows).filter(|n| n % 4 == flow).collect();
+        own.chunks(50).map(|part| Event::Rows(numbers(part.iter().copied()))).collect()
+    };
+    let flows = (0..4).map(flow).collect();
+    memory.add("numbers", Table { schema: schema(), bounded: true, flows });
+    let (options, metadata) = Default::default();
+    let def = TableDef { name: "numbers".into(), schema: schema(), options, metadata };
+    let source = memory.source(&def, &[0]).expect("it was added");
+    let mut stream = Stream::read("numbers", source, None).expect("there is no time");
+    for stage in 0..stages {
+        let led = match stage % 3 {
+            2 => stream.rebalance(),
+            _ => stream.route(Arc::new(ByRemainder(0))),
+        };
+        let next = Columns::of(&[]).and("n", DataType::Int64);
+        let plus_one = |batch: &RecordBatch| {
+            let numbers = batch.column(0).as_primitive::<Int64Type>();
+            let next: ArrayRef = Arc::new(numbers.unary::<_, Int64Type>(|n| n + 1));
+            Ok(vec![next])
+        };
+        stream = led.map(next, plus_one).expect("it is a number");
+    }
+    stream
+}
+
+/// The numbers behind a chain, on a cluster with rings and windows that are small.
+fn through(seed: u64, (nodes, workers): (u32, u32), (rows, stages): (i64, usize)) -> Vec<i64> {
+    let memory = Memory::new(None);
+    let stream = chain(&memory, rows, stages);
+    let (options, metadata) = Default::default();
+    let def = TableDef { name: "out".into(), schema: schema(), options, metadata };
+    let output = stream.into_sink("out", memory.sink(&def).expect("it takes all"));
+    let settings = Settings {
+        receive_bytes: 1 << (10 + seed % 3),
+        ring: RingConfig { slots: 3, slot_bytes: 512, control_slots: 1, ..RingConfig::default() },
+        batch_rows_max: 64,
+        ..Settings::default()
+    };
+    let setup = Setup {
+        workers: nodes * workers,
+        beside: 1,
+        exchange: None,
+        epoch: settings.epoch,
+        state_bytes_max: 1 << 30,
+        table_bytes_max: 1 << 20,
+    };
+    let operators = stream::job(&[output], &setup).expect("it fits");
+    let mut job = JobGraph { operators, settings };
+    fuse(&mut job, nodes * workers);
+    let ran = Cluster::seeded(nodes, workers, seed).run(&Arc::new(job));
+    ran.unwrap_or_else(|error| panic!("seed {seed}, {nodes}x{workers}: {error}"));
+    let mut got: Vec<i64> = vec![];
+    for batch in memory.all_committed() {
+        got.extend(batch.column(0).as_primitive::<Int64Type>().values());
+    }
+    got.sort_unstable();
+    got
+}
+
+#[test]
+fn chains_of_shuffles_neither_lose_rows_nor_wait_forever() {
+    let sizes = [(2, 1), (3, 1), (1, 3), (2, 2), (4, 1)];
+    for seed in &mut cases(60) {
+        let size = sizes[seed as usize % sizes.len()];
+        let stages = 2 + (seed / 5 % 2) as usize;
+        let rows = [0, 1, 2_000][if seed % 10 < 2 { seed as usize % 2 } else { 2 }];
+        let expected: Vec<i64> = (0..rows).map(|n| n + stages as i64).collect();
+        assert_eq!(through(seed, size, (rows, stages)), expected, "seed {seed}, {size:?}");
+    }
+}
+
+/// A grouping behind a grouping or a join behind another, whose rows are gathered: what they mean
+/// in batch, over the rows that are in time.
+fn staged(random: &mut Random, seed: u64) -> Asked {
+    let window = |size: u64| format!("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '{size}' SECOND)");
+    let start = "date_bin(INTERVAL '10 second', ts)";
+    match seed % 3 {
+        // Two stages: by key and word, then by word.
+        0 => Asked {
+            ours: format!(
+                "SELECT window_start, s, count(*), sum(c), max(c) FROM (
+                   SELECT window_start, window_end, k, s, count(*) AS c FROM {} AS t
+                   GROUP BY window_start, window_end, k, s) AS by_key
+                 GROUP BY window_start, window_end, s",
+                window(10)
+            ),
+            batch: format!(
+                "SELECT ws, s, count(*), sum(c), max(c) FROM (
+                   SELECT {start} AS ws, k, s, count(*) AS c FROM t GROUP BY {start}, k, s)
+                 GROUP BY ws, s"
+            ),
+        },
+        // Two stages: windows are joined by key, then grouped by word.
+        1 => Asked {
+            ours: format!(
+                "SELECT x.window_start, x.s, count(*), sum(y.c) FROM (SELECT * FROM {0}) AS x
+                 JOIN (SELECT window_start, window_end, k, count(*) AS c FROM {0} AS t
+                       GROUP BY window_start, window_end, k) AS y
+                 ON x.k = y.k AND x.window_start = y.window_start AND x.window_end = y.window_end
+                 GROUP BY x.window_start, x.window_end, x.s",
+                window(10)
+            ),
+            batch: format!(
+                "SELECT x.ws, x.s, count(*), sum(y.c) FROM (SELECT {start} AS ws, * FROM t) AS x
+                 JOIN (SELECT {start} AS ws, k, count(*) AS c FROM t GROUP BY {start}, k) AS y
+                 ON x.k = y.k AND x.ws = y.ws GROUP BY x.ws, x.s"
+            ),
+        },
+        // Three stages: by key and word, then by key, then by how often.
+        _ => {
+            let least = random.below(3);
+            Asked {
+                ours: format!(
+                    "SELECT window_start, words, count(*) FROM (
+                       SELECT window_start, window_end, k, count(*) AS words FROM (
+                         SELECT window_start, window_end, k, s, count(*) AS c FROM {} AS t
+                         GROUP BY window_start, window_end, k, s) AS a
+                       WHERE c > {least} GROUP BY window_start, window_end, k) AS b
+                     GROUP BY window_start, window_end, words",
+                    window(10)
+                ),
+                batch: format!(
+                    "SELECT ws, words, count(*) FROM (
+                       SELECT ws, k, count(*) AS words FROM (
+                         SELECT {start} AS ws, k, s, count(*) AS c FROM t GROUP BY {start}, k, s)
+                       WHERE c > {least} GROUP BY ws, k)
+                     GROUP BY ws, words"
+                ),
+            }
+        }
+    }
+}
+
+#[test]
+fn stages_of_sql_with_the_smallest_windows_give_the_rows_of_the_oracle() {
+    let mut rows = 0;
+    let mut cases = cases(45);
+    for seed in &mut cases {
+        let mut random = Random::new(seed + 90_000);
+        let stream = endless(&mut random);
+        let Asked { ours, batch: meant } = staged(&mut random, seed);
+        let small = "SET millstream.receive_bytes = '1 KiB'; SET millstream.slots = 3;
+                     SET millstream.slot_bytes = '4 KiB';";
+        let asked = Asked { ours: format!("{small} {ours}"), batch: meant };
+        let in_time = batch(&in_windows(&stream, 10));
+        rows += check(&asked, &[("t", &stream.table)], &[("t", in_time)], seed);
+    }
+    cases.met(rows > 1_000, &format!("{rows} rows"));
+}
+
+/// As processes, over shared memory and TCP, and as threads of one: all rows are gathered, through
+/// windows of which each holds a few rows.
+#[test]
+fn processes_gather_within_windows() {
+    let sql = "CREATE TABLE flights (WATERMARK FOR time_hour AS time_hour - INTERVAL '1' HOUR)
+               WITH ('connector' = 'file', 'path' = 'examples/data/flights.parquet');
+               SELECT origin, dest, carrier, count(*) FROM (
+                 SELECT origin, dest, carrier, tailnum FROM flights
+                 GROUP BY origin, dest, carrier, tailnum) AS planes
+               GROUP BY origin, dest, carrier;";
+    let rows = |args: &[&str]| {
+        let dir = Dir::new("receive");
+        let common = ["--format", "csv", "--quiet"];
+        let outcome = run_sql(&dir, sql, &[&common[..], args].concat()).ended(0);
+        let mut lines: Vec<String> = outcome.out.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let expected = rows(&["--workers", "1"]);
+    assert!(expected.len() > 300, "{} rows", expected.len());
+    let small = ["--set", "millstream.receive_bytes=1KiB", "--set", "millstream.exchange=shuffle"];
+    for layout in [
+        &["--nodes", "2", "--workers", "2", "--fabric", "shm"][..],
+        &["--nodes", "2", "--workers", "2", "--fabric", "tcp"],
+        &["--nodes", "4", "--workers", "1", "--fabric", "tcp"],
+        &["--workers", "4"],
+    ] {
+        assert_eq!(rows(&[layout, &small[..]].concat()), expected, "{layout:?}");
+    }
+}
