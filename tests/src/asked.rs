@@ -77,7 +77,7 @@ fn by_us(
          SET millstream.receive_bytes = {};",
         [7, 100, 8_192][seed as usize % 3],
         ["tree", "hardware"][seed as usize / 3 % 2],
-        [1 << 10, 256 << 10][seed as usize / 6 % 2],
+        [8 << 10, 256 << 10][seed as usize / 6 % 2],
     );
     for (name, table) in tables {
         memory.add(name, (*table).clone());
