@@ -17,6 +17,7 @@ use tests::command::{Dir, run_sql};
 use tests::memory::{Event, Memory, Table};
 use tests::random::{Random, batch};
 use tests::remainder::ByRemainder;
+use tests::scenario::plan;
 
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]))
@@ -179,6 +180,74 @@ fn stages_of_sql_with_the_smallest_windows_give_the_rows_of_the_oracle() {
         rows += check(&asked, &[("t", &stream.table)], &[("t", in_time)], seed);
     }
     cases.met(rows > 1_000, &format!("{rows} rows"));
+}
+
+/// A table of two numbers, in some flows of some batches.
+fn pairs(random: &mut Random, rows: u64) -> (Vec<[i64; 2]>, Table) {
+    let pair = |_| [random.below(40) as i64, random.below(40) as i64];
+    let rows: Vec<[i64; 2]> = (0..rows).map(pair).collect();
+    let fields = ["k", "n"].map(|name| Field::new(name, DataType::Int64, true));
+    let schema = Arc::new(Schema::new(fields.to_vec()));
+    let batch = |rows: &[[i64; 2]]| {
+        let column = |at: usize| -> ArrayRef {
+            Arc::new(rows.iter().map(|row| row[at]).collect::<Int64Array>())
+        };
+        let batch = RecordBatch::try_new(schema.clone(), vec![column(0), column(1)]);
+        Event::Rows(batch.expect("two columns"))
+    };
+    let flow = |part: &[[i64; 2]]| part.chunks(30).map(batch).collect();
+    let flows = rows.chunks(rows.len() / 3 + 1).map(flow).collect();
+    (rows, Table { schema, bounded: true, flows })
+}
+
+/// Joins of tables that end, each behind another and by another key: rows of a probe side wait at
+/// their receiver until the build is whole there.
+#[test]
+fn joins_behind_joins_give_each_pair_once() {
+    let sizes = [(2, 1), (3, 1), (1, 3), (2, 2), (4, 1)];
+    let mut pairs_seen = 0;
+    let mut cases = cases(40);
+    for seed in &mut cases {
+        let mut random = Random::new(seed + 95_000);
+        let [a, b, c] = [300, 40, 40].map(|most| {
+            let rows = if seed % 8 == 0 { random.below(3) } else { random.below(most) };
+            pairs(&mut random, rows)
+        });
+        let memory = Memory::new(None);
+        let mut script = String::from(
+            "SET millstream.receive_bytes = '1 KiB'; SET millstream.slots = 3;
+             SET millstream.slot_bytes = '1 KiB'; SET millstream.exchange = 'shuffle';
+             SET millstream.batch_rows = 50;",
+        );
+        for (name, (_, table)) in [("a", &a), ("b", &b), ("c", &c)] {
+            memory.add(name, table.clone());
+            script +=
+                &format!("CREATE TABLE {name} (k BIGINT, n BIGINT) WITH ('connector' = 'memory');");
+        }
+        script += "SELECT a.n + b.n * 100 + c.n * 10000 AS n FROM a JOIN b ON a.k = b.k
+                   JOIN c ON b.n = c.k";
+        let (nodes, workers) = sizes[seed as usize % sizes.len()];
+        let stage = plan(&memory, &script, nodes, workers);
+        assert!(!stage.explain.text().contains("Batch"), "{}", stage.explain.text());
+        let ran = Cluster::seeded(nodes, workers, seed).run(&Arc::new(stage.job));
+        ran.unwrap_or_else(|error| panic!("seed {seed}, {nodes}x{workers}: {error}"));
+        let mut got: Vec<i64> = vec![];
+        for batch in memory.all_committed() {
+            got.extend(batch.column(0).as_primitive::<Int64Type>().values());
+        }
+        got.sort_unstable();
+        let mut expected: Vec<i64> = vec![];
+        for a in &a.0 {
+            for b in b.0.iter().filter(|b| a[0] == b[0]) {
+                let partners = c.0.iter().filter(|c| b[1] == c[0]);
+                expected.extend(partners.map(|c| a[1] + b[1] * 100 + c[1] * 10_000));
+            }
+        }
+        expected.sort_unstable();
+        assert_eq!(got, expected, "seed {seed}, {nodes}x{workers}");
+        pairs_seen += got.len();
+    }
+    cases.met(pairs_seen > 1_000, &format!("{pairs_seen} pairs"));
 }
 
 /// As processes, over shared memory and TCP, and as threads of one: all rows are gathered, through

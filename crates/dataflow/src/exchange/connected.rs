@@ -74,10 +74,7 @@ impl<M: Member> Connected for M {
     }
 
     fn acknowledge(&self) -> Task<'_> {
-        Box::pin(async {
-            self.inputs().acknowledge(self).await;
-            Ok(())
-        })
+        Box::pin(self.inputs().acknowledge(self))
     }
 
     fn relay(&self) -> Task<'_> {

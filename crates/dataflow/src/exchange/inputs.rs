@@ -6,8 +6,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -440,16 +438,22 @@ impl Inputs {
     }
 
     /// Acknowledges what other workers wait for, until they wait for nothing more.
-    pub(super) async fn acknowledge<M: Member>(&self, member: &M) {
-        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![];
+    pub(super) async fn acknowledge<M: Member>(&self, member: &M) -> Result<(), DataflowError> {
+        let mut tasks: Vec<Task<'_>> = vec![];
         if !self.carry_progress(member) {
-            let resumed = |_, watermark| Frame::ResumeAck { watermark };
-            tasks.push(Box::pin(self.acks.run(member, 0, resumed)));
+            tasks.push(Box::pin(async {
+                let resumed = |_, watermark| Frame::ResumeAck { watermark };
+                self.acks.run(member, 0, resumed).await;
+                Ok(())
+            }));
         }
         for edge in &self.edges {
-            tasks.push(Box::pin(edge.acknowledge(member)));
+            tasks.push(Box::pin(async {
+                edge.acknowledge(member).await;
+                Ok(())
+            }));
         }
-        all(tasks).await;
+        all(tasks).await
     }
 
     /// Sends what waits for links, and passes on what others send, until all workers have ended.

@@ -168,6 +168,12 @@ impl OperatorSpec for HashJoin {
         }
     }
 
+    /// Those of the probe side.
+    fn receive_windows(&self, workers: u32) -> u64 {
+        let stays = self.is_replicated() || self.exchange == Exchange::Forward;
+        if stays || workers == 1 { 0 } else { workers.into() }
+    }
+
     fn broadcasts(&self) -> bool {
         self.is_replicated()
     }

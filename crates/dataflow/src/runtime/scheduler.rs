@@ -249,13 +249,20 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
-/// Waits for all, which go on side by side.
-pub(crate) async fn all(mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+/// Waits for all, which go on side by side, or for the first failure.
+pub(crate) async fn all(mut tasks: Vec<Pin<Box<dyn Future<Output = Outcome> + '_>>>) -> Outcome {
     std::future::poll_fn(|cx| {
-        tasks.retain_mut(|task| task.as_mut().poll(cx).is_pending());
-        if tasks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        let mut at = 0;
+        while let Some(task) = tasks.get_mut(at) {
+            match task.as_mut().poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(Ok(())) => drop(tasks.remove(at)),
+                Poll::Ready(failed) => return Poll::Ready(failed),
+            }
+        }
+        if tasks.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
-    .await;
+    .await
 }
 
 /// Waits for the first of two.

@@ -46,12 +46,7 @@ use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
-use crate::runtime::scheduler::{Timers, yield_now};
-
-/// Bytes of rows that have come by the exchange and wait to be looked up, from which on those of
-/// this worker wait in front of it; and the part of its share of memory that they may take.
-const ARRIVED_BYTES_MAX: usize = 4 << 20;
-const ARRIVED_PART: usize = 8;
+use crate::runtime::scheduler::{Timers, all, yield_now};
 
 /// Bytes of a build up to which its batches are put together, so that its rows are found faster.
 const TOGETHER_BYTES_MAX: usize = 256 << 20;
@@ -80,9 +75,10 @@ pub(crate) struct HashJoinRun<D> {
     /// What this worker knows of its own inputs.
     told: Cell<Told>,
     table: RefCell<Option<Table>>,
-    /// Rows of the probe side that wait: on this side of the exchange, and behind it.
+    /// Rows of the probe side that wait: on this side of the exchange, and behind it, within the
+    /// receive window.
     held: RefCell<Waiting>,
-    arrived: RefCell<Waiting>,
+    arrived: RefCell<Waiting<Arrival>>,
     /// Of a join that holds rows back, that its inputs have ended.
     ended: Cell<bool>,
     /// Whether rows were left out, because the run was told to stop.
@@ -90,10 +86,9 @@ pub(crate) struct HashJoinRun<D> {
     behind: D,
 }
 
-/// Batches in the order in which they came.
-#[derive(Default)]
-struct Waiting {
-    batches: VecDeque<RecordBatch>,
+/// Batches in the order in which they came, with what is known of each.
+struct Waiting<T = ()> {
+    batches: VecDeque<(T, RecordBatch)>,
     bytes: usize,
 }
 
@@ -114,16 +109,22 @@ enum Passes {
     None,
 }
 
-impl Waiting {
-    fn push(&mut self, batch: RecordBatch) {
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Self { batches: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<T> Waiting<T> {
+    fn push(&mut self, of: T, batch: RecordBatch) {
         self.bytes += bytes_of(&batch);
-        self.batches.push_back(batch);
+        self.batches.push_back((of, batch));
     }
 
-    fn pop(&mut self) -> Option<RecordBatch> {
-        let batch = self.batches.pop_front()?;
+    fn pop(&mut self) -> Option<(T, RecordBatch)> {
+        let (of, batch) = self.batches.pop_front()?;
         self.bytes -= bytes_of(&batch);
-        Some(batch)
+        Some((of, batch))
     }
 }
 
@@ -139,16 +140,17 @@ impl<D: Downstream> HashJoinRun<D> {
         let inputs = if place.workers == 1 || stays {
             Inputs::local(spec.sides.len(), place)
         } else {
-            let port = |side: &crate::job::HashJoinSide| Port {
+            let port = |(number, side): (usize, &crate::job::HashJoinSide)| Port {
                 schema: side.schema.clone(),
                 keys: side.keys.clone(),
                 distribution: side.distribution,
                 partitioner: None,
                 multi_partitioner: None,
-                waits: false,
+                waits: number == PROBE,
             };
             let exchange = if spec.is_replicated() { Exchange::Shuffle } else { spec.exchange };
-            Inputs::of_rows(tag, spec.sides.iter().map(port).collect(), exchange, place, shuffle)
+            let ports = spec.sides.iter().enumerate().map(port).collect();
+            Inputs::of_rows(tag, ports, exchange, place, shuffle)
         };
         let alone = inputs.is_local();
         Self {
@@ -225,7 +227,7 @@ impl<D: Downstream> HashJoinRun<D> {
         let side = &self.spec.sides[BUILD];
         let pairing = if told.is_whole_build() && self.spilled.borrow().is_none() {
             let make = || {
-                let mut batches = Vec::from(batches);
+                let mut batches: Vec<_> = batches.into_iter().map(|((), batch)| batch).collect();
                 if bytes <= TOGETHER_BYTES_MAX {
                     batches = vec![concat_batches(&side.schema, &batches)?];
                 }
@@ -341,21 +343,36 @@ impl<D: Downstream> HashJoinRun<D> {
         }
     }
 
-    /// Takes a row of the probe side from those that wait, and looks it up; tells whether there was
-    /// one.
-    async fn take_waiting(&self) -> Result<bool, DataflowError> {
+    /// Looks up rows of the probe side that have come by the exchange; tells whether there were
+    /// any.
+    async fn take_arrived(&self) -> Result<bool, DataflowError> {
         let arrived = self.arrived.borrow_mut().pop();
-        if let Some(batch) = arrived {
-            self.account()?;
-            self.probe(batch).await?;
-            self.instance.clock_moved.notify();
-            return Ok(true);
-        }
-        let held = self.held.borrow_mut().pop();
-        let Some(batch) = held else { return Ok(false) };
+        let Some((arrival, batch)) = arrived else { return Ok(false) };
         self.account()?;
-        self.take_in(batch).await?;
+        self.probe(batch).await?;
+        self.instance.inputs.consumed(self, arrival);
         Ok(true)
+    }
+
+    /// Brings rows of the probe side that were held to where they are looked up, and tells when
+    /// there are no more. This goes on beside [`HashJoinRun::join`]: it waits for room at workers
+    /// that may wait for room here.
+    async fn take_held(&self) -> Result<(), DataflowError> {
+        let whole = || self.table.borrow().is_some().then_some(());
+        self.instance.clock_moved.wait_for(whole).await;
+        let mut taken = 0;
+        loop {
+            let more = || !self.held.borrow().batches.is_empty() || self.ended.get();
+            self.instance.clock_moved.wait_for(|| more().then_some(())).await;
+            let held = self.held.borrow_mut().pop();
+            let Some(((), batch)) = held else { return self.tell_end().await };
+            self.account()?;
+            self.take_in(batch).await?;
+            taken += 1;
+            if taken % TURN_BATCHES == 0 {
+                yield_now().await;
+            }
+        }
     }
 
     /// Brings rows of the probe side to where they are looked up.
@@ -373,29 +390,18 @@ impl<D: Downstream> HashJoinRun<D> {
         self.instance.clock_moved.wait_for(whole).await;
         self.finish_build()?;
         let mut given = 0;
-        let mut has_told = !self.holds;
         loop {
-            if self.take_waiting().await? {
+            if self.take_arrived().await? {
                 given += 1;
                 if given % TURN_BATCHES == 0 {
                     yield_now().await;
                 }
                 continue;
             }
-            if !has_told && self.ended.get() {
-                has_told = true;
-                self.tell_end().await?;
-                continue;
-            }
             if self.probe_has_ended() {
                 break;
             }
-            let more = || {
-                !self.arrived.borrow().batches.is_empty()
-                    || !self.held.borrow().batches.is_empty()
-                    || !has_told && self.ended.get()
-                    || self.probe_has_ended()
-            };
+            let more = || !self.arrived.borrow().batches.is_empty() || self.probe_has_ended();
             self.instance.clock_moved.wait_for(|| more().then_some(())).await;
         }
         let told = match self.probes_in_place() {
@@ -432,13 +438,13 @@ impl<D: Downstream> HashJoinRun<D> {
             return spilled.push(BUILD, batch, share);
         }
         let mut build = self.build.borrow_mut();
-        build.push(batch);
+        build.push((), batch);
         let Some(disk) = self.disk.as_ref().filter(|_| build.bytes / self.parts() > share / 2)
         else {
             return Ok(());
         };
         let mut spilled = SpilledJoin::new(disk.clone(), &self.spec);
-        for batch in std::mem::take(&mut *build).batches {
+        for ((), batch) in std::mem::take(&mut *build).batches {
             spilled.push(BUILD, batch, share)?;
         }
         *self.spilled.borrow_mut() = Some(spilled);
@@ -485,16 +491,11 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
             }
             if self.holds {
                 self.waits_for_build();
-                self.held.borrow_mut().push(compact(batch));
+                self.held.borrow_mut().push((), compact(batch));
                 self.instance.clock_moved.notify();
                 return self.account();
             }
-            self.take_in(batch).await?;
-            let most = self.accounting.share(self.instance.tag) / ARRIVED_PART;
-            let most = most.min(ARRIVED_BYTES_MAX);
-            let room = || (self.arrived.borrow().bytes <= most).then_some(());
-            self.instance.clock_moved.wait_for(room).await;
-            Ok(())
+            self.take_in(batch).await
         })
     }
 
@@ -527,7 +528,10 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
     }
 
     fn run(&self) -> Task<'_> {
-        Box::pin(self.join())
+        if !self.holds {
+            return Box::pin(self.join());
+        }
+        Box::pin(all(vec![Box::pin(self.join()), Box::pin(self.take_held())]))
     }
 }
 
@@ -545,7 +549,7 @@ impl<D: Downstream> Member for HashJoinRun<D> {
             self.count(|of| &of.build_rows, batch.num_rows() as u64);
             self.keep_build(compact(batch))?;
         } else {
-            self.arrived.borrow_mut().push(compact(batch));
+            self.arrived.borrow_mut().push(arrival, compact(batch));
             self.instance.clock_moved.notify();
         }
         self.account()
