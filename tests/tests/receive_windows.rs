@@ -184,7 +184,7 @@ fn stages_of_sql_with_the_smallest_windows_give_the_rows_of_the_oracle() {
 
 /// A table of two numbers, in some flows of some batches.
 fn pairs(random: &mut Random, rows: u64) -> (Vec<[i64; 2]>, Table) {
-    let pair = |_| [random.below(40) as i64, random.below(40) as i64];
+    let pair = |_| [random.below(20) as i64, random.below(20) as i64];
     let rows: Vec<[i64; 2]> = (0..rows).map(pair).collect();
     let fields = ["k", "n"].map(|name| Field::new(name, DataType::Int64, true));
     let schema = Arc::new(Schema::new(fields.to_vec()));
