@@ -77,6 +77,11 @@ impl OperatorSpec for Limit {
         Strategy::Gather.on(workers)
     }
 
+    /// Those of worker 0.
+    fn receive_windows(&self, workers: u32) -> u64 {
+        u64::from(workers.saturating_sub(1))
+    }
+
     fn reason(&self, strategy: Strategy) -> Option<&'static str> {
         (strategy == Strategy::Gather).then_some("worker 0 counts the rows of all workers")
     }

@@ -66,6 +66,11 @@ impl OperatorSpec for Sort {
         Strategy::Gather.on(workers)
     }
 
+    /// Those of worker 0.
+    fn receive_windows(&self, workers: u32) -> u64 {
+        u64::from(workers.saturating_sub(1))
+    }
+
     fn reason(&self, strategy: Strategy) -> Option<&'static str> {
         let merged = "each worker sorts its rows, and worker 0 merges what they send";
         (strategy == Strategy::Gather).then_some(merged)
