@@ -13,7 +13,7 @@
 //! | each of these without a key | go to one worker, which alone runs the operator |
 //!
 //! What it emits goes on like the rows of any operator, so that what follows is parallel again. The
-//! rest of a plan, such as an order, is left to the [batch stage](crate::lower::batch).
+//! rest of a plan is left to the [batch stage](crate::lower::batch).
 
 mod partitions;
 mod run;
