@@ -48,7 +48,8 @@ use crate::text::refusal::Refusal;
 use crate::text::settings::ExchangeChoice;
 use crate::text::units::human;
 
-/// Rows that a join of all rows with all may give, unless it is written as CROSS JOIN: hours of work.
+/// Rows that a join of all rows with all may give, unless it is written as CROSS JOIN: hours of
+/// work.
 const PRODUCT_ROWS_MAX: u128 = 100_000_000_000;
 
 /// An input of the operator while it is made.
