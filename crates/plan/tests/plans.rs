@@ -162,6 +162,10 @@ fn the_examples_stream() {
             continue;
         }
         let sql = std::fs::read_to_string(&path).expect("an example");
+        if sql.contains("FROM '") {
+            // Its tables are files, which the tests of the program write.
+            continue;
+        }
         // The tables of the test's connector instead of their own.
         let mut pieces = sql.split("WITH (");
         let mut memory = pieces.next().unwrap_or_default().to_string();
@@ -230,7 +234,9 @@ fn only_the_columns_that_are_used_are_read() {
 
 #[test]
 fn what_does_not_stream_goes_through_the_batch_stage() {
-    let sql = "SELECT a.origin FROM flights AS a FULL JOIN flights AS b ON a.dest < b.origin";
+    // There is no index of keys that are maps.
+    let sql = "SELECT a.origin FROM flights AS a JOIN flights AS b \
+               ON MAP {a.dest: 1} = MAP {b.origin: 1}";
     let stages = plan_on(4, sql);
     assert_eq!(sinks(&stages[0]), 2);
     assert!(stages[0].bounded);
@@ -351,7 +357,10 @@ fn joins_that_end_are_replicated_or_by_key_and_what_is_led_stays() {
     assert!(text.contains("forward: an exchange before has put rows of equal keys"), "{text}");
     // A side that gives out its rows without a partner is in no process whole.
     let text = of("FULL JOIN (SELECT origin FROM flights UNION ALL SELECT dest FROM flights) AS r");
-    assert!(text.contains("by key: the join emits its rows without a partner"), "{text}");
+    assert!(
+        text.contains("shuffle(r.origin), UNION ALL 1 of 2: rows of equal keys meet"),
+        "{text}"
+    );
     let sql = format!(
         "SET millstream.exchange = 'shuffle'; SELECT l.dest FROM flights AS l JOIN {distinct} AS r \
          ON l.dest = r.origin"
