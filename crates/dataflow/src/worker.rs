@@ -9,6 +9,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use channel::Link;
@@ -154,7 +155,7 @@ impl Worker {
     /// When a source or sink cannot be opened.
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
-        let WorkerConfig { signals, disk, mut reconnector, multicast, round, .. } = config;
+        let WorkerConfig { signals, disk, reconnector, multicast, round, .. } = config;
         metrics.count_operators(job.operators.len());
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
@@ -184,9 +185,7 @@ impl Worker {
             };
             PayloadsInFlight::new(member, limits)
         });
-        if let Some(reconnector) = &mut reconnector {
-            reconnector.set_waker(external.waker());
-        }
+        let reconnector = reconnector.map(|it| with_waker(it, external.waker()));
         let net = Rc::new(Net::new(links, reconnector, in_flight, &place, metrics.clone()));
         net.begin_round(round);
         signals.register(external.waker());
@@ -339,6 +338,12 @@ impl Worker {
             fabric::wait(&descriptors, timeout);
         }
     }
+}
+
+/// A reconnector that wakes a worker.
+fn with_waker(mut reconnector: Box<dyn Reconnector>, waker: Waker) -> Box<dyn Reconnector> {
+    reconnector.set_waker(waker);
+    reconnector
 }
 
 /// Says goodbye to the other workers when all operators have ended here.

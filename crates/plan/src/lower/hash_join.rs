@@ -252,7 +252,7 @@ fn keys(
     for (l, r) in on {
         let of_left = l.get_type(&left.scan).map_err(|e| cx.report(&e))?;
         let of_right = r.get_type(&right.scan).map_err(|e| cx.report(&e))?;
-        for of in [&of_left, &of_right].into_iter().filter(|of| !is_key(of)) {
+        if let Some(of) = [&of_left, &of_right].into_iter().find(|of| !is_key(of)) {
             let reason = format!("rows cannot be joined by values of {}", sql_name(of));
             return Err(Refusal::new(&["JOIN", "IN"], reason).into());
         }

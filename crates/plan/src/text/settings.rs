@@ -12,7 +12,7 @@ use state::KeyMode;
 
 use self::values::{
     bytes, exchange, idle, key_mode, nanos, on, racks, set_casting, set_shuffle, set_wires,
-    transfer,
+    spill_dir, transfer,
 };
 
 /// One setting, for checks and for the reference page.
@@ -413,11 +413,7 @@ impl InForce {
                 set_casting(&mut job.casting, name, &lower).ok_or(refused.clone())?;
             }
             "millstream.spill_dir" => {
-                job.spill = match (value.trim(), lower.as_str()) {
-                    (_, "none") => None,
-                    (folder, _) if folder.contains('/') => Some(folder.to_owned()),
-                    _ => return Err(refused),
-                };
+                job.spill = spill_dir(value.trim()).ok_or(refused.clone())?;
             }
             "millstream.racks" => job.casting.racks = racks(value).ok_or(refused.clone())?,
             "millstream.stall_timeout" => {

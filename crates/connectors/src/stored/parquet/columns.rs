@@ -146,12 +146,14 @@ fn ranges(
     let mask = ProjectionMask::roots(roots, columns.iter().copied());
     let chunks = of.file.metadata.metadata().row_group(of.group).columns().iter().enumerate();
     let read = chunks.filter(|(leaf, _)| mask.leaf_included(*leaf));
-    let ranges = read.flat_map(|(leaf, chunk)| match (runs, pages.get(&leaf)) {
-        (Some(runs), Some(list)) => list.ranges(runs),
-        _ => {
+    let mut ranges = vec![];
+    for (leaf, chunk) in read {
+        if let (Some(runs), Some(list)) = (runs, pages.get(&leaf)) {
+            ranges.extend(list.ranges(runs));
+        } else {
             let (start, length) = chunk.byte_range();
-            vec![start..start.saturating_add(length).min(of.file.blob.bytes()).max(start)]
+            ranges.push(start..start.saturating_add(length).min(of.file.blob.bytes()).max(start));
         }
-    });
-    ranges.collect()
+    }
+    ranges
 }

@@ -184,10 +184,11 @@ impl<D: Downstream> Member for LocalPlanRun<D> {
     /// The inputs of the plan end when no worker has rows any more.
     fn move_clock(&self, worker: u32, progress: Progress) {
         let moved = self.instance.leader.borrow_mut().advance(worker, progress);
-        if moved && self.time().1 {
-            if let Some(run) = &mut *self.run.borrow_mut() {
-                (0..self.inputs).for_each(|input| run.end(input));
-            }
+        if moved
+            && self.time().1
+            && let Some(run) = &mut *self.run.borrow_mut()
+        {
+            (0..self.inputs).for_each(|input| run.end(input));
         }
         if moved {
             self.instance.clock_moved.notify();

@@ -153,6 +153,14 @@ pub(super) fn tree(text: &str) -> Option<TreeChoice> {
     })
 }
 
+/// A directory to spill to, or none.
+pub(super) fn spill_dir(text: &str) -> Option<Option<String>> {
+    if text.eq_ignore_ascii_case("none") {
+        return Some(None);
+    }
+    text.contains('/').then(|| Some(text.to_owned()))
+}
+
 /// Racks by node: each label gets a number, in the order in which they come.
 pub(super) fn racks(text: &str) -> Option<Vec<u32>> {
     let labels: Vec<&str> = text.split(',').map(str::trim).collect();
