@@ -13,11 +13,11 @@
 //!
 //! Where a build does not fit memory, both sides go to the disk, if there is one ([`spill`]).
 //!
-//! Workers tell each other by the progress of the operator how far they are ([`Told`]): a build is
-//! whole when all have told that theirs has ended, and what they have told of it.
+//! Workers tell each other by the progress of the operator how far they are ([`InputStatus`]): a build is
+//! whole when all have announced its end.
 
 mod spill;
-mod told;
+mod status;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ use arrow::compute::{concat_batches, filter_record_batch};
 use state::{Disk, Spilled, StateError};
 
 use self::spill::SpilledJoin;
-use self::told::Told;
+use self::status::InputStatus;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::hash_join::{BUILD, HashJoin, PROBE, Variant};
@@ -73,7 +73,7 @@ pub(crate) struct HashJoinRun<D> {
     /// Since when rows of the probe side wait for the build.
     waits_since: Cell<Option<u64>>,
     /// What this worker knows of its own inputs.
-    told: Cell<Told>,
+    status: Cell<InputStatus>,
     table: RefCell<Option<Table>>,
     /// Rows of the probe side that wait: on this side of the exchange, and behind it, within the
     /// receive window.
@@ -168,7 +168,7 @@ impl<D: Downstream> HashJoinRun<D> {
             metrics,
             timers: place.timers.clone(),
             waits_since: Cell::new(None),
-            told: Cell::default(),
+            status: Cell::default(),
             table: RefCell::default(),
             held: RefCell::default(),
             arrived: RefCell::default(),
@@ -203,15 +203,15 @@ impl<D: Downstream> HashJoinRun<D> {
         stays || self.instance.inputs.is_local()
     }
 
-    /// What all workers whose rows come here have told.
-    fn all_told(&self) -> Told {
+    /// The status of all workers whose rows come here.
+    fn status_of_all(&self) -> InputStatus {
         let leader = self.leader().0.borrow();
         let of = |worker: u32| leader.clock().of(worker).map_or(i64::MIN, |of| of.watermark);
-        let own = Told::of(of(self.worker()));
+        let own = InputStatus::of(of(self.worker()));
         if self.instance.inputs.is_local() {
             return own;
         }
-        self.net().peers().fold(own, |all, worker| all.and(Told::of(of(worker))))
+        self.net().peers().fold(own, |all, worker| all.and(InputStatus::of(of(worker))))
     }
 
     /// Whether no more rows of the probe side come here.
@@ -220,12 +220,12 @@ impl<D: Downstream> HashJoinRun<D> {
         if self.probes_in_place() { own() } else { self.time().1 }
     }
 
-    /// Makes the table of the build, of which all workers have told.
+    /// Makes the table of the build, which is whole on all workers.
     fn finish_build(&self) -> Result<(), DataflowError> {
         let Waiting { batches, bytes } = self.build.take();
-        let told = self.all_told();
+        let status = self.status_of_all();
         let side = &self.spec.sides[BUILD];
-        let pairing = if told.is_whole_build() && self.spilled.borrow().is_none() {
+        let pairing = if status.is_whole_build() && self.spilled.borrow().is_none() {
             let make = || {
                 let mut batches: Vec<_> = batches.into_iter().map(|((), batch)| batch).collect();
                 if bytes <= TOGETHER_BYTES_MAX {
@@ -243,8 +243,8 @@ impl<D: Downstream> HashJoinRun<D> {
             None
         };
         let passes = match self.spec.variant {
-            Variant::NullAware if told.has_null_key() => Passes::None,
-            Variant::NullAware if told.has_rows() => Passes::WithKey,
+            Variant::NullAware if status.has_null_key() => Passes::None,
+            Variant::NullAware if status.has_rows() => Passes::WithKey,
             _ => Passes::All,
         };
         let (bytes, pairing) = pairing.map_or((0, None), |(bytes, of)| (bytes, Some(of)));
@@ -339,7 +339,7 @@ impl<D: Downstream> HashJoinRun<D> {
     fn look_at(&self, batch: &RecordBatch) {
         if self.spec.variant == Variant::NullAware && batch.num_rows() > 0 {
             let nulls = nulls_of(batch, &self.spec.sides[BUILD].keys);
-            self.told.set(self.told.get().with_rows(nulls.is_some()));
+            self.status.set(self.status.get().with_rows(nulls.is_some()));
         }
     }
 
@@ -404,11 +404,8 @@ impl<D: Downstream> HashJoinRun<D> {
             let more = || !self.arrived.borrow().batches.is_empty() || self.probe_has_ended();
             self.instance.clock_moved.wait_for(|| more().then_some(())).await;
         }
-        let told = match self.probes_in_place() {
-            true => self.told.get(),
-            false => self.all_told(),
-        };
-        let whole = self.all_told().is_whole_build() && told.is_whole_probe();
+        let status = if self.probes_in_place() { self.status.get() } else { self.status_of_all() };
+        let whole = self.status_of_all().is_whole_build() && status.is_whole_probe();
         if whole {
             let terms = || (self.terms(), self.rows_max);
             let rest = |pairing: &mut Pairing| pairing.next_of_table(terms().0, terms().1);
@@ -458,7 +455,7 @@ impl<D: Downstream> HashJoinRun<D> {
 
     /// Tells the other workers that this one has no more rows.
     async fn tell_end(&self) -> Result<(), DataflowError> {
-        self.instance.inputs.end(self, self.told.get().watermark()).await?;
+        self.instance.inputs.end(self, self.status.get().watermark()).await?;
         self.instance.clock_moved.notify();
         Ok(())
     }
@@ -501,13 +498,13 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
 
     /// The build of this worker has ended.
     fn end_input(&self, input: usize, watermark: i64) -> Option<Task<'_>> {
-        let told = self.told.get();
+        let status = self.status.get();
         if input == PROBE {
-            self.told.set(told.with_probe(watermark == i64::MAX));
+            self.status.set(status.with_probe(watermark == i64::MAX));
             return None;
         }
-        self.told.set(told.with_build(watermark == i64::MAX));
-        self.instance.inputs.progress(self, self.told.get().build_watermark(), false)
+        self.status.set(status.with_build(watermark == i64::MAX));
+        self.instance.inputs.progress(self, self.status.get().build_watermark(), false)
     }
 
     fn resume(&self) -> Task<'_, i64> {

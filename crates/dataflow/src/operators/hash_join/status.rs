@@ -1,11 +1,11 @@
-//! What a worker tells the others of its inputs.
+//! The status of a worker's inputs, as the others learn of it.
 //!
 //! It travels as the watermark of the operator, which never goes back: a worker tells of its build
 //! when that has ended, and of its probe side behind that.
 
-/// What a worker, or several, have told of their inputs.
+/// The status of the inputs of a worker, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Told(i64);
+pub(super) struct InputStatus(i64);
 
 /// The build has ended; all of its rows have come; it has rows, and some with NULL in their key.
 const BUILT: i64 = 1;
@@ -18,7 +18,7 @@ const WHOLE_PROBE: i64 = 16;
 /// What only holds if each worker tells it.
 const OF_ALL: i64 = BUILT | WHOLE_BUILD | WHOLE_PROBE;
 
-impl Told {
+impl InputStatus {
     /// What a watermark says.
     pub(super) fn of(watermark: i64) -> Self {
         Self(watermark.max(0))
@@ -49,7 +49,7 @@ impl Told {
         Self(self.0 | if whole { WHOLE_PROBE } else { 0 })
     }
 
-    /// What this worker and another one have told.
+    /// The status of this worker and another one together.
     pub(super) fn and(self, other: Self) -> Self {
         Self((self.0 & other.0 & OF_ALL) | ((self.0 | other.0) & !OF_ALL))
     }
@@ -76,26 +76,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_has_not_told_is_not_told_by_all_and_rows_of_one_are_rows_of_all() {
-        let empty = Told::default().with_build(true);
-        let null = Told::default().with_rows(true).with_build(true).with_probe(true);
+    fn the_end_needs_all_workers_and_a_row_needs_one() {
+        let empty = InputStatus::default().with_build(true);
+        let null = InputStatus::default().with_rows(true).with_build(true).with_probe(true);
         let both = empty.and(null);
         assert!(both.is_whole_build() && !both.is_whole_probe());
         assert!(both.has_rows() && both.has_null_key());
-        assert!(!empty.and(Told::default().with_build(false)).is_whole_build());
+        assert!(!empty.and(InputStatus::default().with_build(false)).is_whole_build());
         assert!(!empty.and(empty).has_rows());
-        assert_eq!(Told::of(i64::MIN), Told::default());
+        assert_eq!(InputStatus::of(i64::MIN), InputStatus::default());
     }
 
     #[test]
-    fn what_is_told_later_is_a_later_watermark() {
-        for told in [Told::default(), Told::default().with_rows(true)] {
+    fn a_later_status_is_a_later_watermark() {
+        for first in [InputStatus::default(), InputStatus::default().with_rows(true)] {
             for (build, probe) in [(true, true), (false, true), (true, false)] {
-                let told = told.with_build(build);
-                assert!(told.build_watermark() > 0);
-                let later = told.with_probe(probe);
-                assert_eq!(later.build_watermark(), told.build_watermark());
-                assert!(later.watermark() >= told.build_watermark());
+                let status = first.with_build(build);
+                assert!(first.build_watermark() > 0);
+                let later = first.with_probe(probe);
+                assert_eq!(later.build_watermark(), first.build_watermark());
+                assert!(later.watermark() >= first.build_watermark());
             }
         }
     }
