@@ -1,8 +1,8 @@
 -- Query 5 of TPC-H over Parquet files: revenue by nation, of orders whose customer and supplier are both of it.
--- Joins run on all workers: rows are led by their keys, or the smaller side goes to every process.
+-- Joins run on all workers: rows are partitioned by their keys, or the smaller side goes to every process.
 --
 --   millstream bench tpch --scale 0.01 --write data       makes the files
---   millstream explain examples/tpch-q5.sql --nodes 4     tells how each join runs
+--   millstream explain examples/tpch-q5.sql --nodes 4     shows how each join runs
 --   millstream run examples/tpch-q5.sql --nodes 4 --workers 1
 
 SELECT n_name, sum(l_extendedprice * (1 - l_discount)) AS revenue

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Computes the answers that `millstream bench tpch|ssb|tpcc --check` holds results against, with DuckDB.
+"""Computes with DuckDB the answers of `millstream bench tpch|ssb|tpcc --check`.
 
     for suite in tpch ssb tpcc; do for scale in 0.01 0.1 1; do
         millstream bench $suite --scale $scale --write DIR
@@ -24,9 +24,9 @@ SQL = HERE.parent / "sql"
 SLT = HERE.parent.parent / "tests" / "slt"
 SCALES = {"tpch": ["0.01", "0.1", "1"], "ssb": ["0.01", "0.1", "1"], "tpcc": ["0.01", "0.1", "1"]}
 SLT_SCALES = {"tpch": "0.01", "ssb": "0.01", "tpcc": "0.1"}
-# Of longer results so many rows are kept, and sums.
+# A longer result is stored as its first rows and sums.
 ROWS_KEPT = 200
-# Digits behind the point that Millstream gives to quotients of decimals, which DuckDB makes DOUBLE.
+# Digits behind the point of quotients of decimals in Millstream; in DuckDB they are DOUBLE.
 DIGITS = {
     ("tpch", "q1"): {6: 6, 7: 6, 8: 6},
     ("tpch", "q8"): {1: 8},
@@ -46,7 +46,7 @@ def queries(suite, scale):
 
 def connect(directory, suite, scale):
     connection = duckdb.connect()
-    # As SQL has it, and Millstream: the quotient of whole numbers is one.
+    # The quotient of whole numbers is a whole number, as in SQL and in Millstream.
     connection.execute("SET integer_division = true")
     for file in sorted((Path(directory) / f"{suite}-{scale}").glob("*.parquet")):
         connection.execute(f'CREATE VIEW "{file.stem}" AS SELECT * FROM read_parquet(\'{file}\')')
@@ -83,7 +83,7 @@ def order(sql, names):
     if len(keys) == 1:
         return []
     keys = re.split(r"\blimit\b", keys[-1], flags=re.I)[0].rstrip(";\n ")
-    # Listing 1.1 orders by what it calls sum_qty.
+    # Listing 1.1 orders by the expression that it names sum_qty.
     keys = keys.replace("sum(ol_quantity)", "sum_qty")
     return [names.index(key.split()[0].lower()) for key in keys.split(",")]
 
@@ -133,7 +133,7 @@ HEADS = {
 
 
 def shown(value, digits):
-    """A value as the tests show it."""
+    """A value in the form of the tests."""
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
     if isinstance(value, float) and digits is not None:

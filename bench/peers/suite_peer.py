@@ -1,4 +1,4 @@
-"""A peer for the suites: an engine that loads the tables of a directory, and runs queries when it is told their names.
+"""A peer for the suites: an engine that loads the tables of a directory, and runs queries by their names.
 
     suite_peer.py ENGINE --directory DIR --sql FILE --threads N [--scale SF]
 
@@ -79,7 +79,7 @@ def clickhouse_engine(files, threads):
         )
 
     def run(sql):
-        # Joins that find no row give NULL, as in the standard.
+        # Rows without a partner get NULLs, as in the standard.
         text = str(connection.query(f"{sql} SETTINGS max_threads = {threads}, join_use_nulls = 1", "JSONCompactEachRow"))
         return [json.loads(line) for line in text.splitlines()]
 
@@ -95,7 +95,7 @@ ENGINES = {
 
 
 def digest(rows):
-    """Rows, and a sum over the numbers of each column, which no order of rows changes."""
+    """The number of rows, and a sum for each column of numbers, independent of the order of rows."""
     sums = []
     for column in zip(*rows):
         numbers = [number(value) for value in column]
@@ -108,7 +108,7 @@ def number(value):
         return None
     if isinstance(value, (int, float, decimal.Decimal)):
         return float(value)
-    # Some engines hand decimals and large numbers over as texts.
+    # Some engines return decimals and large numbers as texts.
     try:
         return float(value)
     except (TypeError, ValueError):

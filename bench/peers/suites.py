@@ -3,9 +3,9 @@
 
     bench/peers/suites.py [--suites ssb,tpch] [--peers duckdb,clickhouse] [--scale 1] [--threads 1] [--runs 3]
 
-Every engine loads the same Parquet files before the clock starts, which Millstream has written, and runs the same SQL.
-Results first: Millstream checks its own against answers, and a peer whose rows or sums are others than DuckDB's has no
-figure. A query that an engine refuses has none either, and is named. See README.md beside this file.
+Every engine loads the same Parquet files, written by Millstream, before the clock starts, and runs the same SQL.
+Results are checked first: Millstream's against answers, and a peer whose rows or sums differ from DuckDB's has no figure.
+A query that an engine refuses has no figure either, and is named. See README.md beside this file.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SQL = HERE.parent / "sql"
 
 
 class Peer:
-    """A process that holds the tables and runs a query when told."""
+    """A process that has the tables in memory and runs queries on request."""
 
     def __init__(self, name, arguments, suite, directory):
         self.name = name
@@ -67,7 +67,7 @@ def compare(arguments, suite, directory):
     peers = [Peer(name, arguments, suite, files) for name in arguments.peers.split(",")]
     names = [line.split()[2] for line in (SQL / f"{suite}.sql").read_text().splitlines() if line.startswith("-- Query ")]
     seconds, refused = {}, {}
-    # The first round warms up, and is where results are compared.
+    # The first round warms up, and its results are compared.
     for round_ in range(arguments.runs + 1):
         # Millstream runs each query three times in a process, of which the median counts.
         for line in subprocess.check_output([*ours, "--repeat", "3"], text=True).splitlines():
@@ -116,7 +116,7 @@ def report(suite, arguments, names, peers, seconds):
                 })
             row += f"{medians[name, query] * 1e3:>20.2f}" if runs else f"{'-':>20}"
         print(row)
-    # Only what all of them run can be summed.
+    # Sums are over the queries that all engines run.
     common = [query for query in names if all((name, query) in medians for name in engines)]
     for label, of in [("sum", math.fsum), ("geometric mean", statistics.geometric_mean)]:
         row = f"{label:<{len(suite) + 14}}"

@@ -1,15 +1,16 @@
-//! Shuffles that share a ring, explored in whole: workers in a circle, a chain of shuffles behind
-//! one another, and all of their frames in one ring from each worker to the next. The windows are
-//! those of `channel` that the engine runs.
+//! Shuffles that share a ring, explored completely: workers in a circle, a chain of shuffles, and
+//! all of their frames in one ring from each worker to the next. The windows are the types of
+//! `channel` that the engine runs.
 //!
-//! A source sends the rows of a build side first, if there are any, and that they are all; then,
-//! when its own build is whole, rows that are shuffled once, probed, shuffled again and so on. Rows
-//! for a build that is not whole wait.
+//! A source first sends the rows of a build side, if there are any, and the end of the build; then,
+//! when its own build is complete, it sends rows that are shuffled once, probed, shuffled again and
+//! so on. Rows for a build that is not complete wait.
 //!
-//! Kept in every state: W1 no more than a window of bytes waits for an operator; W2 the consumer
-//! refuses nothing of an honest producer, nor the reverse; W3 there is always a step until all rows
-//! are through; W4 where all is processed and known, less than a quarter of the window is missing.
-//! Each deviation named in [`Flaw`] must be found.
+//! Invariants of every state: W1 no more than a window of bytes waits for an operator; W2 the
+//! consumer refuses no frame of an honest producer, and the producer no position of an honest
+//! consumer; W3 there is always a step until all rows are processed; W4 when all rows are processed
+//! and the producer knows the last position, less than a quarter of its window is taken. Each
+//! deviation in [`Flaw`] must be found.
 
 use std::collections::VecDeque;
 
@@ -22,24 +23,24 @@ enum Flaw {
     None,
     /// A worker that waits for room in a ring does nothing else, as in the paper.
     BlockingWorker,
-    /// A frame stays in the ring until its operator can pass on what it makes of it.
+    /// A frame stays in the ring until its operator can pass on its output.
     HeldInRing,
-    /// The producer sends whatever the ring has room for.
+    /// The producer sends all frames for which the ring has room.
     NoWindow,
     /// The window is never given back.
     NothingReturned,
-    /// What is returned is how much was processed since the last time.
+    /// The number of bytes processed since the last time is returned.
     Increments,
     /// The window is given back when frames are taken off the ring.
     ReturnedOnReceipt,
-    /// The source reads the probe side without looking at the build, which it sends behind.
+    /// The source reads the probe side first, and sends the build after it.
     ProbeFirst,
 }
 
 struct Shuffles {
     workers: usize,
     shuffles: usize,
-    /// Frames that each source makes of the probe side, and of the build side.
+    /// The frames of each source for the probe side, and for the build side.
     frames: u8,
     builds: u8,
     /// Frames that a ring holds.
@@ -52,32 +53,32 @@ struct Shuffles {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Frame {
     Build,
-    /// All of the sender's build rows were sent.
+    /// The build of the sender has ended.
     BuildEnd,
-    /// Of a shuffle.
+    /// Rows of a shuffle.
     Rows(usize),
 }
 
-/// A worker, and its way to the next one.
+/// A worker, and its ring to the next one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Worker {
-    /// Frames that the source has still to make, of the build side (with its end) and the probe
-    /// side.
+    /// Frames that the source has still to send for the build side (with its end) and for the
+    /// probe side.
     builds: u8,
     rows: u8,
-    /// The build side is whole here.
+    /// The build side is complete on this worker.
     whole: bool,
-    /// By shuffle: whether a frame waits to be sent, and how many wait to be processed.
+    /// By shuffle: whether a frame waits to be sent, and the number that wait to be processed.
     sending: Vec<bool>,
     inbox: Vec<u8>,
     /// Frames that have come out of the last shuffle.
     done: u8,
     ring: VecDeque<Frame>,
     send: Vec<SendWindow>,
-    /// At the next worker: its windows, and what it has to return and has not.
+    /// At the next worker: its windows, and the positions that it has still to return.
     receive: Vec<ReceiveWindow>,
     pending: Vec<Option<u64>>,
-    /// The last position that it has made to be returned, and what the producer knows.
+    /// The last position that it decided to return, and the last one that the producer knows.
     returned: Vec<u64>,
     acknowledged: Vec<u64>,
 }
@@ -106,7 +107,7 @@ impl Shuffles {
         (worker + self.workers - 1) % self.workers
     }
 
-    /// Whether nothing else is done while a frame waits for room.
+    /// Whether the worker takes no other step because a frame waits for room.
     fn stands_still(&self, worker: &Worker) -> bool {
         self.flaw == Flaw::BlockingWorker && worker.sending.contains(&true)
     }
@@ -133,7 +134,7 @@ impl Shuffles {
         }
     }
 
-    /// Coroutines put the frames that wait into the ring.
+    /// Coroutines write the frames that wait to the ring.
     fn send(&self, s: &State, w: usize, out: &mut Steps) {
         if s[w].ring.len() == self.ring {
             return;
@@ -149,7 +150,7 @@ impl Shuffles {
         }
     }
 
-    /// Whether nobody keeps account of what waits.
+    /// Whether the frames that wait are not counted.
     fn ignores_windows(&self) -> bool {
         matches!(self.flaw, Flaw::BlockingWorker | Flaw::HeldInRing | Flaw::NoWindow)
     }
@@ -194,7 +195,7 @@ impl Shuffles {
         out.push((Step::Take(w, frame), result));
     }
 
-    /// An operator processes a frame, unless what it made before still waits to be sent.
+    /// An operator processes a frame, unless its last output still waits to be sent.
     fn process_one(worker: &mut Worker, shuffle: usize) -> bool {
         match worker.sending.get_mut(shuffle + 1) {
             _ if !worker.whole => return false,
@@ -228,8 +229,8 @@ impl Shuffles {
         }
     }
 
-    /// What is to be returned reaches the producer: the last position alone, for each replaces the
-    /// one before it.
+    /// A pending position reaches the producer: only the last one, since each replaces the one
+    /// before it.
     fn give_back(&self, s: &State, from: usize, out: &mut Steps) {
         for shuffle in 0..self.shuffles {
             let Some(number) = s[from].pending[shuffle] else { continue };

@@ -1,4 +1,4 @@
-//! `LIMIT` ends what is read for it, and `ORDER BY` gives one order, on every layout.
+//! `LIMIT` ends the sources that it alone reads, and `ORDER BY` gives one order, on every layout.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,11 +15,11 @@ use tests::scenario::plan;
 const FLOWS: i64 = 5;
 const BATCHES: i64 = 40;
 const ROWS: i64 = 500;
-/// What a worker's state may hold where it may spill.
+/// The bound on the state of a worker, if it may spill.
 const BUDGET: &str = "448 KiB";
 
-/// Numbers that are all different, in no order; the flows of an unbounded table fall silent behind
-/// them for years, and then have others.
+/// Numbers that are all different, in no order. The flows of an unbounded table then fall silent
+/// for years, and have more rows after that.
 fn table(bounded: bool) -> Table {
     let schema = Arc::new(Schema::new(vec![
         Field::new("n", DataType::Int64, false),
@@ -81,7 +81,7 @@ fn rows_that_never_end_are_read_until_the_limit_is_full() {
             rows.dedup();
             assert_eq!(rows.len() as i64, limit, "{layout:?}: {query}: a row came twice");
             if layout == (1, 1) {
-                // Whatever its speed, a worker reads no batch behind the one that fills the limit.
+                // At any speed, a worker reads no batch behind the one that fills the limit.
                 let read = run.metrics[0].rows_in.load(Ordering::Relaxed) as i64;
                 assert!(read < limit + offset + 512, "{query}: {read} rows");
             }

@@ -1,5 +1,5 @@
-//! Random joins of three to seven tables, in the order that the planner gives them and in orders
-//! that hints ask for, against SQLite.
+//! Random joins of three to seven tables, in the order of the planner and in orders of hints,
+//! against SQLite.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use tests::memory::Memory;
 use tests::random::Random;
 use tests::relational::{Query, Relation, Sqlite, ours, relations};
 
-/// How many joins are tried.
+/// The number of random joins.
 const CASES: u64 = 60;
 
 /// Inner joins of tables, in which each has an equality with one before it.
 struct Joins {
-    /// By alias: the table that it is.
+    /// The table of each alias.
     tables: Vec<usize>,
     /// Equalities: two aliases, and a column of each.
     equalities: Vec<(usize, usize, &'static str, &'static str)>,
@@ -26,12 +26,12 @@ impl Joins {
     fn new(random: &mut Random, tables: usize) -> Self {
         let count = 3 + random.below(5) as usize;
         let of = (0..count).map(|_| random.below(tables as u64) as usize).collect();
-        // Chains, stars, and trees between; some have circles.
+        // Chains, stars, and trees; some have cycles.
         let is_chain = random.chance(30);
         let mut equalities = vec![];
         for at in 1..count {
             let other = if is_chain { at - 1 } else { random.below(at as u64) as usize };
-            // Keys that are there once mostly, so that few rows become few rows.
+            // Mostly unique keys, so that results stay small.
             let keys = [("id", "id"), ("id", "id"), ("id", "i"), ("i", "id"), ("id", "a")];
             let (one, two) = *random.one_of(&keys);
             equalities.push((other, at, one, two));
@@ -90,7 +90,7 @@ impl Joins {
         Query { sql, ordered: false }
     }
 
-    /// A hint for some order without a cross product.
+    /// A hint for a random order without a cross product.
     fn hint(&self, random: &mut Random) -> String {
         let count = self.tables.len();
         let mut order = vec![random.below(count as u64) as usize];

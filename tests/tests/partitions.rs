@@ -5,7 +5,7 @@ use tests::asked::{check, same};
 use tests::cases::cases;
 use tests::random::{Random, batch, stream};
 
-/// All columns, so that no two rows but equal ones are alike.
+/// Orders over all columns, so that only equal rows are peers.
 const ORDERS: [&str; 3] = [
     "v DESC NULLS LAST, k NULLS FIRST, s, w, ts",
     "w, ts DESC, k, s NULLS FIRST, v",
@@ -27,8 +27,8 @@ fn frame(random: &mut Random) -> String {
     format!("ROWS BETWEEN {from} AND {to}")
 }
 
-/// A function over rows in the order and partitions `main`, or over `others` in no order: rows that
-/// are equal in all columns may be told apart by one order, not by two.
+/// A function over rows in the order and partitions `main`, or over `others` without an order: rows
+/// that are equal in all columns have an arbitrary order, which may differ between two windows.
 fn function(random: &mut Random, main: &str, others: &str, order: &str) -> String {
     let values = ["count(*)", "sum(v)", "min(w)", "max(s)", "count(DISTINCT k)", "sum(w - v)"];
     let framed = ["first_value(v)", "last_value(w)", "nth_value(v, 2)", "count(v)", "max(v)"];

@@ -1,5 +1,5 @@
-//! Chains of stages whose rows travel, with receive windows as small as they may be, on simulated
-//! clusters and as processes: the rows are those of an oracle, and nothing waits forever.
+//! Chains of stages whose rows travel, with the smallest receive windows, on simulated clusters and
+//! as processes: the rows are those of an oracle, and nothing waits forever.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ fn numbers(of: impl Iterator<Item = i64>) -> RecordBatch {
     RecordBatch::try_new(schema(), vec![column]).expect("one column")
 }
 
-/// Numbers go to a worker by their remainder, on to the next one and to all in turn, so often as
-/// there are stages; each stage adds one to them.
+/// Each stage partitions the numbers by their remainder, or every third one round-robin, and adds
+/// one to them.
 fn chain(memory: &Memory, rows: i64, stages: usize) -> Stream {
     let flow = |flow: i64| -> Vec<Event> {
         let own: Vec<i64> = (0..rows).filter(|n| n % 4 == flow).collect();
@@ -57,7 +57,7 @@ fn chain(memory: &Memory, rows: i64, stages: usize) -> Stream {
     stream
 }
 
-/// The numbers behind a chain, on a cluster with rings and windows that are small.
+/// The results of a chain, on a cluster with small rings and windows.
 fn through(seed: u64, (nodes, workers): (u32, u32), (rows, stages): (i64, usize)) -> Vec<i64> {
     let memory = Memory::new(None);
     let stream = chain(&memory, rows, stages);
@@ -103,8 +103,8 @@ fn chains_of_shuffles_neither_lose_rows_nor_wait_forever() {
     }
 }
 
-/// A grouping behind a grouping or a join behind another, whose rows are gathered: what they mean
-/// in batch, over the rows that are in time.
+/// A grouping behind a grouping or a join, whose rows are gathered, and the same query in batch
+/// over the rows that are in time.
 fn staged(random: &mut Random, seed: u64) -> Asked {
     let window = |size: u64| format!("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '{size}' SECOND)");
     let start = "date_bin(INTERVAL '10 second', ts)";
@@ -140,7 +140,7 @@ fn staged(random: &mut Random, seed: u64) -> Asked {
                  ON x.k = y.k AND x.ws = y.ws GROUP BY x.ws, x.s"
             ),
         },
-        // Three stages: by key and word, then by key, then by how often.
+        // Three stages: by key and word, then by key, then by count.
         _ => {
             let least = random.below(3);
             Asked {
@@ -200,8 +200,8 @@ fn pairs(random: &mut Random, rows: u64) -> (Vec<[i64; 2]>, Table) {
     (rows, Table { schema, bounded: true, flows })
 }
 
-/// Joins of tables that end, each behind another and by another key: rows of a probe side wait at
-/// their receiver until the build is whole there.
+/// Joins of tables that end, one behind another and by another key: rows of a probe side wait at
+/// their receiver until the build is complete there.
 #[test]
 fn joins_behind_joins_give_each_pair_once() {
     let sizes = [(2, 1), (3, 1), (1, 3), (2, 2), (4, 1)];
@@ -250,8 +250,8 @@ fn joins_behind_joins_give_each_pair_once() {
     cases.met(pairs_seen > 1_000, &format!("{pairs_seen} pairs"));
 }
 
-/// As processes, over shared memory and TCP, and as threads of one: all rows are gathered, through
-/// windows of which each holds a few rows.
+/// As processes, over shared memory and TCP, and as threads of one process: all rows are gathered,
+/// through windows that hold a few rows each.
 #[test]
 fn processes_gather_within_windows() {
     let sql = "CREATE TABLE flights (WATERMARK FOR time_hour AS time_hour - INTERVAL '1' HOUR)

@@ -3,7 +3,7 @@
 //!
 //! The type of a column is a letter: `I` integer, `R` decimal or floating point, `T` text, `B`
 //! boolean, `D` date, `P` timestamp, `?` anything else. The tables of the suites `tpch`, `ssb` and
-//! `tpcc` are there as connectors of these names. Paths are relative to this crate;
+//! `tpcc` are read by connectors of these names. Paths are relative to this crate;
 //! `$__TEST_DIR__` is a directory that is removed at the end.
 
 use std::fmt;

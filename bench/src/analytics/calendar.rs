@@ -1,6 +1,6 @@
 //! The days of 1992 to 1998.
 
-/// How many there are.
+/// The number of days.
 pub(super) const DAYS: u64 = 2_557;
 
 const MONTHS: [(&str, i32); 12] = [
@@ -24,7 +24,7 @@ const WEEK: [&str; 7] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Day {
     pub(super) year: i32,
-    /// From 1 on, as are the days of a month and of a year.
+    /// From 1 on, like the days of a month and of a year.
     pub(super) month: i32,
     pub(super) of_month: i32,
     pub(super) of_year: i32,
@@ -50,7 +50,7 @@ impl Day {
         Self { year, month, of_month: rest + 1, of_year, of_week }
     }
 
-    /// As a number that is read as a date: 19920131.
+    /// The day as a number whose digits are the date: 19920131.
     pub(super) fn key(self) -> i32 {
         (self.year * 100 + self.month) * 100 + self.of_month
     }
@@ -78,7 +78,7 @@ impl Day {
     }
 }
 
-/// The day with this number, as a number that is read as a date.
+/// The key of the day with this number: see [`Day::key`].
 pub(super) fn key_of(number: u64) -> i32 {
     Day::new(number).key()
 }

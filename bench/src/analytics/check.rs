@@ -1,11 +1,11 @@
-//! Results held against answers that DuckDB gave to the same SQL over the same rows: for three
-//! scales they lie in `bench/answers`, where `make.py` computes them. At other scales DataFusion
-//! computes the answers from the same rows.
+//! Compares results with answers of DuckDB to the same SQL over the same rows: for three scales
+//! they are in `bench/answers`, where `make.py` computes them. At other scales DataFusion computes
+//! the answers from the same rows.
 //!
 //! ```text
 //! # q11 0.1 2541 ER 1            query, scale, rows, a letter a column, the columns of ORDER BY
 //! 3221  154237.6                 the first rows, all if there are few
-//! = 81f3a0b2c4d5e6f7  1.25e9     sums over all rows, where not all are there
+//! = 81f3a0b2c4d5e6f7  1.25e9     sums over all rows, if there are more than these
 //! ```
 //!
 //! The letters: values of `E` are exact, those of `R` are rounded by one of the engines.
@@ -21,28 +21,28 @@ use crate::run::BenchError;
 /// The scales of the answers, for a reader.
 const SCALES: &str = "0.01, 0.1 and 1";
 
-/// What DataFusion does not take of the queries, and what says the same to it.
+/// Parts of the queries that DataFusion does not support, and equivalents that it does.
 const REPHRASED: [(&str, &str); 3] = [
     ("timestamp('2013-07-01-00.00.00.000000')", "TIMESTAMP '2013-07-01 00:00:00'"),
     ("timestamp(", "to_timestamp("),
-    // It would call this sum and that of the bare column alike.
+    // It would give this sum and the sum of the bare column the same name.
     ("cast(ol_amount as decimal(10,2))", "ol_amount + 0"),
 ];
 
-/// By how much two values of an inexact column may differ, against the larger of them and 1:
-/// quotients of decimals have six digits behind the point at least.
+/// The greatest difference of two values of an inexact column, relative to the larger of them and
+/// 1: quotients of decimals have at least six digits behind the point.
 const TOLERANCE: f64 = 1e-6;
 
-/// What became of the check of the results.
+/// The outcome of the check of the results.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// The engine that gave the answers.
+    /// The engine that computed the answers.
     pub against: String,
-    /// Results that there are.
+    /// The number of results.
     pub all: usize,
-    /// Results that are right.
+    /// The number of correct results.
     pub right: usize,
-    /// What is wrong with others: query, row and column.
+    /// The first difference of each other result: query, row and column.
     pub wrong: Vec<String>,
 }
 
@@ -57,17 +57,17 @@ pub struct Answer {
     pub order: Vec<usize>,
     /// The first rows as texts.
     pub first: Vec<Vec<String>>,
-    /// For each column, where not all rows are there: a sum of hashes, or of values.
+    /// For each column, if not all rows are stored: a sum of hashes, or of values.
     pub sums: Option<Vec<String>>,
 }
 
 impl Suite {
-    /// Whether there are answers at a scale.
+    /// Whether there are stored answers at a scale.
     fn has_answers(self, scale: f64) -> bool {
         self.queries().iter().any(|query| self.answer(query, scale).is_some())
     }
 
-    /// The answer to a query at a scale, if it is kept.
+    /// The stored answer to a query at a scale, if there is one.
     pub fn answer(self, query: &Query, scale: f64) -> Option<Answer> {
         let text = match self {
             Suite::Tpch => include_str!("../../answers/tpch.txt"),
@@ -81,7 +81,7 @@ impl Suite {
 }
 
 impl Answer {
-    /// All rows of a result; in which order they come is not known.
+    /// All rows of a result, without an order.
     fn of(result: &[RecordBatch]) -> Result<Self, ArrowError> {
         let mut answer = Self::default();
         for batch in result {
@@ -115,10 +115,10 @@ impl Answer {
         Some(answer)
     }
 
-    /// What is wrong with a result: a row and a column.
+    /// Compares a result with the answer.
     ///
     /// # Errors
-    /// The first difference.
+    /// The first difference: a row and a column.
     pub fn check(&self, result: &[RecordBatch]) -> Result<(), String> {
         let columns = result.first().map(|batch| batch.schema());
         let name = |at: usize| {
@@ -144,7 +144,7 @@ impl Answer {
         }
         let right = self.sorted(self.first.clone());
         let complete = rows.len() == right.len();
-        // Where rows are left out, those of the last key may be others.
+        // If rows are left out, the rows of the last key may be others.
         let rows = if complete { self.sorted(rows) } else { rows };
         let pairs =
             right.iter().zip(&rows).take(if complete { usize::MAX } else { self.certain() });
@@ -159,19 +159,19 @@ impl Answer {
         Ok(())
     }
 
-    /// How many of the first rows stand alone with their key: these come in this order.
+    /// The number of first rows whose keys of ORDER BY are unique, so that their order is fixed.
     fn certain(&self) -> usize {
         let same = |a: &[String], b: &[String]| self.order.iter().all(|at| a[*at] == b[*at]);
         let tie = self.first.windows(2).position(|pair| same(&pair[0], &pair[1]));
         tie.unwrap_or(self.first.len().saturating_sub(1))
     }
 
-    /// Rows whose keys of ORDER BY are equal, in an order of their own.
+    /// The rows, in which rows of equal keys of ORDER BY are put into a fixed order.
     fn sorted(&self, mut rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
         let same = |a: &[String], b: &[String]| {
             self.order.iter().all(|at| self.agree(*at, &a[*at], &b[*at]))
         };
-        // By exact values first: the others are not the same in both.
+        // By exact values first: rounded ones differ between engines.
         let key = |row: &Vec<String>| {
             let exact = row.iter().zip(&self.exact);
             let (exact, rounded): (Vec<_>, Vec<_>) = exact.partition(|(_, exact)| **exact);
@@ -198,10 +198,10 @@ impl Answer {
     }
 }
 
-/// Holds all results against answers.
+/// Compares all results with answers.
 ///
 /// # Errors
-/// When there are none at this scale, and the rows to compute them from cannot be made.
+/// When there are none at this scale, and the rows to compute them from cannot be generated.
 pub fn check(plan: &SuitePlan, outcomes: &[QueryOutcome]) -> Result<Checked, BenchError> {
     let SuitePlan { suite, scale, .. } = *plan;
     if suite.has_answers(scale) {

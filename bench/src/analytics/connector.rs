@@ -1,5 +1,5 @@
-//! The tables of a suite as a connector: rows are made when a split is opened for the first time,
-//! and lie in memory from then on, however often they are read.
+//! The tables of a suite as a connector: rows are generated when a split is opened for the first
+//! time, and stay in memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,11 +27,11 @@ struct Part {
 }
 
 type Rows = Arc<Vec<RecordBatch>>;
-/// Rows of a part, once somebody has asked for them.
+/// Rows of a part, once they are generated.
 type Made = Arc<OnceLock<Result<Rows, String>>>;
 
-/// The connector of a suite, by the suite's name: `'table'` and `'scale'` say which rows it gives.
-/// Clones share what they have made.
+/// The connector of a suite, by the suite's name; `'table'` and `'scale'` select the rows. Clones
+/// share the rows generated.
 #[derive(Clone)]
 pub struct SuiteConnector {
     suite: Suite,
@@ -39,7 +39,7 @@ pub struct SuiteConnector {
 }
 
 impl SuiteConnector {
-    /// Of a suite; nothing is made yet.
+    /// The connector of a suite; no rows are generated yet.
     pub fn new(suite: Suite) -> Self {
         Self { suite, made: Arc::default() }
     }
@@ -47,17 +47,17 @@ impl SuiteConnector {
     /// All rows of a table.
     ///
     /// # Errors
-    /// When the values do not make a batch, which is our bug.
+    /// When the values do not form a batch, which is our bug.
     pub fn rows(&self, table: &'static str, scale: f64) -> Result<Rows, ConnectorError> {
         self.part(&Part { table, scale: scale.to_bits(), number: 0, of: 1 })
     }
 
-    /// Forgets what was made.
+    /// Drops the rows generated.
     pub(super) fn forget(&self) {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Makes a part unless it is there.
+    /// Generates a part unless it is there.
     fn part(&self, part: &Part) -> Result<Rows, ConnectorError> {
         let made = {
             let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +76,7 @@ impl SuiteConnector {
         })
     }
 
-    /// The table and the scale that options say.
+    /// The table and the scale of the options.
     fn read(&self, options: &Options) -> Result<(&'static str, f64), ConnectorError> {
         let given = |key: &str| options.get(key).map_or("", String::as_str);
         let refuse = |key: &str, message: String, hint: String| ConnectorError::Option {
@@ -152,7 +152,7 @@ struct MemorySource {
 }
 
 impl MemorySource {
-    /// How many parts it has for so many workers: small tables have one.
+    /// The number of parts for a number of workers: small tables have one.
     fn parts(&self, workers: u32) -> u32 {
         let batches = self.connector.suite.rows(self.table, self.scale) / BATCH_ROWS as u64;
         workers.min(u32::try_from(batches).unwrap_or(u32::MAX)).max(1)
@@ -212,11 +212,11 @@ impl Source for MemorySource {
     }
 }
 
-/// Hands out batches, or the parts of one that is longer than is asked for.
+/// Emits batches; one with more rows than requested is emitted in parts.
 struct MemoryReader {
     batches: Vec<RecordBatch>,
     split: String,
-    /// The batch, and how many of its rows were given.
+    /// The next batch, and how many of its rows were emitted.
     next: usize,
     taken: usize,
 }

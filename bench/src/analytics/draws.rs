@@ -1,35 +1,36 @@
-//! Random values that are functions of a place: whoever makes a row makes the same one.
+//! Random values that are functions of the number of a row, so that every process generates the
+//! same row.
 
-/// Letters and digits, for texts that nobody reads.
+/// Letters and digits of meaningless texts.
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
-/// The values of one column; those of another are independent.
+/// The values of one column, independent of the values of other columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Draws(u64);
 
 impl Draws {
-    /// Of the column with this number, among all of a suite.
+    /// The values of the column with this number, among all columns of a suite.
     pub(super) const fn column(number: u64) -> Self {
         Self(mixed(number))
     }
 
-    /// A word for a row.
+    /// A random word for a row.
     pub(super) fn word(self, row: u64) -> u64 {
         mixed(self.0.wrapping_add(mixed(row)))
     }
 
-    /// A whole number between two, either of which may come.
+    /// A whole number between two, inclusive.
     pub(super) fn between(self, row: u64, least: i64, most: i64) -> i64 {
         let span = (most - least + 1) as u128;
         least + ((u128::from(self.word(row)) * span) >> 64) as i64
     }
 
-    /// One of some.
+    /// One of some values.
     pub(super) fn of<T: Copy>(self, row: u64, all: &[T]) -> T {
         all[self.between(row, 0, all.len() as i64 - 1) as usize]
     }
 
-    /// Letters and digits, of a random number between two.
+    /// Letters and digits; their number is between two, inclusive.
     pub(super) fn text(self, row: u64, least: i64, most: i64) -> String {
         let length = self.between(row, least, most) as u64;
         let letters = Self(self.word(row));

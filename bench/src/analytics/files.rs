@@ -23,7 +23,7 @@ impl Suite {
         self.tables().iter().map(declare).collect()
     }
 
-    /// Writes the tables of a scale into a directory, but for those that are there.
+    /// Writes the tables of a scale into a directory, unless they are there.
     ///
     /// # Errors
     /// When the directory cannot be made or a file cannot be written.
@@ -36,7 +36,7 @@ impl Suite {
             if path.exists() {
                 continue;
             }
-            // It appears when it is whole.
+            // The file gets its name when it is complete.
             let target = RowTarget::File { path: path.display().to_string(), format: None };
             let mut session = Session::builder()
                 .rows_to(target)

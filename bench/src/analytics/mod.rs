@@ -2,13 +2,13 @@
 //! the asynchronous shuffle's paper over TPC-C (Q10).
 //!
 //! ```text
-//! Suite ─▶ tables: rows as functions of their place ─▶ in memory, or as Parquet files
+//! Suite ─▶ tables: rows as functions of their number ─▶ in memory, or as Parquet files
 //!   └────▶ queries: SQL by their names ─▶ run in turns ─▶ times, bytes, rows ─▶ checked
 //! ```
 //!
-//! - Nothing is downloaded: rows are made here, and are the same on every machine, for any number
-//!   of workers and nodes, of which each makes its own part.
-//! - Results are held against answers of another engine where there are some for the scale.
+//! - Nothing is downloaded: rows are generated here, and are the same on every machine, for any
+//!   number of workers and nodes. Each worker generates its own part.
+//! - Results are compared with answers of another engine.
 
 mod calendar;
 pub mod check;
@@ -34,7 +34,7 @@ pub use query::Query;
 pub use report::SuiteReport;
 pub use run::SuitePlan;
 
-/// The least and the greatest scale.
+/// The least scale.
 pub const SCALE_MIN: f64 = 0.001;
 /// The greatest scale: 8.6 GB of `lineitem` as text.
 pub const SCALE_MAX: f64 = 100.0;
@@ -92,7 +92,7 @@ impl Suite {
         }
     }
 
-    /// How many rows a table has; where the lines of orders are rows, about as many.
+    /// The rows of a table; about as many if the rows are lines of orders.
     pub fn rows(self, table: &str, scale: f64) -> u64 {
         match self {
             Suite::Tpch => tpch::rows(table, scale),
@@ -101,8 +101,8 @@ impl Suite {
         }
     }
 
-    /// The least and the greatest value of a column, and how many different ones there are at most,
-    /// where that is known.
+    /// The least and the greatest value of a column, and its distinct values at most, if they are
+    /// known.
     fn range(self, table: &str, column: &str, scale: f64) -> Option<([i64; 2], u64)> {
         match self {
             Suite::Tpch => tpch::range(column, scale),
@@ -133,10 +133,10 @@ impl fmt::Display for Suite {
     }
 }
 
-/// A scale.
+/// The scale that a text is.
 ///
 /// # Errors
-/// What to write in place of another text.
+/// A hint, if it is none.
 pub fn scale(text: &str) -> Result<f64, String> {
     let scale = text.parse::<f64>().ok().filter(|scale| (SCALE_MIN..=SCALE_MAX).contains(scale));
     scale.ok_or_else(|| format!("write a number from {SCALE_MIN} to {SCALE_MAX}, such as 1"))
@@ -160,15 +160,15 @@ mod tests {
                     let schema = suite.schema(table, scale);
                     arrow::compute::concat_batches(&schema, &parts.collect::<Vec<_>>()).unwrap()
                 };
-                // Of these there is one part.
+                // These have one part.
                 let parts = if ["nation", "region"].contains(table) { 1 } else { 3 };
                 assert_eq!(rows(1), rows(parts), "{table} of {suite}");
             }
         }
     }
 
-    /// The share of `lineorder` that queries of SSB select, as its specification has it. Those that
-    /// are left out select by few parts, suppliers or days of this scale.
+    /// Queries of SSB select the share of `lineorder` that its specification publishes. The queries
+    /// left out select by too few parts, suppliers or days at this scale.
     #[test]
     fn the_queries_of_ssb_select_the_published_shares() {
         let shares = [

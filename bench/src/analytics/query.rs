@@ -7,14 +7,14 @@ use super::Suite;
 pub struct Query {
     /// Its name: `q5`, `q2.1`.
     pub name: &'static str,
-    /// Its SQL, to be filled in.
+    /// Its SQL, with a placeholder.
     template: &'static str,
 }
 
 impl Query {
     /// Its SQL at a scale.
     pub fn sql(&self, scale: f64) -> String {
-        // Of TPC-H's query 11, so that the result does not grow with the data.
+        // TPC-H's query 11 has it, so that the result does not grow with the data.
         self.template.replace("{fraction}", &format!("{:.10}", 0.0001 / scale))
     }
 }

@@ -12,16 +12,16 @@ use crate::summary::MedianRange;
 /// All outcomes of a suite.
 #[derive(Debug)]
 pub struct SuiteReport {
-    /// What was measured.
+    /// The plan of the measurement.
     pub plan: SuitePlan,
     /// The queries, each with each exchange.
     pub outcomes: Vec<QueryOutcome>,
-    /// What the results were held against, if they were, and what became of each outcome.
+    /// The outcome of the check of the results, if they were checked.
     pub checked: Option<Checked>,
 }
 
 impl SuiteReport {
-    /// What is wrong: queries that were refused or failed, and wrong results.
+    /// All faults: queries that were refused or failed, and wrong results.
     pub fn faults(&self) -> Vec<String> {
         let failed = self.outcomes.iter().filter_map(|outcome| {
             let why = outcome.figures.as_ref().err()?;

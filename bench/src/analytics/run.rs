@@ -1,4 +1,4 @@
-//! Measures the queries of a suite: every node makes these calls in this order, node 0 has the
+//! Measures the queries of a suite: every node makes these calls in this order, and node 0 gets the
 //! figures.
 
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use millstream::{
 use super::{Query, Suite, SuiteConnector};
 use crate::run::BenchError;
 
-/// What is measured.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct SuitePlan {
     /// The suite.
     pub suite: Suite,
-    /// How large its tables are.
+    /// The scale of its tables.
     pub scale: f64,
     /// The directory of its files; `None` for tables in memory.
     pub files: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct SuitePlan {
     pub queries: Vec<Query>,
     /// Nodes.
     pub nodes: u32,
-    /// Workers of each.
+    /// Workers of each node.
     pub workers: u32,
     /// The transport between them.
     pub fabric: FabricKind,
@@ -46,20 +46,20 @@ pub struct QueryOutcome {
     pub query: Query,
     /// The exchange.
     pub exchange: String,
-    /// The figures, or why there are none: the query was refused, or it failed.
+    /// The figures, or the error of a query that was refused or failed.
     pub figures: Result<QueryFigures, String>,
 }
 
 /// The figures of a query.
 #[derive(Debug, Clone, Default)]
 pub struct QueryFigures {
-    /// From the first row that could be read to the last of the result, run by run.
+    /// The time from the first row read to the last row of the result, run by run.
     pub elapsed: Vec<Duration>,
     /// Processor time of all workers, run by run.
     pub busy: Vec<Duration>,
     /// Counters of the last run.
     pub total: Counters,
-    /// Rows that were led to one worker, by a sink or by a part of the query that one worker runs.
+    /// Rows that were sent to one worker, by a sink or by an operator that one worker runs.
     pub gathered: u64,
     /// The result of the last run.
     pub result: Vec<RecordBatch>,
@@ -85,17 +85,17 @@ impl QueryFigures {
     }
 }
 
-/// Runs everything in turns. Node 0 gets an outcome of each query with each exchange, the others
-/// none.
+/// Runs all queries in turns. Node 0 gets an outcome of each query with each exchange, the other
+/// nodes none.
 ///
 /// # Errors
-/// Where nodes are processes of their own, the first failure of a query that runs. By itself, a
-/// node goes on with the next query.
+/// With several nodes, the first failure of a query that runs. A single node goes on with the next
+/// query.
 pub fn run(plan: &SuitePlan, control: &Control) -> Result<Vec<QueryOutcome>, BenchError> {
     let connector = SuiteConnector::new(plan.suite);
     let mut outcomes = Vec::new();
     for query in &plan.queries {
-        // In turns, so that a slow minute of the machine is no exchange's own.
+        // In turns, so that a slow minute of the machine affects all exchanges.
         let mut measured: Vec<_> = plan
             .exchanges
             .iter()
@@ -125,13 +125,12 @@ pub fn run(plan: &SuitePlan, control: &Control) -> Result<Vec<QueryOutcome>, Ben
 }
 
 fn run_once(script: &Script, control: &Control) -> Result<Report, Error> {
-    // By itself, so that a failure does not end what all runs share.
+    // A single node does not share its control: a failure would end it for all runs.
     let shared = (control.nodes() > 1).then_some(control);
     script.run(&RunOptions { control: shared, ..RunOptions::default() })
 }
 
-/// A query that is planned, and the place of its rows; without a plan where it is refused, which it
-/// is by all nodes.
+/// A planned query, and its result sink; no plan if the query is refused, which all nodes do alike.
 fn prepared(
     plan: &SuitePlan,
     connector: &SuiteConnector,
@@ -163,8 +162,8 @@ fn prepared(
     Ok((script.ok(), results, outcome))
 }
 
-/// What an exchange sets: by `shuffle` both sides of a join are led by their keys, by `broadcast`
-/// the smaller one goes to every worker, and by any other the planner chooses for each join.
+/// The settings of an exchange: with `shuffle` both sides of a join are partitioned by their keys,
+/// with `broadcast` the smaller one goes to every worker, else the planner chooses for each join.
 fn exchange_settings(exchange: &str) -> Vec<(&'static str, &str)> {
     const EXCHANGE: &str = "millstream.exchange";
     const TABLE: &str = "millstream.table_bytes";

@@ -1,6 +1,7 @@
 //! The five tables of the Star Schema Benchmark (O'Neil, O'Neil, Chen, revision 3): its columns,
 //! cardinalities and distributions, so that its queries select the published share of the rows.
-//! Unlike in the benchmark's own generator, each day of the seven years has as many orders.
+//! Unlike in the benchmark's own generator, each day of the seven years has the same number of
+//! orders.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ fn scaled(of_one: f64, scale: f64) -> u64 {
     ((of_one * scale) as u64).max(1)
 }
 
-/// How many customers, suppliers and parts there are.
+/// The numbers of customers, suppliers and parts.
 fn counts(scale: f64) -> [u64; 3] {
     let parts = match scale {
         // The specification begins at 1.

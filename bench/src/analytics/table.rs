@@ -1,4 +1,4 @@
-//! Tables whose rows are functions of their place, so that any part of one can be made alone.
+//! Tables whose rows are functions of their number, so that any part can be generated alone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use arrow::array::{ArrayRef, Int32Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
-/// Rows of a batch, about.
+/// Rows of a batch, approximately.
 pub(super) const BATCH_ROWS: usize = 8_192;
 
-/// What makes the columns of a range of units.
+/// Generates the columns of a range of units.
 type Make = Box<dyn Fn(Range<u64>) -> Vec<ArrayRef>>;
 
 /// A table at a scale.
 pub(super) struct Table {
     columns: Vec<Column>,
-    /// Rows, or the orders whose lines are rows.
+    /// The number of rows, or of orders whose lines are the rows.
     units: u64,
     /// Rows of a unit, on average.
     unit_rows: u64,
     make: Option<Make>,
 }
 
-/// A column: what is known of it, and how its values are made if they are by themselves.
+/// A column: its type and range, and a function of its values unless the table generates them.
 pub(super) struct Column {
     field: Field,
     range: Option<[i64; 2]>,
@@ -31,7 +31,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// Of whole numbers in a range.
+    /// A column of whole numbers in a range.
     pub(super) fn int(name: String, range: [i64; 2], of: impl Fn(u64) -> i32 + 'static) -> Self {
         let fill = move |rows: Range<u64>| {
             Arc::new(Int32Array::from_iter_values(rows.map(&of))) as ArrayRef
@@ -39,7 +39,7 @@ impl Column {
         Self { fill: Some(Box::new(fill)), ..Self::declared_int(&name, Some(range)) }
     }
 
-    /// Of texts.
+    /// A column of texts.
     pub(super) fn text(name: String, of: impl Fn(u64) -> String + 'static) -> Self {
         let fill = move |rows: Range<u64>| {
             Arc::new(StringArray::from_iter_values(rows.map(&of))) as ArrayRef
@@ -47,7 +47,7 @@ impl Column {
         Self { fill: Some(Box::new(fill)), ..Self::declared_text(&name) }
     }
 
-    /// Of values of another type.
+    /// A column of values of another type.
     pub(super) fn of(
         name: &str,
         data_type: DataType,
@@ -56,29 +56,29 @@ impl Column {
         Self { fill: Some(Box::new(fill)), ..Self::declared(name, data_type, None) }
     }
 
-    /// Of whole numbers that the table makes together with other columns.
+    /// A column of whole numbers that the table generates together with other columns.
     pub(super) fn declared_int(name: &str, range: Option<[i64; 2]>) -> Self {
         Self::declared(name, DataType::Int32, range)
     }
 
-    /// Of texts that the table makes together with other columns.
+    /// A column of texts that the table generates together with other columns.
     pub(super) fn declared_text(name: &str) -> Self {
         Self::declared(name, DataType::Utf8, None)
     }
 
-    /// Of values that the table makes together with other columns.
+    /// A column of values that the table generates together with other columns.
     pub(super) fn declared(name: &str, data_type: DataType, range: Option<[i64; 2]>) -> Self {
         Self { field: Field::new(name, data_type, true), range, fill: None }
     }
 }
 
 impl Table {
-    /// Whose columns are made one by one.
+    /// A table whose columns are generated one by one.
     pub(super) fn rows(rows: u64, columns: Vec<Column>) -> Self {
         Self { columns, units: rows, unit_rows: 1, make: None }
     }
 
-    /// Whose rows are made unit by unit, all columns together.
+    /// A table whose rows are generated unit by unit, all columns together.
     pub(super) fn units(
         units: u64,
         unit_rows: u64,
@@ -93,12 +93,12 @@ impl Table {
         Arc::new(Schema::new(fields.collect::<Vec<_>>()))
     }
 
-    /// Rows; where units differ, about as many.
+    /// The number of rows; about that if units differ.
     pub(super) fn count(&self) -> u64 {
         self.units * self.unit_rows
     }
 
-    /// The least and the greatest value of a column, and how many there are at most.
+    /// The least and the greatest value of a column, and its distinct values at most.
     pub(super) fn range(&self, column: &str) -> Option<([i64; 2], u64)> {
         let column = self.columns.iter().find(|of| of.field.name() == column)?;
         let [least, most] = column.range?;

@@ -1,7 +1,7 @@
 //! Eight tables of TPC-C, filled by the rules of its clause 4.3.3 as far as analytical queries see
-//! them, with two differences: orders were entered over the year 2013, by which the queries of the
-//! paper select; and lines have an amount and another quantity than 5 whether they were delivered
-//! or not, as in a database in which terminals have entered the orders.
+//! them, with two differences. Orders were entered over the year 2013, by which the queries of the
+//! paper select. Lines have an amount, and quantities other than 5, whether they were delivered or
+//! not, as in a database in which terminals have entered the orders.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const DISTRICTS: u64 = 10;
 /// The first of January 2013 and a year, in milliseconds.
 const BEGIN_MS: i64 = 1_356_998_400_000;
 const YEAR_MS: i64 = 365 * 86_400_000;
-/// Of the orders of a district the last three tenths were not delivered yet.
+/// The last three tenths of the orders of a district are not delivered yet.
 const DELIVERED: f64 = 0.7;
 
 /// The syllables of last names.
@@ -31,7 +31,8 @@ const CAPITALS: [char; 26] = [
     'T', 'U', 'V', 'W', 'X', 'Y', 'Z',
 ];
 
-/// How much there is. The scale is the number of warehouses; below 1 one warehouse is smaller.
+/// The sizes of the tables. The scale is the number of warehouses; below 1 there is one, which is
+/// smaller.
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     warehouses: u64,
@@ -68,7 +69,7 @@ impl Counts {
         (self.customers as f64 * DELIVERED) as u64
     }
 
-    /// When an order was entered: those of a district come one behind the other.
+    /// The time at which an order was entered. Times increase within a district.
     fn entered_ms(self, order: u64) -> i64 {
         let between = YEAR_MS / self.customers as i64;
         let within = Draws::column(0xc000).between(order, 0, between - 1);
@@ -105,7 +106,7 @@ pub(super) fn table(name: &str, scale: f64) -> Table {
     }
 }
 
-/// The keys of a table whose rows are those of districts: warehouse, district, number.
+/// The key columns of a table by district: warehouse, district, number.
 fn keys(counts: Counts, names: [&str; 3]) -> [Column; 3] {
     let most = [counts.warehouses, DISTRICTS, counts.customers];
     let mut at = 0;

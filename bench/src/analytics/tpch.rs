@@ -26,7 +26,7 @@ pub(super) const TABLES: [&str; 8] =
 const FIRST_DAY: i64 = 8_035;
 const LAST_DAY: i64 = 10_591;
 
-/// Rows at a scale; of `lineitem` about as many.
+/// The rows of a table at a scale, approximately for `lineitem`.
 pub(super) fn rows(table: &str, scale: f64) -> u64 {
     let of_one = match table {
         "customer" => 150_000.0,
@@ -41,7 +41,7 @@ pub(super) fn rows(table: &str, scale: f64) -> u64 {
     (of_one * scale) as u64
 }
 
-/// The least and the greatest value of a column of whole numbers or days, and how many there are.
+/// The least and the greatest value of a column of whole numbers or days, and its distinct values.
 pub(super) fn range(column: &str, scale: f64) -> Option<([i64; 2], u64)> {
     let name = column.split_once('_').map_or(column, |(_, name)| name);
     let keys = |table: &str| {
@@ -49,7 +49,7 @@ pub(super) fn range(column: &str, scale: f64) -> Option<([i64; 2], u64)> {
         Some(([1, keys as i64], keys))
     };
     match name {
-        // Of 32 numbers that follow one another the first eight are keys.
+        // The first 8 of each 32 consecutive numbers are keys.
         "orderkey" => keys("orders").map(|([_, keys], count)| ([1, 4 * keys], count)),
         "custkey" => keys("customer"),
         "partkey" => keys("part"),
@@ -81,7 +81,7 @@ pub(super) fn schema(table: &str) -> SchemaRef {
     plain(&schema)
 }
 
-/// The same columns, where texts lie one behind the other, as readers of files have them.
+/// The same columns with `Utf8` in place of `Utf8View`, as readers of files have them.
 fn plain(schema: &Schema) -> SchemaRef {
     let field = |field: &Arc<Field>| match field.data_type() {
         DataType::Utf8View => field.as_ref().clone().with_data_type(DataType::Utf8),

@@ -23,8 +23,8 @@ use crate::rows::origin::Origin;
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
     pub(crate) kind: JoinKind,
-    /// Whether each row of the probed side is given out alone, and behind its columns whether it
-    /// has a partner; `kind` is then a semi-join of that side.
+    /// Whether each row of the probed side is emitted alone, and behind its columns whether it has
+    /// a partner; `kind` is then a semi-join of that side.
     pub(crate) marks: bool,
     /// A filter over `both`.
     pub(crate) on: Option<&'a Arc<dyn Step>>,
@@ -105,8 +105,8 @@ struct Chains {
 }
 
 impl Hashed {
-    /// Rows of several batches, which have the columns `keys`; `nulls` says what NULL in a key is
-    /// equal to.
+    /// Rows of several batches, which have the columns `keys`; `nulls` says whether NULL in a key
+    /// is equal to NULL.
     pub(crate) fn new(
         batches: Vec<RecordBatch>,
         schema: &SchemaRef,
@@ -311,7 +311,7 @@ impl Pairing {
         }
     }
 
-    /// The next rows that come of the batches so far, at most `rows_max`; `None` when there are no
+    /// The next result rows of the batches so far, at most `rows_max`; `None` when there are no
     /// more.
     pub(crate) fn next_probed(
         &mut self,
@@ -333,7 +333,7 @@ impl Pairing {
         }
     }
 
-    /// The next rows of the table that are given out alone, when all of the other side has been
+    /// The next rows of the table that are emitted alone, when all of the other side has been
     /// probed; at most `rows_max`, and `None` when there are no more.
     pub(crate) fn next_of_table(
         &mut self,
@@ -344,8 +344,8 @@ impl Pairing {
         met.singles(terms, 1 - *side, |rows| hashed.rows.take(rows), rows_max)
     }
 
-    /// Begins with a batch that may have met rows of other tables, and will: `met` are those of its
-    /// rows that have, where the kind of join asks for it.
+    /// Begins a batch that looks up several tables, one after another: `met` says whether each of
+    /// its rows has found a partner in the tables before, if the kind of join needs that.
     pub(crate) fn begin(
         &mut self,
         batch: RecordBatch,
@@ -374,8 +374,8 @@ impl Pairing {
         paired
     }
 
-    /// Leaves the batch that was begun: which of its rows have a partner, where the kind of join
-    /// asks for it.
+    /// Leaves the batch that was begun; gives whether each of its rows has a partner, if the kind
+    /// of join needs that.
     pub(crate) fn leave(&mut self) -> Option<Vec<bool>> {
         self.probing.take().map(|probing| probing.met.rows)
     }

@@ -40,7 +40,7 @@ use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 /// Steps without work before a blocking worker sleeps.
 const SPINS: u32 = 200;
 
-/// Longest sleep. Whatever gives a worker something to do wakes it; this bounds the harm if a
+/// Longest sleep. Every event that a worker has to handle wakes it; this bounds the delay if a
 /// transport loses a wake-up.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 

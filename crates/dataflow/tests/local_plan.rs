@@ -1,5 +1,5 @@
-//! A plan of another library on two workers: where its rows go, when its inputs end, and what
-//! comes out.
+//! A plan of another library on two workers: the distribution of its rows, the end of its inputs,
+//! and its results.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
@@ -104,8 +104,8 @@ impl SinkWriter for Collected {
     }
 }
 
-/// Counts the rows of each key by input when both have ended, a key at a time; it is pending once
-/// before each. Begins with a row for the run itself.
+/// Counts the rows of each key by input. When both inputs have ended, it emits a row for the run
+/// itself, and then one for each key; it is pending once before each row.
 #[derive(Clone, Default)]
 struct Counts {
     fails: bool,
@@ -189,7 +189,7 @@ impl LocalRun for CountsRun {
     }
 }
 
-/// Runs the plan over two tables, whose rows go as their distribution says; gives what comes out.
+/// Runs the plan over two tables with these distributions; gives its rows.
 fn run(
     plan: Counts,
     tables: [Vec<i64>; 2],
@@ -244,7 +244,7 @@ fn all() -> Vec<i64> {
     KEYS.collect()
 }
 
-/// The rows of so many runs, and of the keys.
+/// The rows of a number of runs, and of the keys.
 fn expected(runs: usize, keys: impl Iterator<Item = i64>, counts: [i64; 2]) -> Vec<[i64; 3]> {
     let runs = (0..runs).map(|_| [RUN, 1, 1]);
     runs.chain(keys.map(|key| [key, counts[0], counts[1]])).collect()
@@ -262,7 +262,7 @@ fn a_side_that_every_worker_has_meets_rows_that_stay() {
     let rows = run(Counts::default(), [all(), vec![7]], vec![], distributions).unwrap();
     let mut wanted = expected(2, KEYS.flat_map(|key| [key, key]), [1, 0]);
     let of_seven = wanted.iter_mut().filter(|row| row[0] == 7);
-    // Of the row of each worker.
+    // There is one row on each worker.
     of_seven.for_each(|row| row[2] = 2);
     assert!(rows == wanted);
 }

@@ -7,8 +7,8 @@ use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 
-/// A connector that keeps the rows that were published. Clones share them. Where nodes are
-/// processes, the rows are on the first.
+/// A connector that keeps the rows that were published. Clones share them. If nodes are processes,
+/// the rows are in the first one.
 #[derive(Debug, Clone, Default)]
 pub struct Collected(Arc<Mutex<Vec<RecordBatch>>>);
 

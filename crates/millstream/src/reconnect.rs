@@ -55,7 +55,7 @@ pub(crate) struct WorkerEnd {
     pub(crate) link_events: LinkEventReceiver,
 }
 
-/// Events of links on their way from the node to a worker, which may sleep meanwhile.
+/// A channel for events of links from the node to a worker, which may be parked.
 pub(crate) fn link_events() -> (LinkEventSender, LinkEventReceiver) {
     let (sender, receiver) = mpsc::channel();
     let waker = Arc::new(OnceLock::new());

@@ -1,5 +1,5 @@
-//! DataFusion as a batch engine, with its own front end: what tests, and benchmarks on demand, hold
-//! results against.
+//! DataFusion as a batch engine, with its own front end: the reference for the results of tests
+//! and, on demand, of benchmarks.
 //!
 //! It knows nothing of ours. Who waits for its futures compiles its planner of SQL with them, so
 //! they are waited for here, once for all tests: nothing public is generic.
@@ -13,7 +13,7 @@ use datafusion::datasource::MemTable;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 
-/// What DataFusion says of what it refuses, or where it fails.
+/// The errors of DataFusion.
 pub use datafusion::error::DataFusionError as Error;
 
 /// The rows of a query over tables of these names and rows.
@@ -30,7 +30,8 @@ pub fn rows(sql: &str, tables: &[(&str, RecordBatch)]) -> Vec<RecordBatch> {
 pub struct Tables(SessionContext);
 
 impl Tables {
-    /// Tables of these names and rows. A number with a point is a `DECIMAL`, as in the standard.
+    /// Tables of these names and rows. In queries a number with a point is a `DECIMAL`, as in the
+    /// standard.
     ///
     /// # Errors
     /// DataFusion's, where there are no rows or batches differ in their columns.

@@ -59,7 +59,7 @@ pub(crate) struct Explained {
     pub(crate) operators: Range<usize>,
     /// The batch stage behind its operators, which runs when all input has been read.
     pub(crate) batch: Option<ExplainedBatch>,
-    /// The order of its joins.
+    /// The orders of its blocks of inner joins.
     pub(crate) orders: Vec<OrderedJoins>,
 }
 

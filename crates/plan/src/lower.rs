@@ -95,7 +95,7 @@ pub(crate) struct Lowered {
     pub(crate) bounded: bool,
     /// The stage that runs when all input has been read, if there is one.
     pub(crate) batch: Option<ExplainedBatch>,
-    /// For EXPLAIN: the order of its joins.
+    /// For EXPLAIN: the orders of its blocks of inner joins.
     pub(crate) orders: Vec<OrderedJoins>,
 }
 
@@ -111,10 +111,10 @@ pub(crate) struct Lowering<'a> {
     /// Whether and how often windows emit before they end.
     pub(crate) emit: Option<Emit>,
     pub(crate) hints: &'a Hints,
-    /// Of the tables of the statement.
+    /// The statistics of the tables of the statement.
     pub(crate) statistics: ScannedStatistics,
-    /// Whether EXPLAIN shows about how many rows joins and groupings emit: where these have
-    /// decided an order.
+    /// Whether EXPLAIN shows the estimated rows of joins and groupings: if a join order was chosen
+    /// by them.
     pub(crate) shows_rows: bool,
 }
 

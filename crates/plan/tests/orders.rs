@@ -1,4 +1,4 @@
-//! The order in which inner joins are put, by the statistics of tables.
+//! The order of inner joins, by the statistics of tables.
 
 use plan::Stage;
 
@@ -74,14 +74,14 @@ fn order(sql: &str) -> String {
 
 #[test]
 fn facts_are_probed_and_the_dimension_that_drops_most_rows_comes_first() {
-    // A part in 25 is left, a supplier in 5, and every day.
+    // The filters leave 1 of 25 parts, 1 of 5 suppliers, and all days.
     let sql = "SELECT sum(lo_revenue), d_year, p_brand FROM lineorder, dates, part, supplier
         WHERE lo_orderdate = d_datekey AND lo_partkey = p_partkey AND lo_suppkey = s_suppkey
           AND p_category = 'MFGR#12' AND s_region = 'AMERICA' GROUP BY d_year, p_brand";
     let expected = "part, supplier, dates, then lineorder: 12 orders looked at, about 48 K rows \
                     come out";
     assert_eq!(orders(sql), [expected]);
-    // A customer in 25 before a supplier in 5, and six of seven years.
+    // 1 of 25 customers comes before 1 of 5 suppliers, and 6 of 7 years are last.
     let sql = "SELECT sum(lo_revenue), d_year FROM dates, lineorder, customer, supplier
         WHERE lo_custkey = c_custkey AND lo_suppkey = s_suppkey AND lo_orderdate = d_datekey
           AND c_nation = 'CHINA' AND s_region = 'ASIA' AND d_year >= 1992 AND d_year <= 1997
@@ -91,16 +91,16 @@ fn facts_are_probed_and_the_dimension_that_drops_most_rows_comes_first() {
 
 #[test]
 fn small_sides_are_joined_before_they_are_built() {
-    // Five nations of a region, a year's orders of their customers; suppliers of the same nation
-    // follow by both keys.
+    // First the five nations of a region, and the orders of their customers in a year; suppliers of
+    // the same nation follow by both keys.
     let sql = "SELECT n.name, sum(l.price) FROM c, o, l, s, n, r
         WHERE c.custkey = o.custkey AND l.orderkey = o.orderkey AND l.suppkey = s.suppkey
           AND c.nationkey = s.nationkey AND s.nationkey = n.nationkey
           AND n.regionkey = r.regionkey AND r.name = 'ASIA' AND ordered BETWEEN 731 AND 1095
         GROUP BY n.name";
     assert_eq!(order(sql), "(((r, then n), then c), then o), s, then l");
-    // A tenth of the parts are left, and so of what suppliers have of them; keys of two columns are
-    // those of supplies.
+    // A tenth of the parts are left, and a tenth of the supplies; the join by two columns refers to
+    // the key of supplies.
     let sql = "SELECT n.name, sum(l.price - ps.cost) FROM p, s, l, ps, o, n
         WHERE s.suppkey = l.suppkey AND ps.suppkey = l.suppkey AND ps.partkey = l.partkey
           AND p.partkey = l.partkey AND o.orderkey = l.orderkey AND s.nationkey = n.nationkey
@@ -129,7 +129,7 @@ fn a_block_without_reason_keeps_its_order() {
     let sql = "SELECT count(*) FROM (SELECT * FROM n AS x) x JOIN n AS y ON x.name = y.name
         JOIN n AS z ON y.nationkey = z.nationkey";
     assert!(orders(sql)[0].contains("as written, about 25 rows come out"), "{:?}", orders(sql));
-    // Two sides have no order; which of them is built the join decides.
+    // Two sides have no order; the join itself chooses its build.
     assert!(orders("SELECT count(*) FROM c JOIN o ON c.custkey = o.custkey").is_empty());
 }
 

@@ -258,7 +258,7 @@ fn rows_are_sorted_and_limited_on_all_workers() {
             "SELECT origin FROM flights UNION SELECT dest FROM flights ORDER BY 1",
             vec!["order by: origin\n"],
         ),
-        // Of the sorted rows some are left out: a sort does that, and a limit behind a filter.
+        // The sort skips rows itself; behind a filter there is a limit of its own.
         (
             "SELECT delay + 1 FROM (SELECT * FROM flights ORDER BY ts LIMIT 9) AS a LIMIT 3",
             vec!["order by: ts\n   │  limit: 3\n"],
@@ -315,7 +315,7 @@ fn what_does_not_stream_is_done_by_key_on_each_worker() {
 }
 
 #[test]
-fn rows_that_were_led_by_key_stay_behind_such_an_operator() {
+fn rows_partitioned_by_key_stay_behind_such_an_operator() {
     let over = "SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) AS n FROM flights";
     let stages = plan_on(4, &format!("SELECT origin, max(n) FROM ({over}) AS t GROUP BY origin"));
     let text = stages[0].explain.text();
@@ -344,18 +344,18 @@ fn the_smaller_of_two_tables_that_end_is_had_whole() {
 }
 
 #[test]
-fn joins_that_end_are_replicated_or_by_key_and_what_is_led_stays() {
+fn joins_that_end_are_replicated_or_by_key_and_partitioned_rows_stay() {
     let grouped = "(SELECT dest, count(*) AS n FROM flights GROUP BY dest)";
     let of = |join: &str| {
         let sql = format!("SELECT l.n, r.origin FROM {grouped} AS l {join} ON l.dest = r.origin");
         plan_on(4, &sql)[0].explain.text()
     };
     let distinct = "(SELECT DISTINCT origin FROM flights)";
-    // A grouping has led its rows by the key of the join.
+    // A grouping has partitioned its rows by the key of the join.
     let text = of(&format!("FULL JOIN {distinct} AS r"));
     assert!(text.contains("  HashJoin [") && !text.contains("Batch"), "{text}");
     assert!(text.contains("forward: an exchange before has put rows of equal keys"), "{text}");
-    // A side that gives out its rows without a partner is in no process whole.
+    // A side whose rows without a partner are emitted is not replicated.
     let text = of("FULL JOIN (SELECT origin FROM flights UNION ALL SELECT dest FROM flights) AS r");
     assert!(
         text.contains("shuffle(r.origin), UNION ALL 1 of 2: rows of equal keys meet"),

@@ -73,7 +73,7 @@ impl<P> InFlightPayloads<P> {
     /// A member has had all payloads before `upto`.
     ///
     /// # Errors
-    /// [`RelayBreach::Payload`] of whom nothing flies to.
+    /// [`RelayBreach::Payload`] of a member to which nothing is in flight.
     pub fn acknowledged_payloads(&mut self, member: u32, upto: u64) -> Result<(), RelayBreach> {
         let acknowledged_payloads = self
             .acknowledged_payloads

@@ -3,8 +3,8 @@
 //! Positions count frames from 0 and never wrap; a frame's slot is its position modulo the number
 //! of slots. [`Producer`] and [`Consumer`] say what may be done and what a peer's number means;
 //! they touch no memory, so that a model can clone, hash and explore them. [`Link`](crate::Link)
-//! does what they say. [`SendWindow`] and [`ReceiveWindow`] bound what waits behind the ring of one
-//! stream of frames among several.
+//! does what they say. [`SendWindow`] and [`ReceiveWindow`] bound the frames of one stream that
+//! wait behind a ring that several streams share.
 //!
 //! All numbers that cross the wire are cumulative positions, never increments: a number that
 //! arrives twice, late or behind a newer one changes nothing.
@@ -68,20 +68,20 @@ pub enum Breach {
         /// What the peer said.
         imm: u32,
     },
-    /// Frames of a stream for which its window had no room.
+    /// A frame of a stream did not fit into its window.
     #[error("{unreturned} bytes are sent and not processed, beyond a window of {window}")]
     Window {
-        /// Bytes that were sent, and of which the peer does not know that they are processed.
+        /// Bytes that were sent and whose processing was not reported to the peer.
         unreturned: u64,
         /// The window.
         window: u64,
     },
-    /// Bytes of a stream are processed that were never sent.
+    /// The peer reports bytes of a stream as processed that were never sent.
     #[error("all bytes before {position} are processed, of {sent} that were sent")]
     Consumed {
-        /// What the peer said.
+        /// The position that the peer reported.
         position: u64,
-        /// What we know.
+        /// Bytes that were sent.
         sent: u64,
     },
     /// A slot holds neither the frame that is expected nor what was in it before.

@@ -1,26 +1,27 @@
-//! Flow control of one stream of frames among those that share a ring.
+//! Flow control of one stream of frames, where several streams share a ring.
 //!
 //! A consumer takes every frame off the ring at once, so that no stream holds up another. Frames
-//! that its operator cannot process yet wait in memory. Of them a producer has at most a *window*
-//! of bytes there: it waits before it sends more, and the consumer, who gives the window back,
-//! waits for nothing.
+//! that its operator cannot process yet wait in memory. A *window* bounds the bytes of each
+//! producer that wait there: the producer waits before it sends more, and the consumer, which
+//! returns the window, waits for nothing.
 //!
-//! Both ends count the same bytes of the same frames, so frames say nothing of the window. What the
-//! consumer returns is a position: all bytes before it were processed. It does so when a quarter of
-//! the window has been processed since it last did. A frame counts as half a window at most, so a
-//! producer that waits has more than a quarter there; once that is processed, it may send.
+//! Both ends count the same bytes of the same frames, so frames carry nothing about the window. The
+//! consumer returns a position: all bytes before it were processed. It returns one when a quarter
+//! of the window has been processed since the last one. A frame counts as half a window at most, so
+//! a producer that waits has more than a quarter there; once that is processed, it may send.
 
 use super::Breach;
 
-/// Bytes that a frame counts as at least, for what it takes beside its payload.
+/// The least number of bytes that a frame counts as, for the memory that it takes beside its
+/// payload.
 pub const FRAME_BYTES_MIN: u64 = 256;
 
-/// Bytes that a frame counts as where the window is so large.
+/// Bytes that a frame with this payload counts as in this window.
 fn counted(window: u64, payload: usize) -> u64 {
     (payload as u64).max(FRAME_BYTES_MIN).min((window / 2).max(1))
 }
 
-/// The producer of a stream, as far as one consumer is concerned.
+/// The window of a stream as its producer sees it, towards one consumer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SendWindow {
     bytes: u64,
@@ -29,13 +30,13 @@ pub struct SendWindow {
 }
 
 impl SendWindow {
-    /// A window of so many bytes, at least one, all of it free.
+    /// A window of this many bytes, at least one, all of it free.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { bytes: bytes.max(1), sent: 0, consumed: 0 }
     }
 
-    /// Has room for whatever is sent.
+    /// Opens the window: every frame fits from now on.
     pub fn open(&mut self) {
         self.bytes = u64::MAX;
     }
@@ -46,7 +47,7 @@ impl SendWindow {
         usize::try_from(self.bytes / 2).unwrap_or(usize::MAX)
     }
 
-    /// Counts a frame with such a payload, if there is room for it.
+    /// Counts a frame with a payload of this length, if there is room for it.
     pub fn reserve(&mut self, payload: usize) -> bool {
         let sent = self.sent + counted(self.bytes, payload);
         let fits = sent - self.consumed <= self.bytes;
@@ -56,10 +57,10 @@ impl SendWindow {
         fits
     }
 
-    /// The consumer says that it has processed all bytes before a position.
+    /// The consumer has processed all bytes before a position.
     ///
     /// # Errors
-    /// [`Breach::Consumed`] where they were not sent. A position that is not news is none.
+    /// [`Breach::Consumed`] if they were not sent. An old position is no error.
     pub fn consumed(&mut self, position: u64) -> Result<(), Breach> {
         if position > self.sent {
             return Err(Breach::Consumed { position, sent: self.sent });
@@ -75,7 +76,7 @@ impl SendWindow {
     }
 }
 
-/// The consumer of a stream, as far as one producer is concerned.
+/// The window of a stream as its consumer sees it, towards one producer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReceiveWindow {
     bytes: u64,
@@ -85,18 +86,18 @@ pub struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    /// A window of so many bytes, at least one, all of it free.
+    /// A window of this many bytes, at least one, all of it free.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { bytes: bytes.max(1), received: 0, consumed: 0, returned: 0 }
     }
 
-    /// Has room for whatever comes, and returns nothing more.
+    /// Opens the window: every frame fits from now on, and no position is returned any more.
     pub fn open(&mut self) {
         self.bytes = u64::MAX;
     }
 
-    /// Counts a frame with such a payload; gives the bytes that it counts as.
+    /// Counts a frame with a payload of this length; gives the bytes that it counts as.
     ///
     /// # Errors
     /// [`Breach::Window`] when the producer cannot have had room for it.
@@ -110,8 +111,8 @@ impl ReceiveWindow {
         Ok(bytes)
     }
 
-    /// Bytes were processed, in any order. Gives the position that the producer has to know, if it
-    /// is time.
+    /// Counts bytes as processed; frames may be processed in any order. Gives the position to
+    /// return to the producer, if it is time.
     pub fn consume(&mut self, bytes: u64) -> Option<u64> {
         self.consumed += bytes;
         debug_assert!(self.consumed <= self.received, "what is processed was received");
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_let_on_once_all_is_processed() {
+    fn a_producer_that_waits_may_send_once_all_is_processed() {
         for window in 0..2_000 {
             let (mut send, mut receive) = (SendWindow::new(window), ReceiveWindow::new(window));
             let mut lens = [1, 300, 511, 512, 513, 4_000].into_iter().cycle();

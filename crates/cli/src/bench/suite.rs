@@ -108,7 +108,7 @@ struct Files {
 impl Drop for Files {
     fn drop(&mut self) {
         if let Some(directory) = &self.temporary {
-            // What is left over lies in the directory for temporary files.
+            // If that fails, the files stay in the directory for temporary files.
             let _ = std::fs::remove_dir_all(directory);
         }
     }
@@ -127,7 +127,7 @@ pub(crate) fn suite(suite: Suite, args: &SuiteArgs) -> Result<ExitCode, Failure>
     if let Some(invitation) = Invitation::from_env().map_err(cluster)? {
         signals::ignore_interrupts()?;
         let control = invitation.join().map_err(cluster)?;
-        // Node 0 tells.
+        // Node 0 prints the error.
         let measured = measured(&mut plan, &control, None);
         return measured.map(|_| ExitCode::SUCCESS).map_err(|_| Failure::silent());
     }
@@ -183,7 +183,7 @@ fn measured(
     }
 }
 
-/// Tells the directory of the files to all.
+/// Sends the directory of the files to all nodes.
 fn shared(
     plan: &mut SuitePlan,
     control: &Control,

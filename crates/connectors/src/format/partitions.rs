@@ -1,8 +1,8 @@
-//! Columns that stand in the names of directories: `…/year=2024/month=5/x.parquet`.
+//! Columns in the names of directories: `…/year=2024/month=5/x.parquet`.
 //!
-//! A table has such columns where all of its files name the same keys, in whatever order, unless
-//! 'hive.partitioning' says otherwise. A key is found without regard to case, and of two that are
-//! the same the first counts. A value is written as in a URL: `%20` is a space. NULL is
+//! A table has such columns if all of its files name the same keys, in any order, unless
+//! 'hive.partitioning' says otherwise. Keys are compared without regard to case; if a name has a
+//! key twice, the first one counts. A value is written as in a URL: `%20` is a space. NULL is
 //! `__HIVE_DEFAULT_PARTITION__`, or `NULL`.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use dataflow::error::ConnectorError;
 use super::fit::{Texts, fit};
 use crate::options::{OptionReader, refuse};
 
-/// Whether names of directories are columns.
+/// The option that makes names of directories columns.
 pub(crate) const HIVE_PARTITIONING: OptionSpec = OptionSpec {
     key: "hive.partitioning",
     values: "true | false",
@@ -27,10 +27,10 @@ pub(crate) const HIVE_PARTITIONING: OptionSpec = OptionSpec {
 /// Names of directories that stand for NULL.
 const NULLS: [&str; 2] = ["__HIVE_DEFAULT_PARTITION__", "NULL"];
 
-/// Keys of a name at most: a column is a key.
+/// The most keys of a name; each key is a column.
 const KEYS_MAX: usize = 100;
 
-/// The keys that the name of a file has, in lower case, and their values.
+/// The keys in the name of a file, in lower case, and their values.
 pub(crate) fn of_name(name: &str) -> BTreeMap<String, Option<String>> {
     let mut found = BTreeMap::new();
     let path = match name.split_once("://") {
@@ -49,7 +49,7 @@ pub(crate) fn of_name(name: &str) -> BTreeMap<String, Option<String>> {
     found
 }
 
-/// A text in which `%20` stands for a space; what is no such code stands for itself.
+/// Decodes a text in which `%20` stands for a space; an invalid code stands for itself.
 fn decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -70,10 +70,10 @@ fn decoded(text: &str) -> String {
     String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
 }
 
-/// The keys of a table of these files, in order; none where it has no such columns.
+/// The keys of a table of these files, in order; none if it has no such columns.
 ///
 /// # Errors
-/// When the option asks for them and files differ in theirs.
+/// When the option asks for them and the files have different keys.
 pub(crate) fn keys(
     names: &[String],
     options: OptionReader<'_>,
@@ -112,8 +112,8 @@ pub(crate) fn keys(
     Ok(keys)
 }
 
-/// The columns of a table of which the files have those of `schema`: a key that is one of them
-/// takes its place.
+/// The columns of a table whose files have the columns of `schema`; a key with the name of one of
+/// them replaces it.
 pub(crate) fn with_columns(schema: &Schema, keys: &[String], names: &[String]) -> Schema {
     let mut fields: Vec<Field> =
         schema.fields().iter().map(|field| field.as_ref().clone()).collect();
@@ -128,8 +128,8 @@ pub(crate) fn with_columns(schema: &Schema, keys: &[String], names: &[String]) -
     Schema::new(fields)
 }
 
-/// The type of some values: that of all, if they have one, and else text. A number that begins with
-/// a zero is text, as a number of a month is.
+/// The type that all values have, or text if they have no common type. A number that begins with a
+/// zero is text, such as the month `05`.
 fn type_of(values: impl Iterator<Item = String>) -> DataType {
     let type_of_one = |value: String| {
         let digits = value.strip_prefix('-').unwrap_or(&value);
@@ -157,7 +157,7 @@ fn is_valid(value: &str, of: &DataType) -> bool {
     value_as(Some(value), of).is_some()
 }
 
-/// A value as one of a column's type, in a column of one row; `None` if it is none.
+/// A value of the type `of`, in a column of one row; `None` if it is not valid for the type.
 pub(crate) fn value_as(value: Option<&str>, of: &DataType) -> Option<ArrayRef> {
     let text: ArrayRef = Arc::new(StringArray::from(vec![value]));
     let fitted = fit(&text, of, Texts::Plain).ok()?;

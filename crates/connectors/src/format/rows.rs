@@ -81,8 +81,8 @@ impl TargetColumns {
         Self::partitioned(table, projection, vec![])
     }
 
-    /// The same for files of which the names have these keys: a column that is called like one of
-    /// them comes from there.
+    /// The same for files whose names have these keys: a column with the name of a key takes its
+    /// values from the names of the files.
     pub(crate) fn partitioned(
         table: &TableDef,
         projection: &[usize],
@@ -175,8 +175,8 @@ impl TargetColumns {
         }
     }
 
-    /// The value that an output column has in all rows of a file, in a column of one row; `None`
-    /// where it differs from row to row.
+    /// The value of an output column in all rows of a file, in a column of one row; `None` if it
+    /// differs from row to row.
     ///
     /// # Errors
     /// When the name of the file has no such value.

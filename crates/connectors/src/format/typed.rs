@@ -64,7 +64,7 @@ impl Mapping {
     }
 
     /// The rows of a batch of [`columns_read`](Self::columns_read). `records` are the numbers of
-    /// its rows in what `name` stands for.
+    /// its rows in the file or stream called `name`.
     pub(crate) fn rows(
         &self,
         refuser: &Refuser,
@@ -107,7 +107,7 @@ pub(crate) trait RecordNumbers {
     fn number(&self, row: usize) -> u64;
 }
 
-/// Rows that follow one another, of which this is the number of the first.
+/// The number of the first of consecutive rows.
 impl RecordNumbers for u64 {
     fn number(&self, row: usize) -> u64 {
         self + row as u64

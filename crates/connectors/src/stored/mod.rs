@@ -59,7 +59,7 @@ pub(crate) trait Blob: Send + Sync {
     /// When they cannot be read; one that carries an error of a connector stands for that one.
     fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes>;
 
-    /// Whether reading a few bytes costs little: they need not come from afar.
+    /// Whether it is cheap to read a few bytes: the blob is not remote.
     fn is_at_hand(&self) -> bool {
         true
     }
@@ -164,7 +164,7 @@ pub(crate) fn source(
     })
 }
 
-/// What blobs are called.
+/// The names of blobs.
 pub(crate) fn names(blobs: &[Arc<dyn Blob>]) -> Vec<String> {
     blobs.iter().map(|blob| blob.name()).collect()
 }

@@ -1,8 +1,8 @@
-//! Files of which the names have columns of their table: those that cannot match are not opened.
+//! Files whose names have columns of their table: files that cannot match are not opened.
 //!
-//! Which files are left is known by their names alone, so that no other is looked at; the source of
-//! those that are left is made when it is first asked for something. The rows of a file that is
-//! left out are not read at all: neither are its bad ones.
+//! The files are chosen by their names alone, so the others are not read; the source of the files
+//! that are left is made when it is first used. No row of a file that is left out is read, and its
+//! bad rows are not counted.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ use crate::options::OptionReader;
 
 /// Blobs of one kind, whose names have columns.
 pub(crate) struct PartitionedSource {
-    /// All of them, and those that are left.
+    /// All blobs, and the indices of those that are left.
     blobs: Arc<[Arc<dyn Blob>]>,
     left: Vec<usize>,
     kind: Kind,
@@ -72,7 +72,7 @@ impl PartitionedSource {
         let options = OptionReader(&self.options);
         let made = source(blobs, self.kind, options, Arc::clone(&self.target));
         let made = match made {
-            // A column that other files have: all are looked at, to tell it from one that none has.
+            // All files are opened, to tell a column that other files have from one that none has.
             Err(ConnectorError::Column { .. }) if self.left.len() < self.blobs.len() => {
                 source(self.blobs.to_vec(), self.kind, options, Arc::clone(&self.target))?;
                 let blobs = self.left.iter().map(|blob| Arc::clone(&self.blobs[*blob])).collect();

@@ -1,4 +1,4 @@
-//! What is left out of a table cannot be seen in the rows that match.
+//! Pruning does not change the rows that match.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// Rows whose values rise, jump or repeat, with NULLs here and there, and whole stretches of them.
+/// Rows whose values rise, jump or repeat, with single NULLs and long runs of them.
 fn sample(random: &mut Random, rows: usize) -> RecordBatch {
     let mut at = 0i64;
     let stretch = 1 + random.below(30);
@@ -190,7 +190,7 @@ fn matching(batch: &RecordBatch, kept: &ColumnPredicate) -> RecordBatch {
     filter_record_batch(batch, &BooleanArray::new(matches, None)).unwrap()
 }
 
-/// Reads all splits, from the position behind each batch anew if `again`.
+/// Reads all splits; if `again`, it opens them anew at the position behind each batch.
 fn read_all(
     source: &dyn Source,
     rows_max: usize,
@@ -306,14 +306,14 @@ fn row_groups_are_left_out_by_their_statistics() {
     assert_eq!(names(&*pruned), names(&*source)[2..3]);
     let text = "row groups 1 of 10, by n >= 250 AND n < 300";
     assert_eq!(pruned.describe_pruning().unwrap(), text);
-    // A split is read as a whole where its watermark needs all rows.
+    // A split is read completely if its watermark needs all rows.
     assert_eq!(read_flow(&*pruned, 0, &context()).num_rows(), 100);
     let kept = ColumnPredicate::Prefix { column: 1, prefix: "x07".into() };
     let again = pruned.pruned(&Pruning { kept: kept.clone(), within_splits: false }).unwrap();
     assert_eq!(names(&*again), Vec::<String>::new());
     let pruned = source.pruned(&Pruning { kept, within_splits: false }).unwrap();
     assert_eq!(names(&*pruned), names(&*source)[7..8]);
-    // A position is one of a split, whatever is left out of the list.
+    // The position of a split does not depend on the splits that are left out.
     let mut reader = pruned.open(&pruned.splits(2, None).unwrap()[0], None, &context()).unwrap();
     assert!(matches!(reader.next(10).unwrap(), Next::Batch(_)));
     let position = reader.position();
@@ -398,13 +398,13 @@ fn pages_and_rows_are_left_out_and_counted() {
         (rows(&given), [skipped.row_groups, skipped.pages, skipped.rows])
     };
     paged(&path, false);
-    // The row is the sixth of its page: the text of the others is not decoded.
+    // The row is the sixth of its page: the texts of the other rows are not decoded.
     let one = vec!["510|a text of row 255".to_owned()];
     assert_eq!(read_equal(510, &[0, 1]), (one.clone(), [0, 38, 999]));
     // Alone, the column is read by pages.
     let page: Vec<String> = (250..300).map(|n| format!("{}", n * 2)).collect();
     assert_eq!(read_equal(510, &[0]), (page, [0, 19, 950]));
-    // Odd numbers lie between the ends of a page.
+    // Odd numbers are between the least and the greatest value of a page.
     assert_eq!(read_equal(511, &[0, 1]), (vec![], [0, 38, 1_000]));
     paged(&path, true);
     assert_eq!(read_equal(510, &[0, 1]), (one, [0, 38, 999]));
@@ -445,7 +445,7 @@ fn a_damaged_page_index_or_bloom_filter_ends_the_query_with_the_name_of_the_file
                         Err(error) => break Some(error),
                     }
                 };
-                // What states other values, and is whole, is believed.
+                // A valid index with other values is trusted.
                 let Some(error) = error else { continue };
                 refused += 1;
                 let text = error.to_string();
@@ -486,7 +486,7 @@ fn a_scan_that_listens_leaves_out_rows_without_a_partner() {
         let skipped = context.skipped.take();
         (texts, skipped.row_groups, skipped.rows)
     };
-    // Nothing is left out before a build is whole.
+    // No row is left out before a build is complete.
     assert_eq!(read_scan().0.len(), 1_000);
     let keys = Arc::new(Int64Array::from(vec![Some(455), None, Some(410)])) as ArrayRef;
     filters.add(1, Arc::new(JoinFilter::new(&[keys]).unwrap().unwrap()));

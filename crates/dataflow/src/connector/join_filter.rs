@@ -1,12 +1,11 @@
-//! Filters of joins: what a finished build says of the keys that it has, for the scans of the rows
-//! that look them up.
+//! Filters of joins: a finished build announces its keys to the scans of the probe side.
 //!
 //! ```text
-//! build, whole ─▶ JoinFilter ─▶ JoinFilters ─▶ scan: row groups, pages and rows left out
+//! build, complete ─▶ JoinFilter ─▶ JoinFilters ─▶ scan: row groups, pages and rows left out
 //! ```
 //!
-//! A filter is of the keys of the whole build, or there is none: one of a part would drop rows that
-//! have a partner. It holds the least and the greatest key, and a Bloom filter of twelve bits a key
+//! A filter has the keys of the complete build: a filter of a part of it would drop rows that have
+//! a partner. It holds the least and the greatest key, and a Bloom filter of twelve bits per key
 //! unless that would be too large. A key that is NULL has no partner.
 
 use arrow::array::{Array, ArrayRef, make_comparator};
@@ -17,26 +16,26 @@ use state::Partitioner;
 
 use super::range::{ColumnRange, RangeEnd};
 
-/// Bits of a Bloom filter for a key.
+/// Bits of a Bloom filter per key.
 const BITS_OF_KEY: u64 = 12;
 
-/// Bytes of a Bloom filter at most: a build with more keys has none.
+/// The most bytes of a Bloom filter: a build with more keys has none.
 const BLOOM_BYTES_MAX: u64 = 1 << 20;
 
-/// Bits that one key sets, in one block: one in each of its words.
+/// The words of a block. A key sets bits in one block, one bit in each of its words.
 const BLOCK_WORDS: usize = 4;
 
-/// The keys of a build that is whole.
+/// The keys of a complete build.
 #[derive(Debug)]
 pub struct JoinFilter {
-    /// The least and the greatest key; none where there is no key.
+    /// The least and the greatest key; none if there is no key.
     ends: Option<[ArrayRef; 2]>,
     bloom: Option<Vec<[u64; BLOCK_WORDS]>>,
 }
 
 impl JoinFilter {
-    /// Of the keys of all rows of a build, in columns of one type; `None` where keys of that type
-    /// have no order that files keep too.
+    /// The filter of the keys of all rows of a build, in columns of one type; `None` if the order
+    /// of keys of that type is not the order of statistics in files.
     ///
     /// # Errors
     /// When keys of that type cannot be hashed.
@@ -79,7 +78,7 @@ impl JoinFilter {
         Ok(Some(Self { ends, bloom }))
     }
 
-    /// What the ends say of a column; `None` where no key is there: no row has a partner.
+    /// The range of the keys, for a column; `None` if there is no key: no row has a partner.
     pub(super) fn range(&self, column: usize) -> Option<ColumnRange> {
         let end = |value: &ArrayRef| Some(RangeEnd { value: value.clone(), inclusive: true });
         let [least, greatest] = self.ends.as_ref()?;
@@ -105,7 +104,7 @@ impl JoinFilter {
     }
 }
 
-/// The least and the greatest value of a column, if it has some.
+/// The least and the greatest value of a column, if it has values.
 fn ends_of(column: &ArrayRef) -> Result<Option<[ArrayRef; 2]>, ArrowError> {
     let order = make_comparator(column, column, SortOptions::default())?;
     let mut ends: Option<[usize; 2]> = None;
@@ -119,14 +118,14 @@ fn ends_of(column: &ArrayRef) -> Result<Option<[ArrayRef; 2]>, ArrowError> {
 }
 
 fn hashes(column: &ArrayRef) -> Result<Vec<u64>, ArrowError> {
-    // With one owner nothing would be hashed.
+    // With one owner it would hash nothing.
     let (mut partitioner, mut owners) = (Partitioner::new(2), vec![]);
     let hashed = partitioner.owners_of(std::slice::from_ref(column), &mut owners);
     hashed.map_err(|error| ArrowError::ExternalError(Box::new(error)))?;
     Ok(partitioner.hashes().to_vec())
 }
 
-/// The block of a hash, and its bit in each word of that.
+/// The block of a hash, and its bit in each word of the block.
 fn place(hash: u64, blocks: usize) -> (usize, [u64; BLOCK_WORDS]) {
     let block = (u128::from(hash) * blocks as u128) >> 64;
     let bits = std::array::from_fn(|word| 1 << (hash >> (6 * word) & 63));

@@ -1,8 +1,8 @@
-//! Predicates that a source may use: what of a filter a connector understands.
+//! Predicates that a source may use: the part of a filter that connectors understand.
 //!
-//! A source that is [pruned](crate::source::Source::pruned) leaves out what cannot match. The
+//! A source that is [pruned](crate::source::Source::pruned) leaves out rows that cannot match. The
 //! filter is evaluated on the rows that are left all the same, so a predicate may be weaker than
-//! the filter, and never stronger: what it cannot decide is kept.
+//! the filter, and never stronger: rows that it cannot decide are kept.
 //!
 //! ```text
 //! filter of the query ─▶ ColumnPredicate ─▶ statistics of a split, of a page   may_match
@@ -24,7 +24,7 @@ use super::join_filter::JoinFilter;
 pub use super::range::{ColumnRange, ColumnSummary, Membership, RangeEnd};
 use super::range::{sql_value, truth};
 
-/// A condition on the columns of a source. NULL is as good as false.
+/// A condition on the columns of a source. NULL counts as false.
 #[derive(Debug, Clone)]
 pub enum ColumnPredicate {
     /// All of these hold.
@@ -40,11 +40,11 @@ pub enum ColumnPredicate {
         /// The values, of the column's type: in order, each once, none of them NULL.
         values: ArrayRef,
     },
-    /// The text of a column begins so.
+    /// The text of a column has a prefix.
     Prefix {
         /// The column.
         column: usize,
-        /// The beginning.
+        /// The prefix.
         prefix: String,
     },
     /// The value of a column is a key of a build.
@@ -84,8 +84,8 @@ impl ColumnPredicate {
         }
     }
 
-    /// The same over other columns; `None` if nothing is left that says something. A part about a
-    /// column that has no other counts as true.
+    /// The same over other columns, which `place` gives; `None` if it would be true for all rows. A
+    /// part over a column without a place counts as true.
     pub fn over(&self, place: &dyn Fn(usize) -> Option<usize>) -> Option<Self> {
         Some(match self {
             Self::All(parts) => {
@@ -112,8 +112,8 @@ impl ColumnPredicate {
         })
     }
 
-    /// Whether some row may match, by what is known of the columns. `known` is asked for a column
-    /// of the predicate.
+    /// Whether some row may match, by the statistics of the columns. `known` gives those of a
+    /// column of the predicate.
     pub fn may_match(&self, known: &dyn Fn(usize) -> ColumnSummary) -> bool {
         match self {
             Self::All(parts) => parts.iter().all(|part| part.may_match(known)),
@@ -209,7 +209,7 @@ impl ColumnPredicate {
 /// Values of a list that a description shows.
 const SHOWN_MAX: usize = 4;
 
-/// Values of a list that are compared one after another; of a longer one they are searched.
+/// The longest list whose values are compared one by one; a longer one is searched.
 const COMPARED_MAX: usize = 4;
 
 fn is_in(column: &ArrayRef, values: &ArrayRef) -> Result<BooleanBuffer, ArrowError> {
@@ -244,8 +244,8 @@ fn begins(column: &ArrayRef, prefix: &str) -> Result<BooleanBuffer, ArrowError> 
     }))
 }
 
-/// The values that a list may have for [`ColumnPredicate::In`]: in order, each once, none of them
-/// NULL; `None` where they have no order that the filter has too.
+/// The values of a list for [`ColumnPredicate::In`]: in order, each once, none of them NULL; `None`
+/// if their order is not the order of the filter.
 pub fn in_order(values: &ArrayRef) -> Option<ArrayRef> {
     if values.data_type().is_floating() {
         return None;
@@ -258,19 +258,20 @@ pub fn in_order(values: &ArrayRef) -> Option<ArrayRef> {
     arrow::compute::filter(&sorted, &new).ok()
 }
 
-/// The filters of the builds that rows of one scan are looked up in, as the builds finish.
+/// The filters of the builds in which the rows of one scan are looked up; each is added when its
+/// build is complete.
 #[derive(Debug, Default)]
 pub struct JoinFilters(Mutex<Vec<ColumnPredicate>>);
 
 impl JoinFilters {
-    /// Adds the filter of a build in which `column` of the scan is looked up. A row without a
-    /// partner there is needed by nobody.
+    /// Adds the filter of a build in which `column` of the scan is looked up. No operator needs a
+    /// row without a partner there.
     pub fn add(&self, column: usize, filter: Arc<JoinFilter>) {
         let mut filters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         filters.push(ColumnPredicate::Member { column, filter });
     }
 
-    /// The rows that are needed, as far as builds have finished; `None` while that is all rows.
+    /// The rows that are needed, by the builds that are complete; `None` while all rows are needed.
     pub fn predicate(&self) -> Option<ColumnPredicate> {
         let filters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (!filters.is_empty()).then(|| ColumnPredicate::All(filters.clone()))

@@ -1,8 +1,8 @@
-//! Ranges of a column's values, and what is known of the values that a split or a page has.
+//! Ranges of a column's values, and the statistics of the values of a split or a page.
 //!
-//! Floats are ordered by filters with NaN of either sign at the ends, and files have no NaN in
-//! their statistics: only a range with two ends, neither of which is NaN, excludes NaN, so only
-//! that is held against statistics.
+//! Filters order floats with NaN of either sign at the ends, and the statistics of files have no
+//! NaN: only a range with two ends, neither of which is NaN, excludes NaN, so only such a range is
+//! compared with statistics.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -36,27 +36,27 @@ pub struct RangeEnd {
     pub inclusive: bool,
 }
 
-/// What is known of the values of a column in a split or a page before they are read.
+/// The statistics of a column in a split or a page, before its values are read.
 #[derive(Debug, Clone, Default)]
 pub struct ColumnSummary {
-    /// No value is less: one value of the column's type. It need not occur.
+    /// A lower bound: one value of the column's type, which need not occur.
     pub least: Option<ArrayRef>,
-    /// No value is greater, likewise.
+    /// An upper bound, likewise.
     pub greatest: Option<ArrayRef>,
-    /// How many rows have NULL.
+    /// The number of rows with NULL.
     pub nulls: Option<u64>,
-    /// How many rows there are.
+    /// The number of rows.
     pub rows: Option<u64>,
-    /// Which values may occur, as far as a filter tells.
+    /// The values that may occur, by a filter.
     pub members: Option<Membership>,
 }
 
-/// Says which values may occur in a column: a Bloom filter.
+/// Tests whether a value may occur in a column: a Bloom filter.
 #[derive(Clone)]
 pub struct Membership(Arc<dyn Fn(&ArrayRef) -> bool + Send + Sync>);
 
 impl Membership {
-    /// `may_have` says of one value of the column's type whether it may occur.
+    /// `may_have` tests whether one value of the column's type may occur.
     pub fn new(may_have: impl Fn(&ArrayRef) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(may_have))
     }
@@ -149,7 +149,7 @@ impl ColumnSummary {
         self.members.as_ref().is_none_or(|members| (members.0)(value))
     }
 
-    /// Whether a text may begin so.
+    /// Whether a text may have a prefix.
     pub(super) fn may_begin(&self, prefix: &str) -> bool {
         let of = |known: &Option<ArrayRef>| {
             let text = cast(known.as_ref()?, &DataType::Utf8).ok()?;
@@ -163,7 +163,7 @@ impl ColumnSummary {
     }
 }
 
-/// The order of two values of one type; `None` where there is none. Zeros are equal.
+/// The order of two values of one type; `None` if they have none. Zeros are equal.
 fn compare(a: &ArrayRef, b: &ArrayRef) -> Option<Ordering> {
     if a.data_type() != b.data_type() || a.is_null(0) || b.is_null(0) {
         return None;
@@ -183,7 +183,7 @@ fn is_nan(value: &ArrayRef) -> bool {
     value.data_type().is_floating() && as_double(value).is_none_or(f64::is_nan)
 }
 
-/// The rows of which a condition is true.
+/// The rows for which a condition is true.
 pub(super) fn truth(condition: BooleanArray) -> BooleanBuffer {
     match condition.null_count() {
         0 => condition.values().clone(),

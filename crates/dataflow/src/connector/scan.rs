@@ -36,7 +36,7 @@ pub trait ScanStep: Send + Sync {
         true
     }
 
-    /// Whether what it makes of a row depends on that row alone, and not on those in front of it.
+    /// Whether its output for a row depends on that row alone, and not on earlier rows.
     fn is_stateless(&self) -> bool {
         false
     }
@@ -139,7 +139,7 @@ impl SplitReader for ScanReader {
     }
 }
 
-/// Reads a split without rows that have no partner in the builds that have finished.
+/// Reads a split without the rows that have no partner in the builds that are complete.
 pub(crate) struct FilteredReader {
     reader: Box<dyn SplitReader>,
     filters: Arc<JoinFilters>,

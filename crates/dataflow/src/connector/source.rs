@@ -51,32 +51,32 @@ pub trait Source: Send + Sync {
         ColumnBounds::default()
     }
 
-    /// About how many different values a column has, if that can be found by reading little: it is
-    /// asked of columns that are joined or compared. No result depends on it.
+    /// About how many distinct values a column has, if that is cheap to find: it is asked for
+    /// columns that are joined or compared. No result depends on it.
     fn distinct(&self, column: usize) -> Option<u64> {
         let _ = column;
         None
     }
 
-    /// The same table without rows that cannot match: without splits, and if `by` allows it without
-    /// rows within them. The rows that match, their order and the positions in a split are the
-    /// same; so are the bad rows, since what may have some is kept. `None` where nothing can be
-    /// left out.
+    /// The same table without rows that cannot match: it leaves out splits and, if `by` allows it,
+    /// rows within splits. The rows that match, their order and the positions in a split are the
+    /// same; so are the bad rows, since a part that may have bad rows is kept. `None` if nothing
+    /// can be left out.
     fn pruned(&self, by: &Pruning) -> Option<Arc<dyn Source>> {
         let _ = by;
         None
     }
 
-    /// The same table, asked for rows that are not known yet: `needed` is asked before each split.
-    /// What it says may grow more while the split is read, and never less. Rows that are not needed
-    /// may be given all the same. `None` where the source cannot leave anything out.
+    /// The same table, of which only some rows are needed: `needed` is called before each split is
+    /// read. Its predicate may become stricter while the split is read, and never weaker. The
+    /// source may emit rows that are not needed. `None` if the source cannot leave out rows.
     fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
         let _ = needed;
         None
     }
 
-    /// Looks at what the source did not look at when it was made because less of it might be asked
-    /// for; afterwards it is not [pruned](Self::pruned) any more.
+    /// Opens the input as far as the source put that off when it was made, since it might be
+    /// [pruned](Self::pruned); it is not pruned any more afterwards.
     ///
     /// # Errors
     /// When the input cannot be read or does not fit the table.
@@ -84,7 +84,7 @@ pub trait Source: Send + Sync {
         Ok(())
     }
 
-    /// For EXPLAIN: what a [pruned](Self::pruned) source leaves out.
+    /// For EXPLAIN: the parts that a [pruned](Self::pruned) source leaves out.
     fn describe_pruning(&self) -> Option<String> {
         None
     }
@@ -103,22 +103,22 @@ pub trait Source: Send + Sync {
     ) -> Result<Box<dyn SplitReader>, ConnectorError>;
 }
 
-/// Says which rows of a scan are needed, over the columns of [`Source::schema`]: `None` while that
-/// is all rows.
+/// Gives the predicate on the rows of a scan that are needed, over the columns of
+/// [`Source::schema`]: `None` while all rows are needed.
 pub type NeededRows = Arc<dyn Fn() -> Option<ColumnPredicate> + Send + Sync>;
 
-/// What may be left out of a source.
+/// The rows that may be left out of a source.
 #[derive(Debug, Clone)]
 pub struct Pruning {
     /// The rows that are kept, over the columns of [`Source::schema`].
     pub kept: ColumnPredicate,
-    /// Whether a split may leave out some of its rows. It must give all of them where its watermark
-    /// is read: also a row that a filter drops moves it.
+    /// Whether a split may leave out some of its rows. It must emit all of them if its watermark is
+    /// used: a row that a filter drops moves the watermark, too.
     pub within_splits: bool,
 }
 
 impl Pruning {
-    /// What either leaves out.
+    /// The pruning that leaves out the rows that either leaves out.
     pub fn and(&self, other: &Self) -> Self {
         Self {
             kept: ColumnPredicate::All(vec![self.kept.clone(), other.kept.clone()]),
@@ -197,7 +197,7 @@ pub struct ReaderContext {
     /// Where a reader tells from where its rows are, for messages; each split has its own. One of
     /// which nothing is told is named by its name.
     pub origins: Arc<Origins>,
-    /// Where a reader of a [pruned](Source::pruned) source counts what it has left out.
+    /// The counters of rows that a reader of a [pruned](Source::pruned) source has left out.
     pub skipped: Arc<SkippedCounts>,
     /// Wakes the worker, from any thread: a reader that answered [`Next::Pending`] calls it when
     /// the answer would be another. A call that was not needed costs little.
@@ -212,18 +212,18 @@ impl ReaderContext {
     }
 }
 
-/// What readers have left out of splits.
+/// The parts of splits that readers have left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SkippedRows {
     /// Row groups of which no row was read.
     pub row_groups: u64,
     /// Pages that were not read in the others.
     pub pages: u64,
-    /// Rows that were not given, in both.
+    /// Rows that were not emitted, in both.
     pub rows: u64,
 }
 
-/// The same, as it is counted.
+/// The counters of [`SkippedRows`].
 #[derive(Debug, Default)]
 pub struct SkippedCounts([AtomicU64; 3]);
 
@@ -236,7 +236,7 @@ impl SkippedCounts {
         }
     }
 
-    /// The counts, which begin at zero again.
+    /// Gives the counts and sets them to zero.
     pub fn take(&self) -> SkippedRows {
         let [row_groups, pages, rows] =
             [0, 1, 2].map(|at: usize| self.0[at].swap(0, Ordering::Relaxed));

@@ -121,15 +121,15 @@ pub enum DataflowError {
         bytes_max: usize,
     },
     /// The build of a join does not fit memory, and there is no disk for it. The author of the SQL
-    /// may name one, allow more, or have rows meet by key.
+    /// may set a directory on a disk, allow more memory, or have both sides partitioned by key.
     #[error("the build of '{side}' does not fit millstream.state_bytes ({})", human(*bytes_max))]
     Build {
-        /// The side of the join, as the query calls it.
+        /// The name of the build side in the query.
         side: String,
         /// What is allowed.
         bytes_max: usize,
     },
-    /// The rows of a sort do not fit memory, and may not go to a disk.
+    /// The rows of a sort do not fit memory.
     #[error(
         "the rows of a sort do not fit memory: state needs {bytes} bytes and may hold {bytes_max}"
     )]

@@ -1,7 +1,7 @@
 //! The gather exchange: rows of all workers go to one (Q8).
 //!
-//! The receiver may have to wait before it can take rows, while the links by which they come serve
-//! other operators too: each sender keeps within a window.
+//! The receiver may have to wait before it can process rows, while the links by which they come
+//! serve other operators too: each sender keeps within a window.
 
 use std::cell::{Cell, RefCell};
 
@@ -21,7 +21,7 @@ use crate::runtime::place::WorkerContext;
 /// The worker to which all rows go.
 pub(crate) const GATHERER: u32 = 0;
 
-/// In place of a position: nothing more is needed of what was sent and what is still to come.
+/// In place of a position: no more rows are needed, neither those on their way nor later ones.
 const ALL_BYTES: u64 = u64::MAX;
 
 /// Sends all rows to the [`GATHERER`].
@@ -40,8 +40,8 @@ impl Gather {
         Self::with_window(port, schema, place, place.settings.receive_bytes)
     }
 
-    /// The same, with so many bytes of a sender that may wait in place of those of the setting.
-    /// Each worker says the same.
+    /// The same, with a receive window of `bytes` in place of that of the setting. It must be the
+    /// same on each worker.
     pub(crate) fn with_window(
         port: usize,
         schema: &SchemaRef,
@@ -113,7 +113,7 @@ impl<M: Member> RowExchange<M> for Gather {
             }
             Frame::GatherEnd if member.worker() == GATHERER => {
                 member.move_clock(from, Progress::ended(END_OF_STREAM));
-                // Who merges sorted rows waits for each worker.
+                // A merge of sorted rows waits for each worker.
                 member.leader().1.notify();
                 if member.others_have_ended() {
                     self.windows.close();

@@ -66,9 +66,9 @@ pub(crate) struct Port {
     pub(crate) partitioner: Option<Arc<dyn RowPartitioner>>,
     /// Leads each row to some workers.
     pub(crate) multi_partitioner: Option<Arc<dyn MultiPartitioner>>,
-    /// Whether its rows may have to wait in the operator before they are processed, which then
-    /// tells of each [`Arrival`] when it is [`consumed`](Inputs::consumed). Rows that are broadcast
-    /// have no window.
+    /// Whether its rows may have to wait in the operator before they are processed. The operator
+    /// then calls [`consumed`](Inputs::consumed) for each [`Arrival`]. Rows that are broadcast have
+    /// no window.
     pub(crate) waits: bool,
 }
 
@@ -328,7 +328,7 @@ impl Inputs {
         self.edges.iter().for_each(|edge| edge.satisfied(member));
     }
 
-    /// Whether this worker was told that no more of its rows are needed.
+    /// Whether it was reported to this worker that no more of its rows are needed.
     pub(crate) fn is_satisfied<M: Member>(&self, member: &M) -> bool {
         self.edges.iter().all(|edge| edge.is_satisfied(member))
     }
@@ -493,7 +493,7 @@ impl Inputs {
         }
     }
 
-    /// No other worker has rows any more: nothing is left to be acknowledged.
+    /// No other worker has rows any more: no more acknowledgements will be needed.
     fn others_ended<M: Member>(&self, member: &M) {
         self.acks.close();
         self.edges.iter().for_each(|edge| edge.others_ended(member));

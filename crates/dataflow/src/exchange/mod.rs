@@ -162,10 +162,10 @@ pub(crate) trait RowExchange<M: Member> {
     /// No other worker has rows any more.
     fn others_ended(&self, _: &M) {}
 
-    /// The operator needs no more rows: the workers that send them are told.
+    /// The operator needs no more rows; reports that to the workers that send them.
     fn satisfied(&self, _: &M) {}
 
-    /// Whether this worker was told that no more of its rows are needed.
+    /// Whether it was reported to this worker that no more of its rows are needed.
     fn is_satisfied(&self, _: &M) -> bool {
         false
     }
@@ -247,7 +247,7 @@ pub(crate) struct Arrival {
     /// The slice of all of them, some of whose windows have fired; if nothing, each row belongs to
     /// the slice of its time.
     pub(crate) slice: Option<i64>,
-    /// What they take of the window of their sender until [`Inputs::consumed`]; none where the
+    /// Bytes that they take of the window of their sender until [`Inputs::consumed`]; 0 if the
     /// input has no window.
     pub(crate) bytes: u64,
 }
@@ -377,7 +377,7 @@ pub(crate) trait Member {
         usize::MAX
     }
 
-    /// This worker has learnt that no more of its rows are needed.
+    /// Called when it is reported to this worker that no more of its rows are needed.
     fn satisfied(&self) {}
 
     /// Publishes the bytes that the operator has, and holds them to their bound.

@@ -5,7 +5,7 @@
 //! waited long enough (W4) or progress is announced. Links and queues are first in first out, so
 //! that progress arrives after the rows that it speaks of.
 //!
-//! Where the operator cannot always process rows when they come, senders keep within a window
+//! If the operator cannot always process rows when they come, senders keep within a window
 //! ([`super::window`]).
 
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ pub(crate) struct Shuffle {
     encoder: RefCell<Encoder>,
     decoder: Decoder,
     scratch: RefCell<Scratch>,
-    /// If rows may have to wait in the operator.
+    /// The windows of the input, if rows may have to wait in the operator.
     windows: Option<InputWindows>,
 }
 
@@ -68,7 +68,7 @@ impl Shuffle {
         }
     }
 
-    /// The same where rows may have to wait in the operator.
+    /// The same, with windows, for rows that may have to wait in the operator.
     pub(crate) fn with_windows(self, place: &WorkerContext) -> Self {
         Self { windows: Some(InputWindows::new(self.port as usize, place)), ..self }
     }

@@ -1,5 +1,5 @@
-//! Windows: how many bytes of an input's rows wait, of each sender, in an operator that may not be
-//! able to process them when they come.
+//! Windows: bounds on the bytes of an input's rows that wait, for each sender, in an operator that
+//! may not be able to process them when they come.
 //!
 //! ```text
 //!   sender                                            receiver
@@ -9,13 +9,13 @@
 //!        ◀── Consumed { position } ───────────────────  ▼ is processed
 //! ```
 //!
-//! An input has one if its operator says so ([`Port::waits`](super::Port)). What the others take
-//! becomes state when it comes, which `millstream.state_bytes` bounds. The own rows of a worker
-//! have a window as those of others have, which is given back without a frame.
+//! An input has windows if its operator asks for them ([`Port::waits`](super::Port)). The rows of
+//! other inputs become state when they come, which `millstream.state_bytes` bounds. The own rows of
+//! a worker have a window as those of other workers have; it is returned without a frame.
 //!
-//! The coroutine that pushes waits, and never the worker: it goes on to take frames off the rings,
-//! whose windows it has given, and so the operators behind can go on. [`SendWindow`] and
-//! [`ReceiveWindow`] decide all; the models explore them.
+//! Only the coroutine that pushes waits, and never the worker, which goes on to take frames off the
+//! rings: the windows of its inputs bound them. So the operators behind can go on. [`SendWindow`]
+//! and [`ReceiveWindow`] make all decisions; the models explore them.
 
 use std::cell::RefCell;
 
@@ -28,7 +28,7 @@ use crate::runtime::frame::Frame;
 use crate::runtime::net::SendWindows;
 use crate::runtime::place::WorkerContext;
 
-/// The windows of an input, at each worker and of each worker.
+/// The windows of an input on one worker: towards each receiver, and of each sender.
 pub(super) struct InputWindows {
     port: u32,
     send: SendWindows,
@@ -37,12 +37,13 @@ pub(super) struct InputWindows {
 }
 
 impl InputWindows {
-    /// Of an input, with all workers.
+    /// The windows of an input, with all workers.
     pub(super) fn new(port: usize, place: &WorkerContext) -> Self {
         Self::of_bytes(port, place, place.settings.receive_bytes)
     }
 
-    /// The same, with windows of other sizes than the setting says. Each worker says the same.
+    /// The same, with windows of `bytes` in place of those of the setting. It must be the same on
+    /// each worker.
     pub(super) fn of_bytes(port: usize, place: &WorkerContext, bytes: u64) -> Self {
         let workers = place.workers as usize;
         Self {
@@ -53,7 +54,7 @@ impl InputWindows {
         }
     }
 
-    /// Those that a sender has to keep within.
+    /// The windows that this worker keeps within when it sends.
     pub(super) fn sending(&self) -> &SendWindows {
         &self.send
     }
@@ -83,7 +84,7 @@ impl InputWindows {
     pub(super) fn consumed(&self, member: &impl Member, of: Arrival) {
         let returned = self.receive.borrow_mut()[of.source as usize].consume(of.bytes);
         match returned {
-            // It counts both itself.
+            // Both ends of the window are on this worker.
             Some(position) if of.source == member.worker() => {
                 let consumed = self.send.consumed(of.source, position);
                 debug_assert!(consumed.is_ok(), "{consumed:?}");
@@ -94,10 +95,10 @@ impl InputWindows {
         }
     }
 
-    /// A receiver says how far it has processed what this worker sent.
+    /// A receiver reports the position up to which it has processed the rows of this worker.
     ///
     /// # Errors
-    /// When it was not sent.
+    /// When they were not sent.
     pub(super) fn give_back(
         &self,
         member: &impl Member,
@@ -110,19 +111,20 @@ impl InputWindows {
         Ok(())
     }
 
-    /// Whatever a worker sends is taken from now on, and it is told so by `position`.
+    /// All rows of a worker are taken from now on; `position` reports that to it.
     pub(super) fn needs_no_more(&self, from: u32, position: u64) {
         self.receive.borrow_mut()[from as usize].open();
         self.acks.add(from, position);
     }
 
-    /// A receiver takes whatever this worker sends from now on.
+    /// A receiver takes all rows of this worker from now on.
     pub(super) fn open(&self, member: &impl Member, from: u32) {
         self.send.open(from);
         member.net().notify_waiters();
     }
 
-    /// Tells senders how far their rows are processed, until [`InputWindows::close`].
+    /// Reports to senders the positions up to which their rows are processed, until
+    /// [`InputWindows::close`].
     pub(super) async fn acknowledge(&self, member: &impl Member) {
         self.acks.run(member, self.port, |position, _| Frame::Consumed { position }).await;
     }

@@ -52,7 +52,7 @@ pub(crate) struct Node {
 /// The edges that lead to an operator, and how far each is.
 struct InputWatermarks {
     clock: VectorClock,
-    /// By edge the input that it belongs to.
+    /// The input of each edge.
     inputs: Vec<usize>,
     count: u32,
 }
@@ -63,7 +63,7 @@ impl InputWatermarks {
         Self { clock: VectorClock::new(count), inputs, count }
     }
 
-    /// The watermark of an input none of whose edges has rows any more: `i64::MAX` if they are
+    /// The watermark of an input, if all of its edges have ended: `i64::MAX` if their rows are
     /// complete.
     fn ended(&self, input: usize) -> Option<i64> {
         let edges = self.inputs.iter().enumerate().filter(|(_, of)| **of == input);
@@ -86,8 +86,8 @@ impl InputWatermarks {
 impl Node {
     /// Takes rows of an edge.
     async fn push(&self, edge: &OutputEdge, rows: Rows) -> Result<(), DataflowError> {
-        if let Some(admitted) = self.operator.admit(edge.input) {
-            admitted.await?;
+        if let Some(ready) = self.operator.when_ready(edge.input) {
+            ready.await?;
         }
         let _guard = self.mutex.lock().await;
         let span = rows.span.filter(|_| edge.windows_event_time);

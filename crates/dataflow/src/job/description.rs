@@ -33,7 +33,7 @@ pub struct Labels {
     pub columns: Vec<String>,
     /// More about it, behind what it says itself.
     pub properties: Vec<Property>,
-    /// About how many rows it emits, where that was estimated.
+    /// The estimated number of rows that it emits, if there is an estimate.
     pub rows_estimate: Option<u64>,
 }
 

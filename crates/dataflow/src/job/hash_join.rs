@@ -1,4 +1,4 @@
-//! The join of inputs that end, as data.
+//! The hash join of inputs that end, as data.
 
 use std::sync::Arc;
 
@@ -12,35 +12,35 @@ use super::{
 use crate::job::step::Step;
 use crate::rows::size::{INDEX_BYTES, row_bytes};
 
-/// The input whose rows are looked up, as they come.
+/// The input whose rows look up those of the build, as they come.
 pub const PROBE: usize = 0;
 
-/// The input whose rows lie in a hash table, which is whole before any row is looked up.
+/// The input whose rows are in a hash table, which is complete before any row looks it up.
 pub const BUILD: usize = 1;
 
 /// A join of two inputs that end, by equal keys: rows of the *probe* side, which is input 0, look
-/// up those of the *build* side, which is input 1.
+/// up rows of the *build* side, which is input 1.
 ///
-/// The build is *replicated*, one hash table in each process, and then the rows of the probe side
-/// stay where they are; or rows of both sides meet *by key*.
+/// Either the build is *replicated*, one hash table in each process, and the rows of the probe side
+/// stay on their worker; or the rows of both sides are partitioned *by key*.
 #[derive(Clone)]
 pub struct HashJoin {
     /// Probe and build.
     pub sides: [HashJoinSide; 2],
-    /// How rows of equal keys meet, unless the build is replicated.
+    /// The exchange that brings rows of equal keys together, unless the build is replicated.
     pub exchange: Exchange,
-    /// What NULL in a key is equal to.
+    /// Whether NULL in a key is equal to NULL.
     pub nulls: NullKeys,
-    /// Which rows are given out; the probe side is the left one. A replicated build gives out none
-    /// alone, but on one worker.
+    /// The kind of the join; the probe side is the left one. If the build is replicated to several
+    /// workers, it is not a kind that emits rows of the build without a partner.
     pub kind: JoinKind,
-    /// What else a semi- or anti-join of the probe side does.
+    /// The variant of a semi- or anti-join of the probe side.
     pub variant: Variant,
     /// A filter over both sides' columns that a pair must pass, besides equal keys.
     pub on: Option<Arc<dyn Step>>,
-    /// The columns that are given out.
+    /// The columns that are emitted.
     pub schema: SchemaRef,
-    /// The columns of the probe side and of the build side: what `on` is given.
+    /// The columns of the probe side and of the build side: the input of `on`.
     pub both: SchemaRef,
 }
 
@@ -53,26 +53,26 @@ pub struct HashJoinSide {
     pub schema: SchemaRef,
     /// The columns that must be equal to those of the other side.
     pub keys: Vec<usize>,
-    /// Where its rows go.
+    /// The distribution of its rows.
     pub distribution: Distribution,
 }
 
-/// What a semi- or anti-join does that others of its kind do not.
+/// A variant of a semi- or anti-join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Variant {
-    /// Nothing.
+    /// An ordinary join.
     #[default]
     Plain,
-    /// A semi-join that gives out each row of the probe side, and behind its columns whether it has
-    /// a partner.
+    /// A semi-join that emits each row of the probe side, and behind its columns whether it has a
+    /// partner.
     Mark,
-    /// An anti-join as `NOT IN` asks for it: no row is given out if any key of the build side is
-    /// NULL, and none whose own key is NULL, unless the build side has no rows.
+    /// An anti-join with the semantics of `NOT IN`: no row is emitted if a key of the build side is
+    /// NULL, and no row whose own key is NULL, unless the build side has no rows.
     NullAware,
 }
 
 impl HashJoin {
-    /// Whether every process has the whole build.
+    /// Whether every process has the complete build.
     pub fn is_replicated(&self) -> bool {
         self.sides[BUILD].distribution == Distribution::Broadcast
     }
@@ -110,9 +110,10 @@ impl OperatorSpec for HashJoin {
     }
 
     fn state(&self, inputs: &[Statistics], deployment: Deployment) -> Vec<StateEstimate> {
-        let copies = match self.is_replicated() {
-            true => Copies { count: deployment.processes.into(), by: "nodes" },
-            false => Copies::ONE,
+        let copies = if self.is_replicated() {
+            Copies { count: deployment.processes.into(), by: "nodes" }
+        } else {
+            Copies::ONE
         };
         vec![StateEstimate {
             unit: "row",
@@ -168,7 +169,7 @@ impl OperatorSpec for HashJoin {
         }
     }
 
-    /// Those of the probe side.
+    /// The windows of the probe side.
     fn receive_windows(&self, workers: u32) -> u64 {
         let stays = self.is_replicated() || self.exchange == Exchange::Forward;
         if stays || workers == 1 { 0 } else { workers.into() }

@@ -118,7 +118,7 @@ pub trait KeyedOperator: Send + Sync {
 /// The rows of an input that a keyed operator retains, besides those whose time has not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Retention {
-    /// None longer than until they can be handed on, as they are and in the order in which they
+    /// Only rows that are not passed on yet. All rows are passed on, in the order in which they
     /// came.
     Passing,
     /// Those whose time has not come.
@@ -230,8 +230,8 @@ pub trait KeyedState {
 }
 
 impl Keyed {
-    /// Whether rows of an input may have to wait on the worker to which they travel until those
-    /// before them are handed on: what is kept for time is state, and waits for nobody.
+    /// Whether rows of an input may have to wait on the worker to which they travel until earlier
+    /// rows are passed on. Rows that are kept until a time are state, and need no window.
     pub(crate) fn waits(&self, input: usize) -> bool {
         self.operator.retention(input) == Some(Retention::Passing)
             && self.operator.multi_partitioner(input).is_none()

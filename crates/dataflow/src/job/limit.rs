@@ -4,22 +4,22 @@ use arrow::datatypes::SchemaRef;
 
 use super::{DescribeContext, Description, OperatorSpec, Property, Statistics, Strategy};
 
-/// Which rows are emitted of those that come one after the other.
+/// A range of a sequence of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RowRange {
-    /// How many are left out first.
+    /// The number of rows that are skipped first.
     pub skip: usize,
-    /// How many are emitted then; `None` for all.
+    /// The number of rows that are emitted then; `None` for all.
     pub fetch: Option<usize>,
 }
 
 impl RowRange {
-    /// How many of the first rows are needed; `None` for all.
+    /// The number of first rows that are needed; `None` for all.
     pub fn needed(&self) -> Option<usize> {
         Some(self.fetch?.saturating_add(self.skip))
     }
 
-    /// The rows of `next` among those of this range.
+    /// The range `next` of the rows of this range.
     #[must_use]
     pub fn then(self, next: Self) -> Self {
         let left = self.fetch.map(|fetch| fetch.saturating_sub(next.skip));
@@ -36,19 +36,19 @@ impl RowRange {
         limit.into_iter().chain(offset).collect()
     }
 
-    /// Statistics of the rows in it.
+    /// The statistics of the rows in the range.
     pub(super) fn statistics(&self, inputs: &[Statistics]) -> Statistics {
         inputs.first().cloned().unwrap_or_default().in_range(self)
     }
 }
 
-/// Some of the rows of all workers, whichever come first, on worker 0. When there are as many as
-/// are wanted, sources that nothing else reads end.
+/// Emits a range of the rows of all workers on worker 0, in the order in which they come. When it
+/// has all of its rows, the sources that only it reads end.
 #[derive(Debug, Clone)]
 pub struct Limit {
     /// The columns of the rows.
     pub schema: SchemaRef,
-    /// How many.
+    /// The range that is emitted.
     pub range: RowRange,
 }
 
@@ -77,7 +77,7 @@ impl OperatorSpec for Limit {
         Strategy::Gather.on(workers)
     }
 
-    /// Those of worker 0.
+    /// The windows of worker 0.
     fn receive_windows(&self, workers: u32) -> u64 {
         u64::from(workers.saturating_sub(1))
     }

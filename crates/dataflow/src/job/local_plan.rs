@@ -1,7 +1,7 @@
-//! An operator whose rows are made by a plan of another library, as data.
+//! An operator that runs a plan of another library, as data.
 //!
-//! Each worker runs the same plan over the rows that it has: those of the keys that it leads, or
-//! all where they are replicated. This crate knows neither the plan nor the library.
+//! Each worker runs the same plan over its rows: the rows of its partition, or all rows if they are
+//! replicated. This crate knows neither the plan nor the library.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,8 +22,8 @@ use crate::rows::size::row_bytes;
 pub struct LocalOperator {
     /// The specification of each input.
     pub inputs: Vec<LocalInput>,
-    /// How rows of one key meet: [`Exchange::Shuffle`] or [`Exchange::UpPar`], or
-    /// [`Exchange::Forward`] where they are together already (A5).
+    /// The exchange that brings rows of one key together: [`Exchange::Shuffle`] or
+    /// [`Exchange::UpPar`], or [`Exchange::Forward`] if they are together already (A5).
     pub exchange: Exchange,
     /// The plan itself.
     pub plan: Arc<dyn LocalPlan>,
@@ -34,18 +34,18 @@ pub struct LocalOperator {
 pub struct LocalInput {
     /// Its columns.
     pub schema: SchemaRef,
-    /// The columns by which rows are led to a worker, of the same types on all inputs that are
-    /// hashed; without any all rows meet on worker 0.
+    /// The columns by which rows are partitioned, of the same types on all inputs that are hashed;
+    /// if there are none, all rows go to worker 0.
     pub keys: Vec<usize>,
-    /// Where its rows go.
+    /// The distribution of its rows.
     pub distribution: Distribution,
 }
 
 /// The memory of a run as it begins.
 pub struct LocalMemory {
-    /// Bytes that it may hold; less where other operators come to hold more.
+    /// Bytes that it may hold; this decreases when other operators hold more.
     pub bytes_max: usize,
-    /// Where rows go that do not fit.
+    /// The disk for rows that do not fit memory.
     pub disk: Option<Arc<dyn Disk>>,
 }
 
@@ -60,7 +60,7 @@ pub trait LocalPlan: Send + Sync {
     /// When it cannot run.
     fn open(&self, memory: LocalMemory) -> Result<Box<dyn LocalRun>, DataflowError>;
 
-    /// Whether it writes what does not fit its memory to a disk.
+    /// Whether it writes rows that do not fit its memory to a disk.
     fn spills(&self) -> bool {
         false
     }
@@ -90,9 +90,9 @@ pub trait LocalRun {
     /// An input has no more rows.
     fn end(&mut self, input: usize);
 
-    /// The next rows that it emits, or nothing when it has emitted all. It returns soon: where
-    /// there is more work to do it wakes its caller and is pending. Together with rows that wait
-    /// in it, it may hold `bytes_max` bytes.
+    /// The next rows that it emits, or nothing when it has emitted all. It returns soon: if there
+    /// is more work to do, it wakes its caller and is pending. It may hold `bytes_max` bytes, with
+    /// the rows that wait in it.
     ///
     /// # Errors
     /// When a row cannot be made, or there is not enough memory.
@@ -119,7 +119,7 @@ impl LocalOperator {
         self.inputs.iter().any(gathers)
     }
 
-    /// The inputs whose rows are led by a hash of their keys, or would be.
+    /// The inputs that are partitioned by a hash of their keys, if they travel.
     fn hashed(&self) -> impl Iterator<Item = &LocalInput> {
         self.inputs.iter().filter(|input| !input.keys.is_empty())
     }

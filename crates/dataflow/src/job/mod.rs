@@ -129,9 +129,9 @@ pub enum OperatorKind {
     Lookup(Box<Lookup>),
     /// Joins inputs that end.
     HashJoin(Box<HashJoin>),
-    /// Puts rows in order.
+    /// Sorts rows.
     Sort(Sort),
-    /// Emits some rows, and ends what is read for it.
+    /// Emits a range of rows, and ends the sources that it alone reads.
     Limit(Limit),
     /// Writes a table.
     Sink(SinkSpec),
@@ -245,8 +245,9 @@ pub struct Settings {
     /// Where groups go that do not fit, by a name that whoever starts the workers makes a
     /// [`Disk`](state::Disk) of; if there is none, the job fails.
     pub spill: Option<String>,
-    /// Bytes of the rows of an input, where they may have to wait before they are processed, that
-    /// a worker may have sent another which has not processed them.
+    /// The receive window: bytes of the rows of an input that a worker may have sent another worker
+    /// which has not processed them, for inputs whose rows may have to wait before they are
+    /// processed.
     pub receive_bytes: u64,
     /// Rings between workers of different processes (S1); queues between those of one hold as much.
     pub ring: channel::RingConfig,

@@ -28,7 +28,8 @@ pub struct Scan {
     pub time: Option<TimeColumn>,
     /// How its event time goes on, where something goes by it.
     pub watermark: Option<Watermark>,
-    /// What the builds tell in which its rows are looked up, over the columns behind all steps.
+    /// The filters of the builds in which its rows are looked up, over the columns behind all
+    /// steps.
     pub filters: Option<Arc<JoinFilters>>,
 }
 
@@ -82,9 +83,9 @@ impl Scan {
         self.steps.last().map_or_else(|| self.source.schema(), |step| step.schema())
     }
 
-    /// The same scan without rows for which `filter`, over the columns behind all steps, cannot
-    /// hold, as far as the source can leave some out. A row without event time is bad in every
-    /// query, so it is kept.
+    /// The same scan without rows that cannot pass `filter`, over the columns behind all steps, as
+    /// far as the source can leave them out. A row without event time is bad in every query, so it
+    /// is kept.
     pub fn pruned(mut self, filter: ColumnPredicate) -> Self {
         let kept = match self.time {
             Some(time) => ColumnPredicate::Any(vec![filter, ColumnPredicate::Null(time.column)]),
@@ -99,8 +100,8 @@ impl Scan {
         self
     }
 
-    /// The filters of the builds in which the rows of the scan are looked up, if it may leave rows
-    /// out by them: each row without a partner must be needed by nobody.
+    /// The filters of the builds in which the rows of the scan are looked up, if it may leave out
+    /// rows by them. The caller must not need a row without a partner.
     pub fn listen(&mut self) -> Option<Arc<JoinFilters>> {
         let is_stateless = self.steps.iter().all(|step| step.is_stateless());
         if self.watermark.is_some() || self.time.is_some() || !self.bounded() || !is_stateless {
@@ -144,7 +145,7 @@ impl Scan {
         self.read_as(column).map_or_else(ColumnBounds::default, |read| self.source.bounds(read))
     }
 
-    /// About how many different values a column has behind all steps, as [`Source::distinct`].
+    /// About how many distinct values a column has behind all steps, as [`Source::distinct`].
     pub fn distinct(&self, column: usize) -> Option<u64> {
         self.source.distinct(self.read_as(column)?)
     }

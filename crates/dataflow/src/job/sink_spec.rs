@@ -48,7 +48,7 @@ impl OperatorSpec for SinkSpec {
         }
     }
 
-    /// Those of worker 0, which waits for room before it emits rows of its own.
+    /// The windows of worker 0, which waits for room in the sink before it emits rows of its own.
     fn receive_windows(&self, workers: u32) -> u64 {
         match self.sink.placement() {
             Placement::Gather => u64::from(workers.saturating_sub(1)),

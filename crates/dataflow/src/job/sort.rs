@@ -9,14 +9,14 @@ use super::{
 };
 use crate::rows::size::row_bytes;
 
-/// Rows in order, on worker 0: each worker sorts its own, and worker 0 merges what they send.
+/// Sorts rows: each worker sorts its own rows, and worker 0 merges the sorted rows of all.
 #[derive(Debug, Clone)]
 pub struct Sort {
     /// The columns of the rows.
     pub schema: SchemaRef,
-    /// The columns that say which row is first.
+    /// The columns that order the rows.
     pub order: Vec<(usize, SortOptions)>,
-    /// Which of the sorted rows are emitted.
+    /// The range of the sorted rows that is emitted.
     pub range: RowRange,
 }
 
@@ -66,7 +66,7 @@ impl OperatorSpec for Sort {
         Strategy::Gather.on(workers)
     }
 
-    /// Those of worker 0.
+    /// The windows of worker 0.
     fn receive_windows(&self, workers: u32) -> u64 {
         u64::from(workers.saturating_sub(1))
     }
@@ -77,7 +77,7 @@ impl OperatorSpec for Sort {
     }
 }
 
-/// A column and its order, as in SQL. NULLs are last, as SQL has it here, unless it says so.
+/// A column and its order, as in SQL. The position of NULLs is shown if it is not the default.
 fn ordered_by(columns: &[String], (at, options): &(usize, SortOptions)) -> String {
     let down = if options.descending { " DESC" } else { "" };
     let nulls = match options {

@@ -91,8 +91,8 @@ pub trait OperatorSpec {
         }
     }
 
-    /// How many receive windows it has on a worker, at most: one for each input whose rows may have
-    /// to wait before they are processed, and each of their senders.
+    /// The most receive windows that it has on a worker: one for each sender of each input whose
+    /// rows may have to wait before they are processed.
     fn receive_windows(&self, workers: u32) -> u64 {
         let _ = workers;
         0

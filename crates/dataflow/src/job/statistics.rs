@@ -12,7 +12,7 @@ use crate::rows::size::row_bytes;
 pub struct Statistics {
     /// How many there are at most.
     pub rows_max: Option<u64>,
-    /// About how many there are: an estimate, by which nothing is bounded.
+    /// The estimated number of rows, which bounds nothing.
     pub rows_estimate: Option<u64>,
     /// Bytes of the files that they are read from.
     read_bytes: Option<u64>,
@@ -67,7 +67,7 @@ impl Statistics {
         rows.reduce(Self::or).unwrap_or_default()
     }
 
-    /// About how many bytes the rows of these columns have.
+    /// The estimated number of bytes of the rows, of these columns.
     pub fn bytes_estimate(&self, schema: &SchemaRef) -> Option<u64> {
         self.rows_estimate.map(|rows| rows.saturating_mul(row_bytes(schema)))
     }
@@ -108,7 +108,7 @@ impl Statistics {
         }
     }
 
-    /// Of those in a range, on one worker.
+    /// The statistics of the rows in a range, on one worker.
     pub(crate) fn in_range(self, range: &RowRange) -> Self {
         let left = self.rows_max.map(|rows| rows.saturating_sub(range.skip as u64));
         let fetch = range.fetch.map(|fetch| fetch as u64);
@@ -130,8 +130,8 @@ impl Statistics {
         Self { rows_max, rows_estimate, read_bytes: None, columns, ends: self.ends, spread }
     }
 
-    /// Those behind a join of these rows with others by equal keys. Each row is taken to have about
-    /// one partner on the larger side.
+    /// The statistics behind a join of these rows with others by equal keys. The estimate assumes
+    /// that each row of the larger side has about one partner.
     pub(crate) fn met(self, build: Self, kind: JoinKind) -> Self {
         use JoinKind::{Full, Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightSemi};
         let sum = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));

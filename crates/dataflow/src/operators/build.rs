@@ -35,7 +35,7 @@ pub(crate) struct Builder<'a> {
     metrics: &'a Arc<Metrics>,
     context: &'a ReaderContext,
     together: Option<Rc<Together>>,
-    /// By operator, whether several edges lead away from it or from one before it.
+    /// By operator, whether it or an operator before it has several output edges.
     shared: Vec<bool>,
 }
 
@@ -91,8 +91,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// By operator, whether several edges lead away from it or from an operator before it: who does not
-/// take its rows may hold back others.
+/// By operator, whether it or an operator before it has several output edges: an operator that does
+/// not take its rows may hold back the others.
 fn shared(job: &JobGraph) -> Vec<bool> {
     let edges = || job.operators.iter().flat_map(|operator| operator.inputs.iter().flatten());
     let mut shared: Vec<bool> = Vec::with_capacity(job.operators.len());

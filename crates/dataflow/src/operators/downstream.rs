@@ -47,7 +47,7 @@ pub(crate) trait Downstream {
     /// As [`Downstream::push`].
     fn finish_fold(&self) -> Option<Task<'_>>;
 
-    /// Whether no row makes a difference any more to anything that takes them.
+    /// Whether later rows make no difference any more to any operator that takes them.
     fn is_satisfied(&self) -> bool;
 
     /// Whether this watermark ends a window somewhere.

@@ -1,5 +1,4 @@
-//! `LIMIT` and `OFFSET` on one worker: rows go to worker 0 as they come, which emits as many as are
-//! asked for.
+//! `LIMIT` and `OFFSET` on one worker: rows go to worker 0 as they come, which emits the range.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,7 +27,7 @@ pub(crate) struct RowCut {
 }
 
 impl RowCut {
-    /// All of a range.
+    /// The complete range.
     pub(crate) fn of(RowRange { skip, fetch }: RowRange) -> Self {
         Self { skip, left: fetch.unwrap_or(usize::MAX) }
     }
@@ -42,7 +41,7 @@ impl RowCut {
         (taken > 0).then(|| batch.slice(skipped, taken))
     }
 
-    /// Whether no row that comes is emitted.
+    /// Whether no more rows are emitted.
     pub(crate) fn is_full(&self) -> bool {
         self.left == 0
     }
@@ -51,9 +50,9 @@ impl RowCut {
 /// A limit on one worker.
 pub(crate) struct LimitRun<D> {
     instance: Instance,
-    /// Of worker 0: what it emits. Of another worker: as many rows as may be needed of it.
+    /// On worker 0: the range that it emits. On another worker: the rows that worker 0 may need.
     cut: RefCell<RowCut>,
-    /// Of worker 0: rows of others that are not emitted yet.
+    /// On worker 0: rows of other workers that are not emitted yet.
     arrived: RefCell<VecDeque<(Arrival, RecordBatch)>>,
     /// Whether all rows of this worker have come.
     complete: Cell<bool>,
@@ -103,7 +102,7 @@ impl<D: Downstream> LimitRun<D> {
         Ok(())
     }
 
-    /// Emits rows that are wanted, on worker 0. When there are enough, all workers are told.
+    /// Emits the rows of the range, on worker 0. When it has all, that is reported to all workers.
     async fn emit(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         let (rows, is_full) = {
             let mut cut = self.cut.borrow_mut();
@@ -163,8 +162,8 @@ impl<D: Downstream> OperatorTask for LimitRun<D> {
         Box::pin(self.finish())
     }
 
-    /// When worker 0 has emitted all that are wanted. A worker that has sent as many itself goes on
-    /// until then: what other workers make of its rows may be among the first there.
+    /// True when worker 0 has all rows of the range. A worker that has sent as many itself goes on
+    /// until then: rows that it reads may be exchanged, and come to worker 0 from other workers.
     fn is_satisfied(&self) -> bool {
         let is_full = match self.instance.worker {
             GATHERER => self.cut.borrow().is_full(),
@@ -190,7 +189,7 @@ impl<D: Downstream> Member for LimitRun<D> {
         Ok(())
     }
 
-    /// Sources that wait for rows look again whether any are needed.
+    /// Wakes the sources that wait for rows, which end then.
     fn satisfied(&self) {
         self.external.waker().wake();
     }

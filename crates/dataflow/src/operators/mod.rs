@@ -4,9 +4,9 @@
 //!
 //! A [`source`](self::source) reads; an [`aggregate`] groups; what keeps rows by key until time has
 //! passed them (joins, rankings, sessions, frames of `OVER`) is a state that [`keyed`] runs; a
-//! [`lookup`] joins with a table that every process has, and a [`hash_join`] inputs that end; a
-//! [`sort`] puts rows in order, a [`limit`] emits the first that come; a [`local_plan`] runs a plan
-//! of another library over the rows of a worker; a [`sink`](self::sink) writes. An operator meets
+//! [`lookup`] joins with a table that every process has, and a [`hash_join`] joins inputs that end;
+//! a [`sort`] sorts rows, a [`limit`] emits the first that come; a [`local_plan`] runs a plan of
+//! another library over the rows of a worker; a [`sink`](self::sink) writes. An operator meets
 //! those of other workers by an [exchange](crate::exchange), and gives its rows to a
 //! [`Downstream`](self::downstream::Downstream): it knows no other operator.
 

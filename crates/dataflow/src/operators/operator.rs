@@ -26,12 +26,12 @@ pub(crate) trait OperatorTask: Connected {
         None
     }
 
-    /// Work that must be awaited before rows of an input are pushed, while those of its other
-    /// inputs go on, if there is any.
+    /// A task that must be awaited before rows of an input are pushed, if there is one. Rows of the
+    /// other inputs are pushed meanwhile.
     ///
     /// # Errors
-    /// As [`Operator::push`].
-    fn admit(&self, _input: usize) -> Option<Task<'_>> {
+    /// As [`OperatorTask::push`].
+    fn when_ready(&self, _input: usize) -> Option<Task<'_>> {
         None
     }
 
@@ -87,8 +87,8 @@ pub(crate) trait OperatorTask: Connected {
     /// When state or rows cannot travel.
     fn resume(&self) -> Task<'_, i64>;
 
-    /// One of several inputs has no more rows, and others may have; `watermark` is `i64::MAX` if
-    /// they are complete. Gives what has to be waited for, if something has.
+    /// One of several inputs has no more rows; others may have. `watermark` is `i64::MAX` if its
+    /// rows are complete. Gives a task that must be awaited, if there is one.
     ///
     /// # Errors
     /// When state or rows cannot travel.
@@ -108,8 +108,8 @@ pub(crate) trait OperatorTask: Connected {
     /// When a result cannot be made or written.
     fn run(&self) -> Task<'_>;
 
-    /// Whether no row that would come makes a difference any more: a limit has as many as it wants,
-    /// here or in all that is behind it.
+    /// Whether later rows make no difference any more, because a limit has all of its rows: this
+    /// operator, or one on each path behind it.
     fn is_satisfied(&self) -> bool {
         false
     }

@@ -71,7 +71,7 @@ pub(crate) struct SinkTask {
     hands_on: bool,
     /// Whether all rows of this worker have been emitted.
     complete: Cell<bool>,
-    /// Rows of other workers for which there was no room.
+    /// Rows of other workers for which there was no room, and their bytes.
     held: RefCell<VecDeque<(Arrival, RecordBatch)>>,
     held_bytes: Cell<usize>,
     /// With which others it is published, if this worker writes it.

@@ -1,4 +1,4 @@
-//! Reads a source on one worker and pushes its rows, until it ends or nobody needs more of them.
+//! Reads a source on one worker and pushes its rows, until it ends or no operator needs more rows.
 //!
 //! Who waits for the end of a window does not wait for the rows behind it: a batch that reaches
 //! there is cut, once, and the watermark in front of its second part goes ahead of that.

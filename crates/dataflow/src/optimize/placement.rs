@@ -237,8 +237,8 @@ impl Placements {
         seen
     }
 
-    /// The placement behind an operator that moves no rows of one of its inputs, to which those of
-    /// the others go: columns of that input that it passes on still say where the rows are.
+    /// The placement behind an operator that moves no rows of one of its inputs, if the others are
+    /// broadcast: the columns of that input that it passes on still determine the placement.
     fn in_place(&self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) -> Option<Placed> {
         let distribution = |number: &usize| spec.distribution(*number);
         let stays = |number: &usize| distribution(number) == Some(Distribution::Local);

@@ -140,8 +140,8 @@ impl Queue {
 
 /// A worker's sleep, from which the others of its process wake it.
 ///
-/// All orders are sequential: either who lies down sees what was given before, or the giver sees
-/// that it parked.
+/// All orders are sequential: either a worker that parks sees what was given before, or the giver
+/// sees that it is parked.
 #[derive(Debug)]
 pub(crate) struct Parker {
     event_fd: EventFd,

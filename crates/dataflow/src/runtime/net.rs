@@ -45,11 +45,11 @@ pub(crate) struct Net {
     peers: Vec<Option<Peer>>,
     /// How other threads of its process wake this worker.
     parker: Arc<Parker>,
-    /// This worker has asked to be woken.
+    /// This worker is parked: it has asked to be woken.
     parked: Cell<bool>,
-    /// Something was exchanged over or taken since the last [`Net::take_exchanged`].
+    /// Something was passed or taken within the process since the last [`Net::take_exchanged`].
     exchanged: Cell<bool>,
-    /// Frames that cannot be sent before others have taken something.
+    /// Frames that wait for credit or for room in a window.
     blocked: BlockedFrames,
     /// Some path has moved, or somebody has something for several of them.
     any_moved: Event,
@@ -346,8 +346,8 @@ impl Net {
         self.blocked.wait(BlockedFrame { operator: tag, for_window: false }, event, check).await
     }
 
-    /// Waits until a worker has processed so much of an input that there is room in its window for
-    /// a frame with such a payload, which then counts as sent.
+    /// Waits until there is room in the window of a worker for a frame with a payload of this
+    /// length, which then counts as sent.
     pub(crate) async fn wait_for_window(
         &self,
         to: u32,

@@ -265,7 +265,7 @@ impl Reader {
         self.input.time_unit().unwrap_or(TimeUnit::Millisecond)
     }
 
-    /// Counts what the readers of splits have left out since the last time.
+    /// Adds to the metrics the rows that readers of splits have left out since the last call.
     fn count_skipped(&self) {
         let skipped = self.context.skipped.take();
         if skipped != SkippedRows::default() {

@@ -23,8 +23,8 @@ use crate::error::DataflowError;
 
 /// Makes links whole again. Each worker has one of its own; no call blocks.
 pub trait Reconnector: Send {
-    /// Sets what wakes the worker when [`Reconnector::next_event`] has an event. Called once,
-    /// before any other method.
+    /// Sets the waker of the worker, which is called when [`Reconnector::next_event`] has an event.
+    /// Called once, before any other method.
     fn set_waker(&mut self, waker: Waker);
 
     /// Takes the link with another worker, which `cause` has ended.

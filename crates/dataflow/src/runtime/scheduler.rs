@@ -249,7 +249,7 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
-/// Waits for all, which go on side by side, or for the first failure.
+/// Runs tasks side by side until all have ended, or one fails.
 pub(crate) async fn all(mut tasks: Vec<Pin<Box<dyn Future<Output = Outcome> + '_>>>) -> Outcome {
     std::future::poll_fn(|cx| {
         let mut at = 0;

@@ -34,7 +34,7 @@ impl Explain {
         }
     }
 
-    /// Lines of the rows that operators emitted, beside those that they were estimated to emit.
+    /// A line for each operator with an estimate: the rows that it emitted, and the estimate.
     fn estimates_text(&self, ran: &Ran) -> String {
         let mut out = String::new();
         for (at, (operator, name)) in self.operators.iter().zip(self.operators()).enumerate() {

@@ -11,7 +11,7 @@ impl Explain {
     pub(super) fn dot(&self) -> String {
         let tree = self.tree();
         let mut out = String::from("digraph job {\n  rankdir=BT;\n  node [shape=box];\n");
-        // The orders of the joins of a statement stand at its first sink.
+        // The join orders of a statement are shown at its first sink.
         let orders_of = |id: usize| {
             let of =
                 tree.statements.iter().filter(|statement| statement.roots.first() == Some(&id));

@@ -175,8 +175,8 @@ pub(crate) fn broadcast_needs(
     needs
 }
 
-/// The memory of rows that came from other workers and were not processed yet, by the number of
-/// receive windows.
+/// The memory of rows that other workers have sent and that are not processed yet, by the number
+/// of receive windows.
 pub(crate) fn receive_needs(settings: &InForce, windows: u64) -> Option<Need> {
     let window = settings.job.receive_bytes;
     (windows > 0).then(|| Need {

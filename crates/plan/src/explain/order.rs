@@ -1,4 +1,4 @@
-//! The order in which the inner joins of a statement were put.
+//! The order of the inner joins of a statement.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use crate::text::units::count;
 #[derive(Debug, Clone)]
 pub(crate) struct OrderedJoins {
     pub(crate) sides: OrderedSide,
-    /// Pairs of sides that were looked at.
+    /// Pairs of sides that were compared.
     pub(crate) looked_at: usize,
     /// Whether it is the order of the query.
     pub(crate) is_written: bool,
-    /// About how many rows come out.
+    /// The estimated rows of the result.
     pub(crate) rows: u64,
     /// The hint that asks for it.
     pub(crate) reason: Option<Reason>,
@@ -26,7 +26,7 @@ pub(crate) struct OrderedJoins {
 pub(crate) enum OrderedSide {
     /// A relation by its name.
     Relation(String),
-    /// The rows of `probe` meet those of `builds` one after another.
+    /// The rows of `probe` look up `builds` one after another.
     Joined { builds: Vec<OrderedSide>, probe: Box<OrderedSide> },
 }
 

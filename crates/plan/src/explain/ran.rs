@@ -133,7 +133,8 @@ impl Ran {
         out
     }
 
-    /// A line of what readers skipped of the splits that they opened, if they did.
+    /// A line about the row groups, pages and rows that readers skipped in the splits that they
+    /// opened, if there are any.
     fn skipped_text(&self, out: &mut String) {
         let sum = |of: fn(&Counters) -> u64| -> u64 {
             self.workers.iter().map(|worker| of(&worker.counters)).sum()

@@ -41,7 +41,7 @@ pub(super) struct PlanNode {
     /// The table that it reads or writes, or what a stream calls it.
     pub(super) table: Option<String>,
     pub(super) properties: Vec<Property>,
-    /// About how many rows it emits, where that was estimated.
+    /// The estimated rows that it emits, if there is an estimate.
     pub(super) rows_estimate: Option<u64>,
     /// The columns that it emits.
     pub(super) columns: Vec<String>,

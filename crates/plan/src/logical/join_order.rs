@@ -1,19 +1,19 @@
 //! The order of inner joins, by cost.
 //!
-//! DataFusion joins tables in the order in which a query names them. Where all input ends, that
-//! order decides how many rows are built, probed and moved, and so it is chosen here:
+//! DataFusion joins tables in the order in which a query names them. Where all input ends, the
+//! order decides how many rows are built, probed and moved, so it is chosen here:
 //!
 //! - [`graph`]: the relations and conditions of a *block* of inner joins, taken out of an optimized
 //!   plan, and the plan of another order of them.
-//! - [`estimate`]: about how many rows a plan emits, and how many different values its columns
-//!   have; [`selectivity`]: of a predicate.
-//! - [`semi`]: semi and anti joins above a block, which filter one relation of it.
+//! - [`estimate`]: estimates of the rows that a plan emits, and of the distinct values of its
+//!   columns; [`selectivity`]: of the share of rows for which a predicate holds.
+//! - [`semi`]: semi and anti joins above a block that filter one relation of it.
 //! - [`search`]: the cheapest order. It knows nothing of plans.
 //!
-//! All of it is a function of the plan and of the statistics of tables, without clocks and without
-//! chance, because every node plans by itself and all must plan the same. Numbers are only added,
-//! multiplied, divided and compared, which every processor does alike. An estimate that is wrong
-//! makes a slow plan, never wrong rows.
+//! The order is a function of the plan and of the statistics of tables, without clocks and
+//! randomness: every node plans by itself, and all nodes must make the same plan. Numbers are only
+//! added, multiplied, divided and compared, with the same results on every processor. A wrong
+//! estimate makes a slow plan, never wrong rows.
 
 pub(crate) mod estimate;
 pub(crate) mod graph;

@@ -249,7 +249,7 @@ impl BatchStage {
     }
 }
 
-/// A plan as DataFusion is to run it: whose expressions are checked, and tell where they fail.
+/// A plan as DataFusion runs it: its expressions are checked, and their errors have a place.
 pub(crate) fn prepared(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     checked::plan(locating_failures(expanded(plan)?)?)
 }
@@ -320,7 +320,7 @@ fn failed(error: &DataFusionError) -> ConnectorError {
     failure(error, "the batch stage", "SET millstream.batch_bytes = '…' allows it more memory")
 }
 
-/// An error of DataFusion as it runs at a `place`; `more` says how it gets more memory.
+/// An error of DataFusion as it runs at a `place`; `more` is the hint if memory is exhausted.
 pub(crate) fn failure(error: &DataFusionError, place: &str, more: &str) -> ConnectorError {
     if let DataFusionError::External(inner) = root(error)
         && let Some(LocatedFailure { message, expression, row }) = inner.downcast_ref()

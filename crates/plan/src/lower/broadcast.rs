@@ -55,16 +55,16 @@ pub(crate) struct May {
 }
 
 /// The statistics of a side.
-pub(crate) struct SideOutput<'a> {
+pub(crate) struct SideStatistics<'a> {
     pub(crate) name: &'a str,
-    /// As far as they are known.
+    /// Its bytes, if they are known.
     pub(crate) bytes: Option<u64>,
     pub(crate) ends: bool,
     /// Whether every worker has some of its rows.
     pub(crate) spread: bool,
 }
 
-/// A join about which hints are asked.
+/// A join whose hints are looked up.
 pub(crate) struct Asking<'a> {
     /// The names of its sides in the query.
     pub(crate) names: &'a [String; 2],
@@ -113,15 +113,15 @@ pub(crate) fn meet(
     let rows: Vec<Statistics> =
         spec.edges.iter().map(|edges| Statistics::along(edges, &given)).collect();
     let known = rows.iter().zip(&spec.sides).zip(&spec.names);
-    let known: Vec<SideOutput<'_>> = known
-        .map(|((rows, (_, schema)), name)| SideOutput {
+    let known: Vec<SideStatistics<'_>> = known
+        .map(|((rows, (_, schema)), name)| SideStatistics {
             name,
             bytes: rows.bytes(schema),
             ends: rows.ends,
             spread: rows.spread,
         })
         .collect();
-    let Ok(known) = <[SideOutput<'_>; 2]>::try_from(known) else { return by_key() };
+    let Ok(known) = <[SideStatistics<'_>; 2]>::try_from(known) else { return by_key() };
     let chosen = match &asked {
         Some((side, reason)) => {
             Chosen { side: *side, reason: reason.clone(), costs: costs(&known, workers, keyless) }
@@ -220,7 +220,7 @@ pub(crate) fn is_asked_of(hints: &BlockHints<'_>, sides: [&Relation; 2], side: u
     hint.is_some_and(|hint| matches!(hint.asked, Asked::Broadcast(_)))
 }
 
-/// Whether a hint or a setting asks that the rows of a join meet by their keys.
+/// Whether a hint or a setting asks for an exchange of both sides of a join by their keys.
 pub(crate) fn is_shuffle_asked(cx: &Context<'_>, sides: [&Relation; 2]) -> bool {
     let of_side = |side: usize| {
         let hint = cx.hints.of_side(side, &name(sides[side], side));
@@ -257,7 +257,7 @@ pub(crate) fn is_everywhere(
     Ok(reason)
 }
 
-impl SideOutput<'_> {
+impl SideStatistics<'_> {
     /// Bytes of this side that move when its rows go to every worker: over the network to each
     /// other process, and into the state of each other worker.
     fn copied(&self, workers: Workers) -> Option<u64> {
@@ -289,11 +289,11 @@ struct Chosen {
 /// The costs of the exchanges of each side of a join, as far as known: the other side may be
 /// broadcast, or this one, or with equal keys both are shuffled.
 pub(crate) fn costs(
-    sides: &[SideOutput<'_>; 2],
+    sides: &[SideStatistics<'_>; 2],
     workers: Workers,
     keyless: bool,
 ) -> [Vec<Cost>; 2] {
-    let of = |side: &SideOutput<'_>| {
+    let of = |side: &SideStatistics<'_>| {
         let cost = |strategy, bytes: u64| Cost::InAll { strategy, bytes };
         let moved = side.moved(workers);
         let stays = if side.spread {
@@ -309,7 +309,7 @@ pub(crate) fn costs(
 }
 
 /// The side of a join without keys that goes to every worker, and why: there is no other way.
-fn of_any(may: &[usize], sides: &[SideOutput<'_>; 2], workers: Workers) -> Chosen {
+fn of_any(may: &[usize], sides: &[SideStatistics<'_>; 2], workers: Workers) -> Chosen {
     let chosen = |side: usize, why: &str| Chosen {
         side,
         reason: Reason::Planner(why.to_owned()),
@@ -346,7 +346,7 @@ const BOUNDED: &str = "there is no key, and this side is bounded";
 /// what the exchanges cost where there is none.
 fn of_small(
     may: &[usize],
-    sides: &[SideOutput<'_>; 2],
+    sides: &[SideStatistics<'_>; 2],
     workers: Workers,
     bytes_max: u64,
 ) -> Result<Chosen, [Vec<Cost>; 2]> {
@@ -410,9 +410,9 @@ mod tests {
 
     const WORKERS: Workers = Workers { nodes: 2, per_node: 2 };
 
-    fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideOutput<'_> {
+    fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideStatistics<'_> {
         let bytes = bytes.into();
-        SideOutput { name, ends: bytes.is_some(), bytes, spread: true }
+        SideStatistics { name, ends: bytes.is_some(), bytes, spread: true }
     }
 
     #[test]
@@ -435,7 +435,7 @@ mod tests {
         assert!(chosen(9_667, 1_000, 999).is_err(), "too large to be everywhere");
         let [l, r] = [side("l", 9_667), side("r", 1_000)];
         assert!(of_small(&[0], &[l, r], WORKERS, u64::MAX).is_err(), "the right one may not");
-        let one_flow = SideOutput { spread: false, ..side("l", 9_667) };
+        let one_flow = SideStatistics { spread: false, ..side("l", 9_667) };
         let of = of_small(&[1], &[one_flow, side("r", 1_000)], WORKERS, u64::MAX);
         assert!(of.is_err(), "the rows of the other side move too");
     }
@@ -450,7 +450,7 @@ mod tests {
         );
         assert!(of(side("l", None), side("r", 5 << 20)).is_err());
         assert_eq!(of(side("l", None), side("r", None)), Err([vec![], vec![]]));
-        let one_flow = SideOutput { spread: false, ..side("l", None) };
+        let one_flow = SideStatistics { spread: false, ..side("l", None) };
         assert!(of(one_flow, side("r", 1 << 20)).is_err());
     }
 
@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(chosen.costs, [moves(4 << 20), moves(8 << 20)]);
         assert_eq!(of(side("l", 2), side("r", 2)).side, 1);
         // Rows that one worker reads move when they meet the others: then it may as well be they.
-        let one_flow = SideOutput { spread: false, ..side("l", 3 << 20) };
+        let one_flow = SideStatistics { spread: false, ..side("l", 3 << 20) };
         assert_eq!(of(one_flow, side("r", 2 << 20)).side, 1);
         assert_eq!(of(side("l", 2), side("r", None)).reason, Reason::Planner(BOUNDED.into()));
         assert_eq!(of(side("l", None), side("r", 2)).side, 1);

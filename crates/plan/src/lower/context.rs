@@ -20,7 +20,7 @@ pub(crate) struct Context<'a> {
     pub(crate) waits_ns: i64,
     /// The hints about the join or grouping that is lowered.
     pub(crate) hints: BlockHints<'a>,
-    /// About how many bytes the sides of the join that is lowered emit, where all input ends.
+    /// The estimated bytes of the sides of the join that is lowered, if all input ends.
     pub(crate) sizes: Option<[u64; 2]>,
 }
 

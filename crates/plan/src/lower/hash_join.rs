@@ -1,13 +1,13 @@
 //! Joins of inputs that end, by equal keys, on all workers.
 //!
-//! One side is the *build*: its rows lie in hash tables before any row of the other side, the
-//! *probe*, looks them up. It is the smaller side, as far as sizes are known, and is *replicated*,
-//! one table in each process, where that moves less than rows that meet by their keys; then the
-//! rows of the probe side stay where they are. [`reach`] chooses; it is asked with what
-//! [`Statistics`] know of both sides, which is where better estimates belong.
+//! One side is the *build*: its rows are put into hash tables before rows of the other side, the
+//! *probe*, look them up. The build is the smaller side, as far as sizes are known. It is
+//! *replicated* (one table in each process) if that moves fewer bytes than an exchange of both
+//! sides by their keys; then the rows of the probe side stay where they are. [`reach`] chooses, by
+//! the [`Statistics`] of both sides.
 //!
-//! A replicated build cannot say which of its rows have no partner, or have one, as no worker sees
-//! all rows that look them up: such joins are by key.
+//! A join that emits the rows of its build side with, or without, a partner is always by key: no
+//! worker sees all rows that look up a replicated build.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::Workers;
 use crate::explain::shown_expr;
 use crate::expr::own::own;
 use crate::lower::aggregates;
-use crate::lower::broadcast::{self, Asking, May, SideOutput, Wish, name};
+use crate::lower::broadcast::{self, Asking, May, SideStatistics, Wish, name};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join::{On, Places, both_of, condition, names_of, part};
@@ -38,17 +38,17 @@ use crate::text::settings::ExchangeChoice;
 use crate::text::types::sql_name;
 use crate::text::units::human;
 
-/// What a join gives out, and what NULL is equal to in it.
+/// The rows that a join emits, and whether its NULL keys are equal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
-    /// As the sides are written.
+    /// The kind, by the sides as they are written.
     pub(crate) kind: JoinKind,
     variant: Variant,
     nulls: NullKeys,
 }
 
 impl Form {
-    /// Of a join of the plan.
+    /// The form of a join of the plan.
     pub(crate) fn of(join: &logical::Join) -> Self {
         let (kind, variant) = match join.join_type {
             JoinType::Inner => (JoinKind::Inner, Variant::Plain),
@@ -70,12 +70,12 @@ impl Form {
         Self { kind, variant, nulls }
     }
 
-    /// Whether a join that keeps rows for a while can do it.
+    /// Whether a join that keeps rows for a limited time supports it.
     pub(crate) fn is_plain(self) -> bool {
         self.variant == Variant::Plain && self.nulls == NullKeys::Nothing
     }
 
-    /// The side that must be looked up, if one must.
+    /// The side that must be the build, if one must.
     fn build(self) -> Option<usize> {
         (self.variant != Variant::Plain).then_some(usize::from(self.kind != JoinKind::RightSemi))
     }
@@ -91,7 +91,7 @@ struct Side {
 /// A join by equal keys of two relations that end; `filter` is over the columns of both.
 ///
 /// # Errors
-/// When keys cannot be compared, or a hint asks for what cannot be.
+/// When keys cannot be compared, or a hint cannot be obeyed.
 pub(crate) fn hash_join(
     cx: &Context<'_>,
     job: &mut JobBuilder,
@@ -160,8 +160,8 @@ pub(crate) fn hash_join(
     relation(operator, (kind, probe), (&schema, mark), columns, node)
 }
 
-/// The relation that a join emits: `columns` are those of the probe side and of the build side, by
-/// what they are called in it.
+/// The relation that a join emits. `columns` are the columns of the probe side and of the build
+/// side, each with its expression over the rows of the join.
 fn relation(
     operator: usize,
     (kind, probe): (JoinKind, usize),
@@ -208,7 +208,7 @@ fn add(
     if reach.is_open && spec.exchange == Exchange::Shuffle && !spec.is_replicated() {
         let stay = Placements::of(&job.operators).stay(&edges, &spec);
         for (side, stays) in stay.into_iter().enumerate() {
-            // Each worker must learn from the others what `NOT IN` asks of the build.
+            // `NOT IN` asks about all rows of the build, so the workers exchange its status.
             if stays && !(side == BUILD && spec.variant == Variant::NullAware) {
                 spec.sides[side].distribution = Distribution::Local;
                 labels.inputs[side].reason = Some(Reason::together());
@@ -218,7 +218,7 @@ fn add(
     job.add("HashJoin".into(), edges, OperatorKind::HashJoin(Box::new(spec)), labels)
 }
 
-/// The kind of a join as seen by the side that is looked up with, which is the left one then.
+/// The kind of a join if its probe side were the left one.
 fn seen_by(kind: JoinKind, probe: usize) -> JoinKind {
     use JoinKind::{Full, Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightSemi};
     match kind {
@@ -267,9 +267,8 @@ fn keys(
             let reason = format!("{l} is {of_left}, and {r} is {of_right}: they cannot be equal");
             return Err(Refusal::new(&["JOIN", "IN"], reason).hint("CAST one of them").into());
         };
-        let cast_to = |key: Expr, from: DataType| match from == common {
-            true => key,
-            false => cast(key, common.clone()),
+        let cast_to = |key: Expr, from: DataType| {
+            if from == common { key } else { cast(key, common.clone()) }
         };
         keys[0].push(cast_to(l, of_left));
         keys[1].push(cast_to(r, of_right));
@@ -293,7 +292,7 @@ fn arriving(
     let (outputs, keys): (Vec<usize>, Vec<usize>) = (all(outputs), all(keys));
     let places = Places { outputs, at: keys.first().copied().unwrap_or_default(), keys };
     let named = name(relation, side);
-    // DataFusion has named what stands in a condition.
+    // DataFusion has named a subquery of a condition.
     let name = if named.starts_with("__") { "subquery".into() } else { named };
     Ok(Side { name, places, finished })
 }
@@ -302,12 +301,12 @@ fn arriving(
 struct Reach {
     /// The side that is looked up.
     build: usize,
-    /// By side, where its rows go and why, and what could have been chosen.
+    /// By side: the distribution of its rows, the reason, and the costs of the alternatives.
     distributions: [Distribution; 2],
     reasons: [Option<Reason>; 2],
     costs: [Vec<Cost>; 2],
     exchange: Exchange,
-    /// Whether neither a setting nor a hint says how rows meet.
+    /// Whether neither a setting nor a hint decides how rows meet.
     is_open: bool,
 }
 
@@ -319,14 +318,14 @@ impl Reach {
         Self { build, distributions, reasons, costs, exchange, is_open: false }
     }
 
-    /// Replicated; the rows of the other side stay, or are spread if one worker has all of them.
-    fn replicated(build: usize, reason: Option<Reason>, probe: &SideOutput<'_>) -> Self {
-        let (distribution, why) = match probe.spread {
-            true => (Distribution::Local, "rows stay, and every worker has the build"),
-            false => (
-                Distribution::RoundRobin,
-                "one worker has all rows; they are spread, and every worker has the build",
-            ),
+    /// Replicated; the rows of the other side stay, or go to all workers in turn if one worker has
+    /// all of them.
+    fn replicated(build: usize, reason: Option<Reason>, probe: &SideStatistics<'_>) -> Self {
+        let (distribution, why) = if probe.spread {
+            (Distribution::Local, "rows stay, and every worker has the build")
+        } else {
+            let why = "one worker has all rows; they are spread, and every worker has the build";
+            (Distribution::RoundRobin, why)
         };
         let mut distributions = [distribution; 2];
         distributions[build] = Distribution::Broadcast;
@@ -338,10 +337,10 @@ impl Reach {
     }
 }
 
-/// Which side of a join is the build, and how the rows of both meet.
+/// Chooses the build side of a join, and the exchange of both sides.
 ///
 /// # Errors
-/// When a hint asks for what cannot be.
+/// When a hint cannot be obeyed.
 fn reach(
     cx: &Context<'_>,
     job: &JobBuilder,
@@ -404,32 +403,32 @@ fn reach(
     })
 }
 
-/// A reason of one side.
+/// The reasons of both sides, of which one has any.
 fn of_side(side: usize, reason: Option<Reason>) -> [Option<Reason>; 2] {
     let mut reasons = [None, None];
     reasons[side] = reason;
     reasons
 }
 
-/// What is known of the rows of both sides.
+/// The statistics of both sides.
 fn known<'a>(
     cx: &Context<'_>,
     job: &JobBuilder,
     workers: Workers,
     sides: &'a [Side; 2],
-) -> [SideOutput<'a>; 2] {
+) -> [SideStatistics<'a>; 2] {
     let given = Statistics::of(&job.operators, workers.total());
     [0, 1].map(|at| {
         let side = &sides[at];
         let rows = Statistics::along(&side.finished.edges, &given);
         let measured = rows.bytes_estimate(&side.finished.schema);
         let bytes = cx.sizes.map(|sizes| sizes[at]).or(measured);
-        SideOutput { name: &side.name, bytes, ends: true, spread: rows.spread }
+        SideStatistics { name: &side.name, bytes, ends: true, spread: rows.spread }
     })
 }
 
-/// The side that has fewer bytes, as far as that is known; else the right one.
-fn smaller(sides: &[SideOutput<'_>; 2]) -> usize {
+/// The side with fewer bytes, if sizes are known; else the right one.
+fn smaller(sides: &[SideStatistics<'_>; 2]) -> usize {
     match sides.each_ref().map(|side| side.bytes) {
         [Some(left), Some(right)] => usize::from(left >= right),
         [Some(_), None] => 0,
@@ -437,10 +436,10 @@ fn smaller(sides: &[SideOutput<'_>; 2]) -> usize {
     }
 }
 
-/// The side that is cheaper to replicate than to lead by its keys, and why.
+/// The side whose replication is cheaper than an exchange of both sides by their keys, and why.
 fn cheaper(
     may: &[usize],
-    sides: &[SideOutput<'_>; 2],
+    sides: &[SideStatistics<'_>; 2],
     workers: Workers,
     bytes_max: u64,
 ) -> Option<(usize, String)> {
@@ -457,8 +456,8 @@ fn cheaper(
     })
 }
 
-/// Why rows meet by their keys.
-fn why_by_key(may: May, sides: &[SideOutput<'_>; 2], bytes_max: u64) -> Option<String> {
+/// The reason why rows meet by their keys.
+fn why_by_key(may: May, sides: &[SideStatistics<'_>; 2], bytes_max: u64) -> Option<String> {
     let [first, ..] = may.sides else { return Some(format!("by key: {}", may.why)) };
     if let Some(unknown) = sides.iter().find(|side| side.bytes.is_none()) {
         return Some(format!("by key: the size of {} is unknown", unknown.name));
@@ -466,9 +465,10 @@ fn why_by_key(may: May, sides: &[SideOutput<'_>; 2], bytes_max: u64) -> Option<S
     let least = may.sides.iter().filter_map(|&side| sides[side].bytes).min();
     let too_large = least.is_some_and(|bytes| bytes > bytes_max);
     let name = sides[*first].name;
-    Some(match too_large {
-        true => format!("by key: {name} is too large for every process"),
-        false => "by key: that moves less than the build to every worker".into(),
+    Some(if too_large {
+        format!("by key: {name} is too large for every process")
+    } else {
+        "by key: that moves less than the build to every worker".into()
     })
 }
 
@@ -478,8 +478,8 @@ mod tests {
 
     const WORKERS: Workers = Workers { nodes: 2, per_node: 2 };
 
-    fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideOutput<'_> {
-        SideOutput { name, bytes: bytes.into(), ends: true, spread: true }
+    fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideStatistics<'_> {
+        SideStatistics { name, bytes: bytes.into(), ends: true, spread: true }
     }
 
     #[test]

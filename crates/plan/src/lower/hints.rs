@@ -101,8 +101,7 @@ impl<'a> Lowering<'a> {
         BlockHints { block, ..BlockHints::default() }
     }
 
-    /// The SELECT of the block of a node, which is found as that of a refusal is, and the script in
-    /// which that stands.
+    /// The script and the place of the SELECT that a refusal is about.
     pub(crate) fn select_of(&self, refusal: &Refusal) -> Option<(u64, Place)> {
         Texts::of(self.plan, self.around.tokens, self.catalog).select(refusal)
     }

@@ -7,7 +7,7 @@
 //!   the time that they may be apart.
 //! - Of rows with the version of a table at their time ([`crate::logical::as_of`]): its state is a
 //!   version of each key.
-//! - Where all input ends ([`crate::lower::hash_join`]): its state is the rows of one side.
+//! - Of input that ends ([`crate::lower::hash_join`]): its state is the rows of one side.
 //! - With a table that ends and is small ([`crate::lower::lookup`]): its state is the table.
 //!
 //! Other joins over input that never ends would have to remember every row, and are refused.
@@ -372,7 +372,7 @@ fn qualified(column: &Column) -> String {
     }
 }
 
-/// Refuses a join that needs all rows of both sides.
+/// Refuses forms of joins that need all rows of a side.
 fn is_plain(join: &logical::Join) -> Result<(), Refusal> {
     if join.null_equality == NullEquality::NullEqualsNull {
         return Err(Refusal::new(&["INTERSECT", "EXCEPT"], "INTERSECT and EXCEPT do not stream"));

@@ -1,8 +1,8 @@
 //! The order of a statement's inner joins: see [`crate::logical::join_order`].
 //!
-//! A block of joins is put into another order where all input ends and that costs clearly less, or
-//! where the hint `LEADING(a, b)` asks for it. Joins of rows that carry event time keep the order
-//! in which they are written: which of them stream depends on it.
+//! If all input ends, a block of joins gets another order if that costs clearly less, or if the
+//! hint `LEADING(a, b)` asks for it. Joins of rows with event time keep the order in which they are
+//! written, as it decides whether they stream.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,14 +29,14 @@ use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::hints::{Asked, Hint, NamedSide};
 use crate::text::refusal::Refusal;
 
-/// A block keeps its written order unless another costs less than this share of it: estimates are
-/// no better.
+/// A block keeps its written order unless another one costs less than this share of it: estimates
+/// are not more precise than that.
 const CHANGED_BELOW: f64 = 0.9;
 
-/// A semi or anti join is put to its relation if it leaves at most this share of its rows.
+/// A semi or anti join is moved to its relation if it leaves at most this share of the rows.
 const EARLY_BELOW: f64 = 0.5;
 
-/// Bytes of a value in a file of text, where only the bytes of the file are known.
+/// Bytes of a value in a text file, if only the size of the file is known.
 const TEXT_BYTES: u64 = 8;
 
 /// A plan whose joins are in order.
@@ -46,7 +46,7 @@ pub(crate) struct OrderedPlan {
     pub(crate) orders: Vec<OrderedJoins>,
 }
 
-/// The statistics of the tables of a statement, each asked for once.
+/// The statistics of the tables of a statement, each read once.
 pub(crate) struct ScannedStatistics {
     workers: u32,
     known: RefCell<HashMap<(usize, Vec<usize>), ScanStatistics>>,
@@ -57,12 +57,12 @@ impl ScannedStatistics {
         Self { workers, known: RefCell::default() }
     }
 
-    /// About how many rows a plan emits, and how large they are.
+    /// The estimated rows of a plan, and their size.
     pub(crate) fn estimate(&self, plan: &LogicalPlan) -> Estimate {
         Estimator(self).of(plan)
     }
 
-    /// About how many bytes the sides of a join have in memory.
+    /// The estimated bytes of the sides of a join, in memory.
     pub(crate) fn sizes(&self, sides: [&LogicalPlan; 2]) -> [u64; 2] {
         sides.map(|side| {
             let Estimate { rows, width, .. } = self.estimate(side);
@@ -83,7 +83,7 @@ impl ScannedStatistics {
             ColumnStatistics {
                 range: bounds.range.map(|ends| ends.map(|end| end as f64)),
                 distinct_max: bounds.distinct_max.map(|most| most as f64),
-                // A range says how many there are.
+                // With a range, `distinct_max` is used.
                 distinct: match bounds.range {
                     Some(_) => None,
                     None => scan.distinct(at).map(|distinct| distinct as f64),
@@ -109,7 +109,7 @@ impl TableStatistics for ScannedStatistics {
         if let Some(known) = self.known.borrow().get(&key) {
             return known.clone();
         }
-        // What cannot be read is refused when it is lowered.
+        // A table that cannot be read is refused when it is lowered.
         let read = self.read(&source.table, &key.1).unwrap_or_default();
         self.known.borrow_mut().insert(key, read.clone());
         read
@@ -129,7 +129,7 @@ impl Lowering<'_> {
     /// The plan with its joins in order, if all of its input ends.
     ///
     /// # Errors
-    /// When a hint asks for an order that cannot be.
+    /// When a hint asks for an order that is not possible.
     pub(crate) fn ordered(&self) -> Result<OrderedPlan, Option<Diagnostic>> {
         let mut ordering = Ordering { lowering: self, orders: vec![], names: vec![], failed: None };
         let is_bounded = |table: &Arc<Table>| table.bounded(Place::default()).unwrap_or(false);
@@ -149,7 +149,7 @@ impl Lowering<'_> {
 }
 
 impl<'a> Ordering<'a> {
-    /// A plan with its blocks in order.
+    /// The plan with its blocks in order.
     fn order(&mut self, plan: &LogicalPlan) -> DfResult<LogicalPlan> {
         let hints = self.lowering.hints;
         let keeps = |node: &LogicalPlan| match node {
@@ -197,7 +197,7 @@ impl<'a> Ordering<'a> {
         if keeps_written { Ok(plan) } else { block.plan(&best.tree) }
     }
 
-    /// A plan whose semi or anti join drops rows before they are joined, where those are many.
+    /// The plan with its topmost semi or anti join at a relation, if it drops many of its rows.
     fn filtered_early(
         &self,
         plan: &LogicalPlan,
@@ -223,7 +223,7 @@ impl<'a> Ordering<'a> {
         };
         let hints = || lowering.hints.all().filter(|hint| is_of_block(hint));
         hints().next()?;
-        // A block may be of several SELECTs.
+        // The joins of a block may be of several SELECTs.
         let words = ["JOIN", "FROM"];
         let select = |join| lowering.select_of(&Refusal::new(&words, "").at(join));
         let blocks: Vec<(u64, Place)> =
@@ -261,7 +261,7 @@ fn is_kept(relations: &EstimatedBlock<'_>, written: &JoinTree, best: &JoinOrder)
 /// The relations that a hint names, in its order.
 ///
 /// # Errors
-/// When one has no condition with those before it, or is named twice.
+/// When one has no equality with the relations before it, or is named twice.
 fn leading(
     hint: &Hint,
     names: &[String],
@@ -322,7 +322,7 @@ fn sides_of(tree: &JoinTree, names: &[String]) -> OrderedSide {
     }
 }
 
-/// Whether some rows of a plan carry event time, or windows.
+/// Whether some rows of a plan have event time or windows.
 fn is_timed(plan: &LogicalPlan) -> bool {
     let is_timed = |node: &LogicalPlan| {
         Ok(match node {

@@ -1,19 +1,20 @@
-//! Work of tables that end which our operators do not do: each worker has DataFusion do it over the
-//! rows of the keys that it leads.
+//! Nodes over tables that end which our operators do not support: each worker runs them in
+//! DataFusion, over the rows of the keys that are assigned to it.
 //!
-//! A node that is refused becomes an operator of its own where its result is that of parts:
+//! A refused node becomes an operator of its own if its result is the union of the results of
+//! parts of its rows:
 //!
 //! | node | rows |
 //! |---|---|
-//! | `OVER (PARTITION BY k …)` | are led by the columns that all its functions are partitioned by |
-//! | aggregates that are not ours, by key | are led by the columns of `GROUP BY` |
+//! | `OVER (PARTITION BY k …)` | are partitioned by the columns that all `PARTITION BY` have |
+//! | aggregates that are not ours, by key | are partitioned by the columns of `GROUP BY` |
 //! | a join without an equality | stay, and the smaller side goes to every worker |
 //! | a value of a subquery in an expression | stay, and the subquery's row goes to every worker |
 //! | `UNNEST` | stay |
 //! | each of these without a key | go to one worker, which alone runs the operator |
 //!
-//! What it emits goes on like the rows of any operator, so that what follows is parallel again. The
-//! rest of a plan is left to the [batch stage](crate::lower::batch).
+//! Its output is distributed like that of any operator, so that the next operator is parallel
+//! again. The rest of a plan is left to the [batch stage](crate::lower::batch).
 
 mod partitions;
 mod run;
@@ -48,8 +49,8 @@ use crate::text::refusal::Refusal;
 use crate::text::settings::ExchangeChoice;
 use crate::text::units::human;
 
-/// Rows that a join of all rows with all may give, unless it is written as CROSS JOIN: hours of
-/// work.
+/// Rows that a join without a condition may emit, unless it is written as CROSS JOIN. More would
+/// take hours.
 const PRODUCT_ROWS_MAX: u128 = 100_000_000_000;
 
 /// An input of the operator while it is made.
@@ -61,7 +62,7 @@ struct Input {
     labels: InputLabels,
 }
 
-/// Whether a node that is refused so may be an operator of this kind.
+/// Whether a node with this refusal may be an operator of this kind.
 pub(crate) fn takes(
     cx: &Context<'_>,
     job: &JobBuilder,
@@ -75,11 +76,11 @@ pub(crate) fn takes(
             subqueries.iter().any(|subquery| &**subquery == node)
         }
     };
-    // Parts that were lowered once name operators that are dropped with the node.
+    // A shared part that was lowered once refers to operators that are dropped with the node.
     cx.bounded && cx.lowering.emit.is_none() && !refusal.always && of_this && job.shared.is_empty()
 }
 
-/// The relation of a node that is refused, by an operator of this kind.
+/// The relation of a refused node, by an operator of this kind.
 ///
 /// # Errors
 /// The refusal where the node has no such form, and those of its inputs.
@@ -144,7 +145,7 @@ fn fields_of(plan: &LogicalPlan) -> Vec<Field> {
     fields.map(|(at, field)| Field::new(name(at), field.data_type().clone(), true)).collect()
 }
 
-/// Of each column of an input the column of the node that it is.
+/// By column of an input: the column of the node that has the same name.
 fn places(input: &LogicalPlan, plan: &LogicalPlan) -> Vec<Option<usize>> {
     let columns = plan.schema().columns();
     let place = |column| columns.iter().position(|other| *other == column);
@@ -171,7 +172,7 @@ fn over_leaves(plan: &LogicalPlan) -> DfResult<LogicalPlan> {
     Ok(over.data)
 }
 
-/// Ends the relation of an input: its columns arrive, and its keys behind them.
+/// Ends the relation of an input: its columns arrive, followed by its keys.
 fn input(
     cx: &Context<'_>,
     job: &mut JobBuilder,
@@ -189,7 +190,7 @@ fn input(
     let mut keys = vec![];
     if let RequiredDistribution::Key(by) = &required {
         for key in relation.rewrite_all(by)? {
-            // Rows that are together by some of the keys are so by all.
+            // Rows with equal keys are on one worker also if only some of the keys are hashed.
             if key.column_refs().is_empty() || check_key(&key, &relation.scan).is_err() {
                 continue;
             }
@@ -213,7 +214,7 @@ fn input(
     Ok(Input { edges, schema, keys, required, labels })
 }
 
-/// Decides which of two inputs goes to every worker: the smaller, as far as that is known.
+/// Chooses the input that goes to every worker: the smaller one, if sizes are known.
 fn smaller_everywhere(inputs: &mut [Input], rows: &[Statistics]) {
     let ([left, right], [of_left, of_right]) = (inputs, rows) else { return };
     if left.required != RequiredDistribution::Smaller {
@@ -234,8 +235,8 @@ fn smaller_everywhere(inputs: &mut [Input], rows: &[Statistics]) {
     small.labels.reason = Some(Reason::Planner(reason));
 }
 
-/// Refuses a join of all rows with all that would give more than anybody waits for, unless the
-/// statement says CROSS JOIN.
+/// Refuses a join without a condition that would emit more than [`PRODUCT_ROWS_MAX`] rows, unless
+/// the statement says CROSS JOIN.
 fn refuse_product(
     cx: &Context<'_>,
     plan: &LogicalPlan,
@@ -269,7 +270,7 @@ fn name_of(side: &LogicalPlan) -> &str {
     }
 }
 
-/// About how many that is, as `3·10¹¹`.
+/// A number to one digit, as `3·10¹¹`.
 fn power(count: u128) -> String {
     let exponent = count.checked_ilog10().unwrap_or(0);
     let digits = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];

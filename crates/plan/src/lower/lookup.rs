@@ -69,8 +69,7 @@ impl LookupJoin {
 ///
 /// Beside a stream that is any table that ends. Where all input ends, it is the side of which a
 /// hint asks for the broadcast, or the side without event time if the other has one, or with equal
-/// keys the smaller side, as far as its size is known and nothing asks that rows meet by their
-/// keys.
+/// keys the smaller side, if its size is known and neither a hint nor a setting asks for a shuffle.
 pub(crate) fn table_side(
     cx: &Context<'_>,
     [left, right]: [&Relation; 2],
@@ -120,7 +119,7 @@ fn by_size(
         let is_less = |&(least, other, _): &(u64, usize, JoinKind)| {
             about(table).zip(about(other)).map_or(bytes < least, |(own, other)| own < other)
         };
-        // The other side may be small behind filters and joins, and then it is no table.
+        // Filters and joins may make the other side the smaller one, though it is no table.
         let larger = sides[1 - table].table().is_none() && about(table) > about(1 - table);
         if bytes <= small && !larger && smallest.as_ref().is_none_or(is_less) {
             smallest = Some((bytes, table, kind));
@@ -162,7 +161,7 @@ fn table_bytes(cx: &Context<'_>, relation: &Relation) -> Result<Option<u64>, Low
     Ok(statistics.bytes(&scan.columns()))
 }
 
-/// Whether the rows of a table can widen those of a relation, by these keys.
+/// Whether a lookup join of both sides by these keys is possible.
 pub(crate) fn can(left: &Relation, right: &Relation, on: &On) -> bool {
     let is_key = |(l, r): &(Expr, Expr)| {
         check_key(l, &left.scan).is_ok() && check_key(r, &right.scan).is_ok()

@@ -93,7 +93,7 @@ pub(crate) fn relation(
     };
     let relation = made.map_err(|error| error.at(plan))?;
     let emits = matches!(plan, LogicalPlan::Join(_) | LogicalPlan::Aggregate(_));
-    // The operator of a node is added behind those of its inputs.
+    // The operator of a node is added behind the operators of its inputs.
     if let Some(operator) = job.operators[before..].last_mut()
         && emits
         && cx.lowering.shows_rows
@@ -249,7 +249,7 @@ fn open<'e>(
     }
 }
 
-/// A scan without what cannot pass a filter over its columns, as far as its source can tell.
+/// A scan whose source skips rows that cannot pass a filter over its columns, as far as it can.
 ///
 /// # Errors
 /// When the source turns out not to fit the table.
@@ -401,8 +401,8 @@ impl RequestedColumns {
     }
 }
 
-/// The columns of expressions, under names that are all different: a key that is a column of
-/// another type is called as that column is.
+/// The columns of expressions, under names that are all different: a cast key may be shown by the
+/// name of its column, which is taken.
 fn schema_of(exprs: &[Expr], columns: &Schema) -> DfResult<SchemaRef> {
     let scope = &DFSchema::try_from(columns.clone())?;
     let mut fields: Vec<Field> = Vec::with_capacity(exprs.len());

@@ -1,7 +1,8 @@
-//! What of a filter the source of a scan can use: [`ColumnPredicate`]s of the columns read.
+//! The part of a filter that the source of a scan can use: [`ColumnPredicate`]s of the columns
+//! read.
 //!
-//! The filter stays where it is. What has no translation counts as true, so the predicate may let
-//! more rows pass than the filter and never fewer.
+//! The filter stays where it is. A part without a translation counts as true, so the predicate may
+//! let more rows pass than the filter and never fewer.
 
 use arrow::datatypes::Schema;
 use dataflow::predicate::{ColumnPredicate, ColumnRange, RangeEnd, in_order};
@@ -11,7 +12,7 @@ use datafusion::logical_expr::{Between, BinaryExpr, Expr, Like, Operator};
 
 use crate::lower::step::column_index;
 
-/// Values of a list that a source is asked for at most.
+/// Values of an `IN` list at most; a longer list has no predicate.
 const LIST_MAX: usize = 1_000;
 
 /// The predicate of a filter over the columns of `schema`, if it has one.
@@ -104,10 +105,10 @@ fn compared(left: &Expr, op: Operator, right: &Expr, schema: &Schema) -> Option<
     let column = column_index(left, schema)?;
     let value = literal(right, column, schema)?;
     if value.is_null() {
-        // Such a comparison is never true; what the filter makes of it is its own affair.
+        // Such a comparison is never true: it is left to the filter.
         return None;
     }
-    // NaN has no order, and zeros of either sign may be equal or not.
+    // NaN has no order, and the two zeros may be equal or not.
     if double(&value).is_some_and(|value| value.is_nan() || value == 0.0) {
         return None;
     }
@@ -133,7 +134,7 @@ fn double(value: &ScalarValue) -> Option<f64> {
     }
 }
 
-/// A literal as a value of a column's type, if it is one.
+/// A literal as a value of a column's type, if the type has this value.
 fn literal(expr: &Expr, column: usize, schema: &Schema) -> Option<ScalarValue> {
     let Expr::Literal(value, _) = expr else { return None };
     let of = schema.field(column).data_type();
@@ -145,7 +146,7 @@ fn literal(expr: &Expr, column: usize, schema: &Schema) -> Option<ScalarValue> {
     (back == *value).then_some(cast)
 }
 
-/// The text in front of the first placeholder of a pattern, if there is some.
+/// The text in front of the first placeholder of a pattern, unless it is empty.
 fn prefix_of(pattern: &Expr) -> Option<String> {
     let Expr::Literal(value, _) = pattern else { return None };
     let pattern = value.try_as_str()??;

@@ -1,7 +1,7 @@
 //! `ORDER BY`, `LIMIT` and `OFFSET`.
 //!
-//! Rows are put in order where they end. A `LIMIT` alone emits the rows that come first, and ends
-//! what is read for it: so it also ends a query over rows that never end.
+//! `ORDER BY` needs input that ends. A `LIMIT` without an order emits the rows that come first, and
+//! then ends the sources that are read for it: so it also ends a query over rows that never end.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(crate) fn sort(
     })
 }
 
-/// Some rows: the first in order where they are, else those that come first.
+/// Some rows: the first in the order of the input if it is sorted, else the rows that come first.
 pub(crate) fn limit(
     cx: &Context<'_>,
     job: &mut JobBuilder,
@@ -81,7 +81,7 @@ pub(crate) fn limit(
     emitted(cx, job, &input, &[], |schema, _| OperatorKind::Limit(Limit { schema, range }))
 }
 
-/// Whether the rows of a plan are those of a sort, one for one.
+/// Whether a plan emits one row for each row of a sort, in its order.
 fn is_sorted(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Sort(_) => true,
@@ -91,8 +91,8 @@ fn is_sorted(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// Adds the operator that `kind` makes of the columns that arrive and the places of `order` among
-/// them; its relation emits the same columns.
+/// Adds an operator whose relation emits the columns of its input. `kind` makes it of the columns
+/// that arrive and the places of `order` among them.
 fn emitted(
     cx: &Context<'_>,
     job: &mut JobBuilder,

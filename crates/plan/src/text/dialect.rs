@@ -34,8 +34,8 @@ impl Dialect for OurDialect {
         TypeId::of::<GenericDialect>()
     }
 
-    /// The parser reserves words of clauses that no statement here has: they are names, also behind
-    /// a comma, where the list of columns would end with them.
+    /// The parser reserves words of clauses that no statement here has. Here they are names, also
+    /// behind a comma, where such a word would end the list of columns.
     fn is_column_alias(&self, word: &Keyword, parser: &mut Parser<'_>) -> bool {
         let clauses_of_others =
             [Keyword::SORT, Keyword::TOP, Keyword::VIEW, Keyword::CLUSTER, Keyword::DISTRIBUTE];

@@ -101,7 +101,7 @@ impl Hints {
         self.0.iter()
     }
 
-    /// Whether a hint names a side so.
+    /// Whether a hint names a side of this name.
     pub(crate) fn names_side(&self, called: &str) -> bool {
         self.0.iter().any(|hint| match &hint.asked {
             Asked::Exchange(_) => false,

@@ -11,7 +11,7 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
-/// About how many there are, with two digits at least.
+/// A number in short, with two digits at least if it is cut.
 pub(crate) fn count(number: u64) -> String {
     let units = [("T", 1_000_000_000_000u64), ("G", 1_000_000_000), ("M", 1_000_000), ("K", 1_000)];
     match units.into_iter().find(|(_, size)| number >= *size) {

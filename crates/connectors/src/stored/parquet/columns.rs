@@ -1,4 +1,4 @@
-//! Some columns of a row group, read: of all of its rows, or of some.
+//! Reads some columns of a row group: of all of its rows, or of some of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub(super) struct GroupOf {
     pub(super) group: usize,
     /// The file's columns that are read.
     pub(super) columns: Vec<usize>,
-    /// The number in the file of its first row, counted from 1.
+    /// The number of its first row in the file, counted from 1.
     pub(super) first: u64,
 }
 
@@ -36,7 +36,7 @@ impl GroupOf {
         format!("{}:{}", self.file.blob.name(), self.first + row)
     }
 
-    /// Bytes of columns as they are decoded.
+    /// Decoded bytes of columns.
     pub(super) fn bytes(&self, columns: &[usize]) -> i64 {
         let roots = self.file.metadata.parquet_schema();
         let group = self.file.metadata.metadata().row_group(self.group);
@@ -51,7 +51,7 @@ pub(super) struct ColumnReader {
     of: GroupOf,
     pub(super) fetching: FetchingBlob,
     pub(super) columns: Vec<usize>,
-    /// The rows, where not all are read.
+    /// The rows that are read, if not all are.
     runs: Option<RowRuns>,
     pub(super) pages: Arc<BTreeMap<usize, PageList>>,
     reader: Option<ParquetRecordBatchReader>,
@@ -63,7 +63,7 @@ pub(super) struct ColumnReader {
 
 impl ColumnReader {
     /// # Errors
-    /// When the places of the columns are none.
+    /// When the stated places of the columns are invalid.
     pub(super) fn new(
         of: &GroupOf,
         columns: Vec<usize>,
@@ -87,7 +87,7 @@ impl ColumnReader {
     /// The next rows as the file has them.
     ///
     /// # Errors
-    /// When they cannot be read, or are others than the footer states.
+    /// When they cannot be read, or their number differs from that in the footer.
     pub(super) fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
         let place = self.of.place(self.row);
         let next = guarded(|| {
@@ -135,7 +135,7 @@ impl ColumnReader {
     }
 }
 
-/// Where the bytes are that are read.
+/// The byte ranges that are read.
 fn ranges(
     of: &GroupOf,
     columns: &[usize],

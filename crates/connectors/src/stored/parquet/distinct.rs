@@ -1,23 +1,22 @@
-//! How many different values a column has, by the dictionary of one of its row groups.
+//! The number of distinct values of a column, by the dictionary of one of its row groups.
 //!
-//! A dictionary says how many entries it has in the header of its page, of which a few bytes are
-//! read. What a file says is not trusted: the number estimates costs, and changes no result.
+//! The header of a dictionary page, of which a few bytes are read, states the number of its
+//! entries. The file is not trusted: the number is used to estimate costs, and changes no result.
 
 use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::ParquetFile;
 use super::compact::{Compact, Damage, kind};
 
-/// Bytes of the header of a page that are looked at.
+/// Bytes that are read to find the header of a page.
 const HEADER_BYTES: usize = 128;
 
-/// Bytes of a dictionary from which on writers give up dictionaries, and values behind it are in
-/// none.
+/// Size of a dictionary in bytes at which writers stop using it: later values are not in it.
 const DICTIONARY_BYTES_MAX: i32 = 512 << 10;
 
 impl ParquetFile {
-    /// About how many different values a column of the file has in its largest row group; `None`
-    /// where they are not all in a dictionary, or bytes would have to come from afar.
+    /// About how many distinct values a column of the file has in its largest row group; `None` if
+    /// they are not all in a dictionary, or if the file is remote.
     pub(super) fn distinct(&self, column: usize) -> Option<u64> {
         let metadata = self.metadata.metadata();
         let group = metadata.row_groups().iter().max_by_key(|group| group.num_rows())?;
@@ -28,7 +27,7 @@ impl ParquetFile {
         let chunk = group.column(leaf);
         let stated = chunk.statistics().and_then(|statistics| statistics.distinct_count_opt());
         let found = stated.or_else(|| self.entries(chunk));
-        // Values that hardly repeat are no dictionary's.
+        // A column whose values hardly repeat is not encoded by a dictionary.
         found.filter(|&found| found > 0 && found <= group.num_rows().max(0) as u64 / 2)
     }
 
@@ -44,7 +43,7 @@ impl ParquetFile {
     }
 }
 
-/// Bytes of a page, unpacked, and its entries if it is a dictionary.
+/// The unpacked bytes of a page, and its entries if it is a dictionary.
 fn dictionary(header: &[u8]) -> Result<(i32, Option<i32>), Damage> {
     let (mut size, mut entries) = (0, None);
     Compact::new(header).fields(|compact, id, of| match (id, of) {
@@ -73,7 +72,7 @@ mod tests {
 
     #[test]
     fn entries_are_in_the_header_of_a_dictionary() {
-        // Kind 2, 100 bytes, 60 packed, and behind them a dictionary of 25 values, plain.
+        // Kind 2, 100 bytes, 60 packed bytes, and then a plain dictionary of 25 values.
         let header = [0x15, 0x04, 0x15, 0xc8, 0x01, 0x15, 0x78, 0x4c, 0x15, 0x32, 0x15, 0x00, 0, 0];
         assert_eq!(dictionary(&header), Ok((100, Some(25))));
         assert_eq!(dictionary(&[0x15, 0x00, 0x15, 0x08, 0]), Ok((4, None)));

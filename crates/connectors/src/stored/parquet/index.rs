@@ -1,9 +1,9 @@
-//! What a file states of the pages of a column: where they are, and their least and greatest values
-//! (the page index); and its Bloom filters.
+//! The page index of a column, which has the places of its pages and their least and greatest
+//! values; and its Bloom filters.
 //!
-//! Both are read for the row groups that are left, when they are opened. They are not trusted: a
-//! place outside of the column, pages that do not follow one another, or a filter of another length
-//! than stated end the query with the name of the file.
+//! Both are read when a row group that is left is opened. They are not trusted: a place outside of
+//! the column, pages whose rows are not consecutive, or a filter whose length is not the stated one
+//! end the query with the name of the file.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,10 +31,10 @@ use crate::format::rows::{fitted, is_text};
 use crate::format::typed::guarded;
 use crate::stored::{Blob, read_exactly};
 
-/// Bytes of a Bloom filter that is read at most.
+/// The most bytes of a Bloom filter that is read.
 const BLOOM_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of each part of a page index that is read at most.
+/// The most bytes of a part of a page index that is read.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// The pages of a column of a row group.
@@ -42,12 +42,12 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 pub(super) struct PageList {
     /// The dictionary in front of them.
     pub(super) dictionary: Option<Range<u64>>,
-    /// Where each is in the file, and its rows.
+    /// The place of each in the file, and its rows.
     pub(super) pages: Vec<(Range<u64>, Range<u64>)>,
 }
 
 impl PageList {
-    /// Where those pages are that have some of the rows, and the dictionary.
+    /// The places of the dictionary and of the pages that have some of the rows.
     pub(super) fn ranges(&self, rows: &RowRuns) -> Vec<Range<u64>> {
         let all = rows.are_short().then(|| rows.span());
         let is_read = |of: &Range<u64>| match &all {
@@ -58,7 +58,7 @@ impl PageList {
         self.dictionary.iter().chain(pages.map(|(place, _)| place)).cloned().collect()
     }
 
-    /// How many pages have none of the rows.
+    /// The number of pages that have none of the rows.
     pub(super) fn skipped(&self, rows: &RowRuns) -> u64 {
         self.pages.iter().filter(|(_, of)| !rows.overlaps(of)).count() as u64
     }
@@ -67,24 +67,24 @@ impl PageList {
 /// The indexes of a row group.
 #[derive(Default)]
 pub(super) struct GroupIndex {
-    /// By the number of the leaf.
+    /// The pages of each leaf.
     pub(super) pages: BTreeMap<usize, PageList>,
-    /// Of the output columns of the predicate: by page, and of the whole row group.
+    /// By output column of the predicate: its leaf, and its statistics by page.
     statistics: BTreeMap<usize, (usize, LeafStatistics)>,
     blooms: BTreeMap<usize, Membership>,
 }
 
-/// Which indexes are wanted, and where they are.
+/// The indexes to read for a row group.
 pub(super) struct IndexPlan {
-    /// The leaves that are read and no list, map or row.
+    /// The leaves that are read and are not a part of a list, map or row.
     leaves: Vec<usize>,
     /// The output columns of the predicate, and their leaves.
     columns: Vec<(usize, usize)>,
-    /// Those of which single values are asked for.
+    /// The output columns for which the predicate asks for single values, and their leaves.
     equal: Vec<(usize, usize)>,
 }
 
-/// Where an index is, if it has at most so many bytes.
+/// The place of an index, if it has at most `bytes_max` bytes.
 fn place(offset: Option<i64>, length: Option<i32>, bytes_max: u64) -> Option<Range<u64>> {
     let (offset, length) = (u64::try_from(offset?).ok()?, u64::try_from(length?).ok()?);
     (length > 0 && length <= bytes_max).then(|| offset..offset.saturating_add(length))
@@ -103,7 +103,7 @@ fn bloom(chunk: &ColumnChunkMetaData) -> Option<Range<u64>> {
 }
 
 impl IndexPlan {
-    /// Of a row group of which `kept` says the rows that are wanted.
+    /// The plan for a row group; `kept` is the predicate on its rows.
     pub(super) fn new(
         file: &ParquetFile,
         target: &TargetColumns,
@@ -132,14 +132,14 @@ impl IndexPlan {
         }
     }
 
-    /// Where the bytes of the indexes are.
+    /// The byte ranges of the indexes.
     pub(super) fn ranges(&self, file: &ParquetFile, group: usize) -> Vec<Range<u64>> {
         let chunks = file.metadata.metadata().row_group(group).columns();
         let offsets = self.leaves.iter().filter_map(|leaf| offset_index(&chunks[*leaf]));
         let columns = self.columns.iter().filter_map(|(_, leaf)| column_index(&chunks[*leaf]));
         let blooms = self.equal.iter().filter_map(|(_, leaf)| bloom(&chunks[*leaf]));
         let end = file.blob.bytes();
-        // What lies outside is an error when it is read.
+        // A range outside of the file is an error when it is read.
         offsets.chain(columns).chain(blooms).filter(|range| range.end <= end).collect()
     }
 
@@ -182,7 +182,7 @@ impl IndexPlan {
     }
 }
 
-/// The columns of which single values are asked for.
+/// The columns for which a predicate asks for single values.
 fn equal_columns(kept: &ColumnPredicate, found: &mut Vec<usize>) {
     match kept {
         ColumnPredicate::All(parts) | ColumnPredicate::Any(parts) => {
@@ -205,7 +205,7 @@ impl GroupIndex {
         })
     }
 
-    /// The rows of the pages that may have some that match.
+    /// The rows of the pages that may have matching rows.
     pub(super) fn rows(&self, kept: &ColumnPredicate, rows: u64) -> RowRuns {
         let mut bounds: Vec<u64> = vec![0, rows];
         for (leaf, _) in self.statistics.values() {
@@ -218,7 +218,7 @@ impl GroupIndex {
         RowRuns::new(parts.filter(|part| kept.may_match(&|at| self.summary(at, part.start))))
     }
 
-    /// What is known of a column in the page that has a row.
+    /// The statistics of a column in the page that contains a row.
     fn summary(&self, position: usize, row: u64) -> ColumnSummary {
         let Some((leaf, statistics)) = self.statistics.get(&position) else {
             return ColumnSummary::default();
@@ -239,7 +239,7 @@ impl GroupIndex {
     }
 }
 
-/// The page index of one column, as the library reads it: of a file with this column alone.
+/// The page index of one column, as the library reads it from a file with this column alone.
 struct ColumnPages {
     metadata: ParquetMetaData,
     pages: PageList,
@@ -258,7 +258,7 @@ impl ColumnPages {
             let length = usize::try_from(place.end - place.start).map_err(|e| e.to_string())?;
             let bytes = read_exactly(blob, place.start, length)
                 .map_err(|error| format!("it is not where the footer says ({error})"))?;
-            // No count of a list is believed that its bytes cannot have.
+            // Refuses a list whose stated length its bytes cannot have.
             Compact::new(&bytes)
                 .skip(kind::STRUCT, 0)
                 .map_err(|_| "it is unreadable".to_owned())?;
@@ -271,7 +271,7 @@ impl ColumnPages {
         Ok(Self { metadata, pages })
     }
 
-    /// The values of the column index, as those of the declared type.
+    /// The statistics of the column index, as values of the declared type.
     fn statistics(
         &self,
         file: &ParquetFile,
@@ -297,7 +297,7 @@ impl ColumnPages {
     }
 }
 
-/// A file with one column of a row group, of which only the page index is there.
+/// The metadata of a file that has only the page index of one column of a row group.
 fn alone(
     group: &RowGroupMetaData,
     chunk: &ColumnChunkMetaData,
@@ -333,13 +333,13 @@ fn alone(
     let mut reader = ParquetMetaDataReader::new_with_metadata(metadata)
         .with_offset_index_policy(PageIndexPolicy::Required)
         .with_column_index_policy(columns_policy);
-    // Behind the end, since the library takes an index that ends with the file for one beyond it.
+    // One byte more, since the library takes an index that ends with the file for one beyond it.
     let bytes: Bytes = [offsets.as_ref(), columns.as_ref(), &[0]].concat().into();
     reader.read_page_indexes(&bytes)?;
     reader.finish()
 }
 
-/// The pages that an offset index states, if they can be those of a column.
+/// The pages that an offset index states, if they are valid for the column.
 fn page_list(
     group: &RowGroupMetaData,
     chunk: &ColumnChunkMetaData,
@@ -408,13 +408,13 @@ fn read_bloom(
     Ok(Some(Membership::new(move |value| may_have(&filter, value, &of, physical))))
 }
 
-/// Whether a Bloom filter may have a value, which stands in the file as one of type `of`.
+/// Whether a Bloom filter may have a value; `of` is the type of the column in the file.
 fn may_have(filter: &Sbbf, value: &ArrayRef, of: &DataType, physical: Physical) -> bool {
     if physical == Physical::BYTE_ARRAY {
         let text = cast(value, &DataType::Utf8);
         return text.map_or(true, |text| filter.check(text.as_string::<i32>().value(0)));
     }
-    // A number that the file's type cannot hold is not there; the library makes it NULL.
+    // The file cannot have a number that its type cannot hold; the library makes it NULL.
     let Ok(value) = cast(value, of) else { return true };
     if value.is_null(0) {
         return false;

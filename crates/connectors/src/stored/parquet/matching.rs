@@ -1,4 +1,4 @@
-//! Which rows of a row group match: the predicate's columns are read before the others.
+//! Finds the rows of a row group that match: the predicate's columns are read before the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,10 +19,11 @@ use super::statistics::LeafColumn;
 use crate::format::TargetColumns;
 use crate::format::rows::fitted;
 
-/// How much smaller than the predicate's columns the others may be for those to be read first.
+/// How many times smaller than the predicate's columns the others may be, at most, if the
+/// predicate's columns are read first.
 const OTHERS_SHARE: i64 = 2;
 
-/// How many rows have matched so far, of those that were looked at.
+/// The share of the rows that have matched so far.
 #[derive(Debug, Default)]
 pub(super) struct MatchRate {
     seen: AtomicU64,
@@ -43,7 +44,7 @@ impl MatchRate {
     }
 }
 
-/// What is asked of rows.
+/// The predicate on the rows of a row group.
 #[derive(Clone)]
 pub(super) struct RowPredicate {
     pub(super) kept: ColumnPredicate,
@@ -58,12 +59,12 @@ pub(super) struct MatchStage {
     pub(super) runs: RowRuns,
     pub(super) kept: ColumnPredicate,
     pub(super) matches: Vec<BooleanBuffer>,
-    /// The predicate's columns of rows that match.
+    /// The predicate's columns of the rows that match.
     pub(super) columns: VecDeque<RecordBatch>,
 }
 
 impl MatchStage {
-    /// Looks at the next rows; false when there are none.
+    /// Evaluates the predicate on the next rows; false when there are none.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -87,10 +88,11 @@ impl MatchStage {
     }
 }
 
-/// What can be looked at row by row before the other columns are read, where that pays.
+/// The part of a predicate that is evaluated row by row before the other columns are read, if that
+/// pays.
 pub(super) struct Lookable {
     pub(super) kept: ColumnPredicate,
-    /// The file's columns of it.
+    /// The columns of the file that it reads.
     pub(super) columns: Vec<usize>,
 }
 

@@ -50,7 +50,7 @@ pub(super) struct ParquetSource {
     flows: Vec<(usize, usize)>,
     target: Arc<TargetColumns>,
     pruned: Option<Pruned>,
-    /// The rows that joins need, as they become known.
+    /// The rows that joins need, as far as their builds are complete.
     needed: Option<NeededRows>,
 }
 
@@ -163,7 +163,7 @@ impl Source for ParquetSource {
         all.flatten().map_or_else(Default::default, |[a, b]| ColumnBounds::between(a, b))
     }
 
-    /// By a dictionary of the first file.
+    /// Reads the header of a dictionary of the first file.
     fn distinct(&self, column: usize) -> Option<u64> {
         let file = self.files.first()?;
         file.distinct(file.mapping.column_of(self.target.column_at(column)?)?)

@@ -39,7 +39,7 @@ pub(super) struct Group {
     pub(super) blob: Arc<dyn Blob>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) index: usize,
-    /// The pages of leaves, where they are known.
+    /// The pages of each leaf whose page index was read.
     pub(super) pages: Arc<BTreeMap<usize, PageList>>,
     /// Bytes of its unpacked pages.
     pub(super) unpacked: Arc<AtomicU64>,
@@ -203,7 +203,7 @@ struct Pages {
     /// Where the next page's header or, once that is known, its bytes begin.
     offset: u64,
     end: u64,
-    /// The pages that are left, where it is known where they are.
+    /// The pages that are left, if their places are known.
     listed: Option<ListedPages>,
     /// Bytes that were read already, and where they begin.
     at_hand: (u64, Bytes),
@@ -215,7 +215,7 @@ struct Pages {
     share: Share,
 }
 
-/// Pages of which it is known where they are: one that is not wanted is not looked at.
+/// Pages whose places are known: a page that is skipped is not read.
 struct ListedPages {
     list: PageList,
     next: usize,
@@ -226,7 +226,7 @@ impl ListedPages {
         Self { list, next: 0 }
     }
 
-    /// The rows of the next page; `None` of a dictionary.
+    /// The number of rows of the next page; `None` for a dictionary.
     fn peek(&self) -> Option<Option<u64>> {
         if self.list.dictionary.is_some() {
             return Some(None);
@@ -235,7 +235,7 @@ impl ListedPages {
         Some(Some(rows.end - rows.start))
     }
 
-    /// Where the next page is, and its rows.
+    /// Takes the next page: its place, and its number of rows.
     fn take(&mut self) -> Option<(Range<u64>, Option<u64>)> {
         if let Some(dictionary) = self.list.dictionary.take() {
             return Some((dictionary, None));
@@ -247,14 +247,14 @@ impl ListedPages {
 }
 
 impl Pages {
-    /// Goes to the next page, where it is known where that is: its rows.
+    /// Goes to the next page, if its place is known; gives its number of rows.
     fn go_on(&mut self) -> Option<Option<u64>> {
         let (place, rows) = self.listed.as_mut()?.take()?;
         (self.offset, self.end) = (place.start, place.end);
         Some(rows)
     }
 
-    /// Whether all pages have been read or passed.
+    /// Whether all pages have been read or skipped.
     fn is_done(&self) -> bool {
         self.listed.as_ref().is_some_and(|listed| listed.peek().is_none())
     }

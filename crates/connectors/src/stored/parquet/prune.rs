@@ -1,9 +1,9 @@
-//! Which row groups are left out because the footers say that none of their rows can match.
+//! Leaves out row groups if the footers say that none of their rows can match.
 //!
-//! Rows that match, bad rows and counters of what is bad must not depend on what is left out. So a
-//! row group is left out only where it cannot have a bad row: each column that is read has a type
-//! of which every value fits the declared one, and one that is declared NOT NULL is known to have
-//! no NULL.
+//! Matching rows, bad rows and their counters must not depend on the row groups that are left out.
+//! So a row group is left out only if it cannot have a bad row: every value of the type of each
+//! column that is read fits the declared type, and a column that is declared NOT NULL has no NULL
+//! according to its statistics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::statistics::{GroupStatistics, always_fits};
 use super::{ParquetFile, ParquetSource};
 use crate::format::TargetColumns;
 
-/// What was left out of a source.
+/// The row groups that were left out of a source.
 #[derive(Clone)]
 pub(super) struct Pruned {
     pub(super) by: Pruning,
-    /// How many row groups there were.
+    /// The number of row groups before any was left out.
     groups: usize,
     rate: Arc<MatchRate>,
 }
@@ -56,14 +56,14 @@ impl ParquetSource {
         Some(Self { files, flows, target, pruned: Some(pruned), needed })
     }
 
-    /// The same source, which asks for the rows that joins need.
+    /// The same source, which asks `needed` for the rows that joins need.
     pub(super) fn listening(&self, needed: NeededRows) -> Self {
         let (files, target) = (Arc::clone(&self.files), Arc::clone(&self.target));
         let (flows, pruned) = (self.flows.clone(), self.pruned.clone());
         Self { files, flows, target, pruned, needed: Some(needed) }
     }
 
-    /// What is asked of the rows of a row group, if some of them may be left out.
+    /// The predicate on the rows of a row group, if some of them may be left out.
     pub(super) fn row_predicate(&self, file: usize, group: usize) -> Option<RowPredicate> {
         let needed = self.needed.as_ref().and_then(|needed| needed());
         let by = match (self.pruned.as_ref().filter(|of| of.by.within_splits), needed) {
@@ -89,10 +89,10 @@ impl ParquetSource {
     }
 }
 
-/// What the footer of a file says of the columns of a predicate.
+/// The statistics in the footer of a file, of the columns of a predicate.
 struct FileStatistics {
     columns: BTreeMap<usize, GroupStatistics>,
-    /// The columns that must not be NULL, and could be in the file.
+    /// The columns that are declared NOT NULL and are nullable in the file.
     not_null: Vec<GroupStatistics>,
     fits: bool,
 }

@@ -6,10 +6,10 @@
 //!            which pages may match        which rows match        only those are decoded
 //! ```
 //!
-//! Each stage asks for its bytes when it begins, so that what a stage rules out is never fetched.
-//! The predicate's columns are read first only where the others are large enough for it to pay, and
-//! not where most rows have matched so far. A position counts all rows of the row group, whether or
-//! not they were given: it means the same with and without a predicate.
+//! Each stage asks for its bytes when it begins, so that the bytes that a stage rules out are never
+//! fetched. The predicate's columns are read first only if the others are large enough for it to
+//! pay, and not if most rows have matched so far. A position counts all rows of the row group,
+//! whether or not they were emitted: it means the same with and without a predicate.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,25 +31,25 @@ use crate::format::typed::RecordNumbers;
 use crate::format::{Refuser, TargetColumns};
 use crate::stored::{FetchingBlob, RowPlace, passed};
 
-/// What a reader does now.
+/// The stage of a reader.
 enum ReadStage {
     /// It waits for the indexes.
     Index { fetching: FetchingBlob, plan: IndexPlan },
     /// It finds the rows that match.
     Match(Box<MatchStage>),
-    /// It gives rows.
+    /// It emits rows.
     Rows(Box<RowsStage>),
 }
 
-/// The rows that are given.
+/// The state of the stage that emits rows.
 struct RowsStage {
-    /// The columns that were not read to find the rows; none where all were.
+    /// Reads the columns that were not read to find the rows; none if no row is read.
     reader: Option<ColumnReader>,
-    /// The others.
+    /// The predicate's columns of the matching rows, if they were read to find the rows.
     matched: Option<VecDeque<RecordBatch>>,
-    /// The numbers in the row group of the rows to come, where not all are read.
+    /// The numbers in the row group of the rows to come, if not all are read.
     runs: Option<RowRuns>,
-    /// Rows that did not fit into the last batch asked for, as the file has it.
+    /// Rows that did not fit into the last batch, as the file has them.
     rest: Option<RecordBatch>,
 }
 
@@ -59,19 +59,19 @@ pub(super) struct ParquetReader {
     split: String,
     predicate: Option<RowPredicate>,
     stage: ReadStage,
-    /// Rows of it that were given, or refused, or are passed over because they were before.
+    /// Rows of it that were emitted or refused, now or before the position.
     passed: u64,
-    /// The row to be read next, where all are read.
+    /// The row to be read next, if all are read.
     row: u64,
     refuser: Refuser,
     context: ReaderContext,
 }
 
 impl ParquetReader {
-    /// Opens a row group of which `passed` rows were given before.
+    /// Opens a row group of which `passed` rows were emitted before.
     ///
     /// # Errors
-    /// When the places of its columns are none.
+    /// When the stated places of its columns are invalid.
     pub(super) fn open(
         of: GroupOf,
         split: &Split,
@@ -120,7 +120,8 @@ impl ParquetReader {
         })
     }
 
-    /// Which rows may match, by the indexes; then goes on to find those that do, or to give them.
+    /// Finds the rows that may match by the indexes, and begins the next stage: to find the rows
+    /// that match, or to emit rows.
     fn look_at(&mut self, index: GroupIndex) -> Result<(), ConnectorError> {
         let Some(predicate) = self.predicate.clone() else { return Ok(()) };
         let skipped = Arc::clone(&self.context.skipped);
@@ -158,7 +159,7 @@ impl ParquetReader {
         Ok(())
     }
 
-    /// Goes on to give the rows that match, which are all found.
+    /// Begins to emit the rows that match, when all were found.
     fn give(&mut self, matching: MatchStage) -> Result<(), ConnectorError> {
         let MatchStage { reader, runs, matches, columns, .. } = matching;
         let mut bits = arrow::array::BooleanBufferBuilder::new(runs.rows() as usize);
@@ -181,7 +182,7 @@ impl ParquetReader {
         Ok(())
     }
 
-    /// The next rows to be given, as the file has them, of which all columns are there.
+    /// The next rows to be emitted, as the file has them, with all columns.
     fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
         let ReadStage::Rows(giving) = &mut self.stage else { return Ok(None) };
         if let Some(rest) = giving.rest.take() {
@@ -201,7 +202,7 @@ impl ParquetReader {
         if giving.runs.is_some() {
             return Ok(Some(batch));
         }
-        // The rows that are behind the position.
+        // Only the rows behind the position.
         let begin = self.row;
         self.row += batch.num_rows() as u64;
         let before = usize::try_from(self.passed.saturating_sub(begin)).unwrap_or(usize::MAX);
@@ -222,7 +223,7 @@ impl ParquetReader {
         }
     }
 
-    /// Rows, at last.
+    /// The next batch in the stage that emits rows.
     fn rows(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
             let Some(batch) = self.read(rows_max)? else {
@@ -301,13 +302,13 @@ impl SplitReader for ParquetReader {
 }
 
 impl ReadStage {
-    /// Of a row group without rows.
+    /// The stage of a row group of which no row is read.
     fn none() -> Self {
         Self::Rows(Box::new(RowsStage { reader: None, matched: None, runs: None, rest: None }))
     }
 }
 
-/// Takes the first `rows` rows of some batches away.
+/// Removes the first `rows` rows of some batches, and gives them.
 fn beside(batches: &mut VecDeque<RecordBatch>, rows: usize) -> Result<RecordBatch, ArrowError> {
     let (mut taken, mut left) = (vec![], rows);
     while left > 0 {
@@ -328,7 +329,7 @@ fn beside(batches: &mut VecDeque<RecordBatch>, rows: usize) -> Result<RecordBatc
     }
 }
 
-/// Two batches of the same rows as one; each column is of the first batch or of the second.
+/// Joins two batches of the same rows; `of_first` says for each column whether it is of the first.
 fn joined(
     of_first: impl Iterator<Item = bool>,
     first: &RecordBatch,

@@ -1,4 +1,4 @@
-//! The rows of a row group that are read: runs of rows that follow one another.
+//! The rows of a row group that are read, as runs of consecutive rows.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use arrow::buffer::BooleanBuffer;
 use arrow::util::bit_iterator::BitSliceIterator;
 use parquet::arrow::arrow_reader::RowSelection;
 
-/// Rows on average of a run and of the gap behind it below which the library reads what is between
-/// the runs too: twice what it says, since it counts both.
+/// The average number of rows of a run and the gap behind it, below which the library reads the
+/// gaps too: twice the library's own number, since the library counts runs and gaps separately.
 const ROWS_OF_RUN: u64 = 64;
 
 /// Runs of rows, in order, none of them empty.
@@ -31,12 +31,12 @@ impl RowRuns {
         self.0.iter().map(|run| run.end - run.start).sum()
     }
 
-    /// The rows without those before `first`.
+    /// The rows from `first` on.
     pub(super) fn behind(&self, first: u64) -> Self {
         Self::new(self.0.iter().map(|run| run.start.max(first)..run.end))
     }
 
-    /// Whether one of the rows is among these.
+    /// Whether one of `rows` is in a run.
     pub(super) fn overlaps(&self, rows: &Range<u64>) -> bool {
         let at = self.0.partition_point(|run| run.end <= rows.start);
         self.0.get(at).is_some_and(|run| run.start < rows.end)
@@ -48,13 +48,13 @@ impl RowRuns {
         first..self.0.last().map_or(first, |run| run.end)
     }
 
-    /// Whether the library reads what is between the runs too.
+    /// Whether the library reads the gaps between the runs too.
     pub(super) fn are_short(&self) -> bool {
         let span = self.span();
         (self.0.len() as u64).saturating_mul(ROWS_OF_RUN) > span.end - span.start
     }
 
-    /// Those of the rows of which a bit is set: there is one for each of them.
+    /// The rows whose bit is set: there is one bit for each row.
     pub(super) fn only(&self, bits: &BooleanBuffer) -> Self {
         let mut kept = vec![];
         let mut first = 0;
@@ -68,13 +68,13 @@ impl RowRuns {
         Self::new(kept)
     }
 
-    /// As the library has it.
+    /// The runs as the library's type.
     pub(super) fn selection(&self, rows: u64) -> RowSelection {
         let ranges = self.0.iter().map(|run| run.start as usize..run.end as usize);
         RowSelection::from_consecutive_ranges(ranges, rows as usize)
     }
 
-    /// Takes the numbers of the first `count` rows away.
+    /// Removes the first `count` rows, and gives their numbers.
     pub(super) fn take(&mut self, mut count: u64) -> Vec<u64> {
         let mut numbers = Vec::with_capacity(count as usize);
         let mut done = 0;

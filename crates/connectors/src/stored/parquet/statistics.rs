@@ -1,18 +1,19 @@
-//! The statistics of row groups, as far as they can be believed.
+//! The statistics of row groups, as far as they can be trusted.
 //!
-//! A footer states of a column of a row group its least and greatest value and how many are NULL.
-//! They are used where their order is that of the values, and where the declared type keeps it:
+//! A footer states the least value, the greatest value and the number of NULLs of each column of a
+//! row group. They are used if their order is that of the values, and if the declared type keeps
+//! that order:
 //!
 //! ```text
-//! order of values      not of INT96, intervals, and what a later version of the format may add
-//! old statistics       signed numbers alone: all else was ordered as if it were signed
-//! texts                may be cut: the least is no greater then, and the greatest no less
+//! order of values      unknown for INT96, intervals, and types of later versions of the format
+//! old statistics       signed numbers alone: all other types were ordered as if they were signed
+//! texts                may be cut: the least is then no greater, and the greatest no less
 //! floats               NaN is in no statistics
-//! another type         whole numbers, times, texts, decimals of one scale: casts keep order
+//! another type         integers, times, texts, decimals of one scale: casts keep the order
 //! ```
 //!
-//! What a footer states wrongly about values is believed, as other engines believe it: rows that
-//! lie outside of what it states are then missing from a query that asks for them.
+//! Wrong statistics of a footer are trusted, as other engines trust them: rows outside of the
+//! stated range are then missing from a query that asks for them.
 
 use std::sync::Arc;
 
@@ -29,13 +30,13 @@ use crate::format::TargetColumns;
 use crate::format::rows::{fitted, is_text};
 use crate::format::typed::guarded;
 
-/// What a file says of one output column, by row group.
+/// The statistics of one output column in a file, by row group.
 pub(super) struct GroupStatistics {
     summaries: Vec<ColumnSummary>,
 }
 
 impl GroupStatistics {
-    /// Of the output column at `position`.
+    /// The statistics of the output column at `position`.
     pub(super) fn new(file: &ParquetFile, target: &TargetColumns, position: usize) -> Self {
         let groups = file.metadata.metadata().row_groups();
         let rows = |group: &RowGroupMetaData| Some(group.num_rows().max(0) as u64);
@@ -82,14 +83,14 @@ impl GroupStatistics {
     }
 }
 
-/// A column of a file that is no list, map or row.
+/// A column of a file that is not a list, map or row.
 pub(super) struct LeafColumn<'a> {
     pub(super) leaf: usize,
     pub(super) field: &'a Field,
     metadata: &'a ParquetMetaData,
 }
 
-/// What is known of a column, by row group or by page.
+/// The statistics of a column, by row group or by page.
 pub(super) struct LeafStatistics {
     pub(super) least: Option<ArrayRef>,
     pub(super) greatest: Option<ArrayRef>,
@@ -97,7 +98,7 @@ pub(super) struct LeafStatistics {
 }
 
 impl<'a> LeafColumn<'a> {
-    /// The column of that number of the file's schema.
+    /// The column with this number in the file's schema.
     pub(super) fn new(file: &'a ParquetFile, column: usize) -> Option<Self> {
         let field = file.metadata.schema().field(column);
         let schema = file.metadata.parquet_schema();
@@ -113,12 +114,12 @@ impl<'a> LeafColumn<'a> {
         })
     }
 
-    /// The column of the file's schema of which that leaf is a part.
+    /// The column of the file's schema that contains a leaf.
     pub(super) fn of_leaf(file: &ParquetFile, leaf: usize) -> usize {
         file.metadata.parquet_schema().get_column_root_idx(leaf)
     }
 
-    /// How the library makes values of the statistics of a leaf of `schema`.
+    /// The library's converter of the statistics of a leaf of `schema` to values.
     pub(super) fn converter(
         leaf: usize,
         field: &'a Field,
@@ -146,7 +147,7 @@ impl<'a> LeafColumn<'a> {
         }
     }
 
-    /// What the footer states, as values of the declared type.
+    /// The statistics of the footer, as values of the declared type.
     fn of_groups(&self, declared: &Field) -> Option<LeafStatistics> {
         let groups = self.metadata.row_groups();
         let schema = self.metadata.file_metadata().schema_descr();
@@ -172,7 +173,7 @@ impl<'a> LeafColumn<'a> {
     }
 }
 
-/// Whether a column of the one type has the same order as one of the other.
+/// Whether a column of the type `of` has the same order after a cast to the declared type.
 pub(super) fn keeps_order(of: &DataType, declared: &DataType) -> bool {
     use DataType::{Boolean, Date32, Date64, Decimal128, Decimal256};
     match (of, declared) {
@@ -197,7 +198,7 @@ fn is_bytes(of: &DataType) -> bool {
     matches!(of, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 
-/// Whether each value of the one type is one of the other: none can make a bad row.
+/// Whether each value of the type `of` is valid for the declared type: none can make a bad row.
 pub(super) fn always_fits(of: &DataType, declared: &DataType) -> bool {
     use DataType::{Decimal128, Float32, Float64, Timestamp};
     let bits = |of: &DataType| of.primitive_width().unwrap_or(0) * 8;

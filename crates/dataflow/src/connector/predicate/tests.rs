@@ -46,7 +46,7 @@ fn ranges_are_held_against_the_least_and_the_greatest_value() {
     assert!(may(&range(None, end(number(10), true)), &known));
     assert!(!may(&ColumnPredicate::Range(ColumnRange::equal(0, number(9))), &known));
     assert!(may(&ColumnPredicate::Range(ColumnRange::equal(0, number(15))), &known));
-    // Nothing known, or known of another type: nothing is left out.
+    // Without statistics, or with those of another type, nothing is left out.
     assert!(may(&range(end(number(20), false), None), &ColumnSummary::default()));
     let int = |value| Arc::new(Int32Array::from(vec![value])) as ArrayRef;
     assert!(may(&range(end(number(20), false), None), &between(int(1), int(2))));
@@ -84,10 +84,10 @@ fn nan_may_be_in_any_range_but_one_with_two_ends() {
         &range(end(double(5.0), true), end(double(6.0), true)),
         &ColumnSummary { greatest: Some(double(f64::NAN)), ..known }
     ));
-    // A writer may have written either zero.
+    // The statistics may have either zero.
     let zero = ColumnPredicate::Range(ColumnRange::equal(0, double(-0.0)));
     assert!(may(&zero, &between(double(0.0), double(1.0))));
-    // Rows are ordered as the filter orders them.
+    // Rows are compared as the filter compares them.
     let column: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN, -f64::NAN, 5.0]));
     assert_eq!(rows(&range(end(double(5.0), true), None), &column), [true, false, true]);
 }
@@ -125,7 +125,7 @@ fn a_list_is_searched_however_long_it_is() {
 }
 
 #[test]
-fn what_is_about_no_column_counts_as_true() {
+fn a_part_over_a_column_without_a_place_counts_as_true() {
     let of = |column| ColumnPredicate::NotNull(column);
     let only_0 = |column: usize| (column == 0).then_some(7);
     let all = ColumnPredicate::All(vec![of(0), of(1)]).over(&only_0).unwrap();

@@ -58,8 +58,9 @@ pub(super) struct Probe {
     pub(super) frames: RefCell<Vec<(u32, Envelope)>>,
     /// Batches that were pushed.
     pub(super) pushed: Cell<usize>,
-    /// Whether it processes no rows, and those that wait for it.
+    /// Whether it processes no rows for now.
     pub(super) holds: Cell<bool>,
+    /// The rows that wait to be processed.
     pub(super) held: RefCell<VecDeque<Arrival>>,
 }
 

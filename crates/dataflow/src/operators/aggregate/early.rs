@@ -5,7 +5,7 @@
 //! and gives out what it knows of the windows of the keys that it leads. Nothing is taken out of
 //! the state. What it knows is of each flow the rows up to some row, so that an early row is the
 //! aggregate of such rows, and later ones are of more; how far each flow is depends on when its
-//! worker's changed came. (With `shuffle`, rows that are late for some of their windows travel
+//! worker's changes came. (With `shuffle`, rows that are late for some of their windows travel
 //! behind the others of their batch.)
 //!
 //! Early rows and those of windows that have fired are given out by one coroutine: the last row of

@@ -422,11 +422,11 @@ impl<D: Downstream> OperatorTask for Grouping<D> {
         })
     }
 
-    /// Ends when no other worker needs anything that this one keeps.
     fn is_satisfied(&self) -> bool {
         self.behind.is_satisfied()
     }
 
+    /// Ends when no other worker needs anything that this one keeps.
     fn run(&self) -> Task<'_> {
         Box::pin(async {
             self.fire().await?;

@@ -1,20 +1,20 @@
-//! The join of inputs that end: rows of the build side lie in a hash table, rows of the probe side
-//! look them up.
+//! The hash join of inputs that end: rows of the build side are in a hash table, and rows of the
+//! probe side look them up.
 //!
 //! ```text
 //! build ─▶ exchange ─▶ collected ── every worker has ended its build ──▶ hash table
-//! probe ─▶ (waits until then) ─▶ exchange ─▶ looked up ─▶ rows with a partner, or without one
+//! probe ─▶ (waits until then) ─▶ exchange ─▶ lookup ─▶ rows with a partner, or without one
 //!                  every worker has ended its probe ──▶ rows of the build without a partner
 //! ```
 //!
-//! Rows of the probe side are not let in before the build is whole, which holds back the sources
-//! that they come from. Where a source, or any operator, gives its rows to several others, that
-//! could hold back the build too: there they are let in, and kept ([`HashJoinRun::holds`]).
+//! Rows of the probe side are not taken before the build is complete, which holds back their
+//! sources. If a source or an operator on their path has several output edges, that could hold back
+//! the build too: then they are taken, and kept ([`HashJoinRun::holds`]).
 //!
-//! Where a build does not fit memory, both sides go to the disk, if there is one ([`spill`]).
+//! If a build does not fit memory, both sides go to the disk, if there is one ([`spill`]).
 //!
-//! Workers tell each other by the progress of the operator how far they are ([`InputStatus`]): a build is
-//! whole when all have announced its end.
+//! Workers announce the status of their inputs ([`InputStatus`]) by the progress of the operator: a
+//! build is complete when all workers have announced its end.
 
 mod spill;
 mod status;
@@ -48,7 +48,7 @@ use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
 use crate::runtime::scheduler::{Timers, all, yield_now};
 
-/// Bytes of a build up to which its batches are put together, so that its rows are found faster.
+/// The largest build in bytes whose batches are concatenated, so that its rows are found faster.
 const TOGETHER_BYTES_MAX: usize = 256 << 20;
 
 /// A hash join on one worker.
@@ -59,49 +59,49 @@ pub(crate) struct HashJoinRun<D> {
     process: Arc<Process>,
     accounting: Rc<StateAccounting>,
     signals: Arc<Signals>,
-    /// Whether rows of the probe side are let in and kept before the build is whole.
+    /// Whether rows of the probe side are taken and kept before the build is complete.
     holds: bool,
     disk: Option<Arc<dyn Disk>>,
-    /// What is here of the build, until it is whole.
+    /// The rows of the build that have come, until it is complete.
     build: RefCell<Waiting>,
-    /// Both sides, where the build does not fit memory.
+    /// The rows of both sides, if the build does not fit memory.
     spilled: RefCell<Option<SpilledJoin>>,
-    /// What went to the disk, as far as it was published.
+    /// The part of the counters of spilled bytes that was published.
     published: Cell<Spilled>,
     metrics: Arc<Metrics>,
     timers: Rc<Timers>,
-    /// Since when rows of the probe side wait for the build.
+    /// The time since which rows of the probe side wait for the build.
     waits_since: Cell<Option<u64>>,
-    /// What this worker knows of its own inputs.
+    /// The status of the inputs of this worker.
     status: Cell<InputStatus>,
     table: RefCell<Option<Table>>,
-    /// Rows of the probe side that wait: on this side of the exchange, and behind it, within the
-    /// receive window.
+    /// Rows of the probe side that wait: in front of the exchange, and behind it within the receive
+    /// window.
     held: RefCell<Waiting>,
     arrived: RefCell<Waiting<Arrival>>,
-    /// Of a join that holds rows back, that its inputs have ended.
+    /// If the join keeps rows of the probe side: whether its inputs have ended.
     ended: Cell<bool>,
-    /// Whether rows were left out, because the run was told to stop.
+    /// Whether rows were left out because the query was stopped.
     is_cut: Cell<bool>,
     behind: D,
 }
 
-/// Batches in the order in which they came, with what is known of each.
+/// Batches in the order in which they came, each with a value.
 struct Waiting<T = ()> {
     batches: VecDeque<(T, RecordBatch)>,
     bytes: usize,
 }
 
-/// A build that is whole.
+/// A complete build.
 struct Table {
-    /// Nothing if the build is on a disk, or rows of it are missing: then no row is given out.
+    /// Nothing if the build is on a disk, or if rows of it are missing: then no row is emitted.
     pairing: Option<Pairing>,
     bytes: usize,
-    /// Which rows of the probe side are looked up.
+    /// The rows of the probe side that are looked up.
     passes: Passes,
 }
 
-/// Which rows of the probe side may be given out.
+/// The rows of the probe side that may be emitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Passes {
     All,
@@ -129,7 +129,7 @@ impl<T> Waiting<T> {
 }
 
 impl<D: Downstream> HashJoinRun<D> {
-    /// `holds` says whether rows of the probe side come from what other operators get rows of too.
+    /// `holds` says whether an operator on the path of the probe side has several output edges.
     pub(crate) fn new(
         OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
         spec: &HashJoin,
@@ -214,13 +214,13 @@ impl<D: Downstream> HashJoinRun<D> {
         self.net().peers().fold(own, |all, worker| all.and(InputStatus::of(of(worker))))
     }
 
-    /// Whether no more rows of the probe side come here.
+    /// Whether no more rows of the probe side will come to this worker.
     fn probe_has_ended(&self) -> bool {
         let own = || self.has_ended(self.worker());
         if self.probes_in_place() { own() } else { self.time().1 }
     }
 
-    /// Makes the table of the build, which is whole on all workers.
+    /// Makes the table of the build, which has ended on all workers.
     fn finish_build(&self) -> Result<(), DataflowError> {
         let Waiting { batches, bytes } = self.build.take();
         let status = self.status_of_all();
@@ -233,9 +233,10 @@ impl<D: Downstream> HashJoinRun<D> {
                 }
                 Hashed::new(batches, &side.schema, &side.keys, self.spec.nulls)
             };
-            let hashed = match self.spec.is_replicated() {
-                true => self.process.table(self.instance.tag, make)?,
-                false => Arc::new(make()?),
+            let hashed = if self.spec.is_replicated() {
+                self.process.table(self.instance.tag, make)?
+            } else {
+                Arc::new(make()?)
             };
             let probe = ProbeSide { side: PROBE, keys: &self.spec.sides[PROBE].keys };
             Some((hashed.bytes(), Pairing::new(probe, [], hashed, self.spec.kind)))
@@ -256,7 +257,7 @@ impl<D: Downstream> HashJoinRun<D> {
         self.account()
     }
 
-    /// Looks rows of the probe side up, and gives out what comes of them.
+    /// Looks up the partners of rows of the probe side, and emits the results.
     async fn probe(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         self.count(|of| &of.probe_rows, batch.num_rows() as u64);
         let Some(batch) = self.passing(batch)? else { return Ok(()) };
@@ -268,7 +269,7 @@ impl<D: Downstream> HashJoinRun<D> {
             .await
     }
 
-    /// Rows of the probe side go to the disk if the build is there; else gives them back.
+    /// Writes rows of the probe side to the disk if the build is there; otherwise returns them.
     fn spill_probe(&self, batch: RecordBatch) -> Result<Option<RecordBatch>, DataflowError> {
         let share = self.accounting.share(self.instance.tag);
         match &mut *self.spilled.borrow_mut() {
@@ -277,7 +278,7 @@ impl<D: Downstream> HashJoinRun<D> {
         }
     }
 
-    /// The next rows that the table in memory gives, if there is one.
+    /// The next rows of the table in memory, if there is one.
     fn of_table(
         &self,
         next: impl FnOnce(&mut Pairing) -> Result<Option<Paired>, DataflowError>,
@@ -286,7 +287,7 @@ impl<D: Downstream> HashJoinRun<D> {
         table.as_mut().and_then(|of| of.pairing.as_mut()).map_or(Ok(None), next)
     }
 
-    /// The next rows of those on the disk.
+    /// The next result rows of the join on the disk.
     fn of_disk(&self) -> Result<Option<Paired>, DataflowError> {
         let share = self.accounting.share(self.instance.tag);
         let rows = match &mut *self.spilled.borrow_mut() {
@@ -297,7 +298,7 @@ impl<D: Downstream> HashJoinRun<D> {
         Ok(rows)
     }
 
-    /// Gives out rows until there are no more, or the run is told to stop.
+    /// Emits rows until there are no more, or the query is stopped.
     async fn give(
         &self,
         mut next: impl FnMut() -> Result<Option<Paired>, DataflowError>,
@@ -319,7 +320,7 @@ impl<D: Downstream> HashJoinRun<D> {
         Ok(())
     }
 
-    /// The rows of the probe side that may be given out, if there are any.
+    /// The rows of the probe side that may be emitted, if there are any.
     fn passing(&self, batch: RecordBatch) -> Result<Option<RecordBatch>, DataflowError> {
         let passes = self.table.borrow().as_ref().map_or(Passes::None, |of| of.passes);
         let batch = match passes {
@@ -335,7 +336,7 @@ impl<D: Downstream> HashJoinRun<D> {
         Ok((batch.num_rows() > 0).then_some(batch))
     }
 
-    /// Notes what `NOT IN` asks of the rows of a build.
+    /// Records the facts about the rows of a build that `NOT IN` needs.
     fn look_at(&self, batch: &RecordBatch) {
         if self.spec.variant == Variant::NullAware && batch.num_rows() > 0 {
             let nulls = nulls_of(batch, &self.spec.sides[BUILD].keys);
@@ -343,7 +344,7 @@ impl<D: Downstream> HashJoinRun<D> {
         }
     }
 
-    /// Looks up rows of the probe side that have come by the exchange; tells whether there were
+    /// Looks up rows of the probe side that have come by the exchange; gives whether there were
     /// any.
     async fn take_arrived(&self) -> Result<bool, DataflowError> {
         let arrived = self.arrived.borrow_mut().pop();
@@ -354,9 +355,9 @@ impl<D: Downstream> HashJoinRun<D> {
         Ok(true)
     }
 
-    /// Brings rows of the probe side that were held to where they are looked up, and tells when
-    /// there are no more. This goes on beside [`HashJoinRun::join`]: it waits for room at workers
-    /// that may wait for room here.
+    /// Sends the rows of the probe side that were kept to the workers that look them up, and then
+    /// announces the end. It runs beside [`HashJoinRun::join`]: it waits for room at workers that
+    /// may wait for room here.
     async fn take_held(&self) -> Result<(), DataflowError> {
         let whole = || self.table.borrow().is_some().then_some(());
         self.instance.clock_moved.wait_for(whole).await;
@@ -365,7 +366,7 @@ impl<D: Downstream> HashJoinRun<D> {
             let more = || !self.held.borrow().batches.is_empty() || self.ended.get();
             self.instance.clock_moved.wait_for(|| more().then_some(())).await;
             let held = self.held.borrow_mut().pop();
-            let Some(((), batch)) = held else { return self.tell_end().await };
+            let Some(((), batch)) = held else { return self.announce_end().await };
             self.account()?;
             self.take_in(batch).await?;
             taken += 1;
@@ -375,7 +376,7 @@ impl<D: Downstream> HashJoinRun<D> {
         }
     }
 
-    /// Brings rows of the probe side to where they are looked up.
+    /// Sends rows of the probe side to the workers that look them up.
     async fn take_in(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         if self.probes_in_place() {
             return self.probe(batch).await;
@@ -384,7 +385,8 @@ impl<D: Downstream> HashJoinRun<D> {
         Ok(())
     }
 
-    /// Makes the table, looks up what comes, and gives out what is left of the build.
+    /// Makes the table, looks up the rows that come, and then emits rows of the build without a
+    /// partner, or the results of the join on the disk.
     async fn join(&self) -> Result<(), DataflowError> {
         let whole = || (self.least() > i64::MIN).then_some(());
         self.instance.clock_moved.wait_for(whole).await;
@@ -420,7 +422,7 @@ impl<D: Downstream> HashJoinRun<D> {
         self.behind.end(if is_complete { i64::MAX } else { i64::MIN }).await
     }
 
-    /// All rows of both sides have come to the disk.
+    /// All rows of both sides were given to the spilled join, if there is one.
     fn finish_spilled(&self) -> Result<(), DataflowError> {
         if let Some(spilled) = &mut *self.spilled.borrow_mut() {
             spilled.finish(self.accounting.share(self.instance.tag))?;
@@ -428,7 +430,7 @@ impl<D: Downstream> HashJoinRun<D> {
         self.account()
     }
 
-    /// Takes rows of the build; they go to the disk where they do not fit.
+    /// Takes rows of the build; all of them go to the disk if they do not fit memory.
     fn keep_build(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         let share = self.accounting.share(self.instance.tag);
         if let Some(spilled) = &mut *self.spilled.borrow_mut() {
@@ -448,13 +450,13 @@ impl<D: Downstream> HashJoinRun<D> {
         Ok(())
     }
 
-    /// How many workers have a build together.
+    /// The number of workers that share a build.
     fn parts(&self) -> usize {
         if self.spec.is_replicated() { self.process.workers().len() } else { 1 }
     }
 
-    /// Tells the other workers that this one has no more rows.
-    async fn tell_end(&self) -> Result<(), DataflowError> {
+    /// Announces to the other workers that this one has no more rows.
+    async fn announce_end(&self) -> Result<(), DataflowError> {
         self.instance.inputs.end(self, self.status.get().watermark()).await?;
         self.instance.clock_moved.notify();
         Ok(())
@@ -462,8 +464,8 @@ impl<D: Downstream> HashJoinRun<D> {
 }
 
 impl<D: Downstream> OperatorTask for HashJoinRun<D> {
-    /// Rows of the probe side wait until the build is whole.
-    fn admit(&self, input: usize) -> Option<Task<'_>> {
+    /// Rows of the probe side wait until the build is complete.
+    fn when_ready(&self, input: usize) -> Option<Task<'_>> {
         if input == BUILD || self.holds || self.table.borrow().is_some() {
             return None;
         }
@@ -496,7 +498,7 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
         })
     }
 
-    /// The build of this worker has ended.
+    /// Records the end of an input; announces that of the build.
     fn end_input(&self, input: usize, watermark: i64) -> Option<Task<'_>> {
         let status = self.status.get();
         if input == PROBE {
@@ -517,7 +519,7 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
             self.instance.clock_moved.notify();
             return Box::pin(std::future::ready(Ok(())));
         }
-        Box::pin(self.tell_end())
+        Box::pin(self.announce_end())
     }
 
     fn is_satisfied(&self) -> bool {
@@ -552,7 +554,7 @@ impl<D: Downstream> Member for HashJoinRun<D> {
         self.account()
     }
 
-    /// The workers of a process have a replicated build together, and each writes down its part of
+    /// The workers of a process share a replicated build, and each accounts for an equal part of
     /// it.
     fn account(&self) -> Result<(), DataflowError> {
         let table = self.table.borrow().as_ref().map_or(0, |table| table.bytes);
@@ -572,7 +574,7 @@ impl<D: Downstream> Member for HashJoinRun<D> {
     }
 }
 
-/// Which rows have no NULL in their key, if some have.
+/// The mask of the rows without NULL in their key; `None` if no row has one.
 fn nulls_of(batch: &RecordBatch, keys: &[usize]) -> Option<NullBuffer> {
     let nulls = keys.iter().map(|&key| batch.column(key).logical_nulls());
     let all = nulls.fold(None, |all: Option<NullBuffer>, nulls| {

@@ -1,14 +1,15 @@
-//! Builds that do not fit memory: rows of both sides on a disk, joined partition by partition.
+//! Joins whose build does not fit memory: rows of both sides go to a disk, and are joined partition
+//! by partition.
 //!
 //! ```text
 //! build ─▶ over half of the share ─▶ 32 partitions by the hash of the key ┐
 //! probe ───────────────────────────▶ 32 partitions by the same hash ──────┴▶ one after another:
 //!     its build fits ─▶ hash table ─▶ its rows of the probe side look it up
 //!              └▶ else: 32 partitions by another hash, each as before
-//!                       └▶ rows of one key: as many as fit at a time ([`Passes`])
+//!                       └▶ few keys: as many rows of the build as fit at a time ([`Passes`])
 //! ```
 //!
-//! Nothing of the probe side is looked up before all of it has come.
+//! No row of the probe side is looked up before all of them have come.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,18 +22,18 @@ use crate::job::hash_join::{BUILD, HashJoin, PROBE};
 use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms};
 use crate::rows::wire::bytes_of;
 
-/// The part of a share of memory that rows of a side take before they are written together, and
-/// that the build of a partition may take, which takes as much again for its hash table.
+/// The part of the share of memory that rows may take before they are written together, and the
+/// part that the build of a partition may take, which takes as much again for its hash table.
 const GATHERED_PART: usize = 8;
 const ROOM_PART: usize = 4;
 
-/// How often a partition is split at most. What is too large then has few keys.
+/// The most times that a partition is split. A partition that is still too large has few keys.
 const LEVELS_MAX: u32 = 3;
 
 /// Rows of both sides, on a disk.
 pub(super) struct SpilledJoin {
     store: SpillStore,
-    /// By input, rows that are not yet written, and their bytes.
+    /// By input, the rows that are not yet written; and the bytes of all.
     gathered: [Vec<RecordBatch>; 2],
     bytes: usize,
     spilled: Vec<SpilledBatch>,
@@ -40,20 +41,20 @@ pub(super) struct SpilledJoin {
     passes: Option<Passes>,
 }
 
-/// A partition that is joined: as many rows of its build at a time as there is room for.
+/// The join of a partition: each pass takes as many rows of its build as there is room for.
 struct Passes {
     build: VecDeque<SpilledBatch>,
     probe: Vec<SpilledBatch>,
-    /// Of each batch of the probe side, which rows have found a partner in the passes so far.
+    /// By batch of the probe side, whether each row has found a partner in the passes so far.
     met: Vec<Option<Vec<bool>>>,
-    /// The rows of this pass, and how many batches of the probe side were begun in it.
+    /// The build of this pass, and the number of batches of the probe side that were begun in it.
     pairing: Option<Pairing>,
     begun: usize,
     bytes: usize,
 }
 
 impl SpilledJoin {
-    /// Nothing yet.
+    /// A join without rows.
     pub(super) fn new(disk: Arc<dyn Disk>, spec: &HashJoin) -> Self {
         let keys = spec.sides.iter().map(|side| side.keys.clone()).collect();
         Self {
@@ -66,7 +67,7 @@ impl SpilledJoin {
         }
     }
 
-    /// Takes rows of an input; all may hold `share` bytes.
+    /// Takes rows of an input; the join may hold `share` bytes.
     pub(super) fn push(
         &mut self,
         input: usize,
@@ -78,7 +79,7 @@ impl SpilledJoin {
         if self.bytes > share / GATHERED_PART { self.write(share) } else { Ok(()) }
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered rows.
     fn write(&mut self, share: usize) -> Result<(), DataflowError> {
         let mut writer = self.store.writer(Some(0), share);
         for (input, batches) in self.gathered.iter_mut().enumerate() {
@@ -159,10 +160,11 @@ impl Passes {
                 self.pairing = Some(self.pass(store, spec, room)?);
                 continue;
             };
-            // Only the last pass knows which rows have no partner.
-            let rows = match is_last {
-                true => pairing.next_probed(terms, rows_max)?,
-                false => pairing.next_pairs(terms, rows_max)?,
+            // Only after the last pass are the rows without a partner known.
+            let rows = if is_last {
+                pairing.next_probed(terms, rows_max)?
+            } else {
+                pairing.next_pairs(terms, rows_max)?
             };
             if rows.is_some() {
                 return Ok(rows);
@@ -186,7 +188,7 @@ impl Passes {
         }
     }
 
-    /// The next rows of the build that there is room for, to be looked up.
+    /// Begins a pass with the next rows of the build that there is room for.
     fn pass(
         &mut self,
         store: &SpillStore,

@@ -1,13 +1,13 @@
-//! The status of a worker's inputs, as the others learn of it.
+//! The status of a worker's inputs, as it is announced to the other workers.
 //!
-//! It travels as the watermark of the operator, which never goes back: a worker tells of its build
-//! when that has ended, and of its probe side behind that.
+//! It travels as the watermark of the operator, which never goes back: a worker announces its build
+//! when that has ended, and its probe side after that.
 
 /// The status of the inputs of a worker, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct InputStatus(i64);
 
-/// The build has ended; all of its rows have come; it has rows, and some with NULL in their key.
+/// The build has ended; all of its rows have come; it has rows; some have NULL in their key.
 const BUILT: i64 = 1;
 const WHOLE_BUILD: i64 = 2;
 const ROWS: i64 = 4;
@@ -15,21 +15,21 @@ const NULL_KEY: i64 = 8;
 /// All rows of the probe side have come.
 const WHOLE_PROBE: i64 = 16;
 
-/// What only holds if each worker tells it.
+/// The flags that hold for all workers together only if each worker announces them.
 const OF_ALL: i64 = BUILT | WHOLE_BUILD | WHOLE_PROBE;
 
 impl InputStatus {
-    /// What a watermark says.
+    /// The status that a watermark announces.
     pub(super) fn of(watermark: i64) -> Self {
         Self(watermark.max(0))
     }
 
-    /// The watermark that says all of it.
+    /// The watermark that announces the complete status.
     pub(super) fn watermark(self) -> i64 {
         self.0
     }
 
-    /// The watermark that says what is known of the build.
+    /// The watermark that announces the status of the build alone.
     pub(super) fn build_watermark(self) -> i64 {
         self.0 & !WHOLE_PROBE
     }
@@ -92,10 +92,10 @@ mod tests {
         for first in [InputStatus::default(), InputStatus::default().with_rows(true)] {
             for (build, probe) in [(true, true), (false, true), (true, false)] {
                 let status = first.with_build(build);
-                assert!(first.build_watermark() > 0);
-                let later = first.with_probe(probe);
-                assert_eq!(later.build_watermark(), first.build_watermark());
-                assert!(later.watermark() >= first.build_watermark());
+                assert!(status.build_watermark() > 0);
+                let later = status.with_probe(probe);
+                assert_eq!(later.build_watermark(), status.build_watermark());
+                assert!(later.watermark() >= status.build_watermark());
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tables in memory, and both sides on a disk, against all pairs.
+//! Joins in memory and on a disk, against the pairs of a nested loop.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ fn expected(spec: &HashJoin, left: &[Row], right: &[Row]) -> Vec<Pair> {
     pairs
 }
 
-/// Rows of a few keys; of one key alone if they are `heavy`.
+/// Rows of a few keys, or of one key if `heavy`.
 fn rows(numbers: &mut Numbers, most: i64, heavy: bool) -> Vec<Row> {
     let rows = numbers.below(most + 1);
     let row = |value| {

@@ -46,7 +46,7 @@ pub(crate) struct KeyedRun<D> {
     rows_max: usize,
     accounting: Rc<StateAccounting>,
     state: RefCell<SpillableState>,
-    /// Rows that wait to be handed on, by batch, of inputs that have windows.
+    /// Batches of inputs with windows that wait to be passed on, with the rows left of each.
     waiting: RefCell<VecDeque<(Arrival, usize)>>,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
@@ -119,7 +119,7 @@ impl<D: Downstream> KeyedRun<D> {
         }
     }
 
-    /// The first of the rows that wait were handed on.
+    /// Counts this many of the rows that wait as passed on.
     fn forwarded(&self, mut rows: usize) {
         let mut waiting = self.waiting.borrow_mut();
         while let Some((arrival, left)) = waiting.front_mut() {

@@ -1,8 +1,8 @@
-//! A plan of another library on one worker: rows come to it by the exchanges of its inputs, and
-//! what it emits goes on as from any operator.
+//! A plan of another library on one worker: rows come to it by the exchanges of its inputs, and it
+//! emits rows as any operator does.
 //!
-//! The plan has no threads. It is polled by a coroutine of the worker, which lets the others have
-//! their turn between two batches, so that rows that come are taken as the plan asks for them.
+//! The plan has no threads. A coroutine of the worker polls it and yields between two batches, so
+//! that the worker takes the rows that come.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -29,10 +29,10 @@ use crate::runtime::scheduler::yield_now;
 pub(crate) struct LocalPlanRun<D> {
     instance: Instance,
     inputs: usize,
-    /// Nothing where another worker has all rows.
+    /// Nothing if another worker has all rows.
     run: RefCell<Option<Box<dyn LocalRun>>>,
     accounting: Rc<StateAccounting>,
-    /// What went to the disk, as far as it was published.
+    /// The part of the counters of spilled bytes that was published.
     spilled: Cell<Spilled>,
     behind: D,
     metrics: Arc<Metrics>,
@@ -81,7 +81,7 @@ impl<D: Downstream> LocalPlanRun<D> {
         })
     }
 
-    /// Emits what the plan makes, until there will be no more.
+    /// Emits the rows of the plan, until there are no more.
     async fn emit(&self) -> Result<(), DataflowError> {
         let mut waker = None;
         loop {
@@ -102,13 +102,13 @@ impl<D: Downstream> LocalPlanRun<D> {
             yield_now().await;
         }
         self.publish_bytes()?;
-        // Rows that the plan has not asked for come all the same.
+        // More rows may come, although the plan does not need them.
         let ended = || self.time().1.then_some(self.time().0);
         let watermark = self.instance.clock_moved.wait_for(ended).await;
         self.behind.end(watermark).await
     }
 
-    /// Wakes the coroutine, and the worker where another thread does it.
+    /// Wakes the coroutine, and also the worker if another thread calls it.
     fn waker(&self, cx: &Context<'_>) -> Waker {
         let (coroutine, worker) = (cx.waker().clone(), self.worker.clone());
         Waker::from(Arc::new(Both { coroutine, worker }))
@@ -123,7 +123,7 @@ impl<D: Downstream> LocalPlanRun<D> {
     }
 }
 
-/// Wakes two.
+/// Wakes a coroutine and its worker.
 struct Both {
     coroutine: Waker,
     worker: Waker,
@@ -176,7 +176,7 @@ impl<D: Downstream> Member for LocalPlanRun<D> {
         &self.instance
     }
 
-    /// The plan asks for no time.
+    /// Time means nothing to the plan.
     fn crosses(&self, _: i64, _: i64) -> bool {
         false
     }

@@ -1,8 +1,8 @@
 //! Merges sorted streams of rows.
 //!
-//! A [`Merge`] asks for the next rows of a stream when it has none of it, and so is the same for
-//! what lies in memory, on a disk, or comes from other workers. It holds one batch of each stream,
-//! and those whose rows are on their way out.
+//! A [`Merge`] asks for the next rows of a stream when it has no more of it, so it works for
+//! streams in memory, on a disk, and from other workers. It holds one batch of each stream, and the
+//! batches of the rows of the next output.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -13,11 +13,11 @@ use arrow::compute::interleave_record_batch;
 use super::order::{Keyed, Order};
 use crate::error::DataflowError;
 
-/// What a merge has to give.
+/// The result of a step of a merge.
 pub(super) enum Merged {
     /// The next rows.
     Rows(RecordBatch),
-    /// Nothing before the next rows of this stream are [pushed](Merge::push).
+    /// The next rows of this stream must be [pushed](Merge::push) first.
     Needs(usize),
     /// All streams have ended.
     End,
@@ -27,13 +27,13 @@ pub(super) enum Merged {
 pub(super) struct Merge {
     order: Rc<Order>,
     rows_max: usize,
-    /// By stream the rows that are next.
+    /// The next rows of each stream.
     heads: Vec<Option<Head>>,
     /// The streams that have rows: a heap with the one of the least row in front.
     heap: Vec<usize>,
     /// Streams of which the next rows are needed.
     needed: Vec<usize>,
-    /// The batches that rows of the next output are of, and where each of these is.
+    /// The batches of the rows of the next output, and the batch and place of each row.
     from: Vec<Rc<Keyed>>,
     picked: Vec<(usize, usize)>,
 }
@@ -42,12 +42,12 @@ pub(super) struct Merge {
 struct Head {
     rows: Rc<Keyed>,
     next: usize,
-    /// Its number among the batches of the next output, if some of its rows are.
+    /// Its index among the batches of the next output, if that has some of its rows.
     among: Option<usize>,
 }
 
 impl Merge {
-    /// Of so many streams; gives batches of `rows_max` rows at most.
+    /// A merge of `streams` streams; it emits batches of at most `rows_max` rows.
     pub(super) fn new(order: Rc<Order>, streams: usize, rows_max: usize) -> Self {
         Self {
             order,
@@ -60,7 +60,7 @@ impl Merge {
         }
     }
 
-    /// Takes the next rows of a stream that it needs; `None` where there are no more.
+    /// Takes the next rows of a stream that it needs; `None` if there are no more.
     ///
     /// # Errors
     /// When rows cannot be compared.
@@ -82,7 +82,7 @@ impl Merge {
         Ok(())
     }
 
-    /// The next rows, if no stream is needed before.
+    /// The next rows, or the stream that is needed first.
     ///
     /// # Errors
     /// When rows cannot be compared or copied.
@@ -113,7 +113,7 @@ impl Merge {
         batches.map(|rows| rows.bytes()).sum()
     }
 
-    /// Puts the next row of the first stream to the output.
+    /// Adds the next row of the first stream to the output.
     fn pick(&mut self, stream: usize) -> Result<(), DataflowError> {
         let Some(head) = &mut self.heads[stream] else { return Ok(()) };
         let among = match head.among {
@@ -131,7 +131,7 @@ impl Merge {
         self.sift_down()
     }
 
-    /// The rows that the only stream left has here, as they are.
+    /// The rows of the batch of the only stream that is left, without a copy.
     fn rest_of(&mut self, stream: usize) -> RecordBatch {
         let Some(head) = &mut self.heads[stream] else {
             return RecordBatch::new_empty(self.order.schema());
@@ -145,14 +145,14 @@ impl Merge {
         rest
     }
 
-    /// The first stream has no more rows here.
+    /// The batch of the first stream has no more rows.
     fn exhausted(&mut self, stream: usize) {
         self.heads[stream] = None;
         self.heap.swap_remove(0);
         self.needed.push(stream);
     }
 
-    /// The rows that were picked.
+    /// The picked rows as a batch.
     fn output(&mut self) -> Result<Option<RecordBatch>, DataflowError> {
         if self.picked.is_empty() {
             return Ok(None);
@@ -165,8 +165,8 @@ impl Merge {
         Ok(Some(rows))
     }
 
-    /// Whether the next row of a stream comes before that of another one; of equal rows that of
-    /// the first stream.
+    /// Whether the next row of a stream comes before that of another one; among equal rows, the
+    /// row of the stream with the lower number comes first.
     fn is_before(&self, stream: usize, other: usize) -> Result<bool, DataflowError> {
         let (Some(a), Some(b)) = (&self.heads[stream], &self.heads[other]) else {
             return Ok(self.heads[stream].is_some());

@@ -1,16 +1,16 @@
-//! `ORDER BY` of rows that end, on one worker: each sorts its own rows, and worker 0 merges the
-//! sorted streams of all.
+//! `ORDER BY` of an input that ends, on one worker: each worker sorts its own rows, and worker 0
+//! merges the sorted streams of all.
 //!
 //! ```text
 //! rows of this worker ─▶ the first of them ([`top`]), or sorted runs ([`runs`])
 //!        when its input has ended ─▶ sorted ─▶ gather ─▶ merge ([`merge`]), on worker 0
 //! ```
 //!
-//! Where few rows are asked for, a worker keeps no more than twice as many, and sends no more than
-//! these. Worker 0 holds of another worker what its window of the gather exchange allows: each is
-//! held back until its rows have been merged.
+//! If the query asks for few rows, a worker keeps about twice as many at most, and sends no more
+//! than the query asks for. The window of the gather exchange bounds the rows of another worker
+//! that worker 0 holds: each worker is held back until its rows have been merged.
 //!
-//! A query that is told to stop has read a part of its rows: nothing is emitted then.
+//! A query that is stopped has read only a part of its rows: it emits nothing.
 
 mod merge;
 mod order;
@@ -49,28 +49,28 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::place::{Signals, WorkerContext};
 use crate::runtime::scheduler::yield_now;
 
-/// How many of the first rows a worker keeps without sorted runs.
+/// The most first rows that a worker keeps without sorted runs.
 const TOP_ROWS_MAX: usize = 1 << 16;
-/// The part of its share of memory that they may have: they are copied when some are thrown away.
+/// The part of its share of memory that they may take: they are copied when some are dropped.
 const TOP_PART: usize = 4;
 
-/// The part of the bound on state that a batch of the merge may have, and all that others may send
-/// before it is merged: these are held beside the rows of worker 0 itself.
+/// The part of the bound on state that a batch of the merge may take, and the part that the rows of
+/// all other workers may take before they are merged: worker 0 holds them beside its own rows.
 const BATCH_PART: usize = 32;
 const WINDOW_PART: usize = 16;
-/// The least rows of these.
+/// The least number of rows of a batch.
 const BATCH_ROWS_MIN: usize = 64;
 
-/// How much is on its way at once, with rows as wide as they are taken to be.
+/// The sizes of batches and windows, by the estimated width of a row.
 struct InFlightRows {
     /// Rows of a batch.
     batch: usize,
-    /// Bytes of a sender to worker 0.
+    /// Bytes of the window of a sender to worker 0.
     window: usize,
 }
 
 impl InFlightRows {
-    /// Of a sort: the same on each worker.
+    /// The sizes for a sort; they are the same on each worker.
     fn of(spec: &Sort, place: &WorkerContext) -> Self {
         let settings = &place.settings;
         let state = settings.state_bytes_max;
@@ -88,14 +88,14 @@ pub(crate) struct SortRun<D> {
     instance: Instance,
     spec: Sort,
     order: Rc<Order>,
-    /// Rows of a batch that is made at most.
+    /// The most rows of a batch that is made.
     rows_max: usize,
     disk: Option<Arc<dyn Disk>>,
     accounting: Rc<StateAccounting>,
     signals: Arc<Signals>,
     /// This worker's rows.
     own: RefCell<Own>,
-    /// Of worker 0: the rows that came from each, as far as they are not merged; and their bytes.
+    /// On worker 0: the rows of each other worker that are not merged yet; and their bytes.
     arrived: RefCell<Vec<VecDeque<(Arrival, RecordBatch)>>>,
     arrived_bytes: Cell<usize>,
     /// Bytes of the rows that are merged here.
@@ -107,15 +107,15 @@ pub(crate) struct SortRun<D> {
 
 /// The rows of a worker.
 enum Own {
-    /// The first of them.
+    /// The first rows.
     Top(Top),
-    /// All, or too many of the first.
+    /// All rows, or too many first rows for [`Top`].
     Runs(Box<Runs>),
-    /// All, some of which are being written to a disk; and their bytes.
+    /// Rows are being written to a disk; the bytes of all.
     Spilling(usize),
-    /// Their input has ended.
+    /// The input has ended.
     Sorted(Box<Sorted>),
-    /// They are of no more use.
+    /// The rows are not needed any more.
     Over,
 }
 
@@ -206,7 +206,7 @@ impl<D: Downstream> SortRun<D> {
         self.publish_bytes()
     }
 
-    /// The first rows as runs.
+    /// Moves the first rows to runs.
     fn runs(&self, top: Top, share: usize) -> Result<Box<Runs>, DataflowError> {
         let (order, most, disk) = (self.order.clone(), top.most(), self.disk.clone());
         let mut runs = Box::new(Runs::new(order, Some(most), self.rows_max, disk));
@@ -216,7 +216,7 @@ impl<D: Downstream> SortRun<D> {
         Ok(runs)
     }
 
-    /// The input of this worker has ended: puts its rows in order.
+    /// Sorts the rows of this worker, whose input has ended.
     fn sort(&self) -> Result<(), DataflowError> {
         let runs = match self.own.replace(Own::Over) {
             Own::Top(top) => self.runs(top, usize::MAX)?,
@@ -255,7 +255,7 @@ impl<D: Downstream> SortRun<D> {
         self.own.replace(Own::Over);
         self.publish_bytes()?;
         self.instance.inputs.end(self, END_OF_STREAM).await?;
-        // Other workers may still send rows, which are of no use.
+        // Other workers may still send rows, which are not needed.
         let over = || {
             self.drop_arrived();
             self.time().1.then_some(())
@@ -266,14 +266,14 @@ impl<D: Downstream> SortRun<D> {
         self.behind.end(watermark).await
     }
 
-    /// Whether the rest of the rows is of no use: the query was told to stop, or has what it needs.
+    /// Whether no more rows are needed: the query was stopped, or has all rows that it needs.
     fn is_over(&self) -> bool {
         self.signals.is_stopped()
             || self.behind.is_satisfied()
             || self.instance.inputs.is_satisfied(self)
     }
 
-    /// Merges the rows of all workers and emits those that are asked for.
+    /// Merges the rows of all workers and emits the range.
     async fn merge(&self) -> Result<(), DataflowError> {
         let workers = self.arrived.borrow().len();
         let mut merge = Merge::new(self.order.clone(), workers, self.rows_max);
@@ -300,7 +300,7 @@ impl<D: Downstream> SortRun<D> {
         Ok(())
     }
 
-    /// The next rows of a worker, when they are here; `None` where there are no more.
+    /// Waits for the next rows of a worker; `None` if there are no more.
     async fn next_of(&self, worker: u32) -> Result<Option<RecordBatch>, DataflowError> {
         if worker == self.instance.worker {
             return self.next();
@@ -316,13 +316,13 @@ impl<D: Downstream> SortRun<D> {
         Ok(batch.map(|(_, batch)| batch))
     }
 
-    /// Rows of another worker wait no more.
+    /// Counts rows of another worker as processed.
     fn consumed(&self, arrival: Arrival, batch: &RecordBatch) {
         self.arrived_bytes.set(self.arrived_bytes.get() - bytes_of(batch));
         self.instance.inputs.consumed(self, arrival);
     }
 
-    /// Drops the rows of others that wait.
+    /// Drops the rows of other workers that wait.
     fn drop_arrived(&self) {
         let arrived: Vec<VecDeque<(Arrival, RecordBatch)>> =
             self.arrived.borrow_mut().iter_mut().map(std::mem::take).collect();
@@ -356,7 +356,7 @@ impl<D: Downstream> OperatorTask for SortRun<D> {
         Box::pin(ready(Ok(i64::MIN)))
     }
 
-    /// All rows of this worker have come, unless the query was told to stop.
+    /// All rows of this worker have come, unless the query was stopped.
     fn end(&self, _: i64) -> Task<'_> {
         let sorted = if self.signals.is_stopped() {
             self.own.replace(Own::Over);

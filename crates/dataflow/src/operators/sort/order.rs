@@ -1,8 +1,7 @@
 //! The order of rows.
 //!
-//! Rows that the order does not tell apart are ordered by their other columns, so that they are the
-//! same rows in the same places however many workers there are. These are looked at only where
-//! there are such rows.
+//! Rows with equal keys are ordered by their other columns, so that the result is the same for any
+//! number of workers. The other columns are compared only if there are such rows.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
@@ -17,16 +16,17 @@ use crate::error::DataflowError;
 use crate::job::Sort;
 use crate::rows::wire::{bytes_of, own_views};
 
-/// What orders rows.
+/// The order of the rows of a sort.
 #[derive(Debug)]
 pub(super) struct Order {
     schema: SchemaRef,
     by: Vec<(usize, SortOptions)>,
-    /// The columns that tell other rows apart: equal floats may still look apart.
+    /// The columns that order rows with equal keys. Floats of the keys are among them: equal floats
+    /// may have different bits.
     others: Vec<usize>,
 }
 
-/// Rows with what orders them.
+/// Rows with their keys.
 pub(super) struct Keyed {
     batch: RecordBatch,
     bytes: usize,
@@ -52,7 +52,7 @@ impl Order {
         self.schema.clone()
     }
 
-    /// Rows with what orders them.
+    /// Makes the keys of rows.
     pub(super) fn keyed(&self, batch: RecordBatch) -> Result<Keyed, DataflowError> {
         let columns: Vec<ArrayRef> =
             self.by.iter().map(|(at, _)| batch.column(*at).clone()).collect();
@@ -60,8 +60,7 @@ impl Order {
         Ok(Keyed { bytes: bytes_of(&batch), batch, keys, others: OnceCell::new() })
     }
 
-    /// Some batches as one, and the places of its rows from the first to the last, but for those
-    /// behind the first `most`.
+    /// Some batches as one, and the places of its rows in order, of the first `most` rows.
     fn sorted(
         &self,
         batches: &[RecordBatch],
@@ -86,8 +85,8 @@ impl Order {
         Ok((rows, places))
     }
 
-    /// The rows of some batches in order, but for those behind the first `most`, in batches of
-    /// `rows_max` at most; each in memory of its own.
+    /// The first `most` rows of some batches in order, in batches of at most `rows_max`; each in
+    /// memory of its own.
     pub(super) fn sort(
         &self,
         batches: &[RecordBatch],
@@ -104,7 +103,7 @@ impl Order {
 }
 
 impl Keyed {
-    /// How many rows there are.
+    /// The number of rows.
     pub(super) fn len(&self) -> usize {
         self.batch.num_rows()
     }
@@ -114,12 +113,12 @@ impl Keyed {
         &self.batch
     }
 
-    /// What orders a row, but for rows that are equal in that.
+    /// The key of a row. Rows with equal keys are ordered by [`Keyed::others`].
     pub(super) fn key(&self, row: usize) -> Row<'_> {
         self.keys.row(row)
     }
 
-    /// What tells rows apart that are equal in their keys, if there are other columns.
+    /// The other columns, which order rows with equal keys, if there are any.
     fn others(&self, order: &Order) -> Result<Option<&Rows>, DataflowError> {
         if let Some(others) = self.others.get() {
             return Ok(others.as_ref());
@@ -130,7 +129,7 @@ impl Keyed {
         Ok(self.others.get_or_init(|| others).as_ref())
     }
 
-    /// Compares one of the rows with one of others.
+    /// Compares a row with a row of `other`.
     pub(super) fn compare(
         &self,
         row: usize,

@@ -1,4 +1,4 @@
-//! The rows of a worker in sorted runs: in memory, and on a disk where they do not fit.
+//! The rows of a worker in sorted runs: in memory, and on a disk if they do not fit.
 //!
 //! ```text
 //! rows ─▶ gathered ── a part of the share of memory ──▶ sorted run, in memory
@@ -7,7 +7,7 @@
 //! end ─▶ all runs, merged ─▶ rows in order
 //! ```
 //!
-//! So a merge has few runs of each level, and holds a section of each: a small part of the share.
+//! So a merge has few runs of each level, and holds one section of each: a small part of the share.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -23,24 +23,25 @@ use crate::operators::keyed::TURN_BATCHES;
 use crate::rows::wire::bytes_of;
 use crate::runtime::scheduler::yield_now;
 
-/// Of the share of memory: what is gathered before it is sorted, which takes as much again; runs
-/// in memory; and a section of a run on the disk. And the least and most bytes of these.
+/// Parts of the share of memory: of the rows that are gathered before they are sorted, which takes
+/// as much again; of the runs in memory; and of a section of a run on the disk. And the least and
+/// most bytes of gathered rows and of a section.
 const GATHERED_PART: usize = 16;
 const RUNS_PART: usize = 4;
 const SECTION_PART: usize = 512;
 const GATHERED_BYTES: [usize; 2] = [1 << 16, 4 << 20];
 const SECTION_BYTES: [usize; 2] = [1 << 11, 1 << 18];
 
-/// Rows that are sorted at once, at most: others have their turn only when they are.
+/// The most rows that are sorted at once: other coroutines wait meanwhile.
 const SORTED_ROWS_MAX: usize = 1 << 17;
 
-/// Runs of one level on the disk that are merged to one of the next.
+/// The runs of one level on the disk that are merged to one of the next level.
 const RUNS_MERGED: usize = 16;
 
 /// Rows of a worker.
 pub(super) struct Runs {
     order: Rc<Order>,
-    /// How many of the first rows count; `None` if all do.
+    /// The number of first rows that are needed; `None` for all.
     most: Option<usize>,
     rows_max: usize,
     gathered: Vec<RecordBatch>,
@@ -52,7 +53,7 @@ pub(super) struct Runs {
     /// On the disk, by level.
     spilled: Vec<Vec<Run>>,
     store: Option<Rc<SpillStore>>,
-    /// Of all rows that came: how wide they are says how many are in a section.
+    /// The number and bytes of all rows that came: their average width gives the rows of a section.
     rows_seen: u64,
     bytes_seen: u64,
 }
@@ -68,14 +69,14 @@ pub(super) struct Sorted {
     merge: Merge,
     runs: Vec<Run>,
     store: Option<Rc<SpillStore>>,
-    /// How many rows are still to come at most.
+    /// The most rows that are still to be emitted.
     left: usize,
     /// Bytes of the runs that are still in memory.
     runs_bytes: usize,
 }
 
 impl Runs {
-    /// No rows yet. Where a batch is made it has `rows_max` rows at most.
+    /// No runs. Batches that are made have at most `rows_max` rows.
     pub(super) fn new(
         order: Rc<Order>,
         most: Option<usize>,
@@ -98,7 +99,7 @@ impl Runs {
         }
     }
 
-    /// Takes rows; all may hold `share` bytes.
+    /// Takes rows; the runs may hold `share` bytes.
     ///
     /// # Errors
     /// When they cannot be compared.
@@ -123,7 +124,7 @@ impl Runs {
         self.store.is_some() && self.runs_bytes > share / RUNS_PART
     }
 
-    /// Sorts what was gathered.
+    /// Sorts the gathered rows to a run.
     fn sort(&mut self) -> Result<(), DataflowError> {
         let gathered = std::mem::take(&mut self.gathered);
         (self.gathered_rows, self.gathered_bytes) = (0, 0);
@@ -135,8 +136,8 @@ impl Runs {
         Ok(())
     }
 
-    /// Writes the runs in memory as one, and merges runs of a level where there are enough. Others
-    /// have their turn meanwhile. When it `is_over`, the rows are of no use any more.
+    /// Writes the runs in memory as one, and merges the runs of a level if there are enough. It
+    /// yields to other coroutines meanwhile. When it `is_over`, the rows are not needed any more.
     ///
     /// # Errors
     /// When rows cannot be compared, or the disk fails.
@@ -222,7 +223,7 @@ impl Runs {
 }
 
 impl Run {
-    /// The next rows, and how many bytes of memory they had here.
+    /// The next rows, and the bytes of memory that they took in the run.
     fn next(
         &mut self,
         store: Option<&SpillStore>,

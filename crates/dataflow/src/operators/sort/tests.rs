@@ -11,7 +11,7 @@ use crate::operators::keyed::fixtures::Numbers;
 
 const SEEDS: u64 = 200;
 
-/// A key with NULLs, another one, a text that orders nothing, and a number of the row.
+/// A key with NULLs, another key, a text that is not a key, and the number of the row.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     key: Option<i64>,
@@ -82,7 +82,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
     (0..batch.num_rows()).map(row).collect()
 }
 
-/// What orders a row by hand: the zeros are equal, and NaN is the greatest.
+/// Compares the keys of two rows: the zeros are equal, and NaN is the greatest.
 fn compared(spec: &Sort, a: &Row, b: &Row) -> std::cmp::Ordering {
     let directed = |order: std::cmp::Ordering, at: usize| {
         if spec.order[at].1.descending { order.reverse() } else { order }
@@ -97,7 +97,7 @@ fn compared(spec: &Sort, a: &Row, b: &Row) -> std::cmp::Ordering {
 }
 
 fn plainly_sorted(spec: &Sort, mut rows: Vec<Row>) -> Vec<Row> {
-    // Rows that no key orders are ordered by their other columns: floats of equal value first.
+    // Rows with equal keys are ordered by their other columns: by the bits of floats first.
     rows.sort_by(|a, b| {
         let others = |row: &Row| (row.text.clone(), row.number);
         compared(spec, a, b)
@@ -162,7 +162,7 @@ fn the_first_rows_are_those_of_a_plain_sort() {
         let numbers = &mut Numbers(seed);
         let spec = spec(numbers);
         let order = Rc::new(Order::of(&spec));
-        // Some have more rows than are gathered before any is thrown away.
+        // Some have more rows than are gathered before any is dropped.
         let count = if seed % 20 == 0 { 30_000 } else { numbers.below(300) };
         let most = numbers.below(50) as usize;
         let rows = random_rows(numbers, count);

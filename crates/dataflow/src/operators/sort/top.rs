@@ -1,7 +1,7 @@
-//! The first rows of a worker: those that may be among the first of all.
+//! The first rows of a worker, which may be among the first rows of all workers.
 //!
-//! Rows are gathered until there are about twice as many as are asked for; then those behind the
-//! last that counts are thrown away, and from then on no row behind it is gathered.
+//! Rows are gathered until there are about twice as many as the query asks for; then all but the
+//! first are dropped, and from then on no row behind the last of these is gathered.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use super::order::Order;
 use crate::error::DataflowError;
 use crate::rows::wire::{bytes_of, compact};
 
-/// Rows below which none are thrown away.
+/// The number of rows up to which no row is dropped.
 const ROWS_MIN: usize = 8_192;
 
 /// The first rows.
@@ -23,12 +23,12 @@ pub(super) struct Top {
     gathered: Vec<RecordBatch>,
     rows: usize,
     bytes: usize,
-    /// What orders the last row that counts, when there are so many.
+    /// The key of the last row that is kept, once `most` rows are.
     last: Option<OwnedRow>,
 }
 
 impl Top {
-    /// So many.
+    /// No rows yet; it keeps the first `most`.
     pub(super) fn new(order: Rc<Order>, most: usize) -> Self {
         Self { order, most, gathered: vec![], rows: 0, bytes: 0, last: None }
     }
@@ -41,7 +41,7 @@ impl Top {
         let batch = match &self.last {
             Some(last) => {
                 let keyed = self.order.keyed(batch)?;
-                // Equal ones may come first by their other columns.
+                // A row with an equal key may come first by its other columns.
                 let counts = (0..keyed.len()).map(|row| Some(keyed.key(row) <= last.row()));
                 filter_record_batch(keyed.batch(), &counts.collect::<BooleanArray>())?
             }
@@ -60,7 +60,7 @@ impl Top {
         Ok(())
     }
 
-    /// Throws away rows that do not count.
+    /// Drops all but the first rows.
     fn prune(&mut self) -> Result<(), DataflowError> {
         let kept = self.order.sort(&self.gathered, Some(self.most), self.most)?;
         self.rows = kept.iter().map(RecordBatch::num_rows).sum();
@@ -73,7 +73,7 @@ impl Top {
         Ok(())
     }
 
-    /// How many are asked for.
+    /// The number of rows that the query asks for.
     pub(super) fn most(&self) -> usize {
         self.most
     }
@@ -83,7 +83,7 @@ impl Top {
         self.gathered
     }
 
-    /// How many rows are gathered.
+    /// The number of gathered rows.
     #[cfg(test)]
     pub(super) fn gathered_rows(&self) -> usize {
         self.rows

@@ -96,7 +96,7 @@ pub enum Frame {
     GatherEnd,
     /// The sender has processed rows that the receiver sent to an input.
     Consumed {
-        /// All bytes before this one.
+        /// All bytes before this position.
         position: u64,
     },
     /// The sender needs nothing more from this link.

@@ -10,7 +10,7 @@ use super::codec::Fields;
 use super::payload::{Placeholder, decode_children, encode_children};
 use super::{Colour, Envelope, Frame};
 
-/// Gives each field of a frame a value, and notes where it parked.
+/// Gives each field of a frame a value, and notes where it lies.
 struct Filler {
     values: Vec<u64>,
     filled: usize,

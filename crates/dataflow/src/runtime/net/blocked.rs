@@ -1,4 +1,4 @@
-//! Frames of a worker that cannot be sent before others have taken something.
+//! Frames of a worker that wait for credit, or for room in a window.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ pub(super) struct BlockedFrames(RefCell<Vec<BlockedFrame>>);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockedFrame {
     pub(super) operator: u32,
-    /// It waits until rows are processed, and not only taken.
+    /// It waits for room in a window, and not for credit.
     pub(super) for_window: bool,
 }
 
@@ -38,7 +38,7 @@ impl BlockedFrames {
         found
     }
 
-    /// Adds time in which the worker did nothing but wait to the operators of the frames.
+    /// Adds time in which the worker only waited to the counters of the operators of the frames.
     pub(super) fn add_backpressured(&self, metrics: &Metrics, ns: u64) {
         let all = self.0.borrow();
         for (at, operator) in (0..).zip(metrics.operators()) {

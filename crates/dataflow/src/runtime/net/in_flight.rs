@@ -26,7 +26,7 @@ pub(crate) struct PayloadsInFlight {
     member: Box<dyn GroupMember>,
     part_max: usize,
     limits: Limits,
-    windows: HashMap<(u32, u32), TimeWindow>,
+    windows: HashMap<(u32, u32), SourcePayloads>,
     /// A datagram on its way out.
     datagram: Vec<u8>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Limits {
 
 /// The payloads of one source for one operator.
 #[derive(Default)]
-struct TimeWindow {
+struct SourcePayloads {
     /// All before this have been taken.
     next: u64,
     reassembly: BTreeMap<u64, Reassembly>,
@@ -119,7 +119,7 @@ impl PayloadsInFlight {
 
 /// Puts a part into its place; `None` for what has none.
 fn land(
-    windows: &mut HashMap<(u32, u32), TimeWindow>,
+    windows: &mut HashMap<(u32, u32), SourcePayloads>,
     limits: Limits,
     part_max: usize,
     datagram: &[u8],

@@ -1,8 +1,8 @@
-//! About how many rows a plan emits, and how many different values its columns have.
+//! Estimates of the rows that a plan emits, and of the distinct values of its columns.
 //!
-//! Tables tell their rows and the bounds of their columns. A column of which nothing is known is
-//! taken for a key: it has as many values as its table has rows. Rows of a join are those of all
-//! pairs, divided by the number of values that its keys may have: see [`values_of_keys`].
+//! Tables report their rows and the bounds of their columns. A column without statistics is assumed
+//! to be a key: it has as many values as its table has rows. The rows of a join are the number of
+//! pairs of rows, divided by the number of values of its keys: see [`values_of_keys`].
 
 use std::collections::HashMap;
 
@@ -16,35 +16,35 @@ use datafusion::logical_expr::{
 
 use super::selectivity::{self, selectivity};
 
-/// Rows of a table of which nothing is known.
+/// Rows of a table without statistics.
 const ROWS_GUESSED: f64 = 100_000.0;
 
 /// Rows of a table that never ends.
 const ROWS_ENDLESS: f64 = 1e12;
 
-/// A side of which a column has this share of different values is taken for the one that the other
-/// refers to.
+/// A column is assumed to be a key, to which the other side of a join refers, if it has this many
+/// distinct values for each row.
 const KEY_SHARE: f64 = 0.9;
 
-/// The share of rows without a partner that a query is believed to ask for at least.
+/// The share of rows without a partner that an anti join is assumed to emit at least.
 const WITHOUT_PARTNER_MIN: f64 = 0.1;
 
-/// The groups of a key that may have as many values as there are rows, of these.
+/// The groups for each row, if the key may have as many values as there are rows.
 const GROUPED: f64 = 0.1;
 
-/// Elements of a list, where they become rows.
+/// Elements of a list that become rows, on average.
 const ELEMENTS: f64 = 3.0;
 
 /// The statistics of tables.
 pub(crate) trait TableStatistics {
-    /// Of the rows of a scan, before its filters.
+    /// The statistics of the rows of a scan, before its filters.
     fn of(&self, scan: &TableScan) -> ScanStatistics;
 }
 
-/// What a table tells of a scan.
+/// The statistics of a scan.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ScanStatistics {
-    /// How many rows there are; `None` where that is not known.
+    /// The number of rows, if it is known.
     pub(crate) rows: Option<f64>,
     /// Whether the rows never end.
     pub(crate) endless: bool,
@@ -52,36 +52,36 @@ pub(crate) struct ScanStatistics {
     pub(crate) columns: Vec<ColumnStatistics>,
 }
 
-/// What a table tells of a column.
+/// The statistics of a column.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ColumnStatistics {
     /// The least and the greatest value, as numbers of ticks.
     pub(crate) range: Option<[f64; 2]>,
-    /// How many different values there are at most.
+    /// The distinct values at most.
     pub(crate) distinct_max: Option<f64>,
-    /// How many different values were counted.
+    /// The distinct values that were counted.
     pub(crate) distinct: Option<f64>,
 }
 
-/// How the number of values of a column is known.
+/// The source of the number of values of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Knowledge {
-    /// It is not: it is the number of rows.
+    /// It is unknown: the number of rows is assumed.
     Guessed,
-    /// There are not more.
+    /// It is an upper bound.
     Bounded,
-    /// They were counted.
+    /// The values were counted.
     Counted,
 }
 
-/// An estimate of a column. Filters and joins do not change it: what it says of the values that may
-/// occur is what joins are estimated by.
+/// An estimate of a column. Filters and joins do not change it: joins are estimated by the values
+/// that may occur in the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ColumnEstimate {
-    /// How many different values it has.
+    /// Its distinct values.
     pub(crate) distinct: f64,
     pub(crate) known: Knowledge,
-    /// The rows that it was known of.
+    /// The rows of the table or group that has these values.
     pub(crate) of_rows: f64,
     pub(crate) range: Option<[f64; 2]>,
 }
@@ -96,16 +96,16 @@ pub(crate) struct Estimate {
     pub(crate) columns: Vec<ColumnEstimate>,
 }
 
-/// A pair of columns that are equal in the rows of a join. The columns of one relation belong
-/// together: they have no more values than it has rows.
+/// A pair of columns that are equal in the rows of a join. All columns of one relation together
+/// have no more values than it has rows.
 pub(crate) struct KeyPair {
-    /// Which relations they are of.
+    /// The relations of the columns.
     pub(crate) of: [usize; 2],
     pub(crate) columns: [ColumnEstimate; 2],
 }
 
 impl ColumnEstimate {
-    /// A column of so many rows of which nothing is known.
+    /// A column without statistics, of a table with this number of rows.
     pub(crate) fn unknown(rows: f64) -> Self {
         let known = Knowledge::Guessed;
         Self { distinct: rows, known, of_rows: rows, range: None }
@@ -122,12 +122,12 @@ impl ColumnEstimate {
     }
 }
 
-/// How many values the keys of a join have together, so that a pair of rows has equal ones once in
-/// so many pairs.
+/// The number of values `n` of all keys of a join together: one pair of rows in `n` has equal keys.
 ///
-/// A key refers to another table, where it is found once: then that is the number of rows there.
-/// If both sides may have each value once, the smaller one is taken for the one that is referred
-/// to. If neither has, the values of the side with fewer are among those of the other.
+/// A key usually refers to another table that has each value once: then `n` is the number of rows
+/// of that table. If both sides may have each value once, the smaller one is assumed to be that
+/// table. If neither side does, the side with fewer values is assumed to have a subset of the
+/// values of the other.
 pub(crate) fn values_of_keys(pairs: &[KeyPair]) -> f64 {
     let mut of: Vec<[usize; 2]> = vec![];
     for pair in pairs {
@@ -144,7 +144,7 @@ pub(crate) fn values_of_keys(pairs: &[KeyPair]) -> f64 {
     each.product::<f64>().max(1.0)
 }
 
-/// Columns of one relation as one.
+/// Columns of one relation as one column.
 fn together(columns: &[ColumnEstimate]) -> ColumnEstimate {
     let rows = columns.iter().map(|column| column.of_rows).fold(1.0, f64::max);
     let distinct = columns.iter().map(|column| column.distinct).product::<f64>();
@@ -167,7 +167,7 @@ fn values_of_key(left: ColumnEstimate, right: ColumnEstimate) -> f64 {
     values.max(1.0)
 }
 
-/// Bytes of a row in memory.
+/// The bytes of a row in memory.
 fn width_of(schema: &Schema) -> f64 {
     schema.fields().iter().map(|field| value_bytes(field.data_type()) as f64).sum()
 }
@@ -176,7 +176,7 @@ fn width_of(schema: &Schema) -> f64 {
 pub(crate) struct Estimator<'a>(pub(crate) &'a dyn TableStatistics);
 
 impl Estimator<'_> {
-    /// About what a plan emits.
+    /// The estimate of a plan.
     pub(crate) fn of(&self, plan: &LogicalPlan) -> Estimate {
         let mut estimate = self.of_node(plan);
         let fields = plan.schema().fields().len();
@@ -231,7 +231,7 @@ impl Estimator<'_> {
             LogicalPlan::EmptyRelation(empty) => rows_of(f64::from(empty.produce_one_row)),
             LogicalPlan::Values(values) => rows_of(values.values.len() as f64),
             other => match other.inputs()[..] {
-                // Its columns come first, if it keeps them.
+                // The columns of the input come first, if the node emits them.
                 [input] => {
                     let input = self.of(input);
                     let keeps = input.columns.len() <= other.schema().fields().len();
@@ -321,7 +321,7 @@ impl Estimator<'_> {
         }
         let keys = columns_of(&aggregate.group_expr, &input, &aggregate.input);
         let rows = distinct_of(&keys, input.rows);
-        // One key has each of its values once.
+        // The groups of a single key have each of its values once.
         let known = Knowledge::Counted;
         let grouped = keys.iter().map(|key| {
             let distinct = if keys.len() == 1 { rows } else { key.distinct.min(rows) };
@@ -347,8 +347,8 @@ impl Estimator<'_> {
     }
 }
 
-/// Rows of which a share is left; one at least, since an estimate of none says that nothing behind
-/// it costs anything.
+/// The rows that are left by a share; one at least, since with an estimate of no rows all later
+/// joins would cost nothing.
 fn less(rows: f64, share: f64) -> f64 {
     (rows * share).max(rows.min(1.0))
 }
@@ -358,7 +358,7 @@ fn limited(rows: Estimate, fetch: Option<usize>) -> Estimate {
     Estimate { rows: rows.rows.min(most), ..rows }
 }
 
-/// The rows of a plan for which a predicate holds.
+/// The estimate of a plan with a filter.
 pub(crate) fn filtered(rows: Estimate, plan: &LogicalPlan, predicate: Option<&Expr>) -> Estimate {
     let lookup = |column: &Column| {
         let at = plan.schema().maybe_index_of_column(column)?;
@@ -368,7 +368,7 @@ pub(crate) fn filtered(rows: Estimate, plan: &LogicalPlan, predicate: Option<&Ex
     Estimate { rows: less(rows.rows, share), ..rows }
 }
 
-/// Expressions over the columns of a plan.
+/// The estimates of expressions over the columns of a plan.
 fn columns_of(exprs: &[Expr], input: &Estimate, plan: &LogicalPlan) -> Vec<ColumnEstimate> {
     let find = |column: &Column| {
         let at = plan.schema().maybe_index_of_column(column)?;
@@ -378,7 +378,7 @@ fn columns_of(exprs: &[Expr], input: &Estimate, plan: &LogicalPlan) -> Vec<Colum
         if let Some(column) = selectivity::column(expr).and_then(find) {
             return column;
         }
-        // Equal inputs give equal values.
+        // Equal inputs have equal results.
         let read = expr.column_refs();
         let values = read.iter().map(|column| find(column).map(|column| column.distinct));
         let values: Option<f64> = values.product();
@@ -395,10 +395,10 @@ fn columns_of(exprs: &[Expr], input: &Estimate, plan: &LogicalPlan) -> Vec<Colum
     exprs.iter().map(of).collect()
 }
 
-/// About how many different rows there are of columns, of so many rows.
+/// The estimated number of distinct rows among `rows` rows of these columns.
 fn distinct_of(columns: &[ColumnEstimate], rows: f64) -> f64 {
     let values = columns.iter().map(|column| {
-        // Rows are hardly grouped by what each has another value of, whatever the range says.
+        // A query rarely groups by a column with another value in each row, whatever its range.
         let is_key = column.distinct >= KEY_SHARE * column.of_rows;
         let counted = column.known == Knowledge::Counted;
         if is_key && !counted { column.distinct * GROUPED } else { column.distinct }
@@ -424,14 +424,14 @@ mod tests {
         use Knowledge::{Bounded, Counted, Guessed};
         let customers = column(150_000.0, 150_000.0, Bounded);
         assert_eq!(values(&[[column(150_000.0, 1.5e6, Bounded), customers]]), 150_000.0);
-        // Numbers of orders have gaps, and their range says that lines have one each as well.
+        // Order numbers have gaps: by their range, each line could have another one.
         let orders = column(1.5e6, 1.5e6, Bounded);
         let lines = column(6e6, 6e6, Bounded);
         assert_eq!(values(&[[lines, orders]]), 1.5e6);
         assert_eq!(values(&[[orders, lines]]), 1.5e6);
-        // Of names nothing is known.
+        // Names have no statistics.
         assert_eq!(values(&[[column(1e6, 1e6, Guessed), column(25.0, 25.0, Guessed)]]), 25.0);
-        // The facts are known to have more values than the dimension.
+        // More values of the facts were counted than the dimension has rows.
         let days = column(100.0, 100.0, Bounded);
         assert_eq!(values(&[[column(1_000.0, 1e6, Counted), days]]), 1_000.0);
         // No key on either side.
@@ -445,7 +445,7 @@ mod tests {
         let supplies = |distinct| column(distinct, 8e5, Bounded);
         let pairs = [[lines(2e5), supplies(2e5)], [lines(1e4), supplies(1e4)]];
         assert_eq!(values(&pairs), 8e5);
-        // Of two relations they are independent.
+        // Columns of two relations are independent.
         let nations = column(25.0, 150_000.0, Bounded);
         let suppliers = |distinct| column(distinct, 1e4, Bounded);
         let pairs = [

@@ -1,9 +1,9 @@
 //! The relations and conditions of a block of inner joins, and the plan of another order of them.
 //!
-//! A block is what inner joins bring together, through filters, names, and projections of plain
-//! columns. Every other node below is a *relation*, also outer, semi, anti and mark joins: these
-//! are joined as they are written. Columns that are equal to each other are a *class*: of `a = b`
-//! and `b = c` follows `a = c`, and so each pair of relations of a class can be joined.
+//! A block is a tree of inner joins, with filters, aliases and projections of plain columns between
+//! them. Every other node below is a *relation*, also outer, semi, anti and mark joins, which stay
+//! as they are written. Columns that are equal to each other are a *class*: `a = b` and `b = c`
+//! imply `a = c`, so each pair of relations of a class can be joined.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::logical::as_of;
 
 /// A block of inner joins.
 pub(crate) struct Block<'a> {
-    /// The node that it stands for.
+    /// The topmost node of the block.
     root: &'a LogicalPlan,
     pub(crate) relations: Vec<LogicalPlan>,
     /// Columns that are equal, each with its relation.
     classes: Vec<Vec<(usize, Column)>>,
-    /// The other conditions, over the columns of these relations.
+    /// The other conditions, each with the relations whose columns it reads.
     conditions: Vec<(Set, Expr)>,
     /// The columns of the root.
     outputs: Vec<Column>,
@@ -38,22 +38,22 @@ pub(crate) struct Block<'a> {
 struct Taking<'a> {
     relations: Vec<&'a LogicalPlan>,
     conditions: Vec<Expr>,
-    /// Whether names of subqueries are borders.
+    /// Whether a node inside the block is a relation all the same.
     keeps: &'a dyn Fn(&LogicalPlan) -> bool,
 }
 
-/// A node of a block: its columns as those of relations, and its order.
+/// A node of a block: its columns as columns of relations, and the order of its joins.
 type Taken = (Vec<Column>, JoinTree);
 
 impl<'a> Block<'a> {
-    /// The block whose topmost node this is, if it has at least two relations of different names.
-    /// The nodes of which `keeps` says so are relations.
+    /// The block with this topmost node, if it has at least two relations whose columns have
+    /// different names. Nodes for which `keeps` is true are relations.
     pub(crate) fn of(plan: &'a LogicalPlan, keeps: &dyn Fn(&LogicalPlan) -> bool) -> Option<Self> {
         let is_name = |node: &LogicalPlan| matches!(node, LogicalPlan::SubqueryAlias(_));
         if !is_inside(plan, keeps) {
             return None;
         }
-        // Without the names of subqueries two tables may be called alike.
+        // Without the aliases of subqueries two tables may have the same name.
         let with_names = |node: &LogicalPlan| keeps(node) || is_name(node);
         Self::taken(plan, keeps).or_else(|| Self::taken(plan, &with_names))
     }
@@ -84,7 +84,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The columns of two relations that a condition says are equal.
+    /// The columns of two relations that are equal by a condition.
     fn equal_columns(&self, condition: &Expr) -> Option<[(usize, Column); 2]> {
         let Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) = condition else {
             return None;
@@ -115,8 +115,8 @@ impl<'a> Block<'a> {
         self.classes.push(class);
     }
 
-    /// Puts the conditions of one relation into it; among them that its columns are equal where
-    /// both are equal to a third.
+    /// Makes the conditions of one relation a filter of it; among them equalities of two of its
+    /// columns that are both equal to a third one.
     fn restrict(&mut self) {
         let mut own: Vec<Vec<Expr>> = vec![vec![]; self.relations.len()];
         for class in &mut self.classes {
@@ -263,7 +263,7 @@ impl<'a> Block<'a> {
         for class in &self.classes {
             connect(class.iter().fold(0, |set, (at, _)| set | 1 << at));
         }
-        // Of the other conditions those by which two relations can be joined by keys.
+        // Of the other conditions, equalities by which two relations can be joined.
         for (set, condition) in &self.conditions {
             let Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) = condition else {
                 continue;
@@ -317,7 +317,7 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// Whether a node is inside of a block, above inner joins.
+/// Whether a node is inside a block, and no relation.
 pub(crate) fn is_inside(plan: &LogicalPlan, keeps: &dyn Fn(&LogicalPlan) -> bool) -> bool {
     if keeps(plan) {
         return false;
@@ -369,7 +369,7 @@ pub(crate) fn joins_of<'a>(
     own.into_iter().chain(below).collect()
 }
 
-/// The column that an expression is, perhaps by another name.
+/// The column that an expression is, possibly under an alias.
 pub(super) fn plain(expr: &Expr) -> Option<&Column> {
     match expr {
         Expr::Column(column) => Some(column),
@@ -379,7 +379,7 @@ pub(super) fn plain(expr: &Expr) -> Option<&Column> {
 }
 
 /// An expression over the columns of a plan, which are `columns` of relations. Each column keeps
-/// where it is written.
+/// its place in the text of the query.
 fn over(expr: &Expr, plan: &LogicalPlan, columns: &[Column]) -> Option<Expr> {
     let mut known = true;
     let replaced = expr.clone().transform_up(|node| {
@@ -395,7 +395,7 @@ fn over(expr: &Expr, plan: &LogicalPlan, columns: &[Column]) -> Option<Expr> {
     replaced.ok().map(|replaced| replaced.data).filter(|_| known)
 }
 
-/// Whether each column of some relations can be told from all others by its name.
+/// Whether all columns of some relations have different names.
 fn each_once(relations: &[&LogicalPlan]) -> bool {
     let mut qualified = BTreeSet::new();
     let mut names = BTreeSet::new();
@@ -413,7 +413,7 @@ fn each_once(relations: &[&LogicalPlan]) -> bool {
     bare.iter().all(|name| !names.contains(name))
 }
 
-/// Whether an expression has a subquery, which may name columns as they were called.
+/// Whether an expression has a subquery, which may refer to columns by their former names.
 fn asks_subquery(expr: &Expr) -> bool {
     let asks = |part: &Expr| {
         let is_set = matches!(part, Expr::InSubquery(_) | Expr::SetComparison(_));
@@ -422,7 +422,8 @@ fn asks_subquery(expr: &Expr) -> bool {
     expr.exists(asks).unwrap_or(true)
 }
 
-/// A plan with those of its columns that are needed; all where none is, by which rows are counted.
+/// A plan with the needed ones of its columns; with all if none is needed, so that rows can be
+/// counted.
 fn projected(plan: LogicalPlan, needed: &BTreeSet<Column>) -> Result<LogicalPlan> {
     let columns = plan.schema().columns();
     let kept: Vec<Expr> = columns
@@ -441,14 +442,14 @@ fn projected(plan: LogicalPlan, needed: &BTreeSet<Column>) -> Result<LogicalPlan
 pub(crate) struct EstimatedBlock<'a> {
     block: &'a Block<'a>,
     estimates: Vec<Estimate>,
-    /// By relation: those with which it has an equality.
+    /// By relation: the relations with which it has an equality.
     beside: Vec<Set>,
     workers: u32,
 }
 
 impl EstimatedBlock<'_> {
-    /// The equalities by which a relation meets a set, each with one relation of it: as many as
-    /// possible with the same one, whose columns are no key each by itself.
+    /// The equalities between a relation and a set, each with one relation of the set. As many as
+    /// possible are with the same relation, since its columns may be a key only together.
     fn pairs(&self, set: Set, at: usize) -> Vec<KeyPair> {
         let mut open: Vec<&Vec<(usize, Column)>> = self
             .block
@@ -464,7 +465,7 @@ impl EstimatedBlock<'_> {
             };
             let count = |other: usize| open.iter().filter(|class| has(class, other)).count();
             let inside = (0..self.estimates.len()).filter(|other| set & (1 << other) != 0);
-            // The first of those that are in most.
+            // The first of the relations that are in most classes.
             let best = inside.rev().max_by_key(|&other| count(other));
             let Some(other) = best.filter(|&other| count(other) > 0) else { break };
             let (with, without): (Vec<_>, Vec<_>) =
@@ -489,8 +490,8 @@ impl EstimatedBlock<'_> {
         each.filter(|(at, _)| set & (1 << at) != 0).map(|(_, of)| of.rows).fold(1.0, f64::max)
     }
 
-    /// The share of pairs for which the conditions beside classes hold that a set decides with a
-    /// relation, and could not before.
+    /// The share of pairs for which the conditions beside classes hold, of the conditions that can
+    /// be evaluated once a relation is joined to a set.
     fn share(&self, set: Set, at: usize) -> f64 {
         let all = set | 1 << at;
         let decided = self
@@ -527,8 +528,8 @@ impl Relations for EstimatedBlock<'_> {
         each.filter(|(at, _)| set & (1 << at) != 0).fold(0, |all, (_, beside)| all | beside)
     }
 
-    /// The relations are joined one by one, the largest first, so that a set has one estimate
-    /// whatever its order is.
+    /// The relations are joined one by one, the largest first, so that a set has one estimate,
+    /// independent of the order of its joins.
     fn rows(&self, set: Set) -> f64 {
         let mut left: Vec<usize> = (0..self.count()).filter(|at| set & (1 << at) != 0).collect();
         left.sort_by(|&a, &b| self.estimates[b].rows.total_cmp(&self.estimates[a].rows));

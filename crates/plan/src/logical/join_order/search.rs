@@ -1,24 +1,24 @@
-//! The cheapest order of joins: by dynamic programming over connected sets of relations, and of
-//! many relations greedily.
+//! The cheapest order of joins: by dynamic programming over connected sets of relations, or
+//! greedily if there are many relations.
 //!
-//! A set is a bit for each relation. Sets without a condition between them are joined only when
-//! nothing else is left: a cross product.
+//! A set is a bit for each relation. Sets without a condition between them are joined last, by a
+//! cross product.
 
 use std::collections::BTreeMap;
 
-/// Parts up to which all orders are looked at: 3¹² pairs of sets.
+/// Parts at most for an exhaustive search: 3¹² pairs of sets.
 pub(crate) const EXHAUSTIVE_MAX: usize = 12;
 
 /// Relations of a block at most; larger blocks keep the order in which they are written.
 pub(crate) const RELATIONS_MAX: usize = 64;
 
-/// Cycles to put a row into a table of a join, to look for its partners in one, and to write a row
-/// that has found one.
+/// Cycles to put a row into the hash table of a join, to look up its partners, and to write a row
+/// of the result.
 const BUILD_CYCLES: f64 = 20.0;
 const PROBE_CYCLES: f64 = 5.0;
 const EMIT_CYCLES: f64 = 3.0;
 
-/// Cycles to bring a byte to another worker.
+/// Cycles to send a byte to another worker.
 const MOVE_CYCLES: f64 = 0.5;
 
 /// Some of the relations.
@@ -26,19 +26,20 @@ pub(crate) type Set = u64;
 
 /// The relations that are joined.
 pub(crate) trait Relations {
-    /// How many there are.
+    /// The number of relations.
     fn count(&self) -> usize;
 
-    /// Those that have a condition with one of `set`, which may be among them.
+    /// The relations that have an equality with a relation of `set`; relations of `set` may be
+    /// among them.
     fn beside(&self, set: Set) -> Set;
 
-    /// About how many rows the relations of a set have together, joined. It depends on no order.
+    /// The estimated rows of the join of a set, independent of the order of its joins.
     fn rows(&self, set: Set) -> f64;
 
-    /// About how many bytes a row of a set has.
+    /// The estimated bytes of a row of the join of a set.
     fn width(&self, set: Set) -> f64;
 
-    /// The workers that join them.
+    /// The number of workers that join them.
     fn workers(&self) -> u32;
 }
 
@@ -47,7 +48,7 @@ pub(crate) trait Relations {
 pub(crate) enum JoinTree {
     /// The relation of this number.
     Relation(usize),
-    /// The rows of the left side, which are probed, meet those of the right side, which are built.
+    /// The rows of the left side, the probe, look up the rows of the right side, the build.
     Join(Box<JoinTree>, Box<JoinTree>),
 }
 
@@ -56,11 +57,11 @@ pub(crate) enum JoinTree {
 pub(crate) struct JoinOrder {
     pub(crate) tree: JoinTree,
     pub(crate) cost: f64,
-    /// Pairs of sets that were looked at.
+    /// Pairs of sets that were compared.
     pub(crate) looked_at: usize,
 }
 
-/// A part of an order that is known.
+/// A part of an order.
 #[derive(Debug, Clone)]
 struct Part {
     set: Set,
@@ -77,7 +78,7 @@ impl JoinTree {
         }
     }
 
-    /// Joins relations one after another, the first of which is probed.
+    /// Joins relations one after another; the first is the probe.
     pub(crate) fn of_sequence(relations: &[usize]) -> Option<Self> {
         let each = relations.iter().map(|&at| JoinTree::Relation(at));
         each.reduce(|left, right| JoinTree::Join(Box::new(left), Box::new(right)))
@@ -103,7 +104,7 @@ pub(crate) fn cost(relations: &dyn Relations, tree: &JoinTree) -> f64 {
     }
 }
 
-/// The same order, in which the larger side of each join is probed.
+/// The same order, in which the larger side of each join is the probe.
 pub(crate) fn oriented(relations: &dyn Relations, tree: &JoinTree) -> JoinTree {
     let JoinTree::Join(left, right) = tree else { return tree.clone() };
     let [left, right] = [left, right].map(|side| Box::new(oriented(relations, side)));
@@ -114,8 +115,9 @@ pub(crate) fn oriented(relations: &dyn Relations, tree: &JoinTree) -> JoinTree {
     }
 }
 
-/// The cost of a join beside those of its sides, in cycles of all workers: the smaller side is
-/// built and the larger probed, and of both goes to other workers what is cheaper to move.
+/// The cost of a join without the cost of its sides, in cycles of all workers. The smaller side is
+/// the build and the larger one the probe. Either the smaller side is sent to all workers or both
+/// sides are sent by their keys, whichever is cheaper.
 fn cost_of_join(relations: &dyn Relations, sides: [Set; 2]) -> f64 {
     let [one, other] = sides.map(|side| relations.rows(side));
     let (build, probe) = if one < other { (one, other) } else { (other, one) };
@@ -131,7 +133,7 @@ fn cost_of_join(relations: &dyn Relations, sides: [Set; 2]) -> f64 {
 }
 
 /// The cheapest order in which the relations of `leading` are joined first, one after another.
-/// `None` where there are none, or too many.
+/// `None` if there are no relations, or more than [`RELATIONS_MAX`].
 pub(crate) fn best(relations: &dyn Relations, leading: &[usize]) -> Option<JoinOrder> {
     if relations.count() > RELATIONS_MAX {
         return None;
@@ -150,14 +152,14 @@ pub(crate) fn best(relations: &dyn Relations, leading: &[usize]) -> Option<JoinO
             greedy(relations, component, &mut looked_at)?
         });
     }
-    // The largest is probed by all others, the smallest of which come first.
+    // The largest component is the probe of all others, from the smallest one on.
     joined.sort_by(|a, b| relations.rows(a.set).total_cmp(&relations.rows(b.set)));
     let spine = joined.pop()?;
     let all = joined.into_iter().fold(spine, |one, other| join(relations, &one, &other));
     Some(JoinOrder { tree: all.tree, cost: all.cost, looked_at })
 }
 
-/// Parts that have conditions with each other, by whatever way.
+/// The connected components of the parts.
 fn components(relations: &dyn Relations, parts: Vec<Part>) -> Vec<Vec<Part>> {
     let mut components: Vec<(Set, Vec<Part>)> = vec![];
     for part in parts {
@@ -179,7 +181,7 @@ fn components(relations: &dyn Relations, parts: Vec<Part>) -> Vec<Vec<Part>> {
     components.into_iter().map(|(_, members)| members).collect()
 }
 
-/// Two parts joined: the one with more rows is probed.
+/// The join of two parts: the one with more rows is the probe.
 fn join(relations: &dyn Relations, one: &Part, other: &Part) -> Part {
     let (probe, build) = if relations.rows(one.set) >= relations.rows(other.set) {
         (one, other)
@@ -207,7 +209,7 @@ fn exhaustive(relations: &dyn Relations, parts: &[Part], looked_at: &mut usize) 
         }
         let first = set & set.wrapping_neg();
         let mut found: Option<(f64, [usize; 2])> = None;
-        // Each pair once: the side with the first part, and the rest.
+        // Each pair once: the side that has the first part, and the other one.
         let mut side = (set - 1) & set;
         while side > 0 {
             if side & first != 0
@@ -235,7 +237,7 @@ fn exhaustive(relations: &dyn Relations, parts: &[Part], looked_at: &mut usize) 
 /// An order of many parts: the pair that emits the fewest rows is joined next. The parts are one
 /// component.
 fn greedy(relations: &dyn Relations, mut parts: Vec<Part>, looked_at: &mut usize) -> Option<Part> {
-    // The rows of pairs that were looked at.
+    // The rows of the pairs that were compared.
     let mut rows: BTreeMap<Set, f64> = BTreeMap::new();
     while parts.len() > 1 {
         let mut found: Option<(f64, [usize; 2])> = None;

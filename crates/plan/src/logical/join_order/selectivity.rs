@@ -9,22 +9,22 @@ use datafusion::logical_expr::{BinaryExpr, Expr, Like, Operator};
 
 use super::estimate::{ColumnEstimate, Knowledge};
 
-/// Of a predicate of which nothing is known.
+/// The share of a predicate that cannot be estimated.
 pub(crate) const UNKNOWN: f64 = 0.2;
 
-/// Of a column that is compared with a value where its range is not known.
+/// The share of `<` and the like, if the range of the column is unknown.
 const HALF_OPEN: f64 = 1.0 / 3.0;
 
-/// Of a text that is compared with a pattern.
+/// The share of `LIKE` with a pattern.
 const LIKE: f64 = 0.1;
 
-/// Of a column that is NULL.
+/// The share of NULLs in a column.
 const NULLS: f64 = 0.05;
 
-/// The least and the greatest value that a column may have in a row.
+/// The least and the greatest value of a column for which a predicate holds.
 type Interval = [f64; 2];
 
-/// The column of that name; `None` where it is not one of these rows.
+/// The estimate of a column; `None` if these rows do not have it.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&Column) -> Option<ColumnEstimate>;
 
 /// The share of rows for which a predicate holds.
@@ -32,7 +32,7 @@ pub(crate) fn selectivity(predicate: &Expr, columns: Lookup<'_>) -> f64 {
     let mut intervals: BTreeMap<&Column, Interval> = BTreeMap::new();
     let mut share = 1.0;
     for part in split_conjunction(predicate) {
-        // Both ends of a range are one condition.
+        // The two ends of a range are one condition.
         match interval(part) {
             Some((column, [least, greatest])) => {
                 let known = intervals.entry(column).or_insert([f64::MIN, f64::MAX]);
@@ -134,7 +134,7 @@ fn of_equality(left: &Expr, right: &Expr, columns: Lookup<'_>) -> f64 {
     }
 }
 
-/// The share of rows in which an expression has a certain value.
+/// The share of rows in which an expression has one given value.
 fn of_value(expr: &Expr, columns: Lookup<'_>) -> f64 {
     match column(expr).and_then(columns) {
         Some(column) if column.known != Knowledge::Guessed => 1.0 / column.distinct.max(1.0),
@@ -154,7 +154,7 @@ fn of_like(like: &Like, columns: Lookup<'_>) -> f64 {
     if like.negated { 1.0 - share } else { share }
 }
 
-/// The column that an expression is, perhaps as another type.
+/// The column that an expression is, possibly cast or under an alias.
 pub(crate) fn column(expr: &Expr) -> Option<&Column> {
     match expr {
         Expr::Column(column) => Some(column),
@@ -185,8 +185,8 @@ mod tests {
 
     use super::*;
 
-    /// `day` from 1 to 100, of which 10 are counted; `id` with as many values as rows, `name` of
-    /// which nothing is known.
+    /// `day` from 1 to 100, with 10 counted values; `id` with as many values as rows; `name`
+    /// without statistics.
     fn columns(column: &Column) -> Option<ColumnEstimate> {
         let unknown = ColumnEstimate::unknown(1_000.0);
         let known = |distinct: f64, known: Knowledge, range: [f64; 2]| {

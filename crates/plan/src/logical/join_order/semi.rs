@@ -1,9 +1,9 @@
-//! Semi and anti joins above a block of inner joins, as filters of the one relation that they ask
-//! about.
+//! Semi and anti joins above a block of inner joins, as filters of the one relation whose columns
+//! they read.
 //!
-//! `x IN (SELECT …)` drops rows by the columns of one relation. There it drops them before they are
-//! joined with others. What it keeps does not depend on where it stands, as inner joins change no
-//! value of a row.
+//! `x IN (SELECT …)` drops rows by the columns of one relation. At that relation it drops them
+//! before they are joined with others. The result is the same in both places, as inner joins change
+//! no value of a row.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use super::graph::{is_inside, map_relations, plain};
 /// A plan whose semi or anti join filters a relation.
 pub(crate) struct FilteredRelation {
     pub(crate) plan: LogicalPlan,
-    /// The relation, without the join and with it.
+    /// The relation without the join, and with it.
     pub(crate) before: LogicalPlan,
     pub(crate) filtered: LogicalPlan,
 }
 
-/// The join at the top of a plan, put to the relation of the block below it whose columns it reads;
-/// `None` where it is no such join, or reads several relations.
+/// Moves the join at the top of a plan down to the relation of the block whose columns it reads.
+/// `None` if it is no semi or anti join, or reads several relations.
 pub(crate) fn at_relation(
     plan: &LogicalPlan,
     keeps: &dyn Fn(&LogicalPlan) -> bool,
@@ -44,7 +44,7 @@ pub(crate) fn at_relation(
     Some(FilteredRelation { plan, before, filtered })
 }
 
-/// The relation below a node whose columns a join reads, and that relation joined.
+/// The relation below a node whose columns a join reads, without and with the join.
 fn below(
     mut join: Join,
     node: &LogicalPlan,
@@ -81,7 +81,7 @@ fn below(
     }
 }
 
-/// The columns of its left input that a join reads, which are those of a node.
+/// The columns of a node, which is the left input of a join, that the join reads.
 fn read(join: &Join, node: &LogicalPlan) -> Vec<Column> {
     let exprs = join.on.iter().map(|(left, _)| left).chain(&join.filter);
     let columns = exprs.flat_map(|expr| expr.column_refs());
@@ -89,8 +89,8 @@ fn read(join: &Join, node: &LogicalPlan) -> Vec<Column> {
     columns.filter(is_left).cloned().collect()
 }
 
-/// A join that reads `columns` in the place of those of a node. `None` where a name is one of both
-/// inputs.
+/// A join that reads `columns` in place of the columns of a node. `None` if both inputs have a
+/// column of the same name.
 fn over(mut join: Join, node: &LogicalPlan, columns: &[Column]) -> Option<Join> {
     let right = join.right.schema().clone();
     let mut is_clear = true;

@@ -2,8 +2,8 @@
 //!
 //! DataFusion would compare both, and unite them, as a `DECIMAL(30, 15)`: that has no NaN and no
 //! 1e30, and takes 1e-20 for 0. A number that is written in the query is a `DECIMAL` there, of the
-//! digits that it has, and so are sums, differences and products of such numbers: `0.06 + 0.01` is
-//! 0.07 beside a `DECIMAL`, and not the `DOUBLE` below it.
+//! digits that it has. So are sums, differences and products of such numbers: beside a `DECIMAL`,
+//! `0.06 + 0.01` is exactly 0.07, and not the `DOUBLE` below it.
 
 use std::sync::Arc;
 
@@ -217,7 +217,7 @@ fn in_decimals(values: &[&mut Expr], types: &[DataType]) -> Option<Vec<Option<Sc
     (before + behind <= i16::from(DECIMAL128_MAX_PRECISION)).then_some(numbers)
 }
 
-/// A number of some digits behind the point, and its value without the point.
+/// A decimal number: its value without the point, and the number of digits behind the point.
 #[derive(Debug, Clone, Copy)]
 struct Exact {
     value: i128,
@@ -258,7 +258,7 @@ impl Exact {
         }
     }
 
-    /// In the fewest digits that are no other `DOUBLE`.
+    /// A `DOUBLE` in the fewest digits that identify it.
     fn shortest(number: f64) -> Option<Self> {
         let text = number.to_string();
         let (whole, behind) = text.split_once('.').unwrap_or((&text, ""));
@@ -266,12 +266,12 @@ impl Exact {
         Some(Self { value, scale: u32::try_from(behind.len()).ok()? })
     }
 
-    /// The value with more digits behind the point.
+    /// The value with `scale` digits behind the point, which are at least as many as now.
     fn at(self, scale: u32) -> Option<i128> {
         self.value.checked_mul(10_i128.checked_pow(scale - self.scale)?)
     }
 
-    /// As a constant of a `DECIMAL` with room for it.
+    /// The number as a constant of the smallest `DECIMAL` type that has it.
     fn scalar(self) -> Option<ScalarValue> {
         let Self { value, scale } = self;
         let digits = value.unsigned_abs().checked_ilog10().map_or(1, |log| log + 1).max(scale);

@@ -1,6 +1,6 @@
-//! `timestamp(x)`, as DB2 and Derby have it, is `CAST(x AS TIMESTAMP)`.
+//! `timestamp(x)`, a function of DB2 and Derby, is `CAST(x AS TIMESTAMP)`.
 //!
-//! A constant may also be written as these write their timestamps: `2013-07-01-00.00.00.000000`.
+//! A constant may also have the form of their timestamps: `2013-07-01-00.00.00.000000`.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::ast::{
     TimezoneInfo, Value, VisitMut, VisitorMut,
 };
 
-/// Writes such functions of a query as casts.
+/// Replaces these calls in a query by casts.
 pub(super) fn rewrite(query: &mut Query) {
     // It never breaks off.
     let _ = VisitMut::visit(query, &mut Timestamps);
@@ -41,7 +41,7 @@ impl VisitorMut for Timestamps {
     }
 }
 
-/// What a call of `timestamp` is of; none of another function.
+/// The argument of a call of `timestamp`; `None` for another function.
 fn argument(function: &Function) -> Option<&Expr> {
     let [name] = &function.name.0[..] else { return None };
     let is_named = name.as_ident().is_some_and(|name| name.value.eq_ignore_ascii_case("timestamp"));
@@ -52,7 +52,7 @@ fn argument(function: &Function) -> Option<&Expr> {
     }
 }
 
-/// A timestamp in the form of the standard, if it is in the other one.
+/// The standard form of a timestamp that has the form of DB2.
 fn standard(text: &str) -> Option<String> {
     let (date, time) = text.split_at_checked(10)?;
     let (hour, rest) = time.strip_prefix('-')?.split_once('.')?;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_of_db2_is_told_from_that_of_the_standard() {
+    fn the_form_of_db2_becomes_that_of_the_standard() {
         let db2 = standard("2013-07-01-23.59.01.250000");
         assert_eq!(db2.as_deref(), Some("2013-07-01 23:59:01.250000"));
         for other in ["2013-07-01 00:00:00.000", "2013-07-01", "2013-07-01-00:00:00.5", "é-.", ""]

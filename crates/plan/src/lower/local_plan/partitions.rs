@@ -1,9 +1,9 @@
 //! Functions over whole partitions, some partitions at a time.
 //!
-//! Where a frame reaches to the end of its partition, DataFusion holds all rows of its input before
-//! it computes anything, and accounts for none. Its input is sorted by partition; so it is given
-//! the rows of whole partitions, as many as are together in [`TOGETHER_BYTES`], and what is held is
-//! reserved: of memory that is the rows of one partition, if it is larger.
+//! If a frame reaches to the end of its partition, DataFusion's operator holds all rows of its
+//! input before it computes anything, and reserves no memory for them. Its input is sorted by
+//! partition, so here the functions are computed over some whole partitions at a time: about
+//! [`TOGETHER_BYTES`] of rows, or one partition that is larger. The rows held are reserved.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,10 +28,10 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, stream};
 
-/// Bytes of rows from which on those of whole partitions are not held any longer.
+/// Bytes of held rows from which on the functions of all whole partitions are computed.
 const TOGETHER_BYTES: usize = 4 << 20;
 
-/// The plan, whose functions over whole partitions hold some partitions at a time.
+/// The plan, in which functions over whole partitions hold some partitions at a time.
 pub(super) fn some_at_a_time(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
     let made = plan.transform_up(|node| {
         if !node.is::<WindowAggExec>() {
@@ -42,7 +42,7 @@ pub(super) fn some_at_a_time(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn E
     Ok(made.data)
 }
 
-/// A [`WindowAggExec`] that is given some partitions at a time.
+/// A [`WindowAggExec`] that computes some partitions at a time.
 #[derive(Debug)]
 struct SomePartitions {
     window: Arc<dyn ExecutionPlan>,
@@ -123,19 +123,19 @@ impl ExecutionPlan for SomePartitions {
     }
 }
 
-/// A run over some partitions after the other.
+/// A run over the partitions of the input, some at a time.
 struct Partitions {
-    /// Nothing once it has ended.
+    /// `None` once it has ended.
     input: Option<SendableRecordBatchStream>,
     functions: Vec<Arc<dyn WindowExpr>>,
     keys: Vec<PhysicalSortExpr>,
     schema: SchemaRef,
-    /// Rows of partitions of which the last may not be whole.
+    /// The rows held; the last partition of them may be incomplete.
     rows: Vec<RecordBatch>,
     bytes: usize,
     held: MemoryReservation,
     batch_rows: usize,
-    /// What was made, and is given out next.
+    /// Results to be emitted next.
     made: VecDeque<RecordBatch>,
 }
 
@@ -156,7 +156,8 @@ impl Partitions {
         }
     }
 
-    /// Takes rows, and computes what is whole before them if that is enough, or they do not fit.
+    /// Holds rows. If enough are held, or these do not fit, the partitions that are complete are
+    /// computed first.
     fn take(&mut self, mut batch: RecordBatch) -> DfResult<()> {
         let mut bytes = batch.get_array_memory_size();
         if self.bytes >= TOGETHER_BYTES || self.held.try_grow(bytes).is_err() {

@@ -1,8 +1,8 @@
-//! A plan of DataFusion on one worker: polled by the worker's coroutine, over the rows of its
-//! inputs as they come.
+//! A plan of DataFusion on one worker: a coroutine of the worker polls it, and it reads the rows of
+//! its inputs as they come.
 //!
-//! DataFusion has no threads here. Its operators are planned for one partition, and share a pool of
-//! memory that holds what the worker allows; what spills goes to the worker's disk ([`OnDisk`]).
+//! DataFusion has no threads here. Its operators are planned for one partition, and share a memory
+//! pool whose size the worker sets. They spill to the worker's disk ([`OnDisk`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -37,8 +37,8 @@ use crate::expr::conform::same_type;
 use crate::lower::batch;
 use crate::text::units::human;
 
-/// The part of the memory that operators have who can spill: a sort merges what it has in memory
-/// before it writes that, and what it has written after, with the rest.
+/// Operators that can spill get one in this many parts of the memory. A sort needs the rest to
+/// merge the rows in memory before it writes them, and to merge the files that it has written.
 const SPILLABLE_PART: usize = 2;
 
 /// A plan whose leaves are [`GatheredRows`](batch::GatheredRows), as each worker runs it.
@@ -50,7 +50,7 @@ pub(super) struct WorkerPlan {
     state: SessionState,
     schema: SchemaRef,
     spills: bool,
-    /// By input, by its columns: the column that is emitted.
+    /// By input and its columns: the column of the output that it is.
     passed: Vec<Vec<Option<usize>>>,
 }
 
@@ -80,7 +80,7 @@ impl WorkerPlan {
         Ok(made)
     }
 
-    /// The plan over the rows of its inputs, and where these wait.
+    /// The plan over the rows of its inputs, and the queues of these rows.
     fn physical(&self, state: &SessionState) -> DfResult<(Arc<dyn ExecutionPlan>, Queues)> {
         let mut queues = BTreeMap::new();
         let filled = batch::filled(&self.plan, |leaf| {
@@ -113,7 +113,7 @@ impl WorkerPlan {
         let mut state = SessionStateBuilder::new_from_existing(self.state.clone())
             .with_runtime_env(environment)
             .build();
-        // The pool sets memory aside for that.
+        // The pool reserves memory for the merge itself.
         state.config_mut().options_mut().execution.sort_spill_reservation_bytes = 0;
         let (plan, queues) = self.physical(&state)?;
         let plan = batch::yielding(plan)?;
@@ -123,7 +123,7 @@ impl WorkerPlan {
         Ok(Run { failures, queues, pool, runtime, rows: Some(rows), schema, spilled })
     }
 
-    /// How it gets more memory.
+    /// The hint of an error about memory.
     fn hint(&self, has_disk: bool) -> &'static str {
         if has_disk || !self.spills {
             "SET millstream.state_bytes = '…' allows it more memory"
@@ -158,7 +158,7 @@ impl LocalPlan for WorkerPlan {
     }
 }
 
-/// The operators of a plan from its leaves on, each once.
+/// The names of the operators of a plan, from its leaves on, each once.
 fn operators_of(plan: &Arc<dyn ExecutionPlan>, to: &mut Vec<String>) {
     plan.children().into_iter().for_each(|input| operators_of(input, to));
     let name = plan.name().trim_end_matches("Exec");
@@ -168,7 +168,7 @@ fn operators_of(plan: &Arc<dyn ExecutionPlan>, to: &mut Vec<String>) {
     }
 }
 
-/// What errors of a run say of it.
+/// The name and the hint for errors of a run.
 struct Failures {
     name: &'static str,
     hint: &'static str,
@@ -186,14 +186,14 @@ struct Run {
     queues: Queues,
     pool: Arc<Pool>,
     runtime: tokio::runtime::Runtime,
-    /// Nothing once it has given all rows, or failed.
+    /// `None` once it has emitted all rows, or failed.
     rows: Option<SendableRecordBatchStream>,
     schema: SchemaRef,
     spilled: Arc<Mutex<Spilled>>,
 }
 
 impl Run {
-    /// Bytes of rows that have not been asked for.
+    /// Bytes of rows that the plan has not read yet.
     fn waiting(&self) -> usize {
         self.queues.iter().map(|queue| queue.lock().bytes).sum()
     }
@@ -217,8 +217,8 @@ impl LocalRun for Run {
     ) -> Poll<Option<Result<RecordBatch, DataflowError>>> {
         self.pool.bytes_max.store(bytes_max.saturating_sub(self.waiting()), Ordering::Relaxed);
         let Some(rows) = &mut self.rows else { return Poll::Ready(None) };
-        // The runtime says for how long DataFusion's operators may run, and wakes those that had
-        // their time only as it goes on.
+        // Tokio's budget limits how long DataFusion's operators run. An operator that used it up is
+        // woken only when the runtime continues.
         let polled = self.runtime.block_on(async {
             let polled = poll_fn(|_| Poll::Ready(rows.poll_next_unpin(cx))).await;
             if polled.is_pending() {
@@ -247,7 +247,7 @@ impl LocalRun for Run {
 /// By input.
 type Queues = Vec<Arc<Queue>>;
 
-/// The rows of an input that wait until the plan asks for them.
+/// The rows of an input that the plan has not read yet.
 struct Queue {
     schema: SchemaRef,
     state: Mutex<Waiting>,
@@ -258,7 +258,7 @@ struct Waiting {
     rows: VecDeque<(RecordBatch, usize)>,
     bytes: usize,
     ended: bool,
-    /// Of the plan, when it has asked in vain.
+    /// The waker of the plan, if it has found no rows.
     asks: Option<Waker>,
 }
 
@@ -305,7 +305,7 @@ impl Queue {
         }
     }
 
-    /// The columns of the leaf, behind which rows have the keys that led them.
+    /// The columns of the leaf, without the keys of the exchange behind them.
     fn as_leaf(&self, rows: &RecordBatch) -> DfResult<RecordBatch> {
         let columns = rows.columns()[..self.schema.fields().len()].to_vec();
         let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
@@ -334,11 +334,11 @@ impl PartitionStream for Rows {
     }
 }
 
-/// The memory of DataFusion's operators: what the worker allows at the time.
+/// The memory of DataFusion's operators: as much as the worker currently allows.
 #[derive(Debug)]
 struct Pool {
     bytes_max: AtomicUsize,
-    /// Of operators that can spill, and of those that cannot.
+    /// Bytes of operators that can spill, and of operators that cannot.
     spillable: AtomicUsize,
     others: AtomicUsize,
 }

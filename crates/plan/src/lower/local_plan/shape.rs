@@ -1,4 +1,4 @@
-//! Which nodes can be done in parts, and where their rows must be for that.
+//! The nodes that can run in parts, and the distribution of rows that this requires.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use datafusion::logical_expr::{Distinct, Expr, GroupingSet, Join, LogicalPlan};
 
 use crate::explain::plain;
 
-/// Where the rows of an input go.
+/// The distribution that a node requires of an input.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum RequiredDistribution {
-    /// To the worker that leads the values of these, over the columns of the input.
+    /// Rows are partitioned by these expressions over the columns of the input.
     Key(Vec<Expr>),
-    /// To every worker if it is the smaller of two; else they stay.
+    /// Rows go to every worker if this is the smaller of two inputs; else they stay.
     Smaller,
-    /// To every worker.
+    /// Rows go to every worker.
     Everywhere,
-    /// Nowhere.
+    /// Rows stay where they are.
     Stay,
-    /// To one worker.
+    /// Rows go to one worker.
     One,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    /// That of a node, if its result is that of parts, or of all rows on one worker.
+    /// The shape of a node, if it can run in parts, or over all rows on one worker.
     pub(super) fn of(plan: &'a LogicalPlan) -> Option<Self> {
         match plan {
             LogicalPlan::Window(window) => Some(Self {
@@ -83,7 +83,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// That of a join without an equality.
+    /// The shape of a join without an equality.
     fn of_join(join: &'a Join) -> Self {
         use RequiredDistribution::{Everywhere, One, Smaller, Stay};
         let condition = join.filter.as_ref();
@@ -117,7 +117,7 @@ fn shown(exprs: &[Expr]) -> String {
     exprs.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// What all functions of a node are partitioned by.
+/// The expressions that the `PARTITION BY` of all functions of a node have.
 fn partition_of(functions: &[Expr]) -> Option<Vec<Expr>> {
     let mut functions = functions.iter().map(function_of);
     let mut by = functions.next()??.params.partition_by.clone();
@@ -138,7 +138,7 @@ fn function_of(mut expr: &Expr) -> Option<&WindowFunction> {
     }
 }
 
-/// What rows of all grouping sets are grouped by.
+/// The expressions that all grouping sets have.
 fn keys_of(by: &[Expr]) -> Vec<Expr> {
     match by {
         [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] => {
@@ -152,8 +152,8 @@ fn keys_of(by: &[Expr]) -> Vec<Expr> {
     }
 }
 
-/// The subqueries of a node's expressions that give a value; nothing if there are others, or some
-/// that read columns of the node.
+/// The scalar subqueries of a node's expressions; `None` if there are subqueries of another kind,
+/// or subqueries that read columns of the node.
 pub(super) fn subqueries_of(plan: &LogicalPlan) -> Option<Vec<Arc<LogicalPlan>>> {
     let (mut found, mut other) = (vec![], false);
     for expr in plan.expressions() {

@@ -1,4 +1,4 @@
-//! The files of DataFusion's operators, on the disk of a worker.
+//! The files to which DataFusion's operators spill, on the disk of a worker.
 
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub(super) struct OnDisk {
 }
 
 impl OnDisk {
-    /// On `disk`; `spilled` counts what is written and read.
+    /// Files on `disk`; `spilled` counts the bytes written and read.
     pub(super) fn new(disk: Arc<dyn Disk>, spilled: Arc<Mutex<Spilled>>) -> Self {
         Self { disk, spilled }
     }
@@ -39,7 +39,7 @@ fn count(spilled: &Mutex<Spilled>, with: impl FnOnce(&mut Spilled)) {
     with(&mut spilled.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// A file, and the bytes that it has.
+/// A file, and its length in bytes.
 struct Written {
     file: Box<dyn DiskFile>,
     bytes: u64,
@@ -50,12 +50,12 @@ struct OneFile {
     spilled: Arc<Mutex<Spilled>>,
 }
 
-/// Why a file cannot be written or read, with its name.
+/// The error of a file, with its name.
 fn named(written: &Written, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", written.file.name()))
 }
 
-/// The bytes of a file from a place on, and where they end.
+/// The bytes of a file from a position on, and the position behind them.
 fn chunk(
     written: &RwLock<Written>,
     spilled: &Mutex<Spilled>,

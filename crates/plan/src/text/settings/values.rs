@@ -153,7 +153,7 @@ pub(super) fn tree(text: &str) -> Option<TreeChoice> {
     })
 }
 
-/// A directory to spill to, or none.
+/// A directory to spill to, or `Some(None)` for no directory.
 pub(super) fn spill_dir(text: &str) -> Option<Option<String>> {
     if text.eq_ignore_ascii_case("none") {
         return Some(None);

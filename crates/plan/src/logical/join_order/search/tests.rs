@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Relations by their rows, and the share of pairs that an edge between two of them keeps.
+/// Relations with their rows, and edges between them with the share of pairs that match.
 struct Graph {
     rows: Vec<f64>,
     edges: Vec<(usize, usize, f64)>,
@@ -38,7 +38,7 @@ impl Relations for Graph {
     }
 }
 
-/// A generator of numbers that are the same in each run.
+/// A generator of pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -84,7 +84,7 @@ fn least(graph: &Graph, set: Set) -> Option<f64> {
     found
 }
 
-/// Relations joined as they are numbered, where each has an edge with one before.
+/// An order of relations in which each has an edge with one before it, by their numbers.
 fn written(graph: &Graph) -> JoinTree {
     JoinTree::of_sequence(&(0..graph.count()).collect::<Vec<_>>()).expect("there is one")
 }
