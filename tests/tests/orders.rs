@@ -25,14 +25,19 @@ struct Joins {
 impl Joins {
     fn new(random: &mut Random, tables: usize) -> Self {
         let count = 3 + random.below(5) as usize;
-        let of = (0..count).map(|_| random.below(tables as u64) as usize).collect();
+        // The first two tables have no row and one; a join with them seldom has any.
+        let one = |_| match random.below(20) {
+            0 => random.below(tables as u64) as usize,
+            _ => 2 + random.below(tables as u64 - 2) as usize,
+        };
+        let of = (0..count).map(one).collect();
         // Chains, stars, and trees; some have cycles.
         let is_chain = random.chance(30);
         let mut equalities = vec![];
         for at in 1..count {
             let other = if is_chain { at - 1 } else { random.below(at as u64) as usize };
-            // Mostly unique keys, so that results stay small.
-            let keys = [("id", "id"), ("id", "id"), ("id", "i"), ("i", "id"), ("id", "a")];
+            // Keys that are unique on one side at least, mostly, so that results stay small.
+            let keys = [("id", "id"), ("id", "i"), ("i", "id"), ("i", "i"), ("i", "i")];
             let (one, two) = *random.one_of(&keys);
             equalities.push((other, at, one, two));
             if random.chance(25) {
@@ -40,14 +45,14 @@ impl Joins {
                 equalities.push((other, at, "id", "id"));
             }
         }
-        let conditions = (0..random.below(3)).map(|_| {
+        let conditions = (0..random.below(2)).map(|_| {
             let [one, other] = [0; 2].map(|_| random.below(count as u64));
             match random.below(5) {
                 0 => format!("r{one}.i >= 0"),
                 1 => format!("r{one}.t IN ('a', 'b', 'ab')"),
                 2 => format!("r{one}.id <= r{other}.id + 3"),
                 3 => format!("(r{one}.id = 1 OR r{other}.i = 2)"),
-                _ => format!("r{one}.id + 1 = r{other}.id + 1"),
+                _ => format!("r{one}.id + 1 <= r{other}.id + 4"),
             }
         });
         Self { tables: of, equalities, conditions: conditions.collect() }
@@ -148,6 +153,6 @@ fn an_order_of_joins_changes_no_row() {
             changed += usize::from(shown.contains("orders looked at"));
         }
     }
-    cases.met(rows > 500, &format!("{rows} rows"));
+    cases.met(rows > 100, &format!("{rows} rows"));
     cases.met(changed > 3, &format!("{changed} queries without a hint are put in another order"));
 }

@@ -216,7 +216,7 @@ fn a_plan_is_shown_to_programs_too() {
     };
     let json: Value = serde_json::from_str(&explain("json")).expect("an object");
     assert_eq!((&json["nodes"], &json["workers_per_node"]), (&json!(2), &json!(1)));
-    assert_eq!(json["statements"], json!([{ "name": "SELECT", "sinks": [2] }]));
+    assert_eq!(json["statements"], json!([{ "name": "SELECT", "orders": [], "sinks": [2] }]));
     let operators = json["operators"].as_array().expect("operators");
     let names: Vec<_> = operators.iter().map(|one| one["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["FusedScan", "Aggregate", "Sink"]);

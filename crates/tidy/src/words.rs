@@ -100,6 +100,7 @@ pub const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("Cast", "", "an expression of DataFusion, whose name it is"),
     ("FLIGHT", "", "a protocol of Arrow, whose name it is"),
     ("Flight", "", "a protocol of Arrow, whose name it is"),
+    ("try_unfold", "plan", "a function of the futures crate"),
     ("notes", "plan", "a field of DataFusion's diagnostics"),
 ];
 

@@ -419,6 +419,9 @@ impl Inputs {
 
     /// When the first rows have waited long enough (W4).
     pub(super) fn due<M: Member>(&self, member: &M) -> Option<u64> {
+        if member.pushes_beside() {
+            return None;
+        }
         self.edges.iter().filter_map(|edge| edge.due(member)).min()
     }
 

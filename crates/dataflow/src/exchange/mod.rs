@@ -301,6 +301,13 @@ pub(crate) trait Member {
     /// The part of it that they use.
     fn instance(&self) -> &Instance;
 
+    /// Whether the operator pushes rows by a coroutine of its own, beside its node. Such rows are
+    /// sent when there are enough, and at the end, but not because they have waited: a node would
+    /// send them while others are pushed.
+    fn pushes_beside(&self) -> bool {
+        false
+    }
+
     /// The operator's number in the job.
     fn tag(&self) -> u32 {
         self.instance().tag

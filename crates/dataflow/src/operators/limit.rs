@@ -122,6 +122,11 @@ impl<D: Downstream> LimitRun<D> {
 
     /// Emits the rows of other workers, until no more come.
     async fn finish(&self) -> Result<(), DataflowError> {
+        // No row may be wanted at all.
+        if self.instance.worker == GATHERER && self.cut.borrow().is_full() {
+            self.instance.inputs.satisfied(self);
+            self.satisfied();
+        }
         self.emit_arrived_until(|| self.complete.get()).await?;
         self.instance.inputs.end(self, END_OF_STREAM).await?;
         self.emit_arrived_until(|| self.time().1).await?;

@@ -33,6 +33,7 @@ use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, ExprSchemable, Join, LogicalPlan, lit};
+use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::Token;
 
 use self::run::WorkerPlan;
@@ -145,10 +146,21 @@ fn fields_of(plan: &LogicalPlan) -> Vec<Field> {
     fields.map(|(at, field)| Field::new(name(at), field.data_type().clone(), true)).collect()
 }
 
-/// By column of an input: the column of the node that has the same name.
+/// By column of an input: the column of the node that has the same name, and the same values.
 fn places(input: &LogicalPlan, plan: &LogicalPlan) -> Vec<Option<usize>> {
-    let columns = plan.schema().columns();
-    let place = |column| columns.iter().position(|other| *other == column);
+    // `a % 2 AS a` has the name of a column and other values, and so has a column of grouping sets.
+    let plain = |expr: &Expr| match expr {
+        Expr::Column(column) => Some(column.clone()),
+        _ => None,
+    };
+    let emitted: Vec<Option<Column>> = match plan {
+        LogicalPlan::Projection(projection) => projection.expr.iter().map(plain).collect(),
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.iter().map(plain).collect(),
+        // The columns that are unnested keep their names.
+        LogicalPlan::Unnest(_) => vec![],
+        _ => plan.schema().columns().into_iter().map(Some).collect(),
+    };
+    let place = |column| emitted.iter().position(|other| other.as_ref() == Some(&column));
     input.schema().columns().into_iter().map(place).collect()
 }
 
@@ -191,7 +203,9 @@ fn input(
     if let RequiredDistribution::Key(by) = &required {
         for key in relation.rewrite_all(by)? {
             // Rows with equal keys are on one worker also if only some of the keys are hashed.
-            if key.column_refs().is_empty() || check_key(&key, &relation.scan).is_err() {
+            // A random value would be another one where it is computed again.
+            let is_fixed = !key.column_refs().is_empty() && !key.is_volatile();
+            if !is_fixed || check_key(&key, &relation.scan).is_err() {
                 continue;
             }
             let known = outputs.iter().position(|output| *output == key);
@@ -249,7 +263,10 @@ fn refuse_product(
     };
     let product = of_left.rows_max.zip(of_right.rows_max);
     let product = product.map_or(0, |(left, right)| u128::from(left) * u128::from(right));
-    let is_cross = |token: &Token| matches!(token, Token::Word(word) if word.value.eq_ignore_ascii_case("CROSS"));
+    let is_cross = |token: &Token| match token {
+        Token::Word(word) => word.keyword == Keyword::CROSS,
+        _ => false,
+    };
     let is_meant = || cx.lowering.around.tokens.iter().any(|of| is_cross(&of.token));
     if product <= PRODUCT_ROWS_MAX || is_meant() {
         return Ok(());

@@ -51,6 +51,9 @@ use crate::runtime::scheduler::{Timers, all, yield_now};
 /// The largest build in bytes whose batches are concatenated, so that its rows are found faster.
 const TOGETHER_BYTES_MAX: usize = 256 << 20;
 
+/// Bytes that a row of a build takes in the table of keys, about, beside its own.
+const TABLE_BYTES: usize = 24;
+
 /// A hash join on one worker.
 pub(crate) struct HashJoinRun<D> {
     instance: Instance,
@@ -90,6 +93,7 @@ pub(crate) struct HashJoinRun<D> {
 struct Waiting<T = ()> {
     batches: VecDeque<(T, RecordBatch)>,
     bytes: usize,
+    rows: usize,
 }
 
 /// A complete build.
@@ -111,19 +115,21 @@ enum Passes {
 
 impl<T> Default for Waiting<T> {
     fn default() -> Self {
-        Self { batches: VecDeque::new(), bytes: 0 }
+        Self { batches: VecDeque::new(), bytes: 0, rows: 0 }
     }
 }
 
 impl<T> Waiting<T> {
     fn push(&mut self, of: T, batch: RecordBatch) {
         self.bytes += bytes_of(&batch);
+        self.rows += batch.num_rows();
         self.batches.push_back((of, batch));
     }
 
     fn pop(&mut self) -> Option<(T, RecordBatch)> {
         let (of, batch) = self.batches.pop_front()?;
         self.bytes -= bytes_of(&batch);
+        self.rows -= batch.num_rows();
         Some((of, batch))
     }
 }
@@ -222,7 +228,7 @@ impl<D: Downstream> HashJoinRun<D> {
 
     /// Makes the table of the build, which has ended on all workers.
     fn finish_build(&self) -> Result<(), DataflowError> {
-        let Waiting { batches, bytes } = self.build.take();
+        let Waiting { batches, bytes, .. } = self.build.take();
         let status = self.status_of_all();
         let side = &self.spec.sides[BUILD];
         let pairing = if status.is_whole_build() && self.spilled.borrow().is_none() {
@@ -307,6 +313,9 @@ impl<D: Downstream> HashJoinRun<D> {
         while let Some((batch, _)) = next()? {
             if self.signals.is_stopped() {
                 self.is_cut.set(true);
+                return Ok(());
+            }
+            if self.behind.is_satisfied() {
                 return Ok(());
             }
             let pushed = self.behind.push(Rows::on_time(batch)).await;
@@ -438,8 +447,8 @@ impl<D: Downstream> HashJoinRun<D> {
         }
         let mut build = self.build.borrow_mut();
         build.push((), batch);
-        let Some(disk) = self.disk.as_ref().filter(|_| build.bytes / self.parts() > share / 2)
-        else {
+        let needed = build.bytes + build.rows * TABLE_BYTES;
+        let Some(disk) = self.disk.as_ref().filter(|_| needed / self.parts() > share / 2) else {
             return Ok(());
         };
         let mut spilled = SpilledJoin::new(disk.clone(), &self.spec);
@@ -541,6 +550,10 @@ impl<D: Downstream> Member for HashJoinRun<D> {
 
     fn crosses(&self, from: i64, to: i64) -> bool {
         from != to
+    }
+
+    fn pushes_beside(&self) -> bool {
+        self.holds
     }
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {

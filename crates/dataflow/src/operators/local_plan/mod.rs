@@ -23,6 +23,7 @@ use crate::rows::Rows;
 use crate::rows::wire::compact;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::Metrics;
+use crate::runtime::place::Signals;
 use crate::runtime::scheduler::yield_now;
 
 /// A [`LocalOperator`] on one worker.
@@ -38,6 +39,7 @@ pub(crate) struct LocalPlanRun<D> {
     metrics: Arc<Metrics>,
     /// Interrupts the sleep of the worker.
     worker: Waker,
+    signals: Arc<Signals>,
 }
 
 impl<D: Downstream> LocalPlanRun<D> {
@@ -78,12 +80,13 @@ impl<D: Downstream> LocalPlanRun<D> {
             behind,
             metrics,
             worker: place.external.waker(),
+            signals: place.signals.clone(),
         })
     }
 
     /// Emits the rows of the plan, until there are no more.
     async fn emit(&self) -> Result<(), DataflowError> {
-        let mut waker = None;
+        let (mut waker, mut is_cut) = (None, false);
         loop {
             let next = poll_fn(|cx| {
                 let waker = waker.get_or_insert_with(|| self.waker(cx));
@@ -95,6 +98,15 @@ impl<D: Downstream> LocalPlanRun<D> {
             });
             let next = next.await.transpose().map_err(DataflowError::of_made_rows)?;
             let Some(batch) = next else { break };
+            if self.behind.is_satisfied() {
+                self.run.borrow_mut().take();
+                break;
+            }
+            if self.signals.is_stopped() {
+                self.run.borrow_mut().take();
+                is_cut = true;
+                break;
+            }
             self.publish_bytes()?;
             if batch.num_rows() > 0 {
                 self.behind.push(Rows::on_time(batch)).await?;
@@ -105,7 +117,7 @@ impl<D: Downstream> LocalPlanRun<D> {
         // More rows may come, although the plan does not need them.
         let ended = || self.time().1.then_some(self.time().0);
         let watermark = self.instance.clock_moved.wait_for(ended).await;
-        self.behind.end(watermark).await
+        self.behind.end(if is_cut { i64::MIN } else { watermark }).await
     }
 
     /// Wakes the coroutine, and also the worker if another thread calls it.
@@ -117,7 +129,7 @@ impl<D: Downstream> LocalPlanRun<D> {
     /// Publishes the bytes of state, and holds them to their bound.
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let run = self.run.borrow();
-        let Some(run) = &*run else { return Ok(()) };
+        let Some(run) = &*run else { return Ok(self.accounting.set(self.instance.tag, 0)?) };
         self.metrics.count_spilled(self.instance.tag, &self.spilled, run.spilled());
         Ok(self.accounting.set(self.instance.tag, run.bytes())?)
     }

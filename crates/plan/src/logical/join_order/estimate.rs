@@ -379,7 +379,9 @@ fn columns_of(exprs: &[Expr], input: &Estimate, plan: &LogicalPlan) -> Vec<Colum
             return column;
         }
         // Equal inputs have equal results.
-        let read = expr.column_refs();
+        let mut read: Vec<&Column> = expr.column_refs().into_iter().collect();
+        // In one order on every node, or the last bit of the product differs.
+        read.sort_unstable();
         let values = read.iter().map(|column| find(column).map(|column| column.distinct));
         let values: Option<f64> = values.product();
         let of_rows = input.rows;

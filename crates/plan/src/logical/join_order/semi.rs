@@ -100,9 +100,11 @@ fn over(mut join: Join, node: &LogicalPlan, columns: &[Column]) -> Option<Join> 
             let Some(at) = node.schema().maybe_index_of_column(&column) else {
                 return Ok(Transformed::no(Expr::Column(column)));
             };
-            is_clear &= right.maybe_index_of_column(&column).is_none();
             let Column { relation, name, .. } = columns[at].clone();
-            Ok(Transformed::yes(Expr::Column(Column { relation, name, ..column })))
+            let replaced = Column { relation, name, ..column.clone() };
+            let is_right = |column| right.maybe_index_of_column(column).is_some();
+            is_clear &= !is_right(&column) && !is_right(&replaced);
+            Ok(Transformed::yes(Expr::Column(replaced)))
         });
         replaced.map(|replaced| replaced.data).ok()
     };

@@ -235,7 +235,7 @@ impl Exact {
             }
             Expr::Negative(inner) => {
                 let Self { value, scale } = Self::of(inner)?;
-                Some(Self { value: -value, scale })
+                Some(Self { value: value.checked_neg()?, scale })
             }
             Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
                 let (a, b) = (Self::of(left)?, Self::of(right)?);
