@@ -36,7 +36,7 @@ impl Joins {
         let mut equalities = vec![];
         for at in 1..count {
             let other = if is_chain { at - 1 } else { random.below(at as u64) as usize };
-            // Keys that are unique on one side at least, mostly, so that results stay small.
+            // Unique keys, and some of few values.
             let keys = [("id", "id"), ("id", "i"), ("i", "id"), ("i", "i"), ("i", "i")];
             let (one, two) = *random.one_of(&keys);
             equalities.push((other, at, one, two));
