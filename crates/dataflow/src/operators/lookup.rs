@@ -33,9 +33,14 @@ use crate::rows::wire::bytes_of;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
+use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
 use crate::runtime::reader::{Read, Reader};
 use crate::runtime::scheduler::{Event, Timers, yield_now};
+
+/// Batches of the partners of one batch that are emitted when the query is stopped; the others are
+/// dropped, and so is what is not complete without them.
+const BATCHES_AFTER_STOP_MAX: usize = 64;
 
 /// A lookup on one worker.
 pub(crate) struct LookupRun<D> {
@@ -56,7 +61,10 @@ pub(crate) struct LookupRun<D> {
     read: Event,
     /// Of a fused scan: the key of the aggregate beside the table's own, if its rows allow it.
     map: OnceCell<Option<Arc<KeyMap>>>,
-    /// What takes its rows.
+    signals: Arc<Signals>,
+    /// Whether rows were dropped, because the query was stopped.
+    is_cut: Cell<bool>,
+    /// The operators that take its rows.
     behind: D,
 }
 
@@ -101,6 +109,8 @@ impl<D: Downstream> LookupRun<D> {
             table: RefCell::new(None),
             read: Event::default(),
             map: OnceCell::new(),
+            signals: place.signals.clone(),
+            is_cut: Cell::new(false),
             behind,
         })
     }
@@ -160,6 +170,9 @@ impl<D: Downstream> LookupRun<D> {
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
     async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
         let table = self.read.wait_for(|| self.table.borrow().clone()).await;
+        if self.is_cut.get() {
+            return Ok(());
+        }
         let Rows { batch, watermarks, .. } = rows;
         let probe = ProbeSide { side: 0, keys: &self.spec.keys[0] };
         let mut pairing = Pairing::new(probe, [batch], table, self.spec.kind);
@@ -173,6 +186,10 @@ impl<D: Downstream> LookupRun<D> {
                 break;
             }
             given += 1;
+            if given > BATCHES_AFTER_STOP_MAX && self.signals.is_stopped() {
+                self.is_cut.set(true);
+                break;
+            }
             // A row may have any number of partners.
             if given % TURN_BATCHES == 0 {
                 yield_now().await;
@@ -249,12 +266,12 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
     }
 
     fn ends_window(&self, watermark: i64) -> bool {
-        self.behind.ends_window(watermark)
+        !self.is_cut.get() && self.behind.ends_window(watermark)
     }
 
     /// Passes the watermark on.
     fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
-        self.behind.advance_or_wait(watermark, idle)
+        if self.is_cut.get() { None } else { self.behind.advance_or_wait(watermark, idle) }
     }
 
     fn resume(&self) -> Task<'_, i64> {
@@ -262,7 +279,7 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
     }
 
     fn end(&self, watermark: i64) -> Task<'_> {
-        Box::pin(self.behind.end(watermark))
+        Box::pin(self.behind.end(if self.is_cut.get() { i64::MIN } else { watermark }))
     }
 
     fn run(&self) -> Task<'_> {
