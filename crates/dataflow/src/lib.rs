@@ -19,7 +19,7 @@ mod rows;
 mod runtime;
 pub mod worker;
 
-pub use connector::{bad, gauge, join_filter, origins, position, predicate, scan, sink, source};
+pub use connector::{bad, gauge, origins, position, predicate, scan, sink, source};
 pub use error::{located, panics};
 pub use job::{fragment, hash_join, lookup, step, wires, worker_set};
 pub use optimize::{cost, fusion, placement};

@@ -67,7 +67,7 @@ const EVERYTHING: &[&str] = &[
     "connectors",
     "cluster",
     "millstream",
-    // What results are held against on demand.
+    // The engine that results are compared with on demand.
     "oracle",
 ];
 

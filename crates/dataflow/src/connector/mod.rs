@@ -3,7 +3,6 @@
 
 pub mod bad;
 pub mod gauge;
-pub mod join_filter;
 pub mod origins;
 pub mod position;
 pub mod predicate;

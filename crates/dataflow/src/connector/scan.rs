@@ -11,16 +11,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::BooleanArray;
-use arrow::compute::filter_record_batch;
 use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 
-use crate::connector::predicate::JoinFilters;
-use crate::connector::source::{
-    Next, Position, ReaderContext, SkippedCounts, SkippedRows, Source, Split, SplitReader,
-};
+use crate::connector::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use crate::error::ConnectorError;
 
 /// A step of a scan, as data.
@@ -139,63 +133,10 @@ impl SplitReader for ScanReader {
     }
 }
 
-/// Reads a split without the rows that have no partner in the builds that are complete.
-pub(crate) struct FilteredReader {
-    reader: Box<dyn SplitReader>,
-    filters: Arc<JoinFilters>,
-    skipped: Arc<SkippedCounts>,
-}
-
-impl FilteredReader {
-    pub(crate) fn new(
-        reader: Box<dyn SplitReader>,
-        filters: Arc<JoinFilters>,
-        context: &ReaderContext,
-    ) -> Self {
-        Self { reader, filters, skipped: Arc::clone(&context.skipped) }
-    }
-
-    /// The rows of a batch that are needed.
-    fn needed(&self, batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
-        let Some(predicate) = self.filters.predicate() else { return Ok(batch) };
-        let rows = batch.num_rows();
-        let needed = predicate.matches(&|column| Arc::clone(batch.column(column)), rows)?;
-        let dropped = rows - needed.count_set_bits();
-        if dropped == 0 {
-            return Ok(batch);
-        }
-        let skipped = SkippedRows { rows: dropped as u64, ..SkippedRows::default() };
-        self.skipped.add(&skipped);
-        filter_record_batch(&batch, &BooleanArray::new(needed, None))
-    }
-}
-
-impl SplitReader for FilteredReader {
-    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let batch = match self.reader.next(rows_max)? {
-            Next::Batch(batch) => batch,
-            nothing => return Ok(nothing),
-        };
-        let batch = self.needed(batch).map_err(|error| ConnectorError::Io {
-            place: "join filter".into(),
-            message: error.to_string(),
-            hint: None,
-        })?;
-        Ok(if batch.num_rows() > 0 { Next::Batch(batch) } else { Next::Wait { until_ns: 0 } })
-    }
-
-    fn position(&self) -> Position {
-        self.reader.position()
-    }
-
-    fn owes(&self) -> bool {
-        self.reader.owes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, Int64Array};
+    use arrow::array::{AsArray, BooleanArray, Int64Array};
+    use arrow::compute::filter_record_batch;
     use arrow::datatypes::{DataType, Field, Int64Type, Schema};
     use fabric::clock::MonotonicClock;
 

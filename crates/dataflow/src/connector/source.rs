@@ -67,14 +67,6 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// The same table, of which only some rows are needed: `needed` is called before each split is
-    /// read. Its predicate may become stricter while the split is read, and never weaker. The
-    /// source may emit rows that are not needed. `None` if the source cannot leave out rows.
-    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
-        let _ = needed;
-        None
-    }
-
     /// Opens the input as far as the source put that off when it was made, since it might be
     /// [pruned](Self::pruned); it is not pruned any more afterwards.
     ///
@@ -102,10 +94,6 @@ pub trait Source: Send + Sync {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError>;
 }
-
-/// Gives the predicate on the rows of a scan that are needed, over the columns of
-/// [`Source::schema`]: `None` while all rows are needed.
-pub type NeededRows = Arc<dyn Fn() -> Option<ColumnPredicate> + Send + Sync>;
 
 /// The rows that may be left out of a source.
 #[derive(Debug, Clone)]

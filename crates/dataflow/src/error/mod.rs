@@ -117,7 +117,7 @@ pub enum DataflowError {
     Table {
         /// The table.
         table: String,
-        /// What is allowed.
+        /// The most bytes that it may have.
         bytes_max: usize,
     },
     /// The build of a join does not fit memory, and there is no disk for it. The author of the SQL
@@ -126,7 +126,7 @@ pub enum DataflowError {
     Build {
         /// The name of the build side in the query.
         side: String,
-        /// What is allowed.
+        /// The most bytes that it may have.
         bytes_max: usize,
     },
     /// The rows of a sort do not fit memory.
@@ -136,7 +136,7 @@ pub enum DataflowError {
     Sort {
         /// Bytes that the worker's state needs.
         bytes: usize,
-        /// What is allowed.
+        /// The most bytes that it may have.
         bytes_max: usize,
     },
     /// An expression failed on a row (division by zero, a cast): the query's author or the data is

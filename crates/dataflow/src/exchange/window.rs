@@ -42,7 +42,7 @@ impl InputWindows {
         Self::of_bytes(port, place, place.settings.receive_bytes)
     }
 
-    /// The same, with windows of `bytes` in place of those of the setting. It must be the same on
+    /// The same, with windows of `bytes` in place of the setting. It must be the same on
     /// each worker.
     pub(super) fn of_bytes(port: usize, place: &WorkerContext, bytes: u64) -> Self {
         let workers = place.workers as usize;

@@ -7,8 +7,8 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
 use super::fusion::fusion_property;
 use super::{DescribeContext, Description, OperatorSpec, Property, Statistics};
-use crate::connector::predicate::{ColumnPredicate, JoinFilters};
-use crate::connector::scan::{self, FilteredReader, ScanStep};
+use crate::connector::predicate::ColumnPredicate;
+use crate::connector::scan::{self, ScanStep};
 use crate::connector::source::{
     ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
@@ -28,9 +28,6 @@ pub struct Scan {
     pub time: Option<TimeColumn>,
     /// How its event time goes on, where something goes by it.
     pub watermark: Option<Watermark>,
-    /// The filters of the builds in which its rows are looked up, over the columns behind all
-    /// steps.
-    pub filters: Option<Arc<JoinFilters>>,
 }
 
 /// A column without which a row is a bad row, in every query alike.
@@ -69,7 +66,7 @@ impl Scan {
     /// A scan of the rows as the connector reads them, without event time.
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
         let (table, steps, time) = (table.into(), vec![], None);
-        Self { table, source, steps, time, watermark: None, filters: None }
+        Self { table, source, steps, time, watermark: None }
     }
 
     /// The same scan with a step behind the others.
@@ -98,26 +95,6 @@ impl Scan {
             self.source = pruned;
         }
         self
-    }
-
-    /// The filters of the builds in which the rows of the scan are looked up, if it may leave out
-    /// rows by them. The caller must not need a row without a partner.
-    pub fn listen(&mut self) -> Option<Arc<JoinFilters>> {
-        let is_stateless = self.steps.iter().all(|step| step.is_stateless());
-        if self.watermark.is_some() || self.time.is_some() || !self.bounded() || !is_stateless {
-            return None;
-        }
-        if self.filters.is_none() {
-            let filters = Arc::<JoinFilters>::default();
-            let places = (0..self.columns().fields().len()).map(|column| self.read_as(column));
-            let (of, places) = (filters.clone(), places.collect::<Vec<_>>());
-            let needed = move || of.predicate()?.over(&|column| *places.get(column)?);
-            if let Some(source) = self.source.listen(Arc::new(needed)) {
-                self.source = source;
-            }
-            self.filters = Some(filters);
-        }
-        self.filters.clone()
     }
 
     /// Whether every split ends by itself.
@@ -160,9 +137,7 @@ impl Scan {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let reader = scan::open(self.source.as_ref(), &self.steps, split, from, context)?;
-        let Some(filters) = self.filters.clone() else { return Ok(reader) };
-        Ok(Box::new(FilteredReader::new(reader, filters, context)))
+        scan::open(self.source.as_ref(), &self.steps, split, from, context)
     }
 
     /// The column of the source that a column behind all steps is, row by row.

@@ -275,7 +275,7 @@ fn leading(
         let why = if found.contains(&at) {
             format!("'{}' is named twice", side.name)
         } else if before != 0 && relations.beside(before) & (1 << at) == 0 {
-            format!("'{}' is joined with none of those before it by an equality", side.name)
+            format!("'{}' is joined with no side before it by an equality", side.name)
         } else {
             found.push(at);
             continue;

@@ -16,7 +16,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use dataflow::error::ConnectorError;
 use dataflow::source::{
-    ColumnBounds, NeededRows, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
@@ -50,8 +50,6 @@ pub(super) struct ParquetSource {
     flows: Vec<(usize, usize)>,
     target: Arc<TargetColumns>,
     pruned: Option<Pruned>,
-    /// The rows that joins need, as far as their builds are complete.
-    needed: Option<NeededRows>,
 }
 
 struct ParquetFile {
@@ -81,7 +79,7 @@ impl ParquetSource {
             file.check_read()?;
             files.push(Arc::new(file));
         }
-        Ok(Self { files: files.into(), flows, target, pruned: None, needed: None })
+        Ok(Self { files: files.into(), flows, target, pruned: None })
     }
 
     fn describe(&self, flow: usize, time_column: Option<usize>) -> Split {
@@ -172,10 +170,6 @@ impl Source for ParquetSource {
     fn pruned(&self, by: &Pruning) -> Option<Arc<dyn Source>> {
         let pruned = self.without_groups(by)?;
         Some(Arc::new(pruned))
-    }
-
-    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
-        Some(Arc::new(self.listening(needed)))
     }
 
     fn describe_pruning(&self) -> Option<String> {

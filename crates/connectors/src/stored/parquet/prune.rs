@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dataflow::predicate::{ColumnPredicate, ColumnSummary};
-use dataflow::source::{NeededRows, Pruning};
+use dataflow::source::Pruning;
 
 use super::matching::{MatchRate, RowPredicate};
 use super::statistics::{GroupStatistics, always_fits};
@@ -52,33 +52,18 @@ impl ParquetSource {
                 Pruned { by: before.and(by), groups: *groups, rate: Arc::default() }
             }
         };
-        let needed = self.needed.clone();
-        Some(Self { files, flows, target, pruned: Some(pruned), needed })
-    }
-
-    /// The same source, which asks `needed` for the rows that joins need.
-    pub(super) fn listening(&self, needed: NeededRows) -> Self {
-        let (files, target) = (Arc::clone(&self.files), Arc::clone(&self.target));
-        let (flows, pruned) = (self.flows.clone(), self.pruned.clone());
-        Self { files, flows, target, pruned, needed: Some(needed) }
+        Some(Self { files, flows, target, pruned: Some(pruned) })
     }
 
     /// The predicate on the rows of a row group, if some of them may be left out.
     pub(super) fn row_predicate(&self, file: usize, group: usize) -> Option<RowPredicate> {
-        let needed = self.needed.as_ref().and_then(|needed| needed());
-        let by = match (self.pruned.as_ref().filter(|of| of.by.within_splits), needed) {
-            (None, None) => return None,
-            (Some(pruned), None) => pruned.by.clone(),
-            (None, Some(kept)) => Pruning { kept, within_splits: true },
-            (Some(pruned), Some(kept)) => pruned.by.and(&Pruning { kept, within_splits: true }),
-        };
-        let rate = self.pruned.as_ref().map(|pruned| Arc::clone(&pruned.rate)).unwrap_or_default();
-        let statistics = FileStatistics::new(&self.files[file], &self.target, &by);
+        let Pruned { by, rate, .. } = self.pruned.as_ref().filter(|of| of.by.within_splits)?;
+        let statistics = FileStatistics::new(&self.files[file], &self.target, by);
         if statistics.may_be_bad(group) {
             return None;
         }
         let may_match = statistics.may_match(group, &by.kept);
-        Some(RowPredicate { kept: by.kept, may_match, rate })
+        Some(RowPredicate { kept: by.kept.clone(), may_match, rate: Arc::clone(rate) })
     }
 
     /// For EXPLAIN.
