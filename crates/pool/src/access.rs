@@ -1,0 +1,200 @@
+//! What a program needs of a pool: to pin versions, to read blocks, to load tables.
+//!
+//! These are the traits between those that know rows and those that know sockets and fabrics.
+//! Nothing here blocks but [`PoolAccess`], which is called while a statement is planned or ended.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::error::PoolError;
+use crate::manifest::{Codec, Definition, Manifest};
+use crate::pointer::Pointer;
+
+/// A pool, as a client sees it.
+pub trait PoolAccess: Send + Sync + Debug {
+    /// The tables, by name.
+    ///
+    /// # Errors
+    /// When a memory server does not answer.
+    fn tables(&self) -> Result<Vec<TableSummary>, PoolError>;
+
+    /// Pins a version for reading until the last clone of the answer is dropped. All nodes of a job
+    /// that ask for the newest version in the same statement get the same one.
+    ///
+    /// # Errors
+    /// [`PoolError::NoTable`], [`PoolError::NoVersion`], or when a memory server does not answer.
+    fn pin(&self, table: &str, at: At) -> Result<Pinned, PoolError>;
+
+    /// Begins to load a table. All nodes of a job that load the same table in the same statement
+    /// take part in one load; its version appears when the last of their writers has committed.
+    ///
+    /// # Errors
+    /// [`PoolError::Mismatch`] when the table is another than the load says, and when a memory
+    /// server refuses or does not answer.
+    fn begin(&self, load: &Load) -> Result<Arc<dyn Loading>, PoolError>;
+
+    /// Drops a table with all of its versions; readers that have pinned one go on.
+    ///
+    /// # Errors
+    /// [`PoolError::NoTable`], or when a memory server refuses or does not answer.
+    fn drop_table(&self, table: &str) -> Result<(), PoolError>;
+}
+
+/// A table, for lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableSummary {
+    /// Its name.
+    pub name: String,
+    /// Its newest version.
+    pub version: u64,
+    /// Rows of that version.
+    pub rows: u64,
+    /// Bytes of all versions that are kept.
+    pub bytes: u64,
+    /// Leases that hold a version.
+    pub leases: u32,
+}
+
+/// Which version of a table is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// The newest one.
+    Newest,
+    /// This one.
+    Version(u64),
+}
+
+/// A version that stays as long as a clone of this does.
+#[derive(Debug, Clone)]
+pub struct Pinned {
+    /// What it consists of.
+    pub manifest: Arc<Manifest>,
+    /// Reads its blocks.
+    pub blocks: Arc<dyn Blocks>,
+}
+
+/// The blocks of a pinned version. The lease ends when this is dropped, and with it all
+/// [`BlockBytes`] that were read.
+pub trait Blocks: Send + Sync + Debug {
+    /// Opens a reader for one worker, with at most `window` blocks on their way (I5); `waker` wakes
+    /// the worker, from any thread, when [`BlockReader::next`] would give another answer.
+    ///
+    /// # Errors
+    /// When a memory server cannot be reached.
+    fn open(&self, window: usize, waker: Waker) -> Result<Box<dyn BlockReader>, PoolError>;
+
+    /// For EXPLAIN: how blocks are read, as `mapped (shm) from m0`.
+    fn describe(&self) -> String;
+}
+
+/// A block's place and length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockRange {
+    /// Where it begins.
+    pub at: Pointer,
+    /// Its bytes; not 0.
+    pub bytes: u32,
+}
+
+/// Reads blocks, in the order in which they are wanted.
+pub trait BlockReader: Send {
+    /// Asks for a block. The request waits here while the window is full.
+    fn want(&mut self, block: BlockRange);
+
+    /// How many blocks are wanted that `next` has not given.
+    fn wanted(&self) -> usize;
+
+    /// The next block in the order of [`want`](Self::want), or `None` if it is not there yet.
+    ///
+    /// # Errors
+    /// When the server is gone or the lease has ended: no byte of it is given then.
+    fn next(&mut self) -> Result<Option<BlockBytes>, PoolError>;
+}
+
+/// The bytes of a block, where they lie: in a mapped extent, or in a buffer that they were read
+/// into. The memory is not used for anything else while a clone exists.
+pub type BlockBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// How a load changes its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadMode {
+    /// The table is made; that it exists is an error.
+    Create,
+    /// The next version has the rows of the newest one, and those of the load.
+    Append,
+    /// The next version has the rows of the load.
+    Overwrite,
+}
+
+/// A load of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Load {
+    /// The table's name.
+    pub table: String,
+    /// What it is.
+    pub definition: Definition,
+    /// What becomes of the rows that are there.
+    pub mode: LoadMode,
+}
+
+/// A load that has begun. It is given up when this is dropped before all writers have committed.
+pub trait Loading: Send + Sync + Debug {
+    /// Opens the writer of a worker; `waker` wakes the worker when the writer has room again.
+    ///
+    /// # Errors
+    /// When a memory server cannot be reached.
+    fn writer(&self, worker: u32, waker: Waker) -> Result<Box<dyn StripWriter>, PoolError>;
+}
+
+/// Writes strips of a load. Dropped before [`commit`](Self::commit) it ends the whole load.
+pub trait StripWriter: Send {
+    /// Whether [`write`](Self::write) may be called now; the waker is called when that changes.
+    ///
+    /// # Errors
+    /// When the load has failed.
+    fn has_room(&mut self) -> Result<bool, PoolError>;
+
+    /// Takes a strip of a partition.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`], or when the load has failed.
+    fn write(&mut self, partition: u32, strip: EncodedStrip) -> Result<(), PoolError>;
+
+    /// Whether all strips that were written lie in sealed extents; the waker is called when that
+    /// changes. No strip may be written afterwards.
+    ///
+    /// # Errors
+    /// When the load has failed.
+    fn is_sealed(&mut self) -> Result<bool, PoolError>;
+
+    /// Commits the part of this worker. The version appears with the last worker's part.
+    ///
+    /// # Errors
+    /// When the load has failed; then no version appears.
+    fn commit(self: Box<Self>) -> Result<(), PoolError>;
+}
+
+/// Rows of one partition, encoded column by column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedStrip {
+    /// How many rows.
+    pub rows: u32,
+    /// A block for each column.
+    pub blocks: Vec<EncodedBlock>,
+}
+
+/// A [`Block`](crate::manifest::Block) that has no place yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedBlock {
+    /// Its bytes, values and bits of NULLs.
+    pub bytes: Vec<u8>,
+    /// See [`Block`](crate::manifest::Block).
+    pub codec: Codec,
+    /// See [`Block`](crate::manifest::Block).
+    pub nulls: u32,
+    /// See [`Block`](crate::manifest::Block).
+    pub least: i64,
+    /// See [`Block`](crate::manifest::Block).
+    pub greatest: i64,
+}

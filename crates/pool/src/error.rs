@@ -1,0 +1,70 @@
+//! Errors of a pool, and whose fault they are.
+
+use thiserror::Error;
+
+/// A failure while a table of a pool is looked up, read or loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// No memory server answers at the address. The address, or the server, is at fault.
+    #[error("no memory server answers at {address}: {reason}")]
+    Unreachable {
+        /// The address as the user wrote it.
+        address: String,
+        /// The message of the operating system, or of the handshake.
+        reason: String,
+    },
+    /// The pool has no such table.
+    #[error("the pool has no table '{table}'")]
+    NoTable {
+        /// The name that was asked for.
+        table: String,
+        /// The table with the nearest name.
+        nearest: Option<String>,
+    },
+    /// The table is there, and this version of it is not, or not any more.
+    #[error("table '{table}' has no version {version}: {reason}")]
+    NoVersion {
+        /// The table.
+        table: String,
+        /// The version that was asked for.
+        version: u64,
+        /// Which versions there are.
+        reason: String,
+    },
+    /// The pool has no room for what is loaded.
+    #[error("the pool is full: {needed} bytes are needed, {free} are free")]
+    Full {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// What is loaded does not fit the table that is there.
+    #[error("{detail}")]
+    Mismatch {
+        /// What differs.
+        detail: String,
+    },
+    /// The memory server refuses: rights, another loader of the table, a bound.
+    #[error("the memory server refuses: {reason}")]
+    Refused {
+        /// Its reason.
+        reason: String,
+    },
+    /// A memory server went away, was restarted, or ended the lease while its blocks were read or
+    /// written.
+    #[error("memory server '{server}' is gone: {reason}")]
+    Lost {
+        /// Its name.
+        server: String,
+        /// What was noticed.
+        reason: String,
+    },
+    /// A peer said something that is not of this protocol.
+    #[error("the memory server sent a malformed {what}")]
+    Malformed {
+        /// What could not be decoded.
+        what: &'static str,
+    },
+}
