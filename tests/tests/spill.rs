@@ -218,6 +218,36 @@ fn a_command_with_a_folder_needs_no_more_memory() {
     assert!(outcome.err.contains("millstream.spill_dir"), "{}", outcome.err);
 }
 
+/// More numbers than fit the memory, beside the rows of what is replicated.
+const STREAMED: &str = "
+    SET millstream.state_bytes = '4 MiB';
+    CREATE TABLE numbers (n BIGINT) WITH (
+        'connector' = 'generator', 'rows' = '2000000', 'fields.n.kind' = 'sequence',
+        'fields.n.max' = '1999999');
+    CREATE TABLE few (f BIGINT) WITH (
+        'connector' = 'generator', 'rows' = '3', 'fields.f.kind' = 'sequence');
+    CREATE TABLE counts (rows_out BIGINT, n BIGINT, f BIGINT)
+        WITH ('connector' = 'file', 'path' = 'counts.csv');
+    INSERT INTO counts
+        SELECT count(*), sum(n), sum(f) FROM numbers CROSS JOIN few
+        UNION ALL SELECT count(*), sum(n), sum(f) FROM numbers LEFT JOIN few ON n < f
+        UNION ALL SELECT count(*), sum(n), 0 FROM numbers WHERE n > (SELECT avg(n) FROM numbers);";
+
+#[test]
+fn the_larger_side_of_a_join_without_an_equality_needs_no_memory() {
+    for layout in [["1", "1"], ["2", "2"]] {
+        let dir = Dir::new("streamed");
+        let [nodes, workers] = layout;
+        run_sql(&dir, STREAMED, &["--nodes", nodes, "--workers", workers]).ended(0);
+        let rows = dir.read("counts.csv");
+        let mut rows: Vec<&str> = rows.lines().skip(1).collect();
+        rows.sort_unstable();
+        let expected =
+            ["1000000,1499999500000,0", "2000001,1999999000000,5", "6000000,5999997000000,6000000"];
+        assert_eq!(rows, expected, "{nodes} x {workers}");
+    }
+}
+
 /// Keys of 240 bytes, of which some come twice: 4.0 GiB of keys alone.
 const FOUR_GIB: &str = "
     SET millstream.state_bytes = '1 GiB';

@@ -105,6 +105,9 @@ pub trait LocalRun {
     /// Bytes held.
     fn bytes(&self) -> usize;
 
+    /// Those of them that are rows of an input which the plan has not read yet.
+    fn unread_bytes(&self, input: usize) -> usize;
+
     /// Bytes written to a disk.
     fn spilled(&self) -> Spilled {
         Spilled::default()
@@ -117,6 +120,14 @@ impl LocalOperator {
         let gathers =
             |input: &LocalInput| input.distribution == Distribution::Hash && input.keys.is_empty();
         self.inputs.iter().any(gathers)
+    }
+
+    /// Whether the plan reads the rows of an input as they come, after it has read those that are
+    /// replicated. Its rows are not taken before these are complete.
+    pub(crate) fn streams(&self, input: usize) -> bool {
+        let is = |input: &LocalInput, other| input.distribution == other;
+        self.inputs.get(input).is_some_and(|input| is(input, Distribution::Local))
+            && self.inputs.iter().any(|input| is(input, Distribution::Broadcast))
     }
 
     /// The inputs that are partitioned by a hash of their keys, if they travel.
@@ -155,7 +166,8 @@ impl OperatorSpec for LocalOperator {
                 _ => Copies::ONE,
             },
         };
-        self.inputs.iter().zip(inputs).enumerate().map(held).collect()
+        let inputs = self.inputs.iter().zip(inputs).enumerate();
+        inputs.filter(|(at, _)| !self.streams(*at)).map(held).collect()
     }
 
     fn memory(&self) -> StateMemory {

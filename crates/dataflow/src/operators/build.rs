@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
-use crate::job::{JobGraph, Operator, OperatorKind, Scan};
+use crate::job::hash_join::PROBE;
+use crate::job::{Edge, JobGraph, Operator, OperatorKind, Scan};
 use crate::operators::aggregate::Grouping;
 use crate::operators::downstream::Downstream;
 use crate::operators::hash_join::HashJoinRun;
@@ -73,13 +74,15 @@ impl<'a> Builder<'a> {
             OperatorKind::Source(input) => return Ok(Built::Source(input.clone(), behind)),
             OperatorKind::Aggregate(spec) => Rc::new(Grouping::new(context, spec, behind)),
             OperatorKind::Keyed(spec) => Rc::new(KeyedRun::new(context, spec, behind)),
-            OperatorKind::Local(spec) => Rc::new(LocalPlanRun::new(context, spec, behind)?),
+            OperatorKind::Local(spec) => {
+                let holds: Vec<bool> = operator.inputs.iter().map(|of| self.holds(of)).collect();
+                Rc::new(LocalPlanRun::new(context, spec, &holds, behind)?)
+            }
             OperatorKind::Lookup(spec) => {
                 Rc::new(LookupRun::new(context, spec, self.context, behind)?)
             }
             OperatorKind::HashJoin(spec) => {
-                let mut edges = operator.inputs.iter().take(1).flatten();
-                let holds = edges.any(|edge| self.shared[edge.from]);
+                let holds = self.holds(&operator.inputs[PROBE]);
                 Rc::new(HashJoinRun::new(context, spec, holds, behind))
             }
             OperatorKind::Sort(spec) => Rc::new(SortRun::new(context, spec, behind)),
@@ -88,6 +91,11 @@ impl<'a> Builder<'a> {
                 Rc::new(SinkTask::new(context, spec, self.together.as_ref())?)
             }
         }))
+    }
+
+    /// Whether rows of these edges cannot be held back without holding back others.
+    fn holds(&self, edges: &[Edge]) -> bool {
+        edges.iter().any(|edge| self.shared[edge.from])
     }
 }
 

@@ -32,7 +32,7 @@ use dataflow::placement::Placements;
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::{Expr, ExprSchemable, Join, LogicalPlan, lit};
+use datafusion::logical_expr::{Expr, ExprSchemable, Join, LogicalPlan, Projection, lit};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::Token;
 
@@ -111,7 +111,12 @@ pub(crate) fn relation(
         inputs.push(input(cx, job, plan, beside.clone())?);
     }
     let schema: SchemaRef = Arc::new(Schema::new(fields_of(plan)));
-    let over = over_leaves(plan).map_err(|error| cx.report(&error))?;
+    let required = inputs.iter().map(|input| &input.required).collect::<Vec<_>>();
+    let over = over_leaves(plan).and_then(|over| match (&over, &required[..]) {
+        (LogicalPlan::Join(join), [_, RequiredDistribution::Everywhere, ..]) => swapped(join),
+        _ => Ok(over),
+    });
+    let over = over.map_err(|error| cx.report(&error))?;
     let passed = shape.inputs.iter().map(|(input, _)| places(input, plan)).collect();
     let state = cx.lowering.engine.state();
     let made = WorkerPlan::new(shape.name, over, state, schema.clone(), passed);
@@ -182,6 +187,18 @@ fn over_leaves(plan: &LogicalPlan) -> DfResult<LogicalPlan> {
         })
     })?;
     Ok(over.data)
+}
+
+/// A join with its sides swapped: DataFusion keeps the left one, and reads the right one as it
+/// comes.
+fn swapped(join: &Join) -> DfResult<LogicalPlan> {
+    let columns = join.schema.columns().into_iter().map(Expr::Column).collect();
+    let Join { left, right, on, filter, join_type, join_constraint, .. } = join.clone();
+    let on = on.into_iter().map(|(l, r)| (r, l)).collect();
+    let (nulls, null_aware) = (join.null_equality, join.null_aware);
+    let (filter, kind) = (filter, join_type.swap());
+    let swapped = Join::try_new(right, left, on, filter, kind, join_constraint, nulls, null_aware)?;
+    Ok(LogicalPlan::Projection(Projection::try_new(columns, Arc::new(LogicalPlan::Join(swapped)))?))
 }
 
 /// Ends the relation of an input: its columns arrive, followed by its keys.

@@ -3,6 +3,12 @@
 //!
 //! The plan has no threads. A coroutine of the worker polls it and yields between two batches, so
 //! that the worker takes the rows that come.
+//!
+//! Where some inputs are replicated and another is not, the plan reads the replicated ones first,
+//! as a join reads its build. The rows of the other wait at their source until each worker has
+//! announced the end of the replicated ones, by the progress of the operator ([`REPLICATED`]); and
+//! while [`UNREAD_BYTES_MAX`] of them have not been read. If an operator on their path has several
+//! output edges, that could hold back the replicated ones too: then they are taken, and kept.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,7 +22,7 @@ use state::epoch::Progress;
 
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, GATHERER, Inputs, Instance, Member, Outgoing, Port, Task};
-use crate::job::{Exchange, LocalInput, LocalMemory, LocalOperator, LocalRun};
+use crate::job::{Distribution, Exchange, LocalInput, LocalMemory, LocalOperator, LocalRun};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
 use crate::rows::Rows;
@@ -26,10 +32,18 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::place::Signals;
 use crate::runtime::scheduler::yield_now;
 
+/// The watermark by which a worker announces that its replicated inputs have ended.
+const REPLICATED: i64 = 1;
+
+/// Bytes of an input that the plan has not read, from which on no more rows of it are taken.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
+
 /// A [`LocalOperator`] on one worker.
 pub(crate) struct LocalPlanRun<D> {
     instance: Instance,
-    inputs: usize,
+    inputs: Vec<InputOrder>,
+    /// The replicated inputs that have not ended on this worker.
+    replicated: Cell<usize>,
     /// Nothing if another worker has all rows.
     run: RefCell<Option<Box<dyn LocalRun>>>,
     accounting: Rc<StateAccounting>,
@@ -42,16 +56,30 @@ pub(crate) struct LocalPlanRun<D> {
     signals: Arc<Signals>,
 }
 
+/// When the rows of an input are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InputOrder {
+    /// Before those of others.
+    First,
+    /// When those are complete.
+    Then,
+    /// As they come.
+    Any,
+}
+
 impl<D: Downstream> LocalPlanRun<D> {
-    /// Begins a run of the plan.
+    /// Begins a run of the plan. `holds` says by input whether an operator on its path has several
+    /// output edges.
     ///
     /// # Errors
     /// When it cannot run.
     pub(crate) fn new(
         OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
         spec: &LocalOperator,
+        holds: &[bool],
         behind: D,
     ) -> Result<Self, DataflowError> {
+        let orders = orders(spec, holds);
         let inputs = if place.workers > 1 && spec.exchange != Exchange::Forward {
             let port = |input: &LocalInput| Port {
                 schema: input.schema.clone(),
@@ -73,7 +101,8 @@ impl<D: Downstream> LocalPlanRun<D> {
         let run = if runs { Some(spec.plan.open(memory)?) } else { None };
         Ok(Self {
             instance: Instance::new(tag, place, net, inputs, alone),
-            inputs: spec.inputs.len(),
+            replicated: Cell::new(orders.iter().filter(|of| **of == InputOrder::First).count()),
+            inputs: orders,
             run: RefCell::new(run),
             accounting: place.accounting.clone(),
             spilled: Cell::default(),
@@ -91,20 +120,20 @@ impl<D: Downstream> LocalPlanRun<D> {
             let next = poll_fn(|cx| {
                 let waker = waker.get_or_insert_with(|| self.waker(cx));
                 let bytes_max = self.accounting.share(self.instance.tag);
-                match &mut *self.run.borrow_mut() {
+                let polled = match &mut *self.run.borrow_mut() {
                     Some(run) => run.poll(&mut Context::from_waker(waker), bytes_max),
                     None => Poll::Ready(None),
-                }
+                };
+                // It may have read rows, for which others wait.
+                self.instance.clock_moved.notify();
+                polled
             });
             let next = next.await.transpose().map_err(DataflowError::of_made_rows)?;
             let Some(batch) = next else { break };
-            if self.behind.is_satisfied() {
+            is_cut = self.signals.is_stopped();
+            if self.behind.is_satisfied() || is_cut {
                 self.run.borrow_mut().take();
-                break;
-            }
-            if self.signals.is_stopped() {
-                self.run.borrow_mut().take();
-                is_cut = true;
+                self.instance.clock_moved.notify();
                 break;
             }
             self.publish_bytes()?;
@@ -117,7 +146,21 @@ impl<D: Downstream> LocalPlanRun<D> {
         // More rows may come, although the plan does not need them.
         let ended = || self.time().1.then_some(self.time().0);
         let watermark = self.instance.clock_moved.wait_for(ended).await;
-        self.behind.end(if is_cut { i64::MIN } else { watermark }).await
+        let is_complete = watermark == i64::MAX && !is_cut;
+        self.behind.end(if is_complete { i64::MAX } else { i64::MIN }).await
+    }
+
+    /// Whether rows of other inputs wait for the replicated ones.
+    fn is_ordered(&self) -> bool {
+        self.inputs.contains(&InputOrder::First)
+    }
+
+    /// Whether rows of an input that comes after others are taken now: also if nobody reads them
+    /// any more.
+    fn takes(&self, input: usize) -> bool {
+        let run = self.run.borrow();
+        let unread = run.as_ref().map(|run| run.unread_bytes(input));
+        unread.is_none_or(|bytes| self.least() >= REPLICATED && bytes < UNREAD_BYTES_MAX)
     }
 
     /// Wakes the coroutine, and also the worker if another thread calls it.
@@ -133,6 +176,18 @@ impl<D: Downstream> LocalPlanRun<D> {
         self.metrics.count_spilled(self.instance.tag, &self.spilled, run.spilled());
         Ok(self.accounting.set(self.instance.tag, run.bytes())?)
     }
+}
+
+/// By input: when its rows are taken.
+fn orders(spec: &LocalOperator, holds: &[bool]) -> Vec<InputOrder> {
+    let streams = |input: usize| spec.streams(input) && !holds[input];
+    let streaming = (0..spec.inputs.len()).any(streams);
+    let order = |(number, input): (usize, &LocalInput)| match input.distribution {
+        _ if streams(number) => InputOrder::Then,
+        Distribution::Broadcast if streaming => InputOrder::First,
+        _ => InputOrder::Any,
+    };
+    spec.inputs.iter().enumerate().map(order).collect()
 }
 
 /// Wakes a coroutine and its worker.
@@ -153,6 +208,16 @@ impl Wake for Both {
 }
 
 impl<D: Downstream> OperatorTask for LocalPlanRun<D> {
+    fn when_ready(&self, input: usize) -> Option<Task<'_>> {
+        if self.inputs[input] != InputOrder::Then || self.takes(input) {
+            return None;
+        }
+        Some(Box::pin(async move {
+            self.instance.clock_moved.wait_for(|| self.takes(input).then_some(())).await;
+            Ok(())
+        }))
+    }
+
     fn push(&self, Arriving { input, rows, .. }: Arriving) -> Task<'_> {
         Box::pin(async move {
             if rows.batch.num_rows() > 0 {
@@ -162,11 +227,27 @@ impl<D: Downstream> OperatorTask for LocalPlanRun<D> {
         })
     }
 
+    /// Announces the end of the replicated inputs.
+    fn end_input(&self, input: usize, _: i64) -> Option<Task<'_>> {
+        if self.inputs[input] != InputOrder::First {
+            return None;
+        }
+        self.replicated.set(self.replicated.get() - 1);
+        let all = self.replicated.get() == 0;
+        all.then(|| self.instance.inputs.progress(self, REPLICATED, false)).flatten()
+    }
+
     fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
+        if self.is_ordered() {
+            return None;
+        }
         self.instance.inputs.progress(self, watermark, idle)
     }
 
     fn resume(&self) -> Task<'_, i64> {
+        if self.is_ordered() {
+            return Box::pin(std::future::ready(Ok(i64::MIN)));
+        }
         Box::pin(self.instance.inputs.resume(self))
     }
 
@@ -189,18 +270,21 @@ impl<D: Downstream> Member for LocalPlanRun<D> {
     }
 
     /// Time means nothing to the plan.
-    fn crosses(&self, _: i64, _: i64) -> bool {
-        false
+    fn crosses(&self, from: i64, to: i64) -> bool {
+        self.is_ordered() && from != to
     }
 
-    /// The inputs of the plan end when no worker has rows any more.
+    /// An input of the plan ends when no worker has rows of it any more.
     fn move_clock(&self, worker: u32, progress: Progress) {
         let moved = self.instance.leader.borrow_mut().advance(worker, progress);
-        if moved
-            && self.time().1
-            && let Some(run) = &mut *self.run.borrow_mut()
-        {
-            (0..self.inputs).for_each(|input| run.end(input));
+        if moved && let Some(run) = &mut *self.run.borrow_mut() {
+            let (watermark, all) = self.time();
+            let replicated = self.is_ordered() && watermark >= REPLICATED;
+            for (input, order) in self.inputs.iter().enumerate() {
+                if all || replicated && *order == InputOrder::First {
+                    run.end(input);
+                }
+            }
         }
         if moved {
             self.instance.clock_moved.notify();

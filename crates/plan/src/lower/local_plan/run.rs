@@ -239,6 +239,10 @@ impl LocalRun for Run {
         self.waiting() + self.pool.reserved()
     }
 
+    fn unread_bytes(&self, input: usize) -> usize {
+        self.queues[input].lock().bytes
+    }
+
     fn spilled(&self) -> Spilled {
         *self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
