@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::RawFd;
 
+use crate::mapped::MappedRange;
 use crate::multicast::Multicast;
 use crate::pulse::Pulses;
 use crate::{ErrorKind, FabricError, PostError, Slab, SlabRange};
@@ -28,6 +29,33 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// When the operating system gives no socket or queue.
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError>;
+
+    /// Lets every peer of this fabric read a range of a slab of this fabric, also those that
+    /// connect later (G11). The key goes to them over the control plane. Any thread may call it
+    /// while workers poll.
+    ///
+    /// # Errors
+    /// [`FabricError::ForeignSlab`] as for [`Endpoint::export`], [`FabricError::Memory`] when the
+    /// system or the device has no room for another range.
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError>;
+
+    /// Takes the key back. When this returns, no read of the range is served any more: one that is
+    /// under way ends its connection, as one by a key that was revoked. Any thread may call it.
+    fn unpublish(&self, key: RemoteKey);
+
+    /// Makes memory that nobody writes any more, neither this process nor a peer. The slab that is
+    /// given away has to be the only handle on it: exports were revoked, clones and ranges dropped.
+    ///
+    /// Over shared memory the kernel sees to it, and refuses while a peer has the memory mapped for
+    /// writing ([`Endpoint::release`]). A peer that keeps its mapping prevents the seal: the slab
+    /// is given up then, and its memory is free when that peer has gone. On other transports the
+    /// seal binds this process alone; of peers no key is left that could write.
+    ///
+    /// # Errors
+    /// [`FabricError::StillWritable`], [`FabricError::Memory`] when it cannot be mapped anew.
+    fn seal(&self, slab: Slab) -> Result<Slab, FabricError> {
+        slab.into_sealed()
+    }
 
     /// Its connections, where one may stand and carry nothing without any end noticing.
     fn pulses(&self) -> Option<&Pulses> {
@@ -80,6 +108,28 @@ pub trait Endpoint: Send {
     /// goes on, where the transport can tell; on a device it ends as after `revoke`.
     fn retire(&mut self, key: RemoteKey) {
         self.revoke(key);
+    }
+
+    /// Gives up a key that the peer exported, before the peer takes it back. Where memory is
+    /// mapped, the slab of the key is unmapped, and no key of it opens any more; elsewhere nothing
+    /// happens. All operations on it have completed.
+    fn release(&mut self, key: RemoteKey) {
+        let _ = key;
+    }
+
+    /// The peer's memory itself, where this process can map it and the peer has both published and
+    /// sealed it; `None` where it has to be [`read`](Endpoint::read).
+    ///
+    /// The mapping lasts as long as a clone of it, whatever becomes of the key and of the
+    /// connection: nobody can take it back, and the owner gives the memory out anew only when all
+    /// who may have mapped it have said that they do not any more, or their processes are gone.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] when the peer has not sent what it takes: poll and try again;
+    /// [`PostError::OutOfBounds`] when the peer does not publish the range, [`PostError::Closed`].
+    fn mapped(&mut self, key: RemoteKey) -> Result<Option<MappedRange>, PostError> {
+        let _ = key;
+        Ok(None)
     }
 
     /// Copies `src` to the peer's memory. `src` must not change until `Local { id }`.
@@ -222,8 +272,9 @@ impl Src<'_> {
     }
 }
 
-/// The right to touch a range of a peer's memory, made by [`Endpoint::export`]. Its 24 bytes
-/// mean something to the transport alone, and count as hostile until it has checked them.
+/// The right to touch a range of a peer's memory, made by [`Endpoint::export`], or the right to
+/// read it, made by [`Fabric::publish`]. Its 24 bytes mean something to the transport alone, and
+/// count as hostile until it has checked them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey {
     /// Names the registration.
@@ -237,6 +288,13 @@ pub struct RemoteKey {
 impl RemoteKey {
     /// Bytes of [`RemoteKey::encode`].
     pub const BYTES: usize = 24;
+    /// Set in the base of a key that [`Fabric::publish`] made. No address and no offset has it.
+    pub(crate) const PUBLISHED: u64 = 1 << 63;
+
+    /// True when the range can be read, and nothing else.
+    pub fn is_published(&self) -> bool {
+        self.base & Self::PUBLISHED != 0
+    }
 
     /// Little-endian key, base, length.
     pub fn encode(&self) -> [u8; Self::BYTES] {

@@ -49,6 +49,19 @@ pub enum FabricError {
     /// fault.
     #[error("the slab belongs to another fabric")]
     ForeignSlab,
+    /// The memory was sealed: nobody writes it any more, so that it can be published and not
+    /// exported. The caller is at fault.
+    #[error("the slab is sealed: its ranges can be published, but not exported")]
+    Sealed,
+    /// Memory cannot be sealed, because it can still be written. This process has handles on it
+    /// (the caller is at fault), or a peer has kept its mapping (the peer is).
+    #[error("{bytes} bytes of memory cannot be sealed: {writer} can still write to them")]
+    StillWritable {
+        /// Size of the slab.
+        bytes: usize,
+        /// Who can write.
+        writer: &'static str,
+    },
     /// A range does not lie inside the slab that it names. The caller is at fault.
     #[error("range {offset}..{end} is outside of a slab of {len} bytes")]
     OutOfBounds {
@@ -72,7 +85,8 @@ pub enum PostError {
     /// fault.
     #[error("the payload exceeds the limit of the endpoint")]
     TooLarge,
-    /// The range is outside of what the peer exported, or misaligned. The caller is at fault.
+    /// The range is outside of what the peer exported, or misaligned; or it was published, and was
+    /// to be written. The caller is at fault.
     #[error("the remote range is outside of the exported range")]
     OutOfBounds,
     /// The device does not offer this operation ([`Caps`](crate::Caps)). The caller is at fault.

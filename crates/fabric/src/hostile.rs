@@ -63,7 +63,7 @@ pub fn frames(bytes: &[u8]) -> Option<PeerEffects> {
     slab.words().iter().zip(0..).for_each(|(word, n)| word.store(n, Ordering::Relaxed));
     let (script, place) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
     let wire = Script { script: script.clone(), place: place.clone(), chunk: usize::from(chunk) };
-    let mut end = FrameEndpoint::new(caps(), wire, REPLIES_MAX, checked);
+    let mut end = FrameEndpoint::new(caps(), wire, Arc::default(), REPLIES_MAX, checked);
     let exported = end.export(&slab.range(EXPORTED).ok()?).ok()?;
     let retired = end.export(&slab.range(RETIRED).ok()?).ok()?;
     end.retire(retired);

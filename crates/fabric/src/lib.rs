@@ -40,6 +40,11 @@
 //!   Links that share a connection are moved by each other's calls, or by a thread that was asked
 //!   for ([`shared::Network`]).
 //!
+//! * **G11** A range that was published ([`Fabric::publish`]) is read by every peer of the fabric,
+//!   as G7 says, until [`Fabric::unpublish`] returned, and by nobody else: a peer's reads are
+//!   served no more after the owner's [`Endpoint::close`] returned. A write or an atomic into it is
+//!   refused, as one by a key of somebody else.
+//!
 //! A fabric whose network copies datagrams has [`multicast`] besides, with a contract of its own.
 //!
 //! `docs/protocols/fabric.md` sets beside each promise what it does not say, and the mistake that
@@ -54,10 +59,13 @@ mod frames;
 #[doc(hidden)]
 pub mod hostile;
 mod listener;
+mod mapped;
 mod memory;
 pub mod mpi;
 pub mod multicast;
 mod operations;
+mod posted;
+mod published;
 pub mod pulse;
 pub mod shared;
 pub mod shm;
@@ -75,5 +83,6 @@ pub use endpoint::{
 };
 pub use error::{ErrorKind, FabricError, PostError};
 pub use event_fd::EventFd;
+pub use mapped::MappedRange;
 pub use memory::{Backing, CACHE_LINE, Slab, SlabRange};
 pub use wait::wait;

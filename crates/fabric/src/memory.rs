@@ -45,6 +45,8 @@ pub struct Slab {
     /// The addresses of `backing`, without a virtual call at each access.
     base: NonNull<u8>,
     len: usize,
+    /// Nobody writes it any more.
+    sealed: bool,
 }
 
 // SAFETY: `base` points into the backing, which may be sent and shared; every access is atomic or
@@ -61,7 +63,7 @@ impl Slab {
             "a slab starts at a cache line"
         );
         let (base, len) = (backing.base(), backing.len());
-        Self { backing, base, len }
+        Self { backing, base, len, sealed: false }
     }
 
     /// Zeroed heap memory: for transports that move bytes by the CPU of both sides.
@@ -82,6 +84,24 @@ impl Slab {
     /// The memory behind the slab.
     pub fn backing(&self) -> &Arc<dyn Backing> {
         &self.backing
+    }
+
+    /// True when nobody writes the memory any more: [`Fabric::seal`](crate::Fabric::seal) has made
+    /// this slab.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed
+    }
+
+    /// The same memory, which nobody writes any more.
+    ///
+    /// # Errors
+    /// [`FabricError::StillWritable`] when this process has other handles on it: clones, ranges,
+    /// exports, publications.
+    pub(crate) fn into_sealed(self) -> Result<Slab, FabricError> {
+        match Arc::strong_count(&self.backing) {
+            1 => Ok(Self { sealed: true, ..self }),
+            _ => Err(FabricError::StillWritable { bytes: self.len, writer: "this process" }),
+        }
     }
 
     /// True when both name the same memory.
@@ -113,11 +133,12 @@ impl Slab {
         self.word(offset).load(order)
     }
 
-    /// Stores the aligned word at byte `offset`.
+    /// Stores the aligned word at byte `offset` of a slab that is not sealed.
     ///
     /// # Panics
     /// When the word is misaligned or outside of the slab.
     pub fn store(&self, offset: usize, value: u64, order: Ordering) {
+        debug_assert!(!self.sealed, "the slab is sealed");
         self.word(offset).store(value, order);
     }
 
@@ -155,6 +176,7 @@ impl Slab {
     /// When the range leaves the slab.
     pub unsafe fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
+        debug_assert!(!self.sealed, "the slab is sealed");
         // SAFETY: in bounds as checked; exclusive as the caller promises; `bytes` is a live slice
         // and cannot overlap memory that no safe reference may point into.
         unsafe {
@@ -206,6 +228,7 @@ impl Slab {
     )]
     pub unsafe fn bytes_mut(&self, range: Range<usize>) -> &mut [u8] {
         self.check(range.start, range.len());
+        debug_assert!(!self.sealed, "the slab is sealed");
         // SAFETY: in bounds as checked; exclusive as the caller promises; mapped while `self` is
         // borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(range.start), range.len()) }
@@ -275,6 +298,14 @@ impl SlabRange {
         }
     }
 
+    /// The range, for a transport to let a peer write to it.
+    ///
+    /// # Errors
+    /// [`FabricError::Sealed`] when nobody writes it any more.
+    pub(crate) fn exportable(&self) -> Result<&Self, FabricError> {
+        if self.slab.sealed { Err(FabricError::Sealed) } else { Ok(self) }
+    }
+
     /// First byte in memory.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the range lies inside of the backing.
@@ -285,7 +316,7 @@ impl SlabRange {
     ///
     /// # Panics
     /// When the range is shorter.
-    pub(crate) fn snapshot(&self, out: &mut [u8]) {
+    pub fn snapshot(&self, out: &mut [u8]) {
         self.copy_from(0, out);
     }
 
@@ -314,13 +345,15 @@ impl SlabRange {
         }
     }
 
-    /// Stores what a peer wrote, the last aligned word last. The range was exported, so that nobody
-    /// holds a reference into it.
+    /// Stores bytes from byte `at` of the range on, the last aligned word last. As of
+    /// [`Slab::store`], the protocol of the range says who does that when; of a range that is
+    /// exported nobody holds a reference.
     ///
     /// # Panics
-    /// When the bytes leave the range.
-    pub(crate) fn place(&self, at: usize, bytes: &[u8]) {
+    /// When the bytes leave the range, or the slab is sealed.
+    pub fn place(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
+        assert!(!self.slab.sealed, "the slab is sealed");
         // SAFETY: inside of the range as asserted; `bytes` is a live slice, which no memory of a
         // slab is while a peer may write it; the protocol of the exported range keeps others away.
         unsafe { publish_copy(bytes.as_ptr(), self.as_ptr().add(at), bytes.len()) }

@@ -13,8 +13,8 @@ const WORD_BYTES: usize = 8;
 pub(crate) enum PostRequest<'a> {
     /// A write, with or without a notice behind it.
     Write { src: Src<'a>, dst: RemoteRange, notifies: bool },
-    /// A read of `len` bytes.
-    Read { len: usize, src: RemoteRange },
+    /// A read into a range.
+    Read { dst: &'a SlabRange, src: RemoteRange },
     /// An atomic operation whose old value goes into the first word of `old`.
     Atomic { dst: RemoteRange, old: &'a SlabRange },
     /// A message of `len` bytes.
@@ -47,10 +47,16 @@ impl Caps {
                     _ => self.max_msg,
                 };
                 check_range(src.len(), max, &dst)?;
+                if dst.key.is_published() && !src.is_empty() {
+                    return Err(PostError::OutOfBounds);
+                }
                 notifies
             }
-            PostRequest::Read { len, src } => {
-                check_range(len, self.max_msg, &src)?;
+            PostRequest::Read { dst, src } => {
+                check_range(dst.len(), self.max_msg, &src)?;
+                if dst.slab().is_sealed() {
+                    return Err(PostError::OutOfBounds);
+                }
                 false
             }
             PostRequest::Atomic { dst, old } => {
@@ -60,7 +66,8 @@ impl Caps {
                 check_range(WORD_BYTES, self.max_msg, &dst)?;
                 let aligned = dst.key.base.wrapping_add(dst.offset).is_multiple_of(8);
                 let fits = old.len() >= WORD_BYTES && old.offset().is_multiple_of(8);
-                if !aligned || !fits {
+                let writable = !dst.key.is_published() && !old.slab().is_sealed();
+                if !aligned || !fits || !writable {
                     return Err(PostError::OutOfBounds);
                 }
                 false

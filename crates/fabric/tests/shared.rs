@@ -13,7 +13,7 @@ use fabric::sim::{SimNet, SimOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::{
     Armed, Caps, Completion, Endpoint, ErrorKind, Fabric, FabricError, Flags, LinkId, Offer, OpId,
-    Publish, RemoteKey, RemoteRange, Slab, Src,
+    Publish, RemoteKey, RemoteRange, Slab, SlabRange, Src,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -167,6 +167,14 @@ impl Fabric for Counted {
 
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
         self.0.slab(bytes)
+    }
+
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        self.0.publish(range)
+    }
+
+    fn unpublish(&self, key: RemoteKey) {
+        self.0.unpublish(key);
     }
 
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {

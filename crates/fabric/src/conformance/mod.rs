@@ -29,9 +29,11 @@ mod key;
 mod load;
 mod multicast;
 mod notify;
+mod publish;
 mod queue;
 mod read;
 mod rig;
+mod seal;
 mod send;
 mod wake;
 mod write;
@@ -105,6 +107,8 @@ pub fn cases() -> Vec<Case> {
         read::CASES,
         atomic::CASES,
         key::CASES,
+        publish::CASES,
+        seal::CASES,
         queue::CASES,
         close::CASES,
         wake::CASES,

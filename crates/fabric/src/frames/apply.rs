@@ -6,7 +6,8 @@ use super::endpoint::{Export, FrameEndpoint};
 use super::frame::{Header, Op, Unfit};
 use super::parser::Next;
 use super::wire::Wire;
-use crate::{Completion, ErrorKind, OpId, SlabRange};
+use crate::published::PublishedPlace;
+use crate::{Completion, ErrorKind, OpId, RemoteKey, SlabRange};
 
 /// Why a connection has to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,16 @@ impl<W: Wire> FrameEndpoint<W> {
                 let (range, retired) = self.exported(&header, header.len as usize)?;
                 self.parser.begin(header, range);
                 self.parser.lose(|_| retired);
+            }
+            Op::Read if header.offset & RemoteKey::PUBLISHED != 0 => {
+                let (key, offset, len) = (header.key, header.offset, header.len as usize);
+                let place = PublishedPlace { key, offset, len };
+                if len > self.caps.max_msg || !self.published.has(place) {
+                    return Err(Breach::Refused { id: header.id });
+                }
+                self.count_reply()?;
+                let reply = Header { len: header.len, ..Header::new(Op::ReadData, header.id) };
+                self.push_published(reply, place);
             }
             Op::Read => {
                 let (range, _) = self.exported(&header, header.len as usize)?;
@@ -146,11 +157,17 @@ impl<W: Wire> FrameEndpoint<W> {
     }
 
     fn reply(&mut self, header: Header, body: Option<SlabRange>) -> Result<(), Breach> {
+        self.count_reply()?;
+        self.push_reply(header, body);
+        Ok(())
+    }
+
+    /// One more question waits for its answer.
+    fn count_reply(&mut self) -> Result<(), Breach> {
         if self.replies == self.replies_max {
             return Err(Breach::Malformed);
         }
         self.replies += 1;
-        self.push_reply(header, body);
         Ok(())
     }
 

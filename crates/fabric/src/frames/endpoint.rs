@@ -1,13 +1,15 @@
 //! One end of a connection whose operations are frames on a wire.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::apply::Breach;
 use super::frame::{Header, Op};
-use super::outbox::Outbox;
+use super::outbox::{LateBody, Outbox};
 use super::parser::{Fill, Parser};
 use super::wire::Wire;
 use crate::operations::{OperationTable, Seq};
+use crate::published::{PublishedPlace, PublishedTable};
 use crate::token::Token;
 use crate::validate::PostRequest;
 use crate::{
@@ -38,6 +40,8 @@ pub(crate) struct FrameEndpoint<W: Wire> {
     /// Reads and atomics on their way, and where the answers go.
     pub(super) awaiting: VecDeque<(Seq, SlabRange)>,
     pub(super) exports: HashMap<u64, Export>,
+    /// The fabric's, which every peer may read.
+    pub(super) published: Arc<PublishedTable>,
     /// Answers to the peer that have not left.
     pub(super) replies: u32,
     pub(super) replies_max: u32,
@@ -47,7 +51,7 @@ pub(crate) struct FrameEndpoint<W: Wire> {
     /// Writes and messages of the peer that took effect.
     pub(super) applied: u64,
     /// The values of `granted` and `applied` that the peer has received.
-    published: (u64, u64),
+    advertised: (u64, u64),
     /// Receives that the peer posted, and that we used.
     pub(super) peer_granted: u64,
     used: u64,
@@ -84,7 +88,13 @@ enum Body<'a> {
 impl<W: Wire> FrameEndpoint<W> {
     /// `replies_max` bounds the reads and atomics of the peer that wait for their answers. Both
     /// ends carry checksums, or none does.
-    pub(crate) fn new(caps: Caps, wire: W, replies_max: u32, checked: bool) -> Self {
+    pub(crate) fn new(
+        caps: Caps,
+        wire: W,
+        published: Arc<PublishedTable>,
+        replies_max: u32,
+        checked: bool,
+    ) -> Self {
         Self {
             caps,
             wire,
@@ -99,12 +109,13 @@ impl<W: Wire> FrameEndpoint<W> {
             held: VecDeque::new(),
             awaiting: VecDeque::new(),
             exports: HashMap::new(),
+            published,
             replies: 0,
             replies_max,
             granted: 0,
             received: 0,
             applied: 0,
-            published: (0, 0),
+            advertised: (0, 0),
             peer_granted: 0,
             used: 0,
             events: Vec::new(),
@@ -164,6 +175,13 @@ impl<W: Wire> FrameEndpoint<W> {
         self.answers.push_back(self.outbox.queued());
     }
 
+    /// Answers a read of a published place.
+    pub(super) fn push_published(&mut self, header: Header, place: PublishedPlace) {
+        let body = LateBody::Published(self.published.clone(), place);
+        self.outbox.push_late(&header, body);
+        self.answers.push_back(self.outbox.queued());
+    }
+
     /// Names the operation that was refused, if the wire takes it: the connection ends in any
     /// case.
     pub(super) fn send_nak(&mut self, id: u64) {
@@ -183,6 +201,9 @@ impl<W: Wire> FrameEndpoint<W> {
         while self.answers.pop_front_if(|end| *end <= self.outbox.sent()).is_some() {
             self.replies -= 1;
         }
+        if self.outbox.has_refused() {
+            self.fail(None, ErrorKind::Disconnected);
+        }
     }
 
     /// The peer says how many of our writes and messages took effect; false when there were not so
@@ -199,8 +220,8 @@ impl<W: Wire> FrameEndpoint<W> {
     /// Tells the peer what it may send and what took effect.
     fn advertise(&mut self) {
         let events = (self.granted, self.applied);
-        if self.published != events {
-            self.published = events;
+        if self.advertised != events {
+            self.advertised = events;
             let header = Header { offset: events.0, key: events.1, ..Header::new(Op::Credit, 0) };
             self.outbox.push(&header, &[]);
         }
@@ -294,7 +315,7 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
     fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
         let random = Token::random();
         let random = random.map_err(|source| FabricError::Memory { bytes: range.len(), source })?;
-        let key = random.word();
+        let (key, range) = (random.word(), range.exportable()?);
         if self.open {
             self.exports.insert(key, Export { range: range.clone(), retired: false });
         }
@@ -344,7 +365,7 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.validate(PostRequest::Read { len: dst.len(), src })?;
+        self.validate(PostRequest::Read { dst, src })?;
         let (key, offset, len) = (src.key.key, wire_offset(&src), dst.len() as u32);
         let header = Header { len, key, offset, ..Header::new(Op::Read, id.0) };
         self.post(header, Body::Copied(&[]), Some(dst.clone()), flags);
@@ -396,10 +417,14 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
         let before = out.len();
         if self.open {
             self.submit();
+        }
+        if self.open {
             self.take_input();
         }
         if self.open {
             self.flush();
+        }
+        if self.open {
             self.operations.retire(&mut self.events);
         }
         out.append(&mut self.events);

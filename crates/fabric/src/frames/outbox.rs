@@ -3,11 +3,13 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
-use super::frame::Header;
+use super::frame::{Header, Op};
 use super::wire::Wire;
 use crate::SlabRange;
 use crate::memory::IoPiece;
+use crate::published::{PublishedPlace, PublishedTable};
 
 /// Sent bytes at the front of the staging buffer from which on it is worth moving the rest down.
 pub(crate) const COMPACT_BYTES: usize = 64 << 10;
@@ -27,6 +29,28 @@ pub(super) struct Outbox {
     queued: u64,
     /// Bytes ever sent.
     sent: u64,
+    /// What was queued last says that a read is refused; nothing follows.
+    refused: bool,
+}
+
+/// A body that may change, or even go, until it is copied.
+pub(super) enum LateBody {
+    Exported(SlabRange),
+    /// Of an answer to a read, which is served if the place is still published.
+    Published(Arc<PublishedTable>, PublishedPlace),
+}
+
+impl LateBody {
+    /// Copies it; false when it is gone.
+    fn copy(&self, out: &mut [u8]) -> bool {
+        match self {
+            LateBody::Exported(range) => {
+                range.snapshot(out);
+                true
+            }
+            LateBody::Published(table, place) => table.copy(*place, out),
+        }
+    }
 }
 
 enum Segment {
@@ -35,7 +59,7 @@ enum Segment {
     Slab(SlabRange),
     /// A frame whose body may change until it is sent: it is copied, and its checksum made, when
     /// it is the first.
-    Late(Header, Option<u64>, SlabRange),
+    Late(Header, Option<u64>, LateBody),
     /// Such a frame.
     Copied(Vec<u8>),
 }
@@ -45,7 +69,7 @@ impl Segment {
         match self {
             Segment::Staged(len) => *len,
             Segment::Slab(range) => range.len(),
-            Segment::Late(_, _, range) => Header::BYTES + range.len(),
+            Segment::Late(header, ..) => Header::BYTES + header.len as usize,
             Segment::Copied(bytes) => bytes.len(),
         }
     }
@@ -84,7 +108,14 @@ impl Outbox {
         if self.number.is_none() {
             return self.push_slab(header, body);
         }
-        let (len, number) = (Header::BYTES + body.len(), self.count());
+        self.push_late(header, LateBody::Exported(body));
+    }
+
+    /// Queues a header with a body of the length that it says, which is copied when the frame is
+    /// the first.
+    pub(super) fn push_late(&mut self, header: &Header, body: LateBody) {
+        let number = self.count();
+        let len = Header::BYTES + header.len as usize;
         self.queue(len, Some(Segment::Late(*header, number, body)));
     }
 
@@ -120,6 +151,11 @@ impl Outbox {
         self.segments.is_empty()
     }
 
+    /// True when an answer could not be given any more: the connection ends.
+    pub(super) fn has_refused(&self) -> bool {
+        self.refused
+    }
+
     /// Sends what the wire takes; one call unless there are very many pieces.
     ///
     /// # Errors
@@ -138,15 +174,23 @@ impl Outbox {
         Ok(())
     }
 
-    /// Copies the first frame, where its body may change.
+    /// Copies the first frame, where its body may change. Where the body is gone, the refusal takes
+    /// the place of the answer.
     fn copy_first(&mut self) {
         if let Some(first) = self.segments.front_mut()
-            && let Segment::Late(header, number, range) = first
+            && let Segment::Late(header, number, late) = first
         {
-            let mut bytes = vec![0; Header::BYTES + range.len()];
+            let mut bytes = vec![0; Header::BYTES + header.len as usize];
             let body = &mut bytes[Header::BYTES..];
-            range.snapshot(body);
-            let header = Header { sum: crc32c::crc32c(body), ..*header };
+            if !late.copy(body) {
+                let refusal = Header::new(Op::Nak, header.id).encode(*number);
+                *first = Segment::Copied(refusal.to_vec());
+                self.segments.truncate(1);
+                self.refused = true;
+                return;
+            }
+            let sum = if number.is_some() { crc32c::crc32c(body) } else { 0 };
+            let header = Header { sum, ..*header };
             bytes[..Header::BYTES].copy_from_slice(&header.encode(*number));
             *first = Segment::Copied(bytes);
         }

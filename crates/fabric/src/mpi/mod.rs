@@ -27,7 +27,11 @@ use std::sync::Arc;
 
 use crate::frames::{BUFFER_BYTES, COMPACT_BYTES, FrameEndpoint, MESSAGE_MAX};
 use crate::listener::PEER_OPS_MAX;
-use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
+use crate::published::PublishedTable;
+use crate::{
+    Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, RemoteKey, Slab,
+    SlabRange,
+};
 use wire::{MpiWire, Pair};
 use world::World;
 
@@ -42,6 +46,7 @@ const OPS_MAX: u32 = 1024;
 pub struct MpiFabric {
     world: Arc<World>,
     publish: Publish,
+    published: Arc<PublishedTable>,
 }
 
 impl MpiFabric {
@@ -55,7 +60,7 @@ impl MpiFabric {
     /// [`FabricError::Library`] when the MPI library is missing or cannot be used.
     pub fn new(publish: Publish) -> Result<Arc<Self>, FabricError> {
         let world = World::get().map_err(|detail| FabricError::Library { detail })?;
-        Ok(Arc::new(Self { world, publish }))
+        Ok(Arc::new(Self { world, publish, published: Arc::default() }))
     }
 
     /// This process among those of its `mpirun`, and how many they are.
@@ -86,16 +91,26 @@ impl Fabric for MpiFabric {
         Slab::heap(bytes)
     }
 
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        self.published.publish(range)
+    }
+
+    fn unpublish(&self, key: RemoteKey) {
+        self.published.unpublish(&key);
+    }
+
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {
         let failed = |source| FabricError::Connect { link: link.to_string(), source };
         let channel = self.world.channel().map_err(failed)?;
-        Ok(Box::new(MpiOffer { world: self.world.clone(), link, channel, caps: self.caps() }))
+        let (world, published) = (self.world.clone(), self.published.clone());
+        Ok(Box::new(MpiOffer { world, published, link, channel, caps: self.caps() }))
     }
 }
 
 /// A channel that a peer may use.
 struct MpiOffer {
     world: Arc<World>,
+    published: Arc<PublishedTable>,
     link: LinkId,
     channel: u32,
     caps: Caps,
@@ -104,7 +119,7 @@ struct MpiOffer {
 impl Offer for MpiOffer {
     /// Magic; rank, channel, the link's two workers and operations, little-endian.
     fn address(&self) -> Vec<u8> {
-        let Self { world, link, channel, caps } = self;
+        let Self { world, link, channel, caps, .. } = self;
         let rank = world.rank.cast_unsigned();
         let words = [rank, *channel, link.local, link.remote, caps.max_ops];
         [&MAGIC[..], words.map(u32::to_le_bytes).as_flattened()].concat()
@@ -128,6 +143,6 @@ impl Offer for MpiOffer {
         let pair = Pair { peer, ours: self.channel, theirs };
         let wire = MpiWire::new(self.world, pair)
             .map_err(|source| FabricError::Connect { link: self.link.to_string(), source })?;
-        Ok(Box::new(FrameEndpoint::new(self.caps, wire, ops_max, false)))
+        Ok(Box::new(FrameEndpoint::new(self.caps, wire, self.published, ops_max, false)))
     }
 }

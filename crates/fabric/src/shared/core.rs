@@ -5,13 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use super::connection::SharedConnection;
-use super::port::{Event, Inbox, Op, Outgoing, Port, Source, What};
+use super::port::{Event, Inbox, Op, Outgoing, Port};
 use super::wire::{
     self, HEADER_BYTES, LONGS, Message, Notice, PORTS_MAX, PortUpdate, UPDATE_BYTES,
 };
+use crate::posted::PostedOperation;
 use crate::{
-    Armed, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError, RemoteKey,
-    SlabRange, Src,
+    Armed, Completion, Endpoint, ErrorKind, FabricError, Flags, MappedRange, OpId, PostError,
+    RemoteKey, SlabRange,
 };
 
 /// Receives that a shared connection keeps posted. Links wait for each other's notices when they
@@ -166,6 +167,22 @@ impl Core {
         }
     }
 
+    pub(super) fn release(&mut self, key: RemoteKey) {
+        if let Some(line) = &mut self.line {
+            line.release(key);
+        }
+    }
+
+    pub(super) fn mapped(&mut self, key: RemoteKey) -> Result<Option<MappedRange>, PostError> {
+        match &mut self.line {
+            Some(line) if !self.over => {
+                self.unsubmitted = true;
+                line.mapped(key)
+            }
+            _ => Err(PostError::Closed),
+        }
+    }
+
     /// A link's owner has closed it; with the last one the line ends.
     pub(super) fn close(&mut self, port: &Port, exports: &[RemoteKey], tell: bool) {
         port.inbox().closed = true;
@@ -307,8 +324,10 @@ impl Core {
         let flags = if signalled || due { fence | Flags::SIGNAL } else { fence };
         let mut id = OpId(self.first + self.sent.len() as u64);
         match &op.what {
-            What::Write { src, dst, notice: None } => line.write(src.get(), *dst, id, flags)?,
-            What::Write { src, dst, notice: Some(imm) } => {
+            PostedOperation::Write { src, dst, notice: None } => {
+                line.write(src.get(), *dst, id, flags)?
+            }
+            PostedOperation::Write { src, dst, notice: Some(imm) } => {
                 let number = self.next_long;
                 let imm = match wire::short_notice(peer, *imm) {
                     Some(short) => short,
@@ -326,14 +345,17 @@ impl Core {
                 };
                 line.write_notify(src.get(), *dst, imm, id, flags)?;
             }
-            What::Read { dst, src } => line.read(dst, *src, id, flags)?,
-            What::Add { dst, add, old } => line.fetch_add(*dst, *add, old, id)?,
-            What::Swap { dst, expect, swap, old } => {
+            PostedOperation::Read { dst, src } => line.read(dst, *src, id, flags)?,
+            PostedOperation::Add { dst, add, old } => line.fetch_add(*dst, *add, old, id)?,
+            PostedOperation::Swap { dst, expect, swap, old } => {
                 line.compare_swap(*dst, *expect, *swap, old, id)?;
             }
-            What::Send(bytes) => line.send(&wire::data(peer, bytes), id)?,
+            PostedOperation::Send(bytes) => line.send(&wire::data(peer, bytes), id)?,
         }
-        let always = matches!(op.what, What::Add { .. } | What::Swap { .. } | What::Send(_));
+        let always = matches!(
+            op.what,
+            PostedOperation::Add { .. } | PostedOperation::Swap { .. } | PostedOperation::Send(_)
+        );
         let flagged = always || flags.has(Flags::SIGNAL);
         self.unsignalled = if flagged { 0 } else { self.unsignalled + 1 };
         let signalled = signalled || always;
@@ -517,15 +539,5 @@ impl Core {
 fn tell(connection: &SharedConnection, port: &Port, change: impl FnOnce(&mut Inbox) -> bool) {
     if port.tell(change) {
         connection.woken();
-    }
-}
-
-impl Source {
-    fn get(&self) -> Src<'_> {
-        match self {
-            Source::Slab(range) => Src::Slab(range),
-            Source::Copied(bytes) => Src::Inline(bytes),
-            Source::Empty => Src::Empty,
-        }
     }
 }

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::connection::{NO_LINE, SharedConnection};
-use super::port::{Event, Op, Port, Source, What};
+use super::port::{Event, Op, Port};
 use super::wire::Mark;
 use crate::operations::OperationTable;
+use crate::posted::{PostedOperation, PostedSource};
 use crate::validate::PostRequest;
 use crate::{
-    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, EventFd, FabricError, Flags, OpId,
-    PostError, RemoteKey, RemoteRange, SlabRange, Src,
+    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, EventFd, FabricError, Flags, MappedRange,
+    OpId, PostError, RemoteKey, RemoteRange, SlabRange, Src,
 };
 
 /// The [`Endpoint`] of a link on a shared connection.
@@ -31,8 +32,9 @@ pub(super) struct SharedEndpoint {
     operations: OperationTable,
     /// Operations whose completion the shared connection has reported.
     completed: u64,
-    /// After the end: operations that the shared connection has begun, and the one to blame. What
-    /// is outstanding is flushed when the shared connection uses its memory no more.
+    /// After the end: operations that the shared connection has begun, and the one to blame.
+    /// PostedOperation is outstanding is flushed when the shared connection uses its memory no
+    /// more.
     flushing: Option<(u64, Option<OpId>)>,
     staged: Vec<Op>,
     /// Receives that we posted, and of which the shared connection knows.
@@ -99,13 +101,16 @@ impl SharedEndpoint {
         self.caps.validate(asked, self.open, self.operations.len(), has_receive)
     }
 
-    /// The place as the transport knows it, if it is of this link.
+    /// The place as the transport knows it, if it is of this link or of all.
     fn place(&self, at: RemoteRange) -> Result<RemoteRange, PostError> {
+        if at.key.is_published() {
+            return Ok(at);
+        }
         let key = self.theirs.take(at.key).ok_or(PostError::OutOfBounds)?;
         Ok(RemoteRange { key, ..at })
     }
 
-    fn stage(&mut self, id: OpId, flags: Flags, signalled: bool, what: What) {
+    fn stage(&mut self, id: OpId, flags: Flags, signalled: bool, what: PostedOperation) {
         let seq = self.operations.post(id, signalled);
         self.staged.push(Op { seq, flags, what });
     }
@@ -119,17 +124,15 @@ impl SharedEndpoint {
         flags: Flags,
     ) -> Result<(), PostError> {
         self.validate(PostRequest::Write { src, dst, notifies: notice.is_some() })?;
-        let (src, dst) = match src {
-            Src::Slab(range) if !range.is_empty() => {
-                (Source::Slab(range.clone()), self.place(dst)?)
-            }
-            Src::Inline(bytes) if !bytes.is_empty() => {
-                (Source::Copied(bytes.to_vec()), self.place(dst)?)
-            }
-            Src::Slab(_) | Src::Inline(_) | Src::Empty => (Source::Empty, NOWHERE),
-        };
+        let src = PostedSource::of(src);
+        let dst = if matches!(src, PostedSource::Empty) { NOWHERE } else { self.place(dst)? };
         self.used += u64::from(notice.is_some());
-        self.stage(id, flags, flags.has(Flags::SIGNAL), What::Write { src, dst, notice });
+        self.stage(
+            id,
+            flags,
+            flags.has(Flags::SIGNAL),
+            PostedOperation::Write { src, dst, notice },
+        );
         Ok(())
     }
 
@@ -276,6 +279,19 @@ impl Endpoint for SharedEndpoint {
         }
     }
 
+    fn release(&mut self, key: RemoteKey) {
+        if let Some(key) = self.theirs.take(key) {
+            self.connection.with(|core| core.release(key));
+        }
+    }
+
+    fn mapped(&mut self, key: RemoteKey) -> Result<Option<MappedRange>, PostError> {
+        if !self.open {
+            return Err(PostError::Closed);
+        }
+        self.connection.with(|core| core.mapped(key))
+    }
+
     fn write(
         &mut self,
         src: Src<'_>,
@@ -304,8 +320,8 @@ impl Endpoint for SharedEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.validate(PostRequest::Read { len: dst.len(), src })?;
-        let what = What::Read { dst: dst.clone(), src: self.place(src)? };
+        self.validate(PostRequest::Read { dst, src })?;
+        let what = PostedOperation::Read { dst: dst.clone(), src: self.place(src)? };
         self.stage(id, flags, flags.has(Flags::SIGNAL), what);
         Ok(())
     }
@@ -318,7 +334,7 @@ impl Endpoint for SharedEndpoint {
         id: OpId,
     ) -> Result<(), PostError> {
         self.validate(PostRequest::Atomic { dst, old })?;
-        let what = What::Add { dst: self.place(dst)?, add, old: old.clone() };
+        let what = PostedOperation::Add { dst: self.place(dst)?, add, old: old.clone() };
         self.stage(id, Flags::SIGNAL, true, what);
         Ok(())
     }
@@ -332,7 +348,7 @@ impl Endpoint for SharedEndpoint {
         id: OpId,
     ) -> Result<(), PostError> {
         self.validate(PostRequest::Atomic { dst, old })?;
-        let what = What::Swap { dst: self.place(dst)?, expect, swap, old: old.clone() };
+        let what = PostedOperation::Swap { dst: self.place(dst)?, expect, swap, old: old.clone() };
         self.stage(id, Flags::SIGNAL, true, what);
         Ok(())
     }
@@ -340,7 +356,7 @@ impl Endpoint for SharedEndpoint {
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
         self.validate(PostRequest::Send { len: bytes.len() })?;
         self.used += 1;
-        self.stage(id, Flags::SIGNAL, true, What::Send(bytes.to_vec()));
+        self.stage(id, Flags::SIGNAL, true, PostedOperation::Send(bytes.to_vec()));
         Ok(())
     }
 

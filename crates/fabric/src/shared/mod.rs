@@ -21,6 +21,9 @@
 //! *revoked*; on a device also a write that is under way to a link that was closed, for the device
 //! ends the connection. Then every link of the shared connection fails once.
 //!
+//! **Published ranges** are read by all links of a shared connection as long as one of them stands
+//! at the owner's end: a link that the owner has closed reads them no more when its end knows.
+//!
 //! **Limits.** A shared connection serves 4096 links in its life; the next offer fails, and says
 //! so. Links are made on a shared connection as long as both ends use it; where one has left it,
 //! they are made on a new one. Workers of the same process are joined by the inner fabric directly.
@@ -38,7 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use crate::multicast::Multicast;
 use crate::pulse::Pulses;
 use crate::token::Token;
-use crate::{Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Slab};
+use crate::{Caps, Endpoint, Fabric, FabricError, LinkId, Offer, RemoteKey, Slab, SlabRange};
 use connection::SharedConnection;
 use endpoint::SharedEndpoint;
 use port::Port;
@@ -146,6 +149,18 @@ impl Fabric for SharedFabric {
 
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
         self.inner.slab(bytes)
+    }
+
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        self.inner.publish(range)
+    }
+
+    fn unpublish(&self, key: RemoteKey) {
+        self.inner.unpublish(key);
+    }
+
+    fn seal(&self, slab: Slab) -> Result<Slab, FabricError> {
+        self.inner.seal(slab)
     }
 
     fn pulses(&self) -> Option<&Pulses> {

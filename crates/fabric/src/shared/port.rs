@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::{Completion, ErrorKind, EventFd, Flags, RemoteRange, SlabRange};
+use crate::posted::PostedOperation;
+use crate::{Completion, ErrorKind, EventFd, Flags};
 
 /// The shared connection's end of a link.
 pub(super) struct Port {
@@ -78,22 +79,7 @@ pub(super) struct Op {
     pub(super) seq: u64,
     /// The caller's wishes.
     pub(super) flags: Flags,
-    pub(super) what: What,
-}
-
-pub(super) enum What {
-    Write { src: Source, dst: RemoteRange, notice: Option<u32> },
-    Read { dst: SlabRange, src: RemoteRange },
-    Add { dst: RemoteRange, add: u64, old: SlabRange },
-    Swap { dst: RemoteRange, expect: u64, swap: u64, old: SlabRange },
-    Send(Vec<u8>),
-}
-
-/// Bytes of a write.
-pub(super) enum Source {
-    Slab(SlabRange),
-    Copied(Vec<u8>),
-    Empty,
+    pub(super) what: PostedOperation,
 }
 
 impl Inbox {

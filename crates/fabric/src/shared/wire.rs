@@ -136,7 +136,8 @@ pub(super) fn decode(message: &[u8]) -> Option<Message<'_>> {
     }
 }
 
-/// Bits of a key's base that are an address; those above mark the link.
+/// Bits of a key's base that are an address; those above mark the link, except for the highest,
+/// which says that a key is of no link but of all.
 const BASE_BITS: u32 = 48;
 const BASE_MASK: u64 = (1 << BASE_BITS) - 1;
 
@@ -157,7 +158,7 @@ impl Mark {
 
     fn of(self, key: &RemoteKey) -> u64 {
         let base = key.base & BASE_MASK;
-        mix(mix(mix(self.0 ^ key.key) ^ base) ^ key.len) >> BASE_BITS << BASE_BITS
+        mix(mix(mix(self.0 ^ key.key) ^ base) ^ key.len) & !BASE_MASK & !RemoteKey::PUBLISHED
     }
 
     /// The key with the mark; `None` where its base leaves no room.

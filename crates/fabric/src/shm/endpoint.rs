@@ -1,27 +1,33 @@
 //! One end of a shared-memory connection.
 //!
-//! Every operation is finished when its post returns; `poll` only reports it. The rest, for
-//! `submit` is to wake a peer that sleeps.
+//! Almost every operation is finished when its post returns; `poll` only reports it. The rest, for
+//! `submit` is to wake a peer that sleeps. A read of published memory that is not mapped yet waits
+//! for its descriptor, and what is posted behind it waits too ([`held`]).
 
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+mod held;
+mod peer_memory;
+
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::inbox::{EXPORTS_MAX, OwnInbox, PeerInbox};
-use super::map::{Mapping, SharedMemory};
+use super::map::refused;
+use super::publications::{Publications, shared};
+use super::slabs::{self, OwnSlabs, PeerSlabs, Reach};
 use super::socket::{Incoming, Socket};
 use super::spsc::{Entry, Receiver, Sender};
-use crate::memory::publish_copy;
+use crate::posted::{PostedOperation, PostedSource};
 use crate::token::Token;
 use crate::validate::PostRequest;
 use crate::{
-    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, OpId, PostError,
-    RemoteKey, RemoteRange, SlabRange, Src,
+    Armed, Budget, Caps, Completion, Endpoint, ErrorKind, FabricError, Flags, MappedRange, OpId,
+    PostError, RemoteKey, RemoteRange, SlabRange, Src,
 };
+use held::Held;
 
-/// Slabs that one endpoint can export parts of. Their descriptors fit the socket's buffer.
-const SLABS_MAX: usize = 128;
 /// Polls without news of the peer after which the socket is asked whether it lives.
 const IDLE_POLLS: u32 = 1024;
 /// Rounds of waiting for a copy of the peer's after which the socket is asked.
@@ -34,9 +40,6 @@ const GIVEN_OUT: u64 = 1 << 63;
 
 /// First byte of a message: nothing but a wake-up.
 const WAKE: u8 = b'W';
-/// First byte of a message: number and size of a slab, whose descriptor comes along.
-const SLAB: u8 = b'S';
-const SLAB_MESSAGE_BYTES: usize = 17;
 
 /// Whether operations can be posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +52,6 @@ enum State {
 /// The shared-memory [`Endpoint`].
 pub(super) struct ShmEndpoint {
     caps: Caps,
-    /// Touch the pages of the peer's slabs when they are mapped.
-    prefault: bool,
     socket: Socket,
     state: State,
     mine: OwnInbox,
@@ -59,10 +60,12 @@ pub(super) struct ShmEndpoint {
     rx: Receiver,
     /// By the low bits of their keys.
     exports: Vec<Option<SlabRange>>,
-    /// Slabs whose descriptors the peer has got, and their numbers.
-    sent_slabs: HashMap<Token, u64>,
-    /// The peer's slabs by number; `None` where mapping failed.
-    peer_slabs: Vec<Option<Mapping>>,
+    publications: Arc<Publications>,
+    own_slabs: OwnSlabs,
+    peer_slabs: PeerSlabs,
+    /// Questions of the peer that were looked for.
+    asked_seen: u64,
+    held: Held,
     /// Completions for the next poll, and how many operations each retires.
     done: VecDeque<(Completion, u32)>,
     /// Operations that were posted and not retired.
@@ -80,13 +83,13 @@ impl ShmEndpoint {
     pub(super) fn new(
         caps: Caps,
         prefault: bool,
+        publications: Arc<Publications>,
         socket: Socket,
         mine: OwnInbox,
         theirs: PeerInbox,
     ) -> Self {
         Self {
             caps,
-            prefault,
             socket,
             state: State::Open,
             mine,
@@ -94,8 +97,11 @@ impl ShmEndpoint {
             tx: Sender::default(),
             rx: Receiver::default(),
             exports: Vec::new(),
-            sent_slabs: HashMap::new(),
-            peer_slabs: Vec::new(),
+            publications,
+            own_slabs: OwnSlabs::default(),
+            peer_slabs: PeerSlabs::new(prefault),
+            asked_seen: 0,
+            held: Held::default(),
             done: VecDeque::new(),
             outstanding: 0,
             unsignalled: 0,
@@ -108,8 +114,13 @@ impl ShmEndpoint {
 
     fn validate(&mut self, asked: PostRequest<'_>) -> Result<(), PostError> {
         let open = self.state == State::Open;
-        let has_receive = || self.tx.ready(self.theirs.words());
-        self.caps.validate(asked, open, self.outstanding as usize, has_receive)
+        let occupied = self.outstanding as usize + self.held.len();
+        let words = self.theirs.words();
+        let has_receive = || match self.held.notices() {
+            0 => self.tx.ready(words),
+            held => self.tx.budget(words) > held,
+        };
+        self.caps.validate(asked, open, occupied, has_receive)
     }
 
     /// Books an operation that has taken place.
@@ -137,75 +148,6 @@ impl ShmEndpoint {
         }
     }
 
-    /// Finds the peer's memory: the address of `at` for `len` bytes in our mapping of its slab.
-    fn locate(&mut self, at: &RemoteRange, len: usize) -> Result<*mut u8, ErrorKind> {
-        let export = self.theirs.words().export(at.key.key);
-        let is_current = export.key.load(Ordering::Acquire) == at.key.key
-            && export.base.load(Ordering::Relaxed) == at.key.base
-            && export.len.load(Ordering::Relaxed) == at.key.len;
-        if !is_current {
-            return Err(self.refusal());
-        }
-        let slab = export.slab.load(Ordering::Relaxed) as usize;
-        if slab >= self.peer_slabs.len() {
-            // The descriptor was sent before the key was published.
-            self.drain_socket();
-        }
-        let Some(Some(mapping)) = self.peer_slabs.get(slab) else { return Err(self.refusal()) };
-        let start = at.key.base.checked_add(at.offset).and_then(|s| usize::try_from(s).ok());
-        match start.and_then(|start| Some((start, start.checked_add(len)?))) {
-            Some((start, end)) if end <= mapping.len() => {
-                // SAFETY: `start <= end <= mapping.len()`.
-                Ok(unsafe { mapping.base().as_ptr().add(start) })
-            }
-            _ => Err(ErrorKind::RemoteAccess),
-        }
-    }
-
-    /// Changes the peer's memory, unless the key was taken back; see `inbox` for the order of the
-    /// steps.
-    fn change<R>(
-        &mut self,
-        at: &RemoteRange,
-        len: usize,
-        change: impl FnOnce(*mut u8) -> R,
-    ) -> Result<R, ErrorKind> {
-        let target = self.locate(at, len)?;
-        let words = self.theirs.words();
-        words.busy().swap(1, Ordering::SeqCst);
-        let valid = words.export(at.key.key).key.load(Ordering::SeqCst) == at.key.key;
-        let result = valid.then(|| change(target));
-        words.busy().store(0, Ordering::Release);
-        result.ok_or_else(|| self.refusal())
-    }
-
-    /// Why a key does not open: the peer left, or it never gave that key or took it back.
-    fn refusal(&self) -> ErrorKind {
-        if self.gone || self.theirs.words().closed().load(Ordering::Acquire) != 0 {
-            ErrorKind::Disconnected
-        } else {
-            ErrorKind::RemoteAccess
-        }
-    }
-
-    fn put(&mut self, src: Src<'_>, dst: &RemoteRange) -> Result<(), ErrorKind> {
-        let (from, len) = match src {
-            Src::Slab(range) => (range.as_ptr().cast_const(), range.len()),
-            Src::Inline(bytes) => (bytes.as_ptr(), bytes.len()),
-            Src::Empty => return Ok(()),
-        };
-        // SAFETY: the source is live; the target lies inside of our mapping, and no safe reference
-        // points there. Source and target overlap only when a worker writes to itself, and that is
-        // a breach of its own protocol.
-        let changed = self.change(dst, len, |target| unsafe { publish_copy(from, target, len) });
-        if self.is_retired(&dst.key) { Ok(()) } else { changed }
-    }
-
-    /// Whether the peer has retired this key: nothing happens by it.
-    fn is_retired(&self, key: &RemoteKey) -> bool {
-        self.theirs.words().export(key.key).key.load(Ordering::Acquire) == key.key & !GIVEN_OUT
-    }
-
     /// Takes a key back, leaving `mark` in its place.
     fn take_back(&mut self, key: RemoteKey, mark: u64) {
         let words = self.mine.words().export(key.key);
@@ -214,6 +156,9 @@ impl ShmEndpoint {
         }
         words.key.store(mark, Ordering::SeqCst);
         let range = self.exports[key.key as usize % EXPORTS_MAX].take();
+        if let Some(memory) = range.as_ref().and_then(|range| shared(range.slab().backing())) {
+            self.own_slabs.unexport(memory, &self.socket);
+        }
         if !self.await_quiet() {
             self.gone = true;
             // Never given back: nobody else may find what the peer still writes there.
@@ -221,22 +166,19 @@ impl ShmEndpoint {
         }
     }
 
-    fn atomic(
-        &mut self,
-        dst: RemoteRange,
-        old: &SlabRange,
-        id: OpId,
-        step: impl FnOnce(&AtomicU64) -> u64,
-    ) -> Result<(), PostError> {
-        self.validate(PostRequest::Atomic { dst, old })?;
-        // SAFETY: eight bytes inside of our mapping, aligned because a mapping starts at a page.
-        let outcome =
-            self.change(&dst, 8, |word| step(unsafe { AtomicU64::from_ptr(word.cast()) }));
-        if let Ok(value) = outcome {
-            old.slab().store(old.offset(), value, Ordering::Release);
-        }
-        self.settle(outcome.map(drop), id, true);
-        Ok(())
+    /// Sends a message, for which there is a receive.
+    fn say(&mut self, bytes: &[u8]) {
+        self.theirs.words().put_message(self.tx.position(), bytes);
+        self.push(Entry::Message(bytes.len() as u16));
+    }
+
+    /// Makes an entry visible, for which there is a receive.
+    fn push(&mut self, entry: Entry) {
+        let words = self.theirs.words();
+        // Operations that waited were counted, not looked for.
+        let ready = self.tx.ready(words);
+        debug_assert!(ready);
+        self.tx.push(words, entry);
     }
 
     /// Takes what came over the socket.
@@ -245,41 +187,32 @@ impl ShmEndpoint {
             match self.socket.receive() {
                 Incoming::Empty => return,
                 Incoming::Gone => return self.gone = true,
-                Incoming::Message { bytes, len, fd } => match (bytes[0], len, fd) {
-                    (WAKE, 1, None) => {}
-                    (SLAB, SLAB_MESSAGE_BYTES, Some(fd)) => {
-                        let word = |at: usize| {
-                            bytes[at..at + 8].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b))
-                        };
-                        if word(1) != self.peer_slabs.len() as u64 || word(1) >= SLABS_MAX as u64 {
-                            return self.gone = true;
-                        }
-                        let mapping = usize::try_from(word(9)).ok().and_then(|bytes| {
-                            Mapping::of_peer(fd.as_fd(), bytes, self.prefault).ok()
-                        });
-                        self.peer_slabs.push(mapping);
+                Incoming::Message { bytes, len: 1, fd: None } if bytes[0] == WAKE => {}
+                Incoming::Message { bytes, len, fd } => {
+                    let Self { own_slabs, peer_slabs, .. } = self;
+                    if slabs::take(&bytes[..len], fd, own_slabs, peer_slabs).is_err() {
+                        return self.gone = true;
                     }
-                    _ => return self.gone = true,
-                },
+                }
             }
         }
     }
 
-    /// The number of a slab on this connection; its descriptor is sent when it has none yet.
-    fn slab_number(&mut self, memory: &SharedMemory) -> std::io::Result<u64> {
-        if let Some(number) = self.sent_slabs.get(&memory.id()) {
-            return Ok(*number);
+    /// Looks at the socket where something may wait there, and lets go on what waited for it.
+    fn look_around(&mut self) {
+        let asked = self.mine.words().asked().load(Ordering::Acquire);
+        let woken = std::mem::take(&mut self.armed);
+        if woken {
+            self.rx.wake(self.mine.words());
         }
-        let number = self.sent_slabs.len();
-        if number == SLABS_MAX {
-            return Err(std::io::Error::other("too many slabs are exported on one connection"));
+        if woken || asked != self.asked_seen || !self.held.is_empty() {
+            self.asked_seen = asked;
+            self.drain_socket();
         }
-        let mut message = [SLAB; SLAB_MESSAGE_BYTES];
-        message[1..9].copy_from_slice(&(number as u64).to_le_bytes());
-        message[9..].copy_from_slice(&(memory.mapping().len() as u64).to_le_bytes());
-        self.socket.send(&message, Some(memory.fd()))?;
-        self.sent_slabs.insert(memory.id(), number as u64);
-        Ok(number as u64)
+        if self.own_slabs.has_unanswered() {
+            self.own_slabs.answer(&self.publications, &self.socket);
+        }
+        self.run_held();
     }
 
     /// Waits until no copy of the peer's is under way that began before a key was cleared. False
@@ -325,17 +258,16 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
-        let backing = range.slab().backing().clone();
-        let memory: &SharedMemory =
-            backing.as_any().downcast_ref().ok_or(FabricError::ForeignSlab)?;
-        let refused = |source| FabricError::Memory { bytes: range.len(), source };
+        let memory = shared(range.exportable()?.slab().backing());
+        let memory = memory.ok_or(FabricError::ForeignSlab)?;
+        let refused = |source| refused(range.len(), source);
         let free = self.exports.iter().position(Option::is_none).unwrap_or(self.exports.len());
         if free == EXPORTS_MAX {
             return Err(refused(std::io::Error::other("too many exports on one connection")));
         }
-        let slab = self.slab_number(memory).map_err(refused)?;
         // The low bits find the entry; one high bit keeps the key from being zero.
         let random = Token::random().map_err(refused)?.word() | GIVEN_OUT;
+        let slab = self.own_slabs.export(memory, &self.socket).map_err(refused)?;
         let key = random - random % EXPORTS_MAX as u64 + free as u64;
         let words = self.mine.words().export(key);
         words.base.store(range.offset() as u64, Ordering::Relaxed);
@@ -357,6 +289,39 @@ impl Endpoint for ShmEndpoint {
         self.take_back(key, key.key & !GIVEN_OUT);
     }
 
+    fn release(&mut self, key: RemoteKey) {
+        if key.is_published() {
+            return self.peer_slabs.release(&key);
+        }
+        let export = self.theirs.words().export(key.key);
+        if export.key.load(Ordering::Acquire) == key.key {
+            let slab = export.slab.load(Ordering::Relaxed);
+            if !self.peer_slabs.knows(slab) {
+                self.drain_socket();
+            }
+            self.peer_slabs.forget(slab);
+        }
+    }
+
+    fn mapped(&mut self, key: RemoteKey) -> Result<Option<MappedRange>, PostError> {
+        if self.state == State::Closed {
+            return Err(PostError::Closed);
+        }
+        let len = usize::try_from(key.len).map_err(|_| PostError::OutOfBounds)?;
+        if !key.is_published() {
+            return Err(PostError::OutOfBounds);
+        }
+        match self.reach(&key, 0, len) {
+            Reach::Here(place) if place.memory.is_sealed() => {
+                let range = MappedRange::new(place.memory, place.start, place.len);
+                range.map(Some).ok_or(PostError::OutOfBounds)
+            }
+            Reach::Here(_) => Ok(None),
+            Reach::Pending => Err(PostError::Full),
+            Reach::Refused => Err(PostError::OutOfBounds),
+        }
+    }
+
     fn write(
         &mut self,
         src: Src<'_>,
@@ -365,6 +330,10 @@ impl Endpoint for ShmEndpoint {
         flags: Flags,
     ) -> Result<(), PostError> {
         self.validate(PostRequest::Write { src, dst, notifies: false })?;
+        if !self.held.is_empty() {
+            let what = PostedOperation::Write { src: PostedSource::of(src), dst, notice: None };
+            return self.hold(what, id, flags.has(Flags::SIGNAL));
+        }
         let outcome = self.put(src, &dst);
         self.settle(outcome, id, flags.has(Flags::SIGNAL));
         Ok(())
@@ -379,9 +348,14 @@ impl Endpoint for ShmEndpoint {
         flags: Flags,
     ) -> Result<(), PostError> {
         self.validate(PostRequest::Write { src, dst, notifies: true })?;
+        if !self.held.is_empty() {
+            let what =
+                PostedOperation::Write { src: PostedSource::of(src), dst, notice: Some(imm) };
+            return self.hold(what, id, flags.has(Flags::SIGNAL));
+        }
         let outcome = self.put(src, &dst);
         if outcome.is_ok() {
-            self.tx.push(self.theirs.words(), Entry::Notice(imm));
+            self.push(Entry::Notice(imm));
         }
         self.settle(outcome, id, flags.has(Flags::SIGNAL));
         Ok(())
@@ -394,19 +368,15 @@ impl Endpoint for ShmEndpoint {
         id: OpId,
         flags: Flags,
     ) -> Result<(), PostError> {
-        self.validate(PostRequest::Read { len: dst.len(), src })?;
-        let outcome = self.locate(&src, dst.len()).map(|from| {
-            // SAFETY: both lie inside of their mappings; the destination is the caller's until
-            // `Local`. The peer may change the source meanwhile: the bytes are then torn, which a
-            // read may be (G7).
-            unsafe { std::ptr::copy(from.cast_const(), dst.as_ptr(), dst.len()) }
-            // A second read, which shows whether the first one was whole, comes later:
-            // some processors would load in another order.
-            fence(Ordering::Acquire);
-        });
-        let outcome = if self.is_retired(&src.key) { Ok(()) } else { outcome };
-        self.settle(outcome, id, flags.has(Flags::SIGNAL));
-        Ok(())
+        self.validate(PostRequest::Read { dst, src })?;
+        let signalled = flags.has(Flags::SIGNAL);
+        if self.held.is_empty()
+            && let Reach::Here(outcome) = self.fetch(dst, &src)
+        {
+            self.settle(outcome, id, signalled);
+            return Ok(());
+        }
+        self.hold(PostedOperation::Read { dst: dst.clone(), src }, id, signalled)
     }
 
     fn fetch_add(
@@ -416,7 +386,13 @@ impl Endpoint for ShmEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.atomic(dst, old, id, |word| word.fetch_add(add, Ordering::AcqRel))
+        self.validate(PostRequest::Atomic { dst, old })?;
+        if !self.held.is_empty() {
+            return self.hold(PostedOperation::Add { dst, add, old: old.clone() }, id, true);
+        }
+        let outcome = self.add(&dst, add, old);
+        self.settle(outcome, id, true);
+        Ok(())
     }
 
     fn compare_swap(
@@ -427,18 +403,25 @@ impl Endpoint for ShmEndpoint {
         old: &SlabRange,
         id: OpId,
     ) -> Result<(), PostError> {
-        self.atomic(dst, old, id, |word| {
-            match word.compare_exchange(expect, swap, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(old) | Err(old) => old,
-            }
-        })
+        self.validate(PostRequest::Atomic { dst, old })?;
+        if !self.held.is_empty() {
+            return self.hold(
+                PostedOperation::Swap { dst, expect, swap, old: old.clone() },
+                id,
+                true,
+            );
+        }
+        let outcome = self.swap(&dst, expect, swap, old);
+        self.settle(outcome, id, true);
+        Ok(())
     }
 
     fn send(&mut self, bytes: &[u8], id: OpId) -> Result<(), PostError> {
         self.validate(PostRequest::Send { len: bytes.len() })?;
-        let words = self.theirs.words();
-        words.put_message(self.tx.position(), bytes);
-        self.tx.push(words, Entry::Message(bytes.len() as u16));
+        if !self.held.is_empty() {
+            return self.hold(PostedOperation::Send(bytes.to_vec()), id, true);
+        }
+        self.say(bytes);
         self.finish(id, true);
         Ok(())
     }
@@ -456,11 +439,8 @@ impl Endpoint for ShmEndpoint {
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
+        self.look_around();
         self.submit();
-        if std::mem::take(&mut self.armed) {
-            self.rx.wake(self.mine.words());
-            self.drain_socket();
-        }
         while let Some((completion, retires)) = self.done.pop_front() {
             self.outstanding -= retires;
             out.push(completion);
@@ -469,7 +449,7 @@ impl Endpoint for ShmEndpoint {
             return out.len() - before;
         }
         // Looked at before the entries, so that none that was sent before the end is missed.
-        let ended = self.gone || self.theirs.words().closed().load(Ordering::Acquire) != 0;
+        let ended = self.gone || self.peer_closed();
         // Our own completions say nothing of the peer: its memory outlives it.
         let own = out.len();
         self.take_entries(out);
@@ -505,8 +485,8 @@ impl Endpoint for ShmEndpoint {
             return Budget { ops: 0, notices: 0 };
         }
         Budget {
-            ops: self.caps.max_ops - self.outstanding,
-            notices: self.tx.budget(self.theirs.words()) as u32,
+            ops: self.caps.max_ops - self.outstanding - self.held.len() as u32,
+            notices: (self.tx.budget(self.theirs.words()) - self.held.notices()) as u32,
         }
     }
 
@@ -519,6 +499,10 @@ impl Endpoint for ShmEndpoint {
         words.closed().store(1, Ordering::SeqCst);
         for index in 0..self.exports.len() {
             words.export(index as u64).key.store(0, Ordering::SeqCst);
+        }
+        for id in self.held.take_all() {
+            let flushed = Completion::Error { id: Some(id), kind: ErrorKind::Flushed };
+            self.done.push_back((flushed, 0));
         }
         let ranges = std::mem::take(&mut self.exports);
         if !self.await_quiet() {

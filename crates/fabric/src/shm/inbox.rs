@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   asleep · closed          rarely written; the peer reads them at each operation
-//!   limit                    the owner's credit to the peer
+//!   limit · asked            the owner's credit to the peer; the peer's counter of questions
 //!   touched · busy           the peer's counter of publications; not zero while it copies
 //!   exports[EXPORTS_MAX]     key (0 = revoked), base, length, slab; the owner writes
 //!   entries[RECVS_MAX]       notices, see `spsc`
@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::map::{Mapping, SharedMemory};
+use super::map::{Access, Mapping, SharedMemory};
 use super::spsc::SpscMemory;
 
 /// Exports that an endpoint can have at a time.
@@ -55,7 +55,7 @@ pub(super) struct ExportWords {
 pub(super) struct Words {
     /// `asleep`, `closed`.
     state: Line,
-    /// `limit`.
+    /// `limit`, `asked`.
     credit: Line,
     /// `touched`, `busy`.
     peer: Line,
@@ -68,6 +68,11 @@ impl Words {
     /// Not zero after the owner closed.
     pub(super) fn closed(&self) -> &AtomicU64 {
         &self.state.0[1]
+    }
+
+    /// Counts the questions that the peer has sent by the socket.
+    pub(super) fn asked(&self) -> &AtomicU64 {
+        &self.credit.0[1]
     }
 
     /// Not zero while the peer changes memory of the owner.
@@ -156,7 +161,7 @@ impl PeerInbox {
     /// # Errors
     /// When the descriptor is not an inbox of this version.
     pub(super) fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        Mapping::of_peer(fd, BYTES, false).map(Self)
+        Mapping::of_peer(fd, BYTES, Access::Write, false).map(Self)
     }
 
     pub(super) fn words(&self) -> &Words {

@@ -1,7 +1,8 @@
-//! Memory that two processes share: a sealed memfd and its mapping.
+//! Memory that two processes share: a memfd and its mappings.
 //!
-//! A memfd has no name, so that nothing is left behind when its processes die; its size is sealed,
-//! so that no peer can shrink it under a mapping.
+//! A memfd has no name, so that nothing is left behind when its processes die. Its size is sealed,
+//! so that no peer can shrink it under a mapping. That it is never written again can be sealed
+//! later: the kernel refuses that while anybody has it mapped for writing.
 
 use std::any::Any;
 use std::io;
@@ -9,13 +10,29 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 
-use crate::Backing;
+use crate::mapped::Unchanging;
 use crate::token::Token;
+use crate::{Backing, FabricError};
 
 /// From this size on huge pages are asked for.
 const HUGE_BYTES: usize = 2 << 20;
+
+/// What a mapping is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Bytes of users, which both sides may write.
+    Write,
+    /// Bytes of users that this process does not write.
+    Read,
+    /// Words of the transport, of which few are touched.
+    WriteWords,
+    /// Such words, which this process does not write.
+    ReadWords,
+}
 
 /// A shared mapping of a whole memfd.
 pub(super) struct Mapping {
@@ -28,38 +45,42 @@ impl Mapping {
     ///
     /// # Errors
     /// When it is not a memfd of exactly this size whose size is sealed, or cannot be mapped.
-    pub(super) fn of_peer(fd: BorrowedFd<'_>, bytes: usize, prefault: bool) -> io::Result<Self> {
+    pub(super) fn of_peer(
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        access: Access,
+        prefault: bool,
+    ) -> io::Result<Self> {
         let sealed = rustix::fs::fcntl_get_seals(fd)?;
         let size = rustix::fs::fstat(fd)?.st_size;
         if !sealed.contains(SealFlags::SHRINK) || usize::try_from(size).ok() != Some(bytes) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Self::new(fd, bytes, prefault)
+        Self::new(fd, bytes, access, prefault)
     }
 
-    fn new(fd: BorrowedFd<'_>, bytes: usize, prefault: bool) -> io::Result<Self> {
+    fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access, prefault: bool) -> io::Result<Self> {
         let mut flags = MapFlags::SHARED;
-        let huge = bytes >= HUGE_BYTES;
+        let huge = bytes >= HUGE_BYTES && matches!(access, Access::Write | Access::Read);
         if prefault && !huge {
             flags |= MapFlags::POPULATE;
         }
+        let (protection, touch) = match access {
+            Access::Write | Access::WriteWords => {
+                (ProtFlags::READ | ProtFlags::WRITE, Advice::LinuxPopulateWrite)
+            }
+            Access::Read | Access::ReadWords => (ProtFlags::READ, Advice::LinuxPopulateRead),
+        };
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes.max(1),
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
-                fd,
-                0,
-            )?
+            rustix::mm::mmap(std::ptr::null_mut(), bytes.max(1), protection, flags, fd, 0)?
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Self { base, bytes };
         if huge {
             mapping.advise(Advice::LinuxHugepage);
             if prefault {
-                mapping.advise(Advice::LinuxPopulateWrite);
+                mapping.advise(touch);
             }
         }
         Ok(mapping)
@@ -109,12 +130,24 @@ impl SharedMemory {
     /// # Errors
     /// When the operating system refuses the memory.
     pub(super) fn new(bytes: usize, prefault: bool) -> io::Result<Self> {
+        Self::with(bytes, Access::Write, prefault)
+    }
+
+    fn with(bytes: usize, access: Access, prefault: bool) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("millstream", flags)?;
         rustix::fs::ftruncate(&fd, bytes as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let mapping = Mapping::new(fd.as_fd(), bytes, prefault)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+        let mapping = Mapping::new(fd.as_fd(), bytes, access, prefault)?;
         Ok(Self { fd, mapping, id: Token::random()? })
+    }
+
+    /// Zeroed memory for words of the transport, of which few are touched.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::new`].
+    pub(super) fn of_words(bytes: usize) -> io::Result<Self> {
+        Self::with(bytes, Access::WriteWords, false)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -128,9 +161,37 @@ impl SharedMemory {
     pub(super) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
+
+    /// The descriptor of the memory, for [`SharedMemory::sealed`], when it is not mapped any more.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
+    /// The memory, mapped to be read, and sealed against writing by anybody for ever.
+    ///
+    /// # Errors
+    /// [`FabricError::StillWritable`] while somebody has it mapped for writing, and
+    /// [`FabricError::Memory`] when it cannot be mapped.
+    pub(super) fn sealed(fd: OwnedFd, bytes: usize) -> Result<Self, FabricError> {
+        match rustix::fs::fcntl_add_seals(&fd, SealFlags::WRITE | SealFlags::SEAL) {
+            Ok(()) => {}
+            Err(Errno::BUSY) => {
+                return Err(FabricError::StillWritable { bytes, writer: "another process" });
+            }
+            Err(errno) => return Err(refused(bytes, errno.into())),
+        }
+        let mapping = Mapping::new(fd.as_fd(), bytes, Access::Read, false);
+        let mapping = mapping.map_err(|source| refused(bytes, source))?;
+        let id = Token::random().map_err(|source| refused(bytes, source))?;
+        Ok(Self { fd, mapping, id })
+    }
 }
 
-// SAFETY: the mapping is readable and writable, page aligned and lives as long as the value.
+// SAFETY: the mapping is page aligned and lives as long as the value; it is readable, and writable
+// unless it is sealed, which the slab over it says.
 unsafe impl Backing for SharedMemory {
     fn base(&self) -> NonNull<u8> {
         self.mapping.base
@@ -143,4 +204,80 @@ unsafe impl Backing for SharedMemory {
     fn as_any(&self) -> &dyn Any {
         self
     }
+}
+
+/// Published memory of a peer, mapped to be read.
+pub(super) struct PublishedMemory {
+    mapping: Mapping,
+    /// Nobody writes it any more: the kernel says so.
+    sealed: bool,
+}
+
+impl PublishedMemory {
+    /// # Errors
+    /// As [`Mapping::of_peer`].
+    pub(super) fn new(fd: BorrowedFd<'_>, bytes: usize, prefault: bool) -> io::Result<Self> {
+        let mapping = Mapping::of_peer(fd, bytes, Access::Read, prefault)?;
+        let sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::WRITE);
+        Ok(Self { mapping, sealed })
+    }
+
+    pub(super) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.sealed
+    }
+}
+
+// SAFETY: mapped until it is dropped. A memfd that is sealed against writing has no writable
+// mapping anywhere, gets none, and keeps its size and its pages; only such memory is handed out as
+// this.
+unsafe impl Unchanging for PublishedMemory {
+    fn base(&self) -> NonNull<u8> {
+        assert!(self.sealed, "memory that may change is read by copies");
+        self.mapping.base
+    }
+
+    fn len(&self) -> usize {
+        self.mapping.bytes
+    }
+}
+
+/// The error of memory that the system refuses, with what to do where a limit is in the way: each
+/// slab is a descriptor and a mapping.
+pub(super) fn refused(bytes: usize, source: io::Error) -> FabricError {
+    let descriptors = getrlimit(Resource::Nofile).current;
+    let limit = match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => descriptors.map(|limit| {
+            format!(
+                "all {limit} descriptors of this process are in use, and each slab of shared \
+                 memory takes one; raise the limit with `ulimit -n`, in a container with \
+                 `--ulimit nofile=`, in a systemd unit with `LimitNOFILE=`"
+            )
+        }),
+        Some(Errno::NOMEM) => {
+            mappings_max().filter(|limit| mappings() + 16 > *limit).map(|limit| {
+                format!(
+                    "this process has {limit} mappings, and each slab of shared memory takes one; \
+                 raise the limit with `sysctl vm.max_map_count=`"
+                )
+            })
+        }
+        _ => None,
+    };
+    let source = limit.map_or(source, io::Error::other);
+    FabricError::Memory { bytes, source }
+}
+
+/// The mappings that a process may have, where the system says it.
+pub(super) fn mappings_max() -> Option<u64> {
+    std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()
+}
+
+/// The mappings of this process.
+fn mappings() -> u64 {
+    std::fs::read("/proc/self/maps")
+        .map_or(0, |maps| maps.iter().filter(|byte| **byte == b'\n').count() as u64)
 }

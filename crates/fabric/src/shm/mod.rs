@@ -4,7 +4,8 @@
 //! write is then a copy by the writer's own processor, finished when the call returns, whose last
 //! aligned word is stored with release: [`Publish::InOrderPoll`]. Notices and messages go through a
 //! ring of words in the receiver's [`inbox`]. The socket carries descriptors, wakes a peer that
-//! sleeps, and tells when a process has died.
+//! sleeps, and tells when a process has died. Published ranges stand on a [`registry`] that all
+//! peers map; their memory is mapped to be read.
 //!
 //! ```text
 //!   process a                                        process b
@@ -21,7 +22,8 @@
 //! **Trust.** The two processes belong to one user and trust each other: bounds, keys and
 //! everything in the inbox is checked against mistakes, so that no honest peer's fault corrupts or
 //! crashes this side, but a process that ignores the protocol keeps its mapping and can write to a
-//! slab after it was revoked. A peer that is stopped in the middle of a copy holds up `revoke` and
+//! slab after it was revoked, unless the slab was sealed since: the kernel refuses the seal as long
+//! as that mapping is there. A peer that is stopped in the middle of a copy holds up `revoke` and
 //! `close` until it goes on or dies: to return earlier would break G8.
 //!
 //! **Left behind.** Nothing: memfds and abstract sockets vanish with the last process that holds
@@ -30,6 +32,9 @@
 mod endpoint;
 mod inbox;
 mod map;
+mod publications;
+mod registry;
+mod slabs;
 mod socket;
 mod spsc;
 
@@ -40,14 +45,18 @@ use std::time::{Duration, Instant};
 
 use crate::listener::{broken, refusal};
 use crate::token::Token;
-use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
+use crate::{
+    Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, RemoteKey, Slab,
+    SlabRange,
+};
 use endpoint::ShmEndpoint;
 use inbox::{OwnInbox, PeerInbox};
-use map::SharedMemory;
+use map::{SharedMemory, refused};
+use publications::{Publications, shared};
 use socket::{Listener, Socket};
 
 /// First bytes of an address and of a greeting: name and version of the protocol.
-const MAGIC: [u8; 8] = *b"MLSSHM\x00\x01";
+const MAGIC: [u8; 8] = *b"MLSSHM\x00\x02";
 /// Magic and token.
 const ADDRESS_BYTES: usize = MAGIC.len() + Token::BYTES;
 /// Magic, local and remote worker, token of who is greeted, token of who greets.
@@ -81,6 +90,7 @@ impl Default for ShmOptions {
 /// Shared memory of one host. Cheap to share; workers of one process may use one or have one each.
 pub struct ShmFabric {
     options: ShmOptions,
+    publications: Arc<Publications>,
 }
 
 impl ShmFabric {
@@ -92,7 +102,7 @@ impl ShmFabric {
     /// # Errors
     /// [`FabricError::Memory`] when the operating system has no shared memory to give.
     pub fn new(options: ShmOptions) -> Result<Arc<Self>, FabricError> {
-        let fabric = Self { options };
+        let fabric = Self { options, publications: Arc::default() };
         fabric.slab(rustix::param::page_size())?;
         Ok(Arc::new(fabric))
     }
@@ -118,8 +128,29 @@ impl Fabric for ShmFabric {
 
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
         let memory = SharedMemory::new(bytes, self.options.prefault)
-            .map_err(|source| FabricError::Memory { bytes, source })?;
+            .map_err(|source| refused(bytes, source))?;
         Ok(Slab::new(Arc::new(memory)))
+    }
+
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        self.publications.publish(range)
+    }
+
+    fn unpublish(&self, key: RemoteKey) {
+        self.publications.unpublish(&key);
+    }
+
+    fn seal(&self, slab: Slab) -> Result<Slab, FabricError> {
+        if slab.is_sealed() {
+            return Ok(slab);
+        }
+        let bytes = slab.len();
+        let slab = slab.into_sealed()?;
+        let memory = shared(slab.backing()).ok_or(FabricError::ForeignSlab)?;
+        let fd = memory.descriptor().map_err(|source| refused(bytes, source))?;
+        // Our own mapping can write, too.
+        drop(slab);
+        Slab::new(Arc::new(SharedMemory::sealed(fd, bytes)?)).into_sealed()
     }
 
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {
@@ -132,6 +163,7 @@ impl Fabric for ShmFabric {
             listener,
             caps: self.caps(),
             prefault: self.options.prefault,
+            publications: self.publications.clone(),
             timeout: self.options.connect_timeout,
         }))
     }
@@ -144,6 +176,7 @@ struct ShmOffer {
     listener: Listener,
     caps: Caps,
     prefault: bool,
+    publications: Arc<Publications>,
     timeout: Duration,
 }
 
@@ -166,7 +199,9 @@ impl Offer for ShmOffer {
             self.answer(&peer, &inbox, deadline)
         }
         .map_err(failed)?;
-        Ok(Box::new(ShmEndpoint::new(self.caps, self.prefault, socket, inbox, theirs)))
+        let (prefault, publications) = (self.prefault, self.publications);
+        let end = ShmEndpoint::new(self.caps, prefault, publications, socket, inbox, theirs);
+        Ok(Box::new(end))
     }
 }
 

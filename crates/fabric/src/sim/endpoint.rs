@@ -43,6 +43,14 @@ impl Fabric for SimFabric {
         Ok(slab)
     }
 
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        lock(&self.net).publish(self.node, range)
+    }
+
+    fn unpublish(&self, key: RemoteKey) {
+        lock(&self.net).unpublish(self.node, key);
+    }
+
     fn multicast(&self) -> Option<&dyn Multicast> {
         let has = lock(&self.net).options.datagrams.bytes_max > 0;
         has.then_some(self)

@@ -173,21 +173,29 @@ impl Net {
         range: &SlabRange,
     ) -> Result<RemoteKey, FabricError> {
         let node = self.ends[end as usize].node;
-        let backing = Arc::as_ptr(range.slab().backing());
-        let same = |slab: &Weak<_>| std::ptr::addr_eq(slab.as_ptr(), backing);
-        let own = self.nodes.get(&node).is_some_and(|n| n.slabs.iter().any(same));
-        if !own {
-            return Err(FabricError::ForeignSlab);
-        }
-        let secret = self.rng.next();
-        let key =
-            RemoteKey { key: mix(secret), base: range.offset() as u64, len: range.len() as u64 };
+        let key = self.key_of(node, range.exportable()?)?;
         self.ends[end as usize].exports.push(Export {
             key,
             slab: range.slab().clone(),
             retired: false,
         });
         Ok(key)
+    }
+
+    /// A new key for a range of the node's own memory.
+    pub(super) fn key_of(
+        &mut self,
+        node: u32,
+        range: &SlabRange,
+    ) -> Result<RemoteKey, FabricError> {
+        let backing = Arc::as_ptr(range.slab().backing());
+        let same = |slab: &Weak<_>| std::ptr::addr_eq(slab.as_ptr(), backing);
+        let own = self.nodes.get(&node).is_some_and(|n| n.slabs.iter().any(same));
+        if !own {
+            return Err(FabricError::ForeignSlab);
+        }
+        let key = mix(self.rng.next());
+        Ok(RemoteKey { key, base: range.offset() as u64, len: range.len() as u64 })
     }
 
     pub(super) fn revoke(&mut self, end: EndId, key: RemoteKey) {

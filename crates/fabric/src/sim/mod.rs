@@ -47,6 +47,7 @@ mod link;
 mod net;
 mod op;
 mod options;
+mod published;
 mod rng;
 #[cfg(test)]
 mod tests;
@@ -129,6 +130,7 @@ impl SimNet {
         let node = net.nodes.entry(node).or_default();
         node.dead = false;
         node.slabs.clear();
+        node.published.clear();
     }
 
     /// The node's process stands still for a while: polls return nothing, while its memory stays

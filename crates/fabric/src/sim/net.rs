@@ -14,6 +14,7 @@ use super::group::Groups;
 use super::link::{End, Offered};
 use super::op::Op;
 use super::options::{SimOptions, SimStats};
+use super::published::Published;
 use super::rng::{Rng, mix};
 use crate::Backing;
 
@@ -63,6 +64,8 @@ pub(super) struct Node {
     pub paused_until: u64,
     /// The memory that the node registered; the net does not keep it alive.
     pub slabs: Vec<Weak<dyn Backing>>,
+    /// What every peer may read, by key.
+    pub published: BTreeMap<u64, Published>,
 }
 
 pub(super) struct Net {

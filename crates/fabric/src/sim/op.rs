@@ -60,7 +60,7 @@ pub(super) struct Op {
     pub bytes: Vec<u8>,
     /// The source's hash at the post.
     pub hash: Option<u64>,
-    /// The memory at the target, once the key was checked.
+    /// The memory at the target, from when the key was checked until all bytes have moved.
     pub target: Option<(Slab, usize)>,
     /// The pieces that have not landed yet; the last lands first.
     pub pieces: Vec<Piece>,
@@ -103,8 +103,8 @@ impl Net {
             None => {
                 PostRequest::Write { src: post.src, dst: post.dst, notifies: post.notice.is_some() }
             }
-            Some(_) if post.kind == Kind::Read => {
-                PostRequest::Read { len: post.len, src: post.dst }
+            Some(answer) if post.kind == Kind::Read => {
+                PostRequest::Read { dst: answer, src: post.dst }
             }
             Some(old) => PostRequest::Atomic { dst: post.dst, old },
         };
@@ -220,11 +220,10 @@ impl Net {
         if record.kind == Kind::Send || record.len == 0 {
             return true;
         }
-        let Some((slab, offset)) = self.ends[peer as usize].resolve(record.dst, record.len) else {
-            return false;
-        };
-        let retired = self.ends[peer as usize].is_retired(&record.dst.key);
-        match record.kind {
+        let (kind, dst, len) = (record.kind, record.dst, record.len);
+        let Some((slab, offset)) = self.resolve(kind, peer, dst, len) else { return false };
+        let retired = self.ends[peer as usize].is_retired(&dst.key);
+        match kind {
             Kind::Add(_) | Kind::Swap(..) => self.exchange(op, &slab, offset, retired),
             Kind::Write if retired => {
                 self.drop_bytes(op);
@@ -234,9 +233,9 @@ impl Net {
                 self.cut(op, &slab, offset);
                 let delay = self.rng.delay(&self.options.placement_ns);
                 self.after(delay, What::Land(op));
+                self.ops[op.index as usize].target = Some((slab, offset));
             }
         }
-        self.ops[op.index as usize].target = Some((slab, offset));
         true
     }
 
@@ -317,6 +316,7 @@ impl Net {
             }
         }
         record.landed = record.pieces.is_empty();
+        record.target = record.target.take().filter(|_| !record.landed);
     }
 
     /// Makes every write of `end` posted before `before` visible.
@@ -429,6 +429,7 @@ impl Net {
     pub(super) fn drop_bytes(&mut self, op: OpRef) {
         let record = &mut self.ops[op.index as usize];
         record.pieces.clear();
+        record.target = None;
         record.arrived = true;
         record.landed = true;
     }
@@ -484,6 +485,11 @@ impl Op {
         pieces.clear();
         *self =
             Self { generation: self.generation.wrapping_add(1), bytes, pieces, ..Self::unused() };
+    }
+
+    /// Some of its bytes may have moved, and not all.
+    pub(super) fn is_landing(&self) -> bool {
+        self.target.is_some()
     }
 
     /// From here on the pieces come from a copy.

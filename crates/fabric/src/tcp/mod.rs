@@ -27,8 +27,12 @@ use rustix::net::sockopt;
 
 use crate::frames::{BUFFER_BYTES, COMPACT_BYTES, FrameEndpoint, MESSAGE_MAX};
 use crate::listener::{OfferListener, PEER_OPS_MAX, PendingOffer};
+use crate::published::PublishedTable;
 use crate::pulse::Pulses;
-use crate::{Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, Slab};
+use crate::{
+    Atomics, Caps, Endpoint, Fabric, FabricError, LinkId, Offer, Publish, RemoteKey, Slab,
+    SlabRange,
+};
 use wire::Socket;
 
 /// First bytes of an address: name and version of the protocol.
@@ -84,6 +88,7 @@ pub struct TcpFabric {
     reachable: SocketAddr,
     listener: Arc<OfferListener>,
     pulses: Arc<Pulses>,
+    published: Arc<PublishedTable>,
 }
 
 impl TcpFabric {
@@ -102,7 +107,8 @@ impl TcpFabric {
         let port = listener.local_addr().map_err(failed)?.port();
         let reachable = SocketAddr::new(options.advertise.unwrap_or(options.bind), port);
         let listener = Arc::new(OfferListener::new(listener).map_err(failed)?);
-        Ok(Arc::new(Self { options, reachable, listener, pulses: Arc::default() }))
+        let (pulses, published) = (Arc::default(), Arc::default());
+        Ok(Arc::new(Self { options, reachable, listener, pulses, published }))
     }
 }
 
@@ -128,6 +134,14 @@ impl Fabric for TcpFabric {
         Slab::heap(bytes)
     }
 
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        self.published.publish(range)
+    }
+
+    fn unpublish(&self, key: RemoteKey) {
+        self.published.unpublish(&key);
+    }
+
     fn pulses(&self) -> Option<&Pulses> {
         Some(&self.pulses)
     }
@@ -144,6 +158,7 @@ impl Fabric for TcpFabric {
             caps,
             checked,
             pulses: Arc::clone(&self.pulses),
+            published: Arc::clone(&self.published),
             timeout: self.options.connect_timeout,
             socket_bytes: self.options.socket_bytes,
         }))
@@ -156,6 +171,7 @@ struct TcpOffer {
     caps: Caps,
     checked: bool,
     pulses: Arc<Pulses>,
+    published: Arc<PublishedTable>,
     timeout: Duration,
     socket_bytes: Option<usize>,
 }
@@ -171,7 +187,8 @@ impl Offer for TcpOffer {
         let checked = self.checked || greeting.checked;
         let pulse = self.pulses.add(self.place.name(&greeting), self.place.link(), stream);
         let wire = Socket::new(pulse);
-        Ok(Box::new(FrameEndpoint::new(self.caps, wire, greeting.ops_max, checked)))
+        let (caps, published) = (self.caps, self.published);
+        Ok(Box::new(FrameEndpoint::new(caps, wire, published, greeting.ops_max, checked)))
     }
 }
 

@@ -160,7 +160,9 @@ impl VerbsEndpoint {
             self.queue.users() as usize,
             has_receive,
         )?;
-        let ours = |at: &RemoteRange| at.key.key >> 32 == u64::from(self.terms.peer_tag);
+        let ours = |at: &RemoteRange| {
+            at.key.is_published() || at.key.key >> 32 == u64::from(self.terms.peer_tag)
+        };
         if at.is_none_or(ours) { Ok(()) } else { Err(PostError::OutOfBounds) }
     }
 
@@ -302,7 +304,8 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
-        let memory: Option<&DeviceMemory> = range.slab().backing().as_any().downcast_ref();
+        let memory: Option<&DeviceMemory> =
+            range.exportable()?.slab().backing().as_any().downcast_ref();
         let unused = memory.is_some_and(|memory| memory.region().is_of(&self.domain));
         if !unused {
             return Err(FabricError::ForeignSlab);
@@ -362,7 +365,7 @@ impl Endpoint for VerbsEndpoint {
         flags: Flags,
     ) -> Result<(), PostError> {
         let at = (!dst.is_empty()).then_some(&src);
-        self.validate(PostRequest::Read { len: dst.len(), src }, at)?;
+        self.validate(PostRequest::Read { dst, src }, at)?;
         let origin = Origin::User { id, signalled: flags.has(Flags::SIGNAL) };
         // Nothing is read by writing nothing, which every device carries.
         if dst.is_empty() {
@@ -489,5 +492,6 @@ fn fence(flags: Flags) -> u32 {
 
 /// Where a range is in the peer's address space.
 fn target(at: &RemoteRange) -> sys::Rdma {
-    sys::Rdma { remote_addr: at.key.base.wrapping_add(at.offset), rkey: at.key.key as u32 }
+    let base = at.key.base & !RemoteKey::PUBLISHED;
+    sys::Rdma { remote_addr: base.wrapping_add(at.offset), rkey: at.key.key as u32 }
 }

@@ -22,7 +22,9 @@
 //!
 //! **Keys.** Each export is a region of its own, so that taking a key back takes it from the
 //! device. Keys are bound to the protection domain of the fabric, that is to the job. That a key
-//! serves only its own connection is checked by the side that uses it, and not by the device.
+//! serves only its own connection is checked by the side that uses it, and not by the device. A
+//! published range is a region that can be read and nothing else; the domain is that of all
+//! connections, so that one region serves all peers.
 //!
 //! **How a write becomes known.** [`Publish::InOrderPoll`] only where both devices say that the
 //! bytes of a write appear in order, on a processor that keeps that order, and without relaxed
@@ -48,6 +50,7 @@ mod memory;
 mod objects;
 mod offer;
 mod options;
+mod published;
 mod queue;
 mod receives;
 mod survey;
@@ -59,7 +62,9 @@ use std::sync::Arc;
 
 use crate::listener::{OfferListener, PEER_OPS_MAX, PendingOffer};
 use crate::multicast::Multicast;
-use crate::{Atomics, Caps, Fabric, FabricError, LinkId, Offer, Publish, Slab};
+use crate::{
+    Atomics, Caps, Fabric, FabricError, LinkId, Offer, Publish, RemoteKey, Slab, SlabRange,
+};
 use cm::{CmLibrary, CmPlace};
 use device::{Opened, choose, open_all};
 use endpoint::{CONTROL_OPS, CONTROL_RECEIVES};
@@ -69,6 +74,7 @@ use library::Library;
 use memory::DeviceMemory;
 use objects::Domain;
 use offer::{Rendezvous, VerbsOffer};
+use published::PublishedRegions;
 use receives::{HEAD_BYTES, MESSAGE_BYTES, Receives};
 
 pub use device::{DeviceChoice, DeviceInfo, GidInfo, GidKind, PortInfo};
@@ -105,6 +111,7 @@ pub struct VerbsFabric {
     door: Door,
     /// The address by which the port is in groups, where it can be.
     groups_at: Option<Ipv4Addr>,
+    published: PublishedRegions,
 }
 
 /// Where offers are met.
@@ -214,7 +221,18 @@ impl VerbsFabric {
                 Door::Cm { library, at }
             }
         };
-        Ok(Arc::new(Self { options, domain, limits, choice, receives, events, door, groups_at }))
+        let published = PublishedRegions::default();
+        Ok(Arc::new(Self {
+            options,
+            domain,
+            limits,
+            choice,
+            receives,
+            events,
+            door,
+            groups_at,
+            published,
+        }))
     }
 
     /// The device in use, and the reason.
@@ -263,6 +281,14 @@ impl Fabric for VerbsFabric {
 
     fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
         DeviceMemory::slab(&self.domain, bytes)
+    }
+
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        self.published.publish(&self.domain, range)
+    }
+
+    fn unpublish(&self, key: RemoteKey) {
+        self.published.unpublish(&key);
     }
 
     fn multicast(&self) -> Option<&dyn Multicast> {

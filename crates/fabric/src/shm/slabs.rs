@@ -1,0 +1,339 @@
+//! Memory that travels over the socket of a connection: descriptors of what this side exports and
+//! publishes, mappings of what the peer does.
+//!
+//! ```text
+//!   owner                                reader, writer
+//!   SLAB number, bytes + descriptor ──▶  maps it         before the first key of an exported slab
+//!   FREE number                     ──▶  unmaps it       with the last one
+//!                       ◀── ASK number   needs a published slab, or the registry
+//!   PUBLISHED number, bytes + descriptor, or NONE number ──▶
+//! ```
+//!
+//! Numbers are never used twice: those of exports belong to the connection, those of publications
+//! to the fabric of their owner. A reader lets go of published memory when its key has gone from
+//! the registry and it asks for other memory; [`PeerSlabs::release`] does it at once.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::map::{Access, Mapping, PublishedMemory, SharedMemory};
+use super::publications::{Publications, REGISTRY};
+use super::registry::{self, Entry, Posting};
+use super::socket::Socket;
+use crate::RemoteKey;
+use crate::token::Token;
+use std::sync::atomic::AtomicU64;
+
+/// Slabs that one endpoint can export parts of. Their descriptors fit the socket's buffer.
+const SLABS_MAX: usize = 128;
+/// Questions of one side that wait for an answer.
+const ASKED_MAX: usize = 16;
+
+/// First byte of a message: number and size of a slab, whose descriptor comes along.
+const SLAB: u8 = b'S';
+/// Number of a slab of which nothing is exported any more.
+const FREE: u8 = b'F';
+/// Number of a published slab whose descriptor is needed.
+const ASK: u8 = b'A';
+/// As [`SLAB`], of a published one: the answer.
+const PUBLISHED: u8 = b'P';
+/// Number of a slab that is not published: the other answer.
+const NONE: u8 = b'N';
+
+/// What is under way to the peer: the peer does not keep to the protocol.
+pub(super) struct Breach;
+
+/// What this side has sent of its own memory.
+#[derive(Default)]
+pub(super) struct OwnSlabs {
+    /// Exported slabs whose descriptors the peer has got: number and exports.
+    sent: HashMap<Token, (u64, usize)>,
+    last_number: u64,
+    /// Numbers that the peer has asked for and that found no room in the socket.
+    unanswered: Vec<u64>,
+}
+
+impl OwnSlabs {
+    /// The number of a slab of which one more range is exported; its descriptor is sent when the
+    /// peer has none.
+    ///
+    /// # Errors
+    /// When there are too many, or the peer has not taken those before.
+    pub(super) fn export(&mut self, memory: &SharedMemory, socket: &Socket) -> io::Result<u64> {
+        if let Some((number, exports)) = self.sent.get_mut(&memory.id()) {
+            *exports += 1;
+            return Ok(*number);
+        }
+        if self.sent.len() == SLABS_MAX {
+            return Err(io::Error::other("too many slabs are exported on one connection"));
+        }
+        let number = self.last_number + 1;
+        socket.send(&sized(SLAB, number, memory), Some(memory.fd()))?;
+        self.last_number = number;
+        self.sent.insert(memory.id(), (number, 1));
+        Ok(number)
+    }
+
+    /// One range less of a slab is exported.
+    pub(super) fn unexport(&mut self, memory: &SharedMemory, socket: &Socket) {
+        if let Some((_, exports)) = self.sent.get_mut(&memory.id()) {
+            *exports -= 1;
+        }
+        // What finds no room now is told with the next one.
+        self.sent.retain(|_, (number, exports)| {
+            *exports > 0 || socket.send(&numbered(FREE, *number), None).is_err()
+        });
+    }
+
+    /// Takes a question of the peer's.
+    pub(super) fn asked(&mut self, number: u64) -> Result<(), Breach> {
+        if self.unanswered.len() == ASKED_MAX {
+            return Err(Breach);
+        }
+        self.unanswered.push(number);
+        Ok(())
+    }
+
+    /// Answers as many questions as find room.
+    pub(super) fn answer(&mut self, publications: &Publications, socket: &Socket) {
+        self.unanswered.retain(|number| {
+            let sent = publications.with_memory(*number, |memory| match memory {
+                Some(memory) => socket.send(&sized(PUBLISHED, *number, memory), Some(memory.fd())),
+                None => socket.send(&numbered(NONE, *number), None),
+            });
+            sent.is_err()
+        });
+    }
+
+    /// True when an answer waits for room.
+    pub(super) fn has_unanswered(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+}
+
+/// The peer's memory in this process.
+pub(super) struct PeerSlabs {
+    /// Touch the pages of the peer's slabs when they are mapped.
+    prefault: bool,
+    /// Exported ones by number; `None` where mapping failed.
+    exported: HashMap<u64, Option<Mapping>>,
+    registry: PeerMemory<Mapping>,
+    /// Published ones by number, each with a key of it that was used.
+    published: HashMap<u64, (RemoteKey, PeerMemory<Arc<PublishedMemory>>)>,
+    /// Questions without an answer.
+    asked: usize,
+}
+
+/// Memory that is there when the peer has sent it.
+enum PeerMemory<T> {
+    /// No operation has needed it yet.
+    Unrequested,
+    Requested,
+    Mapped(T),
+    /// The peer does not have it, or it cannot be mapped.
+    Refused,
+}
+
+/// Memory that an operation needs.
+pub(super) enum Reach<T> {
+    Here(T),
+    /// The peer was asked for it.
+    Pending,
+    Refused,
+}
+
+/// A published range in this process.
+pub(super) struct Published {
+    pub(super) memory: Arc<PublishedMemory>,
+    /// First byte in the memory, and bytes from there on.
+    pub(super) start: usize,
+    pub(super) len: usize,
+}
+
+impl PeerSlabs {
+    pub(super) fn new(prefault: bool) -> Self {
+        Self {
+            prefault,
+            exported: HashMap::new(),
+            registry: PeerMemory::Unrequested,
+            published: HashMap::new(),
+            asked: 0,
+        }
+    }
+
+    /// The mapping of an exported slab, unless it has not come or cannot be mapped.
+    pub(super) fn exported(&self, number: u64) -> Option<&Mapping> {
+        self.exported.get(&number)?.as_ref()
+    }
+
+    /// True when the number is known, mapped or not.
+    pub(super) fn knows(&self, number: u64) -> bool {
+        self.exported.contains_key(&number)
+    }
+
+    /// Unmaps an exported slab.
+    pub(super) fn forget(&mut self, number: u64) {
+        self.exported.remove(&number);
+    }
+
+    /// Lets go of the memory of a published key.
+    pub(super) fn release(&mut self, key: &RemoteKey) {
+        if let Some(posting) = self.posting(key) {
+            self.published.remove(&posting.slab);
+        }
+        self.sweep();
+    }
+
+    /// The range of a published key, whose first `len` bytes from `offset` on are needed.
+    pub(super) fn published(
+        &mut self,
+        key: &RemoteKey,
+        offset: u64,
+        len: usize,
+        ask: &mut impl FnMut(&[u8]) -> bool,
+    ) -> Reach<Published> {
+        match self.registry {
+            PeerMemory::Mapped(_) => {}
+            PeerMemory::Refused => return Reach::Refused,
+            PeerMemory::Requested => return Reach::Pending,
+            PeerMemory::Unrequested => {
+                if self.ask(REGISTRY, ask) {
+                    self.registry = PeerMemory::Requested;
+                }
+                return Reach::Pending;
+            }
+        }
+        let Some(posting) = self.posting(key) else { return Reach::Refused };
+        let number = posting.slab;
+        match self.published.get_mut(&number) {
+            Some((_, PeerMemory::Mapped(memory))) => {
+                let place = inside(&posting, key, offset, len, memory.mapping().len());
+                let Some(start) = place else { return Reach::Refused };
+                Reach::Here(Published { memory: memory.clone(), start, len })
+            }
+            Some((_, PeerMemory::Refused)) => Reach::Refused,
+            Some(_) => Reach::Pending,
+            None => {
+                self.sweep();
+                if self.ask(number, ask) {
+                    self.published.insert(number, (*key, PeerMemory::Requested));
+                }
+                Reach::Pending
+            }
+        }
+    }
+
+    /// True when the key still stands on the registry, and what was loaded by it is what was
+    /// published.
+    pub(super) fn holds(&self, key: &RemoteKey) -> bool {
+        self.entry(key).is_some_and(|entry| entry.has(key.key))
+    }
+
+    fn entry(&self, key: &RemoteKey) -> Option<&Entry<AtomicU64>> {
+        match &self.registry {
+            PeerMemory::Mapped(registry) => {
+                Some(&registry::entries(registry)[registry::place_of(key).0])
+            }
+            _ => None,
+        }
+    }
+
+    fn posting(&self, key: &RemoteKey) -> Option<Posting> {
+        let posting = self.entry(key)?.find(key.key)?;
+        let right = posting.base == registry::place_of(key).1 && posting.len == key.len;
+        right.then_some(posting)
+    }
+
+    /// Lets go of memory whose keys have gone from the registry.
+    fn sweep(&mut self) {
+        let mut published = std::mem::take(&mut self.published);
+        published
+            .retain(|_, (key, memory)| matches!(memory, PeerMemory::Requested) || self.holds(key));
+        self.published = published;
+    }
+
+    fn ask(&mut self, number: u64, ask: &mut impl FnMut(&[u8]) -> bool) -> bool {
+        let asks = self.asked < ASKED_MAX && ask(&numbered(ASK, number));
+        self.asked += usize::from(asks);
+        asks
+    }
+
+    /// Takes an answer.
+    fn answered(&mut self, number: u64, memory: Option<(OwnedFd, usize)>) -> Result<(), Breach> {
+        self.asked = self.asked.checked_sub(1).ok_or(Breach)?;
+        if number == REGISTRY {
+            let map = |(fd, bytes): (OwnedFd, usize)| {
+                let right = bytes == registry::BYTES;
+                Mapping::of_peer(fd.as_fd(), bytes, Access::ReadWords, false).ok().filter(|_| right)
+            };
+            self.registry = memory.and_then(map).map_or(PeerMemory::Refused, PeerMemory::Mapped);
+            return Ok(());
+        }
+        let (_, place) = self.published.get_mut(&number).ok_or(Breach)?;
+        let map = |(fd, bytes): (OwnedFd, usize)| {
+            PublishedMemory::new(fd.as_fd(), bytes, self.prefault).ok()
+        };
+        let mapped = memory.and_then(map);
+        *place = mapped.map_or(PeerMemory::Refused, |memory| PeerMemory::Mapped(Arc::new(memory)));
+        Ok(())
+    }
+}
+
+/// Takes a message about memory.
+pub(super) fn take(
+    message: &[u8],
+    fd: Option<OwnedFd>,
+    own: &mut OwnSlabs,
+    peer: &mut PeerSlabs,
+) -> Result<(), Breach> {
+    let (kind, rest) = message.split_first().ok_or(Breach)?;
+    let word = |at: usize| rest.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let number = word(0).ok_or(Breach)?;
+    let bytes = word(8).and_then(|bytes| usize::try_from(bytes).ok());
+    match (*kind, rest.len(), bytes, fd) {
+        (SLAB, 16, Some(bytes), Some(fd)) => {
+            if peer.knows(number) || peer.exported.len() == SLABS_MAX {
+                return Err(Breach);
+            }
+            let mapping = Mapping::of_peer(fd.as_fd(), bytes, Access::Write, peer.prefault).ok();
+            peer.exported.insert(number, mapping);
+            Ok(())
+        }
+        (FREE, 8, None, None) => {
+            peer.forget(number);
+            Ok(())
+        }
+        (ASK, 8, None, None) => own.asked(number),
+        (PUBLISHED, 16, Some(bytes), Some(fd)) => peer.answered(number, Some((fd, bytes))),
+        (NONE, 8, None, None) => peer.answered(number, None),
+        _ => Err(Breach),
+    }
+}
+
+/// Where bytes of a published range begin in memory of so many bytes; `None` when they leave it.
+fn inside(
+    posting: &Posting,
+    key: &RemoteKey,
+    offset: u64,
+    len: usize,
+    memory: usize,
+) -> Option<usize> {
+    let end = offset.checked_add(len as u64).filter(|end| *end <= key.len)?;
+    let fits = posting.base.checked_add(end)? <= memory as u64;
+    fits.then_some((posting.base + offset) as usize)
+}
+
+fn numbered(kind: u8, number: u64) -> [u8; 9] {
+    let mut message = [kind; 9];
+    message[1..].copy_from_slice(&number.to_le_bytes());
+    message
+}
+
+fn sized(kind: u8, number: u64, memory: &SharedMemory) -> [u8; 17] {
+    let mut message = [kind; 17];
+    message[1..9].copy_from_slice(&number.to_le_bytes());
+    message[9..].copy_from_slice(&(memory.mapping().len() as u64).to_le_bytes());
+    message
+}
