@@ -18,8 +18,11 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod encoding;
 mod error;
+pub mod home;
 pub mod manifest;
 pub mod pointer;
+pub mod wire;
 
 pub use error::PoolError;

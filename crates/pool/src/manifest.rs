@@ -1,5 +1,9 @@
 //! What a version of a table consists of.
 
+mod bytes;
+
+pub use bytes::{BUCKETS_MAX, COLUMNS_MAX, EXTENTS_MAX, SCHEMA_BYTES_MAX, STRIPS_MAX};
+
 use crate::pointer::{ExtentId, Pointer};
 
 /// Rows of a strip at most: a strip is what a reader asks for at a time.

@@ -1,0 +1,653 @@
+//! The messages between a client and a memory server, on a connection of their own:
+//!
+//! ```text
+//!   length u32 | CRC-32C of the body u32 | body: kind u8 | fields
+//! ```
+//!
+//! A client asks, and gets one [`Response`] to each [`Request`], in order. Between responses the
+//! server may send a notice: a [`Response::Broken`] answers nothing. Who has a message of another
+//! kind, length or checksum than these has no peer any more.
+
+use crate::access::{At, Load, LoadMode, TableSummary};
+use crate::encoding::{Reader, Writer};
+use crate::error::PoolError;
+use crate::manifest::{Definition, Strip};
+
+/// The number of these messages: peers of another number are refused.
+pub const PROTOCOL: u32 = 1;
+
+/// Bytes of a message at most, without its length and checksum.
+pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of a manifest that one answer carries at most.
+pub const MANIFEST_PIECE_BYTES: usize = 8 << 20;
+
+/// Strips in one [`Request::Commit`] at most.
+pub const COMMIT_STRIPS_MAX: usize = 4096;
+
+/// Bytes of a token, an address or a key of a fabric at most.
+const OPAQUE_BYTES_MAX: usize = 4096;
+
+/// Extents whose keys are asked for at a time at most.
+pub const KEYS_MAX: usize = 65_536;
+
+/// Tables of a pool at most.
+pub const TABLES_MAX: usize = 65_536;
+
+const HEADER_BYTES: usize = 8;
+
+/// What a client may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// Pin versions and read blocks.
+    Read,
+    /// Load and drop tables, too.
+    Write,
+}
+
+/// A statement of a job. All of its nodes get the same version of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Snapshot {
+    /// The job: a random number that its nodes share.
+    pub job: u128,
+    /// The statement's number in it.
+    pub statement: u32,
+}
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Who asks; the first message.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// For messages to others, as `process 4711 on host a`.
+        client: String,
+        /// Names the machine, so that both ends know whether they share its memory.
+        host: String,
+        /// The token of the server's owner; empty where certificates prove who asks.
+        token: Vec<u8>,
+        /// What it will do.
+        rights: Rights,
+    },
+    /// Prepares a connection of a fabric; the client's address of it.
+    Connect {
+        /// The fabric's name.
+        fabric: String,
+        /// See [`fabric::Offer::address`].
+        address: Vec<u8>,
+    },
+    /// The tables.
+    Tables,
+    /// Pins a version.
+    Pin {
+        /// The table.
+        table: String,
+        /// Which version.
+        at: At,
+        /// With [`At::Newest`]: the statement whose nodes get the same version.
+        snapshot: Option<Snapshot>,
+    },
+    /// A piece of the manifest of a pinned version.
+    Manifest {
+        /// The lease.
+        lease: u64,
+        /// From which byte on.
+        from: u64,
+    },
+    /// The keys of extents that are published.
+    Keys {
+        /// Their numbers.
+        extents: Vec<u32>,
+    },
+    /// A lease is not used any more.
+    Unpin {
+        /// The lease.
+        lease: u64,
+    },
+    /// The client lives.
+    Beat,
+    /// Begins a load, or takes part in one.
+    Begin {
+        /// What is loaded.
+        load: Load,
+        /// All nodes of a statement take part in one load of a table.
+        snapshot: Snapshot,
+        /// How many writers commit.
+        writers: u32,
+    },
+    /// Asks for an extent.
+    Grant {
+        /// The load.
+        load: u64,
+        /// Its bytes.
+        bytes: u32,
+    },
+    /// No more will be written into an extent.
+    Seal {
+        /// The load.
+        load: u64,
+        /// The extent.
+        extent: u32,
+        /// Bytes that were written, from its beginning on.
+        used: u32,
+        /// CRC-32C of these.
+        crc: u32,
+    },
+    /// Strips of a writer.
+    Commit {
+        /// The load.
+        load: u64,
+        /// The writer's number.
+        writer: u32,
+        /// Strips, each with its partition.
+        strips: Vec<(u32, Strip)>,
+        /// Whether these are the writer's last.
+        last: bool,
+    },
+    /// Gives a load up.
+    Abort {
+        /// The load.
+        load: u64,
+    },
+    /// Drops a table.
+    Drop {
+        /// The table.
+        table: String,
+    },
+    /// The state of the server.
+    Stat,
+    /// Whether the bytes of extents are still those that were sealed.
+    Verify {
+        /// Their numbers.
+        extents: Vec<u32>,
+    },
+}
+
+/// What a server answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response {
+    /// To [`Request::Hello`].
+    Welcome(Welcome),
+    /// It cannot be done.
+    Failed(PoolError),
+    /// It is done: to [`Request::Unpin`], `Beat`, `Seal`, `Abort`, `Drop`.
+    Done,
+    /// To [`Request::Connect`]: the server's address.
+    Address(Vec<u8>),
+    /// To [`Request::Tables`].
+    Tables(Vec<TableSummary>),
+    /// To [`Request::Pin`].
+    Pinned {
+        /// The version.
+        version: u64,
+        /// The lease that holds it.
+        lease: u64,
+        /// Bytes of the manifest.
+        manifest_bytes: u64,
+    },
+    /// To [`Request::Manifest`].
+    Manifest(Vec<u8>),
+    /// To [`Request::Keys`], in their order; see [`fabric::RemoteKey`].
+    Keys(Vec<Vec<u8>>),
+    /// To [`Request::Begin`]: the load's number.
+    Load(u64),
+    /// To [`Request::Grant`].
+    Extent {
+        /// Its number.
+        number: u32,
+        /// Its bytes, at least as many as were asked for.
+        bytes: u32,
+        /// By which it is written.
+        key: Vec<u8>,
+    },
+    /// To [`Request::Commit`].
+    Committed {
+        /// The version that appeared, if this was the last part.
+        version: Option<u64>,
+    },
+    /// To [`Request::Stat`].
+    Stat(Stat),
+    /// A notice, which answers nothing: a lease has ended.
+    Broken {
+        /// The lease.
+        lease: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A server, as it presents itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    /// The server's number in its pool.
+    pub server: u16,
+    /// Its name.
+    pub name: String,
+    /// Names the machine.
+    pub host: String,
+    /// Another number at each start.
+    pub incarnation: u64,
+    /// Names of the fabrics by which it is read.
+    pub fabrics: Vec<String>,
+}
+
+/// The state of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stat {
+    /// Its name.
+    pub name: String,
+    /// Bytes that it may hold.
+    pub bytes_max: u64,
+    /// Bytes that it holds: extents, and manifests.
+    pub bytes: u64,
+    /// Extents.
+    pub extents: u32,
+    /// Tables.
+    pub tables: u32,
+    /// Leases that hold a version.
+    pub leases: u32,
+    /// Loads under way.
+    pub loads: u32,
+    /// Clients.
+    pub clients: u32,
+    /// Blocks and bytes that its processor has sent: 0 where readers help themselves.
+    pub reads: u64,
+    /// See `reads`.
+    pub read_bytes: u64,
+}
+
+/// Takes the body of the first message off `bytes`, with the bytes that it takes in all; `None`
+/// until more bytes are there.
+///
+/// # Errors
+/// [`PoolError::Malformed`] for a length that is out of bounds, or bytes that were damaged.
+pub fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, PoolError> {
+    let malformed = || PoolError::Malformed { what: "message" };
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let mut header = Reader::new(header, "message");
+    let (len, crc) = (header.u32()? as usize, header.u32()?);
+    if len == 0 || len > MESSAGE_BYTES_MAX {
+        return Err(malformed());
+    }
+    let Some(body) = rest.get(..len) else { return Ok(None) };
+    if crc32c::crc32c(body) != crc {
+        return Err(malformed());
+    }
+    Ok(Some((body, HEADER_BYTES + len)))
+}
+
+/// A body with its length and checksum.
+fn framed(body: Writer) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.u32(body.0.len() as u32);
+    out.u32(crc32c::crc32c(&body.0));
+    out.0.extend_from_slice(&body.0);
+    out.0
+}
+
+fn snapshot(out: &mut Writer, of: Snapshot) {
+    out.u128(of.job);
+    out.u32(of.statement);
+}
+
+fn snapshot_of(from: &mut Reader<'_>) -> Result<Snapshot, PoolError> {
+    Ok(Snapshot { job: from.u128()?, statement: from.u32()? })
+}
+
+/// Bytes of at most [`OPAQUE_BYTES_MAX`].
+fn opaque(from: &mut Reader<'_>) -> Result<Vec<u8>, PoolError> {
+    let bytes = from.bytes()?;
+    if bytes.len() > OPAQUE_BYTES_MAX { Err(from.malformed()) } else { Ok(bytes.to_vec()) }
+}
+
+impl Request {
+    /// The message.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        match self {
+            Request::Hello { protocol, client, host, token, rights } => {
+                out.u8(1);
+                out.u32(*protocol);
+                out.text(client);
+                out.text(host);
+                out.bytes(token);
+                out.u8((*rights == Rights::Write).into());
+            }
+            Request::Connect { fabric, address } => {
+                out.u8(2);
+                out.text(fabric);
+                out.bytes(address);
+            }
+            Request::Tables => out.u8(3),
+            Request::Pin { table, at, snapshot: of } => {
+                out.u8(4);
+                out.text(table);
+                let version = match at {
+                    At::Newest => None,
+                    At::Version(version) => Some(*version),
+                };
+                out.option(version, Writer::u64);
+                out.option(*of, snapshot);
+            }
+            Request::Manifest { lease, from } => {
+                out.u8(5);
+                out.u64(*lease);
+                out.u64(*from);
+            }
+            Request::Keys { extents } => {
+                out.u8(6);
+                out.list(extents, |out, extent| out.u32(*extent));
+            }
+            Request::Unpin { lease } => {
+                out.u8(7);
+                out.u64(*lease);
+            }
+            Request::Beat => out.u8(8),
+            Request::Begin { load, snapshot: of, writers } => {
+                out.u8(9);
+                encode_load(&mut out, load);
+                snapshot(&mut out, *of);
+                out.u32(*writers);
+            }
+            Request::Grant { load, bytes } => {
+                out.u8(10);
+                out.u64(*load);
+                out.u32(*bytes);
+            }
+            Request::Seal { load, extent, used, crc } => {
+                out.u8(11);
+                out.u64(*load);
+                [extent, used, crc].into_iter().for_each(|field| out.u32(*field));
+            }
+            Request::Commit { load, writer, strips, last } => {
+                out.u8(12);
+                out.u64(*load);
+                out.u32(*writer);
+                out.list(strips, |out, (partition, strip)| {
+                    out.u32(*partition);
+                    strip.encode(out);
+                });
+                out.u8((*last).into());
+            }
+            Request::Abort { load } => {
+                out.u8(13);
+                out.u64(*load);
+            }
+            Request::Drop { table } => {
+                out.u8(14);
+                out.text(table);
+            }
+            Request::Stat => out.u8(15),
+            Request::Verify { extents } => {
+                out.u8(16);
+                out.list(extents, |out, extent| out.u32(*extent));
+            }
+        }
+        framed(out)
+    }
+
+    /// The request of a message's body.
+    ///
+    /// # Errors
+    /// [`PoolError::Malformed`] when it is none.
+    pub fn decode(body: &[u8]) -> Result<Self, PoolError> {
+        let mut from = Reader::new(body, "request");
+        let extents = |from: &mut Reader<'_>| from.list(KEYS_MAX, Reader::u32);
+        let request = match from.u8()? {
+            1 => Request::Hello {
+                protocol: from.u32()?,
+                client: from.text()?,
+                host: from.text()?,
+                token: opaque(&mut from)?,
+                rights: if from.flag()? { Rights::Write } else { Rights::Read },
+            },
+            2 => Request::Connect { fabric: from.text()?, address: opaque(&mut from)? },
+            3 => Request::Tables,
+            4 => Request::Pin {
+                table: from.text()?,
+                at: from.option(Reader::u64)?.map_or(At::Newest, At::Version),
+                snapshot: from.option(snapshot_of)?,
+            },
+            5 => Request::Manifest { lease: from.u64()?, from: from.u64()? },
+            6 => Request::Keys { extents: extents(&mut from)? },
+            7 => Request::Unpin { lease: from.u64()? },
+            8 => Request::Beat,
+            9 => Request::Begin {
+                load: decode_load(&mut from)?,
+                snapshot: snapshot_of(&mut from)?,
+                writers: from.u32()?,
+            },
+            10 => Request::Grant { load: from.u64()?, bytes: from.u32()? },
+            11 => Request::Seal {
+                load: from.u64()?,
+                extent: from.u32()?,
+                used: from.u32()?,
+                crc: from.u32()?,
+            },
+            12 => Request::Commit {
+                load: from.u64()?,
+                writer: from.u32()?,
+                strips: from
+                    .list(COMMIT_STRIPS_MAX, |from| Ok((from.u32()?, Strip::decode(from)?)))?,
+                last: from.flag()?,
+            },
+            13 => Request::Abort { load: from.u64()? },
+            14 => Request::Drop { table: from.text()? },
+            15 => Request::Stat,
+            16 => Request::Verify { extents: extents(&mut from)? },
+            _ => return Err(from.malformed()),
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
+
+fn encode_load(out: &mut Writer, load: &Load) {
+    out.text(&load.table);
+    load.definition.encode(out);
+    out.u8(match load.mode {
+        LoadMode::Create => 0,
+        LoadMode::Append => 1,
+        LoadMode::Overwrite => 2,
+    });
+}
+
+fn decode_load(from: &mut Reader<'_>) -> Result<Load, PoolError> {
+    let (table, definition) = (from.text()?, Definition::decode(from)?);
+    let mode = match from.u8()? {
+        0 => LoadMode::Create,
+        1 => LoadMode::Append,
+        2 => LoadMode::Overwrite,
+        _ => return Err(from.malformed()),
+    };
+    Ok(Load { table, definition, mode })
+}
+
+impl Response {
+    /// The message.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        match self {
+            Response::Welcome(Welcome { server, name, host, incarnation, fabrics }) => {
+                out.u8(1);
+                out.u16(*server);
+                out.text(name);
+                out.text(host);
+                out.u64(*incarnation);
+                out.list(fabrics, |out, fabric| out.text(fabric));
+            }
+            Response::Failed(error) => {
+                out.u8(2);
+                encode_error(&mut out, error);
+            }
+            Response::Done => out.u8(3),
+            Response::Address(address) => {
+                out.u8(4);
+                out.bytes(address);
+            }
+            Response::Tables(tables) => {
+                out.u8(5);
+                out.list(tables, |out, table| {
+                    out.text(&table.name);
+                    [table.version, table.rows, table.bytes].iter().for_each(|of| out.u64(*of));
+                    out.u32(table.leases);
+                });
+            }
+            Response::Pinned { version, lease, manifest_bytes } => {
+                out.u8(6);
+                [version, lease, manifest_bytes].into_iter().for_each(|of| out.u64(*of));
+            }
+            Response::Manifest(bytes) => {
+                out.u8(7);
+                out.bytes(bytes);
+            }
+            Response::Keys(keys) => {
+                out.u8(8);
+                out.list(keys, |out, key| out.bytes(key));
+            }
+            Response::Load(load) => {
+                out.u8(9);
+                out.u64(*load);
+            }
+            Response::Extent { number, bytes, key } => {
+                out.u8(10);
+                out.u32(*number);
+                out.u32(*bytes);
+                out.bytes(key);
+            }
+            Response::Committed { version } => {
+                out.u8(11);
+                out.option(*version, Writer::u64);
+            }
+            Response::Stat(stat) => {
+                out.u8(12);
+                encode_stat(&mut out, stat);
+            }
+            Response::Broken { lease, reason } => {
+                out.u8(13);
+                out.u64(*lease);
+                out.text(reason);
+            }
+        }
+        framed(out)
+    }
+
+    /// The response of a message's body.
+    ///
+    /// # Errors
+    /// [`PoolError::Malformed`] when it is none.
+    pub fn decode(body: &[u8]) -> Result<Self, PoolError> {
+        let mut from = Reader::new(body, "response");
+        let response = match from.u8()? {
+            1 => Response::Welcome(Welcome {
+                server: from.u16()?,
+                name: from.text()?,
+                host: from.text()?,
+                incarnation: from.u64()?,
+                fabrics: from.list(16, Reader::text)?,
+            }),
+            2 => Response::Failed(decode_error(&mut from)?),
+            3 => Response::Done,
+            4 => Response::Address(opaque(&mut from)?),
+            5 => Response::Tables(from.list(TABLES_MAX, |from| {
+                Ok(TableSummary {
+                    name: from.text()?,
+                    version: from.u64()?,
+                    rows: from.u64()?,
+                    bytes: from.u64()?,
+                    leases: from.u32()?,
+                })
+            })?),
+            6 => Response::Pinned {
+                version: from.u64()?,
+                lease: from.u64()?,
+                manifest_bytes: from.u64()?,
+            },
+            7 => Response::Manifest(from.bytes()?.to_vec()),
+            8 => Response::Keys(from.list(KEYS_MAX, opaque)?),
+            9 => Response::Load(from.u64()?),
+            10 => Response::Extent {
+                number: from.u32()?,
+                bytes: from.u32()?,
+                key: opaque(&mut from)?,
+            },
+            11 => Response::Committed { version: from.option(Reader::u64)? },
+            12 => Response::Stat(decode_stat(&mut from)?),
+            13 => Response::Broken { lease: from.u64()?, reason: from.text()? },
+            _ => return Err(from.malformed()),
+        };
+        from.end()?;
+        Ok(response)
+    }
+}
+
+fn encode_stat(out: &mut Writer, stat: &Stat) {
+    let Stat { name, bytes_max, bytes, extents, tables, leases, loads, clients, .. } = stat;
+    out.text(name);
+    [bytes_max, bytes].into_iter().for_each(|of| out.u64(*of));
+    [extents, tables, leases, loads, clients].into_iter().for_each(|of| out.u32(*of));
+    [stat.reads, stat.read_bytes].into_iter().for_each(|of| out.u64(of));
+}
+
+fn decode_stat(from: &mut Reader<'_>) -> Result<Stat, PoolError> {
+    Ok(Stat {
+        name: from.text()?,
+        bytes_max: from.u64()?,
+        bytes: from.u64()?,
+        extents: from.u32()?,
+        tables: from.u32()?,
+        leases: from.u32()?,
+        loads: from.u32()?,
+        clients: from.u32()?,
+        reads: from.u64()?,
+        read_bytes: from.u64()?,
+    })
+}
+
+/// The errors that a server tells; of others, their text.
+fn encode_error(out: &mut Writer, error: &PoolError) {
+    match error {
+        PoolError::NoTable { table, nearest } => {
+            out.u8(1);
+            out.text(table);
+            out.option(nearest.as_deref(), |out, nearest| out.text(nearest));
+        }
+        PoolError::NoVersion { table, version, reason } => {
+            out.u8(2);
+            out.text(table);
+            out.u64(*version);
+            out.text(reason);
+        }
+        PoolError::Full { needed, free } => {
+            out.u8(3);
+            out.u64(*needed);
+            out.u64(*free);
+        }
+        PoolError::Mismatch { detail } => {
+            out.u8(4);
+            out.text(detail);
+        }
+        PoolError::Refused { reason } => {
+            out.u8(5);
+            out.text(reason);
+        }
+        PoolError::Unreachable { .. } | PoolError::Lost { .. } | PoolError::Malformed { .. } => {
+            out.u8(5);
+            out.text(&error.to_string());
+        }
+    }
+}
+
+fn decode_error(from: &mut Reader<'_>) -> Result<PoolError, PoolError> {
+    Ok(match from.u8()? {
+        1 => PoolError::NoTable { table: from.text()?, nearest: from.option(Reader::text)? },
+        2 => {
+            PoolError::NoVersion { table: from.text()?, version: from.u64()?, reason: from.text()? }
+        }
+        3 => PoolError::Full { needed: from.u64()?, free: from.u64()? },
+        4 => PoolError::Mismatch { detail: from.text()? },
+        5 => PoolError::Refused { reason: from.text()? },
+        _ => return Err(from.malformed()),
+    })
+}
