@@ -3,6 +3,7 @@
 mod broadcast;
 mod epoch;
 mod payloads;
+mod pool;
 mod pull;
 mod pulse;
 mod ring;

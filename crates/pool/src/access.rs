@@ -42,7 +42,7 @@ pub trait PoolAccess: Send + Sync + Debug {
 }
 
 /// A table, for lists.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TableSummary {
     /// Its name.
     pub name: String,
@@ -57,7 +57,7 @@ pub struct TableSummary {
 }
 
 /// Which version of a table is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum At {
     /// The newest one.
     Newest,
@@ -89,7 +89,7 @@ pub trait Blocks: Send + Sync + Debug {
 }
 
 /// A block's place and length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockRange {
     /// Where it begins.
     pub at: Pointer,
@@ -117,7 +117,7 @@ pub trait BlockReader: Send {
 pub type BlockBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// How a load changes its table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LoadMode {
     /// The table is made; that it exists is an error.
     Create,
@@ -128,7 +128,7 @@ pub enum LoadMode {
 }
 
 /// A load of a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Load {
     /// The table's name.
     pub table: String,
@@ -176,7 +176,7 @@ pub trait StripWriter: Send {
 }
 
 /// Rows of one partition, encoded column by column.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EncodedStrip {
     /// How many rows.
     pub rows: u32,
@@ -185,7 +185,7 @@ pub struct EncodedStrip {
 }
 
 /// A [`Block`](crate::manifest::Block) that has no place yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EncodedBlock {
     /// Its bytes, values and bits of NULLs.
     pub bytes: Vec<u8>,

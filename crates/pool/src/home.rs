@@ -17,6 +17,8 @@
 
 mod loads;
 mod pins;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -50,7 +52,7 @@ pub enum Effect {
 }
 
 /// An extent.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Extent {
     bytes: u64,
     /// Sealed: the bytes that are used. Not yet: nothing.
@@ -62,7 +64,7 @@ struct Extent {
 }
 
 /// A version that is kept.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Version {
     manifest: Arc<Manifest>,
     bytes: Arc<Vec<u8>>,
@@ -74,7 +76,7 @@ struct Version {
 }
 
 /// The tables of a memory server.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Home {
     server: u16,
     bytes_max: u64,

@@ -12,7 +12,7 @@ pub const STRIP_ROWS_MAX: u32 = 8192;
 pub const PARTITIONS_MAX: u32 = 65_536;
 
 /// What a table is, whatever its version.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Definition {
     /// The columns as the reader describes them; opaque here.
     pub schema: Vec<u8>,
@@ -32,7 +32,7 @@ impl Definition {
 }
 
 /// How the values of a column lie in a block whose codec is [`Codec::Plain`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Values of so many bytes each: 1, 2, 4, 8, 16 or 32.
     Fixed(u8),
@@ -43,7 +43,7 @@ pub enum Layout {
 }
 
 /// Rows are partitioned by a hash of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Buckets {
     /// The column's position.
     pub column: u16,
@@ -54,7 +54,7 @@ pub struct Buckets {
 }
 
 /// Key types whose equal values have equal hashes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyFamily {
     /// Integers, dates and points in time, as 64 bits.
     Integer,
@@ -65,7 +65,7 @@ pub enum KeyFamily {
 }
 
 /// How a block is encoded. A filter can read each of them in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codec {
     /// The values as [`Layout`] says.
     Plain,
@@ -76,7 +76,7 @@ pub enum Codec {
 }
 
 /// One column of a strip.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Block {
     /// Where its values lie. Where `nulls` is not zero, the bits of the rows that are not NULL
     /// follow the values, at the next multiple of [`BLOCK_ALIGN`](crate::pointer::BLOCK_ALIGN).
@@ -95,7 +95,7 @@ pub struct Block {
 }
 
 /// Rows of one partition.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Strip {
     /// How many.
     pub rows: u32,
@@ -104,7 +104,7 @@ pub struct Strip {
 }
 
 /// A version of a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Manifest {
     /// The table's name.
     pub table: String,

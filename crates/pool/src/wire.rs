@@ -8,6 +8,9 @@
 //! server may send a notice: a [`Response::Broken`] answers nothing. Who has a message of another
 //! kind, length or checksum than these has no peer any more.
 
+#[cfg(test)]
+mod tests;
+
 use crate::access::{At, Load, LoadMode, TableSummary};
 use crate::encoding::{Reader, Writer};
 use crate::error::PoolError;

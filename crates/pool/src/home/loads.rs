@@ -16,7 +16,7 @@ pub const EXTENT_BYTES_MAX: u32 = 256 << 20;
 const WRITERS_MAX: u32 = 65_536;
 
 /// A load under way.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LoadState {
     load: Load,
     snapshot: Snapshot,

@@ -13,7 +13,7 @@ use crate::wire::Snapshot;
 const MEMO_NS: u64 = 60_000_000_000;
 
 /// A version that a client reads.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Lease {
     pub(super) client: ClientId,
     table: String,
@@ -22,7 +22,7 @@ pub(super) struct Lease {
 }
 
 /// The version that the nodes of a statement get.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Memo {
     version: u64,
     leases: u32,

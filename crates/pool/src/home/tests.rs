@@ -1,0 +1,207 @@
+//! What clients of a home may and may not do.
+
+use super::*;
+use crate::access::{At, Load, LoadMode};
+use crate::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Strip};
+use crate::pointer::{ExtentId, Pointer};
+
+const LOADER: ClientId = 1;
+const READER: ClientId = 2;
+
+fn definition() -> Definition {
+    Definition {
+        schema: b"columns".to_vec(),
+        columns: vec![Layout::Fixed(8)],
+        buckets: vec![Buckets { column: 0, bits: 1, family: KeyFamily::Integer }],
+        strip_rows: 8,
+    }
+}
+
+fn load(mode: LoadMode) -> Load {
+    Load { table: "t".into(), definition: definition(), mode }
+}
+
+fn statement(statement: u32) -> Snapshot {
+    Snapshot { job: 7, statement }
+}
+
+fn strip(extent: u32, offset: u32, rows: u32) -> Strip {
+    let at = Pointer { extent: ExtentId { server: 0, number: extent }, offset };
+    let block = Block { at, bytes: rows * 8, codec: Codec::Plain, nulls: 0, least: 0, greatest: 9 };
+    Strip { rows, blocks: vec![block] }
+}
+
+/// Loads some rows into one partition; gives the version and what is freed.
+fn loaded(home: &mut Home, mode: LoadMode, number: u32, rows: u32) -> (u64, Vec<Effect>) {
+    let begun = home.begin(LOADER, "loader", load(mode), statement(number), 1).unwrap();
+    let extent = home.grant(LOADER, begun, 64).unwrap();
+    home.seal(LOADER, begun, extent, rows * 8).unwrap();
+    let strips = vec![(number % 2, strip(extent, 0, rows))];
+    let (version, effects) = home.commit(LOADER, begun, 0, strips, true);
+    (version.unwrap().unwrap(), effects)
+}
+
+fn home() -> Home {
+    Home::new(0, 1 << 20)
+}
+
+#[test]
+fn an_append_keeps_what_is_there_and_an_overwrite_frees_it() {
+    let mut home = home();
+    assert_eq!(loaded(&mut home, LoadMode::Create, 0, 3), (1, vec![]));
+    assert_eq!(loaded(&mut home, LoadMode::Append, 1, 4), (2, vec![]));
+    assert_eq!(loaded(&mut home, LoadMode::Append, 2, 5), (3, vec![]));
+    let pin = home.pin(READER, "t", At::Newest, None).unwrap();
+    let manifest = Manifest::decode(&pin.manifest).unwrap();
+    let rows: Vec<u32> = manifest.strips.iter().map(|strip| strip.rows).collect();
+    assert_eq!((rows, &manifest.partitions[..]), (vec![3, 5, 4], &[0, 2, 3][..]));
+    let (version, freed) = loaded(&mut home, LoadMode::Overwrite, 3, 1);
+    assert_eq!((version, freed), (4, vec![]), "a reader has it");
+    let freed = home.unpin(0, READER, pin.lease);
+    assert_eq!(freed, [Effect::Free(0), Effect::Free(1), Effect::Free(2)]);
+    assert_eq!((home.tables()[0].rows, home.stat().extents), (1, 1));
+}
+
+#[test]
+fn a_table_is_made_once_and_loaded_as_it_is() {
+    let mut home = home();
+    let mut begin = |mode| home.begin(LOADER, "loader", load(mode), statement(0), 1);
+    let none = PoolError::NoTable { table: "t".into(), nearest: None };
+    assert_eq!(begin(LoadMode::Append), Err(none.clone()));
+    assert_eq!(begin(LoadMode::Overwrite), Err(none));
+    loaded(&mut home, LoadMode::Create, 0, 3);
+    let again = home.begin(LOADER, "loader", load(LoadMode::Create), statement(1), 1);
+    assert!(matches!(again, Err(PoolError::Mismatch { .. })), "{again:?}");
+    let mut other = load(LoadMode::Append);
+    other.definition.columns = vec![Layout::Bits];
+    let other = home.begin(LOADER, "loader", other, statement(1), 1);
+    assert!(matches!(other, Err(PoolError::Mismatch { .. })), "{other:?}");
+}
+
+#[test]
+fn one_job_loads_a_table_at_a_time_and_its_nodes_load_together() {
+    let mut home = home();
+    let begun = home.begin(1, "node 0", load(LoadMode::Create), statement(0), 2).unwrap();
+    assert_eq!(home.begin(2, "node 1", load(LoadMode::Create), statement(0), 2), Ok(begun));
+    let other = home.begin(3, "another", load(LoadMode::Create), statement(1), 2);
+    let reason = "node 0 loads table 't' now".into();
+    assert_eq!(other, Err(PoolError::Refused { reason }));
+    for (client, writer) in [(1, 1), (2, 0)] {
+        let extent = home.grant(client, begun, 64).unwrap();
+        home.seal(client, begun, extent, 8).unwrap();
+        let strips = vec![(1, strip(extent, 0, 1))];
+        let (version, _) = home.commit(client, begun, writer, strips, true);
+        assert_eq!(version, Ok((writer == 0).then_some(1)));
+    }
+    assert_eq!(home.tables()[0].rows, 2);
+}
+
+#[test]
+fn of_a_load_that_ends_early_nothing_is_kept() {
+    let mut home = home();
+    let ends: [fn(&mut Home, u64) -> Vec<Effect>; 2] =
+        [|home, load| home.abort(1, load), |home, _| home.closed(0, 2)];
+    for ends in ends {
+        let begun = home.begin(1, "node 0", load(LoadMode::Create), statement(0), 2).unwrap();
+        home.begin(2, "node 1", load(LoadMode::Create), statement(0), 2).unwrap();
+        let extents = [home.grant(1, begun, 64).unwrap(), home.grant(2, begun, 64).unwrap()];
+        home.seal(1, begun, extents[0], 8).unwrap();
+        let freed: Vec<Effect> = extents.into_iter().map(Effect::Free).collect();
+        assert_eq!(ends(&mut home, begun), freed);
+        assert_eq!((home.stat().bytes, home.stat().loads), (0, 0));
+        assert!(home.grant(1, begun, 64).is_err(), "it is over for all nodes");
+    }
+}
+
+#[test]
+fn a_loader_names_only_what_it_has_sealed() {
+    let wrong: [(u32, fn(u32) -> Strip); 6] = [
+        (2, |extent| strip(extent, 0, 1)),
+        (0, |extent| strip(extent + 1, 0, 1)),
+        (0, |extent| strip(extent, 64, 1)),
+        (0, |extent| strip(extent, 0, 9)),
+        (0, |extent| Strip { rows: 2, ..strip(extent, 0, 1) }),
+        (0, |_| Strip { rows: 1, blocks: vec![] }),
+    ];
+    for (number, (partition, make)) in wrong.into_iter().enumerate() {
+        let mut home = home();
+        let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+        let sealed = home.grant(1, begun, 64).unwrap();
+        let written = home.grant(1, begun, 64).unwrap();
+        assert!(home.seal(1, begun, written, 65).is_err(), "more than it has");
+        assert!(home.seal(2, begun, written, 8).is_err(), "of another client");
+        home.seal(1, begun, sealed, 64).unwrap();
+        let strips = vec![(partition, make(sealed))];
+        let (committed, freed) = home.commit(1, begun, 0, strips, true);
+        assert!(committed.is_err(), "strip {number}");
+        assert_eq!(freed, [Effect::Free(sealed), Effect::Free(written)]);
+    }
+}
+
+#[test]
+fn a_budget_is_kept() {
+    let mut home = Home::new(0, 1000);
+    let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    let extent = home.grant(1, begun, 950).unwrap();
+    assert_eq!(home.grant(1, begun, 64), Err(PoolError::Full { needed: 64, free: 50 }));
+    home.seal(1, begun, extent, 8).unwrap();
+    let (version, freed) = home.commit(1, begun, 0, vec![(0, strip(extent, 0, 1))], true);
+    assert!(matches!(version, Err(PoolError::Full { .. })), "no room for the manifest");
+    assert_eq!((freed, home.stat().bytes), (vec![Effect::Free(extent)], 0));
+}
+
+#[test]
+fn a_dropped_table_is_read_to_the_end_and_its_numbers_are_not_used_again() {
+    let mut home = home();
+    loaded(&mut home, LoadMode::Create, 0, 3);
+    let pin = home.pin(READER, "t", At::Newest, None).unwrap();
+    assert_eq!(home.drop_table("t"), Ok(vec![]));
+    assert!(home.pin(READER, "t", At::Version(1), None).is_err());
+    assert!(home.pinned(READER, pin.lease).is_some());
+    assert_eq!(loaded(&mut home, LoadMode::Create, 1, 2).0, 2);
+    assert_eq!(home.unpin(0, READER, pin.lease), [Effect::Free(0)]);
+    let gone = home.pin(READER, "t", At::Version(1), None);
+    assert!(matches!(gone, Err(PoolError::NoVersion { version: 1, .. })), "{gone:?}");
+}
+
+#[test]
+fn a_statement_keeps_its_version_until_its_nodes_have_let_go_for_a_minute() {
+    let mut home = home();
+    loaded(&mut home, LoadMode::Create, 0, 3);
+    let first = home.pin(READER, "t", At::Newest, Some(statement(9))).unwrap();
+    loaded(&mut home, LoadMode::Overwrite, 1, 2);
+    assert!(home.unpin(0, READER, first.lease).is_empty());
+    let late = home.pin(3, "t", At::Newest, Some(statement(9))).unwrap();
+    let other = home.pin(3, "t", At::Newest, Some(statement(10))).unwrap();
+    assert_eq!((first.version, late.version, other.version), (1, 1, 2));
+    assert!(home.unpin(5, 3, late.lease).is_empty());
+    assert!(home.tick(60_000_000_004).is_empty());
+    assert_eq!(home.tick(60_000_000_005), [Effect::Free(0)]);
+}
+
+#[test]
+fn who_is_silent_is_closed_before_anything_is_freed() {
+    let mut home = home();
+    loaded(&mut home, LoadMode::Create, 0, 3);
+    home.heard(0, READER);
+    home.pin(READER, "t", At::Newest, None).unwrap();
+    loaded(&mut home, LoadMode::Overwrite, 1, 2);
+    home.heard(5, READER);
+    assert!(home.tick(LEASE_NS + 4).is_empty());
+    let closes = home.tick(LEASE_NS + 5);
+    assert!(matches!(closes[..], [Effect::Close(READER, _)]), "{closes:?}");
+    assert!(home.tick(LEASE_NS + 6).is_empty(), "it is said once");
+    assert_eq!(home.closed(LEASE_NS + 7, READER), [Effect::Free(0)]);
+}
+
+#[test]
+fn the_nearest_name_is_named() {
+    let mut home = home();
+    loaded(&mut home, LoadMode::Create, 0, 3);
+    let mut nearest = |table| match home.pin(READER, table, At::Newest, None) {
+        Err(PoolError::NoTable { nearest, .. }) => nearest,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(nearest("tt").as_deref(), Some("t"));
+    assert_eq!(nearest("orders"), None);
+}

@@ -1,0 +1,161 @@
+//! Messages are read as they were written, and no others.
+
+use super::*;
+use crate::manifest::{Block, Buckets, Codec, KeyFamily, Layout};
+use crate::pointer::{ExtentId, Pointer};
+
+fn requests() -> Vec<Request> {
+    let definition = Definition {
+        schema: vec![1, 2],
+        columns: vec![Layout::Fixed(4), Layout::Bits, Layout::Bytes],
+        buckets: vec![Buckets { column: 1, bits: 3, family: KeyFamily::Decimal }],
+        strip_rows: 8192,
+    };
+    let snapshot = Snapshot { job: u128::MAX - 1, statement: 3 };
+    let block = |codec| Block {
+        at: Pointer { extent: ExtentId { server: 1, number: 2 }, offset: 64 },
+        bytes: 5,
+        codec,
+        nulls: 1,
+        least: i64::MIN,
+        greatest: i64::MAX,
+    };
+    let strip = Strip {
+        rows: 7,
+        blocks: [Codec::Plain, Codec::Distance(2), Codec::Constant].map(block).into(),
+    };
+    let pin = |at, snapshot| Request::Pin { table: "t".into(), at, snapshot };
+    let begin = |mode| Request::Begin {
+        load: Load { table: "é".into(), definition: definition.clone(), mode },
+        snapshot,
+        writers: 4,
+    };
+    vec![
+        Request::Hello {
+            protocol: PROTOCOL,
+            client: "process 7".into(),
+            host: "h".into(),
+            token: vec![9; 32],
+            rights: Rights::Write,
+        },
+        Request::Connect { fabric: "tcp".into(), address: vec![0, 255] },
+        Request::Tables,
+        pin(At::Newest, Some(snapshot)),
+        pin(At::Version(7), None),
+        Request::Manifest { lease: 1, from: 2 },
+        Request::Keys { extents: vec![1, u32::MAX] },
+        Request::Unpin { lease: 3 },
+        Request::Beat,
+        begin(LoadMode::Create),
+        begin(LoadMode::Append),
+        begin(LoadMode::Overwrite),
+        Request::Grant { load: 1, bytes: 2 },
+        Request::Seal { load: 1, extent: 2, used: 3, crc: 4 },
+        Request::Commit { load: 1, writer: 2, strips: vec![(3, strip)], last: true },
+        Request::Abort { load: 1 },
+        Request::Drop { table: "t".into() },
+        Request::Stat,
+        Request::Verify { extents: vec![] },
+    ]
+}
+
+fn responses() -> Vec<Response> {
+    let table = |nearest| PoolError::NoTable { table: "t".into(), nearest };
+    let errors = [
+        table(None),
+        table(Some("s".into())),
+        PoolError::NoVersion { table: "t".into(), version: 4, reason: "gone".into() },
+        PoolError::Full { needed: 5, free: 3 },
+        PoolError::Mismatch { detail: "other columns".into() },
+        PoolError::Refused { reason: "no".into() },
+    ];
+    let summary = TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4 };
+    let mut responses = vec![
+        Response::Welcome(Welcome {
+            server: 2,
+            name: "m0".into(),
+            host: "h".into(),
+            incarnation: 77,
+            fabrics: vec!["shm".into(), "tcp".into()],
+        }),
+        Response::Done,
+        Response::Address(vec![1, 2]),
+        Response::Tables(vec![summary]),
+        Response::Pinned { version: 1, lease: 2, manifest_bytes: 3 },
+        Response::Manifest(vec![0; 100]),
+        Response::Keys(vec![vec![1], vec![]]),
+        Response::Load(5),
+        Response::Extent { number: 1, bytes: 2, key: vec![3] },
+        Response::Committed { version: None },
+        Response::Committed { version: Some(9) },
+        Response::Stat(Stat { name: "m0".into(), bytes: 3, clients: 2, ..Stat::default() }),
+        Response::Broken { lease: 1, reason: "it was silent".into() },
+    ];
+    responses.extend(errors.map(Response::Failed));
+    responses
+}
+
+fn body(message: &[u8]) -> &[u8] {
+    let (body, taken) = split(message).unwrap().unwrap();
+    assert_eq!(taken, message.len());
+    body
+}
+
+#[test]
+fn messages_are_read_as_they_were_written() {
+    for request in requests() {
+        assert_eq!(Request::decode(body(&request.encode())), Ok(request));
+    }
+    for response in responses() {
+        assert_eq!(Response::decode(body(&response.encode())), Ok(response));
+    }
+}
+
+#[test]
+fn a_body_that_is_cut_or_longer_is_refused() {
+    let of_requests = requests().into_iter().map(|of| (of.encode(), true));
+    let of_responses = responses().into_iter().map(|of| (of.encode(), false));
+    for (message, asks) in of_requests.chain(of_responses) {
+        let whole = body(&message);
+        let longer = [whole, &[0]].concat();
+        let cut = (0..whole.len()).map(|len| &whole[..len]);
+        for wrong in cut.chain([&longer[..]]) {
+            let refused = if asks {
+                Request::decode(wrong).is_err()
+            } else {
+                Response::decode(wrong).is_err()
+            };
+            assert!(refused, "{wrong:?} of {whole:?}");
+        }
+    }
+}
+
+#[test]
+fn a_message_that_is_damaged_is_refused_and_one_that_is_cut_is_waited_for() {
+    for request in requests() {
+        let message = request.encode();
+        for len in 0..message.len() {
+            assert_eq!(split(&message[..len]), Ok(None));
+        }
+        for at in HEADER_BYTES..message.len() {
+            let mut damaged = message.clone();
+            damaged[at] ^= 1;
+            assert!(split(&damaged).is_err(), "byte {at} of {request:?}");
+        }
+    }
+    let bytes = (MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes();
+    assert!(split(&[&bytes[..], &[0; 4]].concat()).is_err());
+    assert!(split(&[0; 8]).is_err(), "without a kind");
+}
+
+#[test]
+fn lists_take_no_more_memory_than_they_have_bytes() {
+    let mut keys = Writer::default();
+    keys.u8(6);
+    keys.u32(KEYS_MAX as u32 + 1);
+    assert!(Request::decode(&keys.0).is_err());
+    let mut tables = Writer::default();
+    tables.u8(5);
+    tables.u32(u32::MAX);
+    assert!(Response::decode(&tables.0).is_err());
+}
