@@ -18,7 +18,7 @@ run tests cargo test --release --workspace --no-fail-fast
 # allows, whatever a compiler makes of them, and most of the time is loom's own build.
 RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
   run loom cargo test --release --no-fail-fast -p millstream-fabric -p millstream-channel --lib \
-  -- spsc::loom order::tests
+  -- spsc::loom registry::loom order::tests
 run "two hosts" scripts/test-hosts.sh
 run mpirun scripts/test-mpi.sh
 run SLURM scripts/test-slurm.sh

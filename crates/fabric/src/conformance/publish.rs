@@ -311,11 +311,12 @@ fn flushed(rig: &mut Rig<'_>) {
         for _ in 0..turns {
             rig.turn();
         }
+        let ids: Vec<OpId> = ids.into_iter().flat_map(|ids| ids.expect("posts")).collect();
         rig.others[other].0.end.close();
+        rig.until("each ends", |rig| ids.iter().all(|id| rig.others[other].0.settled(*id)));
         rig.quiet();
-        let far = &rig.others[other].0;
-        for id in ids.into_iter().flat_map(|ids| ids.expect("posts")) {
-            let (done, failed) = far.outcomes(id);
+        for id in ids {
+            let (done, failed) = rig.others[other].0.outcomes(id);
             assert_eq!(done + failed, 1, "{id:?} after {turns} turns");
         }
     }
