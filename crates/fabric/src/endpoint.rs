@@ -57,6 +57,16 @@ pub trait Fabric: Send + Sync {
         slab.into_sealed()
     }
 
+    /// Whether this process may have so many slabs at a time: a look at its limits, so that they
+    /// are told of at the start and not in the middle of the work.
+    ///
+    /// # Errors
+    /// [`FabricError::Limits`].
+    fn check_limits(&self, slabs: u64) -> Result<(), FabricError> {
+        let _ = slabs;
+        Ok(())
+    }
+
     /// Its connections, where one may stand and carry nothing without any end noticing.
     fn pulses(&self) -> Option<&Pulses> {
         None

@@ -49,6 +49,14 @@ pub enum FabricError {
     /// fault.
     #[error("the slab belongs to another fabric")]
     ForeignSlab,
+    /// This process may not have so many slabs. The user's limits are too small.
+    #[error("{slabs} slabs do not fit into the limits of this process: {detail}")]
+    Limits {
+        /// Slabs that were to be made.
+        slabs: u64,
+        /// The limit, and how to raise it.
+        detail: String,
+    },
     /// The memory was sealed: nobody writes it any more, so that it can be published and not
     /// exported. The caller is at fault.
     #[error("the slab is sealed: its ranges can be published, but not exported")]

@@ -13,6 +13,8 @@ use fabric::{
 
 mod processes;
 
+use processes::extents;
+
 struct ShmBed([Arc<ShmFabric>; 2]);
 
 impl ShmBed {
@@ -64,6 +66,54 @@ fn a_killed_process_is_noticed_and_leaves_no_socket() {
         let sockets = std::fs::read_to_string("/proc/net/unix").expect("Linux");
         assert!(!sockets.contains(&token));
     }
+}
+
+#[test]
+fn what_another_process_wrote_is_sealed_and_mapped_by_it() {
+    let sealed = extents::sealed(&*fabric(), "second_process", extents::RELEASES);
+    sealed.expect("the other process has given its key up");
+}
+
+#[test]
+fn a_process_that_keeps_its_mapping_prevents_the_seal() {
+    let sealed = extents::sealed(&*fabric(), "second_process", extents::KEEPS);
+    let error = sealed.expect_err("the other process can still write");
+    assert!(matches!(error, FabricError::StillWritable { writer: "another process", .. }));
+}
+
+#[test]
+fn a_process_without_descriptors_is_told_how_to_get_some() {
+    for reported in extents::starved("second_process") {
+        assert!(reported.contains("ulimit -n"), "{reported}");
+    }
+}
+
+/// More slabs than a connection can have at a time come and go.
+#[test]
+fn a_slab_that_is_exported_no_more_makes_room() {
+    let mut bed = ShmBed::new();
+    let [mut writer, mut owner] = bed.pair();
+    for round in 0..500 {
+        let slab = bed.0[1].slab(4096).expect("memory");
+        let key = owner.export(&slab.range(0..4096).expect("all")).expect("there is room");
+        let dst = RemoteRange { key, offset: 0 };
+        let bytes = u64::to_le_bytes(round);
+        writer.write(Src::Inline(&bytes), dst, OpId(round), Flags::SIGNAL).expect("posts");
+        assert_eq!(slab.load(0, Ordering::Acquire), round);
+        if round % 2 == 0 {
+            writer.release(key);
+        }
+        owner.revoke(key);
+        let mut seen = Vec::new();
+        writer.poll(&mut seen);
+        assert_eq!(seen, [Completion::Local { id: OpId(round) }]);
+    }
+}
+
+/// A reader lets go of memory that was unpublished: at once, or when it needs other memory.
+#[test]
+fn memory_that_is_published_no_more_is_unmapped() {
+    extents::alone("second_process", extents::LETS_GO);
 }
 
 #[test]

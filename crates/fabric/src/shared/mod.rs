@@ -163,6 +163,10 @@ impl Fabric for SharedFabric {
         self.inner.seal(slab)
     }
 
+    fn check_limits(&self, slabs: u64) -> Result<(), FabricError> {
+        self.inner.check_limits(slabs)
+    }
+
     fn pulses(&self) -> Option<&Pulses> {
         self.inner.pulses()
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::inbox::{EXPORTS_MAX, OwnInbox, PeerInbox};
-use super::map::refused;
+use super::limits::refused;
 use super::publications::{Publications, shared};
 use super::slabs::{self, OwnSlabs, PeerSlabs, Reach};
 use super::socket::{Incoming, Socket};

@@ -12,8 +12,8 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use rustix::process::{Resource, getrlimit};
 
+use super::limits::refused;
 use crate::mapped::Unchanging;
 use crate::token::Token;
 use crate::{Backing, FabricError};
@@ -243,41 +243,4 @@ unsafe impl Unchanging for PublishedMemory {
     fn len(&self) -> usize {
         self.mapping.bytes
     }
-}
-
-/// The error of memory that the system refuses, with what to do where a limit is in the way: each
-/// slab is a descriptor and a mapping.
-pub(super) fn refused(bytes: usize, source: io::Error) -> FabricError {
-    let descriptors = getrlimit(Resource::Nofile).current;
-    let limit = match source.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::MFILE) => descriptors.map(|limit| {
-            format!(
-                "all {limit} descriptors of this process are in use, and each slab of shared \
-                 memory takes one; raise the limit with `ulimit -n`, in a container with \
-                 `--ulimit nofile=`, in a systemd unit with `LimitNOFILE=`"
-            )
-        }),
-        Some(Errno::NOMEM) => {
-            mappings_max().filter(|limit| mappings() + 16 > *limit).map(|limit| {
-                format!(
-                    "this process has {limit} mappings, and each slab of shared memory takes one; \
-                 raise the limit with `sysctl vm.max_map_count=`"
-                )
-            })
-        }
-        _ => None,
-    };
-    let source = limit.map_or(source, io::Error::other);
-    FabricError::Memory { bytes, source }
-}
-
-/// The mappings that a process may have, where the system says it.
-pub(super) fn mappings_max() -> Option<u64> {
-    std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()
-}
-
-/// The mappings of this process.
-fn mappings() -> u64 {
-    std::fs::read("/proc/self/maps")
-        .map_or(0, |maps| maps.iter().filter(|byte| **byte == b'\n').count() as u64)
 }

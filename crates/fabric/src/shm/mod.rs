@@ -31,6 +31,7 @@
 
 mod endpoint;
 mod inbox;
+mod limits;
 mod map;
 mod publications;
 mod registry;
@@ -51,7 +52,8 @@ use crate::{
 };
 use endpoint::ShmEndpoint;
 use inbox::{OwnInbox, PeerInbox};
-use map::{SharedMemory, refused};
+use limits::refused;
+use map::SharedMemory;
 use publications::{Publications, shared};
 use socket::{Listener, Socket};
 
@@ -130,6 +132,10 @@ impl Fabric for ShmFabric {
         let memory = SharedMemory::new(bytes, self.options.prefault)
             .map_err(|source| refused(bytes, source))?;
         Ok(Slab::new(Arc::new(memory)))
+    }
+
+    fn check_limits(&self, slabs: u64) -> Result<(), FabricError> {
+        limits::check(slabs)
     }
 
     fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {

@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::map::{SharedMemory, refused};
+use super::limits::refused;
+use super::map::SharedMemory;
 use super::registry::{self, Posting};
 use crate::published::{PUBLISHED_MAX, too_many};
 use crate::token::Token;

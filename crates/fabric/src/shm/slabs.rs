@@ -70,7 +70,13 @@ impl OwnSlabs {
             return Err(io::Error::other("too many slabs are exported on one connection"));
         }
         let number = self.last_number + 1;
-        socket.send(&sized(SLAB, number, memory), Some(memory.fd()))?;
+        let sent = socket.send(&sized(SLAB, number, memory), Some(memory.fd()));
+        sent.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::Error::other(
+                "the other end has not polled since many slabs were exported on the connection",
+            ),
+            _ => error,
+        })?;
         self.last_number = number;
         self.sent.insert(memory.id(), (number, 1));
         Ok(number)

@@ -20,6 +20,8 @@ const SLOT: usize = 512;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 mod again;
+#[allow(dead_code, reason = "tests/shm.rs goes through it, the others start nothing of it")]
+pub mod extents;
 #[allow(dead_code, reason = "tests/faults.rs goes through it, the others start nothing of it")]
 pub mod steps;
 
@@ -33,12 +35,21 @@ pub fn second(fabric: impl FnOnce() -> Arc<dyn Fabric>) {
         lines.next().map(|line| unhex(line.expect("a line").trim_start_matches(MARK)))
     };
     let fabric = fabric();
+    match role.as_str() {
+        extents::STARVES => return extents::starve(&*fabric, ask),
+        extents::LETS_GO => return extents::let_go(&*fabric),
+        _ => {}
+    }
     if let Some(step) = role.strip_prefix("until ") {
         return steps::until(&*fabric, step, ask);
     }
     let mut side = Side::connect(&*fabric, 1, |line| ask(line).expect("the first process answers"));
     match role.as_str() {
         "echo" => side.echo(),
+        extents::RELEASES | extents::KEEPS => {
+            let mut ask = |line: &[u8]| ask(line).expect("the first process answers");
+            extents::fill(&mut *side.end, &*fabric, role == extents::RELEASES, &mut ask);
+        }
         // Blocks until it is killed.
         _ => drop(ask(b"ready")),
     }
@@ -103,8 +114,12 @@ impl Second {
         Self { child, to, from }
     }
 
-    fn ask(&mut self, line: &[u8]) -> Vec<u8> {
+    fn tell(&mut self, line: &[u8]) {
         writeln!(self.to, "{MARK}{}", hex(line)).expect("the second process reads");
+    }
+
+    fn ask(&mut self, line: &[u8]) -> Vec<u8> {
+        self.tell(line);
         self.next()
     }
 

@@ -151,10 +151,6 @@ fn stream(end: &mut dyn Endpoint, src: &SlabRange, peer: Option<RemoteKey>, most
 }
 
 impl Second {
-    fn tell(&mut self, line: &[u8]) {
-        writeln!(self.to, "{MARK}{}", hex(line)).expect("the second process reads");
-    }
-
     fn meet(&mut self, fault: Fault) {
         match fault {
             Fault::Killed => {
