@@ -125,11 +125,11 @@ pub fn sealed(fabric: &dyn Fabric, test: &str, role: &str) -> Result<(), FabricE
     Ok(())
 }
 
-/// The second process: makes slabs until the system refuses, and says what it was reported.
+/// The second process: makes slabs until the system refuses, and reports both errors.
 pub fn starve(fabric: &dyn Fabric, mut ask: impl FnMut(&[u8]) -> Option<Vec<u8>>) {
     let few = Rlimit { current: Some(FEW), maximum: Some(FEW) };
     setrlimit(Resource::Nofile, few).expect("a limit can be lowered");
-    let early = fabric.check_limits(FEW).expect_err("it is reported before");
+    let early = fabric.check_limits(FEW).expect_err("the limit is too small");
     let mut slabs = Vec::new();
     let late = loop {
         match fabric.slab(4096) {
@@ -142,7 +142,7 @@ pub fn starve(fabric: &dyn Fabric, mut ask: impl FnMut(&[u8]) -> Option<Vec<u8>>
     ask(late.to_string().as_bytes());
 }
 
-/// The first process: what a process with few descriptors was reported, before and when it had none.
+/// The first process: the errors of a process with few descriptors, before and when it had none.
 pub fn starved(test: &str) -> [String; 2] {
     let mut second = Second::start(test, STARVES);
     [(); 2].map(|()| {
