@@ -67,7 +67,13 @@ impl Asked {
     pub fn job(&self, memory: &Memory, stream: &Stream) -> JobGraph {
         let input_schema = stream.table.schema.clone();
         let (options, metadata) = Default::default();
-        let table = TableDef { name: "t".into(), schema: input_schema.clone(), options, metadata };
+        let table = TableDef {
+            name: "t".into(),
+            schema: input_schema.clone(),
+            options,
+            metadata,
+            buckets: vec![],
+        };
         let time = DataType::Timestamp(TimeUnit::Millisecond, None);
         let of = |column: usize| input_schema.field(column).data_type();
         let sum = |&column: &usize| state::aggregates::sum(of(column)).expect("there is a sum");

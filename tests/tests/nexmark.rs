@@ -294,7 +294,13 @@ fn generated(name: &str, options: &[(&str, &str)], schema: Option<SchemaRef>) ->
     let schema = schema.or_else(|| Generator.infer(&options).expect("they are right"));
     let schema = schema.expect("a workload has columns");
     let all: Vec<usize> = (0..schema.fields().len()).collect();
-    let def = TableDef { name: name.into(), schema, options, metadata: Default::default() };
+    let def = TableDef {
+        name: name.into(),
+        schema,
+        options,
+        metadata: Default::default(),
+        buckets: vec![],
+    };
     let source = Generator.source(&def, &all).expect("it can be made");
     let (clock, bad) = (Arc::new(Stopped), Arc::new(BadRows::default()));
     let mut flow = source

@@ -38,7 +38,8 @@ fn chain(memory: &Memory, rows: i64, stages: usize) -> Stream {
     let flows = (0..4).map(flow).collect();
     memory.add("numbers", Table { schema: schema(), bounded: true, flows });
     let (options, metadata) = Default::default();
-    let def = TableDef { name: "numbers".into(), schema: schema(), options, metadata };
+    let def =
+        TableDef { name: "numbers".into(), schema: schema(), options, metadata, buckets: vec![] };
     let source = memory.source(&def, &[0]).expect("it was added");
     let mut stream = Stream::read("numbers", source, None).expect("there is no time");
     for stage in 0..stages {
@@ -62,7 +63,7 @@ fn through(seed: u64, (nodes, workers): (u32, u32), (rows, stages): (i64, usize)
     let memory = Memory::new(None);
     let stream = chain(&memory, rows, stages);
     let (options, metadata) = Default::default();
-    let def = TableDef { name: "out".into(), schema: schema(), options, metadata };
+    let def = TableDef { name: "out".into(), schema: schema(), options, metadata, buckets: vec![] };
     let output = stream.into_sink("out", memory.sink(&def).expect("it takes all"));
     let settings = Settings {
         receive_bytes: 1 << (10 + seed % 3),

@@ -62,7 +62,7 @@ fn table(memory: &Memory, name: &str, table: Table, time: Option<EventTime>) -> 
     memory.add(name, table);
     let all: Vec<usize> = (0..schema.fields().len()).collect();
     let (options, metadata) = Default::default();
-    let def = TableDef { name: name.into(), schema, options, metadata };
+    let def = TableDef { name: name.into(), schema, options, metadata, buckets: vec![] };
     let source = memory.source(&def, &all).expect("it was added");
     Stream::read(name, source, time).expect("the time is a column")
 }
@@ -118,7 +118,7 @@ fn run(
     memory.clear();
     let (schema, options, metadata) =
         (stream.schema().clone(), Default::default(), Default::default());
-    let def = TableDef { name: "out".into(), schema, options, metadata };
+    let def = TableDef { name: "out".into(), schema, options, metadata, buckets: vec![] };
     let output = stream.into_sink("out", memory.sink(&def).expect("it takes all"));
     let operators = stream::job(&[output], &setup(nodes * workers, exchange)).expect("it fits");
     let forward = operators.iter().filter(|operator| match &operator.kind {

@@ -26,6 +26,7 @@ pub use optimize::{cost, fusion, placement};
 pub use rows::wire::detach;
 pub use rows::{size, time, type_name};
 pub use runtime::{frame, metrics, process, reconnect};
+pub use state::Partitioner;
 
 /// Operators that keep rows by key until time has passed them, as data: each makes the state of a
 /// worker.

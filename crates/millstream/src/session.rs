@@ -319,7 +319,7 @@ impl SessionBuilder {
 fn check_file(file: &dyn Connector, path: &str, options: &Options) -> Result<(), Error> {
     let schema = Arc::new(Schema::new(vec![Field::new("column", DataType::Int64, true)]));
     let (options, metadata) = (options.clone(), BTreeMap::new());
-    let table = TableDef { name: path.to_owned(), schema, options, metadata };
+    let table = TableDef { name: path.to_owned(), schema, options, metadata, buckets: vec![] };
     let Err(refused) = file.sink(&table) else { return Ok(()) };
     let (message, hint) = match &refused {
         ConnectorError::Option { key, message, .. } if key == "format" => {

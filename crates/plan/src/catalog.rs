@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{Schema, SchemaRef, TimeUnit};
-use dataflow::connector::{Connector, Options, TableDef};
+use dataflow::connector::{Connector, HashBuckets, Options, TableDef, WriteMode};
 use dataflow::error::ConnectorError;
 use dataflow::fragment::Fragment;
 use dataflow::job::{OnBad, Scan};
@@ -51,6 +51,8 @@ struct Places {
     stale: AtomicBool,
     name: Place,
     columns: BTreeMap<String, Place>,
+    /// Where `DISTRIBUTED BY` names columns.
+    buckets: BTreeMap<String, Place>,
     options: BTreeMap<String, Place>,
 }
 
@@ -76,6 +78,7 @@ pub(crate) struct Table {
     pub(crate) connector: Arc<dyn Connector>,
     pub(crate) event_time: Option<EventTimeColumn>,
     options: Options,
+    buckets: Vec<HashBuckets>,
     /// All columns, declared or inferred.
     schema: OnceLock<SchemaRef>,
     /// The declared columns that do not come from the data, by position.
@@ -116,6 +119,7 @@ impl Table {
                 idle_timeout_ns: None,
             }),
             options: Options::new(),
+            buckets: vec![],
             schema: OnceLock::from(stream.schema.clone()),
             derived: BTreeMap::new(),
             bounded: OnceLock::from(stream.bounded),
@@ -152,6 +156,7 @@ impl Table {
             connector: Arc::clone(&of.connector),
             event_time: None,
             options: Options::new(),
+            buckets: vec![],
             schema: OnceLock::from(schema),
             derived: BTreeMap::new(),
             bounded: OnceLock::new(),
@@ -206,6 +211,7 @@ impl Table {
             schema,
             options: self.options.clone(),
             metadata: BTreeMap::new(),
+            buckets: self.buckets.clone(),
         }
     }
 
@@ -356,6 +362,18 @@ impl Table {
         Ok(*self.bounded.get_or_init(|| bounded))
     }
 
+    /// The error of a connector about a statement that writes the table. That the connector has no
+    /// `INSERT OVERWRITE` is an error of the statement.
+    pub(crate) fn refused_write(
+        &self,
+        error: &ConnectorError,
+        mode: WriteMode,
+        used: Place,
+    ) -> Diagnostic {
+        let error = self.refused(error, used);
+        if mode == WriteMode::Overwrite { error.moved(used) } else { error }
+    }
+
     /// The error of a connector about the table: at the option or column at fault if it is of the
     /// same script, else where the table is used.
     pub(crate) fn refused(&self, error: &ConnectorError, used: Place) -> Diagnostic {
@@ -366,7 +384,8 @@ impl Table {
                 (place, format!("option '{key}' of table '{}': {message}", self.name), hint)
             }
             ConnectorError::Column { column, message, hint } => {
-                let place = places.columns.get(column).copied().unwrap_or(places.name);
+                let named = places.buckets.get(column).or_else(|| places.columns.get(column));
+                let place = named.copied().unwrap_or(places.name);
                 (place, format!("column '{column}' of table '{}': {message}", self.name), hint)
             }
             ConnectorError::Io { place, message, hint } => {

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use dataflow::connector::{Connector, Options, TableDef};
+use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
 use datafusion::logical_expr::LogicalPlan;
@@ -226,7 +226,8 @@ impl Planner {
             Statement::CreateTable(mut decl) => {
                 let Some(query) = decl.query.take() else { return self.create_table(&decl) };
                 if self.create_table_as(&mut decl, &query)? {
-                    let insert = Statement::Insert { table: decl.name, columns: vec![], query };
+                    let (table, mode, columns) = (decl.name, WriteMode::Create, vec![]);
+                    let insert = Statement::Insert { table, mode, columns, query };
                     return self.statement(insert, tokens, script);
                 }
             }
@@ -321,7 +322,9 @@ impl Planner {
     fn rows(&self, statement: Statement, start: Place) -> Result<(String, Lowered), Failed> {
         let text = |name: &str| Field::new(name, DataType::Utf8, false);
         match statement {
-            Statement::Insert { table, columns, query } => self.insert(&table, &columns, &query),
+            Statement::Insert { table, mode, columns, query } => {
+                self.insert(&table, mode, &columns, &query)
+            }
             Statement::Select(query) => self.select(&query, start),
             Statement::Explain(inner, format) => {
                 let (_, lowered) = self.rows(*inner, start)?;
@@ -358,6 +361,7 @@ impl Planner {
     fn insert(
         &self,
         name: &Ident,
+        mode: WriteMode,
         columns: &[Ident],
         query: &[TokenWithSpan],
     ) -> Result<(String, Lowered), Failed> {
@@ -404,10 +408,11 @@ impl Planner {
         let plan = self.engine.optimize(&plan).map_err(failed)?;
         let sink = table
             .connector
-            .sink(&table.def(schema.clone()))
-            .map_err(|error| vec![table.refused(&error, name.place)])?;
+            .sink_for(&table.def(schema.clone()), mode)
+            .map_err(|error| vec![table.refused_write(&error, mode, name.place)])?;
+        let verb = if mode == WriteMode::Overwrite { "OVERWRITE" } else { "INTO" };
         let target = Target {
-            name: format!("INSERT INTO {}", name.text),
+            name: format!("INSERT {verb} {}", name.text),
             sink,
             schema,
             table: table.title(),
@@ -467,6 +472,7 @@ impl Planner {
             schema: schema.clone(),
             options: options.clone(),
             metadata: Default::default(),
+            buckets: vec![],
         };
         let sink =
             connector.sink(&def).map_err(|error| vec![Diagnostic::at(start, error.to_string())])?;

@@ -46,8 +46,13 @@ fn decode(kind: Kind, reader: Box<dyn Read + Send>, rows_max: usize) -> (Seen, u
         Field::new("a", DataType::Int64, false),
         Field::new("b", DataType::Utf8, true),
     ]));
-    let table =
-        TableDef { name: "t".into(), schema, options: BTreeMap::new(), metadata: BTreeMap::new() };
+    let table = TableDef {
+        name: "t".into(),
+        schema,
+        options: BTreeMap::new(),
+        metadata: BTreeMap::new(),
+        buckets: vec![],
+    };
     let bad = Arc::new(BadRows::default());
     let target = Arc::new(TargetColumns::new(&table, &[0, 1]).unwrap());
     let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };

@@ -105,6 +105,7 @@ pub fn table(schema: &SchemaRef, options: &[(&str, &str)]) -> TableDef {
         schema: Arc::clone(schema),
         options: options.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
         metadata: Default::default(),
+        buckets: vec![],
     }
 }
 

@@ -32,6 +32,29 @@ pub struct TableDef {
     /// The columns that come not from the data but from where it stands: for each, by its position
     /// in the schema, a key of [`Connector::metadata`].
     pub metadata: BTreeMap<usize, String>,
+    /// `DISTRIBUTED BY`, one after another: given only to a connector that
+    /// [takes it](Connector::takes_buckets).
+    pub buckets: Vec<HashBuckets>,
+}
+
+/// `HASH(column) INTO count BUCKETS`: rows are partitioned by a hash of a column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HashBuckets {
+    /// The column.
+    pub column: String,
+    /// How many buckets there are.
+    pub count: u32,
+}
+
+/// Why a table is written, and what becomes of the rows that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteMode {
+    /// `CREATE TABLE AS`: the table is made.
+    Create,
+    /// `INSERT INTO`: as the connector does it; some add rows, others replace a file.
+    Insert,
+    /// `INSERT OVERWRITE`: the rows are replaced.
+    Overwrite,
 }
 
 /// The options of a table, by name.
@@ -50,6 +73,22 @@ pub trait Connector: Send + Sync {
     /// What it knows of a row beside its columns: `name TYPE METADATA FROM 'key'`.
     fn metadata(&self) -> &'static [MetadataSpec] {
         &[]
+    }
+
+    /// Whether tables may be `DISTRIBUTED BY` a hash of columns.
+    fn takes_buckets(&self) -> bool {
+        false
+    }
+
+    /// Checks a declaration as far as that is possible before the table is used. Gives the columns
+    /// that it has, where it declares none and they are known at once, whether it is read or
+    /// written.
+    ///
+    /// # Errors
+    /// When options or columns do not fit.
+    fn declare(&self, table: &TableDef) -> Result<Option<SchemaRef>, ConnectorError> {
+        let _ = table;
+        Ok(None)
     }
 
     /// Columns for a table that declares none; `None` where the connector cannot tell.
@@ -83,6 +122,22 @@ pub trait Connector: Send + Sync {
     /// # Errors
     /// When options or columns do not fit, or the connector cannot be written to.
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError>;
+
+    /// A writer of all columns for a statement of this kind; by default `INSERT OVERWRITE` is
+    /// refused, and the others are one.
+    ///
+    /// # Errors
+    /// As [`Connector::sink`], and when the connector does not write in this way.
+    fn sink_for(&self, table: &TableDef, mode: WriteMode) -> Result<Arc<dyn Sink>, ConnectorError> {
+        if mode != WriteMode::Overwrite {
+            return self.sink(table);
+        }
+        Err(ConnectorError::Option {
+            key: "connector".into(),
+            message: format!("'{}' has no INSERT OVERWRITE", self.name()),
+            hint: Some(format!("write INSERT INTO {} SELECT …", table.name)),
+        })
+    }
 }
 
 /// An option of a connector, for checks and for the reference page.

@@ -76,6 +76,11 @@ pub trait Source: Send + Sync {
         Ok(())
     }
 
+    /// For EXPLAIN: what is read, and how; `None` where its name and its options say that.
+    fn describe(&self) -> Option<String> {
+        None
+    }
+
     /// For EXPLAIN: the parts that a [pruned](Self::pruned) source leaves out.
     fn describe_pruning(&self) -> Option<String> {
         None

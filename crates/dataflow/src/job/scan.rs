@@ -162,6 +162,9 @@ impl Scan {
             properties.push(("flows", self.splits_text(readers)));
         }
         properties.push(("columns", names.join(", ")));
+        if let Some(reads) = self.source.describe() {
+            properties.push(("reads", reads));
+        }
         if let Some(pruning) = self.source.describe_pruning() {
             properties.push(("pruned", pruning));
         }

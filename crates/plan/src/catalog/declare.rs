@@ -5,11 +5,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Schema};
-use dataflow::connector::{Connector, Options};
+use dataflow::connector::{Connector, HashBuckets, Options};
 
 use crate::catalog::computed::Computed;
 use crate::catalog::{Derived, EventTimeColumn, Places, Table, finer_hint};
-use crate::text::ddl::{ColumnOrigin, CreateTable};
+use crate::text::ddl::{BucketsDecl, ColumnOrigin, CreateTable};
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::syntax::Ident;
 use crate::text::types::sql_name;
@@ -72,13 +72,20 @@ impl Table {
             stale: AtomicBool::new(false),
             name: decl.name.place,
             columns: decl.columns.iter().map(|c| (c.field.name().clone(), c.place)).collect(),
+            buckets: decl.buckets.iter().map(|b| (b.column.text.clone(), b.column.place)).collect(),
             options: decl.options.iter().map(|o| (o.key.text.clone(), o.value.place)).collect(),
+        };
+        errors.extend(refused_buckets(decl, &*connector));
+        let bucket = |decl: &BucketsDecl| HashBuckets {
+            column: decl.column.text.clone(),
+            count: decl.count,
         };
         let mut table = Self {
             name: decl.name.text.clone(),
             connector,
             event_time: None,
             options,
+            buckets: decl.buckets.iter().map(bucket).collect(),
             schema: OnceLock::new(),
             derived,
             bounded: OnceLock::new(),
@@ -91,12 +98,28 @@ impl Table {
             let _ = table.schema.set(Arc::new(Schema::new(fields)));
         }
         if errors.is_empty() {
+            errors.extend(table.check().err());
+        }
+        if errors.is_empty() {
             match table.declared_time(decl) {
                 Ok(event_time) => table.event_time = event_time,
                 Err(error) => errors.push(error),
             }
         }
         if errors.is_empty() { Ok(table) } else { Err(errors) }
+    }
+
+    /// Has the connector look at the declaration.
+    fn check(&self) -> Result<(), Diagnostic> {
+        let declared = self.declared_columns().unwrap_or_else(|| Arc::new(Schema::empty()));
+        match self.connector.declare(&self.def(declared)) {
+            Ok(Some(schema)) => {
+                let _ = self.schema.set(schema);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(self.refused(&error, self.places.name)),
+        }
     }
 
     /// The watermark of the declaration. It is a source's, so that columns can be inferred here if
@@ -127,6 +150,23 @@ impl Table {
         let idle_timeout_ns = watermark.idle_timeout.map(|interval| interval.ns as u64);
         Ok(Some(EventTimeColumn { column: name.clone(), delay, idle_timeout_ns }))
     }
+}
+
+/// The error that tables of a connector are not distributed, or not by these columns.
+fn refused_buckets(decl: &CreateTable, connector: &dyn Connector) -> Option<Diagnostic> {
+    let first = decl.buckets.first()?;
+    if !connector.takes_buckets() {
+        let message = format!("tables of '{}' are not distributed by a hash", connector.name());
+        return Some(
+            Diagnostic::at(first.column.place, message)
+                .hint("leave the clause out: every source is cut into flows by itself"),
+        );
+    }
+    let names = || decl.columns.iter().map(|column| column.field.name().as_str());
+    let unknown = |by: &&BucketsDecl| names().all(|name| name != by.column.text);
+    let by = decl.buckets.iter().find(unknown).filter(|_| !decl.columns.is_empty())?;
+    let error = Diagnostic::at(by.column.place, format!("unknown column '{}'", by.column.text));
+    Some(error.nearest("columns", &by.column.text, names()))
 }
 
 /// The error that a connector does not know a key.

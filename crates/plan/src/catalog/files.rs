@@ -42,6 +42,7 @@ impl Files {
                 connector: connector.clone(),
                 event_time: None,
                 options: Options::from([("path".into(), name.to_owned())]),
+                buckets: vec![],
                 schema: OnceLock::new(),
                 derived: BTreeMap::new(),
                 bounded: OnceLock::new(),

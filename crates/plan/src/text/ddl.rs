@@ -5,7 +5,7 @@
 //!   a INT NOT NULL, text STRING, origin STRING METADATA FROM 'file' VIRTUAL,
 //!   ts AS to_timestamp_millis(text),
 //!   WATERMARK FOR ts AS ts - INTERVAL '5' SECOND IDLE TIMEOUT INTERVAL '1' MINUTE
-//! ) WITH ('connector' = 'file', 'path' = 'a.csv')
+//! ) DISTRIBUTED BY HASH(a) INTO 8 BUCKETS WITH ('connector' = 'pool')
 //! ```
 //!
 //! Only the form is checked here; whether the connector exists and what its options are is the
@@ -28,6 +28,7 @@ pub(crate) struct CreateTable {
     /// None where the connector is to tell.
     pub(crate) columns: Vec<ColumnDecl>,
     pub(crate) watermark: Option<WatermarkDecl>,
+    pub(crate) buckets: Vec<BucketsDecl>,
     pub(crate) options: Vec<OptionDecl>,
     /// The query of CREATE TABLE AS, whose columns it has where none are declared.
     pub(crate) query: Option<Vec<TokenWithSpan>>,
@@ -58,6 +59,14 @@ pub(crate) struct WatermarkDecl {
     pub(crate) idle_timeout: Option<Interval>,
 }
 
+/// `HASH(column) INTO count BUCKETS`.
+#[derive(Debug)]
+pub(crate) struct BucketsDecl {
+    pub(crate) column: Ident,
+    /// A power of two.
+    pub(crate) count: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct OptionDecl {
     pub(crate) key: Ident,
@@ -70,9 +79,15 @@ pub(crate) fn create_table(
     if_not_exists: bool,
 ) -> Result<CreateTable, Diagnostic> {
     let name = cursor.ident("the table's name")?;
-    let (columns, options) = (vec![], vec![]);
-    let mut table =
-        CreateTable { name, if_not_exists, columns, watermark: None, options, query: None };
+    let mut table = CreateTable {
+        name,
+        if_not_exists,
+        columns: vec![],
+        watermark: None,
+        buckets: vec![],
+        options: vec![],
+        query: None,
+    };
     if cursor.token(&Token::LParen) && !cursor.token(&Token::RParen) {
         loop {
             element(cursor, &mut table)?;
@@ -84,31 +99,15 @@ pub(crate) fn create_table(
             return Err(cursor.expected("',' or ')'"));
         }
     }
-    if cursor.words("PARTITIONED BY") || cursor.words("DISTRIBUTED BY") {
-        return Err(Diagnostic::at(cursor.place(), "tables are not partitioned by name")
+    let place = cursor.place();
+    if cursor.words("PARTITIONED BY") {
+        return Err(Diagnostic::at(place, "tables are not partitioned by name")
             .hint("leave the clause out: every source is cut into flows by itself"));
     }
-    if !cursor.words("WITH") {
-        return Err(cursor
-            .expected("WITH")
-            .hint("say where the rows are: WITH ('connector' = 'file', 'path' = '…')"));
+    if cursor.words("DISTRIBUTED BY") {
+        table.buckets = buckets(cursor)?;
     }
-    cursor.expect(&Token::LParen)?;
-    loop {
-        let key = cursor.string("an option")?;
-        cursor.expect(&Token::Eq)?;
-        let value = cursor.string("the option's value")?;
-        if let Some(twice) = table.options.iter().find(|o| o.key.text == key.text) {
-            let line = twice.key.place.line;
-            return Err(Diagnostic::at(key.place, format!("option '{}' is given twice", key.text))
-                .detail(format!("the first is in line {line}")));
-        }
-        table.options.push(OptionDecl { key, value });
-        if !cursor.token(&Token::Comma) {
-            break;
-        }
-    }
-    cursor.expect(&Token::RParen)?;
+    options(cursor, &mut table.options)?;
     if cursor.words("AS") {
         let query = cursor.rest().to_vec();
         if query.is_empty() {
@@ -119,6 +118,78 @@ pub(crate) fn create_table(
     }
     cursor.end()?;
     Ok(table)
+}
+
+/// Reads `WITH (…)`.
+fn options(cursor: &mut Cursor<'_>, options: &mut Vec<OptionDecl>) -> Result<(), Diagnostic> {
+    if !cursor.words("WITH") {
+        return Err(cursor
+            .expected("WITH")
+            .hint("say where the rows are: WITH ('connector' = 'file', 'path' = '…')"));
+    }
+    cursor.expect(&Token::LParen)?;
+    loop {
+        let key = cursor.string("an option")?;
+        cursor.expect(&Token::Eq)?;
+        let value = cursor.string("the option's value")?;
+        if let Some(twice) = options.iter().find(|o| o.key.text == key.text) {
+            let line = twice.key.place.line;
+            return Err(Diagnostic::at(key.place, format!("option '{}' is given twice", key.text))
+                .detail(format!("the first is in line {line}")));
+        }
+        options.push(OptionDecl { key, value });
+        if !cursor.token(&Token::Comma) {
+            break;
+        }
+    }
+    cursor.expect(&Token::RParen)
+}
+
+/// Buckets of a table at most, all columns multiplied.
+const BUCKETS_MAX: u64 = 65_536;
+
+/// The form of the clause, for hints.
+const BUCKETS_FORM: &str = "DISTRIBUTED BY HASH(a) INTO 8 BUCKETS, HASH(b) INTO 4 BUCKETS";
+
+/// Reads what follows `DISTRIBUTED BY`.
+fn buckets(cursor: &mut Cursor<'_>) -> Result<Vec<BucketsDecl>, Diagnostic> {
+    let form = |error: Diagnostic| error.hint(format!("write {BUCKETS_FORM}"));
+    let mut buckets: Vec<BucketsDecl> = vec![];
+    let mut all = 1;
+    loop {
+        cursor.expect_words("HASH").map_err(form)?;
+        cursor.expect(&Token::LParen).map_err(form)?;
+        let column = cursor.ident("a column").map_err(form)?;
+        cursor
+            .expect(&Token::RParen)
+            .map_err(|error| error.hint(format!("name one column at a time: {BUCKETS_FORM}")))?;
+        if buckets.iter().any(|other| other.column.text == column.text) {
+            let message = format!("column '{}' has its buckets twice", column.text);
+            return Err(Diagnostic::at(column.place, message));
+        }
+        cursor.expect_words("INTO").map_err(form)?;
+        let place = cursor.place();
+        let count: u64 = match cursor.next().map(|next| &next.token) {
+            Some(Token::Number(digits, _)) => digits.parse().unwrap_or(u64::MAX),
+            _ => return Err(form(Diagnostic::at(place, "expected a number of buckets"))),
+        };
+        if !count.is_power_of_two() {
+            let near = count.clamp(2, BUCKETS_MAX).next_power_of_two();
+            let message = format!("{count} buckets: their number is a power of two");
+            return Err(Diagnostic::at(place, message).hint(format!("write {near}")));
+        }
+        all = count.saturating_mul(all);
+        if all > BUCKETS_MAX {
+            let message = format!("a table has at most {BUCKETS_MAX} buckets");
+            let error = Diagnostic::at(place, message);
+            return Err(error.hint("the numbers of buckets of all columns are multiplied"));
+        }
+        cursor.expect_words("BUCKETS").map_err(form)?;
+        buckets.push(BucketsDecl { column, count: count as u32 });
+        if !cursor.token(&Token::Comma) {
+            return Ok(buckets);
+        }
+    }
 }
 
 /// A column or a clause between the parentheses.

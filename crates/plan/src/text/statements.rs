@@ -1,6 +1,7 @@
 //! Which statement a piece of a script is. Queries inside stay tokens; only what is ours is parsed
 //! here.
 
+use dataflow::connector::WriteMode;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::text::ddl::{self, CreateTable};
@@ -48,6 +49,7 @@ pub(crate) enum Statement {
     },
     Insert {
         table: Ident,
+        mode: WriteMode,
         columns: Vec<Ident>,
         query: Vec<TokenWithSpan>,
     },
@@ -142,8 +144,15 @@ fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
         return drop(&mut cursor);
     }
     if cursor.words("INSERT") {
-        cursor.expect_words("INTO")?;
-        return insert(&mut cursor);
+        let overwrites = cursor.words("OVERWRITE");
+        if overwrites {
+            cursor.words("INTO");
+            cursor.words("TABLE");
+        } else {
+            cursor.expect_words("INTO")?;
+        }
+        let mode = if overwrites { WriteMode::Overwrite } else { WriteMode::Insert };
+        return insert(&mut cursor, mode);
     }
     if cursor.words("SET") {
         return set(&mut cursor);
@@ -219,7 +228,7 @@ fn drop(cursor: &mut Cursor<'_>) -> Result<Statement, Diagnostic> {
     Ok(Statement::Drop { view, name, if_exists })
 }
 
-fn insert(cursor: &mut Cursor<'_>) -> Result<Statement, Diagnostic> {
+fn insert(cursor: &mut Cursor<'_>, mode: WriteMode) -> Result<Statement, Diagnostic> {
     let table = cursor.ident("the table to write")?;
     let mut columns = vec![];
     // A parenthesis may also open the query.
@@ -231,7 +240,7 @@ fn insert(cursor: &mut Cursor<'_>) -> Result<Statement, Diagnostic> {
     if query.is_empty() {
         return Err(cursor.expected("a query"));
     }
-    Ok(Statement::Insert { table, columns, query })
+    Ok(Statement::Insert { table, mode, columns, query })
 }
 
 /// Names up to the closing parenthesis.

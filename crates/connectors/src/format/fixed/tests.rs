@@ -33,7 +33,7 @@ fn time() -> DataType {
 fn read(schema: Schema, texts: &[(&str, &str)], bytes: &[u8]) -> (Vec<RecordBatch>, Vec<String>) {
     let projection: Vec<usize> = (0..schema.fields().len()).collect();
     let (name, schema, metadata) = ("t".into(), Arc::new(schema), BTreeMap::new());
-    let table = TableDef { name, schema, options: options(texts), metadata };
+    let table = TableDef { name, schema, options: options(texts), metadata, buckets: vec![] };
     let bad = Arc::new(BadRows::default());
     let target = Arc::new(TargetColumns::new(&table, &projection).unwrap());
     let input = ByteInput::new(Box::new(Cursor::new(bytes.to_vec())), "t.bin");
