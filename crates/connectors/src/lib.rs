@@ -1,8 +1,8 @@
 //! Layer 4: where rows come from and where they go.
 //!
 //! One module per connector: [`file`](mod@file), [`stdin`], [`socket`], [`http`], [`flight`],
-//! [`generator`] (seeded rows and the ready-made workloads of the papers, S14), [`stdout`] and
-//! [`blackhole`]. Each implements [`dataflow::connector::Connector`]; nothing here knows SQL,
+//! [`pool`](mod@pool), [`generator`] (seeded rows and the ready-made workloads of the papers, S14),
+//! [`stdout`] and [`blackhole`]. Each implements [`dataflow::connector::Connector`]; nothing here knows SQL,
 //! operators or windows.
 //!
 //! Those that read bytes share layers: `format` turns bytes into rows wherever they come from;
@@ -27,6 +27,7 @@ pub mod hostile;
 pub mod http;
 mod object;
 mod options;
+pub mod pool;
 mod queued;
 mod remote;
 pub mod socket;
@@ -34,6 +35,7 @@ pub mod stdin;
 pub mod stdout;
 mod stored;
 
+pub use self::pool::PoolConnector;
 pub use blackhole::Blackhole;
 pub use file::{AtomicFile, FileConnector};
 pub use flight::FlightConnector;
@@ -57,6 +59,7 @@ pub fn all_to(output: StdoutTarget) -> Vec<Arc<dyn Connector>> {
         Arc::new(Socket),
         Arc::new(Http),
         Arc::new(FlightConnector),
+        Arc::new(PoolConnector::absent()),
         Arc::new(Stdout::new(output)),
         Arc::new(Blackhole::default()),
     ]

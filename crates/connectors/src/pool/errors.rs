@@ -1,0 +1,54 @@
+//! What a pool refuses, for the author of the SQL.
+
+use dataflow::error::ConnectorError;
+use pool::PoolError;
+
+use crate::options::refuse;
+
+/// The error of a pool as that of the table: at the option at fault, with what to do about it.
+pub(super) fn refused(error: PoolError) -> ConnectorError {
+    let message = error.to_string();
+    let io = |place: &str, hint: &str| ConnectorError::Io {
+        place: place.to_owned(),
+        message: message.clone(),
+        hint: Some(hint.to_owned()),
+    };
+    match error {
+        PoolError::NoTable { nearest, .. } => {
+            let hint = match nearest {
+                Some(near) => format!("did you mean '{near}'?"),
+                None => "make it: CREATE TABLE … WITH ('connector' = 'pool') AS SELECT …".into(),
+            };
+            refuse("table", message, Some(hint))
+        }
+        PoolError::NoVersion { .. } => {
+            let hint = "leave the version out to read the newest";
+            refuse("version", message, Some(hint.into()))
+        }
+        PoolError::Mismatch { .. } => {
+            let hint = "millstream pool stat tells what the pool has";
+            refuse("table", message, Some(hint.into()))
+        }
+        PoolError::Full { .. } => io(
+            "pool",
+            "start the memory server with more --bytes, or make room: millstream pool drop TABLE",
+        ),
+        PoolError::Unreachable { .. } => {
+            io("pool", "start it, millstream memory --bytes 8GiB, or check --pool")
+        }
+        PoolError::Refused { .. } => io("pool", "millstream pool stat tells who uses the table"),
+        PoolError::Lost { .. } => {
+            io("pool", "run the statement again; a table whose server is gone is loaded again")
+        }
+        _ => io("pool", "the memory server may be of another version of millstream"),
+    }
+}
+
+/// The error that what a pool has of a table does not fit together.
+pub(super) fn damaged(table: &str, message: impl Into<String>) -> ConnectorError {
+    ConnectorError::Io {
+        place: format!("pool table '{table}'"),
+        message: message.into(),
+        hint: Some("load the table again; millstream pool verify tells more".into()),
+    }
+}

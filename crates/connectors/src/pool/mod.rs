@@ -1,0 +1,286 @@
+//! `pool`: tables in network-attached memory.
+//!
+//! ```text
+//! rows ─▶ sink: partitions ─▶ strips ─▶ blocks ══▶ memory servers ══▶ blocks ─▶ batches: source
+//!               (by bucket)             (a column of a strip each)
+//! ```
+//!
+//! A scan pins a version while the statement is planned, so that EXPLAIN, the splits and all
+//! readers see the same rows; a scan of a table that a statement before it in the script loads is
+//! pinned when it begins to read. A load publishes a version when all workers have written their
+//! rows. How a version lies in memory is said in [`pool::manifest`]; how blocks travel is the
+//! matter of the [`PoolAccess`] that the connector is given.
+//!
+//! Deliberately absent: changes in place.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use arrow::datatypes::SchemaRef;
+use dataflow::connector::{Connector, OptionSpec, Options, TableDef, WriteMode};
+use dataflow::error::ConnectorError;
+use dataflow::sink::Sink;
+use dataflow::source::Source;
+use pool::PoolError;
+use pool::access::{At, PoolAccess};
+use pool::manifest::{Definition, STRIP_ROWS_MAX};
+
+mod columns;
+mod decode;
+mod encode;
+mod errors;
+#[doc(hidden)]
+pub mod in_memory;
+mod partition;
+mod prune;
+mod reader;
+mod sink;
+mod source;
+mod version;
+
+use crate::options::{OptionReader, refuse};
+use columns::StoredColumns;
+use errors::refused;
+use sink::PoolSink;
+use source::PoolSource;
+use version::Version;
+
+/// Rows of a strip at least.
+const STRIP_ROWS_MIN: u64 = 256;
+
+/// Bytes that a worker collects for strips that are not full, where 'load.bytes' says nothing.
+const LOAD_BYTES: u64 = 64 << 20;
+
+/// Bytes of rows that a loading worker has to keep at least.
+const LOAD_BYTES_MIN: u64 = 1 << 20;
+
+/// Strips that are read ahead at most.
+const PREFETCH_MAX: u64 = 64;
+
+const OPTIONS: &[OptionSpec] = &[
+    OptionSpec {
+        key: "table",
+        values: "name",
+        default: "the table's own name",
+        doc: "The name of the table in the pool.",
+    },
+    OptionSpec {
+        key: "version",
+        values: "integer",
+        default: "the newest",
+        doc: "The version that is read.",
+    },
+    OptionSpec {
+        key: "strip.rows",
+        values: "256 … 8192",
+        default: "8192",
+        doc: "Rows of a full strip, of a table that is made.",
+    },
+    OptionSpec {
+        key: "load.bytes",
+        values: "integer",
+        default: "67108864",
+        doc: "Bytes of rows that a worker collects for strips that are not full; beyond that the \
+              largest is written as it is.",
+    },
+    OptionSpec {
+        key: "prefetch",
+        values: "auto | 1 … 64",
+        default: "auto",
+        doc: "How many strips a worker asks for ahead of the one that it reads.",
+    },
+];
+
+/// The connector `pool`.
+#[derive(Debug)]
+pub struct PoolConnector {
+    access: Option<Arc<dyn PoolAccess>>,
+    /// The loads of statements that are planned or run.
+    planned: Mutex<Vec<Weak<PoolSink>>>,
+}
+
+impl PoolConnector {
+    /// Of the tables of a pool.
+    pub fn new(access: Arc<dyn PoolAccess>) -> Self {
+        Self { access: Some(access), planned: Mutex::default() }
+    }
+
+    /// Where there is no pool: its tables are refused, with what to do about it.
+    pub fn absent() -> Self {
+        Self { access: None, planned: Mutex::default() }
+    }
+
+    fn access(&self) -> Result<&Arc<dyn PoolAccess>, ConnectorError> {
+        self.access.as_ref().ok_or_else(|| {
+            let hint = "start a memory server, millstream memory --bytes 8GiB, and name it: --pool";
+            refuse("connector", "no pool is known here", Some(hint.into()))
+        })
+    }
+
+    /// What a load of a table that is planned and has not ended makes of it.
+    fn planned(&self, table: &str) -> Option<Definition> {
+        let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        planned.retain(|sink| sink.strong_count() > 0);
+        let sinks = planned.iter().rev().filter_map(Weak::upgrade);
+        sinks.map(|sink| sink.load().clone()).find(|load| load.table == table).map(|l| l.definition)
+    }
+
+    /// The newest version of a table; `None` if the pool has no such table.
+    fn newest(&self, table: &str) -> Result<Option<Version>, ConnectorError> {
+        match self.access()?.pin(table, At::Newest) {
+            Ok(pinned) => Version::checked(pinned).map(Some),
+            Err(PoolError::NoTable { .. }) => Ok(None),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    /// The columns of a table that is there, or that a statement before makes.
+    fn columns(&self, table: &str, at: At) -> Result<SchemaRef, ConnectorError> {
+        if let Some(definition) = self.planned(table) {
+            return Ok(StoredColumns::of(&definition, table)?.schema);
+        }
+        let pinned = self.access()?.pin(table, at).map_err(refused)?;
+        Ok(Arc::clone(&Version::checked(pinned)?.columns.schema))
+    }
+
+    fn load(&self, table: &TableDef, mode: WriteMode) -> Result<Arc<PoolSink>, ConnectorError> {
+        let options = PoolOptions::of(table)?;
+        if let At::Version(_) = options.at {
+            let hint = "leave 'version' out: a load makes the next one";
+            return Err(refuse("version", "a version never changes", Some(hint.into())));
+        }
+        let there = match self.planned(&options.table) {
+            Some(definition) => Some(definition),
+            None => {
+                let newest = self.newest(&options.table)?;
+                newest.map(|version| version.pinned.manifest.definition.clone())
+            }
+        };
+        if there.is_some() && mode == WriteMode::Create {
+            let message = format!("the pool has a table '{}' already", options.table);
+            let hint = "CREATE TABLE it without AS, and INSERT OVERWRITE it; or give the table in \
+                        the pool another name: 'table' = '…'";
+            return Err(refuse("table", message, Some(hint.into())));
+        }
+        let wanted = options.definition(table)?;
+        let definition = match there {
+            None => wanted,
+            Some(there) => {
+                version::check_same(&there, &wanted, &options.table, !table.buckets.is_empty())?;
+                there
+            }
+        };
+        let sink = PoolSink::new(self.access()?, &options, definition, mode)?;
+        let sink = Arc::new(sink);
+        let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        planned.push(Arc::downgrade(&sink));
+        Ok(sink)
+    }
+}
+
+impl Connector for PoolConnector {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn takes_buckets(&self) -> bool {
+        true
+    }
+
+    fn declare(&self, table: &TableDef) -> Result<Option<SchemaRef>, ConnectorError> {
+        let options = PoolOptions::of(table)?;
+        self.access()?;
+        if table.schema.fields().is_empty() {
+            return self.columns(&options.table, options.at).map(Some);
+        }
+        options.definition(table)?;
+        Ok(None)
+    }
+
+    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        let reader = OptionReader(options);
+        let table = reader.required("table", "write 'table' = 'ssb.lineorder'")?;
+        self.columns(table, PoolOptions::at(reader)?).map(Some)
+    }
+
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let options = PoolOptions::of(table)?;
+        let access = Arc::clone(self.access()?);
+        let planned = self.planned(&options.table).filter(|_| options.at == At::Newest);
+        let source = match planned {
+            Some(definition) => PoolSource::later(access, &options, &definition)?,
+            None => PoolSource::pinned(access, &options)?,
+        };
+        Ok(Arc::new(source.projected(table, projection)?))
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        self.sink_for(table, WriteMode::Insert)
+    }
+
+    fn sink_for(&self, table: &TableDef, mode: WriteMode) -> Result<Arc<dyn Sink>, ConnectorError> {
+        Ok(self.load(table, mode)?)
+    }
+}
+
+/// The options of a table.
+struct PoolOptions {
+    /// Its name in the pool.
+    table: String,
+    at: At,
+    strip_rows: u32,
+    load_bytes: usize,
+    /// Strips that are read ahead; `None` where their bytes decide.
+    prefetch: Option<usize>,
+}
+
+impl PoolOptions {
+    fn of(table: &TableDef) -> Result<Self, ConnectorError> {
+        let options = OptionReader(&table.options);
+        let strip_rows = options.integer("strip.rows", STRIP_ROWS_MIN)?;
+        let strip_rows = strip_rows.unwrap_or(u64::from(STRIP_ROWS_MAX));
+        if strip_rows > u64::from(STRIP_ROWS_MAX) {
+            let message = format!("a strip has at most {STRIP_ROWS_MAX} rows");
+            let hint = format!("write 'strip.rows' = '{STRIP_ROWS_MAX}'");
+            return Err(refuse("strip.rows", message, Some(hint)));
+        }
+        let prefetch = match options.text("prefetch") {
+            Some(text) if text.eq_ignore_ascii_case("auto") => None,
+            _ => options.integer("prefetch", 1)?,
+        };
+        if prefetch.is_some_and(|strips| strips > PREFETCH_MAX) {
+            let message = format!("at most {PREFETCH_MAX} strips are read ahead");
+            return Err(refuse("prefetch", message, Some("write 'prefetch' = 'auto'".into())));
+        }
+        let load_bytes = options.integer("load.bytes", LOAD_BYTES_MIN)?.unwrap_or(LOAD_BYTES);
+        Ok(Self {
+            table: options.text("table").unwrap_or(&table.name).to_owned(),
+            at: Self::at(options)?,
+            strip_rows: strip_rows as u32,
+            load_bytes: usize::try_from(load_bytes).unwrap_or(usize::MAX),
+            prefetch: prefetch.map(|strips| strips as usize),
+        })
+    }
+
+    fn at(options: OptionReader<'_>) -> Result<At, ConnectorError> {
+        Ok(options.integer("version", 1)?.map_or(At::Newest, At::Version))
+    }
+
+    /// What a declaration makes of the table.
+    fn definition(&self, table: &TableDef) -> Result<Definition, ConnectorError> {
+        let columns = StoredColumns::declared(&table.schema)?;
+        Ok(Definition {
+            schema: columns.encoded(),
+            buckets: partition::buckets(&columns.schema, &table.buckets)?,
+            columns: columns.layouts,
+            strip_rows: self.strip_rows,
+        })
+    }
+}

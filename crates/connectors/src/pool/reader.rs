@@ -1,0 +1,210 @@
+//! Reads the strips of a split: blocks of the next ones are on their way while one is given.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::buffer::Buffer;
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use dataflow::error::ConnectorError;
+use dataflow::position::refused as refused_position;
+use dataflow::source::{Next, Position, ReaderContext, Split, SplitReader};
+use pool::access::{BlockRange, BlockReader};
+
+use super::PREFETCH_MAX;
+use super::decode::{BlockType, buffer, empty};
+use super::errors::{damaged, refused};
+use super::version::Version;
+
+/// The name of positions in a split.
+const FORMAT: &str = "pool";
+
+/// The version of those positions: the version of the table, a strip and a row in it.
+const POSITION_VERSION: u32 = 1;
+
+/// Bytes of blocks that are on their way, where no number of strips is given.
+const AHEAD_BYTES: u64 = 1 << 20;
+
+/// The strips of a split.
+pub(super) struct ReadStrips {
+    pub(super) version: Arc<Version>,
+    pub(super) strips: Arc<[u32]>,
+    /// The columns that are read, and how their blocks are.
+    pub(super) projection: Arc<[usize]>,
+    pub(super) types: Arc<[BlockType]>,
+    pub(super) schema: SchemaRef,
+}
+
+impl ReadStrips {
+    /// The block of the `n`th column of the `at`th strip, if it has bytes.
+    fn block(&self, at: usize, n: usize) -> Option<BlockRange> {
+        let strip = self.version.manifest().strips.get(*self.strips.get(at)? as usize)?;
+        let block = strip.blocks.get(self.projection[n])?;
+        (block.bytes > 0).then_some(BlockRange { at: block.at, bytes: block.bytes })
+    }
+
+    fn rows(&self, at: usize) -> usize {
+        let strip = self.strips.get(at).map(|strip| *strip as usize);
+        strip.map_or(0, |strip| self.version.manifest().strips[strip].rows as usize)
+    }
+
+    /// How many strips to ask for ahead, so that their blocks are worth a journey.
+    fn ahead(&self) -> usize {
+        let blocks = (0..self.projection.len()).filter_map(|n| self.block(0, n));
+        let bytes: u64 = blocks.map(|block| u64::from(block.bytes)).sum();
+        (AHEAD_BYTES / bytes.max(1)).clamp(2, PREFETCH_MAX) as usize
+    }
+}
+
+/// A reader of the strips of a split.
+pub(super) struct PoolReader {
+    read: ReadStrips,
+    split: String,
+    blocks: Box<dyn BlockReader>,
+    /// Strips that are asked for beyond the one that is read.
+    ahead: usize,
+    /// The first strip whose blocks are not asked for.
+    wanted: usize,
+    /// The strip that is read, and its rows that were given.
+    at: usize,
+    given: usize,
+    /// The blocks of that strip that have come.
+    came: VecDeque<Buffer>,
+    batch: Option<RecordBatch>,
+}
+
+impl PoolReader {
+    pub(super) fn open(
+        read: ReadStrips,
+        split: &Split,
+        from: Option<&Position>,
+        prefetch: Option<usize>,
+        context: &ReaderContext,
+    ) -> Result<Self, ConnectorError> {
+        let (at, given) = place(&read, split, from)?;
+        let ahead = prefetch.unwrap_or_else(|| read.ahead());
+        let window = (ahead + 1) * read.projection.len().max(1);
+        let waker = context.waker.clone();
+        let blocks = read.version.pinned.blocks.open(window, waker).map_err(refused)?;
+        let (came, split) = (VecDeque::new(), split.name.clone());
+        Ok(Self { read, split, blocks, ahead, wanted: at, at, given, came, batch: None })
+    }
+
+    /// Asks for the blocks of the strip that is read, and of those ahead.
+    fn want(&mut self) {
+        let end = (self.at + 1 + self.ahead).min(self.read.strips.len());
+        for at in self.wanted..end {
+            for n in 0..self.read.projection.len() {
+                if let Some(block) = self.read.block(at, n) {
+                    self.blocks.want(block);
+                }
+            }
+        }
+        self.wanted = self.wanted.max(end);
+    }
+
+    /// Whether all blocks of the strip that is read have come.
+    fn has_come(&mut self) -> Result<bool, ConnectorError> {
+        while self.came.len() < self.read.projection.len() {
+            let block = self.read.block(self.at, self.came.len());
+            let came = match block {
+                None => empty(),
+                Some(range) => match self.blocks.next().map_err(refused)? {
+                    None => return Ok(false),
+                    Some(block) => {
+                        let bytes = buffer(block);
+                        if bytes.len() != range.bytes as usize {
+                            let table = &self.read.version.manifest().table;
+                            return Err(damaged(table, "a block came with another length"));
+                        }
+                        bytes
+                    }
+                },
+            };
+            self.came.push_back(came);
+        }
+        Ok(true)
+    }
+
+    /// The rows of the strip whose blocks have come.
+    fn decoded(&mut self) -> Result<RecordBatch, ConnectorError> {
+        let manifest = self.read.version.manifest();
+        let number = self.read.strips[self.at];
+        let strip = &manifest.strips[number as usize];
+        let rows = strip.rows as usize;
+        let wrong =
+            |message: String| damaged(&manifest.table, format!("strip {number}: {message}"));
+        let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.came.len());
+        for (n, bytes) in self.came.drain(..).enumerate() {
+            let block = &strip.blocks[self.read.projection[n]];
+            columns.push(self.read.types[n].array(block, &bytes, rows).map_err(wrong)?);
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let schema = Arc::clone(&self.read.schema);
+        RecordBatch::try_new_with_options(schema, columns, &options)
+            .map_err(|error| wrong(error.to_string()))
+    }
+}
+
+/// The strip and the row at which a split is opened.
+fn place(
+    read: &ReadStrips,
+    split: &Split,
+    from: Option<&Position>,
+) -> Result<(usize, usize), ConnectorError> {
+    let Some(from) = from else { return Ok((0, 0)) };
+    let [version, at, row] = from.numbers(FORMAT, POSITION_VERSION, &split.name)?;
+    let read_now = read.version.manifest().version;
+    if version != read_now {
+        let message = format!("the table has version {read_now}, and had {version} before");
+        return Err(refused_position(&split.name, message));
+    }
+    let place = usize::try_from(at).ok().zip(usize::try_from(row).ok());
+    let fits = |(at, row): &(usize, usize)| {
+        *at <= read.strips.len() && (*row == 0 || *row < read.rows(*at))
+    };
+    place.filter(fits).ok_or_else(|| {
+        refused_position(&split.name, format!("strip {at}, row {row} is behind its end"))
+    })
+}
+
+impl SplitReader for PoolReader {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        while self.at < self.read.strips.len() {
+            let batch = match self.batch.take() {
+                Some(batch) => batch,
+                None => {
+                    self.want();
+                    if !self.has_come()? {
+                        return Ok(Next::Pending);
+                    }
+                    self.decoded()?
+                }
+            };
+            let rows = (batch.num_rows() - self.given).min(rows_max.max(1));
+            let given = batch.slice(self.given, rows);
+            self.given += rows;
+            if self.given >= batch.num_rows() {
+                (self.at, self.given) = (self.at + 1, 0);
+                self.want();
+            } else {
+                self.batch = Some(batch);
+            }
+            if rows > 0 {
+                return Ok(Next::Batch(given));
+            }
+        }
+        Ok(Next::End)
+    }
+
+    fn position(&self) -> Position {
+        let version = self.read.version.manifest().version;
+        let numbers = [version, self.at as u64, self.given as u64];
+        Position::new(FORMAT, POSITION_VERSION, &self.split, &numbers)
+    }
+
+    fn owes(&self) -> bool {
+        self.at < self.read.strips.len()
+    }
+}

@@ -1,0 +1,272 @@
+//! Loads: every worker cuts its rows into partitions and these into strips.
+//!
+//! ```text
+//! batch ─▶ partition ─▶ rows that wait ─▶ full strip ─▶ blocks ─▶ strips that wait ─▶ pool
+//!                       'load.bytes'                             while it has no room
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{ArrayRef, UInt32Array};
+use arrow::compute::{cast, concat_batches, take_record_batch};
+use arrow::record_batch::RecordBatch;
+use dataflow::connector::WriteMode;
+use dataflow::detach;
+use dataflow::error::ConnectorError;
+use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
+use pool::PoolError;
+use pool::access::{EncodedStrip, Load, LoadMode, Loading, PoolAccess, StripWriter};
+use pool::manifest::Definition;
+
+use super::PoolOptions;
+use super::columns::StoredColumns;
+use super::encode;
+use super::errors::{damaged, refused};
+use super::partition::Partitions;
+
+/// A load of a table.
+pub(super) struct PoolSink {
+    access: Arc<dyn PoolAccess>,
+    load: Load,
+    columns: StoredColumns,
+    load_bytes: usize,
+    /// The load of this process, once its first worker has opened it.
+    loading: Mutex<Option<Arc<dyn Loading>>>,
+}
+
+impl PoolSink {
+    pub(super) fn new(
+        access: &Arc<dyn PoolAccess>,
+        options: &PoolOptions,
+        definition: Definition,
+        mode: WriteMode,
+    ) -> Result<Self, ConnectorError> {
+        let columns = StoredColumns::of(&definition, &options.table)?;
+        let mode = match mode {
+            WriteMode::Create => LoadMode::Create,
+            WriteMode::Insert => LoadMode::Append,
+            WriteMode::Overwrite => LoadMode::Overwrite,
+        };
+        Ok(Self {
+            access: Arc::clone(access),
+            load: Load { table: options.table.clone(), definition, mode },
+            columns,
+            load_bytes: options.load_bytes,
+            loading: Mutex::default(),
+        })
+    }
+
+    pub(super) fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// The load, which the first worker of a process begins. A table that is declared and not there
+    /// is made by the first statement that writes it.
+    fn loading(&self) -> Result<Arc<dyn Loading>, PoolError> {
+        let mut loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loading) = &*loading {
+            return Ok(Arc::clone(loading));
+        }
+        let begun = match self.access.begin(&self.load) {
+            Err(PoolError::NoTable { .. }) if self.load.mode != LoadMode::Create => {
+                self.access.begin(&Load { mode: LoadMode::Create, ..self.load.clone() })?
+            }
+            begun => begun?,
+        };
+        Ok(Arc::clone(loading.insert(begun)))
+    }
+}
+
+impl Sink for PoolSink {
+    fn placement(&self) -> Placement {
+        Placement::Everywhere
+    }
+
+    fn replaces(&self) -> Option<String> {
+        Some(format!("pool table '{}'", self.load.table))
+    }
+
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        let loading = self.loading().map_err(refused)?;
+        let writer = loading.writer(context.worker, context.waker.clone()).map_err(refused)?;
+        Ok(Box::new(PoolWriter {
+            table: self.load.table.clone(),
+            columns: self.columns.clone(),
+            strip_rows: self.load.definition.strip_rows.max(1) as usize,
+            load_bytes: self.load_bytes,
+            partitions: Partitions::of(&self.load.definition),
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            strips: VecDeque::new(),
+            failed: None,
+            writer,
+        }))
+    }
+}
+
+/// Rows of a partition that do not fill a strip.
+#[derive(Default)]
+struct Waiting {
+    batches: Vec<RecordBatch>,
+    rows: usize,
+    bytes: usize,
+}
+
+/// The writer of a worker.
+struct PoolWriter {
+    table: String,
+    columns: StoredColumns,
+    strip_rows: usize,
+    load_bytes: usize,
+    partitions: Partitions,
+    /// By partition.
+    waiting: BTreeMap<u32, Waiting>,
+    waiting_bytes: usize,
+    /// Strips for which the pool had no room.
+    strips: VecDeque<(u32, EncodedStrip)>,
+    /// Why it has failed, to be told by the next call that can.
+    failed: Option<PoolError>,
+    writer: Box<dyn StripWriter>,
+}
+
+impl PoolWriter {
+    /// Keeps rows of a partition, and writes the strips that they fill.
+    fn put(&mut self, partition: u32, batch: RecordBatch) -> Result<(), ConnectorError> {
+        let bytes = batch.get_array_memory_size();
+        let waiting = self.waiting.entry(partition).or_default();
+        waiting.rows += batch.num_rows();
+        waiting.bytes += bytes;
+        waiting.batches.push(batch);
+        self.waiting_bytes += bytes;
+        if waiting.rows >= self.strip_rows {
+            self.cut(partition, false)?;
+        }
+        while self.waiting_bytes > self.load_bytes {
+            let largest = self.waiting.iter().max_by_key(|(_, waiting)| waiting.bytes);
+            let Some((&largest, _)) = largest else { break };
+            self.cut(largest, true)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts full strips from the rows of a partition; the rest is a short one, or waits.
+    fn cut(&mut self, partition: u32, whole: bool) -> Result<(), ConnectorError> {
+        let Some(waiting) = self.waiting.remove(&partition) else { return Ok(()) };
+        self.waiting_bytes -= waiting.bytes;
+        let rows = concat_batches(&self.columns.schema, &waiting.batches);
+        let rows = rows.map_err(|error| damaged(&self.table, error.to_string()))?;
+        let mut from = 0;
+        while rows.num_rows() - from >= self.strip_rows {
+            self.write_strip(partition, &rows.slice(from, self.strip_rows));
+            from += self.strip_rows;
+        }
+        let rest = rows.slice(from, rows.num_rows() - from);
+        if rest.num_rows() > 0 && whole {
+            self.write_strip(partition, &rest);
+        } else if rest.num_rows() > 0 {
+            let rest = detach(&rest);
+            let bytes = rest.get_array_memory_size();
+            let waiting = Waiting { rows: rest.num_rows(), bytes, batches: vec![rest] };
+            self.waiting_bytes += bytes;
+            self.waiting.insert(partition, waiting);
+        }
+        Ok(())
+    }
+
+    fn write_strip(&mut self, partition: u32, rows: &RecordBatch) {
+        let strip = encode::strip(rows.columns(), &self.columns.layouts, rows.num_rows());
+        self.strips.push_back((partition, strip));
+        self.hand_on();
+    }
+
+    /// Gives the pool the strips for which it has room.
+    fn hand_on(&mut self) {
+        while self.failed.is_none() && !self.strips.is_empty() {
+            let written = match self.writer.has_room() {
+                Ok(false) => return,
+                Ok(true) => match self.strips.pop_front() {
+                    Some((partition, strip)) => self.writer.write(partition, strip),
+                    None => return,
+                },
+                Err(error) => Err(error),
+            };
+            self.failed = written.err();
+        }
+    }
+
+    fn check(&mut self) -> Result<(), ConnectorError> {
+        match self.failed.clone() {
+            None => Ok(()),
+            Some(error) => Err(refused(error)),
+        }
+    }
+
+    /// The columns as they are stored, in memory of their own.
+    fn stored(&self, batch: &RecordBatch) -> Result<RecordBatch, ConnectorError> {
+        let fields = self.columns.schema.fields().iter();
+        let columns: Result<Vec<ArrayRef>, _> = batch
+            .columns()
+            .iter()
+            .zip(fields)
+            .map(|(column, field)| match column.data_type() == field.data_type() {
+                true => Ok(Arc::clone(column)),
+                false => cast(column, field.data_type()),
+            })
+            .collect();
+        columns
+            .and_then(|columns| RecordBatch::try_new(Arc::clone(&self.columns.schema), columns))
+            .map_err(|error| ConnectorError::Io {
+                place: format!("pool table '{}'", self.table),
+                message: format!("rows cannot be stored: {error}"),
+                hint: None,
+            })
+    }
+}
+
+impl SinkWriter for PoolWriter {
+    fn room(&mut self) -> Room {
+        self.hand_on();
+        if self.strips.is_empty() || self.failed.is_some() { Room::Ready } else { Room::Full }
+    }
+
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.check()?;
+        let batch = self.stored(batch)?;
+        if self.partitions.is_one() {
+            self.put(0, detach(&batch))?;
+            return self.check();
+        }
+        let partitions = self.partitions.of_rows(batch.columns(), batch.num_rows());
+        let partitions = partitions.map_err(|message| damaged(&self.table, message))?;
+        let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (row, partition) in (0..).zip(partitions) {
+            rows.entry(partition).or_default().push(row);
+        }
+        for (partition, rows) in rows {
+            let own = take_record_batch(&batch, &UInt32Array::from(rows));
+            let own = own.map_err(|error| damaged(&self.table, error.to_string()))?;
+            self.put(partition, own)?;
+        }
+        self.check()
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        self.hand_on();
+        self.check()
+    }
+
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        while let Some((&partition, _)) = self.waiting.first_key_value() {
+            self.cut(partition, true)?;
+        }
+        self.hand_on();
+        self.check()?;
+        let is_done = self.strips.is_empty() && self.writer.is_sealed().map_err(refused)?;
+        Ok(if is_done { Room::Ready } else { Room::Full })
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        self.writer.commit().map_err(refused)
+    }
+}
