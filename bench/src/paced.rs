@@ -296,7 +296,7 @@ mod tests {
         let options: Options = options.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         let schema = Generator.infer(&options).unwrap().unwrap();
         let metadata = Default::default();
-        let table = TableDef { name: "t".into(), schema, options, metadata };
+        let table = TableDef { name: "t".into(), schema, options, metadata, buckets: vec![] };
         let paced = Paced::default();
         paced.set(Schedule { start_ns: 0, rate });
         let source = paced.source(&table, &[0, 1]).unwrap();
@@ -352,8 +352,13 @@ mod tests {
             let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
             let options: Options = options.into_iter().collect();
             let schema = Generator.infer(&options).unwrap().unwrap();
-            let table =
-                TableDef { name: "t".into(), schema, options, metadata: Default::default() };
+            let table = TableDef {
+                name: "t".into(),
+                schema,
+                options,
+                metadata: Default::default(),
+                buckets: vec![],
+            };
             let source = paced.source(&table, &[0]).unwrap();
             let clock = Arc::new(MonotonicClock::new());
             let context = ReaderContext::new(clock, Arc::default());

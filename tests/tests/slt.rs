@@ -16,6 +16,8 @@ use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use bench::analytics::{Suite, SuiteConnector};
+use connectors::PoolConnector;
+use connectors::pool::in_memory::InMemoryPool;
 use millstream::{Diagnostic, FabricKind, Session};
 use sqllogictest::{ColumnType, DB, DBOutput, Record, Runner};
 
@@ -79,14 +81,35 @@ impl From<millstream::Error> for Failure {
     }
 }
 
-struct Database(Session);
+struct Database {
+    session: Session,
+    /// Whether the tables of the suites are loaded into a pool, and read from there.
+    from_pool: bool,
+}
+
+impl Database {
+    /// The statements that make a table of a suite in the pool, where `sql` makes one.
+    fn loaded(&self, sql: &str) -> Option<String> {
+        let rest = sql.strip_prefix("CREATE TABLE ").filter(|_| self.from_pool)?;
+        let (name, with) = rest.split_once(" WITH ('connector' = ")?;
+        let is_of_suite = Suite::ALL.iter().any(|suite| with.starts_with(&format!("'{suite}'")));
+        is_of_suite.then(|| {
+            format!(
+                "CREATE TABLE {name}_made WITH ('connector' = {with}; \
+                 CREATE TABLE {name} WITH ('connector' = 'pool', 'strip.rows' = '256') \
+                 AS SELECT * FROM {name}_made"
+            )
+        })
+    }
+}
 
 impl DB for Database {
     type Error = Failure;
     type ColumnType = Kind;
 
     fn run(&mut self, sql: &str) -> Result<DBOutput<Kind>, Failure> {
-        let batches = self.0.collect(sql)?;
+        let loaded = self.loaded(sql);
+        let batches = self.session.collect(loaded.as_deref().unwrap_or(sql))?;
         let types = batches.first().map_or_else(Vec::new, |first| {
             first.schema().fields().iter().map(|field| Kind::of(field.data_type())).collect()
         });
@@ -127,17 +150,31 @@ fn run_all(nodes: u32, workers: u32, fabric: FabricKind, exchange: &str) {
 }
 
 fn run_with(nodes: u32, workers: u32, fabric: FabricKind, settings: &[(&str, &str)]) {
+    let count = run_files(&files(), (nodes, workers, fabric), settings, false);
+    assert!(count >= RECORDS_MIN, "{count} records are too few");
+}
+
+/// Runs files; reports every record that failed. Gives how many there are.
+fn run_files(
+    files: &[PathBuf],
+    (nodes, workers, fabric): (u32, u32, FabricKind),
+    settings: &[(&str, &str)],
+    from_pool: bool,
+) -> usize {
     let suites = Suite::ALL.map(|suite| Arc::new(SuiteConnector::new(suite)));
     let session = || {
         let builder = Session::builder().nodes(nodes).workers(workers).fabric(fabric);
         let builder =
             suites.iter().fold(builder, |builder, suite| builder.connector(suite.clone()));
+        let pool = PoolConnector::new(InMemoryPool::new(nodes * workers));
+        let builder = builder.connector(Arc::new(pool));
         settings.iter().fold(builder, |builder, (key, value)| builder.set(key, value)).build()
     };
     let (mut count, mut failures) = (0, Vec::new());
-    for file in files() {
-        let records = sqllogictest::parse_file::<Kind>(&file).unwrap();
-        let mut runner = Runner::new(|| ready(session().map(Database).map_err(Failure::from)));
+    for file in files {
+        let records = sqllogictest::parse_file::<Kind>(file).unwrap();
+        let database = |session| Database { session, from_pool };
+        let mut runner = Runner::new(|| ready(session().map(database).map_err(Failure::from)));
         // Without rows there is nothing to tell the types by.
         runner.with_column_validator(|actual, expected| actual.is_empty() || actual == expected);
         for record in records {
@@ -148,7 +185,28 @@ fn run_with(nodes: u32, workers: u32, fabric: FabricKind, settings: &[(&str, &st
         }
     }
     assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
-    assert!(count >= RECORDS_MIN, "{count} records are too few");
+    count
+}
+
+/// The suites, whose tables are loaded into a pool first.
+fn run_suites_from_a_pool(nodes: u32, workers: u32, fabric: FabricKind) {
+    let suites = ["slt/ssb.slt", "slt/tpcc.slt", "slt/tpch.slt"].map(PathBuf::from);
+    assert!(run_files(&suites, (nodes, workers, fabric), &[], true) >= 50);
+}
+
+#[test]
+fn suites_from_a_pool_on_one_worker() {
+    run_suites_from_a_pool(1, 1, FabricKind::Shm);
+}
+
+#[test]
+fn suites_from_a_pool_on_four_workers() {
+    run_suites_from_a_pool(1, 4, FabricKind::Shm);
+}
+
+#[test]
+fn suites_from_a_pool_on_two_nodes() {
+    run_suites_from_a_pool(2, 2, FabricKind::Tcp);
 }
 
 #[test]

@@ -70,8 +70,13 @@ impl TableRows {
         let schema = Generator.infer(&options)?.unwrap_or_else(|| Arc::new(Schema::empty()));
         let projection: Result<Vec<usize>, _> =
             columns.iter().map(|name| schema.index_of(name).map_err(|_| missing(name))).collect();
-        let table =
-            TableDef { name: "reference".into(), schema, options, metadata: Default::default() };
+        let table = TableDef {
+            name: "reference".into(),
+            schema,
+            options,
+            metadata: Default::default(),
+            buckets: vec![],
+        };
         let source = Generator.source(&table, &projection?)?;
         let splits = source.splits(1, None)?;
         let context = ReaderContext::new(Arc::new(MonotonicClock::new()), Arc::default());

@@ -66,6 +66,7 @@ pub(crate) struct EventTimeColumn {
 }
 
 /// A column that does not come from the data.
+#[derive(Clone)]
 enum Derived {
     /// From where the data stands, under this key of the connector.
     Metadata(String),
@@ -128,6 +129,38 @@ impl Table {
             dead_letters: Arc::default(),
             side_output: None,
         }
+    }
+
+    /// A version of the table.
+    ///
+    /// # Errors
+    /// When its connector keeps no versions, or the table is of one version.
+    fn at_version(&self, version: u64) -> Result<Self, Diagnostic> {
+        let keeps = self.connector.options().iter().any(|option| option.key == VERSION_OPTION);
+        if !keeps || self.options.contains_key(VERSION_OPTION) {
+            let message = match keeps {
+                true => format!("table '{}' is of one version already", self.name),
+                false => format!("tables of '{}' have no versions", self.connector.name()),
+            };
+            let hint = "leave FOR SYSTEM_TIME AS OF VERSION out";
+            return Err(Diagnostic::at(Place::default(), message).hint(hint));
+        }
+        let mut options = self.options.clone();
+        options.insert(VERSION_OPTION.into(), version.to_string());
+        Ok(Self {
+            name: self.name.clone(),
+            connector: Arc::clone(&self.connector),
+            event_time: self.event_time.clone(),
+            options,
+            buckets: vec![],
+            schema: self.schema.clone(),
+            derived: self.derived.clone(),
+            bounded: OnceLock::new(),
+            places: Places { stale: AtomicBool::new(true), ..Places::default() },
+            stream: None,
+            dead_letters: Arc::default(),
+            side_output: None,
+        })
     }
 
     /// A side of a table: see [`crate::catalog::side_output`].
@@ -403,6 +436,12 @@ impl Table {
     }
 }
 
+/// Between a table and its version in a name that no statement can declare by mistake.
+const AS_OF_VERSION: &str = " FOR SYSTEM_TIME AS OF VERSION ";
+
+/// The option that says which version of a table is read.
+const VERSION_OPTION: &str = "version";
+
 /// The hint where an interval is finer than a column.
 pub(crate) fn finer_hint(unit: TimeUnit) -> &'static str {
     match unit {
@@ -464,6 +503,12 @@ impl Catalog {
         if let Some(entry) = self.entries.get(name) {
             return Ok(Some(entry.clone()));
         }
+        if let Some((of, version)) = Self::version_of(name) {
+            return match self.entries.get(of) {
+                Some(Entry::Table(of)) => Ok(Some(Entry::Table(Arc::new(of.at_version(version)?)))),
+                _ => Err(self.unknown(Place::default(), of)),
+            };
+        }
         let Some((of, side_output)) = SideOutput::of(name) else {
             return Ok(self.file(name).map(Entry::Table));
         };
@@ -473,6 +518,17 @@ impl Catalog {
             }
             _ => Ok(self.file(name).map(Entry::Table)),
         }
+    }
+
+    /// The name by which [`Catalog::read`] gives a version of a table.
+    pub(crate) fn version_name(table: &str, version: u64) -> String {
+        format!("{table}{AS_OF_VERSION}{version}")
+    }
+
+    /// The table and the version of such a name.
+    fn version_of(name: &str) -> Option<(&str, u64)> {
+        let (table, version) = name.rsplit_once(AS_OF_VERSION)?;
+        Some((table, version.parse().ok()?))
     }
 
     pub(crate) fn insert(&mut self, name: String, entry: Entry) {

@@ -53,6 +53,10 @@ pub(crate) fn rewrite(
             cursor.skip(1);
             continue;
         }
+        if let Some(version) = version(&mut cursor)? {
+            read_version(&mut out, &cursor, version, place)?;
+            continue;
+        }
         let start = cursor.rest();
         let from = cursor.position();
         cursor.ident("the time of a row of the stream").map_err(|error| error.hint(FORM))?;
@@ -104,6 +108,50 @@ pub(crate) fn rewrite(
         put(Token::make_keyword("AND"));
     }
     Ok(out)
+}
+
+/// Reads `VERSION 7`, if that comes next.
+fn version(cursor: &mut Cursor<'_>) -> Result<Option<u64>, Diagnostic> {
+    // A column may have that name.
+    if !matches!(cursor.peek_at(1).map(|next| &next.token), Some(Token::Number(..)))
+        || !cursor.words("VERSION")
+    {
+        return Ok(None);
+    }
+    let place = cursor.place();
+    match cursor.next().map(|next| &next.token) {
+        Some(Token::Number(digits, _)) if digits.parse::<u64>().is_ok_and(|number| number > 0) => {
+            Ok(digits.parse().ok())
+        }
+        _ => Err(Diagnostic::at(place, "a version is a whole number from 1 on")),
+    }
+}
+
+/// Makes the table in front a reading of one of its versions, by the name that the catalog knows.
+fn read_version(
+    out: &mut Vec<TokenWithSpan>,
+    behind: &Cursor<'_>,
+    version: u64,
+    place: Place,
+) -> Result<(), Diagnostic> {
+    let Some(TokenWithSpan { token: Token::Word(table), span }) = out.pop() else {
+        let error = Diagnostic::at(place, "FOR SYSTEM_TIME follows a table");
+        return Err(error.hint("write FROM t FOR SYSTEM_TIME AS OF VERSION 7"));
+    };
+    let mut put = |token: Token| out.push(TokenWithSpan { token, span });
+    put(quoted(Catalog::version_name(&table.value, version)));
+    let is_named = match behind.peek().map(|next| &next.token) {
+        Some(Token::Word(next)) => {
+            let is_name = next.quote_style.is_some() || next.keyword == Keyword::NoKeyword;
+            is_name || next.keyword == Keyword::AS
+        }
+        _ => false,
+    };
+    if !is_named {
+        put(Token::make_keyword("AS"));
+        put(Token::Word(table));
+    }
+    Ok(())
 }
 
 /// Whether the rows of a table are no versions: as of the time of processing, each is met as it was

@@ -1,1 +1,2 @@
+CREATE TABLE t (a INT) WITH ('connector' = 'memory');
 INSERT OVERWRITE t SELECT 1;

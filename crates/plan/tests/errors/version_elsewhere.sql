@@ -1,0 +1,2 @@
+CREATE TABLE t (a INT) WITH ('connector' = 'memory');
+SELECT a FROM t FOR SYSTEM_TIME AS OF VERSION 7;
