@@ -4,8 +4,8 @@
 //! Which rows of a batch have found no partner is known behind its pairs, and of the table when all
 //! of the other side has been probed: then they are given out, where the kind of join asks for it.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
     ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
@@ -13,6 +13,7 @@ use arrow::array::{
 use arrow::datatypes::SchemaRef;
 use state::{KeyMap, KeySpan, KeyTable, NullKeys, StateError};
 
+use crate::connector::join_filter::JoinFilter;
 use crate::error::DataflowError;
 use crate::job::JoinKind;
 use crate::job::step::Step;
@@ -85,6 +86,8 @@ pub(crate) struct Hashed {
     pub(crate) rows: Chunks,
     ids: KeyIds,
     chains: Option<Chains>,
+    /// By column, the filter of its values, once it was asked for.
+    filters: Mutex<BTreeMap<usize, Option<Arc<JoinFilter>>>>,
 }
 
 /// What knows the ids of keys.
@@ -125,7 +128,21 @@ impl Hashed {
         };
         let in_turn = ids.iter().copied().eq(0..rows.rows() as u32);
         let chains = (!in_turn).then(|| Chains::new(end, &ids));
-        Ok(Self { rows, ids: of_keys, chains })
+        Ok(Self { rows, ids: of_keys, chains, filters: Mutex::default() })
+    }
+
+    /// The filter of the values of a column in all rows, if such values have one. The workers of a
+    /// process that share the rows make it once.
+    pub(crate) fn filter(&self, column: usize) -> Result<Option<Arc<JoinFilter>>, DataflowError> {
+        let mut filters = self.filters.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = filters.get(&column) {
+            return Ok(made.clone());
+        }
+        let keys: Vec<ArrayRef> =
+            self.rows.batches().iter().map(|batch| batch.column(column).clone()).collect();
+        let filter = JoinFilter::new(&keys)?.map(Arc::new);
+        filters.insert(column, filter.clone());
+        Ok(filter)
     }
 
     /// The first row of a key, + 1; 0 if there is none.
@@ -292,6 +309,11 @@ impl Pairing {
         let ProbeSide { side, keys } = probe;
         let met = Met::new(kind, 1 - side, hashed.rows.rows());
         Self { hashed, side, keys: keys.to_vec(), waiting: batches.into(), probing: None, met }
+    }
+
+    /// The rows that are looked up.
+    pub(crate) fn table(&self) -> &Hashed {
+        &self.hashed
     }
 
     /// Adds a batch of the side that is probed.

@@ -194,14 +194,14 @@ impl Worker {
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         let mut alignments = alignments(&job.operators);
         let mut readings = vec![None; job.operators.len()];
-        for ScanTask { operator: at, input, fusion, behind } in scans {
+        for ScanTask { operator: at, input, builds, fusion, behind } in scans {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
             let share = (job.reader(worker, workers), readers(&job.operators, workers));
             let reader = Reader::new(&input, share, rows_max, context, metrics);
-            let reader = reader.map_err(|error| error.of_operator(at))?;
+            let reader = reader.map_err(|error| error.of_operator(at))?.counted_as(at);
             readings[at] = Some(reader.reading());
-            let source = SourceRun::new(fusion, alignments[at].take(), &place);
+            let source = SourceRun::new(fusion, alignments[at].take(), builds, &place);
             scheduler.spawn_of(at, source.run(reader, behind));
         }
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();

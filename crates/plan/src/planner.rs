@@ -15,6 +15,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
+use dataflow::probed_builds;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
@@ -538,6 +539,7 @@ impl Planner {
         let settings = self.settings.job.clone();
         let mut job = JobGraph { operators: building.operators, settings };
         fuse(&mut job, self.workers.total());
+        probed_builds::connect(&mut job, self.workers.total());
         let operators = job.operators.clone();
         Stage {
             job,

@@ -375,6 +375,47 @@ fn joins_that_end_are_replicated_or_by_key_and_partitioned_rows_stay() {
 }
 
 #[test]
+fn the_build_is_the_side_that_filters_make_the_smaller_one() {
+    // A semi join could have only the right side as a table that every worker has.
+    let sql = "SELECT l.origin FROM flights AS l WHERE l.dest = 'a'
+               AND EXISTS (SELECT 1 FROM flights AS r WHERE r.origin = l.origin)";
+    let text = plan_on(1, sql)[0].explain.text();
+    assert!(text.contains("  HashJoin [") && text.contains("build: l"), "{text}");
+    assert!(text.contains("type: RIGHT SEMI"), "{text}");
+    let sql = "SELECT l.origin FROM flights AS l
+               WHERE EXISTS
+                 (SELECT 1 FROM flights AS r WHERE r.dest = 'a' AND r.origin = l.origin)";
+    let text = plan_on(1, sql)[0].explain.text();
+    assert!(text.contains("  LookupJoin [") && text.contains("type: LEFT SEMI"), "{text}");
+}
+
+#[test]
+fn scans_leave_out_rows_that_a_build_does_not_have() {
+    let distinct = "(SELECT DISTINCT origin FROM flights)";
+    let filters = |workers: u32, sql: &str| {
+        let text = plan_on(workers, sql)[0].explain.text();
+        let line = text.lines().find_map(|line| line.split_once("join filters: "));
+        line.map(|(_, filters)| filters.to_owned())
+    };
+    let join = |kind: &str, on: &str| {
+        format!("SELECT l.dest, l.delay FROM flights AS l {kind} JOIN {distinct} AS r ON {on}")
+    };
+    let equal = "l.dest = r.origin";
+    assert_eq!(filters(1, &join("", equal)).as_deref(), Some("dest in the build of [3]"));
+    let broadcast = join("", equal).replace("SELECT l", "SELECT /*+ BROADCAST(r) */ l");
+    assert_eq!(filters(4, &broadcast).as_deref(), Some("dest in the build of [3]"));
+    assert_eq!(filters(1, &join("LEFT SEMI", equal)).as_deref(), Some("dest in the build of [3]"));
+    let lookup = "SELECT l.delay FROM flights AS l JOIN flights AS r ON l.dest = r.origin";
+    assert_eq!(filters(4, lookup).as_deref(), Some("dest in the build of [1]"));
+    // Rows without a partner are emitted; or the key is computed; or a worker has not all keys.
+    assert_eq!(filters(1, &join("LEFT", equal)), None);
+    assert_eq!(filters(1, &join("LEFT ANTI", equal)), None);
+    assert_eq!(filters(1, &join("", "upper(l.dest) = r.origin")), None);
+    let shuffled = format!("SET millstream.exchange = 'shuffle'; {}", join("", equal));
+    assert_eq!(filters(4, &shuffled), None);
+}
+
+#[test]
 fn operators_follow_operators() {
     for (sql, sources, groupings) in [
         ("SELECT origin FROM flights UNION ALL SELECT dest FROM flights", 2, 0),

@@ -12,7 +12,7 @@ use dataflow::connector::Options;
 use dataflow::error::ConnectorError;
 use dataflow::predicate::{ColumnPredicate, ColumnSummary};
 use dataflow::source::{
-    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    ColumnBounds, NeededRows, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
 
 use super::{Blob, source};
@@ -130,6 +130,10 @@ impl Source for PartitionedSource {
             pruning: Some(pruning),
             opened: OnceLock::new(),
         }))
+    }
+
+    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
+        self.opened().ok().flatten().and_then(|source| source.listen(needed))
     }
 
     fn validate(&self) -> Result<(), ConnectorError> {

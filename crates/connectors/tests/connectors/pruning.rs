@@ -10,7 +10,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use connectors::FileConnector;
 use dataflow::connector::{Connector, TableDef};
-use dataflow::predicate::{ColumnPredicate, ColumnRange, RangeEnd, in_order};
+use dataflow::join_filter::JoinFilter;
+use dataflow::predicate::{ColumnPredicate, ColumnRange, JoinFilters, RangeEnd, in_order};
 use dataflow::source::{Next, Position, Pruning, ReaderContext, Source};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
@@ -453,4 +454,45 @@ fn a_damaged_page_index_or_bloom_filter_ends_the_query_with_the_name_of_the_file
         }
     }
     assert!(refused > 100, "{refused}");
+}
+
+#[test]
+fn a_scan_that_listens_leaves_out_rows_without_a_partner() {
+    let scratch = Scratch::new("pruning-joins");
+    let path = scratch.path("t.parquet");
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..1_000).map(|n| format!("a text {n}"))));
+    write(&path, &batch(&[("n", numbers), ("s", texts)]), 100);
+    let schema = columns(&[("s", VARCHAR), ("n", BIGINT)]);
+    let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+    let filters = Arc::new(JoinFilters::default());
+    let of = filters.clone();
+    let listening = source.listen(Arc::new(move || of.predicate())).unwrap();
+    let read_all = || {
+        let context = context();
+        let mut texts = vec![];
+        for (number, split) in listening.splits(1, None).unwrap().into_iter().enumerate() {
+            let split = dataflow::source::Split { number, ..split };
+            let mut reader = listening.open(&split, None, &context).unwrap();
+            loop {
+                match reader.next(1_000).unwrap() {
+                    Next::Batch(batch) => texts.extend(rows(&batch)),
+                    Next::End => break,
+                    _ => {}
+                }
+            }
+        }
+        (texts, context.skipped.take())
+    };
+    // No row is left out before a build is complete.
+    assert_eq!(read_all().0.len(), 1_000);
+    let keys = Arc::new(Int64Array::from(vec![Some(455), None, Some(410)])) as ArrayRef;
+    filters.add(1, Arc::new(JoinFilter::new(&[keys]).unwrap().unwrap()));
+    let (texts, skipped) = read_all();
+    assert_eq!((texts.len() as u64 + skipped.rows, skipped.row_groups), (1_000, 9));
+    assert_eq!(skipped.unmatched, skipped.rows);
+    assert!(texts.contains(&"a text 455|455".to_owned()), "{texts:?}");
+    assert!(texts.contains(&"a text 410|410".to_owned()), "{texts:?}");
+    assert!(texts.len() < 10, "{texts:?}");
 }

@@ -3,6 +3,7 @@
 
 pub mod bad;
 pub mod gauge;
+pub mod join_filter;
 pub mod origins;
 pub mod position;
 pub mod predicate;

@@ -11,6 +11,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Scalar, make_comparator};
 use arrow::buffer::BooleanBuffer;
@@ -19,6 +20,7 @@ use arrow::compute::{SortOptions, cast, is_not_null, is_null};
 use arrow::datatypes::{DataType, Schema};
 use arrow::error::ArrowError;
 
+use super::join_filter::JoinFilter;
 pub use super::range::{ColumnRange, ColumnSummary, Membership, RangeEnd};
 use super::range::{sql_value, truth};
 
@@ -45,6 +47,13 @@ pub enum ColumnPredicate {
         /// The prefix.
         prefix: String,
     },
+    /// The value of a column is a key of a build.
+    Member {
+        /// The column.
+        column: usize,
+        /// The keys.
+        filter: Arc<JoinFilter>,
+    },
     /// A column is NULL.
     Null(usize),
     /// A column is not NULL.
@@ -69,6 +78,7 @@ impl ColumnPredicate {
             Self::Range(ColumnRange { column, .. })
             | Self::In { column, .. }
             | Self::Prefix { column, .. }
+            | Self::Member { column, .. }
             | Self::Null(column)
             | Self::NotNull(column) => see(*column),
         }
@@ -93,6 +103,9 @@ impl ColumnPredicate {
             }
             Self::Prefix { column, prefix } => {
                 Self::Prefix { column: place(*column)?, prefix: prefix.clone() }
+            }
+            Self::Member { column, filter } => {
+                Self::Member { column: place(*column)?, filter: filter.clone() }
             }
             Self::Null(column) => Self::Null(place(*column)?),
             Self::NotNull(column) => Self::NotNull(place(*column)?),
@@ -119,6 +132,7 @@ impl ColumnPredicate {
                 let of = known(*column);
                 of.may_have_values() && of.may_begin(prefix)
             }
+            Self::Member { column, filter } => filter.may_match(&known(*column)),
             Self::Null(column) => known(*column).nulls != Some(0),
             Self::NotNull(column) => known(*column).may_have_values(),
         }
@@ -151,6 +165,7 @@ impl ColumnPredicate {
             Self::Range(range) => range.matches(&columns(range.column))?,
             Self::In { column, values } => is_in(&columns(*column), values)?,
             Self::Prefix { column, prefix } => begins(&columns(*column), prefix)?,
+            Self::Member { column, filter } => filter.matches(&columns(*column))?,
             Self::Null(column) => truth(is_null(&columns(*column))?),
             Self::NotNull(column) => truth(is_not_null(&columns(*column))?),
         })
@@ -180,6 +195,7 @@ impl ColumnPredicate {
                 format!("{} IN ({shown}{more})", name(*column))
             }
             Self::Prefix { column, prefix } => format!("{} LIKE '{prefix}%'", name(*column)),
+            Self::Member { column, .. } => format!("{} in a build", name(*column)),
             Self::Null(column) => format!("{} IS NULL", name(*column)),
             Self::NotNull(column) => format!("{} IS NOT NULL", name(*column)),
         }
@@ -236,6 +252,26 @@ pub fn in_order(values: &ArrayRef) -> Option<ArrayRef> {
     let is_new = |at: usize| at == 0 || order(at - 1, at) != Ordering::Equal;
     let new: BooleanArray = (0..sorted.len()).map(|at| Some(is_new(at))).collect();
     arrow::compute::filter(&sorted, &new).ok()
+}
+
+/// The filters of the builds in which the rows of one scan are looked up; each is added when its
+/// build is complete.
+#[derive(Debug, Default)]
+pub struct JoinFilters(Mutex<Vec<ColumnPredicate>>);
+
+impl JoinFilters {
+    /// Adds the filter of a build in which `column` of the scan is looked up. No operator needs a
+    /// row without a partner there.
+    pub fn add(&self, column: usize, filter: Arc<JoinFilter>) {
+        let mut filters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        filters.push(ColumnPredicate::Member { column, filter });
+    }
+
+    /// The rows that are needed, by the builds that are complete; `None` while all rows are needed.
+    pub fn predicate(&self) -> Option<ColumnPredicate> {
+        let filters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (!filters.is_empty()).then(|| ColumnPredicate::All(filters.clone()))
+    }
 }
 
 #[cfg(test)]

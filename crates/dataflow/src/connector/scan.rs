@@ -11,10 +11,16 @@
 
 use std::sync::Arc;
 
+use arrow::array::BooleanArray;
+use arrow::compute::filter_record_batch;
 use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 
-use crate::connector::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use crate::connector::predicate::ColumnPredicate;
+use crate::connector::source::{
+    Next, Position, ReaderContext, SkippedCounts, SkippedRows, Source, Split, SplitReader,
+};
 use crate::error::ConnectorError;
 
 /// A step of a scan, as data.
@@ -133,10 +139,73 @@ impl SplitReader for ScanReader {
     }
 }
 
+/// Rows of a split after which a filter is no longer evaluated if it drops less than half of them.
+const TRIED_ROWS: u64 = 65_536;
+
+/// Reads a split without the rows that no operator needs, as long as most rows are such.
+pub(crate) struct FilteredReader {
+    reader: Box<dyn SplitReader>,
+    needed: ColumnPredicate,
+    skipped: Arc<SkippedCounts>,
+    seen: u64,
+    dropped: u64,
+}
+
+impl FilteredReader {
+    /// `needed` is over the columns behind all steps.
+    pub(crate) fn new(
+        reader: Box<dyn SplitReader>,
+        needed: ColumnPredicate,
+        context: &ReaderContext,
+    ) -> Self {
+        Self { reader, needed, skipped: Arc::clone(&context.skipped), seen: 0, dropped: 0 }
+    }
+
+    /// The rows of a batch that are needed.
+    fn needed(&mut self, batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
+        if self.seen >= TRIED_ROWS && self.dropped < self.seen / 2 {
+            return Ok(batch);
+        }
+        let rows = batch.num_rows();
+        let needed = self.needed.matches(&|column| Arc::clone(batch.column(column)), rows)?;
+        let dropped = (rows - needed.count_set_bits()) as u64;
+        self.seen += rows as u64;
+        self.dropped += dropped;
+        if dropped == 0 {
+            return Ok(batch);
+        }
+        self.skipped.add(&SkippedRows { unmatched: dropped, ..SkippedRows::default() });
+        filter_record_batch(&batch, &BooleanArray::new(needed, None))
+    }
+}
+
+impl SplitReader for FilteredReader {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        let batch = match self.reader.next(rows_max)? {
+            Next::Batch(batch) => batch,
+            nothing => return Ok(nothing),
+        };
+        let batch = self.needed(batch).map_err(|error| ConnectorError::Io {
+            place: "join filter".into(),
+            message: error.to_string(),
+            hint: None,
+        })?;
+        // Rows may come at once, though no row of this batch is needed.
+        Ok(if batch.num_rows() > 0 { Next::Batch(batch) } else { Next::Wait { until_ns: 0 } })
+    }
+
+    fn position(&self) -> Position {
+        self.reader.position()
+    }
+
+    fn owes(&self) -> bool {
+        self.reader.owes()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, BooleanArray, Int64Array};
-    use arrow::compute::filter_record_batch;
+    use arrow::array::{AsArray, Int64Array};
     use arrow::datatypes::{DataType, Field, Int64Type, Schema};
     use fabric::clock::MonotonicClock;
 

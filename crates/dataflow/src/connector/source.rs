@@ -67,6 +67,13 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// The same table, of which only some rows are needed: `needed` is called before each split is
+    /// read. The source may emit rows that are not needed. `None` if it cannot leave out rows.
+    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
+        let _ = needed;
+        None
+    }
+
     /// Opens the input as far as the source put that off when it was made, since it might be
     /// [pruned](Self::pruned); it is not pruned any more afterwards.
     ///
@@ -99,6 +106,10 @@ pub trait Source: Send + Sync {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError>;
 }
+
+/// Gives the predicate on the rows of a scan that are needed, over the columns of
+/// [`Source::schema`]: `None` if all rows are needed.
+pub type NeededRows = Arc<dyn Fn() -> Option<ColumnPredicate> + Send + Sync>;
 
 /// The rows that may be left out of a source.
 #[derive(Debug, Clone)]
@@ -214,16 +225,19 @@ pub struct SkippedRows {
     pub pages: u64,
     /// Rows that were not emitted, in both.
     pub rows: u64,
+    /// Rows that were not emitted because no build of a join has their key: in the parts above, if
+    /// the joins alone rule them out, and behind the reader.
+    pub unmatched: u64,
 }
 
 /// The counters of [`SkippedRows`].
 #[derive(Debug, Default)]
-pub struct SkippedCounts([AtomicU64; 3]);
+pub struct SkippedCounts([AtomicU64; 4]);
 
 impl SkippedCounts {
     /// Adds to the counts.
     pub fn add(&self, skipped: &SkippedRows) {
-        let counts = [skipped.row_groups, skipped.pages, skipped.rows];
+        let counts = [skipped.row_groups, skipped.pages, skipped.rows, skipped.unmatched];
         for (counter, count) in self.0.iter().zip(counts) {
             counter.fetch_add(count, Ordering::Relaxed);
         }
@@ -231,9 +245,9 @@ impl SkippedCounts {
 
     /// Gives the counts and sets them to zero.
     pub fn take(&self) -> SkippedRows {
-        let [row_groups, pages, rows] =
-            [0, 1, 2].map(|at: usize| self.0[at].swap(0, Ordering::Relaxed));
-        SkippedRows { row_groups, pages, rows }
+        let [row_groups, pages, rows, unmatched] =
+            [0, 1, 2, 3].map(|at: usize| self.0[at].swap(0, Ordering::Relaxed));
+        SkippedRows { row_groups, pages, rows, unmatched }
     }
 }
 

@@ -31,6 +31,7 @@ use crate::operators::operator::{Arriving, Fused, OperatorTask};
 use crate::optimize::fusion::windows_event_time;
 use crate::rows::time::to_millis;
 use crate::rows::{FusedRows, Rows};
+use crate::runtime::builds::AwaitedBuilds;
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::net::{Message, Net};
 use crate::runtime::place::WorkerContext;
@@ -312,6 +313,8 @@ pub(crate) struct ScanTask {
     /// Its number in the job.
     pub(crate) operator: usize,
     pub(crate) input: Scan,
+    /// The builds that it waits for, if it waits for any.
+    pub(crate) builds: Option<Rc<AwaitedBuilds>>,
     /// The loop that it is fused into, if it is.
     pub(crate) fusion: Option<Fusion>,
     /// The edges that lead away from it.
@@ -350,8 +353,8 @@ impl Graph {
             let (fusion, edges) = (operator.fusion.ok(), edges_of(operator.inputs.iter()));
             let edges = edges.map(|(input, _)| input).collect();
             let operator = match built {
-                Built::Source(input, behind) => {
-                    scans.push(ScanTask { operator: at, input, fusion, behind });
+                Built::Source(input, builds, behind) => {
+                    scans.push(ScanTask { operator: at, input, builds, fusion, behind });
                     continue;
                 }
                 Built::Operator(operator) => operator,

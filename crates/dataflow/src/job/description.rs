@@ -180,6 +180,7 @@ impl Operator {
             emitted: &self.columns_out(),
             readers,
             fusion: self.fusion,
+            builds: &self.builds,
         };
         let mut description = self.spec().describe(&context);
         description.name = self.labels.name.unwrap_or(description.name);

@@ -71,10 +71,36 @@ pub enum Variant {
     NullAware,
 }
 
+/// A build in which the rows of a scan are looked up. The scan may leave out rows that have no
+/// partner there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbedBuild {
+    /// The hash join or the lookup, by its number in the job.
+    pub join: usize,
+    /// The number of the key among the keys of the join.
+    pub key: usize,
+    /// The column of the scan that is looked up as this key.
+    pub column: usize,
+}
+
 impl HashJoin {
     /// Whether every process has the complete build.
     pub fn is_replicated(&self) -> bool {
         self.sides[BUILD].distribution == Distribution::Broadcast
+    }
+
+    /// Whether a row of the probe side makes no difference if its key is not in the build.
+    pub(crate) fn drops_unmatched_probe(&self) -> bool {
+        let is_plain = self.variant == Variant::Plain && self.nulls == NullKeys::Nothing;
+        is_plain && self.kind.alone(PROBE) != Some(false)
+    }
+
+    /// The column of the probe side that is `column` of the result, if each row of the result
+    /// depends on one row of the probe side alone.
+    pub(crate) fn probe_column(&self, column: usize) -> Option<usize> {
+        let is_independent = self.kind.alone(BUILD).is_none();
+        let is_own = column < self.sides[PROBE].schema.fields().len();
+        (is_independent && is_own).then_some(column)
     }
 }
 

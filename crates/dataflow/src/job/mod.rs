@@ -42,7 +42,7 @@ pub use self::aggregation::{Aggregation, EARLY, FINAL, TimeWindow, window_text};
 pub use self::casting::{Casting, MulticastChoice, TreeChoice};
 pub use self::description::{Cost, Description, InputLabels, Labels, Property, Reason, Strategy};
 pub use self::fusion::{FusedColumns, FusedLookup, Fusion, NotFused};
-pub use self::hash_join::{HashJoin, HashJoinSide};
+pub use self::hash_join::{HashJoin, HashJoinSide, ProbedBuild};
 pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
 pub use self::keyed::{
@@ -89,6 +89,9 @@ pub struct Operator {
     /// Of a scan: what one loop does with its rows, or why there is none
     /// ([`fuse`](crate::fusion::fuse)).
     pub fusion: Result<Fusion, NotFused>,
+    /// Of a scan: the builds whose keys say which of its rows are needed
+    /// ([`connect`](crate::probed_builds::connect)).
+    pub builds: Vec<ProbedBuild>,
     /// How rows of its inputs are sent from worker to worker.
     pub shuffle: ShuffleSettings,
     /// Facts for EXPLAIN that its kind does not contain.
@@ -100,7 +103,7 @@ impl Operator {
     pub fn new(name: impl Into<String>, inputs: Vec<Vec<Edge>>, kind: OperatorKind) -> Self {
         let fusion = Err(NotFused::Unplanned);
         let (shuffle, labels) = (ShuffleSettings::default(), Labels::default());
-        Self { name: name.into(), inputs, kind, fusion, shuffle, labels }
+        Self { name: name.into(), inputs, kind, fusion, builds: vec![], shuffle, labels }
     }
 
     /// The same operator with labels.

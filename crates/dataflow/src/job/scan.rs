@@ -6,9 +6,9 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
 use super::fusion::fusion_property;
-use super::{DescribeContext, Description, OperatorSpec, Property, Statistics};
-use crate::connector::predicate::ColumnPredicate;
-use crate::connector::scan::{self, ScanStep};
+use super::{DescribeContext, Description, OperatorSpec, ProbedBuild, Property, Statistics};
+use crate::connector::predicate::{ColumnPredicate, JoinFilters};
+use crate::connector::scan::{self, FilteredReader, ScanStep};
 use crate::connector::source::{
     ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
@@ -28,6 +28,9 @@ pub struct Scan {
     pub time: Option<TimeColumn>,
     /// How its event time goes on, where something goes by it.
     pub watermark: Option<Watermark>,
+    /// Of a scan in a run: the filters of the builds in which its rows are looked up, over the
+    /// columns behind all steps.
+    pub filters: Option<Arc<JoinFilters>>,
 }
 
 /// A column without which a row is a bad row, in every query alike.
@@ -66,7 +69,7 @@ impl Scan {
     /// A scan of the rows as the connector reads them, without event time.
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
         let (table, steps, time) = (table.into(), vec![], None);
-        Self { table, source, steps, time, watermark: None }
+        Self { table, source, steps, time, watermark: None, filters: None }
     }
 
     /// The same scan with a step behind the others.
@@ -84,10 +87,7 @@ impl Scan {
     /// far as the source can leave them out. A row without event time is bad in every query, so it
     /// is kept.
     pub fn pruned(mut self, filter: ColumnPredicate) -> Self {
-        let kept = match self.time {
-            Some(time) => ColumnPredicate::Any(vec![filter, ColumnPredicate::Null(time.column)]),
-            None => filter,
-        };
+        let kept = with_untimed(filter, self.time);
         let Some(kept) = kept.over(&|column| self.read_as(column)) else { return self };
         let within_splits =
             self.watermark.is_none() && self.steps.iter().all(|step| step.is_stateless());
@@ -95,6 +95,31 @@ impl Scan {
             self.source = pruned;
         }
         self
+    }
+
+    /// Whether rows may be left out of it that no operator needs: none of its steps counts or keeps
+    /// them, and its watermark is not used.
+    pub(crate) fn may_leave_out_rows(&self) -> bool {
+        let is_stateless = self.steps.iter().all(|step| step.is_stateless());
+        self.watermark.is_none() && self.bounded() && is_stateless
+    }
+
+    /// The same scan in a run, without rows that `filters` say are not needed, as they are when a
+    /// split is opened. A row without event time is kept, as in [`Scan::pruned`].
+    pub(crate) fn listening(&self, filters: Arc<JoinFilters>) -> Self {
+        let places: Vec<Option<usize>> =
+            (0..self.columns().fields().len()).map(|column| self.read_as(column)).collect();
+        let (of, time) = (filters.clone(), self.time);
+        let needed =
+            move || with_untimed(of.predicate()?, time).over(&|column| *places.get(column)?);
+        let source = self.source.listen(Arc::new(needed));
+        let source = source.unwrap_or_else(|| self.source.clone());
+        Self { source, filters: Some(filters), ..self.clone() }
+    }
+
+    /// Whether it waits for the filters of builds before it opens a split.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.filters.is_some()
     }
 
     /// Whether every split ends by itself.
@@ -137,7 +162,15 @@ impl Scan {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        scan::open(self.source.as_ref(), &self.steps, split, from, context)
+        let reader = scan::open(self.source.as_ref(), &self.steps, split, from, context)?;
+        let needed = self.filters.as_ref().and_then(|filters| filters.predicate());
+        Ok(match needed {
+            Some(needed) => {
+                let needed = with_untimed(needed, self.time);
+                Box::new(FilteredReader::new(reader, needed, context))
+            }
+            None => reader,
+        })
     }
 
     /// The column of the source that a column behind all steps is, row by row.
@@ -197,6 +230,14 @@ impl Scan {
     }
 }
 
+/// The rows that match, and those without event time.
+fn with_untimed(filter: ColumnPredicate, time: Option<TimeColumn>) -> ColumnPredicate {
+    match time {
+        Some(time) => ColumnPredicate::Any(vec![filter, ColumnPredicate::Null(time.column)]),
+        None => filter,
+    }
+}
+
 impl OperatorSpec for Scan {
     fn input_schema(&self, _: usize) -> Option<SchemaRef> {
         None
@@ -209,6 +250,14 @@ impl OperatorSpec for Scan {
     fn describe(&self, context: &DescribeContext<'_>) -> Description {
         let mut properties = self.properties(context.readers);
         properties.extend(fusion_property(context.fusion));
+        if !context.builds.is_empty() {
+            let schema = self.columns();
+            let of = |build: &ProbedBuild| {
+                format!("{} in the build of [{}]", schema.field(build.column).name(), build.join)
+            };
+            let builds: Vec<String> = context.builds.iter().map(of).collect();
+            properties.push(("join filters", builds.join(", ")));
+        }
         let name = if context.fusion.is_ok() { "FusedScan" } else { "Scan" };
         Description { name, properties }
     }

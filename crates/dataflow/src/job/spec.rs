@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 
 use super::{
-    Description, Distribution, Exchange, Fusion, NotFused, Scan, StateEstimate, StateMemory,
-    Statistics, Step, Strategy,
+    Description, Distribution, Exchange, Fusion, NotFused, ProbedBuild, Scan, StateEstimate,
+    StateMemory, Statistics, Step, Strategy,
 };
 use crate::connector::sink::Sink;
 
@@ -172,6 +172,8 @@ pub struct DescribeContext<'a> {
     pub readers: Option<u32>,
     /// The fusion of the operator, if it is a scan.
     pub fusion: Result<Fusion, NotFused>,
+    /// The builds that say which of its rows are needed, if it is a scan.
+    pub builds: &'a [ProbedBuild],
 }
 
 impl DescribeContext<'_> {

@@ -17,14 +17,15 @@ use crate::operators::lookup::LookupRun;
 use crate::operators::operator::{OperatorContext, OperatorTask};
 use crate::operators::sink::{SinkTask, Together};
 use crate::operators::sort::SortRun;
+use crate::runtime::builds::{AwaitedBuilds, BuildsOfScans};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
 use crate::runtime::place::WorkerContext;
 
 /// An operator that is ready to run.
 pub(crate) enum Built<D> {
-    /// It reads a table, and emits to what was given for that.
-    Source(Scan, D),
+    /// It reads a table, once some builds are complete, and emits to what was given for that.
+    Source(Scan, Option<Rc<AwaitedBuilds>>, D),
     /// It has inputs.
     Operator(Rc<dyn OperatorTask>),
 }
@@ -38,6 +39,7 @@ pub(crate) struct Builder<'a> {
     together: Option<Rc<Together>>,
     /// By operator, whether it or an operator before it has several output edges.
     shared: Vec<bool>,
+    builds: BuildsOfScans,
 }
 
 impl<'a> Builder<'a> {
@@ -50,7 +52,8 @@ impl<'a> Builder<'a> {
         context: &'a ReaderContext,
     ) -> Self {
         let (together, shared) = (Together::of(job), shared(job));
-        Self { place, net, metrics, context, together, shared }
+        let builds = BuildsOfScans::new(&job.operators);
+        Self { place, net, metrics, context, together, shared, builds }
     }
 
     /// The operator of this number, which emits to `behind`.
@@ -69,9 +72,17 @@ impl<'a> Builder<'a> {
             net: self.net.clone(),
             metrics: self.metrics.clone(),
             shuffle: operator.shuffle,
+            listeners: self.builds.listeners(tag),
         };
         Ok(Built::Operator(match &operator.kind {
-            OperatorKind::Source(input) => return Ok(Built::Source(input.clone(), behind)),
+            OperatorKind::Source(input) => {
+                let builds = self.builds.scans[tag as usize].clone();
+                let input = match &builds {
+                    Some(builds) => input.listening(builds.filters()),
+                    None => input.clone(),
+                };
+                return Ok(Built::Source(input, builds, behind));
+            }
             OperatorKind::Aggregate(spec) => Rc::new(Grouping::new(context, spec, behind)),
             OperatorKind::Keyed(spec) => Rc::new(KeyedRun::new(context, spec, behind)),
             OperatorKind::Local(spec) => {

@@ -31,6 +31,7 @@ use crate::rows::Rows;
 use crate::rows::time::ticks_of;
 use crate::rows::wire::bytes_of;
 use crate::runtime::accounting::StateAccounting;
+use crate::runtime::builds::Listeners;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::place::Signals;
@@ -49,6 +50,8 @@ pub(crate) struct LookupRun<D> {
     spec: Lookup,
     rows_max: usize,
     process: Arc<Process>,
+    /// The scans of the stream that wait for the table.
+    listeners: Listeners,
     accounting: Rc<StateAccounting>,
     timers: Rc<Timers>,
     external: Rc<External>,
@@ -72,7 +75,7 @@ impl<D: Downstream> LookupRun<D> {
     /// # Errors
     /// When the table cannot be read.
     pub(crate) fn new(
-        OperatorContext { tag, place, net, shuffle, .. }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, shuffle, listeners, .. }: OperatorContext<'_>,
         spec: &Lookup,
         context: &ReaderContext,
         behind: D,
@@ -100,6 +103,7 @@ impl<D: Downstream> LookupRun<D> {
             spec: spec.clone(),
             rows_max,
             process: place.process.clone(),
+            listeners,
             accounting: place.accounting.clone(),
             timers: place.timers.clone(),
             external: place.external.clone(),
@@ -148,6 +152,7 @@ impl<D: Downstream> LookupRun<D> {
         })?;
         drop(rows);
         self.publish_bytes(table.bytes())?;
+        self.listeners.announce(|key| table.filter(self.spec.keys[1][key]))?;
         *self.table.borrow_mut() = Some(table);
         self.read.notify();
         Ok(())

@@ -14,6 +14,7 @@ use crate::error::DataflowError;
 use crate::exchange::{Connected, Task};
 use crate::job::{FusedLookup, RawColumns, ShuffleSettings};
 use crate::rows::{FusedRows, Rows};
+use crate::runtime::builds::Listeners;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
 use crate::runtime::place::WorkerContext;
@@ -148,6 +149,8 @@ pub(crate) struct OperatorContext<'a> {
     pub(crate) metrics: Arc<Metrics>,
     /// How rows of its inputs are sent.
     pub(crate) shuffle: ShuffleSettings,
+    /// The scans that wait for its build, if it is a join.
+    pub(crate) listeners: Listeners,
 }
 
 /// Rows of an edge for an operator.

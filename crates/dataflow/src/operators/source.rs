@@ -12,6 +12,7 @@ use crate::error::DataflowError;
 use crate::job::Fusion;
 use crate::operators::downstream::Downstream;
 use crate::runtime::alignment::SourceAlignment;
+use crate::runtime::builds::AwaitedBuilds;
 use crate::runtime::external::External;
 use crate::runtime::place::{Signals, WorkerContext};
 use crate::runtime::reader::{Read, Reader};
@@ -21,21 +22,23 @@ use crate::runtime::scheduler::{Timers, yield_now};
 pub(crate) struct SourceRun {
     fusion: Option<Fusion>,
     alignment: Option<SourceAlignment>,
+    builds: Option<Rc<AwaitedBuilds>>,
     timers: Rc<Timers>,
     external: Rc<External>,
     signals: Arc<Signals>,
 }
 
 impl SourceRun {
-    /// Of a scan that is fused so, or not, and keeps in step with the sources whose rows meet its
-    /// own, if there are some.
+    /// Of a scan that is fused so, or not, keeps in step with the sources whose rows meet its own,
+    /// if there are some, and is read when some builds are complete, if it waits for any.
     pub(crate) fn new(
         fusion: Option<Fusion>,
         alignment: Option<SourceAlignment>,
+        builds: Option<Rc<AwaitedBuilds>>,
         place: &WorkerContext,
     ) -> Self {
         let (timers, external) = (place.timers.clone(), place.external.clone());
-        Self { fusion, alignment, timers, external, signals: place.signals.clone() }
+        Self { fusion, alignment, builds, timers, external, signals: place.signals.clone() }
     }
 
     /// Reads all splits and pushes their rows, until they end or a stop is asked for. Rows of a
@@ -49,6 +52,9 @@ impl SourceRun {
         behind: impl Downstream,
     ) -> Result<(), DataflowError> {
         let mut idle = false;
+        if let Some(builds) = self.builds.take() {
+            builds.wait(&self.timers).await;
+        }
         loop {
             if let Some(alignment) = &self.alignment {
                 alignment.wait().await;

@@ -1,6 +1,7 @@
 //! Passes over a job before it runs: costs of exchanges, the worker on which rows of one key are,
-//! and which scans are fused.
+//! which scans are fused, and which builds say which rows of a scan are needed.
 
 pub mod cost;
 pub mod fusion;
 pub mod placement;
+pub mod probed_builds;

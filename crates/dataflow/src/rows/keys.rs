@@ -3,7 +3,8 @@
 //! Joins, frames and sessions keep something for each key. They ask this index for the number of a
 //! key and keep it in an array: keys are compared in one place, [`KeyTable`], which groups use too.
 
-use arrow::array::ArrayRef;
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::buffer::NullBuffer;
 use state::{KeyTable, NullKeys, StateError};
 
 /// Ids of keys, whose types those of the first rows are.
@@ -81,4 +82,13 @@ impl RowKeys {
     pub(crate) fn bytes(&self) -> usize {
         self.table.as_ref().map_or(0, KeyTable::bytes)
     }
+}
+
+/// The mask of the rows without NULL in their key; `None` if no row has one.
+pub(crate) fn nulls_of(batch: &RecordBatch, keys: &[usize]) -> Option<NullBuffer> {
+    let nulls = keys.iter().map(|&key| batch.column(key).logical_nulls());
+    let all = nulls.fold(None, |all: Option<NullBuffer>, nulls| {
+        NullBuffer::union(all.as_ref(), nulls.as_ref())
+    });
+    all.filter(|valid| valid.null_count() > 0)
 }

@@ -1,8 +1,9 @@
-//! The runtime of operators on a worker: coroutines and timers, links, reading, and memory
-//! accounting.
+//! The runtime of operators on a worker: coroutines and timers, links, reading, the builds that
+//! scans wait for, and memory accounting.
 
 pub(crate) mod accounting;
 pub(crate) mod alignment;
+pub(crate) mod builds;
 pub(crate) mod external;
 pub mod frame;
 pub(crate) mod local_exchange;

@@ -56,6 +56,8 @@ pub(crate) struct Reader {
     turn: usize,
     announced: i64,
     metrics: Arc<Metrics>,
+    /// The number of the source among the operators of the job, if it has one.
+    operator: Option<usize>,
     widths: Widths,
     reading: Rc<Reading>,
 }
@@ -73,7 +75,8 @@ struct OpenFlow {
 
 impl Reader {
     /// The share of number `share`, of so many, of the flows; of none if it has no number. Opens
-    /// all of them if the source is unbounded, else one after another.
+    /// all of them if the source is unbounded, else one after another; the first of a scan that
+    /// waits for builds when it is read.
     ///
     /// # Errors
     /// When the input is missing or cannot be read.
@@ -98,12 +101,18 @@ impl Reader {
             turn: 0,
             announced: i64::MIN,
             metrics,
+            operator: None,
             widths: Widths::new(&input.columns()),
             reading: Rc::default(),
         };
-        let at_once = if input.bounded() { 1 } else { usize::MAX };
+        let at_once = if input.bounded() { usize::from(!input.is_listening()) } else { usize::MAX };
         while reader.open.len() < at_once && reader.open_next()? {}
         Ok(reader)
+    }
+
+    /// The same, which counts what it skips as that of an operator of the job.
+    pub(crate) fn counted_as(self, operator: usize) -> Self {
+        Self { operator: Some(operator), ..self }
     }
 
     /// The next rows of some flow; flows take turns. A worker that was idle catches up before it
@@ -114,6 +123,9 @@ impl Reader {
     pub(crate) fn next(&mut self) -> Result<Read, DataflowError> {
         let mut until: Option<u64> = None;
         let mut asked = 0;
+        if self.open.is_empty() {
+            self.open_next()?;
+        }
         while asked < self.open.len() {
             let at = self.turn % self.open.len();
             self.on_the_way(at, 0);
@@ -272,6 +284,10 @@ impl Reader {
             Metrics::add(&self.metrics.skipped_row_groups, skipped.row_groups);
             Metrics::add(&self.metrics.skipped_pages, skipped.pages);
             Metrics::add(&self.metrics.skipped_rows, skipped.rows);
+            let operator = self.operator.and_then(|at| self.metrics.operators().get(at));
+            if let Some(operator) = operator {
+                Metrics::add(&operator.unmatched_rows, skipped.unmatched);
+            }
         }
     }
 

@@ -236,6 +236,10 @@ impl Ran {
                 "  {name}: {built} rows built, {probed} probed, which waited {waited:.3} s for them"
             );
         }
+        let unmatched = sum(|one| one.unmatched_rows);
+        if unmatched > 0 {
+            let _ = writeln!(out, "  {name}: {unmatched} rows skipped by join filters");
+        }
         let (runs, bytes) = (sum(|one| one.spilled_runs), sum(|one| one.spilled_bytes));
         if runs > 0 {
             let _ = writeln!(out, "  {name}: spilled {} in {runs} runs", human(bytes));

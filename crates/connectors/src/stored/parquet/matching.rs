@@ -11,6 +11,7 @@ use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::predicate::ColumnPredicate;
+use dataflow::source::SkippedRows;
 
 use super::columns::{ColumnReader, GroupOf};
 use super::damaged;
@@ -50,7 +51,17 @@ pub(super) struct RowPredicate {
     pub(super) kept: ColumnPredicate,
     /// Whether the footer says that some row of the row group may match.
     pub(super) may_match: bool,
+    /// Whether joins alone say which rows are needed.
+    pub(super) of_joins: bool,
     pub(super) rate: Arc<MatchRate>,
+}
+
+impl RowPredicate {
+    /// The counts of rows, and of pages or a row group with them, that it rules out.
+    pub(super) fn skipped(&self, rows: u64, pages: u64, row_groups: u64) -> SkippedRows {
+        let unmatched = if self.of_joins { rows } else { 0 };
+        SkippedRows { row_groups, pages, rows, unmatched }
+    }
 }
 
 /// The predicate's columns of the rows that may match.

@@ -16,7 +16,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use dataflow::error::ConnectorError;
 use dataflow::source::{
-    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    ColumnBounds, NeededRows, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
@@ -40,7 +40,7 @@ mod statistics;
 
 use columns::GroupOf;
 use footer::Footer;
-use prune::Pruned;
+use prune::{Listening, Pruned};
 use reader::ParquetReader;
 
 /// Parquet files, cut into row groups.
@@ -50,6 +50,8 @@ pub(super) struct ParquetSource {
     flows: Vec<(usize, usize)>,
     target: Arc<TargetColumns>,
     pruned: Option<Pruned>,
+    /// The rows that joins need, if it listens.
+    listening: Option<Listening>,
 }
 
 struct ParquetFile {
@@ -79,7 +81,7 @@ impl ParquetSource {
             file.check_read()?;
             files.push(Arc::new(file));
         }
-        Ok(Self { files: files.into(), flows, target, pruned: None })
+        Ok(Self { files: files.into(), flows, target, pruned: None, listening: None })
     }
 
     fn describe(&self, flow: usize, time_column: Option<usize>) -> Split {
@@ -170,6 +172,10 @@ impl Source for ParquetSource {
     fn pruned(&self, by: &Pruning) -> Option<Arc<dyn Source>> {
         let pruned = self.without_groups(by)?;
         Some(Arc::new(pruned))
+    }
+
+    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
+        Some(Arc::new(self.listening(needed)))
     }
 
     fn describe_pruning(&self) -> Option<String> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dataflow::predicate::{ColumnPredicate, ColumnSummary};
-use dataflow::source::Pruning;
+use dataflow::source::{NeededRows, Pruning};
 
 use super::matching::{MatchRate, RowPredicate};
 use super::statistics::{GroupStatistics, always_fits};
@@ -25,7 +25,23 @@ pub(super) struct Pruned {
     rate: Arc<MatchRate>,
 }
 
+/// The rows that joins need, asked for before each row group is read.
+#[derive(Clone)]
+pub(super) struct Listening {
+    needed: NeededRows,
+    /// Of the rows of one run.
+    rate: Arc<MatchRate>,
+}
+
 impl ParquetSource {
+    /// The same source, which asks `needed` for the rows that joins need.
+    pub(super) fn listening(&self, needed: NeededRows) -> Self {
+        let (files, target) = (Arc::clone(&self.files), Arc::clone(&self.target));
+        let (flows, pruned) = (self.flows.clone(), self.pruned.clone());
+        let listening = Some(Listening { needed, rate: Arc::default() });
+        Self { files, flows, target, pruned, listening }
+    }
+
     /// The source without the row groups that cannot match.
     pub(super) fn without_groups(&self, by: &Pruning) -> Option<Self> {
         let mut file_statistics = None;
@@ -52,18 +68,30 @@ impl ParquetSource {
                 Pruned { by: before.and(by), groups: *groups, rate: Arc::default() }
             }
         };
-        Some(Self { files, flows, target, pruned: Some(pruned) })
+        Some(Self { files, flows, target, pruned: Some(pruned), listening: self.listening.clone() })
     }
 
     /// The predicate on the rows of a row group, if some of them may be left out.
     pub(super) fn row_predicate(&self, file: usize, group: usize) -> Option<RowPredicate> {
-        let Pruned { by, rate, .. } = self.pruned.as_ref().filter(|of| of.by.within_splits)?;
-        let statistics = FileStatistics::new(&self.files[file], &self.target, by);
+        let pruned = self.pruned.as_ref().filter(|of| of.by.within_splits);
+        let listening = self.listening.as_ref();
+        let needed = listening.and_then(|of| Some(((of.needed)()?, Arc::clone(&of.rate))));
+        let of_joins = needed.is_some() && pruned.is_none();
+        let (kept, rate) = match (pruned, needed) {
+            (None, None) => return None,
+            (Some(pruned), None) => (pruned.by.kept.clone(), Arc::clone(&pruned.rate)),
+            (None, Some(needed)) => needed,
+            (Some(pruned), Some((needed, rate))) => {
+                (ColumnPredicate::All(vec![pruned.by.kept.clone(), needed]), rate)
+            }
+        };
+        let by = Pruning { kept, within_splits: true };
+        let statistics = FileStatistics::new(&self.files[file], &self.target, &by);
         if statistics.may_be_bad(group) {
             return None;
         }
         let may_match = statistics.may_match(group, &by.kept);
-        Some(RowPredicate { kept: by.kept.clone(), may_match, rate: Arc::clone(rate) })
+        Some(RowPredicate { kept: by.kept, may_match, of_joins, rate })
     }
 
     /// For EXPLAIN.

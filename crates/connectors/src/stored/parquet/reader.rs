@@ -20,7 +20,7 @@ use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
-use dataflow::source::{Next, Position, ReaderContext, SkippedRows, Split, SplitReader};
+use dataflow::source::{Next, Position, ReaderContext, Split, SplitReader};
 
 use super::columns::{ColumnReader, GroupOf};
 use super::index::{GroupIndex, IndexPlan};
@@ -86,8 +86,7 @@ impl ParquetReader {
         }
         let stage = match &predicate {
             Some(predicate) if !predicate.may_match => {
-                let (row_groups, rows) = (1, of.rows() - passed);
-                context.skipped.add(&SkippedRows { row_groups, pages: 0, rows });
+                context.skipped.add(&predicate.skipped(of.rows() - passed, 0, 1));
                 ReadStage::none()
             }
             Some(predicate) => {
@@ -132,10 +131,10 @@ impl ParquetReader {
             RowRuns::default()
         };
         if runs.rows() == 0 {
-            skipped.add(&SkippedRows { row_groups: 1, pages: 0, rows });
+            skipped.add(&predicate.skipped(rows, 0, 1));
         } else {
             let pages = index.pages.values().map(|list| list.skipped(&runs)).sum();
-            skipped.add(&SkippedRows { row_groups: 0, pages, rows: rows - runs.rows() });
+            skipped.add(&predicate.skipped(rows - runs.rows(), pages, 0));
         }
         let runs = runs.behind(self.passed);
         let pages = Arc::new(index.pages);
@@ -165,9 +164,8 @@ impl ParquetReader {
         let mut bits = arrow::array::BooleanBufferBuilder::new(runs.rows() as usize);
         matches.iter().for_each(|matches| bits.append_buffer(matches));
         let (seen, runs) = (runs.rows(), runs.only(&bits.finish()));
-        let skipped = SkippedRows { row_groups: 0, pages: 0, rows: seen - runs.rows() };
-        self.context.skipped.add(&skipped);
         if let Some(predicate) = &self.predicate {
+            self.context.skipped.add(&predicate.skipped(seen - runs.rows(), 0, 0));
             predicate.rate.add(seen, runs.rows());
         }
         let others = self.of.columns.iter().copied();

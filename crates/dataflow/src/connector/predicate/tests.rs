@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use arrow::array::{Float64Array, Int32Array, Int64Array, StringArray};
 use arrow::datatypes::Field;
 
@@ -153,4 +151,23 @@ fn a_predicate_is_shown_as_sql() {
     ]);
     let shown = "n >= 1 AND n < 5 AND (s IN ('a', 'b') OR s LIKE 'x%' OR s IS NULL)";
     assert_eq!(predicate.describe(&schema), shown);
+}
+
+#[test]
+fn filters_of_several_builds_apply_together() {
+    let numbers = |of: Vec<i64>| Arc::new(Int64Array::from(of)) as ArrayRef;
+    let texts = |of: Vec<&str>| Arc::new(StringArray::from(of)) as ArrayRef;
+    let filters = JoinFilters::default();
+    assert!(filters.predicate().is_none());
+    for (column, keys) in [(0, numbers(vec![1, 2])), (1, texts(vec!["a", "b"]))] {
+        filters.add(column, Arc::new(JoinFilter::new(&[keys]).unwrap().unwrap()));
+    }
+    let columns = [numbers(vec![1, 2, 3]), texts(vec!["b", "c", "a"])];
+    let predicate = filters.predicate().unwrap();
+    let matches = predicate.matches(&|column| columns[column].clone(), 3).unwrap();
+    assert_eq!(matches.iter().collect::<Vec<_>>(), [true, false, false]);
+    assert!(!predicate.may_match(&|_| between(number(3), number(9))));
+    let empty = JoinFilter::new(&[numbers(vec![])]).unwrap().unwrap();
+    let none = ColumnPredicate::Member { column: 0, filter: Arc::new(empty) };
+    assert!(!none.may_match(&|_| ColumnSummary::default()));
 }

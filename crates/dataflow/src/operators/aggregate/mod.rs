@@ -98,7 +98,7 @@ pub(crate) struct Grouping<D> {
 
 impl<D: Downstream> Grouping<D> {
     pub(crate) fn new(
-        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, metrics, shuffle, .. }: OperatorContext<'_>,
         spec: &Aggregation,
         behind: D,
     ) -> Self {

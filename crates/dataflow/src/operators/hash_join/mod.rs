@@ -25,8 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use arrow::array::{Array, BooleanArray, RecordBatch};
-use arrow::buffer::NullBuffer;
+use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::{concat_batches, filter_record_batch};
 use state::{Disk, Spilled, StateError};
 
@@ -41,8 +40,10 @@ use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
 use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms};
 use crate::rows::Rows;
+use crate::rows::keys::nulls_of;
 use crate::rows::wire::{bytes_of, compact};
 use crate::runtime::accounting::StateAccounting;
+use crate::runtime::builds::Listeners;
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
@@ -73,6 +74,8 @@ pub(crate) struct HashJoinRun<D> {
     published: Cell<Spilled>,
     metrics: Arc<Metrics>,
     timers: Rc<Timers>,
+    /// The scans of the probe side that wait for the build.
+    listeners: Listeners,
     /// The time since which rows of the probe side wait for the build.
     waits_since: Cell<Option<u64>>,
     /// The status of the inputs of this worker.
@@ -137,7 +140,7 @@ impl<T> Waiting<T> {
 impl<D: Downstream> HashJoinRun<D> {
     /// `holds` says whether an operator on the path of the probe side has several output edges.
     pub(crate) fn new(
-        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, metrics, shuffle, listeners }: OperatorContext<'_>,
         spec: &HashJoin,
         holds: bool,
         behind: D,
@@ -173,6 +176,7 @@ impl<D: Downstream> HashJoinRun<D> {
             published: Cell::default(),
             metrics,
             timers: place.timers.clone(),
+            listeners,
             waits_since: Cell::new(None),
             status: Cell::default(),
             table: RefCell::default(),
@@ -255,8 +259,13 @@ impl<D: Downstream> HashJoinRun<D> {
             _ => Passes::All,
         };
         let (bytes, pairing) = pairing.map_or((0, None), |(bytes, of)| (bytes, Some(of)));
+        self.listeners.announce(|key| match &pairing {
+            Some(pairing) => pairing.table().filter(side.keys[key]),
+            None => Ok(None),
+        })?;
         *self.table.borrow_mut() = Some(Table { pairing, bytes, passes });
-        if let Some(since) = self.waits_since.get() {
+        let scans = self.listeners.waits_since();
+        if let Some(since) = self.waits_since.get().into_iter().chain(scans).min() {
             self.count(|of| &of.build_wait_ns, self.timers.now_ns().saturating_sub(since));
         }
         self.instance.clock_moved.notify();
@@ -585,15 +594,6 @@ impl<D: Downstream> Member for HashJoinRun<D> {
             set => Ok(set?),
         }
     }
-}
-
-/// The mask of the rows without NULL in their key; `None` if no row has one.
-fn nulls_of(batch: &RecordBatch, keys: &[usize]) -> Option<NullBuffer> {
-    let nulls = keys.iter().map(|&key| batch.column(key).logical_nulls());
-    let all = nulls.fold(None, |all: Option<NullBuffer>, nulls| {
-        NullBuffer::union(all.as_ref(), nulls.as_ref())
-    });
-    all.filter(|valid| valid.null_count() > 0)
 }
 
 #[cfg(test)]

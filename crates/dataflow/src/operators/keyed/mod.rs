@@ -56,7 +56,7 @@ pub(crate) struct KeyedRun<D> {
 
 impl<D: Downstream> KeyedRun<D> {
     pub(crate) fn new(
-        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, metrics, shuffle, .. }: OperatorContext<'_>,
         spec: &Keyed,
         behind: D,
     ) -> Self {

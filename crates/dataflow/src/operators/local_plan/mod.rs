@@ -74,7 +74,7 @@ impl<D: Downstream> LocalPlanRun<D> {
     /// # Errors
     /// When it cannot run.
     pub(crate) fn new(
-        OperatorContext { tag, place, net, metrics, shuffle }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, metrics, shuffle, .. }: OperatorContext<'_>,
         spec: &LocalOperator,
         holds: &[bool],
         behind: D,

@@ -146,7 +146,12 @@ metrics! {
         probe_rows: u64 = Counter("probe_rows", Count,
             "Rows of the probe side of a hash join that this worker looked up.");
         build_wait_ns: u64 = Counter("build_wait_seconds", Nanoseconds,
-            "Time from the first row of the probe side of a hash join until its build was whole.");
+            "Time in which the probe side of a hash join waited for its build to be whole: from \
+             its first row on, or from when a scan could be read that skips rows without a \
+             partner.");
+        unmatched_rows: u64 = Counter("unmatched_rows", Count,
+            "Rows of a source that it skipped because a build in which they are looked up does \
+             not have their key.");
         rows_sent: u64 = Counter("sent_rows", Count,
             "Rows that it sent to workers of other processes.");
         row_bytes_sent: u64 = Counter("sent_row_bytes", Bytes, "Bytes of these rows as encoded.");
