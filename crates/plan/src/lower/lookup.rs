@@ -104,6 +104,10 @@ pub(crate) fn table_side(
     by_size(cx, sides, &possible)
 }
 
+/// How many times larger than the other side a table may be that alone can be the table: a lookup
+/// moves no row of the other side, but a larger table costs more than it saves.
+const LARGER: u64 = 2;
+
 /// The smaller side of a join of tables that end, if its size is known and small enough.
 fn by_size(
     cx: &Context<'_>,
@@ -119,8 +123,10 @@ fn by_size(
         let is_less = |&(least, other, _): &(u64, usize, JoinKind)| {
             about(table).zip(about(other)).map_or(bytes < least, |(own, other)| own < other)
         };
-        // Filters and joins may make the other side the smaller one, though it is no table.
-        let larger = sides[1 - table].table().is_none() && about(table) > about(1 - table);
+        // Filters and joins may make the other side the smaller one, though it cannot be the table.
+        let only = possible.iter().all(|(side, _)| *side == table);
+        let much = |bytes: u64| bytes.saturating_mul(LARGER);
+        let larger = only && about(table) > about(1 - table).map(much);
         if bytes <= small && !larger && smallest.as_ref().is_none_or(is_less) {
             smallest = Some((bytes, table, kind));
         }
