@@ -37,6 +37,7 @@ pub(crate) struct AggregateCall {
 /// Whether rows can be grouped by values of a type.
 pub(crate) fn is_key(data_type: &DataType) -> bool {
     data_type.is_integer()
+        || data_type.is_decimal()
         || matches!(
             data_type,
             DataType::Boolean

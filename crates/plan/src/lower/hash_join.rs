@@ -237,7 +237,6 @@ fn seen_by(kind: JoinKind, probe: usize) -> JoinKind {
 /// Whether rows can be joined by values of a type.
 fn is_key(data_type: &DataType) -> bool {
     aggregates::is_key(data_type)
-        || data_type.is_decimal()
         || matches!(data_type, DataType::LargeBinary | DataType::BinaryView)
 }
 
