@@ -3,6 +3,7 @@
 mod bad_input;
 mod behind;
 mod broadcast;
+mod builds;
 mod e2e;
 mod early;
 mod errors;
