@@ -9,6 +9,7 @@ use crate::lower::relation::LowerError;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::hints::{Asked, Hint, Hints};
 use crate::text::refusal::Refusal;
+use crate::text::syntax::is_word;
 
 /// The hints of a block, if there are any.
 #[derive(Clone, Copy, Default)]
@@ -104,6 +105,13 @@ impl<'a> Lowering<'a> {
     /// The script and the place of the SELECT that a refusal is about.
     pub(crate) fn select_of(&self, refusal: &Refusal) -> Option<(u64, Place)> {
         Texts::of(self.plan, self.around.tokens, self.catalog).select(refusal)
+    }
+
+    /// Whether the join that is refused is written as CROSS JOIN. If it is not known which join of
+    /// the statement it is, since their order was changed: whether any is written so.
+    pub(crate) fn is_cross(&self, refusal: &Refusal) -> bool {
+        let found = Texts::of(self.plan, self.around.tokens, self.catalog).is_cross(refusal);
+        found.unwrap_or_else(|| self.around.tokens.iter().any(|token| is_word(token, "CROSS")))
     }
 }
 

@@ -70,6 +70,18 @@ impl ScannedStatistics {
         })
     }
 
+    /// The estimated rows of a plan, if those of all its tables are known.
+    pub(crate) fn known_rows(&self, plan: &LogicalPlan) -> Option<f64> {
+        let is_unknown = |node: &LogicalPlan| {
+            Ok(match node {
+                LogicalPlan::TableScan(scan) => self.of(scan).rows.is_none(),
+                _ => false,
+            })
+        };
+        let is_known = !plan.exists(is_unknown).unwrap_or(true);
+        is_known.then(|| self.estimate(plan).rows)
+    }
+
     fn read(&self, table: &Table, columns: &[usize]) -> Option<ScanStatistics> {
         let all = table.columns(Place::default()).ok()?;
         let scan = table.scan(columns, Place::default()).ok()?;

@@ -33,8 +33,6 @@ use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, ExprSchemable, Join, LogicalPlan, Projection, lit};
-use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::tokenizer::Token;
 
 use self::run::WorkerPlan;
 use self::shape::{RequiredDistribution, Shape, subqueries_of};
@@ -266,8 +264,8 @@ fn smaller_everywhere(inputs: &mut [Input], rows: &[Statistics]) {
     small.labels.reason = Some(Reason::Planner(reason));
 }
 
-/// Refuses a join without a condition that would emit more than [`PRODUCT_ROWS_MAX`] rows, unless
-/// the statement says CROSS JOIN.
+/// Refuses a join without a condition that would emit more than [`PRODUCT_ROWS_MAX`] rows by the
+/// estimates of its sides, unless it is written as CROSS JOIN.
 fn refuse_product(
     cx: &Context<'_>,
     plan: &LogicalPlan,
@@ -278,20 +276,21 @@ fn refuse_product(
     else {
         return Ok(());
     };
-    let product = of_left.rows_max.zip(of_right.rows_max);
-    let product = product.map_or(0, |(left, right)| u128::from(left) * u128::from(right));
-    let is_cross = |token: &Token| match token {
-        Token::Word(word) => word.keyword == Keyword::CROSS,
-        _ => false,
+    let rows = |side: &LogicalPlan, of: &Statistics| {
+        let estimate = cx.lowering.statistics.known_rows(side);
+        let most = of.rows_max.map(|most| most as f64);
+        Some(estimate.or(most)?.min(most.unwrap_or(f64::MAX)))
     };
-    let is_meant = || cx.lowering.around.tokens.iter().any(|of| is_cross(&of.token));
-    if product <= PRODUCT_ROWS_MAX || is_meant() {
+    let product = rows(left, of_left).zip(rows(right, of_right));
+    let product = product.map_or(0, |(left, right)| (left * right) as u128);
+    if product <= PRODUCT_ROWS_MAX {
         return Ok(());
     }
     let message =
         format!("'{}' and '{}' are joined by no condition", name_of(left), name_of(right));
     let hint = format!("write CROSS JOIN; {} rows would come out", power(product));
-    Err(Refusal::new(&["JOIN", "FROM"], message).hint(hint).always().at(plan).into())
+    let refusal = Refusal::new(&["JOIN", "FROM"], message).hint(hint).always().at(plan);
+    if cx.lowering.is_cross(&refusal) { Ok(()) } else { Err(refusal.into()) }
 }
 
 /// The name of a side of a join in the query.

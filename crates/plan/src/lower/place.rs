@@ -91,6 +91,16 @@ impl<'a> Texts<'a> {
         Some((*script, outline.place(mark.query.start)))
     }
 
+    /// Whether a join is written as CROSS JOIN, if its JOIN or comma is known.
+    pub(crate) fn is_cross(&self, refusal: &Refusal) -> Option<bool> {
+        let of_node = refusal.site.node.as_ref().map(paths).unwrap_or_default();
+        let Candidate { text, mark, .. } = self.candidate(refusal, &of_node)?;
+        let tokens = self.texts[text].outline.tokens;
+        let is_join = is_word(&tokens[mark.at], "JOIN");
+        let is_cross = mark.at > 0 && is_word(&tokens[mark.at - 1], "CROSS");
+        (is_join || tokens[mark.at].token == Token::Comma).then_some(is_join && is_cross)
+    }
+
     /// The word that a node comes from.
     fn candidate(&self, refusal: &Refusal, of_node: &[Path]) -> Option<Candidate> {
         let node = refusal.site.node.as_ref();
