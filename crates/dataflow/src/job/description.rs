@@ -47,6 +47,8 @@ pub struct InputLabels {
     pub reason: Option<Reason>,
     /// The costs of the exchanges that could have been chosen, with the chosen one.
     pub costs: Vec<Cost>,
+    /// The estimated number of rows that arrive, if there is an estimate.
+    pub rows_estimate: Option<u64>,
 }
 
 impl InputLabels {

@@ -6,6 +6,8 @@ use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
+use dataflow::hash_join::BUILD;
+use dataflow::job::{HashJoin, Operator, OperatorKind};
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 
 use super::{Explain, Ran};
@@ -34,10 +36,19 @@ impl Explain {
         }
     }
 
-    /// A line for each operator with an estimate: the rows that it emitted, and the estimate.
+    /// A line for each build and each operator with an estimate: the rows of the build, or that the
+    /// operator emitted, and the estimate.
     fn estimates_text(&self, ran: &Ran) -> String {
         let mut out = String::new();
         for (at, (operator, name)) in self.operators.iter().zip(self.operators()).enumerate() {
+            if let Some((build, estimate)) = build_of(operator) {
+                let all = ran.of(at).map(|one| one.build_rows);
+                // Each worker has all rows of a build that is replicated.
+                let rows = if build.is_replicated() { all.max() } else { Some(all.sum()) };
+                let (rows, about) = (rows.unwrap_or(0), count(estimate));
+                out +=
+                    &format!("  {name}: {rows} rows in the build, about {about} were expected\n");
+            }
             if let Some(estimate) = operator.labels.rows_estimate {
                 let rows = ran.sum(at, |one| one.rows_out);
                 let about = count(estimate);
@@ -46,6 +57,12 @@ impl Explain {
         }
         out
     }
+}
+
+/// The join that an operator is, and the estimated rows of its build.
+fn build_of(operator: &Operator) -> Option<(&HashJoin, u64)> {
+    let OperatorKind::HashJoin(join) = &operator.kind else { return None };
+    Some((join, operator.labels.inputs.get(BUILD)?.rows_estimate?))
 }
 
 /// Where the text of `EXPLAIN ANALYZE` is put when its query has run, to be read by the stage that

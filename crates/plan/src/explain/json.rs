@@ -63,6 +63,7 @@ fn edge(edge: &PlanEdge) -> Value {
         "keys": edge.keys,
         "reason": edge.reason.as_ref().map(reason),
         "costs": edge.costs.iter().map(cost).collect::<Vec<_>>(),
+        "rows_estimated": edge.rows_estimate,
         "columns": edge.columns,
         "steps": edge.steps.iter().map(step).collect::<Vec<_>>(),
         "event_time": edge.event_time,

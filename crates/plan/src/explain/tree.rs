@@ -65,6 +65,8 @@ pub(super) struct PlanEdge {
     pub(super) reason: Option<Reason>,
     /// The costs of the exchanges that could have been chosen.
     pub(super) costs: Vec<Cost>,
+    /// The estimated rows that arrive, if there is an estimate.
+    pub(super) rows_estimate: Option<u64>,
     /// The columns that arrive.
     pub(super) columns: Vec<String>,
     /// The steps on each row before the exchange, in this order.
@@ -167,6 +169,7 @@ impl PlanTree {
             keys: vec![],
             reason: labels.reason.or_else(|| Some(Reason::Planner(whole.into()))),
             costs: labels.costs,
+            rows_estimate: labels.rows_estimate,
             columns: operator.columns(input),
             steps: step.map(|step| step.describe()).unwrap_or_default(),
             event_time: false,
@@ -184,6 +187,7 @@ impl PlanTree {
             keys: vec![],
             reason: Some(Reason::Planner("it runs on worker 0".to_owned())),
             costs: vec![],
+            rows_estimate: None,
             columns: vec![],
             steps: vec![],
             event_time: false,
@@ -225,7 +229,7 @@ fn edges_of(operator: &Operator, workers: u32) -> Vec<PlanEdge> {
         edges.iter().enumerate().map(move |(at, edge)| (input, (at, edges.len()), edge))
     });
     let edge = |(input, part, edge): (usize, (usize, usize), &Edge)| {
-        let InputLabels { reason, costs, .. } =
+        let InputLabels { reason, costs, rows_estimate, .. } =
             operator.labels.inputs.get(input).cloned().unwrap_or_default();
         let exchange = operator.spec().strategy(input, workers);
         let columns = operator.columns(input);
@@ -239,6 +243,7 @@ fn edges_of(operator: &Operator, workers: u32) -> Vec<PlanEdge> {
             keys: keys(operator, input, exchange, &columns),
             reason: reason.or_else(|| usual(operator, exchange, workers)),
             costs,
+            rows_estimate,
             columns,
             steps: steps.into_iter().map(|(name, text)| (name, plain(&text, &[]))).collect(),
             event_time: edge.timed,

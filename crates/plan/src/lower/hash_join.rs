@@ -86,6 +86,8 @@ struct Side {
     name: String,
     places: Places,
     finished: FinishedPipeline,
+    /// The estimated number of its rows.
+    rows_estimate: Option<u64>,
 }
 
 /// A join by equal keys of two relations that end; `filter` is over the columns of both.
@@ -105,8 +107,11 @@ pub(crate) fn hash_join(
         return Err(Refusal::new(&["IN"], reason).hint("write NOT EXISTS").into());
     }
     let [left_keys, right_keys] = keys(cx, &left, &right, on)?;
-    let sides =
+    let mut sides =
         [arriving(cx, job, (&left, 0), &left_keys)?, arriving(cx, job, (&right, 1), &right_keys)?];
+    for (side, input) in sides.iter_mut().zip([&node.left, &node.right]) {
+        side.rows_estimate = cx.bounded.then(|| cx.lowering.statistics.estimate(input).rows as u64);
+    }
     let reach = reach(cx, job, form, &sides)?;
     let relations = [&left, &right];
     let [probe, build] = [1 - reach.build, reach.build];
@@ -197,7 +202,8 @@ fn add(
     let mut labels = Labels::default();
     for (side, columns) in [probe, build].into_iter().zip(shown) {
         let (reason, costs) = (reach.reasons[side].clone(), reach.costs[side].clone());
-        labels.inputs.push(InputLabels { columns: columns.clone(), reason, costs });
+        let rows_estimate = sides[side].rows_estimate;
+        labels.inputs.push(InputLabels { columns: columns.clone(), reason, costs, rows_estimate });
     }
     let shown = spec.both.fields().iter().zip(shown.concat());
     let emitted = shown.filter(|(field, _)| spec.schema.index_of(field.name()).is_ok());
@@ -293,7 +299,7 @@ fn arriving(
     let named = name(relation, side);
     // DataFusion has named a subquery of a condition.
     let name = if named.starts_with("__") { "subquery".into() } else { named };
-    Ok(Side { name, places, finished })
+    Ok(Side { name, places, finished, rows_estimate: None })
 }
 
 /// How the rows of both sides meet.
