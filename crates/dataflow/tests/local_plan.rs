@@ -109,11 +109,13 @@ impl SinkWriter for Collected {
 #[derive(Clone, Default)]
 struct Counts {
     fails: bool,
+    /// Whether the rows of the left input may come only when the right one has ended.
+    is_ordered: bool,
 }
 
 #[derive(Default)]
 struct CountsRun {
-    fails: bool,
+    of: Counts,
     by_key: BTreeMap<i64, [i64; 2]>,
     ended: [bool; 2],
     waker: Option<Waker>,
@@ -133,7 +135,7 @@ impl LocalPlan for Counts {
 
     fn open(&self, memory: LocalMemory) -> Result<Box<dyn LocalRun>, DataflowError> {
         assert!(memory.bytes_max > 0 && memory.disk.is_none());
-        Ok(Box::new(CountsRun { fails: self.fails, ..CountsRun::default() }))
+        Ok(Box::new(CountsRun { of: self.clone(), ..CountsRun::default() }))
     }
 
     fn describe(&self, _: &[Vec<String>]) -> Description {
@@ -144,6 +146,8 @@ impl LocalPlan for Counts {
 impl LocalRun for CountsRun {
     fn push(&mut self, input: usize, rows: RecordBatch) {
         assert!(!self.ended[input], "rows come behind the end of an input");
+        let waits = self.of.is_ordered && input == 0;
+        assert!(!waits || self.ended[1], "a row that should have waited");
         for &key in rows.column(0).as_primitive::<Int64Type>().values() {
             self.by_key.entry(key).or_default()[input] += 1;
         }
@@ -169,7 +173,7 @@ impl LocalRun for CountsRun {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if self.fails {
+        if self.of.fails {
             return Poll::Ready(Some(Err(DataflowError::Expression("it fails".into()))));
         }
         let next = if self.began {
@@ -186,6 +190,10 @@ impl LocalRun for CountsRun {
 
     fn bytes(&self) -> usize {
         self.by_key.len() * 24
+    }
+
+    fn unread_bytes(&self, _: usize) -> usize {
+        0
     }
 }
 
@@ -259,7 +267,8 @@ fn rows_of_equal_keys_meet_on_one_worker() {
 #[test]
 fn a_side_that_every_worker_has_meets_rows_that_stay() {
     let distributions = [Distribution::Local, Distribution::Broadcast];
-    let rows = run(Counts::default(), [all(), vec![7]], vec![], distributions).unwrap();
+    let counts = Counts { is_ordered: true, ..Counts::default() };
+    let rows = run(counts, [all(), vec![7]], vec![], distributions).unwrap();
     let mut wanted = expected(2, KEYS.flat_map(|key| [key, key]), [1, 0]);
     let of_seven = wanted.iter_mut().filter(|row| row[0] == 7);
     // There is one row on each worker.
@@ -279,6 +288,11 @@ fn without_keys_one_worker_alone_runs_the_plan() {
 
 #[test]
 fn a_failure_of_the_plan_ends_the_job() {
-    let failed = run(Counts { fails: true }, [all(), all()], vec![0], [Distribution::Hash; 2]);
+    let failed = run(
+        Counts { fails: true, ..Counts::default() },
+        [all(), all()],
+        vec![0],
+        [Distribution::Hash; 2],
+    );
     assert_eq!(failed.unwrap_err().to_string(), "it fails");
 }
