@@ -22,6 +22,35 @@ pub enum ClusterError {
         /// The value that was asked for.
         addr: SocketAddr,
     },
+    /// A service would be open to other hosts, and knows its clients by nothing. The caller is at
+    /// fault.
+    #[error("cannot listen on {addr}: beyond loopback, clients have to prove who they are")]
+    Unproved {
+        /// The value that was asked for.
+        addr: SocketAddr,
+    },
+    /// Nothing answers at the address of a service, or it refuses this process.
+    #[error("cannot attach to {addr}: {detail}")]
+    Attach {
+        /// Where it should listen.
+        addr: SocketAddr,
+        /// The reason.
+        detail: String,
+    },
+    /// There is no token file of a service: it does not run, or for another user.
+    #[error("cannot attach to {addr}: no service of this user listens there")]
+    NoToken {
+        /// Where it should listen.
+        addr: SocketAddr,
+    },
+    /// The token file of a service cannot be used.
+    #[error("cannot use the token file {}: {source}", .path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
     /// What a launcher left in the environment contradicts itself. The launcher is at fault, or
     /// whoever imitates one.
     #[error("the launcher's environment is incomplete: {detail}")]
@@ -176,6 +205,14 @@ impl ClusterError {
                      that you trust (--insecure)"
                     .into(),
             ),
+            ClusterError::Unproved { .. } => Some(
+                "--certs DIR names a certificate, which `millstream cert issue` has made; or use a \
+                 loopback address such as 127.0.0.1:0"
+                    .into(),
+            ),
+            ClusterError::TokenFile { .. } => {
+                Some("XDG_RUNTIME_DIR names a directory of this user".into())
+            }
             ClusterError::Stranger { .. } => Some(
                 "all nodes of a job need --certs, with certificates that one authority has issued \
                  and that have not expired"

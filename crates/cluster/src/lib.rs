@@ -46,6 +46,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod attach;
 mod bootstrap;
 pub mod certs;
 mod control;
@@ -62,6 +63,7 @@ mod pmi;
 mod rendezvous;
 mod secure;
 
+pub use attach::{Attachment, Service};
 pub use bootstrap::JoinOptions;
 pub use control::{Control, PROGRESS_BYTES_MAX};
 pub use error::{Cause, ClusterError, NodeFailure};

@@ -194,6 +194,16 @@ impl fmt::Debug for JobToken {
 }
 
 impl JobToken {
+    pub(crate) const BYTES: usize = 16;
+
+    pub(crate) fn of(bytes: [u8; Self::BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+
     pub(crate) fn random() -> Result<Self, ClusterError> {
         let mut bytes = [0; 16];
         let filled = getrandom(&mut bytes, GetRandomFlags::empty())

@@ -1,6 +1,6 @@
 //! An `eventfd`, which wakes a thread that sleeps.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -35,6 +35,12 @@ impl EventFd {
 
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.0
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

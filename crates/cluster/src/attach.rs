@@ -1,0 +1,236 @@
+//! Connections that outlive a job: clients attach to a service, such as a memory server.
+//!
+//! Without certificates a service listens on loopback alone, and its clients show the token of a
+//! file that the owner of the service alone can read ([`token_file`]). With certificates both sides
+//! show one of their cluster, as nodes do. What is said is the matter of those who attach.
+//!
+//! Nothing here waits but [`Attachment::connect`]: a service and its clients look at many
+//! connections from one thread.
+
+mod token_file;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::ClusterError;
+use crate::mesh::{JobToken, listen};
+use crate::secure::{Identity, SecureStream, Security, objection};
+use token_file::TokenFile;
+
+/// Connections that are accepted before one of them is looked at.
+const ACCEPTED_MAX: usize = 64;
+/// Bytes that wait to be sent to a peer at most; a peer that takes none of so many has gone.
+const OUTBOX_BYTES_MAX: usize = 64 << 20;
+/// Bytes that are read of a connection before another one is looked at.
+const READ_BYTES: usize = 64 << 10;
+
+/// The listening side.
+#[derive(Debug)]
+pub struct Service {
+    listener: TcpListener,
+    address: SocketAddr,
+    security: Security,
+    /// Where there are no certificates.
+    token: Option<TokenFile>,
+}
+
+/// A connection between a client and a service.
+#[derive(Debug)]
+pub struct Attachment {
+    stream: SecureStream,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// Bytes of `outbox` that were sent.
+    sent: usize,
+}
+
+impl Service {
+    /// Listens, beyond loopback with the certificate of a directory alone.
+    ///
+    /// # Errors
+    /// When the address cannot be had, or there is no certificate or no place for a token.
+    pub fn listen(at: SocketAddr, certs: Option<&Path>) -> Result<Self, ClusterError> {
+        let security = security(certs)?;
+        if certs.is_none() && !at.ip().is_loopback() {
+            return Err(ClusterError::Unproved { addr: at });
+        }
+        let listener = listen(at)?;
+        listener.set_nonblocking(true).map_err(ClusterError::system("a socket option"))?;
+        let address = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
+        let token = certs.is_none().then(|| TokenFile::publish(address)).transpose()?;
+        Ok(Self { listener, address, security, token })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether a client that shows this token may attach. Where there are certificates it has shown
+    /// one before, and the token says nothing.
+    pub fn admits(&self, token: &[u8]) -> bool {
+        let Some(own) = &self.token else { return true };
+        token.try_into().is_ok_and(|token| own.token.same(&JobToken::of(token)))
+    }
+
+    /// Connections that have come since the last call.
+    pub fn accept(&self) -> Vec<Attachment> {
+        let mut accepted = Vec::new();
+        while accepted.len() < ACCEPTED_MAX {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // The connection is gone again, or descriptors are short: the next look may be
+                // luckier.
+                Err(error) => {
+                    tracing::debug!(%error, "accept");
+                    break;
+                }
+            };
+            let options = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            match options.and_then(|()| self.security.server(stream)) {
+                Ok(stream) => accepted.push(Attachment::of(stream)),
+                Err(error) => tracing::debug!(%error, "a new connection"),
+            }
+        }
+        accepted
+    }
+}
+
+impl AsFd for Service {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Attachment {
+    /// Connects with a service; gives the token with which this process may attach, empty where
+    /// certificates prove it.
+    ///
+    /// # Errors
+    /// When nothing answers there, or what does is not of this user.
+    pub fn connect(
+        at: SocketAddr,
+        certs: Option<&Path>,
+        limit: Duration,
+    ) -> Result<(Self, Vec<u8>), ClusterError> {
+        let security = security(certs)?;
+        let failed =
+            |error: std::io::Error| ClusterError::Attach { addr: at, detail: error.to_string() };
+        let socket = TcpStream::connect_timeout(&at, limit).map_err(failed)?;
+        let token = match certs {
+            Some(_) => Vec::new(),
+            None => TokenFile::read(at)?.bytes().to_vec(),
+        };
+        socket.set_nodelay(true).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        let stream = security.client(socket).map_err(failed)?;
+        Ok((Self::of(stream), token))
+    }
+
+    fn of(stream: SecureStream) -> Self {
+        Self { stream, inbox: Vec::new(), outbox: Vec::new(), sent: 0 }
+    }
+
+    /// Queues bytes; [`Attachment::flush`] sends them.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.outbox.extend_from_slice(bytes);
+    }
+
+    /// Sends what the socket takes.
+    ///
+    /// # Errors
+    /// When the peer is gone, or takes nothing.
+    pub fn flush(&mut self) -> std::io::Result<()> {
+        while self.sent < self.outbox.len() {
+            match self.stream.write(&self.outbox[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => self.sent += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(reason(error)),
+            }
+        }
+        if self.sent == self.outbox.len() {
+            self.outbox.clear();
+            self.sent = 0;
+        } else if self.outbox.len() - self.sent > OUTBOX_BYTES_MAX {
+            return Err(std::io::Error::new(
+                ErrorKind::TimedOut,
+                "it takes nothing of what is sent",
+            ));
+        }
+        match self.stream.flush() {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(reason(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there are bytes that the socket has not taken.
+    pub fn holds_bytes(&self) -> bool {
+        self.sent < self.outbox.len() || self.stream.holds_bytes()
+    }
+
+    /// Says that nothing more will be sent or read. The socket goes with the value.
+    pub fn end(&self) {
+        // A peer that has gone needs no word.
+        let _ = self.stream.socket().shutdown(Shutdown::Both);
+    }
+
+    /// The bytes that have come and were not taken.
+    pub fn received(&self) -> &[u8] {
+        &self.inbox
+    }
+
+    /// Takes bytes off the front of [`Attachment::received`].
+    pub fn take(&mut self, bytes: usize) {
+        self.inbox.drain(..bytes);
+    }
+
+    /// Reads once; false when nothing has come.
+    ///
+    /// # Errors
+    /// When the connection has ended or broke.
+    pub fn read(&mut self) -> std::io::Result<bool> {
+        let filled = self.inbox.len();
+        self.inbox.resize(filled + READ_BYTES, 0);
+        let read = loop {
+            match self.stream.read(&mut self.inbox[filled..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        self.inbox.truncate(filled + read.as_ref().copied().unwrap_or(0));
+        match read {
+            Ok(0) => Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the connection has ended")),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(reason(error)),
+        }
+    }
+}
+
+impl AsFd for Attachment {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// An error of the stream, in words where TLS has objected.
+fn reason(error: std::io::Error) -> std::io::Error {
+    match objection(&error) {
+        Some(why) => std::io::Error::new(error.kind(), why),
+        None => error,
+    }
+}
+
+fn security(certs: Option<&Path>) -> Result<Security, ClusterError> {
+    Ok(match certs {
+        None => Security::Token,
+        Some(directory) => Security::Certificates(Arc::new(Identity::load(directory)?)),
+    })
+}
