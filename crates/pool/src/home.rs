@@ -80,6 +80,7 @@ struct Version {
 pub struct Home {
     server: u16,
     bytes_max: u64,
+    lease_ns: u64,
     /// Bytes of extents and manifests.
     bytes: u64,
     /// By name: the newest version.
@@ -108,6 +109,7 @@ impl Home {
         Self {
             server,
             bytes_max,
+            lease_ns: LEASE_NS,
             bytes: 0,
             tables: BTreeMap::new(),
             dropped: BTreeMap::new(),
@@ -123,6 +125,12 @@ impl Home {
         }
     }
 
+    /// With another time than [`LEASE_NS`].
+    #[must_use]
+    pub fn with_lease_ns(self, lease_ns: u64) -> Self {
+        Self { lease_ns, ..self }
+    }
+
     /// A client has said something.
     pub fn heard(&mut self, now_ns: u64, client: ClientId) {
         self.clients.insert(client, now_ns);
@@ -133,8 +141,8 @@ impl Home {
     pub fn tick(&mut self, now_ns: u64) -> Vec<Effect> {
         let mut effects = self.forget_memos(now_ns);
         for (client, heard) in &self.clients {
-            if now_ns.saturating_sub(*heard) >= LEASE_NS && self.closing.insert(*client) {
-                effects.push(Effect::Close(*client, "it was silent for 10 seconds"));
+            if now_ns.saturating_sub(*heard) >= self.lease_ns && self.closing.insert(*client) {
+                effects.push(Effect::Close(*client, "it was silent for longer than a lease lasts"));
             }
         }
         effects
