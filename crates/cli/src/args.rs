@@ -7,6 +7,12 @@ use clap::{ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use millstream::{ExplainFormat, FabricKind, NODES_MAX, WORKERS_MAX};
 use tracing_subscriber::filter::Targets;
 
+/// Bytes of a memory server at least, and at most.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
+const MEMORY_BYTES_MAX: u64 = 1 << 50;
+/// Memory servers of a job at most.
+const MEMORY_SERVERS_MAX: u32 = 64;
+
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Where the job serves its metrics
@@ -102,6 +108,10 @@ pub(crate) struct RunArgs {
     /// networks that you trust
     #[arg(long)]
     pub(crate) insecure: bool,
+
+    /// Memory servers of this job alone, which end with it: how many, and the bytes of each
+    #[arg(long, value_name = "NxBYTES", value_parser = memory_servers, conflicts_with = "pool")]
+    pub(crate) memory_servers: Option<(u32, u64)>,
 
     /// Plans, shows the memory that would be used, and starts nothing
     #[arg(long)]
@@ -276,6 +286,106 @@ pub(crate) struct LayoutArgs {
     /// Sets an option, as SET in the SQL does; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     pub(crate) set: Vec<(String, String)>,
+
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+}
+
+/// A pool of memory servers.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PoolArgs {
+    /// Memory servers, whose tables the connector `pool` reads and loads; several behind commas
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        env = "MILLSTREAM_POOL",
+        value_delimiter = ',',
+        hide_env_values = true,
+        global = true
+    )]
+    pub(crate) pool: Vec<String>,
+
+    /// How their memory is read: shm, tcp, verbs, or auto: shm on a machine, else verbs or tcp
+    #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Auto, global = true)]
+    pub(crate) pool_fabric: FabricKind,
+
+    /// The certificate of this process, which `millstream cert issue` has made, for memory servers
+    /// of other machines
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) pool_certs: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// Bytes that it may hold, as 8GiB
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) bytes: u64,
+
+    /// Its name, which no other server of its pool has
+    #[arg(long, value_name = "NAME", default_value = "m0")]
+    pub(crate) name: String,
+
+    /// Where it listens; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7740", value_parser = address)]
+    pub(crate) listen: SocketAddr,
+
+    /// How its memory is read: shm, tcp, verbs, or auto: shm on its machine, else tcp
+    #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Auto)]
+    pub(crate) fabric: FabricKind,
+
+    /// Its certificate, which `millstream cert issue` has made; without one it listens on loopback
+    /// alone, for processes of its user
+    #[arg(long, value_name = "DIR", env = "MILLSTREAM_CERTS")]
+    pub(crate) certs: Option<PathBuf>,
+
+    /// Threads that serve reads over tcp
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) threads: u32,
+
+    /// A client that says nothing for so long has ended: 500ms, 10s, 1min
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval_ms)]
+    pub(crate) lease: u64,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PoolCommandArgs {
+    /// What is asked of the pool.
+    #[command(subcommand)]
+    pub(crate) command: PoolCommand,
+
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+
+    /// Writes JSON instead of a table
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// Lists the tables.
+    Ls,
+    /// Shows the servers, or what a table consists of.
+    Stat {
+        /// The table
+        table: Option<String>,
+    },
+    /// Reads all blocks of a table, and has the servers compare them with what was written.
+    Verify {
+        /// The table
+        table: String,
+    },
+    /// Drops a table; statements that read it go on.
+    Drop {
+        /// The table
+        table: String,
+    },
 }
 
 #[derive(Debug, Clone, Args)]
@@ -360,6 +470,33 @@ fn bounded(text: &str, max: u32) -> Option<u32> {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write an address and a port, such as 127.0.0.1:0".to_owned())
+}
+
+/// `8GiB`, `512 MiB`, `1000000`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => Some(0),
+        "k" | "kb" | "kib" => Some(10),
+        "m" | "mb" | "mib" => Some(20),
+        "g" | "gb" | "gib" => Some(30),
+        "t" | "tb" | "tib" => Some(40),
+        _ => None,
+    };
+    let number: Option<u64> = text[..digits].parse().ok();
+    let bytes = number.zip(shift).and_then(|(number, shift)| number.checked_mul(1 << shift));
+    bytes.filter(|bytes| (MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(bytes)).ok_or_else(|| {
+        "write a number with MiB or GiB, of 1MiB to 1024TiB, such as 8GiB".to_owned()
+    })
+}
+
+/// `2x1GiB`.
+fn memory_servers(text: &str) -> Result<(u32, u64), String> {
+    let wrong = || "write how many, x, and the bytes of each, such as 2x1GiB".to_owned();
+    let (count, each) = text.split_once('x').ok_or_else(wrong)?;
+    let count = bounded(count, MEMORY_SERVERS_MAX).ok_or_else(wrong)?;
+    Ok((count, bytes(each)?))
 }
 
 fn days() -> clap::builder::RangedI64ValueParser<u32> {

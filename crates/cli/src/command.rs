@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::args::{CertArgs, ExplainArgs, FabricArgs, RunArgs, SqlArgs, TopArgs};
+use crate::args::{
+    CertArgs, ExplainArgs, FabricArgs, MemoryArgs, PoolCommandArgs, RunArgs, SqlArgs, TopArgs,
+};
 use crate::bench::{self, BenchArgs};
 
 /// Streaming SQL over one-sided memory.
@@ -73,6 +75,20 @@ Examples:
   millstream cert init ~/cluster/ca                  once; ca.key signs, and stays where it is
   millstream cert issue ~/cluster/ca ~/cluster/node  then srun … millstream run … --certs DIR";
 
+const MEMORY_EXAMPLES: &str = "\
+Examples:
+  millstream memory --bytes 8GiB                       for processes of this user on this machine
+  millstream memory --bytes 1GiB --name m1 --listen 127.0.0.1:7741
+  millstream memory --bytes 64GiB --listen 10.0.0.7:7740 --certs ~/cluster/node
+
+Its tables live as long as it does. Ctrl-C or SIGTERM ends it.";
+
+const POOL_EXAMPLES: &str = "\
+Examples:
+  millstream pool ls --pool 127.0.0.1:7740
+  millstream pool stat lineorder --pool 127.0.0.1:7740
+  MILLSTREAM_POOL=127.0.0.1:7740 millstream pool verify lineorder";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs the statements of a SQL file.
@@ -91,6 +107,12 @@ pub(crate) enum Command {
     /// Shows what can carry rows between workers on this machine.
     #[command(after_help = FABRIC_EXAMPLES)]
     Fabric(FabricArgs),
+    /// Serves memory for tables that several processes read: a memory server.
+    #[command(after_help = MEMORY_EXAMPLES)]
+    Memory(MemoryArgs),
+    /// Shows, checks and drops the tables of memory servers.
+    #[command(after_help = POOL_EXAMPLES)]
+    Pool(PoolCommandArgs),
     /// Makes certificates by which nodes on several machines know each other.
     #[command(after_help = CERT_EXAMPLES)]
     Cert(CertArgs),

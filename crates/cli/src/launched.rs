@@ -12,7 +12,7 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use millstream::cluster::{Assignment, Control, JoinOptions};
 use millstream::{Error, FabricKind, RunOptions, WORKERS_MAX};
@@ -24,7 +24,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::output::{OutputFile, OutputWriter};
 use crate::screen::Screen;
 use crate::script::{self, SqlText};
-use crate::session::{dry_run, finish, print, session};
+use crate::session::{Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
 use crate::{rows, signals};
 
@@ -88,7 +88,7 @@ fn run_rank(
     let (output, writer) = OutputFile::open(text_file, screen)?;
     output.heed(&cancel);
     let on_one_machine = control.address().is_loopback();
-    let planned = plan(&args, &script, writer, started).and_then(|planned| {
+    let planned = plan(&args, &script, writer, &started).and_then(|planned| {
         planned.fits(on_one_machine).map_err(|error| failed(&error, &script)).map(|()| planned)
     });
     let planned = agree_on_plan(&control, planned, &script)?;
@@ -127,6 +127,11 @@ fn prepared(args: &RunArgs, assignment: &Assignment) -> Result<RunArgs, Failure>
             let message = format!("--nodes {asked}, but {launcher} started {nodes} processes");
             Err(Failure::usage(&message, Some("leave --nodes out: the launcher sets it")))
         }
+        _ if args.memory_servers.is_some() => {
+            let message = "--memory-servers starts servers of nodes that this command starts";
+            let hint = "start them beforehand, `millstream memory`, and name them: --pool";
+            Err(Failure::usage(message, Some(hint)))
+        }
         _ => {
             args.job.layout.nodes = Some(nodes);
             args.job.layout.workers = args.job.layout.workers.or(assignment.cores);
@@ -137,7 +142,7 @@ fn prepared(args: &RunArgs, assignment: &Assignment) -> Result<RunArgs, Failure>
 
 fn plan_only(args: &RunArgs, screen: &Screen) -> Result<ExitCode, Failure> {
     let script = script::read(&args.job.file)?;
-    let planned = plan(args, &script, OutputWriter::stdout(screen), SystemTime::now())?;
+    let planned = plan(args, &script, OutputWriter::stdout(screen), &Start::now(args))?;
     print(&dry_run(&args.job.layout, &planned.memory()));
     Ok(ExitCode::SUCCESS)
 }
@@ -146,10 +151,10 @@ fn plan(
     args: &RunArgs,
     script: &SqlText,
     writer: OutputWriter,
-    started: SystemTime,
+    start: &Start,
 ) -> Result<millstream::Script, Failure> {
     let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
-    let mut session = session(args, writer, started)?.map_err(|error| fail(&error))?;
+    let mut session = session(args, writer, start)?.map_err(|error| fail(&error))?;
     let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
     if let Some(file) = rows::file(&args.rows) {
         rows::only_one(&planned, file)?;
@@ -164,7 +169,7 @@ fn agree(
     args: &mut RunArgs,
     script: &mut SqlText,
     assignment: &Assignment,
-) -> Result<SystemTime, Failure> {
+) -> Result<Start, Failure> {
     let own = RankArguments::new(args, script, assignment);
     let all = gather(control, START_STEP, own.encode())?;
     let all: Vec<Option<RankArguments>> =
@@ -186,7 +191,7 @@ fn agree(
     let workers = all.iter().flatten().map(|arguments| arguments.workers).min();
     args.job.layout.workers = workers.map(|workers| workers.clamp(1, WORKERS_MAX));
     script.sql.clone_from(&first.sql);
-    Ok(first.started)
+    Ok(Start { started: first.started, job: first.job, ..Start::now(args) })
 }
 
 fn refused(rank: usize, difference: &str) -> Failure {

@@ -19,8 +19,10 @@ mod human;
 mod launched;
 mod log;
 mod member;
+mod memory;
 mod output;
 mod pipe;
+mod pool;
 mod rows;
 mod run;
 mod screen;
@@ -70,6 +72,8 @@ fn command(command: Command) -> Result<ExitCode, Failure> {
         Command::Top(args) => top::top(&args),
         Command::Fabric(args) => fabric::fabric(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Memory(args) => memory::memory(&args),
+        Command::Pool(args) => pool::pool(&args),
         Command::Cert(args) => cert::cert(&args),
     }
 }

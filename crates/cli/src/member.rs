@@ -12,7 +12,7 @@ use crate::args::{ProgressStyle, RunArgs};
 use crate::failure::Failure;
 use crate::output::OutputWriter;
 use crate::screen::Screen;
-use crate::session::{SCRIPT_STEP, decode_start, session};
+use crate::session::{SCRIPT_STEP, Start, session};
 use crate::signals;
 use crate::telemetry::Telemetry;
 
@@ -48,10 +48,10 @@ fn work(
     screen: &Screen,
 ) -> Result<(), Error> {
     let mut scripts = control.all_gather(SCRIPT_STEP, Vec::new())?;
-    let (sql, started) =
-        decode_start(&scripts.swap_remove(0)).ok_or(Error::Unlike { rank: 0, what: "script" })?;
+    let (sql, start) =
+        Start::decode(&scripts.swap_remove(0)).ok_or(Error::Unlike { rank: 0, what: "script" })?;
     // Node 0 has looked at the arguments, and rows are gathered there.
-    let session = session(args, OutputWriter::stdout(screen), started);
+    let session = session(args, OutputWriter::stdout(screen), &start);
     let session = session.map_err(|_| Error::Unlike { rank: 0, what: "arguments" })?;
     let planned = session?.sql(&sql)?;
     let cancel = Some(cancel);

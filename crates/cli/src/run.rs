@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use millstream::cluster::{Assignment, Control, Invitation, Launched, LocalLaunch, launch_local};
 use millstream::{Error, RunOptions};
@@ -13,9 +13,9 @@ use crate::failure::Failure;
 use crate::output::OutputFile;
 use crate::screen::Screen;
 use crate::script::{self, SqlText};
-use crate::session::{SCRIPT_STEP, dry_run, encode_start, finish, print, session};
+use crate::session::{SCRIPT_STEP, Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
-use crate::{launched, member, rows, signals};
+use crate::{launched, member, memory, rows, signals};
 
 /// How long other nodes may take to end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,10 +45,18 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         return Err(Failure::usage(&message, Some(hint)));
     }
     let script = script::read(&args.job.file)?;
-    let started = SystemTime::now();
+    let mut start = Start::now(args);
+    let servers = match args.memory_servers {
+        Some(servers) => {
+            let (servers, addresses) = memory::of_job(servers)?;
+            start.pool = addresses;
+            servers
+        }
+        None => Vec::new(),
+    };
     let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
     let (output, writer) = OutputFile::open(rows::text_file(&args.rows), screen)?;
-    let mut session = session(args, writer, started)?.map_err(|error| fail(&error))?;
+    let mut session = session(args, writer, &start)?.map_err(|error| fail(&error))?;
     let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
     if let Some(file) = rows::file(&args.rows) {
         rows::only_one(&planned, file)?;
@@ -67,7 +75,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         observer: Some(telemetry),
         ..RunOptions::default()
     };
-    let result = start(&launched.control, &script, started).and_then(|()| planned.run(&options));
+    let result = tell(&launched.control, &script, &start).and_then(|()| planned.run(&options));
     screen.clear();
     if result.is_ok() {
         launched.control.close();
@@ -80,6 +88,8 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
             None => launched.children.wait(TIMEOUT),
         }
     }
+    // The plan holds leases of them.
+    drop((planned, session, servers));
     let interrupted = cancel.load(Ordering::Relaxed);
     finish(args, screen, output, result, interrupted).map_err(|end| end.failure(&script))
 }
@@ -104,9 +114,9 @@ fn launch(args: &RunArgs, screen: &Screen) -> Result<Launched, Error> {
     Ok(launch_local(launch)?)
 }
 
-/// Hands the SQL and the time to the other nodes: a file may change, standard input is read once,
+/// Hands the SQL and the rest to the other nodes: a file may change, standard input is read once,
 /// and `now()` has to be the same everywhere.
-fn start(control: &Control, script: &SqlText, started: SystemTime) -> Result<(), Error> {
-    control.all_gather(SCRIPT_STEP, encode_start(&script.sql, started))?;
+fn tell(control: &Control, script: &SqlText, start: &Start) -> Result<(), Error> {
+    control.all_gather(SCRIPT_STEP, start.encode(&script.sql))?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use millstream::pool::PoolOptions;
 use millstream::{Error, FabricKind, Memory, Report, RowFormat, RowTarget, Session};
 
 use crate::args::{LayoutArgs, RunArgs};
@@ -11,26 +12,31 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::output::{OutputFile, OutputWriter};
 use crate::screen::Screen;
 use crate::script::SqlText;
-use crate::{human, rows, summary};
+use crate::{human, pool, rows, summary};
 
 /// The step by which node 0 hands the SQL to the others.
 pub(crate) const SCRIPT_STEP: &str = "script";
 
-/// A session as the arguments say; every node builds the same. `started` is node 0's clock.
+/// A session as the arguments say; every node builds the same.
 ///
 /// # Errors
 /// The outer one when the arguments do not fit each other, the inner one as the session has it.
 pub(crate) fn session(
     args: &RunArgs,
     output: OutputWriter,
-    started: SystemTime,
+    start: &Start,
 ) -> Result<Result<Session, Error>, Failure> {
     let target = rows::target(&args.rows, &output)?;
     output
         .clip(matches!(target, RowTarget::Output(RowFormat::Table)) && args.rows.output.is_none());
     let file = rows::text_file(&args.rows);
     let name = file.map_or("stdout".into(), |path| path.display().to_string());
-    let builder = millstream_session(&args.job.layout).started_at(started).rows_to(target);
+    let mut builder = millstream_session(&args.job.layout);
+    if !start.pool.is_empty() {
+        let options = pool::options_at(&args.job.layout.pool, start.pool.clone());
+        builder = builder.pool(PoolOptions { job: Some(start.job), ..options });
+    }
+    let builder = builder.started_at(start.started).rows_to(target);
     let builder = builder.output_for_programs(rows::for_programs(&args.rows));
     Ok(builder.output(&name, output).build())
 }
@@ -41,21 +47,61 @@ pub(crate) fn millstream_session(layout: &LayoutArgs) -> millstream::SessionBuil
     for (key, value) in &layout.set {
         builder = builder.set(key, value);
     }
-    builder
+    match pool::options(&layout.pool) {
+        Some(pool) => builder.pool(pool),
+        None => builder,
+    }
 }
 
-/// `nanoseconds since 1970 u64 | SQL`.
-pub(crate) fn encode_start(sql: &str, started: SystemTime) -> Vec<u8> {
-    let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-    [&ns.to_le_bytes(), sql.as_bytes()].concat()
+/// What all nodes of a job have of node 0, beside the SQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Its clock.
+    pub(crate) started: SystemTime,
+    /// A number that no other job has.
+    pub(crate) job: u128,
+    /// Where the memory servers are.
+    pub(crate) pool: Vec<String>,
 }
 
-/// The inverse of [`encode_start`].
-pub(crate) fn decode_start(bytes: &[u8]) -> Option<(String, SystemTime)> {
-    let (ns, sql) = bytes.split_first_chunk()?;
-    let started = UNIX_EPOCH.checked_add(Duration::from_nanos(u64::from_le_bytes(*ns)))?;
-    Some((String::from_utf8(sql.to_vec()).ok()?, started))
+impl Start {
+    /// Now, with the memory servers of the arguments.
+    pub(crate) fn now(args: &RunArgs) -> Self {
+        let pool = pool::options(&args.job.layout.pool);
+        let pool = pool.map_or_else(Vec::new, |options| options.addresses);
+        Self { started: SystemTime::now(), job: job_number(), pool }
+    }
+
+    /// `nanoseconds since 1970 u64 | job u128 | length u32 | addresses, behind commas | SQL`.
+    pub(crate) fn encode(&self, sql: &str) -> Vec<u8> {
+        let since = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let pool = self.pool.join(",");
+        let length = (pool.len() as u32).to_le_bytes();
+        let (ns, job) = (ns.to_le_bytes(), self.job.to_le_bytes());
+        [&ns[..], &job, &length, pool.as_bytes(), sql.as_bytes()].concat()
+    }
+
+    /// The inverse of [`Start::encode`].
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(String, Self)> {
+        let (ns, rest) = bytes.split_first_chunk()?;
+        let (job, rest) = rest.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (pool, sql) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let started = UNIX_EPOCH.checked_add(Duration::from_nanos(u64::from_le_bytes(*ns)))?;
+        let pool = std::str::from_utf8(pool).ok()?.split(',').filter(|of| !of.is_empty());
+        let pool = pool.map(str::to_owned).collect();
+        let start = Self { started, job: u128::from_le_bytes(*job), pool };
+        Some((String::from_utf8(sql.to_vec()).ok()?, start))
+    }
+}
+
+/// A random number.
+pub(crate) fn job_number() -> u128 {
+    use std::hash::{BuildHasher, RandomState};
+    // Each has keys of its own, which the system's randomness has given.
+    let half = || RandomState::new().hash_one((std::process::id(), SystemTime::now()));
+    u128::from(half()) << 64 | u128::from(half())
 }
 
 /// Why a job ended without success.

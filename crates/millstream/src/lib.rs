@@ -43,6 +43,7 @@ mod memory;
 mod metrics;
 mod node;
 mod pairs;
+pub mod pool;
 mod progress;
 mod pulse;
 mod reconnect;

@@ -220,7 +220,7 @@ fn apart(rank: usize) -> Error {
 
 /// The identity that processes with shared memory have in common: a boot of a kernel, and the
 /// namespace in which their sockets find each other.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     format!("{} {}", boot.trim(), network.display())

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
-use connectors::{Stdout, StdoutTarget};
+use connectors::{PoolConnector, Stdout, StdoutTarget};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::panics::caught;
@@ -17,6 +17,7 @@ use plan::{ExplainFormat, Planner, Vocabulary, Workers};
 use crate::FabricKind;
 use crate::collect::Collected;
 use crate::error::Error;
+use crate::pool::{Client, PoolOptions};
 use crate::script::{RunOptions, Script};
 
 /// Workers of a node at most.
@@ -31,6 +32,7 @@ pub struct Session {
     rows: RowTarget,
     output: StdoutTarget,
     started_at: Option<SystemTime>,
+    pool: Option<Arc<Client>>,
 }
 
 /// Where the rows of a bare `SELECT` go.
@@ -92,6 +94,7 @@ pub struct SessionBuilder {
     started_at: Option<SystemTime>,
     connectors: Vec<Arc<dyn Connector>>,
     file_names: bool,
+    pool: Option<PoolOptions>,
 }
 
 impl Session {
@@ -108,6 +111,7 @@ impl Session {
             started_at: None,
             connectors: Vec::new(),
             file_names: true,
+            pool: None,
         }
     }
 
@@ -118,6 +122,9 @@ impl Session {
     /// [`Error::Sql`] with everything that is wrong with it.
     pub fn sql(&mut self, text: &str) -> Result<Script, Error> {
         self.planner.set_now(self.started_at.unwrap_or_else(SystemTime::now));
+        if let Some(pool) = &self.pool {
+            pool.next_statement();
+        }
         // The planner catches what it can; this is for the rest.
         let planned = caught(|| self.planner.plan(text));
         let planned =
@@ -283,6 +290,13 @@ impl SessionBuilder {
         self
     }
 
+    /// The memory servers whose tables the connector `pool` reads and loads. They are asked when a
+    /// statement names such a table.
+    pub fn pool(mut self, pool: PoolOptions) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
     /// The session.
     ///
     /// # Errors
@@ -295,6 +309,10 @@ impl SessionBuilder {
         }
         bounded("job", "nodes", workers.nodes, cluster::NODES_MAX)?;
         bounded("node", "workers", workers.per_node, WORKERS_MAX)?;
+        let pool = self.pool.map(|pool| client(pool, workers)).transpose()?;
+        if let Some(pool) = &pool {
+            connectors.push(Arc::new(PoolConnector::new(pool.clone())));
+        }
         let ours = connectors::all_to(output.clone()).into_iter();
         let ours: Vec<_> =
             ours.filter(|one| connectors.iter().all(|other| other.name() != one.name())).collect();
@@ -306,13 +324,21 @@ impl SessionBuilder {
         planner.set_transport_needs(fabric.end_needs(), fabric.member_bytes());
         let rows_at_first = RowTarget::default();
         let mut session =
-            Session { planner, workers, fabric, rows: rows_at_first, output, started_at };
+            Session { planner, workers, fabric, rows: rows_at_first, output, started_at, pool };
         session.rows_to(rows)?;
         for (key, value) in &settings {
             session.set(key, value)?;
         }
         Ok(session)
     }
+}
+
+/// The client of a pool, for a job of so many workers.
+fn client(options: PoolOptions, workers: Workers) -> Result<Arc<Client>, Error> {
+    let workers = workers.nodes * workers.per_node;
+    let client = Client::new(PoolOptions { workers, ..options });
+    let refused = |source| cluster::ClusterError::System { what: "randomness", source };
+    Ok(Arc::new(client.map_err(refused)?))
 }
 
 /// Whether a file of that name can be a sink, whatever the columns; nothing is opened.

@@ -6,6 +6,7 @@ use millstream::cluster::Assignment;
 
 use crate::args::RunArgs;
 use crate::script::SqlText;
+use crate::session::job_number;
 
 /// Characters of a text that a message quotes.
 const QUOTE_MAX: usize = 60;
@@ -15,6 +16,8 @@ const QUOTE_MAX: usize = 60;
 pub(super) struct RankArguments {
     /// Its clock; that of rank 0 counts.
     pub(super) started: SystemTime,
+    /// Its number for the job; that of rank 0 counts.
+    pub(super) job: u128,
     /// Threads from its arguments, or those that it can have.
     pub(super) workers: u32,
     /// The script that it read; empty for a rank that leaves reading to rank 0.
@@ -41,11 +44,13 @@ impl RankArguments {
             ("--format", format.to_owned()),
             ("--output", output),
             ("--chart", rows.chart.to_string()),
+            ("--pool", layout.pool.pool.join(",")),
         ];
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let neighbours = assignment.local.unwrap_or(assignment.nodes).max(1);
         Self {
             started: SystemTime::now(),
+            job: job_number(),
             workers: layout.workers.unwrap_or_else(|| cores() / neighbours),
             sql: script.sql.clone(),
             reads: args.job.file.as_os_str() != "-" || assignment.rank == 0,
@@ -53,12 +58,13 @@ impl RankArguments {
         }
     }
 
-    /// `nanoseconds since 1970 u64 | workers u32 | reads u8 |` texts, each behind its length: the
+    /// `nanoseconds since 1970 u64 | job u128 | workers u32 | reads u8 |` texts, each behind its length: the
     /// SQL, then names and values in turn.
     pub(super) fn encode(&self) -> Vec<u8> {
         let since = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let mut out = ns.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.job.to_le_bytes());
         out.extend_from_slice(&self.workers.to_le_bytes());
         out.push(self.reads.into());
         let options = self.options.iter().flat_map(|(name, value)| [name, value]);
@@ -72,6 +78,7 @@ impl RankArguments {
     /// The inverse of [`RankArguments::encode`].
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (ns, rest) = bytes.split_first_chunk()?;
+        let (job, rest) = rest.split_first_chunk()?;
         let (workers, rest) = rest.split_first_chunk()?;
         let (&reads, mut rest) = rest.split_first()?;
         let mut texts = Vec::new();
@@ -85,6 +92,7 @@ impl RankArguments {
         let known = rest.is_empty() && odd.is_empty() && reads <= 1;
         known.then_some(Self {
             started: UNIX_EPOCH + Duration::from_nanos(u64::from_le_bytes(*ns)),
+            job: u128::from_le_bytes(*job),
             workers: u32::from_le_bytes(*workers),
             sql: sql.clone(),
             reads: reads == 1,
@@ -135,6 +143,7 @@ mod tests {
         let option = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         RankArguments {
             started: UNIX_EPOCH + Duration::from_nanos(1_234_567_890_123_456_789),
+            job: 7 << 100,
             workers: 3,
             sql: sql.into(),
             reads: true,

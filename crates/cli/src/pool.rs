@@ -1,0 +1,214 @@
+//! `millstream pool`: the tables of memory servers.
+
+use std::process::ExitCode;
+use std::task::Waker;
+use std::time::Duration;
+
+use millstream::pool::{
+    At, BlockRange, Client, Manifest, Pinned, PoolAccess, PoolError, PoolOptions,
+};
+use serde_json::{Value, json};
+
+use crate::args::{PoolArgs, PoolCommand, PoolCommandArgs, ProgressStyle};
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::session::print;
+use crate::{human, log};
+
+/// Blocks that are read ahead.
+const WINDOW: usize = 64;
+/// How often it looks whether a block has come.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Runs the command.
+pub(crate) fn pool(args: &PoolCommandArgs) -> Result<ExitCode, Failure> {
+    log::start(&args.log.log, &Screen::new(ProgressStyle::None), None);
+    let client = client(&args.pool)?;
+    let text = match &args.command {
+        PoolCommand::Ls => list(&client, args.json),
+        PoolCommand::Stat { table: None } => servers(&client, args.json),
+        PoolCommand::Stat { table: Some(table) } => table_stat(&client, table, args.json),
+        PoolCommand::Verify { table } => verify(&client, table, args.json),
+        PoolCommand::Drop { table } => dropped(&client, table, args.json),
+    };
+    print(&text.map_err(|error| failure(&error))?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The options of a client that the arguments ask for; `None` without a pool.
+pub(crate) fn options(args: &PoolArgs) -> Option<PoolOptions> {
+    let addresses: Vec<String> =
+        args.pool.iter().map(|address| address.trim().to_owned()).collect();
+    let addresses: Vec<String> = addresses.into_iter().filter(|of| !of.is_empty()).collect();
+    (!addresses.is_empty()).then(|| options_at(args, addresses))
+}
+
+/// The same of the servers at other addresses.
+pub(crate) fn options_at(args: &PoolArgs, addresses: Vec<String>) -> PoolOptions {
+    PoolOptions {
+        certs: args.pool_certs.clone(),
+        fabric: args.pool_fabric,
+        ..PoolOptions::new(addresses)
+    }
+}
+
+fn client(args: &PoolArgs) -> Result<Client, Failure> {
+    let Some(options) = options(args) else {
+        let hint = "--pool 127.0.0.1:7740 or the variable MILLSTREAM_POOL names a memory server, \
+                    and `millstream memory --bytes 8GiB` starts one";
+        return Err(Failure::usage("no pool is named", Some(hint)));
+    };
+    Client::new(options).map_err(|error| Failure::runtime(&error.to_string(), None))
+}
+
+fn failure(error: &PoolError) -> Failure {
+    let hint = match error {
+        PoolError::Unreachable { .. } => {
+            Some("`millstream memory --bytes 8GiB` starts one; --pool names its address".to_owned())
+        }
+        PoolError::NoTable { nearest: Some(near), .. } => Some(format!("did you mean '{near}'?")),
+        PoolError::NoTable { .. } => Some("`millstream pool ls` lists the tables".to_owned()),
+        _ => None,
+    };
+    Failure::runtime(&error.to_string(), hint.as_deref())
+}
+
+fn list(client: &Client, json: bool) -> Result<String, PoolError> {
+    let tables = client.tables()?;
+    if json {
+        let tables = tables.iter().map(|of| {
+            json!({
+                "table": of.name, "version": of.version, "rows": of.rows, "bytes": of.bytes,
+                "leases": of.leases,
+            })
+        });
+        return Ok(lines(tables));
+    }
+    let rows = tables.iter().map(|of| {
+        let numbers = [of.version.to_string(), of.rows.to_string(), human::bytes(of.bytes)];
+        let [version, rows, bytes] = numbers;
+        vec![of.name.clone(), version, rows, bytes, of.leases.to_string()]
+    });
+    Ok(table(&["table", "version", "rows", "bytes", "leases"], rows.collect()))
+}
+
+fn servers(client: &Client, json: bool) -> Result<String, PoolError> {
+    let servers = client.stat()?;
+    if json {
+        let servers = servers.iter().map(|of| {
+            json!({
+                "server": of.name, "bytes_max": of.bytes_max, "bytes": of.bytes,
+                "free": of.bytes_max.saturating_sub(of.bytes), "extents": of.extents,
+                "tables": of.tables, "leases": of.leases, "loads": of.loads, "clients": of.clients,
+            })
+        });
+        return Ok(lines(servers));
+    }
+    let rows = servers.iter().map(|of| {
+        let free = of.bytes_max.saturating_sub(of.bytes);
+        let bytes = [of.bytes_max, of.bytes, free].map(human::bytes);
+        let counts = [of.extents, of.tables, of.leases, of.loads, of.clients];
+        let name = std::iter::once(of.name.clone());
+        name.chain(bytes).chain(counts.map(|count| count.to_string())).collect()
+    });
+    let head =
+        ["server", "bytes", "used", "free", "extents", "tables", "leases", "loads", "clients"];
+    Ok(table(&head, rows.collect()))
+}
+
+fn table_stat(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
+    let Pinned { manifest, blocks } = client.pin(name, At::Newest)?;
+    let bytes = bytes_of(&manifest);
+    let buckets: Vec<String> = manifest
+        .definition
+        .buckets
+        .iter()
+        .map(|by| format!("column {} into {}", by.column, 1_u32 << by.bits))
+        .collect();
+    let (strips, extents) = (manifest.strips.len(), manifest.extents.len());
+    let partitions = manifest.definition.partitions();
+    if json {
+        return Ok(lines(std::iter::once(json!({
+            "table": manifest.table, "version": manifest.version, "rows": manifest.rows(),
+            "columns": manifest.definition.columns.len(), "partitions": partitions,
+            "buckets": buckets, "strips": strips, "extents": extents, "bytes": bytes,
+        }))));
+    }
+    let fields = [
+        ("table", manifest.table.clone()),
+        ("version", manifest.version.to_string()),
+        ("rows", manifest.rows().to_string()),
+        ("columns", manifest.definition.columns.len().to_string()),
+        ("partitions", partitions.to_string()),
+        ("buckets", if buckets.is_empty() { "none".into() } else { buckets.join(", ") }),
+        ("strips", strips.to_string()),
+        ("extents", extents.to_string()),
+        ("bytes", human::bytes(bytes)),
+        ("read", blocks.describe()),
+    ];
+    Ok(fields.iter().map(|(name, value)| format!("{name:<12}{value}\n")).collect())
+}
+
+/// Bytes of all blocks.
+fn bytes_of(manifest: &Manifest) -> u64 {
+    let blocks = manifest.strips.iter().flat_map(|strip| &strip.blocks);
+    blocks.map(|block| u64::from(block.bytes)).sum()
+}
+
+fn verify(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
+    // What a manifest says of its blocks was checked when it came.
+    let pinned = client.pin(name, At::Newest)?;
+    client.verify(&pinned.manifest)?;
+    let mut reader = pinned.blocks.open(WINDOW, Waker::noop().clone())?;
+    let blocks = pinned.manifest.strips.iter().flat_map(|strip| &strip.blocks);
+    let mut blocks = blocks.filter(|block| block.bytes > 0);
+    let (mut count, mut bytes) = (0_u64, 0);
+    loop {
+        while reader.wanted() < WINDOW {
+            let Some(block) = blocks.next() else { break };
+            reader.want(BlockRange { at: block.at, bytes: block.bytes });
+        }
+        if reader.wanted() == 0 {
+            break;
+        }
+        match reader.next()? {
+            Some(block) => {
+                count += 1;
+                bytes += (*block).as_ref().len() as u64;
+            }
+            None => std::thread::sleep(LOOK),
+        }
+    }
+    let (table, version) = (&pinned.manifest.table, pinned.manifest.version);
+    if json {
+        let value = json!({ "table": table, "version": version, "blocks": count, "bytes": bytes });
+        return Ok(lines(std::iter::once(value)));
+    }
+    let (blocks, bytes) = (human::counted(count, "block"), human::bytes(bytes));
+    Ok(format!("version {version} of '{table}' is intact: {blocks}, {bytes}\n"))
+}
+
+fn dropped(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
+    client.drop_table(name)?;
+    Ok(if json { lines(std::iter::once(json!({ "dropped": name }))) } else { String::new() })
+}
+
+fn lines(values: impl Iterator<Item = Value>) -> String {
+    values.map(|value| format!("{value}\n")).collect()
+}
+
+/// Columns of text; the first to the left, numbers to the right.
+fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    let head: Vec<String> = head.iter().map(|name| (*name).to_owned()).collect();
+    let widths: Vec<usize> = (0..head.len())
+        .map(|at| rows.iter().chain([&head]).map(|row| row[at].chars().count()).max().unwrap_or(0))
+        .collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, &width))| match at {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        format!("{}\n", cells.collect::<Vec<_>>().join("  "))
+    };
+    std::iter::once(&head).chain(&rows).map(line).collect()
+}

@@ -1,0 +1,27 @@
+//! Memory servers, and the client by which a session uses them.
+//!
+//! ```text
+//!   session ─ connector 'pool' ─ Client ══ control: requests, beats ══ MemoryServer ─ home: decides
+//!                                   └───── fabric: maps, READs, WRITEs ──── mover ─ extents: memory
+//! ```
+//!
+//! What server and client say, and what a server decides, stand in the crate `pool`; here are the
+//! sockets, the threads, the clock and the memory.
+
+mod client;
+mod fabrics;
+mod server;
+
+pub use ::pool::PoolError;
+pub use ::pool::access::{At, BlockRange, Pinned, PoolAccess, TableSummary};
+pub use ::pool::manifest::Manifest;
+pub use ::pool::wire::Stat;
+pub use client::{Client, PoolOptions};
+pub use server::{MEMORY_SERVER_PORT, MemoryOptions, MemoryServer};
+
+/// A random number, for what has to have another name than everything else.
+fn random() -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,274 @@
+//! The client of a pool: what a session reads and loads its tables by.
+//!
+//! ```text
+//!   pin, begin, commit, … ─ call ─▶ Remote ══ control ══ memory server      any thread, and waits
+//!   want, write           ─ task ─▶ Worker ══ fabric  ══ memory server      one thread, never waits
+//! ```
+//!
+//! Where a server's memory is mapped, readers read it in place and ask nobody. Tables are spread
+//! over the servers of a pool by their names.
+
+mod load;
+mod reader;
+mod remote;
+mod transfer;
+mod worker;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use pool::PoolError;
+use pool::access::{At, Load, Loading, Pinned, PoolAccess, TableSummary};
+use pool::manifest::Manifest;
+use pool::pointer::ExtentId;
+use pool::wire::{Request, Response, Snapshot, Stat};
+
+use super::random;
+use crate::FabricKind;
+use load::LoadHandle;
+use reader::{PinnedBlocks, Version};
+use remote::Remote;
+use worker::{Place, Worker};
+
+/// Extents whose keys are asked for at a time.
+const KEYS_AT_A_TIME: usize = 4096;
+
+/// Where the memory servers of a pool are, and how they are used.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// Addresses, as `127.0.0.1:7740`.
+    pub addresses: Vec<String>,
+    /// The certificate of this node, where servers are on other hosts.
+    pub certs: Option<PathBuf>,
+    /// How memory is read.
+    pub fabric: FabricKind,
+    /// A number that all nodes of a job share, and no other job has. Nodes that are threads of this
+    /// process need none.
+    pub job: Option<u128>,
+    /// Workers of the whole job.
+    pub workers: u32,
+}
+
+impl PoolOptions {
+    /// Of the servers at these addresses, for one worker.
+    pub fn new(addresses: Vec<String>) -> Self {
+        Self { addresses, certs: None, fabric: FabricKind::Auto, job: None, workers: 1 }
+    }
+}
+
+/// A client of a pool. It connects when it is asked something first.
+#[derive(Debug)]
+pub struct Client {
+    options: PoolOptions,
+    job: u128,
+    /// Statements that were planned and loads that were begun: alike on all nodes of a job.
+    statements: AtomicU32,
+    connected: Mutex<Option<Arc<Connected>>>,
+}
+
+/// Connections with all servers, and the thread that moves bytes.
+#[derive(Debug)]
+struct Connected {
+    /// By name.
+    remotes: Vec<Arc<Remote>>,
+    worker: Worker,
+    /// Versions that are pinned, by server, table and number.
+    versions: Mutex<HashMap<(usize, String, u64), Weak<Version>>>,
+}
+
+impl Client {
+    /// A client of the servers at the addresses.
+    ///
+    /// # Errors
+    /// When the system gives no random number.
+    pub fn new(options: PoolOptions) -> std::io::Result<Self> {
+        let job = match options.job {
+            Some(job) => job,
+            None => u128::from(random()?) << 64 | u128::from(random()?),
+        };
+        Ok(Self { options, job, statements: AtomicU32::new(0), connected: Mutex::default() })
+    }
+
+    /// Another statement is planned: it may see newer versions than those before it.
+    pub(crate) fn next_statement(&self) {
+        self.statements.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The states of all servers.
+    ///
+    /// # Errors
+    /// When one does not answer.
+    pub fn stat(&self) -> Result<Vec<Stat>, PoolError> {
+        let connected = self.connected()?;
+        let stat = |remote: &Arc<Remote>| match remote.call(&Request::Stat)? {
+            Response::Stat(stat) => Ok(stat),
+            _ => Err(unexpected()),
+        };
+        connected.remotes.iter().map(stat).collect()
+    }
+
+    /// Has the servers check that the bytes of a version are those that were written.
+    ///
+    /// # Errors
+    /// When they are not, or a server does not answer.
+    pub fn verify(&self, manifest: &Manifest) -> Result<(), PoolError> {
+        let connected = self.connected()?;
+        let remote = &connected.remotes[connected.home(&manifest.table)];
+        for (extent, _) in &manifest.extents {
+            remote.call(&Request::Verify { extents: vec![extent.number] })?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot { job: self.job, statement: self.statements.load(Ordering::Relaxed) }
+    }
+
+    /// The connections; made anew when a server was lost.
+    fn connected(&self) -> Result<Arc<Connected>, PoolError> {
+        let mut connected = locked(&self.connected);
+        if let Some(there) = &*connected
+            && there.remotes.iter().all(|remote| remote.is_there())
+        {
+            return Ok(Arc::clone(there));
+        }
+        *connected = None;
+        let new = Arc::new(Connected::new(&self.options)?);
+        Ok(Arc::clone(connected.insert(new)))
+    }
+}
+
+impl Connected {
+    fn new(options: &PoolOptions) -> Result<Self, PoolError> {
+        let mut ends = Vec::new();
+        for address in &options.addresses {
+            ends.push(remote::connect(address, options)?);
+        }
+        ends.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        if let Some(two) = ends.windows(2).find(|two| two[0].0.name == two[1].0.name) {
+            let [(a, _), (b, _)] = two else { return Err(unexpected()) };
+            let (name, a, b) = (&a.name, &a.address, &b.address);
+            let reason = format!("the servers at {a} and {b} are both called '{name}'");
+            return Err(PoolError::Refused { reason });
+        }
+        let (remotes, ends): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+        let remotes: Vec<Arc<Remote>> = remotes.into_iter().map(Arc::new).collect();
+        let worker = Worker::start(remotes.clone(), ends).map_err(|error| PoolError::Refused {
+            reason: format!("the system gives no thread: {error}"),
+        })?;
+        Ok(Self { remotes, worker, versions: Mutex::default() })
+    }
+
+    /// The server of a table: the same on all nodes.
+    fn home(&self, table: &str) -> usize {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        let weight = |remote: &Arc<Remote>| hasher.hash_one((remote.name.as_str(), table));
+        let heaviest = (0..self.remotes.len()).max_by_key(|at| weight(&self.remotes[*at]));
+        heaviest.unwrap_or(0)
+    }
+
+    /// The version that a lease holds, with the places of its extents.
+    fn version(
+        self: &Arc<Self>,
+        at: usize,
+        lease: u64,
+        manifest_bytes: u64,
+    ) -> Result<Version, PoolError> {
+        let remote = &self.remotes[at];
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < manifest_bytes {
+            let from = bytes.len() as u64;
+            match remote.call(&Request::Manifest { lease, from })? {
+                Response::Manifest(piece) if !piece.is_empty() => bytes.extend(piece),
+                _ => return Err(unexpected()),
+            }
+        }
+        let manifest = Arc::new(Manifest::decode(&bytes)?);
+        let numbers: Vec<u32> = manifest.extents.iter().map(|(extent, _)| extent.number).collect();
+        let mut keys = Vec::new();
+        for extents in numbers.chunks(KEYS_AT_A_TIME) {
+            match remote.call(&Request::Keys { extents: extents.to_vec() })? {
+                Response::Keys(some) if some.len() == extents.len() => keys.extend(some),
+                _ => return Err(unexpected()),
+            }
+        }
+        let places = self.worker.map(at, keys)?;
+        let extents: Vec<ExtentId> = manifest.extents.iter().map(|(extent, _)| *extent).collect();
+        let places: HashMap<ExtentId, Place> = extents.into_iter().zip(places).collect();
+        Ok(Version::new(Arc::clone(self), at, lease, manifest, places))
+    }
+}
+
+impl PoolAccess for Client {
+    fn tables(&self) -> Result<Vec<TableSummary>, PoolError> {
+        let connected = self.connected()?;
+        let mut all = Vec::new();
+        for remote in &connected.remotes {
+            match remote.call(&Request::Tables)? {
+                Response::Tables(tables) => all.extend(tables),
+                _ => return Err(unexpected()),
+            }
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    fn pin(&self, table: &str, at: At) -> Result<Pinned, PoolError> {
+        let connected = self.connected()?;
+        let home = connected.home(table);
+        let remote = &connected.remotes[home];
+        let request = Request::Pin { table: table.to_owned(), at, snapshot: Some(self.snapshot()) };
+        let Response::Pinned { version, lease, manifest_bytes } = remote.call(&request)? else {
+            return Err(unexpected());
+        };
+        let key = (home, table.to_owned(), version);
+        let known = locked(&connected.versions).get(&key).and_then(Weak::upgrade);
+        let version = match known {
+            Some(known) => {
+                connected.worker.unpin(home, lease);
+                known
+            }
+            None => {
+                let made = connected.version(home, lease, manifest_bytes);
+                let made = made.inspect_err(|_| connected.worker.unpin(home, lease))?;
+                let made = Arc::new(made);
+                let mut versions = locked(&connected.versions);
+                versions.retain(|_, version| version.strong_count() > 0);
+                versions.insert(key, Arc::downgrade(&made));
+                made
+            }
+        };
+        let manifest = Arc::clone(&version.manifest);
+        Ok(Pinned { manifest, blocks: Arc::new(PinnedBlocks(version)) })
+    }
+
+    fn begin(&self, load: &Load) -> Result<Arc<dyn Loading>, PoolError> {
+        let connected = self.connected()?;
+        let home = connected.home(&load.table);
+        let (snapshot, writers) = (self.snapshot(), self.options.workers);
+        let request = Request::Begin { load: load.clone(), snapshot, writers };
+        let Response::Load(number) = connected.remotes[home].call(&request)? else {
+            return Err(unexpected());
+        };
+        // A scan of a later statement sees what this one loads.
+        self.next_statement();
+        Ok(Arc::new(LoadHandle::new(connected, home, number)))
+    }
+
+    fn drop_table(&self, table: &str) -> Result<(), PoolError> {
+        let connected = self.connected()?;
+        let remote = &connected.remotes[connected.home(table)];
+        remote.call(&Request::Drop { table: table.to_owned() }).map(drop)
+    }
+}
+
+fn unexpected() -> PoolError {
+    PoolError::Malformed { what: "answer" }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,194 @@
+//! A memory server, as a client sees it: the control connection.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cluster::Attachment;
+use fabric::{Endpoint, Fabric, LinkId};
+use pool::PoolError;
+use pool::wire::{PROTOCOL, Request, Response, Rights, Welcome, split};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{PoolOptions, locked, unexpected};
+use crate::FabricKind;
+use crate::pairs::machine;
+
+/// Within this time a server answers, or it is gone.
+const ANSWER: Duration = Duration::from_secs(4);
+
+/// The ends of a connection, for fabrics: the client dials.
+const CLIENT_END: LinkId = LinkId { local: 0, remote: 1 };
+
+/// A memory server.
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub(super) name: String,
+    pub(super) address: String,
+    /// How its memory is read.
+    pub(super) kind: FabricKind,
+    control: Mutex<Attachment>,
+    /// Why it is gone.
+    lost: Mutex<Option<String>>,
+}
+
+/// The data connection with a server.
+pub(super) struct End {
+    pub(super) fabric: Arc<dyn Fabric>,
+    pub(super) endpoint: Box<dyn Endpoint>,
+}
+
+/// Connects with a server, and by the fabric that suits both.
+///
+/// # Errors
+/// When it does not answer, refuses, or cannot be read by the fabric that was asked for.
+pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, End), PoolError> {
+    let unreachable =
+        |reason: String| PoolError::Unreachable { address: address.to_owned(), reason };
+    let at = resolve(address).map_err(unreachable)?;
+    let attached = Attachment::connect(at, options.certs.as_deref(), ANSWER);
+    let (mut control, token) = attached.map_err(|error| unreachable(error.to_string()))?;
+    let host = machine();
+    let hello = Request::Hello {
+        protocol: PROTOCOL,
+        client: format!("process {} on {}", std::process::id(), host_name()),
+        host: host.clone(),
+        token,
+        rights: Rights::Write,
+    };
+    let mut notices = None;
+    let welcome = match converse(&mut control, &hello, &mut notices) {
+        Ok(Response::Welcome(welcome)) => welcome,
+        Ok(Response::Failed(error)) => return Err(unreachable(error.to_string())),
+        Ok(_) => return Err(unexpected()),
+        Err(reason) => return Err(unreachable(reason)),
+    };
+    let kind = choose(options.fabric, &welcome, &host).map_err(unreachable)?;
+    let name = welcome.name;
+    let (lost, address) = (Mutex::default(), address.to_owned());
+    let remote = Remote { name, address, kind, control: Mutex::new(control), lost };
+    let end = remote.join().map_err(|error| match error {
+        PoolError::Refused { reason } => {
+            PoolError::Unreachable { address: remote.address.clone(), reason }
+        }
+        error => error,
+    })?;
+    Ok((remote, end))
+}
+
+impl Remote {
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// The server's own, or [`PoolError::Lost`].
+    pub(super) fn call(&self, request: &Request) -> Result<Response, PoolError> {
+        let mut control = locked(&self.control);
+        if let Some(lost) = self.lost() {
+            return Err(lost);
+        }
+        let mut broken = None;
+        match converse(&mut control, request, &mut broken) {
+            Ok(Response::Failed(error)) => Err(error),
+            Ok(response) => Ok(response),
+            Err(reason) => Err(self.lose(broken.unwrap_or(reason))),
+        }
+    }
+
+    /// Joins with the server by the fabric.
+    fn join(&self) -> Result<End, PoolError> {
+        let failed = |error: fabric::FabricError| PoolError::Refused { reason: error.to_string() };
+        let fabric = self.kind.open().map_err(failed)?;
+        let offer = fabric.offer(CLIENT_END).map_err(failed)?;
+        let request =
+            Request::Connect { fabric: fabric.name().to_owned(), address: offer.address() };
+        let Response::Address(address) = self.call(&request)? else { return Err(unexpected()) };
+        let endpoint = offer.connect(&address).map_err(failed)?;
+        Ok(End { fabric, endpoint })
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        locked(&self.lost).is_none()
+    }
+
+    /// The error of a server that is gone.
+    pub(super) fn lost(&self) -> Option<PoolError> {
+        let reason = locked(&self.lost).clone()?;
+        Some(PoolError::Lost { server: self.name.clone(), reason })
+    }
+
+    /// The server is gone; the first reason counts.
+    pub(super) fn lose(&self, reason: String) -> PoolError {
+        let reason = locked(&self.lost).get_or_insert(reason).clone();
+        PoolError::Lost { server: self.name.clone(), reason }
+    }
+}
+
+/// Sends a request and waits for its answer. A notice that a lease has ended goes to `broken`.
+///
+/// # Errors
+/// Why there will be no answer, in words.
+fn converse(
+    control: &mut Attachment,
+    request: &Request,
+    broken: &mut Option<String>,
+) -> Result<Response, String> {
+    let words = |error: std::io::Error| error.to_string();
+    let deadline = Instant::now() + ANSWER;
+    control.send(&request.encode());
+    loop {
+        while let Some((body, taken)) =
+            split(control.received()).map_err(|error| error.to_string())?
+        {
+            let response = Response::decode(body).map_err(|error| error.to_string());
+            control.take(taken);
+            match response? {
+                Response::Broken { reason, .. } => *broken = Some(reason),
+                response => return Ok(response),
+            }
+        }
+        // What the server has said before it went is worth more than that it does not listen.
+        let sent = control.flush();
+        if control.read().map_err(words)? {
+            continue;
+        }
+        sent.map_err(words)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("it has not answered within {} s", ANSWER.as_secs()));
+        }
+        let mut flags = PollFlags::IN;
+        if control.holds_bytes() {
+            flags |= PollFlags::OUT;
+        }
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // An interrupted wait is an early look.
+        let _ = poll(&mut [PollFd::new(&*control, flags)], Some(&left));
+    }
+}
+
+/// How the memory of a server is read from here.
+fn choose(asked: FabricKind, welcome: &Welcome, host: &str) -> Result<FabricKind, String> {
+    let has = |kind: FabricKind| welcome.fabrics.contains(&kind.to_string());
+    let here = welcome.host == host;
+    match asked {
+        FabricKind::Auto | FabricKind::Mpi => {
+            let all = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
+            let fits = |kind: &FabricKind| has(*kind) && (*kind != FabricKind::Shm || here);
+            let kind = all.into_iter().find(fits);
+            kind.ok_or_else(|| format!("it is read by {} alone", welcome.fabrics.join(", ")))
+        }
+        FabricKind::Shm if !here => Err("it is on another machine: --fabric tcp".into()),
+        kind if has(kind) => Ok(kind),
+        kind => Err(format!("it is read by {}, and not by {kind}", welcome.fabrics.join(", "))),
+    }
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let mut all = address.to_socket_addrs().map_err(|error| error.to_string())?;
+    all.next().ok_or_else(|| "there is no such host".into())
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}

@@ -1,0 +1,209 @@
+//! What readers and writers share with the thread that moves bytes.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::task::Waker;
+
+use fabric::RemoteKey;
+use pool::PoolError;
+use pool::access::{BlockRange, EncodedStrip};
+use pool::manifest::Strip;
+
+use super::locked;
+
+/// Bytes of strips of a writer that wait to be written, at most; one strip may exceed it.
+const QUEUED_BYTES_MAX: usize = 4 << 20;
+
+/// The blocks that a reader wants by READs, in order.
+#[derive(Debug)]
+pub(super) struct ReadQueue {
+    /// The server.
+    pub(super) at: usize,
+    window: usize,
+    waker: Waker,
+    state: Mutex<Reads>,
+}
+
+#[derive(Debug, Default)]
+struct Reads {
+    /// The number of the first of `blocks`.
+    first: u64,
+    blocks: VecDeque<Read>,
+    /// How many of `blocks` were posted.
+    posted: usize,
+}
+
+#[derive(Debug)]
+enum Read {
+    Wanted(RemoteKey, BlockRange),
+    Posted,
+    Done(Vec<u8>),
+    Failed(PoolError),
+}
+
+impl ReadQueue {
+    pub(super) fn new(at: usize, window: usize, waker: Waker) -> Self {
+        Self { at, window, waker, state: Mutex::default() }
+    }
+
+    pub(super) fn want(&self, key: RemoteKey, block: BlockRange) {
+        locked(&self.state).blocks.push_back(Read::Wanted(key, block));
+    }
+
+    /// The bytes of the first block, once they are there.
+    pub(super) fn next(&self) -> Result<Option<Vec<u8>>, PoolError> {
+        let mut state = locked(&self.state);
+        if !matches!(state.blocks.front(), Some(Read::Done(_) | Read::Failed(_))) {
+            return Ok(None);
+        }
+        state.first += 1;
+        state.posted = state.posted.saturating_sub(1);
+        match state.blocks.pop_front() {
+            Some(Read::Done(bytes)) => Ok(Some(bytes)),
+            Some(Read::Failed(error)) => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    /// The next block to post, if the window has room: its number, and where it is.
+    pub(super) fn to_post(&self) -> Option<(u64, RemoteKey, BlockRange)> {
+        let state = locked(&self.state);
+        let at = state.posted;
+        match state.blocks.get(at).filter(|_| at < self.window)? {
+            Read::Wanted(key, block) => Some((state.first + at as u64, *key, *block)),
+            _ => None,
+        }
+    }
+
+    /// The block of [`ReadQueue::to_post`] is on its way.
+    pub(super) fn posted(&self) {
+        let mut state = locked(&self.state);
+        let at = state.posted;
+        if let Some(read) = state.blocks.get_mut(at) {
+            *read = Read::Posted;
+            state.posted += 1;
+        }
+    }
+
+    /// A block has come, or will not.
+    pub(super) fn done(&self, number: u64, outcome: Result<Vec<u8>, PoolError>) {
+        let mut state = locked(&self.state);
+        let at = number.checked_sub(state.first).and_then(|at| usize::try_from(at).ok());
+        if let Some(read) = at.and_then(|at| state.blocks.get_mut(at)) {
+            *read = outcome.map_or_else(Read::Failed, Read::Done);
+        }
+        drop(state);
+        self.waker.wake_by_ref();
+    }
+
+    /// The server is gone, as its reader finds when it looks.
+    pub(super) fn wake(&self) {
+        self.waker.wake_by_ref();
+    }
+}
+
+/// The strips that a writer has given away.
+#[derive(Debug)]
+pub(super) struct WriteQueue {
+    /// The server, and the load.
+    pub(super) at: usize,
+    pub(super) load: u64,
+    waker: Waker,
+    state: Mutex<Writes>,
+}
+
+#[derive(Debug, Default)]
+struct Writes {
+    strips: VecDeque<(u32, EncodedStrip)>,
+    /// Bytes of strips that the memory server does not have.
+    bytes: usize,
+    /// No strip follows.
+    ends: bool,
+    sealed: bool,
+    /// The strips, with their places.
+    placed: Vec<(u32, Strip)>,
+    failed: Option<PoolError>,
+    /// Nobody asks any more.
+    dropped: bool,
+}
+
+impl WriteQueue {
+    pub(super) fn new(at: usize, load: u64, waker: Waker) -> Self {
+        Self { at, load, waker, state: Mutex::default() }
+    }
+
+    pub(super) fn has_room(&self) -> Result<bool, PoolError> {
+        let state = locked(&self.state);
+        state.failed.clone().map_or(Ok(state.bytes < QUEUED_BYTES_MAX), Err)
+    }
+
+    pub(super) fn write(&self, partition: u32, strip: EncodedStrip) -> Result<(), PoolError> {
+        let mut state = locked(&self.state);
+        if let Some(failed) = &state.failed {
+            return Err(failed.clone());
+        }
+        state.bytes += bytes_of(&strip);
+        state.strips.push_back((partition, strip));
+        Ok(())
+    }
+
+    /// No strip follows; whether all lie in sealed extents.
+    pub(super) fn end(&self) -> Result<bool, PoolError> {
+        let mut state = locked(&self.state);
+        state.ends = true;
+        state.failed.clone().map_or(Ok(state.sealed), Err)
+    }
+
+    pub(super) fn take_placed(&self) -> Vec<(u32, Strip)> {
+        std::mem::take(&mut locked(&self.state).placed)
+    }
+
+    pub(super) fn abandon(&self) {
+        locked(&self.state).dropped = true;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        let state = locked(&self.state);
+        state.dropped || state.failed.is_some() || state.sealed
+    }
+
+    pub(super) fn next(&self) -> Option<(u32, EncodedStrip)> {
+        locked(&self.state).strips.pop_front()
+    }
+
+    /// Whether no strip follows those that were taken.
+    pub(super) fn has_ended(&self) -> bool {
+        let state = locked(&self.state);
+        state.ends && state.strips.is_empty()
+    }
+
+    pub(super) fn placed(&self, partition: u32, strip: Strip) {
+        locked(&self.state).placed.push((partition, strip));
+    }
+
+    /// Bytes are on their way.
+    pub(super) fn sent(&self, bytes: usize) {
+        let mut state = locked(&self.state);
+        let full = state.bytes >= QUEUED_BYTES_MAX;
+        state.bytes = state.bytes.saturating_sub(bytes);
+        let has_room = state.bytes < QUEUED_BYTES_MAX;
+        drop(state);
+        if full && has_room {
+            self.waker.wake_by_ref();
+        }
+    }
+
+    pub(super) fn sealed(&self) {
+        locked(&self.state).sealed = true;
+        self.waker.wake_by_ref();
+    }
+
+    pub(super) fn fail(&self, error: PoolError) {
+        locked(&self.state).failed.get_or_insert(error);
+        self.waker.wake_by_ref();
+    }
+}
+
+pub(super) fn bytes_of(strip: &EncodedStrip) -> usize {
+    strip.blocks.iter().map(|block| block.bytes.len()).sum()
+}

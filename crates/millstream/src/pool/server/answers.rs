@@ -1,0 +1,340 @@
+//! What a server answers to each request, and what movers tell.
+
+use fabric::{Endpoint, FabricError, LinkId, RemoteKey};
+use pool::PoolError;
+use pool::wire::{MANIFEST_PIECE_BYTES, PROTOCOL, Request, Response, Rights, Welcome};
+
+use super::clients::{EndpointState, Known, Waiting};
+use super::mover::{Command, Event};
+use super::{ClientId, Control};
+
+/// The ends of a connection, for fabrics: the client dials.
+const SERVER_END: LinkId = LinkId { local: 1, remote: 0 };
+
+impl Control {
+    /// Answers a request, or puts it aside until another thread has done its part.
+    pub(super) fn answer(&mut self, client: ClientId, request: Request) {
+        if self.clients.known(client).is_none() {
+            return self.hello(client, request);
+        }
+        let now_ns = self.now_ns();
+        self.home.heard(now_ns, client);
+        match request {
+            Request::Grant { .. } if self.is_connecting(client) => {
+                self.put_aside(client, Waiting::Endpoint(request));
+            }
+            Request::Grant { load, bytes } => self.grant(client, load, bytes),
+            Request::Seal { load, extent, used, crc } => {
+                let writer = self.extents.writer(extent);
+                match writer.filter(|_| self.home.may_seal(client, load, extent)) {
+                    Some((_, key)) => {
+                        self.put_aside(client, Waiting::Seal { load, extent, used, crc });
+                        self.ask_mover(client, Command::Revoke(client, extent, key));
+                    }
+                    None => self.refuse(client, "the extent is not written by this client"),
+                }
+            }
+            request => {
+                let answered = self.at_once(client, request);
+                self.tell(client, answered);
+            }
+        }
+    }
+
+    /// The requests that need no other thread.
+    fn at_once(&mut self, client: ClientId, request: Request) -> Result<Response, PoolError> {
+        let now_ns = self.now_ns();
+        Ok(match request {
+            Request::Connect { fabric, address } => {
+                Response::Address(self.connect(client, &fabric, address)?)
+            }
+            Request::Tables => Response::Tables(self.home.tables()),
+            Request::Pin { table, at, snapshot } => {
+                let pin = self.home.pin(client, &table, at, snapshot)?;
+                let manifest_bytes = pin.manifest.len() as u64;
+                Response::Pinned { version: pin.version, lease: pin.lease, manifest_bytes }
+            }
+            Request::Manifest { lease, from } => {
+                let manifest = self.home.pinned(client, lease);
+                let manifest = manifest.ok_or_else(|| refused("the lease has ended"))?;
+                let from = usize::try_from(from).unwrap_or(usize::MAX).min(manifest.len());
+                let to = manifest.len().min(from + MANIFEST_PIECE_BYTES);
+                Response::Manifest(manifest[from..to].to_vec())
+            }
+            Request::Keys { extents } => Response::Keys(self.keys(client, &extents)?),
+            Request::Unpin { lease } => {
+                let effects = self.home.unpin(now_ns, client, lease);
+                self.act(effects);
+                Response::Done
+            }
+            Request::Beat => Response::Done,
+            Request::Begin { load, snapshot, writers } => {
+                let name = self.writer_name(client)?;
+                Response::Load(self.home.begin(client, &name, load, snapshot, writers)?)
+            }
+            Request::Commit { load, writer, strips, last } => {
+                let (version, effects) = self.home.commit(client, load, writer, strips, last);
+                self.act(effects);
+                Response::Committed { version: version? }
+            }
+            Request::Abort { load } => {
+                let effects = self.home.abort(client, load);
+                self.act(effects);
+                Response::Done
+            }
+            Request::Drop { table } => {
+                self.writer_name(client)?;
+                let effects = self.home.drop_table(&table)?;
+                self.act(effects);
+                Response::Done
+            }
+            Request::Stat => Response::Stat(self.stat()),
+            Request::Verify { extents } => {
+                let damaged = extents.iter().find(|number| !self.extents.is_intact(**number));
+                match damaged {
+                    None => Response::Done,
+                    Some(number) => return Err(refused(&format!("extent {number} is damaged"))),
+                }
+            }
+            Request::Hello { .. } | Request::Grant { .. } | Request::Seal { .. } => {
+                return Err(refused("the request comes out of turn"));
+            }
+        })
+    }
+
+    fn hello(&mut self, client: ClientId, request: Request) {
+        let Request::Hello { protocol, client: name, host: _, token, rights } = request else {
+            return self.close(client, "it has not said hello");
+        };
+        let reason = if protocol != PROTOCOL {
+            Some("it speaks another version of the protocol: run the same release everywhere")
+        } else if !self.service.admits(&token) {
+            Some("the client does not show the token of this server")
+        } else if !self.clients.has_room() {
+            Some("the server has as many clients as it may have")
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.refuse(client, reason);
+            return self.close(client, reason);
+        }
+        if let Some(of) = self.clients.get(client) {
+            of.known = Some(Known { name, rights, endpoint: EndpointState::None });
+        }
+        let now_ns = self.now_ns();
+        self.home.heard(now_ns, client);
+        let fabrics = self.fabrics.iter().map(|open| open.fabric.name().to_owned()).collect();
+        let welcome = Welcome {
+            server: 0,
+            name: self.options.name.clone(),
+            host: self.host.clone(),
+            incarnation: self.incarnation,
+            fabrics,
+        };
+        self.tell(client, Ok(Response::Welcome(welcome)));
+    }
+
+    /// Makes this side of a connection of a fabric. The client connects when it has its address, so
+    /// that a thread waits for it.
+    fn connect(
+        &mut self,
+        client: ClientId,
+        fabric: &str,
+        address: Vec<u8>,
+    ) -> Result<Vec<u8>, PoolError> {
+        let open = self.fabrics.iter().find(|open| open.fabric.name() == fabric);
+        let open = open.ok_or_else(|| refused("the server does not have that fabric"))?;
+        let known = self.clients.known(client).filter(|of| of.endpoint == EndpointState::None);
+        let known = known.ok_or_else(|| refused("this client has a connection already"))?;
+        let failed = |error: &dyn std::fmt::Display| refused(&format!("cannot connect: {error}"));
+        let offer = open.fabric.offer(SERVER_END).map_err(|error| failed(&error))?;
+        let own = offer.address();
+        let (connects, wakes) = (self.connects.clone(), std::sync::Arc::clone(&self.wakes));
+        let thread = std::thread::Builder::new().name("connect".into()).spawn(move || {
+            // The server may have ended meanwhile.
+            let _ = connects.send((client, offer.connect(&address)));
+            wakes.signal();
+        });
+        thread.map_err(|error| failed(&error))?;
+        known.endpoint = EndpointState::Connecting(open.kind);
+        Ok(own)
+    }
+
+    /// A thread has connected a client, or failed to.
+    pub(super) fn connected(
+        &mut self,
+        client: ClientId,
+        endpoint: Result<Box<dyn Endpoint>, FabricError>,
+    ) {
+        let Some(of) = self.clients.get(client).filter(|of| !of.closing) else { return };
+        let Some(known) = &mut of.known else { return };
+        match (endpoint, known.endpoint) {
+            (Ok(endpoint), EndpointState::Connecting(kind)) => {
+                known.endpoint = EndpointState::Ready(kind);
+                let waiting = of.waiting.take();
+                self.ask_mover(client, Command::Add(client, endpoint));
+                if let Some(Waiting::Endpoint(request)) = waiting {
+                    self.answer(client, request);
+                }
+            }
+            (Err(error), _) => self.close(client, &error.to_string()),
+            (Ok(_), _) => {}
+        }
+    }
+
+    fn grant(&mut self, client: ClientId, load: u64, bytes: u32) {
+        let granted = self.home.grant(client, load, bytes).and_then(|extent| {
+            let range = self.extents.make(extent, bytes, client);
+            range.map(|range| (extent, range)).map_err(|error| {
+                let effects = self.home.abort(client, load);
+                self.act(effects);
+                refused(&error.to_string())
+            })
+        });
+        match granted {
+            Ok((extent, range)) => {
+                self.put_aside(client, Waiting::Grant { load, extent, bytes });
+                self.ask_mover(client, Command::Export(client, extent, range));
+            }
+            Err(error) => self.tell(client, Err(error)),
+        }
+    }
+
+    /// A mover has done something.
+    pub(super) fn moved(&mut self, event: Event) {
+        match event {
+            Event::Exported(client, extent, key) => self.exported(client, extent, key),
+            Event::Revoked(client, extent) => self.revoked(client, extent),
+            Event::Closed(client) => {
+                self.clients.remove(client);
+                let now_ns = self.now_ns();
+                let effects = self.home.closed(now_ns, client);
+                self.act(effects);
+            }
+        }
+    }
+
+    fn exported(&mut self, client: ClientId, number: u32, key: Result<RemoteKey, FabricError>) {
+        let waiting = self.clients.get(client).and_then(|of| match of.waiting {
+            Some(Waiting::Grant { load, extent, bytes }) if extent == number => {
+                of.waiting = None;
+                Some((load, bytes))
+            }
+            _ => None,
+        });
+        let answer = match key {
+            Ok(key) if !self.extents.exported(number, key) => {
+                // Its load was given up meanwhile.
+                self.ask_mover(client, Command::Revoke(client, number, key));
+                Err(refused("the load was given up"))
+            }
+            Ok(key) => {
+                let bytes = waiting.map_or(0, |(_, bytes)| bytes);
+                Ok(Response::Extent { number, bytes, key: key.encode().to_vec() })
+            }
+            Err(error) => {
+                if let Some((load, _)) = waiting {
+                    let effects = self.home.abort(client, load);
+                    self.act(effects);
+                }
+                Err(refused(&error.to_string()))
+            }
+        };
+        if waiting.is_some() {
+            self.tell(client, answer);
+        }
+    }
+
+    fn revoked(&mut self, client: ClientId, number: u32) {
+        let waiting = self.clients.get(client).and_then(|of| match of.waiting {
+            Some(Waiting::Seal { load, extent, used, crc }) if extent == number => {
+                of.waiting = None;
+                Some((load, used, crc))
+            }
+            _ => None,
+        });
+        // Else it is that of a load that was given up.
+        let Some((load, used, crc)) = waiting else { return };
+        let sealed = self.extents.seal(number, used, crc).map_err(|error| refused(&error));
+        let sealed = sealed.and_then(|()| self.home.seal(client, load, number, used));
+        if sealed.is_err() {
+            let effects = self.home.abort(client, load);
+            self.act(effects);
+        }
+        self.tell(client, sealed.map(|()| Response::Done));
+    }
+
+    /// Keys of extents of kept versions, for the fabric of a client.
+    fn keys(&mut self, client: ClientId, extents: &[u32]) -> Result<Vec<Vec<u8>>, PoolError> {
+        let kind = match self.clients.known(client).map(|known| known.endpoint) {
+            Some(EndpointState::Ready(kind) | EndpointState::Connecting(kind)) => kind,
+            _ => return Err(refused("this client has no connection to read by")),
+        };
+        let key = |number: &u32| {
+            let published = self.home.published(*number);
+            let key = published.and_then(|_| self.extents.key(*number, kind));
+            key.map(|key| key.encode().to_vec())
+        };
+        let keys: Option<Vec<_>> = extents.iter().map(key).collect();
+        keys.ok_or_else(|| refused("there is no such extent"))
+    }
+
+    /// Ends the connections of a client. What is its own is freed when its endpoint is closed.
+    pub(super) fn close(&mut self, client: ClientId, why: &str) {
+        let leases: Vec<u64> = self.home.leases_of(client).collect();
+        let Some(of) = self.clients.get(client).filter(|of| !of.closing) else { return };
+        of.closing = true;
+        let name = of.known.as_ref().map_or("a stranger", |known| known.name.as_str());
+        tracing::info!(client = name, why, "a client has ended");
+        for lease in leases {
+            self.clients.tell(client, &Response::Broken { lease, reason: why.to_owned() });
+        }
+        self.clients.hang_up(client);
+        self.ask_mover(client, Command::Close(client));
+    }
+
+    /// Gives the memory of an extent back.
+    pub(super) fn free(&mut self, extent: u32) {
+        if let Some((writer, key)) = self.extents.writer(extent) {
+            self.ask_mover(writer, Command::Revoke(writer, extent, key));
+        }
+        self.extents.free(extent);
+    }
+
+    fn is_connecting(&mut self, client: ClientId) -> bool {
+        let endpoint = self.clients.known(client).map(|known| known.endpoint);
+        matches!(endpoint, Some(EndpointState::Connecting(_)))
+    }
+
+    /// The name of a client that may change tables.
+    fn writer_name(&mut self, client: ClientId) -> Result<String, PoolError> {
+        match self.clients.known(client) {
+            Some(known) if known.rights == Rights::Write => Ok(known.name.clone()),
+            _ => Err(refused("this client may read, and not change tables")),
+        }
+    }
+
+    fn put_aside(&mut self, client: ClientId, waiting: Waiting) {
+        if let Some(of) = self.clients.get(client) {
+            of.waiting = Some(waiting);
+        }
+    }
+
+    fn ask_mover(&self, client: ClientId, command: Command) {
+        let at = usize::try_from(client).unwrap_or(0) % self.movers.len();
+        self.movers[at].ask(command);
+    }
+
+    fn refuse(&mut self, client: ClientId, reason: &str) {
+        self.tell(client, Err(refused(reason)));
+    }
+
+    fn tell(&mut self, client: ClientId, answer: Result<Response, PoolError>) {
+        self.clients.tell(client, &answer.unwrap_or_else(Response::Failed));
+    }
+}
+
+fn refused(reason: &str) -> PoolError {
+    PoolError::Refused { reason: reason.to_owned() }
+}

@@ -1,0 +1,179 @@
+//! The connections of a server, and how far each has come.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use cluster::{Attachment, Service};
+use fabric::EventFd;
+use pool::wire::{Request, Response, Rights, split};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::ClientId;
+use crate::FabricKind;
+
+/// Clients at most.
+const CLIENTS_MAX: usize = 1024;
+/// Connections that have not said hello, at most; the oldest is dropped for one more.
+const STRANGERS_MAX: usize = 64;
+/// Within this time a connection has said hello.
+const HELLO: Duration = Duration::from_secs(2);
+/// Bytes of a hello at most.
+const HELLO_BYTES_MAX: usize = 16 << 10;
+
+/// The connections.
+#[derive(Default)]
+pub(super) struct Clients {
+    all: BTreeMap<ClientId, Client>,
+    made: ClientId,
+}
+
+/// A connection.
+pub(super) struct Client {
+    attachment: Attachment,
+    since: Instant,
+    /// Once it has said hello.
+    pub(super) known: Option<Known>,
+    /// The request that waits for another thread; the next one is not read meanwhile.
+    pub(super) waiting: Option<Waiting>,
+    /// Its endpoint is being closed.
+    pub(super) closing: bool,
+}
+
+/// What a client has said of itself.
+pub(super) struct Known {
+    pub(super) name: String,
+    pub(super) rights: Rights,
+    pub(super) endpoint: EndpointState,
+}
+
+/// The endpoint of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndpointState {
+    /// It has asked for none.
+    None,
+    /// A thread connects.
+    Connecting(FabricKind),
+    /// A mover has it.
+    Ready(FabricKind),
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// For the endpoint.
+    Endpoint(Request),
+    /// For the key of an extent that was granted.
+    Grant { load: u64, extent: u32, bytes: u32 },
+    /// For the end of all writes into an extent.
+    Seal { load: u64, extent: u32, used: u32, crc: u32 },
+}
+
+impl Clients {
+    pub(super) fn add(&mut self, attachment: Attachment) {
+        let strangers = self.all.iter().filter(|(_, client)| client.known.is_none());
+        let oldest = strangers.clone().next().map(|(number, _)| *number);
+        if let Some(oldest) = oldest.filter(|_| strangers.count() >= STRANGERS_MAX) {
+            self.all.remove(&oldest);
+        }
+        self.made += 1;
+        let (since, known) = (Instant::now(), None);
+        let client = Client { attachment, since, known, waiting: None, closing: false };
+        self.all.insert(self.made, client);
+    }
+
+    /// Whether another client may say hello.
+    pub(super) fn has_room(&self) -> bool {
+        self.all.values().filter(|client| client.known.is_some()).count() < CLIENTS_MAX
+    }
+
+    pub(super) fn numbers(&self) -> Vec<ClientId> {
+        self.all.keys().copied().collect()
+    }
+
+    pub(super) fn get(&mut self, client: ClientId) -> Option<&mut Client> {
+        self.all.get_mut(&client)
+    }
+
+    pub(super) fn known(&mut self, client: ClientId) -> Option<&mut Known> {
+        self.all.get_mut(&client)?.known.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, client: ClientId) {
+        self.all.remove(&client);
+    }
+
+    /// The next request of a client; `None` until it has come whole, an error when the client has
+    /// ended or does not keep to the protocol.
+    pub(super) fn request(&mut self, number: ClientId) -> Option<Result<Request, String>> {
+        let client = self.all.get_mut(&number)?;
+        if client.closing {
+            return None;
+        }
+        if let Err(error) = client.attachment.flush() {
+            return Some(Err(error.to_string()));
+        }
+        if client.waiting.is_some() || client.attachment.holds_bytes() {
+            return None;
+        }
+        loop {
+            match split(client.attachment.received()) {
+                Ok(Some((body, taken))) => {
+                    let request = Request::decode(body).map_err(|error| error.to_string());
+                    client.attachment.take(taken);
+                    return Some(request);
+                }
+                Ok(None) => {}
+                Err(error) => return Some(Err(error.to_string())),
+            }
+            let unknown = client.known.is_none();
+            if unknown && client.attachment.received().len() > HELLO_BYTES_MAX {
+                return Some(Err("its hello is longer than any may be".into()));
+            }
+            match client.attachment.read() {
+                Ok(true) => {}
+                Ok(false) if unknown && client.since.elapsed() >= HELLO => {
+                    return Some(Err("it has not said hello in time".into()));
+                }
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error.to_string())),
+            }
+        }
+    }
+
+    /// Ends the connection; the client stays until its endpoint is closed.
+    pub(super) fn hang_up(&mut self, client: ClientId) {
+        if let Some(client) = self.all.get_mut(&client) {
+            client.attachment.end();
+        }
+    }
+
+    /// Answers a client. Whether it hears that is found by the next look at it.
+    pub(super) fn tell(&mut self, client: ClientId, response: &Response) {
+        if let Some(client) = self.all.get_mut(&client) {
+            client.attachment.send(&response.encode());
+            let _ = client.attachment.flush();
+        }
+    }
+
+    /// Waits until a client or a mover says something.
+    pub(super) fn wait(&self, service: &Service, wakes: &EventFd, limit: Duration) {
+        let mut fds = vec![PollFd::new(service, PollFlags::IN)];
+        fds.push(PollFd::from_borrowed_fd(wakes.as_fd(), PollFlags::IN));
+        for client in self.all.values().filter(|client| !client.closing) {
+            let descriptor: BorrowedFd<'_> = client.attachment.as_fd();
+            let reads = client.waiting.is_none() && !client.attachment.holds_bytes();
+            let mut flags = if reads { PollFlags::IN } else { PollFlags::empty() };
+            if client.attachment.holds_bytes() {
+                flags |= PollFlags::OUT;
+            }
+            // One that only waits for us would wake us by its end over and over.
+            if !flags.is_empty() {
+                fds.push(PollFd::from_borrowed_fd(descriptor, flags));
+            }
+        }
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as i64 };
+        // An interrupted wait is an early look.
+        let _ = poll(&mut fds, Some(&limit));
+    }
+}
