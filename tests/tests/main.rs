@@ -15,6 +15,7 @@ mod limits;
 mod nexmark;
 mod orders;
 mod partitions;
+mod pool;
 mod properties;
 mod receive_windows;
 mod reconnection;

@@ -319,7 +319,7 @@ fn rows_partitioned_by_key_stay_behind_such_an_operator() {
     let over = "SELECT origin, rank() OVER (PARTITION BY origin ORDER BY delay) AS n FROM flights";
     let stages = plan_on(4, &format!("SELECT origin, max(n) FROM ({over}) AS t GROUP BY origin"));
     let text = stages[0].explain.text();
-    let together = "forward: an exchange before has put rows of equal keys on one worker";
+    let together = "forward: rows of equal keys are on one worker already";
     assert!(text.contains(together), "{text}");
 }
 
@@ -354,7 +354,7 @@ fn joins_that_end_are_replicated_or_by_key_and_partitioned_rows_stay() {
     // A grouping has partitioned its rows by the key of the join.
     let text = of(&format!("FULL JOIN {distinct} AS r"));
     assert!(text.contains("  HashJoin [") && !text.contains("Batch"), "{text}");
-    assert!(text.contains("forward: an exchange before has put rows of equal keys"), "{text}");
+    assert!(text.contains("forward: rows of equal keys are on one worker"), "{text}");
     // A side whose rows without a partner are emitted is not replicated.
     let text = of("FULL JOIN (SELECT origin FROM flights UNION ALL SELECT dest FROM flights) AS r");
     assert!(

@@ -58,6 +58,12 @@ fn family(of: &DataType) -> Option<KeyFamily> {
     }
 }
 
+/// Whether an exchange between workers leads keys of a family by the same hash: it has another one
+/// of decimals.
+pub(super) fn is_led_alike(family: KeyFamily) -> bool {
+    family != KeyFamily::Decimal
+}
+
 /// Finds the partitions of rows.
 #[derive(Debug)]
 pub(super) struct Partitions {

@@ -8,21 +8,23 @@ use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::predicate::ColumnPredicate;
 use dataflow::source::{
-    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    ColumnBounds, NeededRows, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
 use pool::access::{At, PoolAccess};
-use pool::manifest::{Block, Definition};
+use pool::manifest::{Block, Buckets, Definition};
 
 use super::PoolOptions;
 use super::columns::{StoredColumns, numbers};
 use super::decode::BlockType;
 use super::errors::{damaged, refused};
+use super::partition::{bucket_in, is_led_alike};
 use super::prune::{Directory, Pruned};
 use super::reader::{PoolReader, ReadStrips};
 use super::version::{Version, listed};
 use crate::options::sql_type;
 
 /// A scan of some columns of a table.
+#[derive(Clone)]
 pub(super) struct PoolSource {
     table: Arc<PinnedTable>,
     /// The columns of the table that are read.
@@ -31,7 +33,24 @@ pub(super) struct PoolSource {
     schema: SchemaRef,
     prefetch: Option<usize>,
     pruned: Option<Pruned>,
+    placed: Option<Placed>,
+    /// The rows that joins need, if it listens.
+    needed: Option<NeededRows>,
 }
+
+/// How each worker reads partitions of its own.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    /// The bucket column that decides, by its number among them.
+    by: usize,
+    workers: u32,
+}
+
+/// How much of the mean a worker may have to read of its own partitions, in per cent.
+const UNEVEN_MAX_PERCENT: u64 = 150;
+
+/// What a worker may have to read of its own partitions, whatever the others have.
+const UNEVEN_BYTES: u64 = 1 << 20;
 
 /// A table of which a version is pinned, or will be.
 struct PinnedTable {
@@ -98,7 +117,16 @@ impl PoolSource {
         let table = PinnedTable { access, name, at, columns, early, version };
         let (prefetch, types) = (options.prefetch, vec![]);
         let table = Arc::new(table);
-        Self { table, projection: vec![], types, schema, prefetch, pruned: None }
+        Self {
+            table,
+            projection: vec![],
+            types,
+            schema,
+            prefetch,
+            pruned: None,
+            placed: None,
+            needed: None,
+        }
     }
 
     /// The columns of a declaration, by their names.
@@ -137,6 +165,11 @@ impl PoolSource {
         Ok(self)
     }
 
+    fn directory<'a>(&'a self, version: &'a Version) -> Directory<'a> {
+        let (projection, types) = (&self.projection, &self.types);
+        Directory { manifest: version.manifest(), projection, types }
+    }
+
     fn strips(&self, version: &Version) -> Arc<[u32]> {
         match &self.pruned {
             Some(pruned) if pruned.within_splits => Arc::clone(&pruned.kept),
@@ -150,11 +183,36 @@ impl PoolSource {
         self.projection.iter().map(|&column| u64::from(blocks[column].bytes)).sum()
     }
 
+    /// What a strip costs: something even if none of its bytes are read.
+    fn cost(&self, version: &Version, strip: u32) -> u64 {
+        let rows = u64::from(version.manifest().strips[strip as usize].rows);
+        self.bytes(version, strip) + rows.max(1)
+    }
+
+    /// The strips of each of `parts` splits.
+    fn parts(&self, version: &Version, parts: usize) -> Vec<Vec<u32>> {
+        let strips = self.strips(version);
+        let Some(Placed { by, workers }) = self.placed else {
+            let cut = self.cut(version, &strips, parts).into_iter();
+            return cut.map(|range| strips[range].to_vec()).collect();
+        };
+        let mut own = vec![vec![]; workers as usize];
+        let manifest = version.manifest();
+        let buckets = &manifest.definition.buckets;
+        let mut partition = 0;
+        for &strip in &*strips {
+            while manifest.partitions[partition + 1] <= strip {
+                partition += 1;
+            }
+            let bucket = u64::from(bucket_in(partition as u32, buckets, by));
+            own[(bucket * u64::from(workers) >> buckets[by].bits) as usize].push(strip);
+        }
+        own
+    }
+
     /// Cuts strips into at most `parts` runs of about equal bytes.
     fn cut(&self, version: &Version, strips: &[u32], parts: usize) -> Vec<Range<usize>> {
-        let rows = |strip: u32| u64::from(version.manifest().strips[strip as usize].rows);
-        // A strip costs something even if none of its bytes are read.
-        let cost = |strip: u32| self.bytes(version, strip) + rows(strip).max(1);
+        let cost = |strip: u32| self.cost(version, strip);
         let all: u64 = strips.iter().map(|strip| cost(*strip)).sum();
         let parts = parts.clamp(1, strips.len().max(1));
         let (mut ranges, mut from, mut cost_before) = (Vec::with_capacity(parts), 0, 0);
@@ -243,16 +301,22 @@ impl Source for PoolSource {
         if !self.table.early {
             return Ok((0..parts).map(named).collect());
         }
+        if let Some(Placed { workers: planned, .. }) = self.placed.filter(|p| p.workers != workers)
+        {
+            let message = format!("it was planned for {planned} readers, and has {workers}");
+            return Err(ConnectorError::Io {
+                place: format!("pool table '{}'", self.table.name),
+                message,
+                hint: Some("leave the exchange UPPAR out".into()),
+            });
+        }
         let version = self.table.version()?;
-        let strips = self.strips(version);
-        let cut = self.cut(version, &strips, parts);
         let kept = self.pruned.as_ref().map(|pruned| &*pruned.kept);
-        let is_kept = |part: &Range<usize>| {
-            let mut own = strips[part.clone()].iter();
-            kept.is_none_or(|kept| own.any(|strip| kept.binary_search(strip).is_ok()))
+        let is_read = |own: &[u32]| {
+            let is_kept = |strip| kept.is_none_or(|kept| kept.binary_search(strip).is_ok());
+            self.placed.is_some() || own.iter().any(is_kept)
         };
-        let split = |(at, range): (usize, Range<usize>)| {
-            let own = &strips[range];
+        let split = |(at, own): (usize, Vec<u32>)| {
             let strip = |at: &u32| &version.manifest().strips[*at as usize];
             let least = |column: usize| {
                 let block = |at| strip(at).blocks[self.projection[column]];
@@ -265,8 +329,8 @@ impl Source for PoolSource {
                 ..named(at)
             }
         };
-        let parts = cut.into_iter().enumerate().filter(|(_, part)| is_kept(part));
-        Ok(parts.map(split).collect())
+        let parts = self.parts(version, parts).into_iter().enumerate();
+        Ok(parts.filter(|(_, own)| is_read(own)).map(split).collect())
     }
 
     fn bounds(&self, column: usize) -> ColumnBounds {
@@ -284,15 +348,10 @@ impl Source for PoolSource {
 
     fn pruned(&self, by: &Pruning) -> Option<Arc<dyn Source>> {
         let version = self.table.version.get().filter(|_| self.table.early)?;
-        let directory = Directory {
-            manifest: version.manifest(),
-            projection: &self.projection,
-            types: &self.types,
-        };
         let all: Vec<u32> = (0..version.manifest().strips.len() as u32).collect();
         let before = self.pruned.as_ref();
         let from = before.map_or(&all[..], |pruned| &pruned.kept);
-        let kept = directory.may_match(from, &by.kept);
+        let kept = self.directory(version).may_match(from, &by.kept);
         if kept.len() == from.len() {
             return None;
         }
@@ -306,14 +365,31 @@ impl Source for PoolSource {
                 within_splits: before.within_splits && by.within_splits,
             },
         };
-        Some(Arc::new(Self {
-            table: Arc::clone(&self.table),
-            projection: self.projection.clone(),
-            types: self.types.clone(),
-            schema: Arc::clone(&self.schema),
-            prefetch: self.prefetch,
-            pruned: Some(pruned),
-        }))
+        Some(Arc::new(Self { pruned: Some(pruned), ..self.clone() }))
+    }
+
+    /// Leaves out strips of a split when it is opened.
+    fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
+        Some(Arc::new(Self { needed: Some(needed), ..self.clone() }))
+    }
+
+    fn placed(&self, workers: u32) -> Option<(Arc<dyn Source>, usize)> {
+        let version = self.table.version.get().filter(|_| self.table.early)?;
+        let buckets = &version.manifest().definition.buckets;
+        let column = |by: &Buckets| {
+            let is_led_so = is_led_alike(by.family) && (1 << by.bits) % workers == 0;
+            let read = self.projection.iter().position(|at| *at == usize::from(by.column));
+            read.filter(|_| is_led_so)
+        };
+        let (by, column) =
+            buckets.iter().enumerate().find_map(|(at, by)| Some((at, column(by)?)))?;
+        let placed = Self { placed: Some(Placed { by, workers }), ..self.clone() };
+        let cost = |own: &Vec<u32>| own.iter().map(|at| self.cost(version, *at)).sum::<u64>();
+        let costs: Vec<u64> = placed.parts(version, 0).iter().map(cost).collect();
+        let mean = costs.iter().sum::<u64>() / u64::from(workers);
+        let most = (mean.saturating_mul(UNEVEN_MAX_PERCENT) / 100).max(UNEVEN_BYTES);
+        let is_even = costs.iter().all(|cost| *cost <= most);
+        is_even.then(|| (Arc::new(placed) as Arc<dyn Source>, column))
     }
 
     fn describe(&self) -> Option<String> {
@@ -352,11 +428,15 @@ impl Source for PoolSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let version = self.table.version()?;
-        let strips = self.strips(version);
-        let range = part_of(&split.name)
-            .and_then(|(part, parts)| self.cut(version, &strips, parts).get(part).cloned());
+        let own = part_of(&split.name)
+            .and_then(|(part, parts)| self.parts(version, parts).into_iter().nth(part));
         // A table with fewer strips than splits has none for some of them.
-        let own = range.map_or(&[][..], |range| &strips[range]);
+        let mut own = own.unwrap_or_default();
+        if let Some(needed) = self.needed.as_ref().and_then(|needed| needed()) {
+            let all = own.len();
+            own = self.directory(version).may_match(&own, &needed);
+            tracing::debug!(split = split.name, strips = all, needed = own.len());
+        }
         let read = ReadStrips {
             version: Arc::clone(version),
             strips: own.into(),

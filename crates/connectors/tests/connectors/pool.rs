@@ -14,6 +14,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, i256};
 use arrow::record_batch::RecordBatch;
 use connectors::PoolConnector;
 use connectors::pool::in_memory::InMemoryPool;
+use dataflow::Partitioner;
 use dataflow::connector::{Connector, HashBuckets, TableDef, WriteMode};
 use dataflow::error::ConnectorError;
 use dataflow::predicate::{ColumnPredicate, ColumnRange, RangeEnd};
@@ -317,6 +318,47 @@ fn equal_values_of_other_widths_lie_in_partitions_of_one_number() {
         assert!(one.iter().all(|rows| !rows.is_empty()));
         assert_eq!(one, other);
     }
+}
+
+#[test]
+fn each_worker_can_read_the_rows_that_an_exchange_would_lead_to_it() {
+    let all = every_type(6000);
+    let schema = all.schema();
+    for key in ["id", "i16", "i32", "u32", "u64", "day", "time", "zoned", "text", "bytes"] {
+        let (_, connector) = pool(1);
+        let def = in_buckets(&schema, &[("near", 2), (key, 8)]);
+        load(&connector, &def, WriteMode::Create, &[all.clone()], 1).unwrap();
+        let at = schema.index_of(key).unwrap();
+        let source = connector.source(&def, &[0, at]).unwrap();
+        assert!(source.placed(3).is_none() && source.placed(16).is_none());
+        for workers in [2, 4, 8] {
+            let (placed, column) = source.placed(workers).unwrap();
+            assert_eq!(placed.schema().field(column).name(), key);
+            let mut rows = 0;
+            for (worker, split) in placed.splits(workers, None).unwrap().iter().enumerate() {
+                let mut reader = placed.open(split, None, &context()).unwrap();
+                let batch = drain(&mut *reader).unwrap();
+                let mut owners = vec![];
+                let keys = [Arc::clone(batch.column(column))];
+                Partitioner::new(workers).owners_of(&keys, &mut owners).unwrap();
+                assert!(owners.iter().all(|owner| *owner == worker as u32), "{key}, {workers}");
+                rows += batch.num_rows();
+            }
+            assert_eq!(rows, 6000);
+            assert!(placed.splits(workers + 1, None).is_err());
+        }
+    }
+    // Without the column, and with one of which most rows have one value, splits are even.
+    let (_, connector) = pool(1);
+    let rows = 400_000;
+    let skewed: ArrayRef = Arc::new(Int64Array::from_iter_values((0..rows).map(|v| v % 20 / 19)));
+    let far: ArrayRef = Arc::new(Int64Array::from_iter_values((0..rows).map(|v| v << 40)));
+    let batch = crate::bed::batch(&[("k", skewed), ("far", far)]);
+    let by = HashBuckets { column: "k".into(), count: 4 };
+    let def = TableDef { buckets: vec![by], ..table(&batch.schema(), &[]) };
+    load(&connector, &def, WriteMode::Create, &[batch], 1).unwrap();
+    assert!(source(&connector, &def).unwrap().placed(2).is_none());
+    assert!(connector.source(&def, &[1]).unwrap().placed(2).is_none());
 }
 
 #[test]

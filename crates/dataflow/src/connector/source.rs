@@ -74,6 +74,15 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// The same table as one split for each of `workers`, in their order, with the column of the
+    /// schema that decides: a split has the rows that an exchange by that column alone would lead
+    /// to its worker. `None` where it is not stored by such a column, or if the splits would differ
+    /// much. It is asked after the source was [pruned](Self::pruned), if it is.
+    fn placed(&self, workers: u32) -> Option<(Arc<dyn Source>, usize)> {
+        let _ = workers;
+        None
+    }
+
     /// Opens the input as far as the source put that off when it was made, since it might be
     /// [pruned](Self::pruned); it is not pruned any more afterwards.
     ///

@@ -119,7 +119,7 @@ pub enum Reason {
 impl Reason {
     /// Why rows of a key need not move.
     pub fn together() -> Self {
-        Self::Planner("an exchange before has put rows of equal keys on one worker".into())
+        Self::Planner("rows of equal keys are on one worker already".into())
     }
 }
 

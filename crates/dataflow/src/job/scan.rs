@@ -31,6 +31,8 @@ pub struct Scan {
     /// Of a scan in a run: the filters of the builds in which its rows are looked up, over the
     /// columns behind all steps.
     pub filters: Option<Arc<JoinFilters>>,
+    /// The column behind all steps that leads rows to workers, where it is [placed](Self::placed).
+    pub placed_by: Option<usize>,
 }
 
 /// A column without which a row is a bad row, in every query alike.
@@ -69,7 +71,8 @@ impl Scan {
     /// A scan of the rows as the connector reads them, without event time.
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
         let (table, steps, time) = (table.into(), vec![], None);
-        Self { table, source, steps, time, watermark: None, filters: None }
+        let (filters, placed_by) = (None, None);
+        Self { table, source, steps, time, watermark: None, filters, placed_by }
     }
 
     /// The same scan with a step behind the others.
@@ -120,6 +123,21 @@ impl Scan {
     /// Whether it waits for the filters of builds before it opens a split.
     pub(crate) fn is_listening(&self) -> bool {
         self.filters.is_some()
+    }
+
+    /// The same scan so that each of `workers` reads the rows that an exchange by a column would
+    /// lead to it, where the source is stored by one that is read.
+    pub fn placed(mut self, workers: u32) -> Self {
+        if workers < 2 || self.watermark.is_some() || self.placed_by.is_some() {
+            return self;
+        }
+        let Some((source, column)) = self.source.placed(workers) else { return self };
+        let columns = 0..self.columns().fields().len();
+        let Some(column) = columns.into_iter().find(|&at| self.read_as(at) == Some(column)) else {
+            return self;
+        };
+        (self.source, self.placed_by) = (source, Some(column));
+        self
     }
 
     /// Whether every split ends by itself.
@@ -201,6 +219,10 @@ impl Scan {
         if let Some(pruning) = self.source.describe_pruning() {
             properties.push(("pruned", pruning));
         }
+        if let Some(column) = self.placed_by {
+            let text = format!("each worker reads its own partitions, by {}", names[column]);
+            properties.push(("placed", text));
+        }
         if !self.steps.is_empty() {
             let steps: Vec<String> = self.steps.iter().map(|step| step.describe()).collect();
             properties.push(("steps", steps.join(", ")));
@@ -268,5 +290,10 @@ impl OperatorSpec for Scan {
 
     fn source(&self) -> Option<&Scan> {
         Some(self)
+    }
+
+    fn placed_by(&self) -> Option<(usize, DataType)> {
+        let column = self.placed_by?;
+        Some((column, self.columns().field(column).data_type().clone()))
     }
 }

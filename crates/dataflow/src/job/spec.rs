@@ -139,6 +139,12 @@ pub trait OperatorSpec {
         None
     }
 
+    /// The column by which workers read the rows that an exchange by it would lead to them, and
+    /// its type, if it is a source that is stored so.
+    fn placed_by(&self) -> Option<(usize, DataType)> {
+        None
+    }
+
     /// The table that it reads beside its inputs.
     fn side_table(&self) -> Option<SideTable<'_>> {
         None

@@ -7,7 +7,8 @@
 //! An operator tells which of its output columns are columns of which input, and whether every
 //! output row contains a row of that input. So behind a join the keys of either side say where a
 //! row is; behind an outer join those of the side whose rows are always there; behind a full join
-//! only the one of both that is not NULL. Rows that are led to all workers, in turn, by a function
+//! only the one of both that is not NULL. Behind a source that is stored by buckets of a column, each
+//! worker has the rows that an exchange by it would lead there. Rows that are led to all workers, in turn, by a function
 //! of the operator's own or not at all are placed by no key, but for those that were already where
 //! their key leads.
 
@@ -114,6 +115,7 @@ impl Placements {
     /// Adds the next operator.
     pub fn push(&mut self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) {
         let placed = match spec.exchange() {
+            None if inputs.is_empty() => read_in_place(spec),
             None => self.in_place(inputs, spec),
             Some(exchange) => self.behind(inputs, spec, exchange),
         };
@@ -254,6 +256,13 @@ impl Placements {
         let keys: Vec<Key> = placed.keys.iter().map(|key| key.behind(passed)).collect();
         keys.iter().all(Key::is_known).then(|| Placed { keys, led: placed.led.clone() })
     }
+}
+
+/// The placement behind a source of which each worker reads its own partitions.
+fn read_in_place(spec: &dyn OperatorSpec) -> Option<Placed> {
+    let (column, of) = spec.placed_by()?;
+    let led = Led { by: Exchange::Shuffle, types: vec![of] };
+    Some(Placed { keys: vec![Key::column(column)], led })
 }
 
 /// The columns before the step of an edge of which a column behind it is the first that is not

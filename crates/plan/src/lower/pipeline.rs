@@ -236,6 +236,11 @@ fn open<'e>(
         Base::Table(table) => {
             let (input, columns) = scan(cx, table, exprs, time)?;
             let input = pruned(cx, table, input, relation.predicate().as_ref(), &columns)?;
+            // Workers of two kinds read and lead rows.
+            let of_one_kind =
+                cx.lowering.settings.exchange != ExchangeChoice::Fixed(Exchange::UpPar);
+            let workers = cx.lowering.workers.total();
+            let input = if of_one_kind { input.placed(workers) } else { input };
             let labels = Labels { table: Some(table.title()), ..Labels::default() };
             let source = OperatorKind::Source(input);
             let operator = job.add(table.name.clone(), vec![], source, labels);
