@@ -154,19 +154,25 @@ fn place(
     from: Option<&Position>,
 ) -> Result<(usize, usize), ConnectorError> {
     let Some(from) = from else { return Ok((0, 0)) };
-    let [version, at, row] = from.numbers(FORMAT, POSITION_VERSION, &split.name)?;
+    let [version, strip, row] = from.numbers(FORMAT, POSITION_VERSION, &split.name)?;
     let read_now = read.version.manifest().version;
     if version != read_now {
         let message = format!("the table has version {read_now}, and had {version} before");
         return Err(refused_position(&split.name, message));
     }
-    let place = usize::try_from(at).ok().zip(usize::try_from(row).ok());
-    let fits = |(at, row): &(usize, usize)| {
-        *at <= read.strips.len() && (*row == 0 || *row < read.rows(*at))
-    };
-    place.filter(fits).ok_or_else(|| {
-        refused_position(&split.name, format!("strip {at}, row {row} is behind its end"))
-    })
+    // A strip may be left out now that was read before, or the other way round.
+    let strips = read.version.manifest().strips.len() as u64;
+    let place = read.strips.partition_point(|own| u64::from(*own) < strip);
+    let is_there = read.strips.get(place).is_some_and(|own| u64::from(*own) == strip);
+    match usize::try_from(row) {
+        Ok(0) if strip <= strips => Ok((place, 0)),
+        Ok(row) if is_there && row < read.rows(place) => Ok((place, row)),
+        Ok(_) if !is_there && strip < strips => Ok((place, 0)),
+        _ => {
+            let message = format!("strip {strip}, row {row} is behind its end");
+            Err(refused_position(&split.name, message))
+        }
+    }
 }
 
 impl SplitReader for PoolReader {
@@ -199,8 +205,9 @@ impl SplitReader for PoolReader {
     }
 
     fn position(&self) -> Position {
-        let version = self.read.version.manifest().version;
-        let numbers = [version, self.at as u64, self.given as u64];
+        let manifest = self.read.version.manifest();
+        let strip = self.read.strips.get(self.at).map_or(manifest.strips.len(), |at| *at as usize);
+        let numbers = [manifest.version, strip as u64, self.given as u64];
         Position::new(FORMAT, POSITION_VERSION, &self.split, &numbers)
     }
 
