@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use crate::frames::{FrameEndpoint, Wire};
 use crate::listener::{self, Greeting};
 use crate::memory::IoPiece;
+use crate::published::PublishedTable;
 use crate::shared::sent_on_shared_connection;
 use crate::{
     Armed, Atomics, Caps, Completion, Endpoint, ErrorKind, Flags, OpId, Publish, RemoteKey,
@@ -27,11 +28,12 @@ const KEYED: std::ops::RangeInclusive<u8> = 1..=5;
 /// The operation without a body whose length is that of the answer.
 const READ: u8 = 3;
 
-/// Memory of the end that listens: answers to its own operations, what it exports, and what it has
-/// exported and retired; the peer has no business behind that.
+/// Memory of the end that listens: answers to its own operations, what it exports, what it has
+/// exported and retired, and what it has published, which the peer may read.
 const ANSWERS: usize = 80;
 const EXPORTED: std::ops::Range<usize> = 4096..36 << 10;
 const RETIRED: std::ops::Range<usize> = 40 << 10..44 << 10;
+const PUBLISHED: std::ops::Range<usize> = 44 << 10..46 << 10;
 const MEMORY_BYTES: usize = 48 << 10;
 /// Receives that it has posted.
 const RECVS: u32 = 8;
@@ -52,7 +54,7 @@ pub struct PeerEffects {
 /// Takes frames, as from a TCP connection. The first byte says whether the connection is checked
 /// (bit 0), and whether the bytes come as they are (bit 1) instead of with the right checksums; the
 /// second one how many come at a time. The keys 1 and 2 stand for memory that is exported, and that
-/// was.
+/// was, the key 3 for memory that is published.
 ///
 /// # Panics
 /// When memory changes that was not exported, or more comes out than can be meant.
@@ -63,13 +65,15 @@ pub fn frames(bytes: &[u8]) -> Option<PeerEffects> {
     slab.words().iter().zip(0..).for_each(|(word, n)| word.store(n, Ordering::Relaxed));
     let (script, place) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
     let wire = Script { script: script.clone(), place: place.clone(), chunk: usize::from(chunk) };
-    let mut end = FrameEndpoint::new(caps(), wire, Arc::default(), REPLIES_MAX, checked);
+    let table = Arc::new(PublishedTable::default());
+    let published = table.publish(&slab.range(PUBLISHED).ok()?).ok()?;
+    let mut end = FrameEndpoint::new(caps(), wire, table, REPLIES_MAX, checked);
     let exported = end.export(&slab.range(EXPORTED).ok()?).ok()?;
     let retired = end.export(&slab.range(RETIRED).ok()?).ok()?;
     end.retire(retired);
     end.post_recvs(RECVS);
     ask(&mut end, &slab)?;
-    let frames = sealed(frames, checked, plain, [exported.key, retired.key]);
+    let frames = sealed(frames, checked, plain, [exported.key, retired.key, published.key]);
     let length = script.get_or_init(|| frames).len();
     let mut seen = Vec::new();
     let is_end = |c: &Completion| matches!(c, Completion::Error { .. });
@@ -125,7 +129,7 @@ fn effects(seen: &[Completion], end: &FrameEndpoint<Script>) -> PeerEffects {
 }
 
 /// The frames with their keys, and with their checksums unless they are to stay `plain`.
-fn sealed(mut frames: &[u8], checked: bool, plain: bool, keys: [u64; 2]) -> Vec<u8> {
+fn sealed(mut frames: &[u8], checked: bool, plain: bool, keys: [u64; 3]) -> Vec<u8> {
     let (mut out, mut number) = (Vec::new(), 0_u64);
     while let Some((header, rest)) = frames.split_first_chunk::<HEADER_BYTES>() {
         let mut header = *header;

@@ -34,6 +34,9 @@ const NAK: u8 = 10;
 /// Keys of memory that is exported, and that was.
 const EXPORTED: u64 = 1;
 const RETIRED: u64 = 2;
+/// The key of memory that is published, and where that begins, with the mark of such keys.
+const PUBLISHED: u64 = 3;
+const PUBLISHED_BASE: u64 = 1 << 63 | 44 << 10;
 /// Where exported memory begins.
 const BASE: u64 = 4096;
 
@@ -62,6 +65,7 @@ fn good_frames() -> Vec<(&'static str, Vec<u8>)> {
         ("write-retired", to(WRITE, RETIRED, 40 << 10, 4096)),
         ("notify", to(NOTIFY, EXPORTED, BASE + 8, 3000).repeat(8)),
         ("read", frame(READ, 4096, EXPORTED, BASE, 5, &[]).repeat(4)),
+        ("read-published", frame(READ, 2048, PUBLISHED, PUBLISHED_BASE, 5, &[]).repeat(4)),
         ("add", to(ADD, EXPORTED, BASE, 8)),
         ("swap", [to(SWAP, EXPORTED, BASE + 8, 16), to(SWAP, RETIRED, 40 << 10, 16)].concat()),
         ("send", [to(SEND, 0, 0, 1024), to(SEND, 0, 0, 0)].concat()),
@@ -94,6 +98,12 @@ fn bad_frames() -> Vec<(&'static str, Vec<u8>)> {
         ("messages", to(SEND, 0, 0, 8).repeat(9)),
         ("message-long", to(SEND, 0, 0, 1025)),
         ("reads", frame(READ, 16, EXPORTED, BASE, 5, &[]).repeat(9)),
+        ("read-published-behind", frame(READ, 2049, PUBLISHED, PUBLISHED_BASE, 5, &[])),
+        ("read-published-unmarked", frame(READ, 8, PUBLISHED, 44 << 10, 5, &[])),
+        ("read-exported-marked", frame(READ, 8, EXPORTED, 1 << 63 | BASE, 5, &[])),
+        ("write-published", to(WRITE, PUBLISHED, PUBLISHED_BASE, 8)),
+        ("write-published-unmarked", to(WRITE, PUBLISHED, 44 << 10, 8)),
+        ("add-published", to(ADD, PUBLISHED, PUBLISHED_BASE, 8)),
         ("add-odd", to(ADD, EXPORTED, BASE + 4, 8)),
         ("add-long", to(ADD, EXPORTED, BASE, 9)),
         ("swap-short", to(SWAP, EXPORTED, BASE, 15)),

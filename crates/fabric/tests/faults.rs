@@ -269,8 +269,8 @@ fn forged_shm(forgery: Forgery, dials: bool) -> FabricError {
     let listener = unix();
     bind(&listener, &name(&OURS)).expect("the name is free");
     listen(&listener, 1).expect("a listener");
-    let own = [&b"MLSSHM\x00\x01"[..], &OURS].concat();
-    let (message, stays) = forgery.of(greeting(b"MLSSHM\x00\x01", theirs, &to, false));
+    let own = [&b"MLSSHM\x00\x02"[..], &OURS].concat();
+    let (message, stays) = forgery.of(greeting(b"MLSSHM\x00\x02", theirs, &to, false));
     let forger = thread::spawn(move || {
         let stream = if dials {
             accept_with(&listener, SocketFlags::CLOEXEC).expect("it dials")
