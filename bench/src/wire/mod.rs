@@ -11,6 +11,7 @@
 //! measured in turns with it.
 
 mod open;
+pub mod published;
 pub mod raw;
 pub mod run;
 mod sweep;

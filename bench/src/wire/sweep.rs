@@ -7,6 +7,7 @@ use channel::{LinkError, RingConfig, Transfer, Tuning};
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::{Fabric, Publish};
 
+use super::published::{Published, ReadSetup};
 use super::raw;
 use super::run::{LinkSetup, StreamRun, Wait, ping, stream};
 use super::{Effort, RoundTimes, Transport, WireError};
@@ -20,6 +21,9 @@ const STREAM_SIZES: [usize; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, FULL, 256
 const PING_SIZES: [usize; 6] = [8, 64, 256, 4 << 10, 16 << 10, FULL];
 /// A full slot of the usual 64 KiB.
 const FULL: usize = (64 << 10) - 64;
+/// Bytes of blocks of published memory that are read, and how many are on their way at a time.
+const BLOCK_SIZES: [usize; 5] = [2 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20];
+const WINDOWS: [usize; 4] = [1, 2, 4, 10];
 /// Rounds of a ping at least and at most.
 const ROUNDS: (u32, u32) = (40, 200_000);
 
@@ -261,6 +265,7 @@ impl SweepRunner<'_> {
         ways.push(self.line(points));
         tables.push(pings);
         tables.extend(self.options()?);
+        tables.push(self.published()?);
         let caps = self.fabric.caps();
         let text = vec![format!(
             "Publishes by {:?}; {} bytes by value, {} operations outstanding.",
@@ -330,6 +335,31 @@ impl SweepRunner<'_> {
             ways.rows.push(ping_row(name.into(), &self.ping(&with(LinkSetup::of(64)))?));
         }
         Ok([rates, ways])
+    }
+
+    /// Blocks of published memory, read by copies and in place.
+    fn published(&self) -> Result<ReportTable, WireError> {
+        let failed = |source| self.failed(source);
+        let mut published = Published::new(&self.fabric).map_err(failed)?;
+        let windows = WINDOWS.iter().map(|window| format!("GB/s, {window} on the way"));
+        let columns = [vec!["bytes".to_string()], windows.collect(), vec!["GB/s in place".into()]];
+        let mut rows = Vec::new();
+        for block_bytes in BLOCK_SIZES.into_iter().filter(|&bytes| self.fits(bytes)) {
+            let mut row = vec![block_bytes.to_string()];
+            for window in WINDOWS.map(Some).into_iter().chain([None]) {
+                let setup = ReadSetup { block_bytes, window };
+                let mut rates = Vec::new();
+                for _ in 0..self.effort.runs {
+                    let run = published.read(setup, self.effort.span).map_err(failed)?;
+                    rates.extend(run.map(|run| run.rate() / 1e9));
+                }
+                let none = rates.is_empty();
+                row.push(if none { "-".into() } else { number(quantile(&rates, 0.5)) });
+            }
+            rows.push(row);
+        }
+        let title = "Reads of published memory, by bytes of a block".into();
+        Ok(ReportTable { title, columns: columns.concat(), rows })
     }
 
     fn inline(&self) -> Result<[ReportTable; 2], WireError> {

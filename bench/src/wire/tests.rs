@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use channel::{RingConfig, Transfer};
@@ -5,6 +6,7 @@ use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::{Fabric, FabricError};
 
+use super::published::{Published, ReadSetup};
 use super::run::{LinkSetup, Wait, ping, stream};
 use super::{Effort, Transport, measure, raw};
 
@@ -55,6 +57,21 @@ fn both_ends_come_to_an_end_where_one_reads() {
             assert_eq!((run.stats[0].writes, run.stats[0].in_flight), (0, 0));
             assert!(run.stats[1].reads > run.messages);
             assert!(ping(fabric, &setup, 50).expect("a ping").p50() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn published_memory_is_read_by_copies_and_in_place() {
+    let shm: Arc<dyn Fabric> = ShmFabric::new(ShmOptions::default()).expect("shared memory");
+    let tcp: Arc<dyn Fabric> = TcpFabric::new(TcpOptions::default()).expect("loopback");
+    for (fabric, maps) in [(shm, true), (tcp, false)] {
+        let mut published = Published::new(&fabric).expect("memory");
+        for window in [Some(1), Some(10), None] {
+            let setup = ReadSetup { block_bytes: 1 << 20, window };
+            let run = published.read(setup, SPAN).expect("the connection stands");
+            assert_eq!(run.is_some(), maps || window.is_some());
+            assert!(run.is_none_or(|run| run.rate() > 0.0 && run.blocks.is_multiple_of(64)));
         }
     }
 }
