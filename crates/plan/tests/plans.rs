@@ -416,6 +416,23 @@ fn scans_leave_out_rows_that_a_build_does_not_have() {
 }
 
 #[test]
+fn the_order_of_a_subquery_that_is_lost_is_not_made() {
+    let ordered = "SELECT dest, delay FROM flights ORDER BY delay";
+    let flights = "SELECT delay FROM flights";
+    for (sql, is_sorted) in [
+        (format!("{flights} WHERE dest IN (SELECT origin FROM flights ORDER BY delay)"), false),
+        (format!("{flights} UNION ALL ({flights} ORDER BY dest)"), false),
+        (format!("SELECT count(*) FROM ({ordered}) AS s"), false),
+        (format!("SELECT count(*) FROM ({ordered} LIMIT 5) AS s"), true),
+        (format!("{flights} UNION ALL ({flights} ORDER BY dest LIMIT 5)"), true),
+        (format!("{flights} ORDER BY dest"), true),
+    ] {
+        let text = plan_on(1, &sql)[0].explain.text();
+        assert_eq!(text.contains("Sort"), is_sorted, "{sql}: {text}");
+    }
+}
+
+#[test]
 fn operators_follow_operators() {
     for (sql, sources, groupings) in [
         ("SELECT origin FROM flights UNION ALL SELECT dest FROM flights", 2, 0),

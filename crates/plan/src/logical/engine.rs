@@ -402,6 +402,7 @@ impl Engine {
     /// DataFusion's, and where a column cannot keep its type.
     pub(crate) fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
         let optimized = self.state.optimize(&division::as_functions(plan.clone())?)?;
+        let optimized = rewrite::sorts::without_lost(optimized)?;
         conform(division::as_operators(optimized)?, plan.schema())
     }
 

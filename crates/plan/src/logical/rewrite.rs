@@ -20,6 +20,7 @@ mod numbers;
 mod overflow;
 mod pinned;
 pub(crate) mod replaced;
+pub(crate) mod sorts;
 mod subqueries;
 mod timestamps;
 mod titles;

@@ -40,7 +40,7 @@ mod statistics;
 
 use columns::GroupOf;
 use footer::Footer;
-use prune::{Listening, Pruned};
+use prune::{LastStatistics, Listening, Pruned};
 use reader::ParquetReader;
 
 /// Parquet files, cut into row groups.
@@ -52,6 +52,8 @@ pub(super) struct ParquetSource {
     pruned: Option<Pruned>,
     /// The rows that joins need, if it listens.
     listening: Option<Listening>,
+    /// The statistics of the file of which a row group was last opened.
+    last: LastStatistics,
 }
 
 struct ParquetFile {
@@ -81,7 +83,14 @@ impl ParquetSource {
             file.check_read()?;
             files.push(Arc::new(file));
         }
-        Ok(Self { files: files.into(), flows, target, pruned: None, listening: None })
+        Ok(Self {
+            files: files.into(),
+            flows,
+            target,
+            pruned: None,
+            listening: None,
+            last: Default::default(),
+        })
     }
 
     fn describe(&self, flow: usize, time_column: Option<usize>) -> Split {

@@ -6,7 +6,7 @@
 //! according to its statistics.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dataflow::predicate::{ColumnPredicate, ColumnSummary};
 use dataflow::source::{NeededRows, Pruning};
@@ -25,6 +25,31 @@ pub(super) struct Pruned {
     rate: Arc<MatchRate>,
 }
 
+/// The statistics of one file, of some columns: kept from one of its row groups to the next.
+#[derive(Default)]
+pub(super) struct LastStatistics(Mutex<Option<(usize, Arc<FileStatistics>)>>);
+
+impl LastStatistics {
+    /// The statistics of a file, of the columns of a predicate.
+    fn of(
+        &self,
+        number: usize,
+        kept: &ColumnPredicate,
+        make: impl FnOnce() -> FileStatistics,
+    ) -> Arc<FileStatistics> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, statistics)) = &*last
+            && *of == number
+            && statistics.columns.keys().copied().eq(kept.columns())
+        {
+            return statistics.clone();
+        }
+        let made = Arc::new(make());
+        *last = Some((number, made.clone()));
+        made
+    }
+}
+
 /// The rows that joins need, asked for before each row group is read.
 #[derive(Clone)]
 pub(super) struct Listening {
@@ -39,7 +64,7 @@ impl ParquetSource {
         let (files, target) = (Arc::clone(&self.files), Arc::clone(&self.target));
         let (flows, pruned) = (self.flows.clone(), self.pruned.clone());
         let listening = Some(Listening { needed, rate: Arc::default() });
-        Self { files, flows, target, pruned, listening }
+        Self { files, flows, target, pruned, listening, last: LastStatistics::default() }
     }
 
     /// The source without the row groups that cannot match.
@@ -51,7 +76,7 @@ impl ParquetSource {
                 Some((of, statistics)) if *of == number => statistics,
                 other => {
                     let file = &self.files[number];
-                    &mut other.insert((number, FileStatistics::new(file, &self.target, by))).1
+                    &mut other.insert((number, FileStatistics::new(file, &self.target, &by.kept))).1
                 }
             };
             if statistics.may_match(group, &by.kept) {
@@ -68,7 +93,8 @@ impl ParquetSource {
                 Pruned { by: before.and(by), groups: *groups, rate: Arc::default() }
             }
         };
-        Some(Self { files, flows, target, pruned: Some(pruned), listening: self.listening.clone() })
+        let (pruned, listening) = (Some(pruned), self.listening.clone());
+        Some(Self { files, flows, target, pruned, listening, last: LastStatistics::default() })
     }
 
     /// The predicate on the rows of a row group, if some of them may be left out.
@@ -85,13 +111,13 @@ impl ParquetSource {
                 (ColumnPredicate::All(vec![pruned.by.kept.clone(), needed]), rate)
             }
         };
-        let by = Pruning { kept, within_splits: true };
-        let statistics = FileStatistics::new(&self.files[file], &self.target, &by);
+        let new = || FileStatistics::new(&self.files[file], &self.target, &kept);
+        let statistics = self.last.of(file, &kept, new);
         if statistics.may_be_bad(group) {
             return None;
         }
-        let may_match = statistics.may_match(group, &by.kept);
-        Some(RowPredicate { kept: by.kept, may_match, of_joins, rate })
+        let may_match = statistics.may_match(group, &kept);
+        Some(RowPredicate { kept, may_match, of_joins, rate })
     }
 
     /// For EXPLAIN.
@@ -111,9 +137,9 @@ struct FileStatistics {
 }
 
 impl FileStatistics {
-    fn new(file: &ParquetFile, target: &TargetColumns, by: &Pruning) -> Self {
+    fn new(file: &ParquetFile, target: &TargetColumns, kept: &ColumnPredicate) -> Self {
         let of = |position| GroupStatistics::new(file, target, position);
-        let columns = by.kept.columns().into_iter().map(|position| (position, of(position)));
+        let columns = kept.columns().into_iter().map(|position| (position, of(position)));
         let not_null = (0..target.projected.fields().len()).filter(|position| {
             let column = target.column_at(*position).and_then(|at| file.mapping.column_of(at));
             let is_null = column.is_some_and(|at| file.metadata.schema().field(at).is_nullable());
