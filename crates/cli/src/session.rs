@@ -34,7 +34,8 @@ pub(crate) fn session(
     let mut builder = millstream_session(&args.job.layout);
     if !start.pool.is_empty() {
         let options = pool::options_at(&args.job.layout.pool, start.pool.clone());
-        builder = builder.pool(PoolOptions { job: Some(start.job), ..options });
+        let job = (args.job.layout.nodes() > 1).then_some(start.job);
+        builder = builder.pool(PoolOptions { job, ..options });
     }
     let builder = builder.started_at(start.started).rows_to(target);
     let builder = builder.output_for_programs(rows::for_programs(&args.rows));

@@ -3,4 +3,5 @@
 mod bench;
 mod command;
 mod launched;
+mod pool;
 mod swallowed;

@@ -126,6 +126,12 @@ impl Home {
         self.let_go(&table, version)
     }
 
+    /// Forgets the statements whose nodes have all let go, though one may be late: space is worth
+    /// more.
+    pub fn forget_statements(&mut self) -> Vec<Effect> {
+        self.forget_memos(u64::MAX)
+    }
+
     /// Forgets the statements whose nodes have all let go for a while.
     pub(super) fn forget_memos(&mut self, now_ns: u64) -> Vec<Effect> {
         let over = |memo: &Memo| memo.leases == 0 && now_ns >= memo.until_ns;

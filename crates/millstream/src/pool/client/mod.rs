@@ -29,7 +29,7 @@ use pool::wire::{Request, Response, Snapshot, Stat};
 use super::random;
 use crate::FabricKind;
 use load::LoadHandle;
-use reader::{PinnedBlocks, Version};
+use reader::Version;
 use remote::Remote;
 use worker::{Place, Worker};
 
@@ -45,8 +45,8 @@ pub struct PoolOptions {
     pub certs: Option<PathBuf>,
     /// How memory is read.
     pub fabric: FabricKind,
-    /// A number that all nodes of a job share, and no other job has. Nodes that are threads of this
-    /// process need none.
+    /// A number that all processes of a job share, and no other job has; `None` where this is the
+    /// only one.
     pub job: Option<u128>,
     /// Workers of the whole job.
     pub workers: u32,
@@ -77,6 +77,8 @@ struct Connected {
     worker: Worker,
     /// Versions that are pinned, by server, table and number.
     versions: Mutex<HashMap<(usize, String, u64), Weak<Version>>>,
+    /// The newest versions that a statement has pinned, by table and statement.
+    newest: Mutex<HashMap<(String, u32), Weak<Version>>>,
 }
 
 impl Client {
@@ -159,7 +161,7 @@ impl Connected {
         let worker = Worker::start(remotes.clone(), ends).map_err(|error| PoolError::Refused {
             reason: format!("the system gives no thread: {error}"),
         })?;
-        Ok(Self { remotes, worker, versions: Mutex::default() })
+        Ok(Self { remotes, worker, versions: Mutex::default(), newest: Mutex::default() })
     }
 
     /// The server of a table: the same on all nodes.
@@ -218,9 +220,16 @@ impl PoolAccess for Client {
 
     fn pin(&self, table: &str, at: At) -> Result<Pinned, PoolError> {
         let connected = self.connected()?;
+        let statement = self.snapshot();
+        let asked = (table.to_owned(), statement.statement);
+        let pinned = locked(&connected.newest).get(&asked).and_then(Weak::upgrade);
+        if let Some(version) = pinned.filter(|_| at == At::Newest) {
+            return Ok(version.pinned());
+        }
         let home = connected.home(table);
         let remote = &connected.remotes[home];
-        let request = Request::Pin { table: table.to_owned(), at, snapshot: Some(self.snapshot()) };
+        let snapshot = self.options.job.is_some().then_some(statement);
+        let request = Request::Pin { table: table.to_owned(), at, snapshot };
         let Response::Pinned { version, lease, manifest_bytes } = remote.call(&request)? else {
             return Err(unexpected());
         };
@@ -241,8 +250,12 @@ impl PoolAccess for Client {
                 made
             }
         };
-        let manifest = Arc::clone(&version.manifest);
-        Ok(Pinned { manifest, blocks: Arc::new(PinnedBlocks(version)) })
+        if at == At::Newest {
+            let mut newest = locked(&connected.newest);
+            newest.retain(|_, version| version.strong_count() > 0);
+            newest.insert(asked, Arc::downgrade(&version));
+        }
+        Ok(version.pinned())
     }
 
     fn begin(&self, load: &Load) -> Result<Arc<dyn Loading>, PoolError> {

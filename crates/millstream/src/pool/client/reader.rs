@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use fabric::MappedRange;
 use pool::PoolError;
-use pool::access::{BlockBytes, BlockRange, BlockReader, Blocks};
+use pool::access::{BlockBytes, BlockRange, BlockReader, Blocks, Pinned};
 use pool::manifest::Manifest;
 use pool::pointer::ExtentId;
 
@@ -36,6 +36,11 @@ impl Version {
         Self { connected, at, lease, manifest, places }
     }
 
+    pub(super) fn pinned(self: Arc<Self>) -> Pinned {
+        let manifest = Arc::clone(&self.manifest);
+        Pinned { manifest, blocks: Arc::new(PinnedBlocks(self)) }
+    }
+
     /// Whether the lease holds, as far as is known here.
     fn check(&self) -> Result<(), PoolError> {
         match self.connected.remotes[self.at].lost() {
@@ -59,7 +64,7 @@ impl fmt::Debug for Version {
 
 /// The blocks of a pinned version.
 #[derive(Debug)]
-pub(super) struct PinnedBlocks(pub(super) Arc<Version>);
+struct PinnedBlocks(Arc<Version>);
 
 impl Blocks for PinnedBlocks {
     fn open(&self, window: usize, waker: Waker) -> Result<Box<dyn BlockReader>, PoolError> {

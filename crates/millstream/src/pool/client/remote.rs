@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cluster::Attachment;
+use cluster::{Attachment, ClusterError};
 use fabric::{Endpoint, Fabric, LinkId};
 use pool::PoolError;
 use pool::wire::{PROTOCOL, Request, Response, Rights, Welcome, split};
@@ -47,7 +47,13 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
         |reason: String| PoolError::Unreachable { address: address.to_owned(), reason };
     let at = resolve(address).map_err(unreachable)?;
     let attached = Attachment::connect(at, options.certs.as_deref(), ANSWER);
-    let (mut control, token) = attached.map_err(|error| unreachable(error.to_string()))?;
+    let (mut control, token) = attached.map_err(|error| {
+        unreachable(match error {
+            ClusterError::Attach { detail, .. } => detail,
+            ClusterError::NoToken { .. } => "it is not of this user, who has no token of it".into(),
+            error => error.to_string(),
+        })
+    })?;
     let host = machine();
     let hello = Request::Hello {
         protocol: PROTOCOL,
@@ -118,7 +124,11 @@ impl Remote {
 
     /// The server is gone; the first reason counts.
     pub(super) fn lose(&self, reason: String) -> PoolError {
-        let reason = locked(&self.lost).get_or_insert(reason).clone();
+        let mut lost = locked(&self.lost);
+        if lost.is_none() {
+            tracing::warn!("memory server '{}' is gone: {reason}", self.name);
+        }
+        let reason = lost.get_or_insert(reason).clone();
         PoolError::Lost { server: self.name.clone(), reason }
     }
 }

@@ -300,6 +300,8 @@ impl Served {
             let id = match completion {
                 Completion::Local { id } => id,
                 Completion::Error { kind, .. } => {
+                    // The server may have said why.
+                    let _ = self.remote.call(&Request::Beat);
                     self.remote.lose(kind.to_string());
                     self.end();
                     return landed;

@@ -86,6 +86,8 @@ impl Control {
                 self.writer_name(client)?;
                 let effects = self.home.drop_table(&table)?;
                 self.act(effects);
+                let effects = self.home.forget_statements();
+                self.act(effects);
                 Response::Done
             }
             Request::Stat => Response::Stat(self.stat()),
@@ -184,7 +186,15 @@ impl Control {
     }
 
     fn grant(&mut self, client: ClientId, load: u64, bytes: u32) {
-        let granted = self.home.grant(client, load, bytes).and_then(|extent| {
+        let granted = match self.home.grant(client, load, bytes) {
+            Err(PoolError::Full { .. }) => {
+                let effects = self.home.forget_statements();
+                self.act(effects);
+                self.home.grant(client, load, bytes)
+            }
+            granted => granted,
+        };
+        let granted = granted.and_then(|extent| {
             let range = self.extents.make(extent, bytes, client);
             range.map(|range| (extent, range)).map_err(|error| {
                 let effects = self.home.abort(client, load);
