@@ -29,7 +29,8 @@ struct Dir(PathBuf);
 
 impl Dir {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("millstream-pool-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("millstream-pool-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -43,7 +44,8 @@ impl Dir {
     }
 
     fn script(&self, sql: &str) -> PathBuf {
-        let path = self.0.join(format!("{:x}.sql", sql.len() * 7919 + usize::from(sql.as_bytes()[9])));
+        let path =
+            self.0.join(format!("{:x}.sql", sql.len() * 7919 + usize::from(sql.as_bytes()[9])));
         std::fs::write(&path, sql).unwrap();
         path
     }
@@ -227,7 +229,8 @@ fn a_table_is_loaded_once_and_read_by_all() {
             assert_eq!(pool.sums(reads), SUMS, "loaded {loads:?}, read {reads:?}");
         }
         let again = format!("{LOAD} INSERT INTO t SELECT n, half, name FROM t;");
-        let again = again.replace("CREATE TABLE t WITH ('connector' = 'pool') AS", "INSERT OVERWRITE t");
+        let again =
+            again.replace("CREATE TABLE t WITH ('connector' = 'pool') AS", "INSERT OVERWRITE t");
         let again = again.replace("CREATE TABLE numbers", &format!("{TABLE} CREATE TABLE numbers"));
         pool.rows(&again, loads);
         assert_eq!(pool.sums(WAYS[0]), "400000,39999800000,19999800000", "loaded {loads:?}");
