@@ -594,6 +594,20 @@ mod tests {
     }
 
     #[test]
+    fn bytes_have_a_unit_and_bounds() {
+        let some = ["8GiB", "1 MiB", "1048576", "2g"].map(|text| bytes(text).unwrap());
+        assert_eq!(some, [8 << 30, 1 << 20, 1 << 20, 2 << 30]);
+        for text in ["", "GiB", "8 apples", "1KiB", "0", "2000TiB", "99999999999999999999", "-1GiB"]
+        {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+        assert_eq!(memory_servers("2x1GiB"), Ok((2, 1 << 30)));
+        for text in ["2", "x1GiB", "0x1GiB", "65x1GiB", "2x", "2x1"] {
+            assert!(memory_servers(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn settings_keep_what_follows_the_first_equals_sign() {
         let args = parse(&["q.sql", "--set", "a.b = c=d", "--set", "e="]).unwrap();
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());

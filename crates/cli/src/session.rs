@@ -185,3 +185,27 @@ pub(crate) fn print(text: &str) {
         tracing::debug!(%error, "standard output");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_node_0_tells_is_understood_and_damage_is_not() {
+        for pool in [vec![], vec!["a:1".to_owned()], vec!["a:1".to_owned(), "b:2".to_owned()]] {
+            let started = UNIX_EPOCH + Duration::from_nanos(1_234_567_890_123_456_789);
+            let start = Start { started, job: 7 << 100, pool };
+            let bytes = start.encode("SELECT 'é'");
+            assert_eq!(Start::decode(&bytes), Some(("SELECT 'é'".to_owned(), start.clone())));
+            for end in 0..bytes.len() {
+                let cut = Start::decode(&bytes[..end]);
+                assert!(cut.is_none_or(|(sql, _)| sql != "SELECT 'é'"), "{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_jobs_have_one_number() {
+        assert_ne!(job_number(), job_number());
+    }
+}

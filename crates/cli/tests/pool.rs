@@ -399,6 +399,25 @@ fn a_server_that_cannot_be_says_why() {
 }
 
 #[test]
+fn with_certificates_both_sides_show_one() {
+    let dir = Dir::new("certs");
+    for args in [["cert", "init", "ca"].as_slice(), &["cert", "issue", "ca", "node"]] {
+        assert_ends(&dir.command(args).output().unwrap(), 0);
+    }
+    let (_server, address) = serve(&dir, "127.0.0.1:0", &["--bytes", "64MiB", "--certs", "node"]);
+    let ask = |args: &[&str]| {
+        dir.command(&[&["pool", "stat", "--pool", &address], args].concat()).output().unwrap()
+    };
+    assert_ends(&ask(&["--pool-certs", "node"]), 0);
+    assert_fails(&ask(&[]), 1, "no memory server answers at");
+    for args in [["cert", "init", "other"].as_slice(), &["cert", "issue", "other", "stranger"]] {
+        assert_ends(&dir.command(args).output().unwrap(), 0);
+    }
+    assert_fails(&ask(&["--pool-certs", "stranger"]), 1, "certificate");
+    assert_ends(&ask(&["--pool-certs", "node"]), 0);
+}
+
+#[test]
 fn a_server_ends_in_good_order() {
     let mut pool = Pool::start("ends", &["--bytes", "64MiB"]);
     let token = pool.dir.0.join("millstream").join(format!("service-{}.token", pool.address));

@@ -180,6 +180,29 @@ fn a_statement_keeps_its_version_until_its_nodes_have_let_go_for_a_minute() {
 }
 
 #[test]
+fn space_is_worth_more_than_nodes_that_are_late() {
+    let mut home = home();
+    loaded(&mut home, LoadMode::Create, 0, 3);
+    let pins = [READER, LOADER]
+        .map(|client| home.pin(client, "t", At::Newest, Some(statement(5))).unwrap().lease);
+    let (_, freed) = loaded(&mut home, LoadMode::Overwrite, 1, 3);
+    assert_eq!((freed, home.unpin(0, READER, pins[0])), (vec![], vec![]));
+    assert_eq!(home.forget_statements(), [], "a node of it reads");
+    assert_eq!(home.unpin(0, LOADER, pins[1]), []);
+    assert_eq!(home.forget_statements(), [Effect::Free(0)]);
+}
+
+#[test]
+fn a_node_takes_part_whether_it_came_before_the_table_or_after() {
+    let mut home = home();
+    let mut begin =
+        |client, mode, number| home.begin(client, "loader", load(mode), statement(number), 2);
+    let number = begin(LOADER, LoadMode::Create, 0).unwrap();
+    assert_eq!(begin(READER, LoadMode::Append, 0), Ok(number));
+    assert!(begin(READER, LoadMode::Append, 1).is_err(), "another statement");
+}
+
+#[test]
 fn who_is_silent_is_closed_before_anything_is_freed() {
     let mut home = home();
     loaded(&mut home, LoadMode::Create, 0, 3);

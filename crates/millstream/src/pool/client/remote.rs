@@ -50,7 +50,9 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
     let (mut control, token) = attached.map_err(|error| {
         unreachable(match error {
             ClusterError::Attach { detail, .. } => detail,
-            ClusterError::NoToken { .. } => "it is not of this user, who has no token of it".into(),
+            ClusterError::NoToken { .. } => {
+                "it has left no token for this user; it may want certificates (--pool-certs)".into()
+            }
             error => error.to_string(),
         })
     })?;
