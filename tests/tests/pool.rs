@@ -30,7 +30,7 @@ fn session(nodes: u32, workers: u32) -> Session {
 fn explain_tells_the_version_and_what_is_read_of_it() {
     let plan = session(1, 2).explain("SELECT sum(n) FROM facts WHERE a = 17").expect("a plan");
     assert!(plan.contains("pool 'facts', version 1: "), "{plan}");
-    assert!(plan.contains("60000 rows; reads 2 of 3 columns, "), "{plan}");
+    assert!(plan.contains("60000 rows; reads 2 of 3 columns: "), "{plan}");
     assert!(plan.contains("pruned: strips "), "{plan}");
 }
 

@@ -190,7 +190,9 @@ impl Worker {
         net.begin_round(round);
         signals.register(external.waker());
         let waker = external.waker();
-        let context = ReaderContext { waker, ..ReaderContext::new(clock.clone(), bad) };
+        let prefetch = job.settings.prefetch;
+        let context = ReaderContext::new(clock.clone(), bad);
+        let context = ReaderContext { waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         let mut alignments = alignments(&job.operators);
         let mut readings = vec![None; job.operators.len()];

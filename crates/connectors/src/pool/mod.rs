@@ -84,8 +84,8 @@ const OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         key: "prefetch",
-        values: "auto | 1 … 64",
-        default: "auto",
+        values: "1 … 64",
+        default: "millstream.prefetch",
         doc: "How many strips a worker asks for ahead of the one that it reads.",
     },
 ];
@@ -237,7 +237,7 @@ struct PoolOptions {
     at: At,
     strip_rows: u32,
     load_bytes: usize,
-    /// Strips that are read ahead; `None` where their bytes decide.
+    /// Strips that are read ahead; `None` where the job says so.
     prefetch: Option<usize>,
 }
 
@@ -251,13 +251,10 @@ impl PoolOptions {
             let hint = format!("write 'strip.rows' = '{STRIP_ROWS_MAX}'");
             return Err(refuse("strip.rows", message, Some(hint)));
         }
-        let prefetch = match options.text("prefetch") {
-            Some(text) if text.eq_ignore_ascii_case("auto") => None,
-            _ => options.integer("prefetch", 1)?,
-        };
+        let prefetch = options.integer("prefetch", 1)?;
         if prefetch.is_some_and(|strips| strips > PREFETCH_MAX) {
             let message = format!("at most {PREFETCH_MAX} strips are read ahead");
-            return Err(refuse("prefetch", message, Some("write 'prefetch' = 'auto'".into())));
+            return Err(refuse("prefetch", message, Some("leave it out".into())));
         }
         let load_bytes = options.integer("load.bytes", LOAD_BYTES_MIN)?.unwrap_or(LOAD_BYTES);
         Ok(Self {

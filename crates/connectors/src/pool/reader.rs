@@ -83,7 +83,7 @@ impl PoolReader {
         context: &ReaderContext,
     ) -> Result<Self, ConnectorError> {
         let (at, given) = place(&read, split, from)?;
-        let ahead = prefetch.unwrap_or_else(|| read.ahead());
+        let ahead = prefetch.or(context.prefetch).unwrap_or_else(|| read.ahead());
         let window = (ahead + 1) * read.projection.len().max(1);
         let waker = context.waker.clone();
         let blocks = read.version.pinned.blocks.open(window, waker).map_err(refused)?;

@@ -265,6 +265,15 @@ fn same_stored(stored: &DataType, declared: &DataType) -> bool {
         .is_ok_and(|columns| columns.schema.field(0).data_type() == stored)
 }
 
+/// Bytes for a reader: `68.7 MiB`.
+fn human(bytes: u64) -> String {
+    match bytes {
+        0..=9_999 => format!("{bytes} B"),
+        10_000..=0xff_ffff => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+    }
+}
+
 /// The name of a split.
 fn name(part: usize, parts: usize, table: &str) -> String {
     format!("part {part} of {parts} of '{table}'")
@@ -406,11 +415,10 @@ impl Source for PoolSource {
             strips => format!("{strips} strips"),
         };
         Some(format!(
-            "pool '{name}', version {}: {strips}, {} rows; reads {read} of {all} columns, {} \
-             bytes; {}",
+            "pool '{name}', version {}: {strips}, {} rows; reads {read} of {all} columns: {}; {}",
             manifest.version,
             manifest.rows(),
-            bytes,
+            human(bytes),
             version.pinned.blocks.describe(),
         ))
     }

@@ -212,6 +212,9 @@ pub struct ReaderContext {
     pub origins: Arc<Origins>,
     /// The counters of rows that a reader of a [pruned](Source::pruned) source has left out.
     pub skipped: Arc<SkippedCounts>,
+    /// How many pieces of input to ask for ahead, where each has to be waited for: `None` where the
+    /// reader decides.
+    pub prefetch: Option<usize>,
     /// Wakes the worker, from any thread: a reader that answered [`Next::Pending`] calls it when
     /// the answer would be another. A call that was not needed costs little.
     pub waker: Waker,
@@ -221,7 +224,8 @@ impl ReaderContext {
     /// Of a worker that nobody has to wake: for tests, and for readers that wait for a time alone.
     pub fn new(clock: Arc<dyn Clock>, bad: Arc<BadRows>) -> Self {
         let (origins, skipped) = (Arc::default(), Arc::default());
-        Self { clock, bad, origins, skipped, waker: Waker::noop().clone() }
+        let waker = Waker::noop().clone();
+        Self { clock, bad, origins, skipped, prefetch: None, waker }
     }
 }
 

@@ -239,6 +239,9 @@ impl fmt::Display for Exchange {
 pub struct Settings {
     /// Rows of a batch at most.
     pub batch_rows_max: usize,
+    /// How many pieces of input a reader that waits for each asks for ahead of the one that it
+    /// gives; `None` where their bytes decide.
+    pub prefetch: Option<usize>,
     /// After how much input an epoch ends (S9), and how far that may move.
     pub epoch: LengthBounds,
     /// Epochs that a helper may close before the oldest was acknowledged.
@@ -271,6 +274,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             batch_rows_max: 16_384,
+            prefetch: None,
             epoch: LengthBounds { bytes: 64 << 20, stretch: 16, latency_ns: 1_000_000_000 },
             epochs_kept_max: 4,
             state_bytes_max: 4 << 30,

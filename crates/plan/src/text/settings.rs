@@ -11,8 +11,8 @@ use dataflow::job::{Exchange, Settings, ShuffleSettings};
 use state::KeyMode;
 
 use self::values::{
-    bytes, exchange, idle, key_mode, nanos, on, racks, set_casting, set_shuffle, set_wires,
-    spill_dir, transfer,
+    bytes, exchange, idle, key_mode, nanos, on, prefetch, racks, set_casting, set_shuffle,
+    set_wires, spill_dir, transfer,
 };
 
 /// One setting, for checks and for the reference page.
@@ -202,6 +202,14 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "How rows for every worker go from process to process: by a tree whose degree follows \
               the load, or by a fixed one. With copies the worker that gives rows out encodes and \
               sends them anew for each worker, to compare with.",
+    },
+    SettingSpec {
+        name: "millstream.prefetch",
+        values: "auto, or strips: 1 to 64",
+        default: "auto",
+        scope: Scope::Job,
+        doc: "How many strips of a table in a pool a worker asks for ahead of the one that it \
+              reads, where the table does not say so: with auto about 1 MiB.",
     },
     SettingSpec {
         name: "millstream.progress",
@@ -398,6 +406,7 @@ impl InForce {
             "millstream.frequent_keys" | "millstream.shuffle_bytes" | "millstream.shuffle_wait" => {
                 set_shuffle(&mut changed.shuffle, name, &lower).ok_or(refused.clone())?;
             }
+            "millstream.prefetch" => job.prefetch = prefetch(&lower).ok_or(refused.clone())?,
             "millstream.receive_bytes" => job.receive_bytes = number(1 << 10, 1 << 30)?,
             "millstream.reconnect" => {
                 job.reconnect_ns = nanos(&lower).ok_or(refused.clone())?;

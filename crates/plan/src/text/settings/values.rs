@@ -92,6 +92,14 @@ pub(super) fn on(text: &str) -> Option<bool> {
     }
 }
 
+/// Pieces of input that are asked for ahead; no number where their bytes decide.
+pub(super) fn prefetch(text: &str) -> Option<Option<usize>> {
+    match text {
+        "auto" => Some(None),
+        number => number.parse().ok().filter(|pieces| (1..=64).contains(pieces)).map(Some),
+    }
+}
+
 /// The behaviour of an idle worker. Lower case.
 pub(super) fn idle(text: &str) -> Option<Idle> {
     Some(match text {
