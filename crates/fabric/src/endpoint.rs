@@ -135,7 +135,8 @@ pub trait Endpoint: Send {
     /// who may have mapped it have said that they do not any more, or their processes are gone.
     ///
     /// # Errors
-    /// [`PostError::Full`] when the peer has not sent what it takes: poll and try again;
+    /// [`PostError::Full`] when the peer has not sent what it takes: poll and try again, or, to
+    /// sleep meanwhile, read a word of the range, whose `Local` comes with the memory;
     /// [`PostError::OutOfBounds`] when the peer does not publish the range, [`PostError::Closed`].
     fn mapped(&mut self, key: RemoteKey) -> Result<Option<MappedRange>, PostError> {
         let _ = key;

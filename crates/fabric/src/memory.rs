@@ -24,7 +24,8 @@ pub const CACHE_LINE: usize = 64;
 ///
 /// # Safety
 /// `base..base + len` stays mapped, readable and writable at the same address until the value is
-/// dropped, and `base` is a multiple of [`CACHE_LINE`].
+/// dropped, and `base` is a multiple of [`CACHE_LINE`]. Memory of a slab that is sealed need not be
+/// writable: the system ends a process that writes to it.
 pub unsafe trait Backing: Send + Sync + 'static {
     /// First byte.
     fn base(&self) -> NonNull<u8>;

@@ -175,10 +175,7 @@ impl Core {
 
     pub(super) fn mapped(&mut self, key: RemoteKey) -> Result<Option<MappedRange>, PostError> {
         match &mut self.line {
-            Some(line) if !self.over => {
-                self.unsubmitted = true;
-                line.mapped(key)
-            }
+            Some(line) if !self.over => line.mapped(key),
             _ => Err(PostError::Closed),
         }
     }

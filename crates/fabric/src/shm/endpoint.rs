@@ -10,7 +10,7 @@ mod peer_memory;
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::inbox::{EXPORTS_MAX, OwnInbox, PeerInbox};
@@ -497,6 +497,8 @@ impl Endpoint for ShmEndpoint {
         self.state = State::Closed;
         let words = self.mine.words();
         words.closed().store(1, Ordering::SeqCst);
+        // A reader of published memory that copies what is stored behind this sees the end as well.
+        fence(Ordering::Release);
         for index in 0..self.exports.len() {
             words.export(index as u64).key.store(0, Ordering::SeqCst);
         }

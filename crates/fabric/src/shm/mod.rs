@@ -26,6 +26,8 @@
 //! as that mapping is there. A peer that is stopped in the middle of a copy holds up `revoke` and
 //! `close` until it goes on or dies: to return earlier would break G8.
 //!
+//! Whoever is connected to a fabric finds the keys of all that it has published on the registry.
+//!
 //! **Left behind.** Nothing: memfds and abstract sockets vanish with the last process that holds
 //! them.
 

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::map::{Access, Mapping, PublishedMemory, SharedMemory};
 use super::publications::{Publications, REGISTRY};
@@ -24,7 +25,6 @@ use super::registry::{self, Entry, Posting};
 use super::socket::Socket;
 use crate::RemoteKey;
 use crate::token::Token;
-use std::sync::atomic::AtomicU64;
 
 /// Slabs that one endpoint can export parts of. Their descriptors fit the socket's buffer.
 const SLABS_MAX: usize = 128;
@@ -42,7 +42,7 @@ const PUBLISHED: u8 = b'P';
 /// Number of a slab that is not published: the other answer.
 const NONE: u8 = b'N';
 
-/// What is under way to the peer: the peer does not keep to the protocol.
+/// The peer does not keep to the protocol.
 pub(super) struct Breach;
 
 /// What this side has sent of its own memory.
@@ -202,7 +202,11 @@ impl PeerSlabs {
     ) -> Reach<Published> {
         match self.registry {
             PeerMemory::Mapped(_) => {}
-            PeerMemory::Refused => return Reach::Refused,
+            PeerMemory::Refused => {
+                // The peer may publish something later.
+                self.registry = PeerMemory::Unrequested;
+                return Reach::Refused;
+            }
             PeerMemory::Requested => return Reach::Pending,
             PeerMemory::Unrequested => {
                 if self.ask(REGISTRY, ask) {
@@ -342,4 +346,52 @@ fn sized(kind: u8, number: u64, memory: &SharedMemory) -> [u8; 17] {
     message[1..9].copy_from_slice(&number.to_le_bytes());
     message[9..].copy_from_slice(&(memory.mapping().len() as u64).to_le_bytes());
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn took(message: &[u8], own: &mut OwnSlabs, peer: &mut PeerSlabs) -> bool {
+        take(message, None, own, peer).is_ok()
+    }
+
+    #[test]
+    fn what_no_honest_peer_sends_is_a_breach() {
+        let (mut own, mut peer) = (OwnSlabs::default(), PeerSlabs::new(false));
+        let sizes = [&[SLAB; 17][..], &[PUBLISHED; 17], &[SLAB; 9], &[FREE; 17], &[ASK; 8]];
+        let unasked = [&[NONE; 9][..], &[PUBLISHED; 9], &[b'X'; 9], &[]];
+        for message in sizes.into_iter().chain(unasked) {
+            assert!(!took(message, &mut own, &mut peer), "{message:?}");
+        }
+        assert!(took(&numbered(FREE, 7), &mut own, &mut peer), "it may not have been mapped");
+    }
+
+    #[test]
+    fn questions_have_a_bound_on_both_sides() {
+        let (mut own, mut peer) = (OwnSlabs::default(), PeerSlabs::new(false));
+        let mut sent = 0;
+        let mut ask = |_: &[u8]| {
+            sent += 1;
+            true
+        };
+        let asked = (1..100).filter(|number| peer.ask(*number, &mut ask)).count();
+        assert_eq!((asked, sent), (ASKED_MAX, ASKED_MAX));
+        for number in 0..ASKED_MAX as u64 {
+            assert!(took(&numbered(ASK, number), &mut own, &mut peer));
+        }
+        assert!(own.has_unanswered());
+        assert!(!took(&numbered(ASK, 99), &mut own, &mut peer));
+    }
+
+    #[test]
+    fn a_number_that_is_not_published_is_refused() {
+        let (mut own, mut peer) = (OwnSlabs::default(), PeerSlabs::new(false));
+        let key = RemoteKey { key: 1, base: RemoteKey::PUBLISHED, len: 8 };
+        let mut ask = |_: &[u8]| true;
+        assert!(matches!(peer.published(&key, 0, 8, &mut ask), Reach::Pending));
+        assert!(took(&numbered(NONE, REGISTRY), &mut own, &mut peer));
+        assert!(matches!(peer.published(&key, 0, 8, &mut ask), Reach::Refused));
+        assert!(matches!(peer.published(&key, 0, 8, &mut ask), Reach::Pending), "asked anew");
+    }
 }
