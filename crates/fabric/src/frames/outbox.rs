@@ -14,6 +14,9 @@ use crate::published::{PublishedPlace, PublishedTable};
 /// Sent bytes at the front of the staging buffer from which on it is worth moving the rest down.
 pub(crate) const COMPACT_BYTES: usize = 64 << 10;
 
+/// The largest copied frame whose memory is kept for the next one.
+const SPARE_BYTES_MAX: usize = 2 << 20;
+
 /// The bytes of a connection in sending order.
 #[derive(Default)]
 pub(super) struct Outbox {
@@ -31,6 +34,8 @@ pub(super) struct Outbox {
     sent: u64,
     /// What was queued last says that a read is refused; nothing follows.
     refused: bool,
+    /// Memory of a copied frame that has been sent, for the next one.
+    spare: Vec<u8>,
 }
 
 /// A body that may change, or even go, until it is copied.
@@ -180,7 +185,8 @@ impl Outbox {
         if let Some(first) = self.segments.front_mut()
             && let Segment::Late(header, number, late) = first
         {
-            let mut bytes = vec![0; Header::BYTES + header.len as usize];
+            let mut bytes = std::mem::take(&mut self.spare);
+            bytes.resize(Header::BYTES + header.len as usize, 0);
             let body = &mut bytes[Header::BYTES..];
             if !late.copy(body) {
                 let refusal = Header::new(Op::Nak, header.id).encode(*number);
@@ -227,7 +233,11 @@ impl Outbox {
             self.front_sent += step;
             if self.front_sent == front.len() {
                 self.front_sent = 0;
-                self.segments.pop_front();
+                if let Some(Segment::Copied(bytes)) = self.segments.pop_front()
+                    && bytes.capacity() <= SPARE_BYTES_MAX
+                {
+                    self.spare = bytes;
+                }
             }
         }
         if self.staged_sent == self.staged.len() {

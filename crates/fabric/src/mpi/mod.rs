@@ -51,6 +51,7 @@ pub struct MpiFabric {
 
 impl MpiFabric {
     /// Bytes that each endpoint has besides its slabs, as long as MPI takes what is posted.
+    /// One that answers reads has a copy of an answer besides.
     pub const ENDPOINT_BYTES: usize = BUFFER_BYTES + COMPACT_BYTES + wire::WIRE_BYTES;
 
     /// Initialises MPI, unless this process did already. `publish` is what [`Caps::publish`] says;

@@ -94,6 +94,7 @@ pub struct TcpFabric {
 impl TcpFabric {
     /// Bytes that each endpoint has besides its slabs, as long as the socket takes what is posted:
     /// the buffer that frames are read through, and headers and small bodies that wait to be sent.
+    /// One that answers reads has a copy of an answer besides.
     pub const ENDPOINT_BYTES: usize = BUFFER_BYTES + COMPACT_BYTES;
 
     /// Listens.
