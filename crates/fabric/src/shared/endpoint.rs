@@ -280,7 +280,8 @@ impl Endpoint for SharedEndpoint {
     }
 
     fn release(&mut self, key: RemoteKey) {
-        if let Some(key) = self.theirs.take(key) {
+        let key = if key.is_published() { Some(key) } else { self.theirs.take(key) };
+        if let Some(key) = key {
             self.connection.with(|core| core.release(key));
         }
     }

@@ -138,6 +138,28 @@ fn taking_a_range_back_needs_the_revoke() {
 }
 
 #[test]
+fn giving_published_memory_out_anew_needs_the_unpublish() {
+    let mixed = |net: &SimNet| {
+        let (mut a, b) = pair(net);
+        b.fill(0, 4096, 7);
+        let range = b.memory.range(0..4096).expect("in bounds");
+        let key = b.fabric.publish(&range).expect("own memory");
+        let (id, dst) = (a.id(), a.memory.range(0..4096).expect("in bounds"));
+        let src = RemoteRange { key, offset: 0 };
+        a.end.read(&dst, src, id, Flags::SIGNAL).expect("posts");
+        a.end.submit();
+        let soon = net.now_ns() + 3_000;
+        net.advance_to(soon);
+        b.fabric.unpublish(key);
+        b.fill(0, 4096, 9);
+        net.settle();
+        a.end.poll(&mut a.seen);
+        a.seen.contains(&Completion::Local { id }) && !a.holds(0, 4096, 7)
+    };
+    needs(SimOptions::default(), |keep| keep.stop_after_close = false, mixed);
+}
+
+#[test]
 fn a_sender_without_credits_needs_the_budget() {
     let broken = |net: &SimNet| {
         let (mut a, mut b) = link(net, 0, 1);
