@@ -46,10 +46,11 @@ pub trait Fabric: Send + Sync {
     /// Makes memory that nobody writes any more, neither this process nor a peer. The slab that is
     /// given away has to be the only handle on it: exports were revoked, clones and ranges dropped.
     ///
-    /// Over shared memory the kernel sees to it, and refuses while a peer has the memory mapped for
-    /// writing ([`Endpoint::release`]). A peer that keeps its mapping prevents the seal: the slab
-    /// is given up then, and its memory is free when that peer has gone. On other transports the
-    /// seal binds this process alone; of peers no key is left that could write.
+    /// Over shared memory the kernel sees to it, and refuses while a peer has the memory mapped:
+    /// for writing ([`Endpoint::release`]), or for reading what was published before it was sealed.
+    /// A peer that keeps its mapping prevents the seal: the slab is given up then, and its memory
+    /// is free when that peer has gone. On other transports the seal binds this process alone; of
+    /// peers no key is left that could write.
     ///
     /// # Errors
     /// [`FabricError::StillWritable`], [`FabricError::Memory`] when it cannot be mapped anew.

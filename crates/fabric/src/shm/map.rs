@@ -28,6 +28,8 @@ pub(super) enum Access {
     Write,
     /// Bytes of users that this process does not write.
     Read,
+    /// Such bytes, that nobody writes any more.
+    Sealed,
     /// Words of the transport, of which few are touched.
     WriteWords,
     /// Such words, which this process does not write.
@@ -60,8 +62,12 @@ impl Mapping {
     }
 
     fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access, prefault: bool) -> io::Result<Self> {
-        let mut flags = MapFlags::SHARED;
-        let huge = bytes >= HUGE_BYTES && matches!(access, Access::Write | Access::Read);
+        // Before Linux 6.7 what is sealed against writing cannot be mapped as shared, not even to
+        // be read. A private mapping of it is the same memory: nobody writes it.
+        let private = access == Access::Sealed;
+        let mut flags = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
+        let words = matches!(access, Access::WriteWords | Access::ReadWords);
+        let huge = bytes >= HUGE_BYTES && !words;
         if prefault && !huge {
             flags |= MapFlags::POPULATE;
         }
@@ -69,7 +75,9 @@ impl Mapping {
             Access::Write | Access::WriteWords => {
                 (ProtFlags::READ | ProtFlags::WRITE, Advice::LinuxPopulateWrite)
             }
-            Access::Read | Access::ReadWords => (ProtFlags::READ, Advice::LinuxPopulateRead),
+            Access::Read | Access::Sealed | Access::ReadWords => {
+                (ProtFlags::READ, Advice::LinuxPopulateRead)
+            }
         };
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
@@ -183,7 +191,7 @@ impl SharedMemory {
             }
             Err(errno) => return Err(refused(bytes, errno.into())),
         }
-        let mapping = Mapping::new(fd.as_fd(), bytes, Access::Read, false);
+        let mapping = Mapping::new(fd.as_fd(), bytes, Access::Sealed, false);
         let mapping = mapping.map_err(|source| refused(bytes, source))?;
         let id = Token::random().map_err(|source| refused(bytes, source))?;
         Ok(Self { fd, mapping, id })
@@ -217,8 +225,9 @@ impl PublishedMemory {
     /// # Errors
     /// As [`Mapping::of_peer`].
     pub(super) fn new(fd: BorrowedFd<'_>, bytes: usize, prefault: bool) -> io::Result<Self> {
-        let mapping = Mapping::of_peer(fd, bytes, Access::Read, prefault)?;
         let sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::WRITE);
+        let access = if sealed { Access::Sealed } else { Access::Read };
+        let mapping = Mapping::of_peer(fd, bytes, access, prefault)?;
         Ok(Self { mapping, sealed })
     }
 
