@@ -496,3 +496,27 @@ fn a_scan_that_listens_leaves_out_rows_without_a_partner() {
     assert!(texts.contains(&"a text 410|410".to_owned()), "{texts:?}");
     assert!(texts.len() < 10, "{texts:?}");
 }
+
+#[test]
+fn a_row_group_whose_first_rows_match_is_read_as_a_whole() {
+    let scratch = Scratch::new("pruning-in-vain");
+    let path = scratch.path("t.parquet");
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values((0..150_000).map(|n| n % 1_000)));
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..150_000).map(|n| format!("a text {n}"))));
+    write(&path, &batch(&[("n", numbers), ("s", texts)]), 150_000);
+    let schema = columns(&[("n", BIGINT), ("s", VARCHAR)]);
+    let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+    let most = |below: i64| {
+        let value = Arc::new(Int64Array::from(vec![below])) as ArrayRef;
+        let to = Some(RangeEnd { value, inclusive: false });
+        let kept = ColumnPredicate::Range(ColumnRange { column: 0, from: None, to });
+        source.pruned(&Pruning { kept, within_splits: true }).unwrap()
+    };
+    for (below, rows) in [(900, 150_000), (100, 15_000)] {
+        for again in [false, true] {
+            let read = read_all(most(below).as_ref(), 16_384, again, &context());
+            assert_eq!(read.num_rows(), rows, "below {below}, opened again: {again}");
+        }
+    }
+}

@@ -13,8 +13,13 @@
 //! other keys                                 a Bloom filter of twelve bits per key
 //! ```
 //!
+//! A filter that drops few rows is given up: it is not evaluated any more, in none of the scans that
+//! have it.
+//!
 //! A key that is NULL has no partner. Floating point numbers have no filter, since their order and
 //! their equality are not those of a join's keys.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, make_comparator};
 use arrow::buffer::BooleanBuffer;
@@ -37,6 +42,10 @@ const SPAN_BITS_OF_KEY: u64 = 64;
 /// The bits that such a set may have for any number of keys.
 const SPAN_BITS: u64 = 4_096;
 
+/// Rows after which a filter is given up if it has dropped less than one row in [`DROPPED_MIN`].
+const TRIED_ROWS: u64 = 65_536;
+const DROPPED_MIN: u64 = 4;
+
 /// The words of a block of a Bloom filter. A key sets one bit in each word of one block.
 const BLOCK_WORDS: usize = 4;
 
@@ -47,6 +56,9 @@ pub struct JoinFilter {
     /// The least and the greatest key; `None` if there is no key.
     ends: Option<[ArrayRef; 2]>,
     set: KeySet,
+    /// Rows that were compared with it, and dropped.
+    seen: AtomicU64,
+    dropped: AtomicU64,
 }
 
 /// The keys between the least and the greatest.
@@ -91,7 +103,14 @@ impl JoinFilter {
                 None => KeySet::bloom(keys, rows),
             },
         };
-        Ok(Some(Self { data_type: data_type.clone(), ends, set }))
+        let (data_type, [seen, dropped]) = (data_type.clone(), Default::default());
+        Ok(Some(Self { data_type, ends, set, seen, dropped }))
+    }
+
+    /// Whether it drops so few rows that it costs more than it saves.
+    pub(super) fn is_in_vain(&self) -> bool {
+        let [seen, dropped] = [&self.seen, &self.dropped].map(|of| of.load(Ordering::Relaxed));
+        seen >= TRIED_ROWS && dropped < seen / DROPPED_MIN
     }
 
     /// From the least to the greatest key; `None` if there is no key: no row has a partner.
@@ -109,14 +128,23 @@ impl JoinFilter {
     }
 
     /// The rows of a column whose key may be in the build: all of them if the column is of another
-    /// type.
+    /// type, or if the filter has dropped few rows so far.
     ///
     /// # Errors
     /// When Arrow cannot compare the values.
     pub fn matches(&self, column: &ArrayRef) -> Result<BooleanBuffer, ArrowError> {
-        if *column.data_type() != self.data_type {
+        if *column.data_type() != self.data_type || self.is_in_vain() {
             return Ok(BooleanBuffer::new_set(column.len()));
         }
+        let found = self.found(column)?;
+        let dropped = column.len() - found.count_set_bits();
+        self.seen.fetch_add(column.len() as u64, Ordering::Relaxed);
+        self.dropped.fetch_add(dropped as u64, Ordering::Relaxed);
+        Ok(found)
+    }
+
+    /// The rows of a column whose key may be in the build.
+    fn found(&self, column: &ArrayRef) -> Result<BooleanBuffer, ArrowError> {
         let Some(range) = self.range() else {
             return Ok(BooleanBuffer::new_unset(column.len()));
         };

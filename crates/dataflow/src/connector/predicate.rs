@@ -270,7 +270,12 @@ impl JoinFilters {
     /// The rows that are needed, by the builds that are complete; `None` while all rows are needed.
     pub fn predicate(&self) -> Option<ColumnPredicate> {
         let filters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (!filters.is_empty()).then(|| ColumnPredicate::All(filters.clone()))
+        let pays = |of: &&ColumnPredicate| match of {
+            ColumnPredicate::Member { filter, .. } => !filter.is_in_vain(),
+            _ => true,
+        };
+        let filters: Vec<ColumnPredicate> = filters.iter().filter(pays).cloned().collect();
+        (!filters.is_empty()).then_some(ColumnPredicate::All(filters))
     }
 }
 

@@ -139,16 +139,11 @@ impl SplitReader for ScanReader {
     }
 }
 
-/// Rows of a split after which a filter is no longer evaluated if it drops less than half of them.
-const TRIED_ROWS: u64 = 65_536;
-
-/// Reads a split without the rows that no operator needs, as long as most rows are such.
+/// Reads a split without the rows that no operator needs.
 pub(crate) struct FilteredReader {
     reader: Box<dyn SplitReader>,
     needed: ColumnPredicate,
     skipped: Arc<SkippedCounts>,
-    seen: u64,
-    dropped: u64,
 }
 
 impl FilteredReader {
@@ -158,19 +153,14 @@ impl FilteredReader {
         needed: ColumnPredicate,
         context: &ReaderContext,
     ) -> Self {
-        Self { reader, needed, skipped: Arc::clone(&context.skipped), seen: 0, dropped: 0 }
+        Self { reader, needed, skipped: Arc::clone(&context.skipped) }
     }
 
     /// The rows of a batch that are needed.
-    fn needed(&mut self, batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
-        if self.seen >= TRIED_ROWS && self.dropped < self.seen / 2 {
-            return Ok(batch);
-        }
+    fn needed(&self, batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
         let rows = batch.num_rows();
         let needed = self.needed.matches(&|column| Arc::clone(batch.column(column)), rows)?;
         let dropped = (rows - needed.count_set_bits()) as u64;
-        self.seen += rows as u64;
-        self.dropped += dropped;
         if dropped == 0 {
             return Ok(batch);
         }

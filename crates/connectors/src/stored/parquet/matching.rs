@@ -24,6 +24,9 @@ use crate::format::rows::fitted;
 /// predicate's columns are read first.
 const OTHERS_SHARE: i64 = 2;
 
+/// Rows of a row group after which it is read as a whole if most of them match.
+const TRIED_ROWS: usize = 65_536;
+
 /// The share of the rows that have matched so far.
 #[derive(Debug, Default)]
 pub(super) struct MatchRate {
@@ -75,6 +78,18 @@ pub(super) struct MatchStage {
 }
 
 impl MatchStage {
+    /// The rows whose match is known, and those that match, if they have just become
+    /// [`TRIED_ROWS`], and most match: then the predicate's columns are read first in vain.
+    pub(super) fn tried(&self) -> Option<[u64; 2]> {
+        let seen: usize = self.matches.iter().map(BooleanBuffer::len).sum();
+        let before = seen - self.matches.last().map_or(0, BooleanBuffer::len);
+        if seen < TRIED_ROWS || before >= TRIED_ROWS {
+            return None;
+        }
+        let matched: usize = self.matches.iter().map(BooleanBuffer::count_set_bits).sum();
+        (matched * 2 > seen).then_some([seen as u64, matched as u64])
+    }
+
     /// Evaluates the predicate on the next rows; false when there are none.
     ///
     /// # Errors

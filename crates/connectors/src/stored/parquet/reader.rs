@@ -8,10 +8,11 @@
 //!
 //! Each stage asks for its bytes when it begins, so that the bytes that a stage rules out are never
 //! fetched. The predicate's columns are read first only if the others are large enough for it to
-//! pay, and not if most rows have matched so far. A position counts all rows of the row group,
-//! whether or not they were emitted: it means the same with and without a predicate.
+//! pay, and not if most rows have matched so far, in other row groups or among the first rows of
+//! this one. A position counts all rows of the row group, whether or not they were emitted: it
+//! means the same with and without a predicate.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use arrow::compute::concat_batches;
@@ -23,7 +24,7 @@ use dataflow::position::refused;
 use dataflow::source::{Next, Position, ReaderContext, Split, SplitReader};
 
 use super::columns::{ColumnReader, GroupOf};
-use super::index::{GroupIndex, IndexPlan};
+use super::index::{GroupIndex, IndexPlan, PageList};
 use super::matching::{Lookable, MatchStage, RowPredicate};
 use super::runs::RowRuns;
 use super::{FORMAT, damaged};
@@ -146,16 +147,22 @@ impl ParquetReader {
                 let (matches, columns) = (vec![], VecDeque::new());
                 ReadStage::Match(Box::new(MatchStage { reader, runs, kept, matches, columns }))
             }
-            None => {
-                let some = (Some(runs.clone()), &pages);
-                let columns = self.of.columns.clone();
-                let reader = (runs.rows() > 0)
-                    .then(|| ColumnReader::new(&self.of, columns, some, &self.context));
-                let (reader, runs) = (reader.transpose()?, Some(runs));
-                ReadStage::Rows(Box::new(RowsStage { reader, matched: None, runs, rest: None }))
-            }
+            None => self.all_of(runs, &pages)?,
         };
         Ok(())
+    }
+
+    /// The stage that emits all of some rows.
+    fn all_of(
+        &self,
+        runs: RowRuns,
+        pages: &Arc<BTreeMap<usize, PageList>>,
+    ) -> Result<ReadStage, ConnectorError> {
+        let (some, columns) = ((Some(runs.clone()), pages), self.of.columns.clone());
+        let reader =
+            (runs.rows() > 0).then(|| ColumnReader::new(&self.of, columns, some, &self.context));
+        let (reader, runs) = (reader.transpose()?, Some(runs));
+        Ok(ReadStage::Rows(Box::new(RowsStage { reader, matched: None, runs, rest: None })))
     }
 
     /// Begins to emit the rows that match, when all were found.
@@ -271,6 +278,15 @@ impl SplitReader for ParquetReader {
                         return Ok(wait);
                     }
                     if matching.step(rows_max, &self.of, &self.refuser.target)? {
+                        if let Some([seen, matched]) = matching.tried() {
+                            let pages = Arc::clone(&matching.reader.pages);
+                            let runs = matching.runs.clone();
+                            let stage = self.all_of(runs, &pages)?;
+                            if let Some(predicate) = &self.predicate {
+                                predicate.rate.add(seen, matched);
+                            }
+                            self.stage = stage;
+                        }
                         // The worker has other things to do between two batches.
                         return Ok(Next::Wait { until_ns: 0 });
                     }
