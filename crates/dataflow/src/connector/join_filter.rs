@@ -36,12 +36,6 @@ const BITS_OF_KEY: u64 = 12;
 /// The most bytes of the set of a filter: a build with more keys has only its least and greatest.
 const SET_BYTES_MAX: u64 = 1 << 20;
 
-/// The most bits per key of a set that has a bit for each number, unless it has few bits.
-const SPAN_BITS_OF_KEY: u64 = 64;
-
-/// The bits that such a set may have for any number of keys.
-const SPAN_BITS: u64 = 4_096;
-
 /// Rows after which a filter is given up if it has dropped less than one row in [`DROPPED_MIN`].
 const TRIED_ROWS: u64 = 65_536;
 const DROPPED_MIN: u64 = 4;
@@ -98,10 +92,7 @@ impl JoinFilter {
         let rows: u64 = keys.iter().map(|key| (key.len() - key.null_count()) as u64).sum();
         let set = match &ends {
             None => KeySet::Any,
-            Some(ends) => match KeySet::numbers(ends, keys, rows)? {
-                Some(set) => set,
-                None => KeySet::bloom(keys, rows),
-            },
+            Some(ends) => KeySet::numbers(ends, keys).unwrap_or_else(|| KeySet::bloom(keys, rows)),
         };
         let (data_type, [seen, dropped]) = (data_type.clone(), Default::default());
         Ok(Some(Self { data_type, ends, set, seen, dropped }))
@@ -169,29 +160,24 @@ impl JoinFilter {
 
 impl KeySet {
     /// A bit for each number between the ends, if there are not too many.
-    fn numbers(
-        ends: &[ArrayRef; 2],
-        keys: &[ArrayRef],
-        rows: u64,
-    ) -> Result<Option<Self>, ArrowError> {
+    fn numbers(ends: &[ArrayRef; 2], keys: &[ArrayRef]) -> Option<Self> {
         let number = |of: &ArrayRef| {
             let number = whole_numbers(of)?;
             Some(number.as_primitive::<Int64Type>().value(0))
         };
-        let [Some(least), Some(greatest)] = ends.each_ref().map(number) else { return Ok(None) };
+        let [Some(least), Some(greatest)] = ends.each_ref().map(number) else { return None };
         let span = (i128::from(greatest) - i128::from(least)) as u64;
-        if span / 8 >= SET_BYTES_MAX || span >= SPAN_BITS.max(rows * SPAN_BITS_OF_KEY) {
-            return Ok(None);
+        if span / 8 >= SET_BYTES_MAX {
+            return None;
         }
         let mut bits = vec![0; (span / 64 + 1) as usize];
         for key in keys {
-            let Some(numbers) = whole_numbers(key) else { return Ok(None) };
-            for number in numbers.as_primitive::<Int64Type>().iter().flatten() {
+            for number in whole_numbers(key)?.as_primitive::<Int64Type>().iter().flatten() {
                 let at = number.wrapping_sub(least) as u64;
                 bits[(at / 64) as usize] |= 1 << (at % 64);
             }
         }
-        Ok(Some(Self::Numbers { least, bits }))
+        Some(Self::Numbers { least, bits })
     }
 
     /// Whether it may have a key within the bounds of a column.
