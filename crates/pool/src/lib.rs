@@ -21,6 +21,7 @@ pub mod access;
 mod encoding;
 mod error;
 pub mod home;
+pub mod hostile;
 pub mod manifest;
 pub mod pointer;
 pub mod wire;

@@ -1,0 +1,68 @@
+//! Entrances for fuzz targets and the replay of their corpora: bytes of a peer are read as this
+//! crate reads them (`fuzz/`, `tests/corpus.rs`).
+//!
+//! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
+
+use crate::manifest::Manifest;
+use crate::wire::{Request, Response, split};
+
+/// Takes messages one after the other. The first byte tells what they are: requests where it is
+/// even, responses where it is odd. Where it is 2 or more the checksums are put right before. Gives
+/// how many there were.
+///
+/// # Errors
+/// The reason why the first bytes are malformed.
+///
+/// # Panics
+/// When a message is another one behind being written again.
+pub fn messages(bytes: &[u8]) -> Result<usize, String> {
+    let Some((how, messages)) = bytes.split_first() else { return Ok(0) };
+    let messages = if *how > 1 { summed(messages) } else { messages.to_vec() };
+    let (mut rest, mut count) = (&messages[..], 0);
+    while let Some((body, length)) = split(rest).map_err(|error| error.to_string())? {
+        if how & 1 == 0 {
+            let request = Request::decode(body).map_err(|error| error.to_string())?;
+            let again = request.encode();
+            assert_eq!(again, rest[..length], "{request:?}");
+        } else {
+            let response = Response::decode(body).map_err(|error| error.to_string())?;
+            let again = response.encode();
+            assert_eq!(again, rest[..length], "{response:?}");
+        }
+        (rest, count) = (&rest[length..], count + 1);
+    }
+    Ok(count)
+}
+
+/// The same messages with the right checksums.
+fn summed(mut messages: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let Some((header, rest)) = messages.split_first_chunk::<8>() {
+        let [a, b, c, d, ..] = *header;
+        let length = (u32::from_le_bytes([a, b, c, d]) as usize).min(rest.len());
+        let (body, behind) = rest.split_at(length);
+        let sum = crc32c::crc32c(body).to_le_bytes();
+        out.extend_from_slice(&[&header[..4], &sum, body].concat());
+        messages = behind;
+    }
+    out.extend_from_slice(messages);
+    out
+}
+
+/// Whether these bytes, with the right checksum behind them, are a manifest.
+///
+/// # Panics
+/// When it is another one behind being written again, or does not say where its blocks lie.
+pub fn manifest(bytes: &[u8]) -> bool {
+    let whole = [bytes, &crc32c::crc32c(bytes).to_le_bytes()].concat();
+    let Ok(manifest) = Manifest::decode(&whole) else { return false };
+    assert_eq!(manifest.encode(), whole);
+    assert_eq!(manifest.partitions.len(), manifest.definition.partitions() as usize + 1);
+    for block in manifest.strips.iter().flat_map(|strip| &strip.blocks) {
+        let is_of = |(extent, used): &&(_, u32)| {
+            *extent == block.at.extent && block.at.offset + block.bytes <= *used
+        };
+        assert!(block.bytes == 0 || manifest.extents.iter().any(|of| is_of(&of)));
+    }
+    true
+}

@@ -1,0 +1,197 @@
+//! The corpora of the fuzz targets, replayed, and each seed with some changes. `UPDATE_CORPUS=1`
+//! writes the seeds anew; a finding of a fuzz target is added by its own name.
+#![allow(missing_docs)]
+
+use pool::access::{At, Load, LoadMode, TableSummary};
+use pool::hostile;
+use pool::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, Strip};
+use pool::pointer::{ExtentId, Pointer};
+use pool::wire::{MESSAGE_BYTES_MAX, PROTOCOL, Request, Response, Rights, Snapshot, Stat, Welcome};
+
+#[path = "../../../fuzz/replay/mutate.rs"]
+mod mutate;
+#[path = "../../../fuzz/replay/seeds.rs"]
+mod seeds;
+
+/// Changed seeds of a target.
+const CHANGED: usize = 20_000;
+
+type Seeds = Vec<(String, Vec<u8>)>;
+
+fn replayed(target: &str, write: fn() -> Seeds) -> Seeds {
+    seeds::read(&seeds::corpus(env!("CARGO_MANIFEST_DIR"), target), write)
+}
+
+fn definition() -> Definition {
+    Definition {
+        schema: b"columns".to_vec(),
+        columns: vec![Layout::Fixed(8), Layout::Bits, Layout::Bytes],
+        buckets: vec![Buckets { column: 0, bits: 1, family: KeyFamily::Integer }],
+        strip_rows: 256,
+    }
+}
+
+const EXTENT: ExtentId = ExtentId { server: 1, number: 7 };
+
+fn strip() -> Strip {
+    let block = |offset, bytes, codec, nulls| Block {
+        at: Pointer { extent: EXTENT, offset },
+        bytes,
+        codec,
+        nulls,
+        least: -3,
+        greatest: 200,
+    };
+    let blocks = vec![
+        block(0, 10, Codec::Distance(1), 0),
+        block(64, 66, Codec::Plain, 9),
+        block(192, 60, Codec::Plain, 0),
+    ];
+    Strip { rows: 10, blocks }
+}
+
+fn manifest() -> Manifest {
+    Manifest {
+        table: "t".into(),
+        version: 3,
+        definition: definition(),
+        strips: vec![strip(), strip()],
+        partitions: vec![0, 1, 2],
+        extents: vec![(EXTENT, 252)],
+    }
+}
+
+fn requests() -> Vec<Request> {
+    let snapshot = Snapshot { job: 5 << 70, statement: 3 };
+    let load = Load { table: "é".into(), definition: definition(), mode: LoadMode::Overwrite };
+    let hello = Request::Hello {
+        protocol: PROTOCOL,
+        client: "process 7".into(),
+        host: "h".into(),
+        token: vec![9; 32],
+        rights: Rights::Write,
+    };
+    vec![
+        hello,
+        Request::Connect { fabric: "tcp".into(), address: vec![0, 255] },
+        Request::Tables,
+        Request::Pin { table: "t".into(), at: At::Newest, snapshot: Some(snapshot) },
+        Request::Pin { table: "t".into(), at: At::Version(7), snapshot: None },
+        Request::Manifest { lease: 1, from: 2 },
+        Request::Keys { extents: vec![1, u32::MAX] },
+        Request::Unpin { lease: 3 },
+        Request::Beat,
+        Request::Begin { load, snapshot, writers: 4 },
+        Request::Grant { load: 1, bytes: 2 },
+        Request::Seal { load: 1, extent: 2, used: 3, crc: 4 },
+        Request::Commit { load: 1, writer: 2, strips: vec![(1, strip())], last: true },
+        Request::Abort { load: 1 },
+        Request::Drop { table: "t".into() },
+        Request::Stat,
+        Request::Verify { extents: vec![] },
+    ]
+}
+
+fn responses() -> Vec<Response> {
+    let summary = TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4 };
+    let welcome = Welcome {
+        server: 2,
+        name: "m0".into(),
+        host: "h".into(),
+        incarnation: 77,
+        fabrics: vec!["shm".into(), "tcp".into()],
+    };
+    vec![
+        Response::Welcome(welcome),
+        Response::Failed(pool::PoolError::Full { needed: 5, free: 3 }),
+        Response::Done,
+        Response::Address(vec![1, 2]),
+        Response::Tables(vec![summary]),
+        Response::Pinned { version: 1, lease: 2, manifest_bytes: 3 },
+        Response::Manifest(vec![0; 100]),
+        Response::Keys(vec![vec![1], vec![]]),
+        Response::Load(5),
+        Response::Extent { number: 1, bytes: 2, key: vec![3] },
+        Response::Committed { version: Some(9) },
+        Response::Stat(Stat { name: "m0".into(), bytes: 3, ..Stat::default() }),
+        Response::Broken { lease: 1, reason: "it was silent".into() },
+    ]
+}
+
+/// A message whose checksum is put right by the reader.
+fn message(parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    [&(body.len() as u32).to_le_bytes()[..], &[0; 4], &body].concat()
+}
+
+/// The name of a good one begins with the number of its messages.
+fn message_seeds() -> Seeds {
+    let asked: Vec<u8> = requests().iter().flat_map(Request::encode).collect();
+    let answered: Vec<u8> = responses().iter().flat_map(Response::encode).collect();
+    let mut damaged = asked.clone();
+    damaged[9] ^= 4;
+    let long = (MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes();
+    let beats = Request::Beat.encode().repeat(2);
+    let all = [
+        ("17-requests", 0, asked.clone()),
+        ("17-requests-summed", 2, asked.clone()),
+        ("13-responses", 1, answered.clone()),
+        ("13-responses-summed", 3, answered),
+        ("2-half", 0, [&beats[..], &asked[..20]].concat()),
+        ("0-none", 0, vec![]),
+        ("bad-damaged", 0, damaged),
+        ("bad-kind", 2, message(&[&[17]])),
+        ("bad-response-kind", 3, message(&[&[14]])),
+        ("bad-empty", 2, message(&[])),
+        ("bad-long", 2, [&long[..], &[0; 9]].concat()),
+        ("bad-more", 2, message(&[&[8, 0]])),
+        ("bad-text", 2, message(&[&[14], &[1, 0, 0, 0, 0xff]])),
+        ("bad-keys", 2, message(&[&[6], &[0xff; 4]])),
+        ("bad-manifest-of-response", 3, message(&[&[7], &[0xff; 4]])),
+    ];
+    all.map(|(name, how, bytes)| (name.to_owned(), [&[how][..], &bytes].concat())).into()
+}
+
+/// The name of one that is a manifest begins with `good`.
+fn manifest_seeds() -> Seeds {
+    let with = |change: fn(&mut Manifest)| {
+        let mut of = manifest();
+        change(&mut of);
+        of
+    };
+    let all = [
+        ("good", manifest()),
+        ("good-empty", with(|of| (of.strips, of.partitions) = (vec![], vec![0; 3]))),
+        ("bad-partitions", with(|of| of.partitions = vec![0, 2, 1])),
+        ("bad-outside", with(|of| of.extents[0].1 = 251)),
+        ("bad-wraps", with(|of| of.strips[0].blocks[2].at.offset = 0u32.wrapping_sub(64))),
+        ("bad-nulls", with(|of| of.strips[0].blocks[1].nulls = 11)),
+        ("bad-bits", with(|of| of.definition.buckets[0].bits = 200)),
+        ("bad-rows", with(|of| of.definition.strip_rows = 0)),
+    ];
+    let bytes = |of: Manifest| {
+        let mut bytes = of.encode();
+        bytes.truncate(bytes.len() - 4);
+        bytes
+    };
+    all.map(|(name, of)| (name.to_owned(), bytes(of))).into()
+}
+
+#[test]
+fn messages_are_what_they_say_or_refused() {
+    let all = replayed("pool_messages", message_seeds);
+    for (name, bytes) in &all {
+        let count = name.split('-').next().and_then(|number| number.parse().ok());
+        assert_eq!(hostile::messages(bytes).ok(), count, "{name}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::messages);
+}
+
+#[test]
+fn manifests_are_what_they_say_or_refused() {
+    let all = replayed("pool_manifest", manifest_seeds);
+    for (name, bytes) in &all {
+        assert_eq!(hostile::manifest(bytes), name.starts_with("good"), "{name}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::manifest);
+}
