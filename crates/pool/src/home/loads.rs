@@ -12,6 +12,9 @@ use crate::wire::Snapshot;
 /// Bytes of an extent at most.
 pub const EXTENT_BYTES_MAX: u32 = 256 << 20;
 
+/// Loads under way at most.
+const LOADS_MAX: usize = 4096;
+
 /// Writers of a load at most.
 const WRITERS_MAX: u32 = 65_536;
 
@@ -30,6 +33,8 @@ pub(super) struct LoadState {
     /// By partition.
     strips: BTreeMap<u32, Vec<Strip>>,
     count: usize,
+    /// Bytes by which the strips count against the budget until the manifest does.
+    strip_bytes: u64,
     /// The writers that have committed.
     committed: BTreeSet<u32>,
 }
@@ -63,6 +68,9 @@ impl Home {
             let by = of.clients.values().next().map_or("another client", String::as_str);
             return refused(format!("{by} loads table '{}' now", load.table));
         }
+        if self.loads.len() >= LOADS_MAX {
+            return refused(format!("{LOADS_MAX} loads are under way, as many as there may be"));
+        }
         let newest = self.tables.get(&load.table).copied();
         match (load.mode, newest) {
             (LoadMode::Create, None) => {}
@@ -90,6 +98,7 @@ impl Home {
             sealed: BTreeSet::new(),
             strips: BTreeMap::new(),
             count: 0,
+            strip_bytes: 0,
             committed: BTreeSet::new(),
         };
         self.loads.insert(self.numbered, state);
@@ -158,7 +167,8 @@ impl Home {
     ///
     /// # Errors
     /// When a strip does not fit the table, or a block does not lie in a sealed extent of this
-    /// load; the load is given up then. [`PoolError::Full`] when there is no room for the manifest.
+    /// load, and when the table was dropped meanwhile; [`PoolError::Full`] when there is no room for
+    /// the manifest. The load is given up then.
     pub fn commit(
         &mut self,
         client: ClientId,
@@ -186,7 +196,7 @@ impl Home {
         strips: Vec<(u32, Strip)>,
         last: bool,
     ) -> Result<bool, PoolError> {
-        let server = self.server;
+        let (server, free) = (self.server, self.bytes_max - self.bytes);
         let state = taking_part(&mut self.loads, client, load)?;
         if writer >= state.writers || state.committed.contains(&writer) {
             return Err(misuse("a writer that is not one, or has committed"));
@@ -215,6 +225,12 @@ impl Home {
                 }
             }
         }
+        let needed = strips.iter().map(|(_, strip)| strip.encoded_bytes()).sum();
+        if needed > free {
+            return Err(PoolError::Full { needed, free });
+        }
+        self.bytes += needed;
+        state.strip_bytes += needed;
         state.count += strips.len();
         for (partition, strip) in strips {
             state.strips.entry(partition).or_default().push(strip);
@@ -227,38 +243,24 @@ impl Home {
 
     /// Publishes the version of a load whose writers have all committed.
     fn complete(&mut self, load: u64) -> (Result<u64, PoolError>, Vec<Effect>) {
-        let Some(state) = self.loads.remove(&load) else { return (Err(misuse("no load")), vec![]) };
-        let table = state.load.table.clone();
-        let newest = self.tables.get(&table).map(|of| &self.versions[&(table.clone(), *of)]);
-        let before = newest.filter(|_| state.load.mode == LoadMode::Append);
-        let mut manifest = Manifest {
-            version: self.next_version(&table),
-            table,
-            definition: state.load.definition.clone(),
-            strips: vec![],
-            partitions: vec![0],
-            extents: before.map(|of| of.manifest.extents.clone()).unwrap_or_default(),
+        let Some(mut state) = self.loads.remove(&load) else {
+            return (Err(misuse("no load")), vec![]);
         };
-        let mut strips = state.strips;
-        for partition in 0..manifest.definition.partitions() as usize {
-            if let Some(before) = before {
-                let bounds = [partition, partition + 1].map(|at| before.manifest.partitions[at]);
-                let [from, to] = bounds.map(|at| at as usize);
-                manifest.strips.extend_from_slice(&before.manifest.strips[from..to]);
-            }
-            manifest.strips.extend(strips.remove(&(partition as u32)).unwrap_or_default());
-            manifest.partitions.push(manifest.strips.len() as u32);
-        }
-        let blocks = manifest.strips.iter().flat_map(|strip| &strip.blocks);
+        self.bytes -= state.strip_bytes;
+        let manifest = self.manifest_of(&mut state);
         let used: BTreeSet<u32> =
-            blocks.filter(|of| of.bytes > 0).map(|of| of.at.extent.number).collect();
-        let written = state.sealed.iter().filter(|number| used.contains(number));
-        for number in written {
-            let bytes = self.extents[number].used.unwrap_or_default();
-            manifest.extents.push((ExtentId { server: self.server, number: *number }, bytes));
-        }
+            manifest.extents.iter().map(|(extent, _)| extent.number).collect();
         let number = manifest.version;
-        let published = self.publish(manifest);
+        let is_known = self.tables.contains_key(&manifest.table);
+        let published = match () {
+            () if state.load.mode != LoadMode::Create && !is_known => {
+                Err(self.no_table(&manifest.table))
+            }
+            () if manifest.strips.len() > STRIPS_MAX || manifest.extents.len() > EXTENTS_MAX => {
+                Err(misuse("more strips or extents than a version may have"))
+            }
+            () => self.publish(manifest),
+        };
         // Of a load whose version did not appear, nothing is kept.
         let kept = |number: &u32| published.is_ok() && used.contains(number);
         let unused = state.sealed.iter().filter(|number| !kept(number));
@@ -271,6 +273,39 @@ impl Home {
             }
             Err(error) => (Err(error), effects),
         }
+    }
+
+    /// The next version: with [`LoadMode::Append`], the strips of the newest one come first in each
+    /// partition.
+    fn manifest_of(&self, state: &mut LoadState) -> Manifest {
+        let table = state.load.table.clone();
+        let newest = self.tables.get(&table).map(|of| &self.versions[&(table.clone(), *of)]);
+        let before = newest.filter(|_| state.load.mode == LoadMode::Append);
+        let mut manifest = Manifest {
+            version: self.next_version(&table),
+            table,
+            definition: state.load.definition.clone(),
+            strips: vec![],
+            partitions: vec![0],
+            extents: before.map(|of| of.manifest.extents.clone()).unwrap_or_default(),
+        };
+        let new = state.strips.values().flatten().flat_map(|strip| &strip.blocks);
+        let used: BTreeSet<u32> =
+            new.filter(|of| of.bytes > 0).map(|of| of.at.extent.number).collect();
+        for number in used {
+            let bytes = self.extents[&number].used.unwrap_or_default();
+            manifest.extents.push((ExtentId { server: self.server, number }, bytes));
+        }
+        for partition in 0..manifest.definition.partitions() as usize {
+            if let Some(before) = before {
+                let bounds = [partition, partition + 1].map(|at| before.manifest.partitions[at]);
+                let [from, to] = bounds.map(|at| at as usize);
+                manifest.strips.extend_from_slice(&before.manifest.strips[from..to]);
+            }
+            manifest.strips.extend(state.strips.remove(&(partition as u32)).unwrap_or_default());
+            manifest.partitions.push(manifest.strips.len() as u32);
+        }
+        manifest
     }
 
     /// A client gives a load up, for all that take part.
@@ -290,6 +325,7 @@ impl Home {
 
     fn give_up(&mut self, load: u64) -> Vec<Effect> {
         let Some(state) = self.loads.remove(&load) else { return vec![] };
+        self.bytes -= state.strip_bytes;
         let extents = state.sealed.iter().chain(state.written_by.keys());
         extents.map(|number| self.free(*number)).collect()
     }

@@ -12,6 +12,9 @@ use crate::wire::Snapshot;
 /// go, in ns: one may be late.
 const MEMO_NS: u64 = 60_000_000_000;
 
+/// Statements whose version is remembered at most.
+const MEMOS_MAX: usize = 65_536;
+
 /// A version that a client reads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Lease {
@@ -66,6 +69,11 @@ impl Home {
             (At::Newest, Some(memo)) => memo.version,
             (At::Newest, None) => newest,
         };
+        let is_new = |asked| !self.memos.contains_key(asked);
+        if self.memos.len() >= MEMOS_MAX && asked.as_ref().is_some_and(is_new) {
+            let reason = format!("{MEMOS_MAX} statements read tables, as many as may do so");
+            return Err(PoolError::Refused { reason });
+        }
         let Some(pinned) = self.versions.get_mut(&(table.to_owned(), version)) else {
             let reason = format!("the newest one is {newest}, and others are not kept");
             return Err(PoolError::NoVersion { table: table.into(), version, reason });

@@ -165,6 +165,33 @@ fn a_dropped_table_is_read_to_the_end_and_its_numbers_are_not_used_again() {
 }
 
 #[test]
+fn a_load_does_not_bring_back_a_table_that_was_dropped_meanwhile() {
+    for mode in [LoadMode::Append, LoadMode::Overwrite] {
+        let mut home = home();
+        loaded(&mut home, LoadMode::Create, 0, 3);
+        let begun = home.begin(LOADER, "loader", load(mode), statement(1), 1).unwrap();
+        let extent = home.grant(LOADER, begun, 64).unwrap();
+        home.seal(LOADER, begun, extent, 8).unwrap();
+        assert_eq!(home.drop_table("t"), Ok(vec![Effect::Free(0)]));
+        let (version, freed) = home.commit(LOADER, begun, 0, vec![(0, strip(extent, 0, 1))], true);
+        assert_eq!(version, Err(PoolError::NoTable { table: "t".into(), nearest: None }));
+        assert_eq!((freed, home.stat().bytes), (vec![Effect::Free(extent)], 0));
+    }
+}
+
+#[test]
+fn strips_count_before_their_version_appears() {
+    let mut home = Home::new(0, 64 + 100);
+    let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    let extent = home.grant(1, begun, 64).unwrap();
+    home.seal(1, begun, extent, 64).unwrap();
+    let mut commit = || home.commit(1, begun, 0, vec![(0, strip(extent, 0, 1))], false).0;
+    assert_eq!([commit(), commit()], [Ok(None), Ok(None)]);
+    assert_eq!(commit(), Err(PoolError::Full { needed: 44, free: 12 }));
+    assert_eq!((home.stat().bytes, home.stat().loads), (0, 0));
+}
+
+#[test]
 fn a_statement_keeps_its_version_until_its_nodes_have_let_go_for_a_minute() {
     let mut home = home();
     loaded(&mut home, LoadMode::Create, 0, 3);

@@ -124,6 +124,12 @@ impl Strip {
         Ok(Self { rows, blocks })
     }
 
+    /// Bytes that [`encode`](Self::encode) appends.
+    pub(crate) fn encoded_bytes(&self) -> u64 {
+        const BLOCK_BYTES: u64 = 36;
+        8 + BLOCK_BYTES * self.blocks.len() as u64
+    }
+
     /// What does not fit a table, if something does not: a reader relies on all of it.
     pub(crate) fn misfit(&self, definition: &Definition) -> Option<&'static str> {
         if self.rows == 0 || self.rows > definition.strip_rows {
@@ -287,6 +293,15 @@ mod tests {
     #[test]
     fn a_manifest_is_read_as_it_was_written() {
         assert_eq!(Manifest::decode(&manifest().encode()), Ok(manifest()));
+    }
+
+    #[test]
+    fn the_bytes_of_a_strip_are_known_before_it_is_written() {
+        for strip in manifest().strips {
+            let mut out = Writer::default();
+            strip.encode(&mut out);
+            assert_eq!(strip.encoded_bytes(), out.0.len() as u64);
+        }
     }
 
     #[test]
