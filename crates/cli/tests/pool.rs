@@ -242,6 +242,27 @@ fn a_table_is_loaded_once_and_read_by_all() {
 }
 
 #[test]
+fn a_statement_reads_what_those_before_it_have_loaded() {
+    let pool = Pool::start("steps", &["--bytes", "64MiB"]);
+    for nodes in ["1", "2"] {
+        let table = format!("CREATE TABLE s WITH ('connector' = 'pool', 'table' = 's{nodes}')");
+        let script = format!(
+            "{table} AS SELECT 2 AS v;
+             INSERT INTO s SELECT v + 1 FROM s;
+             SELECT count(*), sum(v) FROM s;
+             INSERT OVERWRITE s SELECT v + 10 FROM s WHERE v > 2;
+             SELECT count(*), sum(v) FROM s;
+             INSERT OVERWRITE s SELECT v + 10 FROM s;
+             SELECT count(*), sum(v) FROM s;"
+        );
+        let rows = pool.rows(&script, &["--nodes", nodes, "--workers", "1"]);
+        let is_sum = |row: &&str| !row.is_empty() && !row.contains('(');
+        let sums: Vec<&str> = rows.lines().filter(is_sum).collect();
+        assert_eq!(sums, ["2,5", "1,13", "1,23"], "{nodes} nodes: {rows}");
+    }
+}
+
+#[test]
 fn a_job_may_have_memory_servers_of_its_own() {
     let dir = Dir::new("own");
     let script = dir.script(&format!("{LOAD} SELECT count(*) AS c FROM t;"));

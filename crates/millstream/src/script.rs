@@ -17,6 +17,7 @@ use crate::fault::FaultKind;
 use crate::links::NodeLayout;
 use crate::memory::{self, Memory};
 use crate::node::{NodeRunner, statement_of};
+use crate::pool::Client;
 use crate::progress::Observer;
 use crate::report::{Report, SinkWait};
 
@@ -51,10 +52,16 @@ pub struct Job {
     interrupt: Arc<AtomicBool>,
     workers: Workers,
     fabric: FabricKind,
+    pool: Option<Arc<Client>>,
 }
 
 impl Script {
-    pub(crate) fn new(stages: Vec<Stage>, workers: Workers, fabric: FabricKind) -> Self {
+    pub(crate) fn new(
+        stages: Vec<Stage>,
+        workers: Workers,
+        fabric: FabricKind,
+        pool: Option<&Arc<Client>>,
+    ) -> Self {
         let job = |stage: Stage| Job {
             job: Arc::new(stage.job),
             explain: stage.explain,
@@ -65,6 +72,7 @@ impl Script {
             interrupt: stage.interrupt,
             workers,
             fabric,
+            pool: pool.cloned(),
         };
         Self { jobs: stages.into_iter().map(job).collect() }
     }
@@ -200,6 +208,10 @@ impl Job {
         };
         let _statements: Vec<_> = self.statements.iter().map(span).collect();
         self.interrupt.store(false, Ordering::Relaxed);
+        if let Some(pool) = &self.pool {
+            // What is read from now on was loaded by the jobs before.
+            pool.next_statement();
+        }
         if let Some(observer) = options.observer {
             observer.started(self);
         }

@@ -32,7 +32,7 @@ pub struct Session {
     rows: RowTarget,
     output: StdoutTarget,
     started_at: Option<SystemTime>,
-    pool: Option<Arc<Client>>,
+    pub(crate) pool: Option<Arc<Client>>,
 }
 
 /// Where the rows of a bare `SELECT` go.
@@ -130,7 +130,7 @@ impl Session {
         let planned =
             planned.map_err(|panicked| Error::Panic { doing: "planning".into(), panicked })?;
         let stages = planned.map_err(Error::Sql)?;
-        Ok(Script::new(stages, self.workers, self.fabric))
+        Ok(Script::new(stages, self.workers, self.fabric, self.pool.as_ref()))
     }
 
     /// How a script would run: pipelines, exchanges and why, memory.

@@ -64,7 +64,7 @@ impl PoolOptions {
 pub struct Client {
     options: PoolOptions,
     job: u128,
-    /// Statements that were planned and loads that were begun: alike on all nodes of a job.
+    /// Texts that were planned and jobs that were run: alike on all nodes of a job.
     statements: AtomicU32,
     connected: Mutex<Option<Arc<Connected>>>,
 }
@@ -94,7 +94,7 @@ impl Client {
         Ok(Self { options, job, statements: AtomicU32::new(0), connected: Mutex::default() })
     }
 
-    /// Another statement is planned: it may see newer versions than those before it.
+    /// Statements are planned, or run: they may see newer versions than those before them.
     pub(crate) fn next_statement(&self) {
         self.statements.fetch_add(1, Ordering::Relaxed);
     }
@@ -266,8 +266,6 @@ impl PoolAccess for Client {
         let Response::Load(number) = connected.remotes[home].call(&request)? else {
             return Err(unexpected());
         };
-        // A scan of a later statement sees what this one loads.
-        self.next_statement();
         Ok(Arc::new(LoadHandle::new(connected, home, number)))
     }
 
