@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use arrow::record_batch::RecordBatch;
+use arrow::util::display::array_value_to_string;
 use connectors::PoolConnector;
 use connectors::pool::in_memory::InMemoryPool;
 use millstream::{FabricKind, Session};
@@ -26,12 +28,33 @@ fn session(nodes: u32, workers: u32) -> Session {
     session
 }
 
+/// The values of a result of one row.
+fn values(batches: &[RecordBatch]) -> String {
+    let columns = batches.iter().flat_map(|batch| batch.columns());
+    let value =
+        |column: &arrow::array::ArrayRef| array_value_to_string(column, 0).expect("a value");
+    format!("[{}]", columns.map(value).collect::<Vec<_>>().join(", "))
+}
+
 #[test]
 fn explain_tells_the_version_and_what_is_read_of_it() {
     let plan = session(1, 2).explain("SELECT sum(n) FROM facts WHERE a = 17").expect("a plan");
     assert!(plan.contains("pool 'facts', version 1: "), "{plan}");
     assert!(plan.contains("60000 rows; reads 2 of 3 columns: "), "{plan}");
     assert!(plan.contains("pruned: strips "), "{plan}");
+}
+
+#[test]
+fn each_process_reads_a_small_table_itself() {
+    let sql = "SELECT count(*), sum(n + twice) FROM facts JOIN wide ON facts.b = wide.b";
+    for (nodes, workers) in [(1, 2), (2, 1), (2, 2), (3, 1)] {
+        let mut session = session(nodes, workers);
+        session.set("millstream.table_bytes", "64 MiB").expect("a setting");
+        let plan = session.explain(sql).expect("a plan");
+        let pulls = plan.contains("pull: each process reads the whole table itself");
+        assert_eq!(pulls, nodes > 1, "{plan}");
+        assert_eq!(values(&session.collect(sql).expect("rows")), "[60000, 2207910000]");
+    }
 }
 
 #[test]
@@ -55,14 +78,7 @@ fn rows_that_are_stored_by_a_key_do_not_travel_for_it() {
             assert_eq!(told, placed, "{plan}");
             let stay = plan.matches("─ forward: rows of equal keys are on one worker already");
             assert_eq!(stay.count(), if placed { inputs } else { 0 }, "{plan}");
-            let batches = session.collect(sql).expect("rows");
-            let values = batches.iter().flat_map(|batch| {
-                batch.columns().iter().map(|column| {
-                    let text = arrow::util::display::array_value_to_string(column, 0);
-                    text.expect("a value")
-                })
-            });
-            let values = format!("[{}]", values.collect::<Vec<_>>().join(", "));
+            let values = values(&session.collect(sql).expect("rows"));
             assert_eq!(values, expected, "{sql} on {nodes} x {workers}");
         }
     }

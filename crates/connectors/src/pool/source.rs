@@ -377,6 +377,10 @@ impl Source for PoolSource {
         Some(Arc::new(Self { pruned: Some(pruned), ..self.clone() }))
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Leaves out strips of a split when it is opened.
     fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
         Some(Arc::new(Self { needed: Some(needed), ..self.clone() }))

@@ -83,6 +83,12 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Whether a process can read all of it as well as a part: the rows lie in memory that each of
+    /// them reads. Then no process reads them for another one.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Opens the input as far as the source put that off when it was made, since it might be
     /// [pruned](Self::pruned); it is not pruned any more afterwards.
     ///

@@ -78,6 +78,8 @@ pub enum Strategy {
     UpPar,
     /// Each row goes to every worker.
     Broadcast,
+    /// Each process reads all rows itself.
+    Pull,
     /// Rows go to the workers in turn.
     Rebalance,
     /// All rows go to worker 0.
@@ -92,6 +94,7 @@ impl fmt::Display for Strategy {
             Strategy::Shuffle => "shuffle",
             Strategy::UpPar => "uppar",
             Strategy::Broadcast => "broadcast",
+            Strategy::Pull => "pull",
             Strategy::Rebalance => "rebalance",
             Strategy::Gather => "gather",
         })

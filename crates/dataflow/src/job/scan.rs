@@ -140,6 +140,11 @@ impl Scan {
         self
     }
 
+    /// Whether a process can read all of it as well as a part, as [`Source::is_shared`].
+    pub fn is_shared(&self) -> bool {
+        self.source.is_shared() && self.steps.iter().all(|step| step.is_stateless())
+    }
+
     /// Whether every split ends by itself.
     pub fn bounded(&self) -> bool {
         self.source.bounded()

@@ -2,7 +2,8 @@
 //!
 //! The table is read once, its flows by all workers together, and its rows are broadcast as any
 //! others are ([`Inputs`], W1): encoded once, sent once to each process, and handed to the workers
-//! there by reference. When all of them are there, the first worker of a process puts them into a
+//! there by reference. A table in memory that several processes share is read whole by each, and no
+//! row travels (I7). When all of them are there, the first worker of a process puts them into a
 //! hash table, which its workers share.
 //!
 //! No row of the stream is let through before. Then batches are probed where they are, on their way
@@ -48,6 +49,8 @@ pub(crate) struct LookupRun<D> {
     /// The table comes by its inputs; the leader knows which workers have read their parts of it.
     instance: Instance,
     spec: Lookup,
+    /// Whether the workers of this process read all of the table.
+    pulls: bool,
     rows_max: usize,
     process: Arc<Process>,
     /// The scans of the stream that wait for the table.
@@ -83,7 +86,13 @@ impl<D: Downstream> LookupRun<D> {
         let rows_max = place.settings.batch_rows_max;
         // Counters speak of the stream.
         let counters = Arc::new(Metrics::default());
-        let share = (Some(place.worker), place.workers);
+        // Where the processes share the memory that it lies in, each reads all of it.
+        let own = place.process.workers();
+        let pulls = own.len() < place.workers as usize && spec.table.is_shared();
+        let share = match pulls {
+            true => (Some(place.worker - own.start), own.len() as u32),
+            false => (Some(place.worker), place.workers),
+        };
         let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
         let table = Port {
             schema: spec.kept(),
@@ -95,12 +104,14 @@ impl<D: Downstream> LookupRun<D> {
         };
         let inputs = match place.workers {
             1 => Inputs::local(1, place),
+            _ if pulls => Inputs::local(1, place),
             _ => Inputs::of_rows(tag, vec![table], Exchange::Shuffle, place, shuffle),
         };
         let alone = inputs.is_local();
         Ok(Self {
             instance: Instance::new(tag, place, net, inputs, alone),
             spec: spec.clone(),
+            pulls,
             rows_max,
             process: place.process.clone(),
             listeners,
@@ -144,7 +155,7 @@ impl<D: Downstream> LookupRun<D> {
         drop(reader);
         self.instance.inputs.end(self, END_OF_STREAM).await?;
         self.instance.clock_moved.wait_for(|| self.time().1.then_some(())).await;
-        let rows = self.rows.take();
+        let rows = if self.pulls { self.gathered().await? } else { self.rows.take() };
         let table = self.process.table(self.instance.tag, || {
             let kept = self.spec.kept();
             let rows = vec![concat_batches(&kept, &rows)?];
@@ -156,6 +167,29 @@ impl<D: Downstream> LookupRun<D> {
         *self.table.borrow_mut() = Some(table);
         self.read.notify();
         Ok(())
+    }
+
+    /// The rows of the table, when each worker of this process has read its part.
+    async fn gathered(&self) -> Result<Vec<RecordBatch>, DataflowError> {
+        let tag = self.instance.tag;
+        self.process.gather(tag, self.rows.take(), self.external.waker());
+        loop {
+            let seen = self.external.notifications();
+            if let Some(rows) = self.process.gathered(tag) {
+                self.check_bytes(rows.iter().map(bytes_of).sum())?;
+                return Ok(rows);
+            }
+            self.external.notified_or_at(seen, &self.timers, None).await;
+        }
+    }
+
+    /// Refuses more bytes of the table's rows than it may have.
+    fn check_bytes(&self, bytes: usize) -> Result<(), DataflowError> {
+        if bytes <= self.spec.bytes_max {
+            return Ok(());
+        }
+        let table = self.spec.table.table.clone();
+        Err(DataflowError::Table { table, bytes_max: self.spec.bytes_max })
     }
 
     /// Gives rows of the table to every worker.
@@ -305,10 +339,7 @@ impl<D: Downstream> Member for LookupRun<D> {
     fn keep(&self, _: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
         let bytes = self.bytes.get() + bytes_of(&batch);
         self.bytes.set(bytes);
-        if bytes > self.spec.bytes_max {
-            let table = self.spec.table.table.clone();
-            return Err(DataflowError::Table { table, bytes_max: self.spec.bytes_max });
-        }
+        self.check_bytes(bytes)?;
         self.rows.borrow_mut().push(batch);
         self.publish_bytes(bytes)
     }

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
+use arrow::record_batch::RecordBatch;
 use channel::RingConfig;
 
 use crate::error::DataflowError;
@@ -22,6 +24,18 @@ pub struct Process {
     parkers: Vec<Arc<Parker>>,
     /// By operator the table that its workers share, when it was made.
     tables: Mutex<BTreeMap<u32, Slot>>,
+    /// By operator the rows of a table that its workers read for one another.
+    gathered: Mutex<BTreeMap<u32, Gathered>>,
+}
+
+/// Rows that the workers of a process have read.
+#[derive(Debug, Default)]
+struct Gathered {
+    rows: Vec<RecordBatch>,
+    /// Wakes those that have read their parts.
+    done: Vec<Waker>,
+    /// How many have asked for the rows since.
+    given: usize,
 }
 
 /// Where a table comes.
@@ -37,7 +51,8 @@ impl Process {
         let queues = (0..workers * workers).map(|_| Arc::default()).collect();
         let parkers = (0..workers).map(|_| Ok(Arc::new(Parker::new()?)));
         let parkers = parkers.collect::<std::io::Result<_>>()?;
-        Ok(Arc::new(Self { rank, workers, queues, parkers, tables: Mutex::default() }))
+        let (tables, gathered) = (Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { rank, workers, queues, parkers, tables, gathered }))
     }
 
     /// Its number.
@@ -90,6 +105,32 @@ impl Process {
         let table = Arc::new(make()?);
         *slot = Some(table.clone());
         Ok(table)
+    }
+
+    /// A worker has read its part of a table; the last one wakes all.
+    pub(crate) fn gather(&self, operator: u32, rows: Vec<RecordBatch>, waker: Waker) {
+        let mut gathered = lock(&self.gathered);
+        let Gathered { rows: all, done, .. } = gathered.entry(operator).or_default();
+        all.extend(rows);
+        done.push(waker);
+        if done.len() == self.workers as usize {
+            done.iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// The rows that its workers have read of a table, when each has read its part: for each worker
+    /// once.
+    pub(crate) fn gathered(&self, operator: u32) -> Option<Vec<RecordBatch>> {
+        let mut gathered = lock(&self.gathered);
+        let Gathered { rows, done, given } = gathered.get_mut(&operator)?;
+        if done.len() < self.workers as usize {
+            return None;
+        }
+        *given += 1;
+        if *given < done.len() {
+            return Some(rows.clone());
+        }
+        gathered.remove(&operator).map(|of| of.rows)
     }
 
     fn queue(&self, from: u32, to: u32) -> Arc<Queue> {

@@ -116,7 +116,13 @@ impl PlanTree {
         let mut tree = Self { statements: vec![], nodes };
         for (id, operator) in explain.operators.iter().enumerate() {
             if let Some(side) = operator.spec().side_table() {
-                tree.read_beside(id, side, operator, (workers, readers));
+                let pulls = explain.workers.nodes > 1 && side.table.is_shared();
+                let exchange = match workers {
+                    1 => Strategy::Forward,
+                    _ if pulls => Strategy::Pull,
+                    _ => Strategy::Broadcast,
+                };
+                tree.read_beside(id, side, operator, (exchange, readers));
             }
         }
         for Explained { name, operators, batch, orders } in &explain.statements {
@@ -137,7 +143,7 @@ impl PlanTree {
         id: usize,
         SideTable { table, step, input }: SideTable<'_>,
         operator: &Operator,
-        (workers, readers): (u32, u32),
+        (exchange, readers): (Strategy, u32),
     ) {
         let labels = operator.labels.inputs.get(input).cloned().unwrap_or_default();
         let schema = table.columns();
@@ -152,11 +158,12 @@ impl PlanTree {
             state: vec![],
             inputs: vec![],
         });
-        let exchange = if workers == 1 { Strategy::Forward } else { Strategy::Broadcast };
-        let whole = match workers {
-            1 => "the table is read whole before the stream",
+        let whole = match exchange {
+            Strategy::Forward => "the table is read whole before the stream",
+            Strategy::Pull => "each process reads the whole table itself, and no row travels",
             _ => "each process keeps the whole table, which all workers read together",
         };
+        let reason = labels.reason.filter(|_| exchange != Strategy::Pull);
         let from = self.nodes.len() - 1;
         let node = &mut self.nodes[id];
         // The state that the operator keeps is the table.
@@ -167,7 +174,7 @@ impl PlanTree {
             part: (0, 1),
             exchange,
             keys: vec![],
-            reason: labels.reason.or_else(|| Some(Reason::Planner(whole.into()))),
+            reason: reason.or_else(|| Some(Reason::Planner(whole.into()))),
             costs: labels.costs,
             rows_estimate: labels.rows_estimate,
             columns: operator.columns(input),
