@@ -74,8 +74,8 @@ fn rows_that_are_stored_by_a_key_do_not_travel_for_it() {
             (one_side, "[60000, 2004000000]", 0),
         ] {
             let plan = session.explain(sql).expect("a plan");
-            let told = plan.contains("each worker reads its own partitions, by b");
-            assert_eq!(told, placed, "{plan}");
+            let is_placed = plan.contains("each worker reads its own partitions, by b");
+            assert_eq!(is_placed, placed, "{plan}");
             let stay = plan.matches("─ forward: rows of equal keys are on one worker already");
             assert_eq!(stay.count(), if placed { inputs } else { 0 }, "{plan}");
             let values = values(&session.collect(sql).expect("rows"));

@@ -138,9 +138,10 @@ impl Table {
     fn at_version(&self, version: u64) -> Result<Self, Diagnostic> {
         let keeps = self.connector.options().iter().any(|option| option.key == VERSION_OPTION);
         if !keeps || self.options.contains_key(VERSION_OPTION) {
-            let message = match keeps {
-                true => format!("table '{}' is of one version already", self.name),
-                false => format!("tables of '{}' have no versions", self.connector.name()),
+            let message = if keeps {
+                format!("table '{}' is of one version already", self.name)
+            } else {
+                format!("tables of '{}' have no versions", self.connector.name())
             };
             let hint = "leave FOR SYSTEM_TIME AS OF VERSION out";
             return Err(Diagnostic::at(Place::default(), message).hint(hint));

@@ -75,9 +75,11 @@ impl BlockType {
         bytes: &Buffer,
         rows: usize,
     ) -> Result<(Vec<Buffer>, usize), String> {
-        let first = |length: usize| match bytes.len() < length {
-            true => Err(format!("a block of {} bytes has {length} of values", bytes.len())),
-            false => Ok(bytes.slice_with_length(0, length)),
+        let first = |length: usize| {
+            if bytes.len() < length {
+                return Err(format!("a block of {} bytes has {length} of values", bytes.len()));
+            }
+            Ok(bytes.slice_with_length(0, length))
         };
         let unfit = || format!("a column of {} has a codec of numbers", self.data_type);
         match (block.codec, self.layout) {

@@ -27,9 +27,10 @@ impl Directory<'_> {
         let columns = kept.columns();
         let may_match = |strip: &u32| {
             let partition = self.partition_of(*strip);
-            kept.may_match(&|column| match columns.contains(&column) {
-                true => self.summary(*strip, partition, column),
-                false => ColumnSummary::default(),
+            kept.may_match(&|column| {
+                let known =
+                    columns.contains(&column).then(|| self.summary(*strip, partition, column));
+                known.unwrap_or_default()
             })
         };
         strips.iter().copied().filter(may_match).collect()

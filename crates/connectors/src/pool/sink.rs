@@ -209,9 +209,11 @@ impl PoolWriter {
             .columns()
             .iter()
             .zip(fields)
-            .map(|(column, field)| match column.data_type() == field.data_type() {
-                true => Ok(Arc::clone(column)),
-                false => cast(column, field.data_type()),
+            .map(|(column, field)| {
+                if column.data_type() == field.data_type() {
+                    return Ok(Arc::clone(column));
+                }
+                cast(column, field.data_type())
             })
             .collect();
         columns

@@ -222,8 +222,8 @@ fn only_columns_that_are_asked_for_are_read() {
         }
     }
     assert_eq!(count, 700);
-    let told = some.describe().unwrap();
-    assert!(told.contains("version 1: 3 strips, 700 rows; reads 2 of 25 columns"), "{told}");
+    let shown = some.describe().unwrap();
+    assert!(shown.contains("version 1: 3 strips, 700 rows; reads 2 of 25 columns"), "{shown}");
 }
 
 fn in_buckets(schema: &Arc<Schema>, buckets: &[(&str, u32)]) -> TableDef {
@@ -286,10 +286,10 @@ fn strips_are_left_out_and_no_row_that_matches() {
         }
         got.sort();
         assert_eq!(got, matching(&by, &all), "{by:?}");
-        let told = pruned.describe_pruning().unwrap();
-        let kept: usize = told.split(' ').nth(1).unwrap().parse().unwrap();
-        assert!(kept <= most, "{told}: more than {most}");
-        assert!(told.starts_with(&format!("strips {kept} of {strips}, by ")), "{told}");
+        let shown = pruned.describe_pruning().unwrap();
+        let kept: usize = shown.split(' ').nth(1).unwrap().parse().unwrap();
+        assert!(kept <= most, "{shown}: more than {most}");
+        assert!(shown.starts_with(&format!("strips {kept} of {strips}, by ")), "{shown}");
     }
 }
 
@@ -423,8 +423,8 @@ fn a_scan_sees_what_a_statement_before_it_loads() {
     writers.into_iter().try_for_each(commit).unwrap();
     assert_eq!(sorted(&read(&*source, 3).unwrap()), sorted(&all));
     drop(sink);
-    let told = self::source(&connector, &def).unwrap().describe().unwrap();
-    assert!(told.contains("version 1"), "{told}");
+    let shown = self::source(&connector, &def).unwrap().describe().unwrap();
+    assert!(shown.contains("version 1"), "{shown}");
 }
 
 #[test]

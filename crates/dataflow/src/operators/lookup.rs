@@ -89,9 +89,10 @@ impl<D: Downstream> LookupRun<D> {
         // Where the processes share the memory that it lies in, each reads all of it.
         let own = place.process.workers();
         let pulls = own.len() < place.workers as usize && spec.table.is_shared();
-        let share = match pulls {
-            true => (Some(place.worker - own.start), own.len() as u32),
-            false => (Some(place.worker), place.workers),
+        let share = if pulls {
+            (Some(place.worker - own.start), own.len() as u32)
+        } else {
+            (Some(place.worker), place.workers)
         };
         let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
         let table = Port {

@@ -7,10 +7,10 @@
 //! An operator tells which of its output columns are columns of which input, and whether every
 //! output row contains a row of that input. So behind a join the keys of either side say where a
 //! row is; behind an outer join those of the side whose rows are always there; behind a full join
-//! only the one of both that is not NULL. Behind a source that is stored by buckets of a column, each
-//! worker has the rows that an exchange by it would lead there. Rows that are led to all workers, in turn, by a function
-//! of the operator's own or not at all are placed by no key, but for those that were already where
-//! their key leads.
+//! only the one of both that is not NULL. Behind a source that is stored by buckets of a column,
+//! each worker has the rows that an exchange by it would lead there. Rows that are led to all
+//! workers, in turn, by a function of the operator's own or not at all are placed by no key, but for
+//! those that were already where their key leads.
 
 use arrow::datatypes::DataType;
 
