@@ -339,7 +339,7 @@ pub(crate) struct MemoryArgs {
     pub(crate) certs: Option<PathBuf>,
 
     /// Threads that serve reads over tcp
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads())]
     pub(crate) threads: u32,
 
     /// A client that says nothing for so long has ended: 500ms, 10s, 1min
@@ -501,6 +501,10 @@ fn memory_servers(text: &str) -> Result<(u32, u64), String> {
 
 fn days() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=36_500)
+}
+
+fn threads() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=64)
 }
 
 fn seconds() -> clap::builder::RangedI64ValueParser<u32> {

@@ -4,15 +4,13 @@ use std::process::ExitCode;
 use std::task::Waker;
 use std::time::Duration;
 
-use millstream::pool::{
-    At, BlockRange, Client, Manifest, Pinned, PoolAccess, PoolError, PoolOptions,
-};
+use millstream::pool::{At, BlockRange, Client, Manifest, Pinned, PoolAccess, PoolError};
 use serde_json::{Value, json};
 
 use crate::args::{PoolArgs, PoolCommand, PoolCommandArgs, ProgressStyle};
 use crate::failure::Failure;
 use crate::screen::Screen;
-use crate::session::print;
+use crate::session::{pool_options, print};
 use crate::{human, log};
 
 /// Blocks that are read ahead.
@@ -35,25 +33,8 @@ pub(crate) fn pool(args: &PoolCommandArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The options of a client that the arguments ask for; `None` without a pool.
-pub(crate) fn options(args: &PoolArgs) -> Option<PoolOptions> {
-    let addresses: Vec<String> =
-        args.pool.iter().map(|address| address.trim().to_owned()).collect();
-    let addresses: Vec<String> = addresses.into_iter().filter(|of| !of.is_empty()).collect();
-    (!addresses.is_empty()).then(|| options_at(args, addresses))
-}
-
-/// The same of the servers at other addresses.
-pub(crate) fn options_at(args: &PoolArgs, addresses: Vec<String>) -> PoolOptions {
-    PoolOptions {
-        certs: args.pool_certs.clone(),
-        fabric: args.pool_fabric,
-        ..PoolOptions::new(addresses)
-    }
-}
-
 fn client(args: &PoolArgs) -> Result<Client, Failure> {
-    let Some(options) = options(args) else {
+    let Some(options) = pool_options(args) else {
         let hint = "--pool 127.0.0.1:7740 or the variable MILLSTREAM_POOL names a memory server, \
                     and `millstream memory --bytes 8GiB` starts one";
         return Err(Failure::usage("no pool is named", Some(hint)));

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use millstream::pool::PoolOptions;
 use millstream::{Error, FabricKind, Memory, Report, RowFormat, RowTarget, Session};
 
-use crate::args::{LayoutArgs, RunArgs};
+use crate::args::{LayoutArgs, PoolArgs, RunArgs};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output::{OutputFile, OutputWriter};
 use crate::screen::Screen;
 use crate::script::SqlText;
-use crate::{human, pool, rows, summary};
+use crate::{human, rows, summary};
 
 /// The step by which node 0 hands the SQL to the others.
 pub(crate) const SCRIPT_STEP: &str = "script";
@@ -33,7 +33,7 @@ pub(crate) fn session(
     let name = file.map_or("stdout".into(), |path| path.display().to_string());
     let mut builder = millstream_session(&args.job.layout);
     if !start.pool.is_empty() {
-        let options = pool::options_at(&args.job.layout.pool, start.pool.clone());
+        let options = pool_options_at(&args.job.layout.pool, start.pool.clone());
         let job = (args.job.layout.nodes() > 1).then_some(start.job);
         builder = builder.pool(PoolOptions { job, ..options });
     }
@@ -48,9 +48,26 @@ pub(crate) fn millstream_session(layout: &LayoutArgs) -> millstream::SessionBuil
     for (key, value) in &layout.set {
         builder = builder.set(key, value);
     }
-    match pool::options(&layout.pool) {
+    match pool_options(&layout.pool) {
         Some(pool) => builder.pool(pool),
         None => builder,
+    }
+}
+
+/// The options of a client that the arguments ask for; `None` without a pool.
+pub(crate) fn pool_options(args: &PoolArgs) -> Option<PoolOptions> {
+    let addresses: Vec<String> =
+        args.pool.iter().map(|address| address.trim().to_owned()).collect();
+    let addresses: Vec<String> = addresses.into_iter().filter(|of| !of.is_empty()).collect();
+    (!addresses.is_empty()).then(|| pool_options_at(args, addresses))
+}
+
+/// The same of the servers at other addresses.
+fn pool_options_at(args: &PoolArgs, addresses: Vec<String>) -> PoolOptions {
+    PoolOptions {
+        certs: args.pool_certs.clone(),
+        fabric: args.pool_fabric,
+        ..PoolOptions::new(addresses)
     }
 }
 
@@ -68,7 +85,7 @@ pub(crate) struct Start {
 impl Start {
     /// Now, with the memory servers of the arguments.
     pub(crate) fn now(args: &RunArgs) -> Self {
-        let pool = pool::options(&args.job.layout.pool);
+        let pool = pool_options(&args.job.layout.pool);
         let pool = pool.map_or_else(Vec::new, |options| options.addresses);
         Self { started: SystemTime::now(), job: job_number(), pool }
     }

@@ -263,6 +263,21 @@ fn a_statement_reads_what_those_before_it_have_loaded() {
 }
 
 #[test]
+fn the_first_insert_makes_a_table_that_is_declared() {
+    let pool = Pool::start("declared", &["--bytes", "64MiB"]);
+    let sql = "CREATE TABLE numbers (n BIGINT) WITH (
+            'connector' = 'generator', 'rows' = '1000', 'fields.n.kind' = 'sequence');
+        CREATE TABLE d (n BIGINT, none STRING) WITH ('connector' = 'pool');
+        INSERT INTO d SELECT n, CAST(NULL AS STRING) FROM numbers;
+        INSERT INTO d SELECT n, none FROM d WHERE n < 0;
+        SELECT count(*) AS c, sum(n) AS n, count(none) AS t FROM d;";
+    for args in [WAYS[1], WAYS[3]] {
+        assert_eq!(pool.rows(sql, args).lines().last(), Some("1000,499500,0"), "{args:?}");
+        assert_ends(&pool.command(&["pool", "drop", "d"]).output().unwrap(), 0);
+    }
+}
+
+#[test]
 fn a_job_may_have_memory_servers_of_its_own() {
     let dir = Dir::new("own");
     let script = dir.script(&format!("{LOAD} SELECT count(*) AS c FROM t;"));

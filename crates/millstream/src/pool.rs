@@ -1,8 +1,8 @@
 //! Memory servers, and the client by which a session uses them.
 //!
 //! ```text
-//!   session ─ connector 'pool' ─ Client ══ control: requests, beats ══ MemoryServer ─ home: decides
-//!                                   └───── fabric: maps, READs, WRITEs ──── mover ─ extents: memory
+//!   session ─ connector 'pool' ─ Client ══ control: requests, beats ══ MemoryServer ─ home
+//!                                   └───── fabric: maps, READs, WRITEs ──── mover ─ extents
 //! ```
 //!
 //! What server and client say, and what a server decides, stand in the crate `pool`; here are the

@@ -58,8 +58,8 @@ impl RankArguments {
         }
     }
 
-    /// `nanoseconds since 1970 u64 | job u128 | workers u32 | reads u8 |` texts, each behind its length: the
-    /// SQL, then names and values in turn.
+    /// `nanoseconds since 1970 u64 | job u128 | workers u32 | reads u8 |` texts, each behind its
+    /// length: the SQL, then names and values in turn.
     pub(super) fn encode(&self) -> Vec<u8> {
         let since = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);

@@ -1,8 +1,8 @@
 //! The client of a pool: what a session reads and loads its tables by.
 //!
 //! ```text
-//!   pin, begin, commit, … ─ call ─▶ Remote ══ control ══ memory server      any thread, and waits
-//!   want, write           ─ task ─▶ Worker ══ fabric  ══ memory server      one thread, never waits
+//!   pin, begin, commit, … ─ call ─▶ Remote ══ control ══ memory server     any thread, and waits
+//!   want, write           ─ task ─▶ Worker ══ fabric  ══ memory server     one thread, never waits
 //! ```
 //!
 //! Where a server's memory is mapped, readers read it in place and ask nobody. Tables are spread

@@ -1,7 +1,7 @@
 //! Loads: strips are given places in extents, and their blocks are written there in pieces.
 //!
 //! ```text
-//!   strip ─▶ places (GRANT where an extent is full) ─▶ pieces of staging memory ══ WRITE ══▶ extent
+//!   strip ─▶ places (GRANT where an extent is full) ─▶ pieces of staging memory ═ WRITE ═▶ extent
 //!   a full extent ─▶ a fenced READ: all has landed ─▶ release ─▶ SEAL
 //! ```
 
