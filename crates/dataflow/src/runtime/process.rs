@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
 use arrow::record_batch::RecordBatch;
@@ -38,8 +38,8 @@ struct Gathered {
     given: usize,
 }
 
-/// Where a table comes.
-type Slot = Arc<Mutex<Option<Arc<Hashed>>>>;
+/// Where a table comes. It is dropped when no worker uses it any more.
+type Slot = Arc<Mutex<Weak<Hashed>>>;
 
 impl Process {
     /// Process number `rank` of a job in which each process has so many workers; shared by them for
@@ -88,7 +88,7 @@ impl Process {
     }
 
     /// The table of an operator, which the first worker that asks for it makes; the others wait
-    /// for it meanwhile.
+    /// for it meanwhile. A worker that asks when all others have dropped it makes it anew.
     ///
     /// # Errors
     /// When it cannot be made. Then the next one tries.
@@ -99,11 +99,11 @@ impl Process {
     ) -> Result<Arc<Hashed>, DataflowError> {
         let slot = lock(&self.tables).entry(operator).or_default().clone();
         let mut slot = lock(&slot);
-        if let Some(table) = &*slot {
-            return Ok(table.clone());
+        if let Some(table) = slot.upgrade() {
+            return Ok(table);
         }
         let table = Arc::new(make()?);
-        *slot = Some(table.clone());
+        *slot = Arc::downgrade(&table);
         Ok(table)
     }
 
