@@ -10,15 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::array::{
     ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
 };
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use state::{KeyMap, KeySpan, KeyTable, NullKeys, StateError};
 
 use crate::connector::join_filter::JoinFilter;
 use crate::error::DataflowError;
 use crate::job::JoinKind;
 use crate::job::step::Step;
-use crate::rows::chunks::{Chunks, taken};
+use crate::rows::chunks::Chunks;
 use crate::rows::origin::Origin;
+use crate::rows::selection::Selection;
 
 /// What a join asks of a pair besides equal keys, and what it gives out.
 #[derive(Clone, Copy)]
@@ -55,24 +56,29 @@ impl Terms<'_> {
     }
 
     /// Rows of one side alone, with NULL on the other side if that is shown too.
-    pub(crate) fn single(
-        &self,
-        side: usize,
-        columns: &[ArrayRef],
-        rows: usize,
-    ) -> Result<RecordBatch, DataflowError> {
-        let all = self.both.fields().len();
-        let first = if side == 0 { 0 } else { all - columns.len() };
-        let shown = (0..all).filter_map(|at| {
-            let own = (first..first + columns.len()).contains(&at);
-            if own {
-                return Some(columns[at - first].clone());
-            }
-            let other = self.kind.shows(1 - side);
-            other.then(|| new_null_array(self.both.field(at).data_type(), rows))
-        });
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        Ok(RecordBatch::try_new_with_options(self.schema.clone(), shown.collect(), &options)?)
+    pub(crate) fn single(&self, side: usize, own: Selection) -> Result<Selection, DataflowError> {
+        if !self.kind.shows(1 - side) {
+            return Ok(own.with_schema(self.schema.clone()));
+        }
+        let all = self.both.fields();
+        let others = match side {
+            0 => &all[own.width()..],
+            _ => &all[..all.len() - own.width()],
+        };
+        let fields = others.iter().map(|field| field.as_ref().clone().with_nullable(true));
+        let nulls = others.iter().map(|field| new_null_array(field.data_type(), own.len()));
+        let options = RecordBatchOptions::new().with_row_count(Some(own.len()));
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let nulls = RecordBatch::try_new_with_options(schema, nulls.collect(), &options)?;
+        Ok(self.beside(side, own, Selection::of(nulls)))
+    }
+
+    /// Rows of one side beside as many of the other.
+    fn beside(&self, side: usize, own: Selection, others: Selection) -> Selection {
+        match side {
+            0 => own.beside(others, self.schema.clone()),
+            _ => others.beside(own, self.schema.clone()),
+        }
     }
 }
 
@@ -83,7 +89,7 @@ const SPAN_TIMES: usize = 4;
 /// Rows that are found by their keys.
 #[derive(Debug)]
 pub(crate) struct Hashed {
-    pub(crate) rows: Chunks,
+    pub(crate) rows: Arc<Chunks>,
     ids: KeyIds,
     chains: Option<Chains>,
     /// By column, the filter of its values, once it was asked for.
@@ -128,7 +134,7 @@ impl Hashed {
         };
         let in_turn = ids.iter().copied().eq(0..rows.rows() as u32);
         let chains = (!in_turn).then(|| Chains::new(end, &ids));
-        Ok(Self { rows, ids: of_keys, chains, filters: Mutex::default() })
+        Ok(Self { rows: Arc::new(rows), ids: of_keys, chains, filters: Mutex::default() })
     }
 
     /// The filter of the values of a column in all rows, if such values have one. The workers of a
@@ -169,6 +175,11 @@ impl Hashed {
             [rows] => KeyMap::of(rows.column(key), rows.column(column)),
             _ => Ok(None),
         }
+    }
+
+    /// Rows by their numbers.
+    fn by_number(&self, terms: Terms<'_>, numbers: UInt32Array) -> Selection {
+        Selection::by_number(terms.schema.clone(), self.rows.clone(), numbers)
     }
 
     /// Bytes held.
@@ -219,11 +230,11 @@ impl KeyIds {
         Ok((Self::Table(Box::new(table)), end))
     }
 
-    /// The ids of the keys of a batch.
-    fn find(&self, batch: &RecordBatch, keys: &[usize]) -> Result<Vec<u32>, StateError> {
-        let (columns, mut ids) = (columns_of(batch, keys), vec![]);
+    /// The ids of the keys of some rows.
+    fn find(&self, rows: &Selection, keys: &[usize]) -> Result<Vec<u32>, DataflowError> {
+        let (columns, mut ids) = (rows.columns(keys)?, vec![]);
         match self {
-            Self::Table(table) => table.find(&columns, batch.num_rows(), &mut ids)?,
+            Self::Table(table) => table.find(&columns, rows.len(), &mut ids)?,
             Self::Span(span) => span.find(&columns[0], &mut ids)?,
         }
         Ok(ids)
@@ -266,7 +277,7 @@ pub(crate) struct Pairing {
     /// The side that is probed, and its keys.
     side: usize,
     keys: Vec<usize>,
-    waiting: VecDeque<RecordBatch>,
+    waiting: VecDeque<Selection>,
     probing: Option<Probing>,
     /// Of the rows of the table, where the kind of join asks for those with or without a partner.
     met: Met,
@@ -274,7 +285,7 @@ pub(crate) struct Pairing {
 
 /// A batch on its way past the table.
 struct Probing {
-    batch: RecordBatch,
+    rows: Selection,
     /// The id of the key of each row.
     ids: Vec<u32>,
     /// The row that is probed, and the row of the table to look at, + 1; before the first of a row,
@@ -293,7 +304,7 @@ struct Met {
 
 /// Some of the rows of a join, and of which probed row each is; where rows of the table are given
 /// out alone, of which of those.
-pub(crate) type Paired = (RecordBatch, UInt32Array);
+pub(crate) type Paired = (Selection, UInt32Array);
 
 /// Pairs: rows of a batch, and of the table.
 type Pairs = [UInt32Array; 2];
@@ -308,7 +319,8 @@ impl Pairing {
     ) -> Self {
         let ProbeSide { side, keys } = probe;
         let met = Met::new(kind, 1 - side, hashed.rows.rows());
-        Self { hashed, side, keys: keys.to_vec(), waiting: batches.into(), probing: None, met }
+        let waiting = batches.into().into_iter().map(Selection::of).collect();
+        Self { hashed, side, keys: keys.to_vec(), waiting, probing: None, met }
     }
 
     /// The rows that are looked up.
@@ -316,9 +328,9 @@ impl Pairing {
         &self.hashed
     }
 
-    /// Adds a batch of the side that is probed.
-    pub(crate) fn push(&mut self, batch: RecordBatch) {
-        self.waiting.push_back(batch);
+    /// Adds rows of the side that is probed.
+    pub(crate) fn push(&mut self, rows: Selection) {
+        self.waiting.push_back(rows);
     }
 
     /// The next rows, at most `rows_max`; `None` when there are no more.
@@ -348,10 +360,10 @@ impl Pairing {
                     return Ok(paired);
                 }
             }
-            let Some(batch) = self.waiting.pop_front() else { return Ok(None) };
-            let ids = self.hashed.ids.find(&batch, &self.keys)?;
+            let Some(rows) = self.waiting.pop_front() else { return Ok(None) };
+            let ids = self.hashed.ids.find(&rows, &self.keys)?;
             let met = Met::new(terms.kind, self.side, ids.len());
-            self.probing = Some(Probing { batch, ids, row: 0, at: None, met });
+            self.probing = Some(Probing { rows, ids, row: 0, at: None, met });
         }
     }
 
@@ -363,7 +375,8 @@ impl Pairing {
         rows_max: usize,
     ) -> Result<Option<Paired>, DataflowError> {
         let Self { hashed, met, side, .. } = self;
-        met.singles(terms, 1 - *side, |rows| hashed.rows.take(rows), rows_max)
+        let take = |rows: &UInt32Array| Ok(hashed.by_number(terms, rows.clone()));
+        met.singles(terms, 1 - *side, take, rows_max)
     }
 
     /// Begins a batch that looks up several tables, one after another: `met` says whether each of
@@ -374,12 +387,13 @@ impl Pairing {
         terms: Terms<'_>,
         met: Option<Vec<bool>>,
     ) -> Result<(), DataflowError> {
-        let ids = self.hashed.ids.find(&batch, &self.keys)?;
+        let rows = Selection::of(batch);
+        let ids = self.hashed.ids.find(&rows, &self.keys)?;
         let met = match met {
             Some(rows) => Met { rows, done: 0 },
             None => Met::new(terms.kind, self.side, ids.len()),
         };
-        self.probing = Some(Probing { batch, ids, row: 0, at: None, met });
+        self.probing = Some(Probing { rows, ids, row: 0, at: None, met });
         Ok(())
     }
 
@@ -413,8 +427,8 @@ impl Pairing {
         if paired.is_some() {
             return Ok(paired);
         }
-        let Probing { batch, met, .. } = probing;
-        met.singles(terms, self.side, |rows| taken(batch, rows), rows_max)
+        let Probing { rows: probed, met, .. } = probing;
+        met.singles(terms, self.side, |rows| probed.take(rows), rows_max)
     }
 
     /// The next pairs of a batch; `None` when there are no more.
@@ -427,7 +441,7 @@ impl Pairing {
         if terms.on.is_none() && !terms.kind.widens() {
             probing.mark(&self.hashed, &mut self.met);
         }
-        while probing.row < probing.batch.num_rows() {
+        while probing.row < probing.rows.len() {
             let pairs = probing.pairs(&self.hashed, rows_max);
             if let Some(paired) = self.paired(terms, probing, pairs)? {
                 return Ok(Some(paired));
@@ -446,16 +460,17 @@ impl Pairing {
         if pairs[0].is_empty() {
             return Ok(None);
         }
-        let mut columns = None;
+        let mut joined = None;
         if terms.on.is_some() {
-            let all = self.columns(probing, &pairs)?;
-            match terms.passed(&all, pairs[0].len())? {
+            let both = Terms { schema: terms.both, ..terms };
+            let all = self.joined(both, probing, &pairs)?.materialized()?;
+            match terms.passed(all.columns(), pairs[0].len())? {
                 Some(Origin::Mask(kept)) => {
                     for rows in &mut pairs {
                         *rows = arrow::compute::filter(rows, &kept)?.as_primitive().clone();
                     }
                 }
-                _ => columns = Some(all),
+                _ => joined = Some(Selection::of(all).with_schema(terms.schema.clone())),
             }
         }
         for (met, rows) in [&mut probing.met, &mut self.met].into_iter().zip(&pairs) {
@@ -466,32 +481,23 @@ impl Pairing {
         if !terms.kind.widens() || pairs[0].is_empty() {
             return Ok(None);
         }
-        let columns = match columns {
-            Some(columns) => columns,
-            None => self.columns(probing, &pairs)?,
+        let rows = match joined {
+            Some(rows) => rows,
+            None => self.joined(terms, probing, &pairs)?,
         };
-        let options = RecordBatchOptions::new().with_row_count(Some(pairs[0].len()));
-        let batch = RecordBatch::try_new_with_options(terms.schema.clone(), columns, &options)?;
         let [own, _] = pairs;
-        Ok(Some((batch, own)))
+        Ok(Some((rows, own)))
     }
 
-    /// Left and right columns of pairs.
-    fn columns(&self, probing: &Probing, pairs: &Pairs) -> Result<Vec<ArrayRef>, DataflowError> {
-        let [own, other] = pairs;
-        // Where each row has one partner, as in a table of campaigns, nothing is copied.
-        let in_turn = own.values().windows(2).all(|rows| rows[0] + 1 == rows[1]);
-        let own = match own.values().first() {
-            Some(&first) if in_turn => {
-                probing.batch.slice(first as usize, own.len()).columns().to_vec()
-            }
-            _ => taken(&probing.batch, own)?,
-        };
-        let other = self.hashed.rows.take(other)?;
-        Ok(match self.side {
-            0 => own.into_iter().chain(other).collect(),
-            _ => other.into_iter().chain(own).collect(),
-        })
+    /// Pairs as rows.
+    fn joined(
+        &self,
+        terms: Terms<'_>,
+        probing: &Probing,
+        [own, other]: &Pairs,
+    ) -> Result<Selection, DataflowError> {
+        let other = self.hashed.by_number(terms, other.clone());
+        Ok(terms.beside(self.side, probing.rows.take(own)?, other))
     }
 }
 
@@ -544,7 +550,7 @@ impl Met {
         &mut self,
         terms: Terms<'_>,
         side: usize,
-        take: impl FnOnce(&UInt32Array) -> Result<Vec<ArrayRef>, DataflowError>,
+        take: impl FnOnce(&UInt32Array) -> Result<Selection, DataflowError>,
         rows_max: usize,
     ) -> Result<Option<Paired>, DataflowError> {
         let Some(with) = terms.kind.alone(side) else { return Ok(None) };
@@ -559,14 +565,13 @@ impl Met {
             return Ok(None);
         }
         let rows = UInt32Array::from(rows);
-        let mut columns = take(&rows)?;
-        if terms.marks {
-            let marks = BooleanArray::from(self.rows[first..self.done].to_vec());
-            columns.push(Arc::new(marks));
-            return Ok(Some((RecordBatch::try_new(terms.schema.clone(), columns)?, rows)));
+        let own = take(&rows)?;
+        if !terms.marks {
+            return Ok(Some((terms.single(side, own)?, rows)));
         }
-        let batch = terms.single(side, &columns, rows.len())?;
-        Ok(Some((batch, rows)))
+        let marks: ArrayRef = Arc::new(BooleanArray::from(self.rows[first..self.done].to_vec()));
+        let marks = Selection::of(RecordBatch::try_from_iter([("mark", marks)])?);
+        Ok(Some((own.beside(marks, terms.schema.clone()), rows)))
     }
 }
 

@@ -27,8 +27,9 @@ use crate::error::DataflowError;
 use crate::exchange::{Task, progress_of};
 use crate::job::{Edge, Fusion, JobGraph, Scan};
 use crate::operators::build::{Builder, Built};
-use crate::operators::operator::{Arriving, Fused, OperatorTask};
+use crate::operators::operator::{Arriving, Fused, OperatorTask, SelectionInput};
 use crate::optimize::fusion::windows_event_time;
+use crate::rows::selection::Selection;
 use crate::rows::time::to_millis;
 use crate::rows::{FusedRows, Rows};
 use crate::runtime::builds::AwaitedBuilds;
@@ -99,6 +100,21 @@ impl Node {
         let (input, timed) = (edge.input, edge.timed);
         let slice = slice.map(|slice| slice.key);
         self.operator.push(Arriving { input, rows, slice, timed }).await
+    }
+
+    /// Takes rows of an edge for an input that reads some of their columns only.
+    async fn push_selection(
+        &self,
+        edge: &OutputEdge,
+        input: &dyn SelectionInput,
+        rows: Selection,
+    ) -> Result<(), DataflowError> {
+        if let Some(ready) = self.operator.when_ready(edge.input) {
+            ready.await?;
+        }
+        let _guard = self.mutex.lock().await;
+        self.counted.add_in(rows.len());
+        input.push_selection(rows).await
     }
 
     /// Folds rows of a fused scan, from the first on.

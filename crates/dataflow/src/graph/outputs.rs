@@ -12,7 +12,8 @@ use crate::exchange::Task;
 use crate::job::fault::at_row;
 use crate::job::{Fusion, RawBatch, RawColumns, Step};
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::Fused;
+use crate::operators::operator::{Fused, SelectionInput};
+use crate::rows::selection::Selection;
 use crate::rows::time::ticks_of;
 use crate::rows::{FusedRows, Rows};
 
@@ -43,6 +44,28 @@ impl OutputEdge {
         let stepped = stepped.map_err(|error| at_row(step.as_ref(), &rows.batch, error))?;
         let watermarks = watermarks.map(|each| ticks_of(&each, &stepped.origin)).transpose()?;
         Ok(Rows { batch: stepped.batch, watermarks, span: None })
+    }
+
+    /// The columns of the rows behind the edge, in their order, if its step does nothing else than
+    /// choose them.
+    fn chosen(&self, width: usize) -> Option<Vec<usize>> {
+        match &self.step {
+            None => Some((0..width).collect()),
+            Some(step) if step.keeps_rows() => {
+                let columns = step.schema().fields().len();
+                (0..columns).map(|output| step.passes_on(output)).collect()
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// What takes the rows before their columns are copied, and the rows behind the edge: if the
+    /// operator does, and the step chooses columns alone.
+    fn selection(&self, rows: &Selection) -> Option<(&dyn SelectionInput, Selection)> {
+        let input = self.to.operator.selection_input(self.input)?;
+        let columns = self.chosen(rows.width())?;
+        let schema = self.step.as_ref().map_or_else(|| rows.schema(), |step| step.schema());
+        Some((input, rows.project(&columns, schema)))
     }
 
     /// The columns of a batch from which a fused scan computes key and argument.
@@ -97,6 +120,19 @@ impl Downstream for Outputs {
         }
         let pushed = last.to.push(last, rows).await;
         pushed.map_err(|error| error.of_operator(last.operator))
+    }
+
+    async fn push_selection(&self, rows: Selection) -> Result<(), DataflowError> {
+        let taken = match &self.to[..] {
+            [edge] => edge.selection(&rows).map(|selection| (edge, selection)),
+            _ => None,
+        };
+        let Some((edge, (input, selection))) = taken else {
+            return self.push(Rows::on_time(rows.materialized()?)).await;
+        };
+        self.counted.add_out(rows.len());
+        let pushed = edge.to.push_selection(edge, input, selection).await;
+        pushed.map_err(|error| error.of_operator(edge.operator))
     }
 
     async fn fold(&self, rows: FusedRows<'_>, fusion: &Fusion) -> Result<usize, DataflowError> {

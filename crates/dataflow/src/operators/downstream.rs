@@ -10,6 +10,7 @@ use state::ConsumedRows;
 use crate::error::DataflowError;
 use crate::exchange::Task;
 use crate::job::{Fusion, RawColumns};
+use crate::rows::selection::Selection;
 use crate::rows::{FusedRows, Rows};
 
 /// Takes what an operator gives out.
@@ -22,6 +23,12 @@ pub(crate) trait Downstream {
     /// # Errors
     /// When a step, state or a sink fails.
     async fn push(&self, rows: Rows) -> Result<(), DataflowError>;
+
+    /// Takes rows on time, and copies their columns unless the operator behind takes a selection.
+    ///
+    /// # Errors
+    /// As [`Downstream::push`].
+    async fn push_selection(&self, rows: Selection) -> Result<(), DataflowError>;
 
     /// Folds rows of a fused scan, from the first on, into the aggregate behind it: gives how many.
     /// The others must be pushed.

@@ -217,10 +217,10 @@ impl<D: Downstream> LookupRun<D> {
         let probe = ProbeSide { side: 0, keys: &self.spec.keys[0] };
         let mut pairing = Pairing::new(probe, [batch], table, self.spec.kind);
         let mut given = 0;
-        while let Some((batch, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
+        while let Some((joined, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
             let from = Origin::Taken(from);
             let watermarks = watermarks.as_ref().map(|each| ticks_of(each, &from)).transpose()?;
-            let rows = Rows { batch, watermarks, span: None };
+            let rows = Rows { batch: joined.materialized()?, watermarks, span: None };
             self.behind.push(rows).await.map_err(DataflowError::of_made_rows)?;
             if self.behind.is_satisfied() {
                 break;

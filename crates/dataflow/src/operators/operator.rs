@@ -13,6 +13,7 @@ use state::ConsumedRows;
 use crate::error::DataflowError;
 use crate::exchange::{Connected, Task};
 use crate::job::{FusedLookup, RawColumns, ShuffleSettings};
+use crate::rows::selection::Selection;
 use crate::rows::{FusedRows, Rows};
 use crate::runtime::builds::Listeners;
 use crate::runtime::metrics::Metrics;
@@ -41,6 +42,11 @@ pub(crate) trait OperatorTask: Connected {
     /// # Errors
     /// When state cannot be updated, rows cannot travel, or a sink fails.
     fn push(&self, rows: Arriving) -> Task<'_>;
+
+    /// What takes rows of an input before their columns are copied, if the operator does.
+    fn selection_input(&self, _input: usize) -> Option<&dyn SelectionInput> {
+        None
+    }
 
     /// Work that must be awaited before [`OperatorTask::fold`], if there is any.
     ///
@@ -135,6 +141,16 @@ pub(crate) trait OperatorTask: Connected {
     fn flush(&self) -> Result<(), DataflowError> {
         Ok(())
     }
+}
+
+/// An input of an operator that reads some columns only, and passes on the others by the numbers of
+/// their rows.
+pub(crate) trait SelectionInput {
+    /// Takes rows.
+    ///
+    /// # Errors
+    /// As [`OperatorTask::push`].
+    fn push_selection(&self, rows: Selection) -> Task<'_>;
 }
 
 /// The surroundings of an operator on one worker.

@@ -48,28 +48,39 @@ impl Chunks {
         &self.batches
     }
 
+    /// How many columns they have.
+    pub(crate) fn columns(&self) -> usize {
+        self.batches.first().map_or(0, RecordBatch::num_columns)
+    }
+
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         let numbers = (self.firsts.len() + self.blocks.len()) * size_of::<usize>();
         self.batches.iter().map(bytes_of).sum::<usize>() + numbers
     }
 
-    /// The columns of the rows of these numbers.
+    /// Some columns of the rows of these numbers.
     ///
     /// # Errors
     /// When a column of theirs would be larger than Arrow's may be.
-    pub(crate) fn take(&self, rows: &UInt32Array) -> Result<Vec<ArrayRef>, DataflowError> {
+    pub(crate) fn take(
+        &self,
+        rows: &UInt32Array,
+        columns: &[usize],
+    ) -> Result<Vec<ArrayRef>, DataflowError> {
+        if columns.is_empty() {
+            return Ok(vec![]);
+        }
         if let [batch] = &self.batches[..] {
-            return taken(batch, rows);
+            return taken(batch, rows, columns);
         }
         let places: Vec<Place> = rows.values().iter().map(|&row| self.place(row)).collect();
-        let columns = self.batches.first().map_or(0, RecordBatch::num_columns);
-        let column = |at: usize| {
+        let column = |&at: &usize| {
             let parts: Vec<&dyn Array> =
                 self.batches.iter().map(|batch| batch.column(at).as_ref()).collect();
             gather(&parts, &places)
         };
-        Ok((0..columns).map(column).collect::<Result<_, _>>()?)
+        Ok(columns.iter().map(column).collect::<Result<_, _>>()?)
     }
 
     #[inline]
@@ -83,23 +94,21 @@ impl Chunks {
     }
 }
 
-/// The columns of rows of a batch.
-///
-/// # Errors
-/// As [`Chunks::take`].
-pub(crate) fn taken(
+/// Some columns of rows of a batch.
+fn taken(
     batch: &RecordBatch,
     rows: &UInt32Array,
+    columns: &[usize],
 ) -> Result<Vec<ArrayRef>, DataflowError> {
     let mut places: Option<Vec<Place>> = None;
-    let column = |column: &ArrayRef| match column.data_type() {
+    let mut column = |column: &ArrayRef| match column.data_type() {
         DataType::Utf8 | DataType::Binary => {
             let of = || rows.values().iter().map(|&row| (0, row as usize)).collect();
             gather(&[column.as_ref()], places.get_or_insert_with(of))
         }
         _ => take(column, rows, None),
     };
-    Ok(batch.columns().iter().map(column).collect::<Result<_, _>>()?)
+    Ok(columns.iter().map(|&at| column(batch.column(at))).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]
@@ -136,7 +145,7 @@ mod tests {
         for batches in [batches, vec![whole.clone()]] {
             let chunks = Chunks::new(batches);
             assert_eq!(chunks.rows(), whole.num_rows());
-            let taken = chunks.take(&wanted).expect("rows");
+            let taken = chunks.take(&wanted, &[0, 1]).expect("rows");
             for (taken, column) in taken.iter().zip(whole.columns()) {
                 assert_eq!(taken, &take(column, &wanted, None).expect("rows"));
             }

@@ -3,7 +3,7 @@
 //! Joins, frames and sessions keep something for each key. They ask this index for the number of a
 //! key and keep it in an array: keys are compared in one place, [`KeyTable`], which groups use too.
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::array::{Array, ArrayRef};
 use arrow::buffer::NullBuffer;
 use state::{KeyTable, NullKeys, StateError};
 
@@ -84,9 +84,9 @@ impl RowKeys {
     }
 }
 
-/// The mask of the rows without NULL in their key; `None` if no row has one.
-pub(crate) fn nulls_of(batch: &RecordBatch, keys: &[usize]) -> Option<NullBuffer> {
-    let nulls = keys.iter().map(|&key| batch.column(key).logical_nulls());
+/// The mask of the rows without NULL in these columns of a key; `None` if no row has one.
+pub(crate) fn nulls_of(key: &[ArrayRef]) -> Option<NullBuffer> {
+    let nulls = key.iter().map(|column| column.logical_nulls());
     let all = nulls.fold(None, |all: Option<NullBuffer>, nulls| {
         NullBuffer::union(all.as_ref(), nulls.as_ref())
     });

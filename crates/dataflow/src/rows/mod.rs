@@ -4,6 +4,7 @@ pub(crate) mod chunks;
 pub(crate) mod keys;
 pub(crate) mod narrow;
 pub(crate) mod origin;
+pub(crate) mod selection;
 pub mod size;
 pub mod time;
 pub mod type_name;

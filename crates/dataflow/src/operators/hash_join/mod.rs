@@ -11,6 +11,9 @@
 //! sources. If a source or an operator on their path has several output edges, that could hold back
 //! the build too: then they are taken, and kept ([`HashJoinRun::holds`]).
 //!
+//! Rows go from one join to the next on the same worker as a [`Selection`]: their columns are copied
+//! behind the last join.
+//!
 //! If a build does not fit memory, both sides go to the disk, if there is one ([`spill`]).
 //!
 //! Workers announce the status of their inputs ([`InputStatus`]) by the progress of the operator: a
@@ -18,30 +21,32 @@
 
 mod spill;
 mod status;
+mod waiting;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::{concat_batches, filter_record_batch};
+use arrow::array::{RecordBatch, UInt32Array};
+use arrow::compute::concat_batches;
 use state::{Disk, Spilled, StateError};
 
 use self::spill::SpilledJoin;
 use self::status::InputStatus;
+use self::waiting::Waiting;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::hash_join::{BUILD, HashJoin, PROBE, Variant};
 use crate::job::{Distribution, Exchange};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
-use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
-use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms};
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, SelectionInput};
+use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms, columns_of};
 use crate::rows::Rows;
 use crate::rows::keys::nulls_of;
-use crate::rows::wire::{bytes_of, compact};
+use crate::rows::selection::Selection;
+use crate::rows::wire::compact;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::builds::Listeners;
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
@@ -92,13 +97,6 @@ pub(crate) struct HashJoinRun<D> {
     behind: D,
 }
 
-/// Batches in the order in which they came, each with a value.
-struct Waiting<T = ()> {
-    batches: VecDeque<(T, RecordBatch)>,
-    bytes: usize,
-    rows: usize,
-}
-
 /// A complete build.
 struct Table {
     /// Nothing if the build is on a disk, or if rows of it are missing: then no row is emitted.
@@ -114,27 +112,6 @@ enum Passes {
     All,
     WithKey,
     None,
-}
-
-impl<T> Default for Waiting<T> {
-    fn default() -> Self {
-        Self { batches: VecDeque::new(), bytes: 0, rows: 0 }
-    }
-}
-
-impl<T> Waiting<T> {
-    fn push(&mut self, of: T, batch: RecordBatch) {
-        self.bytes += bytes_of(&batch);
-        self.rows += batch.num_rows();
-        self.batches.push_back((of, batch));
-    }
-
-    fn pop(&mut self) -> Option<(T, RecordBatch)> {
-        let (of, batch) = self.batches.pop_front()?;
-        self.bytes -= bytes_of(&batch);
-        self.rows -= batch.num_rows();
-        Some((of, batch))
-    }
 }
 
 impl<D: Downstream> HashJoinRun<D> {
@@ -273,23 +250,26 @@ impl<D: Downstream> HashJoinRun<D> {
     }
 
     /// Looks up the partners of rows of the probe side, and emits the results.
-    async fn probe(&self, batch: RecordBatch) -> Result<(), DataflowError> {
-        self.count(|of| &of.probe_rows, batch.num_rows() as u64);
-        let Some(batch) = self.passing(batch)? else { return Ok(()) };
-        let Some(batch) = self.spill_probe(batch)? else { return self.account() };
+    async fn probe(&self, rows: Selection) -> Result<(), DataflowError> {
+        self.count(|of| &of.probe_rows, rows.len() as u64);
+        let Some(rows) = self.passing(rows)? else { return Ok(()) };
+        let Some(rows) = self.spill_probe(rows)? else { return self.account() };
         if let Some(pairing) = self.table.borrow_mut().as_mut().and_then(|of| of.pairing.as_mut()) {
-            pairing.push(batch);
+            pairing.push(rows);
         }
         self.give(|| self.of_table(|pairing| pairing.next_probed(self.terms(), self.rows_max)))
             .await
     }
 
     /// Writes rows of the probe side to the disk if the build is there; otherwise returns them.
-    fn spill_probe(&self, batch: RecordBatch) -> Result<Option<RecordBatch>, DataflowError> {
+    fn spill_probe(&self, rows: Selection) -> Result<Option<Selection>, DataflowError> {
         let share = self.accounting.share(self.instance.tag);
         match &mut *self.spilled.borrow_mut() {
-            Some(spilled) => spilled.push(PROBE, compact(batch), share).map(|()| None),
-            None => Ok(Some(batch)),
+            Some(spilled) => {
+                spilled.push(PROBE, compact(rows.materialized()?), share)?;
+                Ok(None)
+            }
+            None => Ok(Some(rows)),
         }
     }
 
@@ -319,7 +299,7 @@ impl<D: Downstream> HashJoinRun<D> {
         mut next: impl FnMut() -> Result<Option<Paired>, DataflowError>,
     ) -> Result<(), DataflowError> {
         let mut given = 0;
-        while let Some((batch, _)) = next()? {
+        while let Some((rows, _)) = next()? {
             if self.signals.is_stopped() {
                 self.is_cut.set(true);
                 return Ok(());
@@ -327,7 +307,7 @@ impl<D: Downstream> HashJoinRun<D> {
             if self.behind.is_satisfied() {
                 return Ok(());
             }
-            let pushed = self.behind.push(Rows::on_time(batch)).await;
+            let pushed = self.behind.push_selection(rows).await;
             pushed.map_err(DataflowError::of_made_rows)?;
             given += 1;
             // A row may have any number of partners.
@@ -339,25 +319,26 @@ impl<D: Downstream> HashJoinRun<D> {
     }
 
     /// The rows of the probe side that may be emitted, if there are any.
-    fn passing(&self, batch: RecordBatch) -> Result<Option<RecordBatch>, DataflowError> {
+    fn passing(&self, rows: Selection) -> Result<Option<Selection>, DataflowError> {
         let passes = self.table.borrow().as_ref().map_or(Passes::None, |of| of.passes);
-        let batch = match passes {
-            Passes::All => batch,
+        let rows = match passes {
+            Passes::All => rows,
             Passes::None => return Ok(None),
-            Passes::WithKey => match nulls_of(&batch, &self.spec.sides[PROBE].keys) {
+            Passes::WithKey => match nulls_of(&rows.columns(&self.spec.sides[PROBE].keys)?) {
                 Some(valid) => {
-                    filter_record_batch(&batch, &BooleanArray::new(valid.into_inner(), None))?
+                    let with_key = valid.valid_indices().map(|row| row as u32);
+                    rows.take(&UInt32Array::from_iter_values(with_key))?
                 }
-                None => batch,
+                None => rows,
             },
         };
-        Ok((batch.num_rows() > 0).then_some(batch))
+        Ok((rows.len() > 0).then_some(rows))
     }
 
     /// Records the facts about the rows of a build that `NOT IN` needs.
     fn look_at(&self, batch: &RecordBatch) {
         if self.spec.variant == Variant::NullAware && batch.num_rows() > 0 {
-            let nulls = nulls_of(batch, &self.spec.sides[BUILD].keys);
+            let nulls = nulls_of(&columns_of(batch, &self.spec.sides[BUILD].keys));
             self.status.set(self.status.get().with_rows(nulls.is_some()));
         }
     }
@@ -368,7 +349,7 @@ impl<D: Downstream> HashJoinRun<D> {
         let arrived = self.arrived.borrow_mut().pop();
         let Some((arrival, batch)) = arrived else { return Ok(false) };
         self.account()?;
-        self.probe(batch).await?;
+        self.probe(Selection::of(batch)).await?;
         self.instance.inputs.consumed(self, arrival);
         Ok(true)
     }
@@ -397,7 +378,7 @@ impl<D: Downstream> HashJoinRun<D> {
     /// Sends rows of the probe side to the workers that look them up.
     async fn take_in(&self, batch: RecordBatch) -> Result<(), DataflowError> {
         if self.probes_in_place() {
-            return self.probe(batch).await;
+            return self.probe(Selection::of(batch)).await;
         }
         self.instance.inputs.push(self, Outgoing::of(PROBE, batch)).await?;
         Ok(())
@@ -516,6 +497,10 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
         })
     }
 
+    fn selection_input(&self, input: usize) -> Option<&dyn SelectionInput> {
+        (input == PROBE && !self.holds && self.probes_in_place()).then_some(self)
+    }
+
     /// Records the end of an input; announces that of the build.
     fn end_input(&self, input: usize, watermark: i64) -> Option<Task<'_>> {
         let status = self.status.get();
@@ -549,6 +534,12 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
             return Box::pin(self.join());
         }
         Box::pin(all(vec![Box::pin(self.join()), Box::pin(self.take_held())]))
+    }
+}
+
+impl<D: Downstream> SelectionInput for HashJoinRun<D> {
+    fn push_selection(&self, rows: Selection) -> Task<'_> {
+        Box::pin(async move { if rows.len() == 0 { Ok(()) } else { self.probe(rows).await } })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Joins in memory and on a disk, against the pairs of a nested loop.
 
+mod chains;
+
 use std::sync::Arc;
 
 use arrow::array::AsArray;
@@ -14,6 +16,7 @@ use crate::operators::keyed::fixtures::{
     KINDS, Numbers, Pair, Passing, Row, SIDES, batch, both, given_out, rows_of, schema,
 };
 use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms};
+use crate::rows::selection::Selection;
 
 const ROWS_MAX: usize = 7;
 
@@ -86,7 +89,8 @@ fn rows(numbers: &mut Numbers, most: i64, heavy: bool) -> Vec<Row> {
 }
 
 fn taken(kind: JoinKind, mut next: impl FnMut() -> Option<Paired>, pairs: &mut Vec<Pair>) {
-    while let Some((batch, _)) = next() {
+    while let Some((rows, _)) = next() {
+        let batch = rows.materialized().expect("columns");
         assert!(batch.num_rows() <= ROWS_MAX);
         pairs.extend(rows_of(&batch, kind));
     }
@@ -99,7 +103,7 @@ fn in_memory(spec: &HashJoin, left: &[Row], right: &[Row]) -> Vec<Pair> {
     let mut pairing = Pairing::new(probe, [], Arc::new(hashed), spec.kind);
     let mut pairs = vec![];
     for rows in left.chunks(4) {
-        pairing.push(batch("left", rows));
+        pairing.push(Selection::of(batch("left", rows)));
         taken(spec.kind, || pairing.next_probed(terms(spec), ROWS_MAX).expect("pairs"), &mut pairs);
     }
     taken(spec.kind, || pairing.next_of_table(terms(spec), ROWS_MAX).expect("rows"), &mut pairs);
@@ -159,7 +163,8 @@ fn a_mark_says_of_each_row_whether_it_has_a_partner() {
         let mut pairing = Pairing::new(probe, [batch("left", &left)], hashed, spec.kind);
         let (mut all, mut marked) = (0, 0);
         let terms = || Terms { marks: true, ..terms(&spec) };
-        while let Some((batch, _)) = pairing.next_probed(terms(), ROWS_MAX).expect("rows") {
+        while let Some((rows, _)) = pairing.next_probed(terms(), ROWS_MAX).expect("rows") {
+            let batch = rows.materialized().expect("columns");
             let marks = batch.column(3).as_boolean();
             (all, marked) = (all + batch.num_rows(), marked + marks.true_count());
         }

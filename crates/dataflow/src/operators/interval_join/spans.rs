@@ -10,6 +10,7 @@ use state::KeyTable;
 use super::{Probing, taken};
 use crate::error::DataflowError;
 use crate::pairing::Terms;
+use crate::rows::selection::Selection;
 
 /// Rows of some time.
 #[derive(Default)]
@@ -121,8 +122,8 @@ impl Span {
             self.next = if row < matched.len() { (part, row) } else { (part + 1, 0) };
             if !rows.is_empty() {
                 let rows = UInt32Array::from(rows);
-                let columns = taken(&self.parts[part], &rows)?;
-                return Ok(Some(terms.single(side, &columns, rows.len())?));
+                let own = Selection::of(self.parts[part].clone()).take(&rows)?;
+                return Ok(Some(terms.single(side, own)?.materialized()?));
             }
         }
         Ok(None)

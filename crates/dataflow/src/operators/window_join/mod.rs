@@ -138,8 +138,8 @@ impl KeyedState for Joining {
     ) -> Result<Option<RecordBatch>, DataflowError> {
         loop {
             if let Some(firing) = &mut self.firing {
-                if let Some((batch, _)) = firing.pairing.next(self.spec.terms(), rows_max)? {
-                    return Ok(Some(batch));
+                if let Some((rows, _)) = firing.pairing.next(self.spec.terms(), rows_max)? {
+                    return Ok(Some(rows.materialized()?));
                 }
                 self.held -= firing.bytes;
                 self.over += firing.windows;
