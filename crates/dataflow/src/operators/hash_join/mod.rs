@@ -32,8 +32,8 @@ use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::concat_batches;
 use state::{Disk, Spilled, StateError};
 
-use self::spill::SpilledJoin;
-use self::status::InputStatus;
+use self::spill::{DiskJoin, SpilledJoin};
+use self::status::{InputStatus, Passes};
 use self::waiting::Waiting;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
@@ -104,14 +104,6 @@ struct Table {
     bytes: usize,
     /// The rows of the probe side that are looked up.
     passes: Passes,
-}
-
-/// The rows of the probe side that may be emitted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Passes {
-    All,
-    WithKey,
-    None,
 }
 
 impl<D: Downstream> HashJoinRun<D> {
@@ -230,11 +222,7 @@ impl<D: Downstream> HashJoinRun<D> {
         } else {
             None
         };
-        let passes = match self.spec.variant {
-            Variant::NullAware if status.has_null_key() => Passes::None,
-            Variant::NullAware if status.has_rows() => Passes::WithKey,
-            _ => Passes::All,
-        };
+        let passes = Passes::of(self.spec.variant, status);
         let (bytes, pairing) = pairing.map_or((0, None), |(bytes, of)| (bytes, Some(of)));
         self.listeners.announce(|key| match &pairing {
             Some(pairing) => pairing.table().filter(side.keys[key]),
@@ -282,15 +270,31 @@ impl<D: Downstream> HashJoinRun<D> {
         table.as_mut().and_then(|of| of.pairing.as_mut()).map_or(Ok(None), next)
     }
 
-    /// The next result rows of the join on the disk.
+    /// The next result rows of the partition that was taken.
     fn of_disk(&self) -> Result<Option<Paired>, DataflowError> {
-        let share = self.accounting.share(self.instance.tag);
+        let join = self.disk_join();
         let rows = match &mut *self.spilled.borrow_mut() {
-            Some(spilled) => spilled.next(&self.spec, self.terms(), (self.rows_max, share))?,
+            Some(spilled) => spilled.next(join)?,
             None => None,
         };
         self.account()?;
         Ok(rows)
+    }
+
+    /// Takes the next partition on the disk, unless nobody wants its rows; gives whether there was
+    /// one.
+    fn take_partition(&self) -> Result<bool, DataflowError> {
+        if self.is_cut.get() || self.behind.is_satisfied() {
+            return Ok(false);
+        }
+        let join = self.disk_join();
+        let mut spilled = self.spilled.borrow_mut();
+        spilled.as_mut().map_or(Ok(false), |spilled| spilled.take_partition(join))
+    }
+
+    fn disk_join(&self) -> DiskJoin<'_> {
+        let share = self.accounting.share(self.instance.tag);
+        DiskJoin { spec: &self.spec, terms: self.terms(), rows_max: self.rows_max, share }
     }
 
     /// Emits rows until there are no more, or the query is stopped.
@@ -412,7 +416,10 @@ impl<D: Downstream> HashJoinRun<D> {
             let rest = |pairing: &mut Pairing| pairing.next_of_table(terms().0, terms().1);
             self.give(|| self.of_table(rest)).await?;
             self.finish_spilled()?;
-            self.give(|| self.of_disk()).await?;
+            while self.take_partition()? {
+                self.give(|| self.of_disk()).await?;
+                yield_now().await;
+            }
         }
         *self.table.borrow_mut() = None;
         *self.spilled.borrow_mut() = None;

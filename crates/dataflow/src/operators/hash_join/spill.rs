@@ -30,6 +30,24 @@ const ROOM_PART: usize = 4;
 /// The most times that a partition is split. A partition that is still too large has few keys.
 const LEVELS_MAX: u32 = 3;
 
+/// The join that is made of the rows on a disk, and its bounds.
+#[derive(Clone, Copy)]
+pub(super) struct DiskJoin<'a> {
+    pub(super) spec: &'a HashJoin,
+    pub(super) terms: Terms<'a>,
+    /// The most rows that are emitted together.
+    pub(super) rows_max: usize,
+    /// The bytes of memory that the join may hold.
+    pub(super) share: usize,
+}
+
+impl DiskJoin<'_> {
+    /// The bytes that the build of a partition may take.
+    fn room(&self) -> usize {
+        self.share / ROOM_PART
+    }
+}
+
 /// Rows of both sides, on a disk.
 pub(super) struct SpilledJoin {
     store: SpillStore,
@@ -99,31 +117,29 @@ impl SpilledJoin {
         Ok(self.partitions.split(self.store.writer(Some(0), share), spilled)?)
     }
 
-    /// The next rows, when all of both sides have come; `None` when there are no more.
-    pub(super) fn next(
-        &mut self,
-        spec: &HashJoin,
-        terms: Terms<'_>,
-        (rows_max, share): (usize, usize),
-    ) -> Result<Option<Paired>, DataflowError> {
-        let room = share / ROOM_PART;
-        loop {
-            if let Some(passes) = &mut self.passes {
-                match passes.next(&self.store, (spec, terms), (rows_max, room))? {
-                    None => self.passes = None,
-                    rows => return Ok(rows),
-                }
-            }
-            let Some(partition) = self.partitions.pop() else { return Ok(None) };
-            let of_build = partition.batches.iter().filter(|batch| batch.input() == BUILD);
-            let bytes: usize = of_build.map(SpilledBatch::bytes).sum();
-            if bytes > room && partition.level() < LEVELS_MAX {
-                let writer = self.store.writer(Some(partition.level()), share);
-                self.partitions.split(writer, partition.batches)?;
-                continue;
-            }
+    /// Takes the next partition, when all of both sides have come: its rows are then joined, or
+    /// split if the build is too large. Gives whether there was a partition.
+    pub(super) fn take_partition(&mut self, join: DiskJoin<'_>) -> Result<bool, DataflowError> {
+        let Some(partition) = self.partitions.pop() else { return Ok(false) };
+        let of_build = partition.batches.iter().filter(|batch| batch.input() == BUILD);
+        let bytes: usize = of_build.map(SpilledBatch::bytes).sum();
+        if bytes > join.room() && partition.level() < LEVELS_MAX {
+            let writer = self.store.writer(Some(partition.level()), join.share);
+            self.partitions.split(writer, partition.batches)?;
+        } else {
             self.passes = Some(Passes::new(partition.batches));
         }
+        Ok(true)
+    }
+
+    /// The next rows of the partition; `None` when there are no more.
+    pub(super) fn next(&mut self, join: DiskJoin<'_>) -> Result<Option<Paired>, DataflowError> {
+        let Some(passes) = &mut self.passes else { return Ok(None) };
+        let rows = passes.next(&self.store, join)?;
+        if rows.is_none() {
+            self.passes = None;
+        }
+        Ok(rows)
     }
 
     /// Bytes of memory.
@@ -151,13 +167,13 @@ impl Passes {
     fn next(
         &mut self,
         store: &SpillStore,
-        (spec, terms): (&HashJoin, Terms<'_>),
-        (rows_max, room): (usize, usize),
+        join: DiskJoin<'_>,
     ) -> Result<Option<Paired>, DataflowError> {
+        let DiskJoin { spec, terms, rows_max, .. } = join;
         loop {
             let is_last = self.build.is_empty();
             let Some(pairing) = &mut self.pairing else {
-                self.pairing = Some(self.pass(store, spec, room)?);
+                self.pairing = Some(self.pass(store, spec, join.room())?);
                 continue;
             };
             // Only after the last pass are the rows without a partner known.

@@ -3,6 +3,8 @@
 //! It travels as the watermark of the operator, which never goes back: a worker announces its build
 //! when that has ended, and its probe side after that.
 
+use crate::job::hash_join::Variant;
+
 /// The status of the inputs of a worker, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct InputStatus(i64);
@@ -68,6 +70,25 @@ impl InputStatus {
 
     pub(super) fn has_null_key(self) -> bool {
         self.0 & NULL_KEY != 0
+    }
+}
+
+/// The rows of the probe side that may be emitted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passes {
+    All,
+    WithKey,
+    None,
+}
+
+impl Passes {
+    /// Those of a join of this variant, when the build of all workers has this status.
+    pub(super) fn of(variant: Variant, build: InputStatus) -> Self {
+        match variant {
+            Variant::NullAware if build.has_null_key() => Self::None,
+            Variant::NullAware if build.has_rows() => Self::WithKey,
+            _ => Self::All,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, SchemaBuilder};
 use state::NullKeys;
 use state::sim::{SimDisk, SimDiskOptions};
 
-use super::spill::SpilledJoin;
+use super::spill::{DiskJoin, SpilledJoin};
 use crate::job::hash_join::{BUILD, HashJoin, HashJoinSide, PROBE, Variant};
 use crate::job::{Distribution, Exchange, JoinKind, Step};
 use crate::operators::keyed::fixtures::{
@@ -121,8 +121,10 @@ fn on_disk(spec: &HashJoin, left: &[Row], right: &[Row], share: usize) -> Vec<Pa
     }
     spilled.finish(share).expect("a disk");
     let mut pairs = vec![];
-    let next = || spilled.next(spec, terms(spec), (ROWS_MAX, share)).expect("pairs");
-    taken(spec.kind, next, &mut pairs);
+    let join = DiskJoin { spec, terms: terms(spec), rows_max: ROWS_MAX, share };
+    while spilled.take_partition(join).expect("a disk") {
+        taken(spec.kind, || spilled.next(join).expect("pairs"), &mut pairs);
+    }
     assert!(left.is_empty() && right.is_empty() || spilled.spilled().bytes > 0);
     pairs.sort();
     pairs
