@@ -15,7 +15,7 @@ use crate::published::{PublishedPlace, PublishedTable};
 pub(crate) const COMPACT_BYTES: usize = 64 << 10;
 
 /// The largest copied frame whose memory is kept for the next one.
-const SPARE_BYTES_MAX: usize = 2 << 20;
+const RECYCLED_BYTES_MAX: usize = 2 << 20;
 
 /// The bytes of a connection in sending order.
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub(super) struct Outbox {
     /// What was queued last says that a read is refused; nothing follows.
     refused: bool,
     /// Memory of a copied frame that has been sent, for the next one.
-    spare: Vec<u8>,
+    recycled: Vec<u8>,
 }
 
 /// A body that may change, or even go, until it is copied.
@@ -185,7 +185,7 @@ impl Outbox {
         if let Some(first) = self.segments.front_mut()
             && let Segment::Late(header, number, late) = first
         {
-            let mut bytes = std::mem::take(&mut self.spare);
+            let mut bytes = std::mem::take(&mut self.recycled);
             bytes.resize(Header::BYTES + header.len as usize, 0);
             let body = &mut bytes[Header::BYTES..];
             if !late.copy(body) {
@@ -234,9 +234,9 @@ impl Outbox {
             if self.front_sent == front.len() {
                 self.front_sent = 0;
                 if let Some(Segment::Copied(bytes)) = self.segments.pop_front()
-                    && bytes.capacity() <= SPARE_BYTES_MAX
+                    && bytes.capacity() <= RECYCLED_BYTES_MAX
                 {
-                    self.spare = bytes;
+                    self.recycled = bytes;
                 }
             }
         }
