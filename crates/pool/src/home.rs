@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   begin ─▶ grant, grant, … ─▶ seal, seal, … ─▶ commit of every writer ─▶ the version is there
-//!   pin ─▶ (read) ─▶ unpin                       a version that is not the newest goes with its last pin
+//!   pin ─▶ (read) ─▶ unpin      a version that is not the newest goes with its last pin
 //! ```
 //!
 //! Invariants (I1, I4):
-//! * A version appears when each of its blocks lies in a sealed extent of its load: nobody writes it
-//!   any more.
+//! * A version appears when each of its blocks lies in a sealed extent of its load: nobody writes
+//!   it any more.
 //! * A version that is pinned stays, though the table was loaded anew or dropped meanwhile.
 //! * An extent is freed once, when no kept version has it and no load may write it; its number is
 //!   never used again.

@@ -8,6 +8,8 @@
 //! server may send a notice: a [`Response::Broken`] answers nothing. Who has a message of another
 //! kind, length or checksum than these has no peer any more.
 
+mod errors;
+mod stat;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +17,8 @@ use crate::access::{At, Load, LoadMode, TableSummary};
 use crate::encoding::{Reader, Writer};
 use crate::error::PoolError;
 use crate::manifest::{Definition, Strip};
+use errors::{decode_error, encode_error};
+use stat::{decode_stat, encode_stat};
 
 /// The number of these messages: peers of another number are refused.
 pub const PROTOCOL: u32 = 1;
@@ -583,74 +587,4 @@ impl Response {
         from.end()?;
         Ok(response)
     }
-}
-
-fn encode_stat(out: &mut Writer, stat: &Stat) {
-    let Stat { name, bytes_max, bytes, extents, tables, leases, loads, clients, .. } = stat;
-    out.text(name);
-    [bytes_max, bytes].into_iter().for_each(|of| out.u64(*of));
-    [extents, tables, leases, loads, clients].into_iter().for_each(|of| out.u32(*of));
-    [stat.reads, stat.read_bytes].into_iter().for_each(|of| out.u64(of));
-}
-
-fn decode_stat(from: &mut Reader<'_>) -> Result<Stat, PoolError> {
-    Ok(Stat {
-        name: from.text()?,
-        bytes_max: from.u64()?,
-        bytes: from.u64()?,
-        extents: from.u32()?,
-        tables: from.u32()?,
-        leases: from.u32()?,
-        loads: from.u32()?,
-        clients: from.u32()?,
-        reads: from.u64()?,
-        read_bytes: from.u64()?,
-    })
-}
-
-/// The errors that a server tells; of others, their text.
-fn encode_error(out: &mut Writer, error: &PoolError) {
-    match error {
-        PoolError::NoTable { table, nearest } => {
-            out.u8(1);
-            out.text(table);
-            out.option(nearest.as_deref(), |out, nearest| out.text(nearest));
-        }
-        PoolError::NoVersion { table, version, reason } => {
-            out.u8(2);
-            out.text(table);
-            out.u64(*version);
-            out.text(reason);
-        }
-        PoolError::Full { needed, free } => {
-            out.u8(3);
-            out.u64(*needed);
-            out.u64(*free);
-        }
-        PoolError::Mismatch { detail } => {
-            out.u8(4);
-            out.text(detail);
-        }
-        PoolError::Refused { reason } => {
-            out.u8(5);
-            out.text(reason);
-        }
-        PoolError::Unreachable { .. } | PoolError::Lost { .. } | PoolError::Malformed { .. } => {
-            out.u8(5);
-            out.text(&error.to_string());
-        }
-    }
-}
-
-fn decode_error(from: &mut Reader<'_>) -> Result<PoolError, PoolError> {
-    Ok(match from.u8()? {
-        1 => PoolError::NoTable { table: from.text()?, nearest: from.option(Reader::text)? },
-        2 => {
-            PoolError::NoVersion { table: from.text()?, version: from.u64()?, reason: from.text()? }
-        }
-        3 => PoolError::Full { needed: from.u64()?, free: from.u64()? },
-        4 => PoolError::Mismatch { detail: from.text()? },
-        5 => PoolError::Refused { reason: from.text()? },
-        _ => return Err(from.malformed()),
-    })
 }

@@ -1,6 +1,6 @@
 //! Random clients of a [`Home`], of which some name what is not theirs, against an account of what
-//! they hold: the budget agrees with it after each step, nothing is freed twice or while it is read,
-//! and in the end nothing is left.
+//! they hold: the budget agrees with it after each step, nothing is freed twice or while it is
+//! read, and in the end nothing is left.
 #![allow(missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -167,8 +167,8 @@ impl Home {
     ///
     /// # Errors
     /// When a strip does not fit the table, or a block does not lie in a sealed extent of this
-    /// load, and when the table was dropped meanwhile; [`PoolError::Full`] when there is no room for
-    /// the manifest. The load is given up then.
+    /// load, and when the table was dropped meanwhile; [`PoolError::Full`] when there is no room
+    /// for the manifest. The load is given up then.
     pub fn commit(
         &mut self,
         client: ClientId,

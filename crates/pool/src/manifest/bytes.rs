@@ -1,9 +1,12 @@
 //! Definitions, strips and manifests as bytes.
 //!
 //! ```text
-//! manifest    'MSPOOL' | format u16 | table | version u64 | definition | strips | partitions | extents | crc u32
-//! definition  schema | columns {layout} | buckets {column u16, bits u8, family u8} | rows of a strip u32
-//! strip       rows u32 | blocks {server u16, extent u32, offset u32, bytes u32, codec u8, width u8, nulls u32, least i64, greatest i64}
+//! manifest    'MSPOOL' | format u16 | table | version u64 | definition
+//!             strips | partitions | extents | crc u32
+//! definition  schema | columns {layout} | buckets {column u16, bits u8, family u8}
+//!             rows of a strip u32
+//! strip       rows u32 | blocks {server u16, extent u32, offset u32, bytes u32, codec u8,
+//!             width u8, nulls u32, least i64, greatest i64}
 //! ```
 //!
 //! Lists and texts have their length in front, in 32 bits.

@@ -1,0 +1,51 @@
+//! Errors, as bytes.
+
+use crate::encoding::{Reader, Writer};
+use crate::error::PoolError;
+
+/// The errors that a server tells; of others, their text.
+pub(super) fn encode_error(out: &mut Writer, error: &PoolError) {
+    match error {
+        PoolError::NoTable { table, nearest } => {
+            out.u8(1);
+            out.text(table);
+            out.option(nearest.as_deref(), |out, nearest| out.text(nearest));
+        }
+        PoolError::NoVersion { table, version, reason } => {
+            out.u8(2);
+            out.text(table);
+            out.u64(*version);
+            out.text(reason);
+        }
+        PoolError::Full { needed, free } => {
+            out.u8(3);
+            out.u64(*needed);
+            out.u64(*free);
+        }
+        PoolError::Mismatch { detail } => {
+            out.u8(4);
+            out.text(detail);
+        }
+        PoolError::Refused { reason } => {
+            out.u8(5);
+            out.text(reason);
+        }
+        PoolError::Unreachable { .. } | PoolError::Lost { .. } | PoolError::Malformed { .. } => {
+            out.u8(5);
+            out.text(&error.to_string());
+        }
+    }
+}
+
+pub(super) fn decode_error(from: &mut Reader<'_>) -> Result<PoolError, PoolError> {
+    Ok(match from.u8()? {
+        1 => PoolError::NoTable { table: from.text()?, nearest: from.option(Reader::text)? },
+        2 => {
+            PoolError::NoVersion { table: from.text()?, version: from.u64()?, reason: from.text()? }
+        }
+        3 => PoolError::Full { needed: from.u64()?, free: from.u64()? },
+        4 => PoolError::Mismatch { detail: from.text()? },
+        5 => PoolError::Refused { reason: from.text()? },
+        _ => return Err(from.malformed()),
+    })
+}

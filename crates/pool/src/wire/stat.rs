@@ -1,0 +1,28 @@
+//! The state of a server, as bytes.
+
+use super::Stat;
+use crate::encoding::{Reader, Writer};
+use crate::error::PoolError;
+
+pub(super) fn encode_stat(out: &mut Writer, stat: &Stat) {
+    let Stat { name, bytes_max, bytes, extents, tables, leases, loads, clients, .. } = stat;
+    out.text(name);
+    [bytes_max, bytes].into_iter().for_each(|of| out.u64(*of));
+    [extents, tables, leases, loads, clients].into_iter().for_each(|of| out.u32(*of));
+    [stat.reads, stat.read_bytes].into_iter().for_each(|of| out.u64(of));
+}
+
+pub(super) fn decode_stat(from: &mut Reader<'_>) -> Result<Stat, PoolError> {
+    Ok(Stat {
+        name: from.text()?,
+        bytes_max: from.u64()?,
+        bytes: from.u64()?,
+        extents: from.u32()?,
+        tables: from.u32()?,
+        leases: from.u32()?,
+        loads: from.u32()?,
+        clients: from.u32()?,
+        reads: from.u64()?,
+        read_bytes: from.u64()?,
+    })
+}
