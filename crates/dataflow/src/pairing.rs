@@ -130,7 +130,7 @@ impl Hashed {
         };
         let (of_keys, end) = match span {
             Some(span) => span,
-            None => KeyIds::table(&rows, schema, (keys, nulls), &mut ids)?,
+            None => KeyIds::table(&rows, schema, keys, nulls, &mut ids)?,
         };
         let in_turn = ids.iter().copied().eq(0..rows.rows() as u32);
         let chains = (!in_turn).then(|| Chains::new(end, &ids));
@@ -213,7 +213,8 @@ impl KeyIds {
     fn table(
         rows: &Chunks,
         schema: &SchemaRef,
-        (keys, nulls): (&[usize], NullKeys),
+        keys: &[usize],
+        nulls: NullKeys,
         ids: &mut Vec<u32>,
     ) -> Result<(Self, usize), StateError> {
         let types = keys.iter().map(|&key| schema.field(key).data_type().clone());

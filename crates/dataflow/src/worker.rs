@@ -33,7 +33,7 @@ use crate::runtime::net::{Limits, Net, PayloadsInFlight};
 pub use crate::runtime::place::Signals;
 use crate::runtime::place::WorkerContext;
 use crate::runtime::process::Process;
-use crate::runtime::reader::Reader;
+use crate::runtime::reader::{Reader, Share};
 use crate::runtime::reconnect::Reconnector;
 use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 
@@ -199,7 +199,8 @@ impl Worker {
         for ScanTask { operator: at, input, builds, fusion, behind } in scans {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
-            let share = (job.reader(worker, workers), readers(&job.operators, workers));
+            let share =
+                Share { number: job.reader(worker, workers), of: readers(&job.operators, workers) };
             let reader = Reader::new(&input, share, rows_max, context, metrics);
             let reader = reader.map_err(|error| error.of_operator(at))?.counted_as(at);
             readings[at] = Some(reader.reading());
@@ -209,8 +210,8 @@ impl Worker {
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
         spawn_nodes(&mut scheduler, &nodes, &timers);
         for from in net.peers() {
-            let time = (clock.clone(), metrics.clone());
-            scheduler.spawn(receive(from, net.clone(), nodes.clone(), time));
+            let (clock, metrics) = (clock.clone(), metrics.clone());
+            scheduler.spawn(receive(from, net.clone(), nodes.clone(), clock, metrics));
         }
         scheduler.spawn(goodbye(net.clone(), nodes.clone()));
         let idle = job.settings.idle;
@@ -362,7 +363,8 @@ async fn receive(
     from: u32,
     net: Rc<Net>,
     nodes: Rc<[Option<Rc<Node>>]>,
-    (clock, metrics): (Arc<dyn Clock>, Arc<Metrics>),
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
 ) -> Result<(), DataflowError> {
     while let Some(message) = net.recv(from).await? {
         let tag = message.envelope.operator;

@@ -74,7 +74,7 @@ pub(crate) fn join(
     let fabric = |end: LinkId| pairs.with(end.remote / layout.per_node);
     let offers = ends.iter().map(|&end| fabric(end).offer(end)).collect::<Result<Vec<_>, _>>()?;
     let addresses = offers.iter().map(|offer| offer.address()).collect();
-    let addresses = exchange(control, layout, ("addresses", true), &ends, addresses)?;
+    let addresses = exchange(control, layout, "addresses", true, &ends, addresses)?;
     let endpoints = connect_all(offers, &addresses)?;
     let mut links = endpoints
         .into_iter()
@@ -86,7 +86,7 @@ pub(crate) fn join(
         })
         .collect::<Result<Vec<_>, LinkError>>()?;
     let rings = links.iter().map(Link::descriptor).collect();
-    let rings = exchange(control, layout, ("rings", false), &ends, rings)?;
+    let rings = exchange(control, layout, "rings", false, &ends, rings)?;
     for (link, ring) in links.iter_mut().zip(&rings) {
         link.attach(ring)?;
     }
@@ -98,16 +98,17 @@ pub(crate) fn join(
     Ok(joined)
 }
 
-/// Gives away one byte string per end, and gets the one of each opposite end. Says whether they are
-/// places at which the ends connect.
+/// Gives away one byte string per end, and gets the one of each opposite end. `are_places` says
+/// whether the ends connect at them.
 fn exchange(
     control: &Control,
     layout: NodeLayout,
-    (step, places): (&str, bool),
+    step: &str,
+    are_places: bool,
     ends: &[LinkId],
     own: Vec<Vec<u8>>,
 ) -> Result<Vec<Vec<u8>>, Error> {
-    let all = if places {
+    let all = if are_places {
         control.all_gather_places(step, pack(&own))?
     } else {
         control.all_gather(step, pack(&own))?

@@ -418,7 +418,7 @@ impl Planner {
             schema,
             table: table.title(),
         };
-        self.lower(query, &understood, (&plan, sharing), target)
+        self.lower(query, &understood, &plan, sharing, target)
     }
 
     fn select(&self, query: &[TokenWithSpan], start: Place) -> Result<(String, Lowered), Failed> {
@@ -439,7 +439,7 @@ impl Planner {
         };
         let schema = with_plain_names(&understood.columns(), &understood.plan);
         let target = target(schema)?;
-        self.lower(query, &understood, (&plan, sharing), target)
+        self.lower(query, &understood, &plan, sharing, target)
     }
 
     /// Rows of text into the default sink.
@@ -489,7 +489,8 @@ impl Planner {
         &self,
         query: &[TokenWithSpan],
         understood: &Understood,
-        (plan, sharing): (&LogicalPlan, Option<Sharing>),
+        plan: &LogicalPlan,
+        sharing: Option<Sharing>,
         target: Target,
     ) -> Result<(String, Lowered), Failed> {
         let name = target.name.clone();
@@ -531,8 +532,12 @@ impl Planner {
             groupings,
             building.batch,
         );
-        let casting = (broadcasts, self.member_bytes);
-        needs.extend(explain::memory::broadcast_needs(&self.settings, self.workers, casting));
+        needs.extend(explain::memory::broadcast_needs(
+            &self.settings,
+            self.workers,
+            broadcasts,
+            self.member_bytes,
+        ));
         let workers = self.workers.total();
         let windows = building.operators.iter().map(|of| of.spec().receive_windows(workers));
         needs.extend(explain::memory::receive_needs(&self.settings, windows.sum()));

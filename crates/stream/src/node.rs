@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dataflow::cost::{Costs, Grouped, decide};
+use dataflow::cost::{Costs, Grouped, WorkerCounts, decide};
 use dataflow::fragment::Fragment;
 use dataflow::job::{
     Distribution, Edge, Exchange, Labels, Operator, OperatorKind, Reason, Statistics, Step,
@@ -214,7 +214,8 @@ impl<'a> Lowering<'a> {
         let OperatorKind::Aggregate(spec) = kind else { return Exchange::Shuffle };
         let Setup { workers, beside, epoch, state_bytes_max, .. } = *self.setup;
         let rows = Statistics::along(&inputs[0], &Statistics::of(&self.operators, workers));
-        let grouped = Grouped::of(spec, &rows, (workers, beside), epoch);
+        let workers = WorkerCounts { total: workers, per_process: beside };
+        let grouped = Grouped::of(spec, &rows, workers, epoch);
         let costs = Costs::default();
         let decided = |of| decide(Exchange::Merge, &of, &costs, state_bytes_max).exchange;
         grouped.map_or(Exchange::Merge, decided)

@@ -37,7 +37,7 @@ use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
-use crate::runtime::reader::{Read, Reader};
+use crate::runtime::reader::{Read, Reader, Share};
 use crate::runtime::scheduler::{Event, Timers, yield_now};
 
 /// Batches of the partners of one batch that are emitted when the query is stopped; the others are
@@ -90,9 +90,9 @@ impl<D: Downstream> LookupRun<D> {
         let own = place.process.workers();
         let pulls = own.len() < place.workers as usize && spec.table.is_shared();
         let share = if pulls {
-            (Some(place.worker - own.start), own.len() as u32)
+            Share { number: Some(place.worker - own.start), of: own.len() as u32 }
         } else {
-            (Some(place.worker), place.workers)
+            Share { number: Some(place.worker), of: place.workers }
         };
         let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
         let table = Port {

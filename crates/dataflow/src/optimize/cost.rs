@@ -67,31 +67,41 @@ pub struct Grouped {
     pub frequent: f64,
 }
 
+/// How many workers run a grouping.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerCounts {
+    /// All workers of the job.
+    pub total: u32,
+    /// The workers of each process.
+    pub per_process: u32,
+}
+
 impl Grouped {
-    /// What is known of a grouping of `rows` before it starts, on so many workers, of which so many
-    /// are in each process; `None` where its keys are not known well enough.
+    /// What is known of a grouping of `rows` before it starts; `None` where its keys are not known
+    /// well enough.
     pub fn of(
         aggregation: &Aggregation,
         rows: &Statistics,
-        (workers, beside): (u32, u32),
+        workers: WorkerCounts,
         epoch: LengthBounds,
     ) -> Option<Self> {
         let groups = rows.values(&aggregation.keys)?.max(1) as f64;
         // The rows of a window end an epoch, if they are all read before its bytes are.
         let windows = rows.windows_max(aggregation).map(|windows| windows.saturating_sub(1).max(1));
         let of_window = rows.rows_max.zip(windows).map_or(f64::INFINITY, |(rows, windows)| {
-            rows as f64 / windows as f64 / f64::from(workers)
+            rows as f64 / windows as f64 / f64::from(workers.total)
         });
-        Some(Self::sized(aggregation, rows, (workers, beside), epoch, (groups, of_window)))
+        Some(Self::sized(aggregation, rows, workers, epoch, groups, of_window))
     }
 
     /// The same of so many groups in each window, and so many rows of it on each worker.
     pub fn sized(
         aggregation: &Aggregation,
         rows: &Statistics,
-        (workers, beside): (u32, u32),
+        workers: WorkerCounts,
         epoch: LengthBounds,
-        (groups, window_rows): (f64, f64),
+        groups: f64,
+        window_rows: f64,
     ) -> Self {
         let group_by = &aggregation.group_by;
         let (lists, states): (Vec<_>, Vec<_>) =
@@ -105,8 +115,8 @@ impl Grouped {
         let held = group_by.keys.iter().chain(&states).map(value_bytes).sum::<u64>();
         let epoch_rows = epoch_rows(epoch, row_bytes, groups).min(window_rows).max(1.0);
         Self {
-            workers,
-            beside,
+            workers: workers.total,
+            beside: workers.per_process,
             row_bytes,
             group_bytes: keys_bytes
                 + states.iter().map(|of| travelling(of, NUMBER_BYTES)).sum::<f64>(),

@@ -72,7 +72,7 @@ impl Pass<'_> {
                 }
                 Ok(Fusion { aggregate: to, lookup: None, key, arg, columns })
             }
-            OperatorKind::Lookup(lookup) => self.looked(input, (to, lookup), edge),
+            OperatorKind::Lookup(lookup) => self.looked(input, to, lookup, edge),
             _ => Err(NotFused::NoAggregate),
         }
     }
@@ -81,7 +81,8 @@ impl Pass<'_> {
     fn looked(
         &self,
         input: &Scan,
-        (at, lookup): (usize, &Lookup),
+        at: usize,
+        lookup: &Lookup,
         edge: &Edge,
     ) -> Result<Fusion, NotFused> {
         let (aggregate, behind) = self.reader(at)?;

@@ -62,6 +62,21 @@ pub(crate) struct Reader {
     reading: Rc<Reading>,
 }
 
+/// The part of a source that one reader has: flow `n` belongs to reader `n % of`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    /// The reader's number among all of them; `None` if it has no flows.
+    pub(crate) number: Option<u32>,
+    /// How many readers there are.
+    pub(crate) of: u32,
+}
+
+impl Share {
+    fn has(&self, flow: usize) -> bool {
+        self.number.is_some_and(|number| flow as u64 % u64::from(self.of) == u64::from(number))
+    }
+}
+
 struct OpenFlow {
     index: usize,
     flow: Box<dyn SplitReader>,
@@ -74,23 +89,21 @@ struct OpenFlow {
 }
 
 impl Reader {
-    /// The share of number `share`, of so many, of the flows; of none if it has no number. Opens
-    /// all of them if the source is unbounded, else one after another; the first of a scan that
-    /// waits for builds when it is read.
+    /// Reads a share of the flows. Opens all of them if the source is unbounded, else one after
+    /// another; the first of a scan that waits for builds when it is read.
     ///
     /// # Errors
     /// When the input is missing or cannot be read.
     pub(crate) fn new(
         input: &Scan,
-        (share, shares): (Option<u32>, u32),
+        share: Share,
         rows_max: usize,
         context: ReaderContext,
         metrics: Arc<Metrics>,
     ) -> Result<Self, DataflowError> {
-        let mut infos = input.splits(shares)?;
+        let mut infos = input.splits(share.of)?;
         infos.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
-        let is_own = |flow: &usize| share.is_some_and(|s| *flow as u64 % shares as u64 == s as u64);
-        let pending = (0..infos.len()).filter(is_own);
+        let pending = (0..infos.len()).filter(|flow| share.has(*flow));
         let mut reader = Self {
             input: input.clone(),
             context,

@@ -27,7 +27,8 @@ impl View {
     pub(crate) fn new(
         plan: LogicalPlan,
         extent: Extent,
-        (script, tokens): (u64, &[TokenWithSpan]),
+        script: u64,
+        tokens: &[TokenWithSpan],
     ) -> Self {
         let schema = Arc::new(plan.schema().as_arrow().clone());
         Self { plan, extent, script, tokens: tokens.to_vec(), schema }

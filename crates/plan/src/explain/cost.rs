@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use dataflow::cost::{Costs, Decision, Grouped, Price, decide, of_others};
+use dataflow::cost::{Costs, Decision, Grouped, Price, WorkerCounts, decide, of_others};
 use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Statistics, Strategy};
 use dataflow::metrics::OperatorCounters;
 use serde_json::{Value, json};
@@ -152,8 +152,8 @@ impl Grouping<'_> {
         let rows = self.sum(|one| one.rows_in) as f64 / f64::from(workers.total());
         let windows = self.ran.windows(self.operator).filter(|_| !self.spec.has_sessions());
         let window_rows = windows.map_or(f64::INFINITY, |of| (rows / of as f64).max(1.0));
-        let workers = (workers.total(), workers.per_node);
-        Grouped::sized(self.spec, &self.known, workers, *epoch, (groups, window_rows))
+        let workers = WorkerCounts { total: workers.total(), per_process: workers.per_node };
+        Grouped::sized(self.spec, &self.known, workers, *epoch, groups, window_rows)
     }
 }
 

@@ -139,7 +139,8 @@ pub(crate) fn needs(
 pub(crate) fn broadcast_needs(
     settings: &InForce,
     workers: Workers,
-    (broadcasts, member_bytes): (usize, u64),
+    broadcasts: usize,
+    member_bytes: u64,
 ) -> Vec<Need> {
     let others = u64::from(workers.nodes - 1);
     let (ring, casting) = (settings.job.ring, &settings.job.casting);
@@ -202,13 +203,13 @@ mod tests {
             ["rings", "inboxes", "queues", "state", "batch stage"]
         );
         assert_eq!((needs[0].bytes, needs[1].bytes, needs[2].bytes), (2 << 20, 2 << 20, 1 << 19));
-        assert_eq!(broadcast_needs(&InForce::default(), workers, (0, 9)), []);
+        assert_eq!(broadcast_needs(&InForce::default(), workers, 0, 9), []);
         assert_eq!(receive_needs(&InForce::default(), 0), None);
         let received = receive_needs(&InForce::default(), 6).map(|need| need.bytes);
         assert_eq!(received, Some(6 * (256 << 10)));
         let names = |nodes, member_bytes| -> Vec<_> {
             let workers = Workers { nodes, ..workers };
-            let needs = broadcast_needs(&InForce::default(), workers, (1, member_bytes));
+            let needs = broadcast_needs(&InForce::default(), workers, 1, member_bytes);
             needs.iter().map(|need| (need.name, need.bytes)).collect()
         };
         let frame = 1 << 16;

@@ -154,16 +154,14 @@ fn quotients(left: &dyn Datum, right: &dyn Datum, of: &DataType) -> Result<Array
     match (left.get().0.data_type(), right.get().0.data_type(), of) {
         (&Decimal128(_, a), &Decimal128(_, b), &Decimal128(digits, scale)) => {
             let by = i16::from(scale) - i16::from(a) + i16::from(b);
-            each::<Decimal128Type>(left, right, (digits, scale), |left, right| {
+            each::<Decimal128Type>(left, right, digits, scale, |left, right| {
                 narrow(left, right, by)
                     .or_else(|| wide(i256::from_i128(left), i256::from_i128(right), by)?.to_i128())
             })
         }
         (&Decimal256(_, a), &Decimal256(_, b), &Decimal256(digits, scale)) => {
             let by = i16::from(scale) - i16::from(a) + i16::from(b);
-            each::<Decimal256Type>(left, right, (digits, scale), |left, right| {
-                wide(left, right, by)
-            })
+            each::<Decimal256Type>(left, right, digits, scale, |left, right| wide(left, right, by))
         }
         _ => div(left, right),
     }
@@ -172,7 +170,8 @@ fn quotients(left: &dyn Datum, right: &dyn Datum, of: &DataType) -> Result<Array
 fn each<T: DecimalType>(
     left: &dyn Datum,
     right: &dyn Datum,
-    (digits, scale): (u8, i8),
+    digits: u8,
+    scale: i8,
     quotient: impl Fn(T::Native, T::Native) -> Option<T::Native>,
 ) -> Result<ArrayRef, ArrowError> {
     let ((left, one_left), (right, one_right)) = (left.get(), right.get());

@@ -236,7 +236,7 @@ impl Engine {
             _ => None,
         })?;
         let understood = query.clone();
-        let around = self.around(tokens, (&sites, Some(&understood)), catalog);
+        let around = self.around(tokens, &sites, Some(&understood), catalog);
         self.replaces_columns(catalog, &query).map_err(|error| around.report(&error))?;
         let mut by_text = query.clone();
         if rewrite::called::clashes(&mut query) {
@@ -393,7 +393,7 @@ impl Engine {
             let compiled = self.state.create_physical_expr(expr, &scope)?;
             Computed::new(name, checked::compiled(compiled)?, schema)
         });
-        planned.map_err(|error| self.around(tokens, (&[], None), catalog).report(&error))
+        planned.map_err(|error| self.around(tokens, &[], None, catalog).report(&error))
     }
 
     /// Folds constants, pushes predicates and projections down. The columns keep their types.
@@ -413,13 +413,14 @@ impl Engine {
         understood: &'a Understood,
         catalog: &'a Catalog,
     ) -> Surroundings<'a> {
-        self.around(tokens, (&understood.sites, Some(&understood.query)), catalog)
+        self.around(tokens, &understood.sites, Some(&understood.query), catalog)
     }
 
     fn around<'a>(
         &'a self,
         tokens: &'a [TokenWithSpan],
-        (sites, query): (&'a [Site], Option<&'a Query>),
+        sites: &'a [Site],
+        query: Option<&'a Query>,
         catalog: &'a Catalog,
     ) -> Surroundings<'a> {
         Surroundings {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use dataflow::cost::{Costs, Decision, Grouped, decide};
+use dataflow::cost::{Costs, Decision, Grouped, WorkerCounts, decide};
 use dataflow::job::{
     Aggregation, Edge, Exchange, InputLabels, Labels, OperatorKind, Statistics, TimeWindow,
 };
@@ -134,7 +134,7 @@ fn costs(
 ) -> Option<Decision> {
     let (workers, settings) = (cx.lowering.workers, &cx.lowering.settings.job);
     let rows = Statistics::along(edges, &Statistics::of(&job.operators, workers.total()));
-    let workers = (workers.total(), workers.per_node);
+    let workers = WorkerCounts { total: workers.total(), per_process: workers.per_node };
     let grouped = Grouped::of(spec, &rows, workers, settings.epoch)?;
     Some(decide(Exchange::Merge, &grouped, &Costs::default(), settings.state_bytes_max))
 }

@@ -160,9 +160,9 @@ pub(crate) fn join_spec(
         check_key(r, &right.scan)?;
     }
     let (left_keys, right_keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
-    let [left_time, right_time] = at;
-    let (left_at, left_side) = arriving(cx, job, left, &left_keys, left_time)?;
-    let (right_at, right_side) = arriving(cx, job, right, &right_keys, right_time)?;
+    let [(at, time), (right_end, right_time)] = at;
+    let (left_at, left_side) = arriving(cx, job, left, &left_keys, at, time)?;
+    let (right_at, right_side) = arriving(cx, job, right, &right_keys, right_end, right_time)?;
     let shown = [left_at.shown(left, &left_side), right_at.shown(right, &right_side)];
 
     let both = both_of(&left_side.schema, &right_side.schema);
@@ -275,7 +275,8 @@ pub(crate) fn arriving(
     job: &mut JobBuilder,
     relation: &Relation,
     keys: &[Expr],
-    (at, time): (Expr, Option<Expr>),
+    at: Expr,
+    time: Option<Expr>,
 ) -> Result<(Places, FinishedPipeline), LowerError> {
     let mut requested = RequestedColumns::default();
     let outputs: Vec<usize> =

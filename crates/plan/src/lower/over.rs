@@ -150,7 +150,7 @@ fn framed(
     let args = framed.iter().flat_map(|f| &f.calls).flat_map(|(call, _)| &call.args);
     let by: Vec<Expr> = keys.iter().chain(args).cloned().collect();
     let (places, finished) =
-        join::arriving(cx, job, &input, &by, (time.clone(), Some(time.clone())))?;
+        join::arriving(cx, job, &input, &by, time.clone(), Some(time.clone()))?;
     let is_end =
         |key: &Expr| input.bound(key).is_some_and(|of| of.bound == Bound::End && of.is_total());
     let end = partition.by.iter().position(is_end);

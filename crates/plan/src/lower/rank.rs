@@ -57,7 +57,7 @@ pub(crate) fn ranked(
     }
     let by: Vec<Expr> = keys.iter().chain(order.iter().map(|(expr, _)| expr)).cloned().collect();
     let time = window_time(cx, &input, of)?;
-    let (places, finished) = join::arriving(cx, job, &input, &by, (end.clone(), time))?;
+    let (places, finished) = join::arriving(cx, job, &input, &by, end.clone(), time)?;
     let (partition, sorted) = places.keys.split_at(keys.len());
     let name = "__row_number";
     let fields = finished.schema.fields().iter().enumerate();

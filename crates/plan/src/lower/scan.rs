@@ -26,7 +26,7 @@ pub(crate) fn scan(job: &mut JobBuilder, scan: &logical::TableScan) -> Result<Re
         let DataType::Timestamp(unit, _) = stream.schema.field(end).data_type() else {
             return None;
         };
-        let last = last_of(&relation.windows, 0, (Bound::End, &column(end)), *unit)?;
+        let last = last_of(&relation.windows, 0, Bound::End, &column(end), *unit)?;
         Some(AttachedWindow { window: 0, last })
     });
     relation.attach(attached);

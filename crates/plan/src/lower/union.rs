@@ -119,6 +119,6 @@ fn attached(
     };
     let DataType::Timestamp(unit, _) = schema.field(at).data_type() else { return None };
     let is_told = parts.iter().all(|part| tells(part) == Some(true));
-    let last = last_of(windows, 0, (bound, &own(schema.field(at).name())), *unit);
+    let last = last_of(windows, 0, bound, &own(schema.field(at).name()), *unit);
     last.filter(|_| is_told).map(|last| AttachedWindow { window: 0, last })
 }

@@ -120,12 +120,12 @@ impl Relation {
             let (column, _) = of.find(|(_, of)| of.bound == bound && of.is_total())?;
             let at = self.outputs.iter().position(|(known, _)| known == column)?;
             let unit = unit_of(&self.outputs[at].1.get_type(&self.scan).ok()?)?;
-            last_of(&self.windows, window, (bound, &columns[at].1), unit)
+            last_of(&self.windows, window, bound, &columns[at].1, unit)
         };
         let last_of_end = |end: &Field| {
             let unit = unit_of(end.data_type())?;
             let time = if last_tick(unit) == 1 { last(Bound::Time) } else { None };
-            time.or_else(|| last_of(&self.windows, window, (Bound::End, &own(end.name())), unit))
+            time.or_else(|| last_of(&self.windows, window, Bound::End, &own(end.name()), unit))
         };
         let last = match end {
             Some(end) => last_of_end(end)?,
@@ -139,7 +139,8 @@ impl Relation {
 pub(crate) fn last_of(
     windows: &RowWindows,
     window: usize,
-    (bound, expr): (Bound, &Expr),
+    bound: Bound,
+    expr: &Expr,
     unit: TimeUnit,
 ) -> Option<Expr> {
     let of = expr.clone();

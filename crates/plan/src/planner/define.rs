@@ -94,9 +94,8 @@ impl Planner {
             let renamed = View::renamed(plan, columns).map_err(|e| vec![e])?;
             plan = renamed.map_err(|e| Vec::from_iter(around.report(&e)))?;
         }
-        let text = (self.catalog.script, query);
         self.hints.keep(self.catalog.script, query);
-        let view = View::new(plan, understood.extent, text);
+        let view = View::new(plan, understood.extent, self.catalog.script, query);
         self.catalog.insert(name.text.clone(), Entry::View(Arc::new(view)));
         Ok(())
     }

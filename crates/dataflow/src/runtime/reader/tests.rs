@@ -109,7 +109,12 @@ fn bench(script: Script, delay: i64, idle_timeout_ns: Option<u64>) -> Bench {
     let watermark = Some(Watermark { column: 0, delay, idle_timeout_ns });
     let input = Scan { time, watermark, ..Scan::new("t", Arc::new(script)) };
     let metrics = Arc::new(Metrics::default());
-    Bench { reader: Reader::new(&input, (Some(0), 1), 100, context, metrics).unwrap(), clock, bad }
+    Bench {
+        reader: Reader::new(&input, Share { number: Some(0), of: 1 }, 100, context, metrics)
+            .unwrap(),
+        clock,
+        bad,
+    }
 }
 
 fn rows(reader: &mut Reader) -> Rows {

@@ -307,7 +307,7 @@ fn met(join: &logical::Join, left: &RowWindows, right: &RowWindows) -> Vec<Windo
     let mut met: Vec<WindowPair> = vec![];
     for (l, r) in &equal {
         let is_new = met.iter().all(|met| met.left != l.window && met.right != r.window);
-        if !is_new || !ends_meet((left, l), (right, r)) {
+        if !is_new || !ends_meet(left, l, right, r) {
             continue;
         }
         let starts = |(of, other): &(BoundColumn, BoundColumn)| {
@@ -324,8 +324,10 @@ fn met(join: &logical::Join, left: &RowWindows, right: &RowWindows) -> Vec<Windo
 
 /// Whether windows end together if these bounds of them are equal.
 pub(crate) fn ends_meet(
-    (left, l): (&RowWindows, &BoundColumn),
-    (right, r): (&RowWindows, &BoundColumn),
+    left: &RowWindows,
+    l: &BoundColumn,
+    right: &RowWindows,
+    r: &BoundColumn,
 ) -> bool {
     l.bound == r.bound
         && match l.bound {

@@ -76,7 +76,7 @@ pub(super) fn conditions(
     let bounds = |(l, r): &(Expr, Expr)| left.bound(l).zip(right.bound(r));
     let equal: Vec<Equal> = join.on.iter().map(bounds).collect();
     let meet =
-        |(l, r): &&(BoundColumn, BoundColumn)| ends_meet((&left.windows, l), (&right.windows, r));
+        |(l, r): &&(BoundColumn, BoundColumn)| ends_meet(&left.windows, l, &right.windows, r);
     let first = |bound: Bound| equal.iter().flatten().filter(meet).find(|(l, _)| l.bound == bound);
     let (l, r) = Bound::TELLING.into_iter().find_map(first)?;
     let windows = [l.window, r.window];
