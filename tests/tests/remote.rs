@@ -42,6 +42,30 @@ fn what_is_piped_in_can_be_read_once() {
     outcome.one_error("stdin: it was read already", "write its rows to a file first");
 }
 
+/// A shell gives a process substitution the same kind of name.
+#[test]
+fn a_pipe_with_the_name_of_a_descriptor_is_read_by_node_0_of_any_number() {
+    let (text, expected) = sample();
+    let sums = SUMS.replace("'stdin'", "'file', 'path' = '/dev/fd/0', 'format' = 'csv'");
+    for layout in [["--nodes", "1", "--workers", "4"], ["--nodes", "3", "--workers", "2"]] {
+        let dir = Dir::new("descriptor");
+        dir.write("q.sql", &sums);
+        let args = [&["run", "q.sql", "--format", "csv"], &layout[..]].concat();
+        let outcome = run_piped(&dir, &args, text.as_bytes()).ended(0);
+        assert_eq!(outcome.out, expected, "{layout:?}");
+    }
+}
+
+#[test]
+fn a_pipe_is_not_read_twice_by_a_query() {
+    let dir = Dir::new("descriptor-twice");
+    let table = "'connector' = 'file', 'path' = '/dev/fd/0', 'format' = 'csv'";
+    let table = format!("CREATE TABLE x (k BIGINT) WITH ({table});");
+    dir.write("q.sql", format!("{table}\nSELECT a.k FROM x AS a JOIN x AS b ON a.k = b.k;"));
+    let outcome = run_piped(&dir, &["run", "q.sql"], b"k\n1\n").ended(1);
+    outcome.one_error("is a pipe that is being read already", "write its rows to a file first");
+}
+
 /// Good and bad rows of a table that can be read once go different ways.
 const BOTH_WAYS: &str = "BEGIN STATEMENT SET;
 INSERT INTO good SELECT n FROM x;

@@ -568,6 +568,28 @@ fn ctrl_c_ends_a_query_without_end() {
     }
 }
 
+/// A query that waits for a writer of its pipe holds no worker: it ends in good order.
+#[test]
+fn ctrl_c_ends_a_query_whose_pipe_nobody_writes() {
+    let dir = Dir::new("unwritten");
+    let path = dir.0.join("pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let pipe = "CREATE TABLE pipe (n BIGINT) WITH (
+        'connector' = 'file', 'path' = 'pipe', 'format' = 'csv');";
+    dir.write("q.sql", &format!("{pipe} SELECT count(*) FROM pipe;"));
+    let mut child = command(&["run", "q.sql"])
+        .current_dir(&dir.0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Opened when the query reads it, and never written to.
+    let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    drop(writer);
+}
+
 /// A query that waits for a reader of its pipe does not end in good order.
 #[test]
 fn a_second_ctrl_c_leaves_nothing_half_written() {

@@ -10,7 +10,8 @@
 //!
 //! With 'watch', new files are read as they appear (`watch`) and the table has no end.
 //!
-//! A path that is a URL names objects of a store ([`object`]).
+//! A path that is a URL names objects of a store ([`object`]); one that names a pipe is read once, as
+//! its rows come (`pipe`).
 //!
 //! Deliberately absent: files that grow while they are read.
 
@@ -26,12 +27,14 @@ use dataflow::source::Source;
 mod atomic;
 mod blob;
 mod paths;
+mod pipe;
 mod sink;
 mod walk;
 mod watch;
 
 pub use atomic::AtomicFile;
 use blob::FileBlob;
+use pipe::PipeSource;
 use watch::{WatchSource, Watched};
 
 use crate::format::compression::COMPRESSION;
@@ -135,6 +138,9 @@ impl Connector for FileConnector {
     /// records.
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
         let options = OptionReader(options);
+        if let Some(pipe) = pipe_of(options)? {
+            return Err(pipe::not_inferred(pipe));
+        }
         let (blobs, kind) = blobs(options)?;
         let first = blobs.iter().find(|blob| blob.bytes() > 0).unwrap_or(&blobs[0]);
         let names = stored::names(&blobs);
@@ -158,6 +164,9 @@ impl Connector for FileConnector {
         if let Some(watched) = WatchSource::new(table, projection)? {
             return Ok(Arc::new(Watched(Arc::new(watched))));
         }
+        if let Some(pipe) = pipe_of(options)? {
+            return Ok(Arc::new(PipeSource::new(pipe, table, projection)?));
+        }
         let (blobs, kind) = blobs(options)?;
         let keys = partitions::keys(&stored::names(&blobs), options)?;
         let partitioned = !keys.is_empty();
@@ -172,6 +181,12 @@ impl Connector for FileConnector {
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
         Ok(Arc::new(sink::FileSink::new(table)?))
     }
+}
+
+/// The path of a table, if it names a pipe.
+fn pipe_of(options: OptionReader<'_>) -> Result<Option<&str>, ConnectorError> {
+    let path = options.required("path", PATH_HINT)?;
+    Ok((!object::is_url(path) && pipe::is_pipe(path)).then_some(path))
 }
 
 /// The files or objects that the option 'path' names, at least one, and their format.

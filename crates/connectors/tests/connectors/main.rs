@@ -13,6 +13,7 @@ mod http;
 mod object;
 mod packed;
 mod parquet;
+mod pipe;
 mod pool;
 mod positions;
 mod pruning;

@@ -1,0 +1,214 @@
+//! A pipe as a table: one that has a name (`mkfifo`), or the `/dev/fd/N` of a shell's `<(…)`.
+//!
+//! ```text
+//! writer ─▶ pipe ─▶ task of the thread `millstream-io` ─▶ byte queue ─▶ decoder of worker 0
+//! ```
+//!
+//! Its bytes come once and at the pace of the writer. So it is one split that cannot be replayed,
+//! nothing of it is read before the query runs, and a worker never waits for it. The split ends
+//! when the last writer has closed the pipe; where none has opened it yet, the query waits for one,
+//! and ends like any other when it is interrupted.
+//!
+//! Invariant: two readers of a process never share a pipe, since each would get some of the bytes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+
+use arrow::datatypes::SchemaRef;
+use bytes::Bytes;
+use dataflow::connector::TableDef;
+use dataflow::error::ConnectorError;
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use tokio::net::unix::pipe::{OpenOptions, Receiver};
+
+use super::paths::{self, io_error};
+use crate::format::{ByteInput, Compression, Decoded, Format, Kind, RecordDecoder, Refuser};
+use crate::format::{TargetColumns, input::read_error};
+use crate::options::{OptionReader, refuse};
+use crate::remote::{ByteQueueReader, ByteQueueSender, Io, PIECE_BYTES, Task, byte_queue};
+
+/// The pipes that this process reads now, by device and inode. It knows nothing of nodes: several
+/// in one process share its pipes as they share its files.
+static BEING_READ: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
+/// The names of the descriptors of a process, which differ from process to process.
+const DESCRIPTORS: [&str; 3] = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"];
+
+/// Whether a path names a pipe. The descriptors of the process that the user started may be others,
+/// or none, in the processes of other nodes: what is no file there is taken for the same pipe.
+pub(super) fn is_pipe(path: &str) -> bool {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.file_type().is_fifo() => true,
+        Ok(metadata) if metadata.is_file() || metadata.is_dir() => false,
+        _ => DESCRIPTORS.iter().any(|names| path.starts_with(names)),
+    }
+}
+
+/// The error that something needs to look at the rows of a pipe before the query runs.
+pub(super) fn not_inferred(path: &str) -> ConnectorError {
+    ConnectorError::Io {
+        place: path.to_owned(),
+        message: "is a pipe: to infer its columns would take rows from the query".into(),
+        hint: Some(format!(
+            "declare them: CREATE TABLE t (name TYPE, …) WITH ('connector' = 'file', \
+             'path' = '{path}', 'format' = 'csv')"
+        )),
+    }
+}
+
+/// The rows of a pipe.
+pub(super) struct PipeSource {
+    path: PathBuf,
+    format: Format,
+    packed: Compression,
+    target: Arc<TargetColumns>,
+}
+
+impl PipeSource {
+    pub(super) fn new(
+        path: &str,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Self, ConnectorError> {
+        let options = OptionReader(&table.options);
+        let kind = match Kind::given(options)? {
+            Some(kind) => kind,
+            None => paths::common_format(&[path.into()])?,
+        };
+        let packed = Compression::given(options)?.unwrap_or_else(|| Compression::of(path));
+        let format = Format::new(kind, options, path)?.ok_or_else(|| {
+            refuse(
+                "format",
+                format!("{path} is a pipe, and Parquet is not read in order"),
+                Some("write its bytes to a file first, or send CSV, JSON or Arrow".into()),
+            )
+        })?;
+        let target = Arc::new(TargetColumns::new(table, projection)?);
+        format.check(&target.declared)?;
+        Ok(Self { path: path.into(), format, packed, target })
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+impl Source for PipeSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.target.projected)
+    }
+
+    fn bounded(&self) -> bool {
+        true
+    }
+
+    fn repeats(&self) -> bool {
+        false
+    }
+
+    fn splits(
+        &self,
+        _workers: u32,
+        _time_column: Option<usize>,
+    ) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split { name: self.place(), ..Split::default() }])
+    }
+
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        split.begins(from)?;
+        let claim = Claim::of(&self.path)?;
+        let (bytes, task) = receive(self.path.clone(), &context.waker)?;
+        let input = ByteInput::new(self.packed.unpack(Box::new(bytes))?, self.place());
+        let decoder = self.format.decoder(input, Refuser::new(&self.target, context));
+        let split = split.name.clone();
+        Ok(Box::new(PipeReader { split, decoder, _task: task, _claim: claim }))
+    }
+}
+
+struct PipeReader {
+    split: String,
+    decoder: Box<dyn RecordDecoder>,
+    _task: Task,
+    _claim: Claim,
+}
+
+impl SplitReader for PipeReader {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        Ok(match self.decoder.decode(rows_max)? {
+            Decoded::Batch(batch) => Next::Batch(batch),
+            Decoded::Later => Next::Pending,
+            Decoded::End => Next::End,
+        })
+    }
+
+    fn position(&self) -> Position {
+        Position::none(&self.split)
+    }
+}
+
+/// The right to read a pipe, until it is dropped.
+struct Claim((u64, u64));
+
+impl Claim {
+    /// # Errors
+    /// When the pipe is gone, or is being read.
+    fn of(path: &Path) -> Result<Self, ConnectorError> {
+        let metadata = fs::metadata(path).map_err(|error| io_error(path, &error))?;
+        let pipe = (metadata.dev(), metadata.ino());
+        if BEING_READ.lock().unwrap_or_else(PoisonError::into_inner).insert(pipe) {
+            return Ok(Self(pipe));
+        }
+        Err(ConnectorError::Io {
+            place: path.display().to_string(),
+            message: "is a pipe that is being read already, and can be read once".into(),
+            hint: Some("write its rows to a file first, and read that as often as you like".into()),
+        })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        BEING_READ.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
+/// Starts the task that reads.
+fn receive(path: PathBuf, waker: &Waker) -> Result<(ByteQueueReader, Task), ConnectorError> {
+    let (sender, bytes) = byte_queue(waker);
+    let task = Io::shared()?.spawn(async move {
+        if let Err(error) = pass_on(&path, &sender).await {
+            sender.fail(read_error(&path.display().to_string(), error)).await;
+        }
+    });
+    Ok((bytes, task))
+}
+
+/// Passes on the bytes of a pipe until its last writer has closed it, or nobody reads them.
+async fn pass_on(path: &Path, sender: &ByteQueueSender) -> io::Result<()> {
+    let pipe: Receiver = OpenOptions::new().open_receiver(path)?;
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        // A pipe that no writer has opened yet is not readable, and not at its end either.
+        pipe.readable().await?;
+        match pipe.try_read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(bytes) if !sender.send(Bytes::copy_from_slice(&buffer[..bytes])).await => {
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
