@@ -10,8 +10,8 @@
 //!
 //! With 'watch', new files are read as they appear (`watch`) and the table has no end.
 //!
-//! A path that is a URL names objects of a store ([`object`]); one that names a pipe is read once, as
-//! its rows come (`pipe`).
+//! A path that is a URL names objects of a store ([`object`]); one that names a pipe is read once,
+//! as its rows come (`pipe`).
 //!
 //! Deliberately absent: files that grow while they are read.
 
