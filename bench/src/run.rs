@@ -57,6 +57,9 @@ pub enum BenchError {
     /// The generator refused the size. The caller is at fault.
     #[error(transparent)]
     WorkloadSize(#[from] ConnectorError),
+    /// The pool cannot be used.
+    #[error("{0}")]
+    Pool(String),
     /// A query of a suite failed.
     #[error("{0}: {1}")]
     Query(&'static str, #[source] Box<BenchError>),

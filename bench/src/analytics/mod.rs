@@ -15,6 +15,7 @@ pub mod check;
 mod connector;
 mod draws;
 mod files;
+mod pool;
 mod query;
 pub mod report;
 pub mod run;

@@ -38,7 +38,7 @@ impl SuiteReport {
             json!({
                 "suite": suite.name(), "scale": scale, "nodes": nodes, "workers": workers,
                 "fabric": fabric.to_string(), "exchange": exchange,
-                "from": if self.plan.files.is_some() { "file" } else { "memory" },
+                "from": self.plan.place(),
             })
         };
         let mut lines = String::new();
@@ -135,7 +135,7 @@ impl Sums {
 impl fmt::Display for SuiteReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SuitePlan { suite, scale, nodes, workers, fabric, runs, .. } = &self.plan;
-        let from = if self.plan.files.is_some() { "from files" } else { "from memory" };
+        let from = format!("from {}", self.plan.place());
         writeln!(
             f,
             "{suite}, scale {scale}, {from}: {nodes} process(es) of {workers} worker(s) over \

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use arrow::record_batch::RecordBatch;
 use millstream::cluster::Control;
+use millstream::pool::PoolOptions;
 use millstream::{
     Collected, Counters, Error, FabricKind, Report, RowTarget, RunOptions, Script, Session,
 };
 
-use super::{Query, Suite, SuiteConnector};
+use super::{Query, Suite, SuiteConnector, pool};
 use crate::run::BenchError;
 
 /// The plan of a measurement.
@@ -21,8 +22,10 @@ pub struct SuitePlan {
     pub suite: Suite,
     /// The scale of its tables.
     pub scale: f64,
-    /// The directory of its files; `None` for tables in memory.
+    /// The directory of its files; `None` for tables in memory or in a pool.
     pub files: Option<PathBuf>,
+    /// The pool in which its tables lie, if they do.
+    pub pool: Option<PoolOptions>,
     /// The queries.
     pub queries: Vec<Query>,
     /// Nodes.
@@ -37,6 +40,17 @@ pub struct SuitePlan {
     pub runs: u32,
     /// Other settings.
     pub settings: Vec<(String, String)>,
+}
+
+impl SuitePlan {
+    /// Where the tables lie.
+    pub(super) fn place(&self) -> &'static str {
+        match (&self.files, &self.pool) {
+            (Some(_), _) => "file",
+            (None, Some(_)) => "pool",
+            (None, None) => "memory",
+        }
+    }
 }
 
 /// A query with an exchange.
@@ -92,6 +106,7 @@ impl QueryFigures {
 /// With several nodes, the first failure of a query that runs. A single node goes on with the next
 /// query.
 pub fn run(plan: &SuitePlan, control: &Control) -> Result<Vec<QueryOutcome>, BenchError> {
+    pool::load(plan, control)?;
     let connector = SuiteConnector::new(plan.suite);
     let mut outcomes = Vec::new();
     for query in &plan.queries {
@@ -124,7 +139,7 @@ pub fn run(plan: &SuitePlan, control: &Control) -> Result<Vec<QueryOutcome>, Ben
     Ok(outcomes)
 }
 
-fn run_once(script: &Script, control: &Control) -> Result<Report, Error> {
+pub(super) fn run_once(script: &Script, control: &Control) -> Result<Report, Error> {
     // A single node does not share its control: a failure would end it for all runs.
     let shared = (control.nodes() > 1).then_some(control);
     script.run(&RunOptions { control: shared, ..RunOptions::default() })
@@ -149,8 +164,13 @@ fn prepared(
         .fold(builder, |builder, (key, value)| builder.set(key, value));
     let builder =
         plan.settings.iter().fold(builder, |builder, (key, value)| builder.set(key, value));
+    let builder = match &plan.pool {
+        Some(pool) => builder.pool(pool.clone()),
+        None => builder,
+    };
     let tables = match &plan.files {
         Some(directory) => plan.suite.declarations_of_files(directory),
+        None if plan.pool.is_some() => plan.suite.declarations_in_pool(plan.scale),
         None => plan.suite.declarations(plan.scale),
     };
     let script = builder.build()?.sql(&format!("{tables}{}", query.sql(plan.scale)));

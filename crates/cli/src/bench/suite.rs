@@ -10,12 +10,13 @@ use bench::analytics::{Suite, SuitePlan, SuiteReport};
 use clap::{Args, ValueEnum};
 use millstream::FabricKind;
 use millstream::cluster::{ClusterError, Control, Invitation, LocalLaunch, launch_local};
+use millstream::pool::PoolOptions;
 
 use super::{TIMEOUT, failed};
-use crate::args::{nodes, setting, workers};
+use crate::args::{PoolArgs, nodes, setting, workers};
 use crate::failure::Failure;
-use crate::session::print;
-use crate::signals;
+use crate::session::{job_number, print};
+use crate::{pool, signals};
 
 /// Wrong results and refused queries that are shown one by one at most.
 const FAULTS_SHOWN_MAX: usize = 10;
@@ -86,6 +87,9 @@ pub(crate) struct SuiteArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["check", "from", "directory"])]
     write: Option<PathBuf>,
 
+    #[command(flatten)]
+    pool: PoolArgs,
+
     /// Prints a JSON object a line instead of text
     #[arg(long)]
     json: bool,
@@ -97,6 +101,8 @@ enum From {
     Memory,
     /// Parquet files
     File,
+    /// The memory servers of --pool, into which they are loaded unless they are there
+    Pool,
 }
 
 /// A directory that is removed at the end, unless the user named it.
@@ -183,7 +189,7 @@ fn measured(
     }
 }
 
-/// Sends the directory of the files to all nodes.
+/// Sends the directory of the files, and the number of the job in the pool, to all nodes.
 fn shared(
     plan: &mut SuitePlan,
     control: &Control,
@@ -193,12 +199,18 @@ fn shared(
     let all = control.all_gather("directory", own)?;
     let first = all.first().filter(|path| !path.is_empty());
     plan.files = first.map(|path| PathBuf::from(String::from_utf8_lossy(path).into_owned()));
+    if let Some(pool) = &mut plan.pool {
+        let own = pool.job.unwrap_or_default().to_le_bytes().to_vec();
+        let all = control.all_gather("job", own)?;
+        let first = all.first().and_then(|job| job.as_slice().try_into().ok());
+        pool.job = first.map(u128::from_le_bytes);
+    }
     Ok(())
 }
 
 impl SuiteArgs {
     fn plan(&self, suite: Suite) -> Result<SuitePlan, Failure> {
-        if self.directory.is_some() && self.from == From::Memory {
+        if self.directory.is_some() && self.from != From::File {
             let why = "--directory is of files, and the tables are in memory";
             return Err(Failure::usage(why, Some("add --from file")));
         }
@@ -216,7 +228,18 @@ impl SuiteArgs {
             let why = "bench sets millstream.exchange itself";
             return Err(Failure::usage(why, Some("use --exchange")));
         }
+        let pool = match (self.from, pool::options(&self.pool)) {
+            (From::Pool, None) => {
+                let hint = "millstream memory --bytes 8GiB starts a server; --pool names it";
+                return Err(Failure::usage("--from pool, and no pool is named", Some(hint)));
+            }
+            (From::Pool, pool) => pool,
+            (From::Memory | From::File, _) => None,
+        };
+        let workers = self.nodes * self.workers;
+        let job = Some(job_number());
         Ok(SuitePlan {
+            pool: pool.map(|pool| PoolOptions { job, workers, ..pool }),
             suite,
             scale: self.scale,
             files: None,
@@ -232,7 +255,7 @@ impl SuiteArgs {
 
     /// Writes the files, if tables are read from files.
     fn files(&self, suite: Suite) -> Result<Option<Files>, Failure> {
-        if self.from == From::Memory {
+        if self.from != From::File {
             return Ok(None);
         }
         let (within, temporary) = match &self.directory {

@@ -1,0 +1,57 @@
+//! The tables of a suite in a pool, which are loaded once.
+
+use millstream::cluster::Control;
+use millstream::pool::{Client, PoolAccess};
+use millstream::{RowTarget, Session};
+
+use super::run::{SuitePlan, run_once};
+use super::{Suite, SuiteConnector};
+use crate::run::BenchError;
+
+impl Suite {
+    /// The statements that declare its tables of a scale as they lie in a pool.
+    pub(super) fn declarations_in_pool(self, scale: f64) -> String {
+        let declare = |table: &&str| {
+            let name = self.name_in_pool(table, scale);
+            format!("CREATE TABLE {table} WITH ('connector' = 'pool', 'table' = '{name}');\n")
+        };
+        self.tables().iter().map(declare).collect()
+    }
+
+    /// The name of a table in a pool: `ssb-0.1.date`.
+    fn name_in_pool(self, table: &str, scale: f64) -> String {
+        format!("{self}-{scale}.{table}")
+    }
+}
+
+/// Loads the tables of a plan into its pool, unless they are there. Every node makes this call; no
+/// table is whole before all of them have loaded their parts of it.
+pub(super) fn load(plan: &SuitePlan, control: &Control) -> Result<(), BenchError> {
+    let Some(pool) = &plan.pool else { return Ok(()) };
+    let client = Client::new(pool.clone()).map_err(|error| BenchError::Pool(error.to_string()))?;
+    let there = client.tables().map_err(|error| BenchError::Pool(error.to_string()))?;
+    let SuitePlan { suite, scale, .. } = *plan;
+    let connector = SuiteConnector::new(suite);
+    for table in suite.tables() {
+        let name = suite.name_in_pool(table, scale);
+        if there.iter().any(|known| known.name == name) {
+            continue;
+        }
+        let mut session = Session::builder()
+            .nodes(plan.nodes)
+            .workers(plan.workers)
+            .fabric(plan.fabric)
+            .rows_to(RowTarget::default())
+            .connector(std::sync::Arc::new(connector.clone()))
+            .pool(pool.clone())
+            .build()?;
+        let sql = format!(
+            "{}CREATE TABLE {table}_kept WITH ('connector' = 'pool', 'table' = '{name}') \
+             AS SELECT * FROM {table};",
+            suite.declarations(scale)
+        );
+        run_once(&session.sql(&sql)?, control)?;
+        connector.forget();
+    }
+    Ok(())
+}
