@@ -9,8 +9,8 @@
 //! row is; behind an outer join those of the side whose rows are always there; behind a full join
 //! only the one of both that is not NULL. Behind a source that is stored by buckets of a column,
 //! each worker has the rows that an exchange by it would lead there. Rows that are led to all
-//! workers, in turn, by a function of the operator's own or not at all are placed by no key, but for
-//! those that were already where their key leads.
+//! workers, in turn, by a function of the operator's own or not at all are placed by no key, but
+//! for those that were already where their key leads.
 
 use arrow::datatypes::DataType;
 
