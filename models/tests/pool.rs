@@ -13,11 +13,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use models::{Model, Steps as StepsOf, explore};
-use pool::access::{At, Load, LoadMode};
+use pool::access::{At, LoadMode, TableLoad};
 use pool::home::{Effect, Home, LEASE_NS};
 use pool::manifest::{Block, Codec, Definition, Layout, Manifest, Strip};
 use pool::pointer::{ExtentId, Pointer};
-use pool::wire::Snapshot;
+use pool::wire::StatementId;
 
 /// A deviation from the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +124,7 @@ const UNWRITTEN: u8 = u8::MAX;
 /// The clients of the nodes of a load come behind those of the readers.
 const NODES: u64 = 100;
 
-const STATEMENT: Snapshot = Snapshot { job: 1, statement: 1 };
+const STATEMENT: StatementId = StatementId { job: 1, statement: 1 };
 
 fn definition() -> Definition {
     let columns = vec![Layout::Fixed(1)];
@@ -185,7 +185,7 @@ impl Pool {
         let client = r as u64;
         let (Health::Well, reading) = &s.readers[r] else { return };
         let mut next = s.clone();
-        next.home.heard(s.now_ns, client);
+        next.home.renew(s.now_ns, client);
         let is_open = s.open.contains(&client);
         match reading.clone() {
             Reading::Idle => {
@@ -251,15 +251,18 @@ impl Pool {
         let mut next = s.clone();
         let stamp = s.loaded + 1;
         if s.open.contains(&client) {
-            next.home.heard(s.now_ns, client);
+            next.home.renew(s.now_ns, client);
         } else {
             return;
         }
         let (step, then) = match loading.clone() {
             Loading::Idle => {
-                let load =
-                    Load { table: "t".into(), definition: definition(), mode: LoadMode::Overwrite };
-                let snapshot = Snapshot { job: 2, statement: stamp.into() };
+                let load = TableLoad {
+                    table: "t".into(),
+                    definition: definition(),
+                    mode: LoadMode::Overwrite,
+                };
+                let snapshot = StatementId { job: 2, statement: stamp.into() };
                 let begun = next.home.begin(client, "node", load, snapshot, self.nodes.into());
                 (Step::Begin(client), begun.map(Loading::Begun))
             }
@@ -372,13 +375,13 @@ impl Pool {
         next.now_ns += if rests { 7 * LEASE_NS } else { LEASE_NS / 2 };
         for (r, (health, _)) in s.readers.iter().enumerate() {
             if *health == Health::Well && s.open.contains(&(r as u64)) {
-                next.home.heard(next.now_ns, r as u64);
+                next.home.renew(next.now_ns, r as u64);
             }
         }
         for (n, (health, _)) in s.nodes.iter().enumerate() {
             let client = NODES + n as u64;
             if *health == Health::Well && s.open.contains(&client) {
-                next.home.heard(next.now_ns, client);
+                next.home.renew(next.now_ns, client);
             }
         }
         let effects = next.home.tick(next.now_ns);
@@ -428,8 +431,9 @@ impl Model for Pool {
 
     fn initial(&self) -> Vec<State> {
         let mut home = Home::new(0, 1 << 20);
-        let load = Load { table: "t".into(), definition: definition(), mode: LoadMode::Create };
-        let snapshot = Snapshot { job: 2, statement: 0 };
+        let load =
+            TableLoad { table: "t".into(), definition: definition(), mode: LoadMode::Create };
+        let snapshot = StatementId { job: 2, statement: 0 };
         let load = home.begin(NODES, "node", load, snapshot, 1).expect("the pool is empty");
         let extent = home.grant(NODES, load, 64).expect("there is room");
         home.seal(NODES, load, extent, 1).expect("it was granted");
@@ -437,7 +441,7 @@ impl Model for Pool {
         assert_eq!(version, Ok(Some(1)));
         let nodes = (0..u64::from(self.nodes)).map(|n| NODES + n);
         let open: BTreeSet<u64> = (0..u64::from(self.readers)).chain(nodes).collect();
-        open.iter().for_each(|client| home.heard(0, *client));
+        open.iter().for_each(|client| home.renew(0, *client));
         vec![State {
             home,
             now_ns: 0,

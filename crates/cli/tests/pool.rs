@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// How long a change is awaited that comes at once on a machine with nothing else to do.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const LOAD: &str = "
     CREATE TABLE numbers (n BIGINT, half BIGINT, name STRING) WITH (
@@ -128,7 +128,7 @@ impl Pool {
             if is(&stat) {
                 return stat;
             }
-            assert!(begun.elapsed() < PATIENCE, "{what}: {stat}");
+            assert!(begun.elapsed() < TIMEOUT, "{what}: {stat}");
         }
     }
 
@@ -139,10 +139,10 @@ impl Pool {
         let args = [&["run", script, "-q", "--format", "csv"], args].concat();
         let mut process = Process(self.command(&args).spawn().unwrap());
         let mut rows = BufReader::new(process.0.stdout.take().unwrap());
-        let said = BufReader::new(process.0.stderr.take().unwrap());
+        let messages = BufReader::new(process.0.stderr.take().unwrap());
         let mut head = String::new();
         rows.read_line(&mut head).unwrap();
-        Reading { process, rows, said, head }
+        Reading { process, rows, messages, head }
     }
 
     /// A load that waits for rows.
@@ -164,7 +164,7 @@ impl Pool {
 struct Reading {
     process: Process,
     rows: BufReader<ChildStdout>,
-    said: BufReader<ChildStderr>,
+    messages: BufReader<ChildStderr>,
     head: String,
 }
 
@@ -174,18 +174,22 @@ impl Reading {
         let mut line = String::new();
         while !line.contains(what) {
             line.clear();
-            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "it has not said: {what}");
+            assert_ne!(
+                self.messages.read_line(&mut line).unwrap(),
+                0,
+                "it has not written: {what}"
+            );
         }
     }
 
     /// Lets it go on: its rows, the rest that it says, and its exit code.
     fn end(mut self) -> (usize, String, Option<i32>) {
         assert!(self.head.starts_with("n,half,name"), "{}", self.head);
-        let (mut rows, mut said) = (String::new(), String::new());
+        let (mut rows, mut messages) = (String::new(), String::new());
         self.rows.read_to_string(&mut rows).unwrap();
-        self.said.read_to_string(&mut said).unwrap();
+        self.messages.read_to_string(&mut messages).unwrap();
         let code = self.process.0.wait().unwrap().code();
-        (rows.lines().count(), said, code)
+        (rows.lines().count(), messages, code)
     }
 }
 
@@ -209,8 +213,8 @@ fn assert_ends(output: &Output, code: i32) {
 #[track_caller]
 fn assert_fails(output: &Output, code: i32, with: &str) {
     assert_ends(output, code);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains(with), "{said}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains(with), "{messages}");
 }
 
 const WAYS: [&[&str]; 4] = [
@@ -298,9 +302,9 @@ fn the_end_of_a_server_is_an_error_of_its_readers() {
         let mut reading = pool.reading(args);
         pool.server.kill();
         reading.hears("memory server 'm0' is gone");
-        let (rows, said, code) = reading.end();
-        assert!(code == Some(1) && rows < 200_000, "{code:?}, {rows} rows: {said}");
-        assert!(said.contains("memory server 'm0' is gone"), "{said}");
+        let (rows, messages, code) = reading.end();
+        assert!(code == Some(1) && rows < 200_000, "{code:?}, {rows} rows: {messages}");
+        assert!(messages.contains("memory server 'm0' is gone"), "{messages}");
     }
 }
 
@@ -311,8 +315,8 @@ fn a_stopped_server_is_an_error_and_another_one_in_its_place_serves() {
     let mut reading = pool.reading(WAYS[2]);
     pool.server.signal(Signal::STOP);
     reading.hears("it has not answered within");
-    let (_, said, code) = reading.end();
-    assert_eq!(code, Some(1), "{said}");
+    let (_, messages, code) = reading.end();
+    assert_eq!(code, Some(1), "{messages}");
     // It goes on, and serves.
     pool.server.signal(Signal::CONT);
     assert_eq!(pool.sums(WAYS[2]), SUMS);
@@ -334,8 +338,8 @@ fn the_leases_of_a_dead_client_end() {
     pool.await_stat("both read", |stat| stat["leases"] == 2);
     dies.process.kill();
     pool.await_stat("one reads", |stat| stat["leases"] == 1);
-    let (rows, said, code) = lives.end();
-    assert_eq!((rows, code), (200_000, Some(0)), "{said}");
+    let (rows, messages, code) = lives.end();
+    assert_eq!((rows, code), (200_000, Some(0)), "{messages}");
     pool.await_stat("nobody reads", |stat| stat["leases"] == 0);
 }
 
@@ -350,9 +354,9 @@ fn a_client_that_was_stopped_for_too_long_has_no_rows() {
         pool.await_stat("its lease ends", |stat| stat["leases"] == 0);
         reading.process.signal(Signal::CONT);
         reading.hears("it was silent for longer than a lease lasts");
-        let (_, said, code) = reading.end();
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains("memory server 'm0' is gone"), "{said}");
+        let (_, messages, code) = reading.end();
+        assert_eq!(code, Some(1), "{messages}");
+        assert!(messages.contains("memory server 'm0' is gone"), "{messages}");
     }
     assert_eq!(pool.sums(WAYS[0]), SUMS);
 }
@@ -375,10 +379,10 @@ fn a_loader_whose_server_dies_ends() {
     pool.server.kill();
     drop(rows);
     let mut process = process;
-    let mut said = String::new();
-    process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(process.0.wait().unwrap().code(), Some(1), "{said}");
-    assert!(said.contains("memory server 'm0' is gone"), "{said}");
+    let mut messages = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+    assert_eq!(process.0.wait().unwrap().code(), Some(1), "{messages}");
+    assert!(messages.contains("memory server 'm0' is gone"), "{messages}");
 }
 
 #[test]

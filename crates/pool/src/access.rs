@@ -32,7 +32,7 @@ pub trait PoolAccess: Send + Sync + Debug {
     /// # Errors
     /// [`PoolError::Mismatch`] when the table is another than the load says, and when a memory
     /// server refuses or does not answer.
-    fn begin(&self, load: &Load) -> Result<Arc<dyn Loading>, PoolError>;
+    fn begin(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError>;
 
     /// Drops a table with all of its versions; readers that have pinned one go on.
     ///
@@ -129,7 +129,7 @@ pub enum LoadMode {
 
 /// A load of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Load {
+pub struct TableLoad {
     /// The table's name.
     pub table: String,
     /// What it is.

@@ -7,9 +7,9 @@ pub(crate) const TEXT_BYTES_MAX: usize = 4096;
 
 /// Appends fields.
 #[derive(Default)]
-pub(crate) struct Writer(pub(crate) Vec<u8>);
+pub(crate) struct FieldWriter(pub(crate) Vec<u8>);
 
-impl Writer {
+impl FieldWriter {
     pub(crate) fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
@@ -62,13 +62,13 @@ impl Writer {
 }
 
 /// Takes fields off the front.
-pub(crate) struct Reader<'a> {
+pub(crate) struct FieldReader<'a> {
     bytes: &'a [u8],
     /// The name of what is read, for errors.
     what: &'static str,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Self {
         Self { bytes, what }
     }

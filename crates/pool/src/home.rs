@@ -26,7 +26,7 @@ use std::sync::Arc;
 use crate::access::TableSummary;
 use crate::error::PoolError;
 use crate::manifest::Manifest;
-use crate::wire::{Snapshot, Stat, TABLES_MAX};
+use crate::wire::{Stat, StatementId, TABLES_MAX};
 
 pub use loads::EXTENT_BYTES_MAX;
 use loads::LoadState;
@@ -94,10 +94,10 @@ pub struct Home {
     extents_made: u32,
     loads: BTreeMap<u64, LoadState>,
     leases: BTreeMap<u64, Lease>,
-    memos: BTreeMap<(Snapshot, String), Memo>,
+    memos: BTreeMap<(StatementId, String), Memo>,
     /// Loads and leases that were numbered.
     numbered: u64,
-    /// By client, when it was heard last.
+    /// By client, when it last sent a message.
     clients: BTreeMap<ClientId, u64>,
     /// Clients whose end was asked for.
     closing: BTreeSet<ClientId>,
@@ -131,8 +131,8 @@ impl Home {
         Self { lease_ns, ..self }
     }
 
-    /// A client has said something.
-    pub fn heard(&mut self, now_ns: u64, client: ClientId) {
+    /// A client has sent a message: its leases last from now on.
+    pub fn renew(&mut self, now_ns: u64, client: ClientId) {
         self.clients.insert(client, now_ns);
     }
 
@@ -140,8 +140,8 @@ impl Home {
     /// statement's nodes could have asked for.
     pub fn tick(&mut self, now_ns: u64) -> Vec<Effect> {
         let mut effects = self.forget_memos(now_ns);
-        for (client, heard) in &self.clients {
-            if now_ns.saturating_sub(*heard) >= self.lease_ns && self.closing.insert(*client) {
+        for (client, last) in &self.clients {
+            if now_ns.saturating_sub(*last) >= self.lease_ns && self.closing.insert(*client) {
                 effects.push(Effect::Close(*client, "it was silent for longer than a lease lasts"));
             }
         }

@@ -4,7 +4,7 @@
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 
 use crate::manifest::Manifest;
-use crate::wire::{Request, Response, split};
+use crate::wire::{ClientRequest, ServerResponse, split};
 
 /// Takes messages one after the other. The first byte tells what they are: requests where it is
 /// even, responses where it is odd. Where it is 2 or more the checksums are put right before. Gives
@@ -21,11 +21,11 @@ pub fn messages(bytes: &[u8]) -> Result<usize, String> {
     let (mut rest, mut count) = (&messages[..], 0);
     while let Some((body, length)) = split(rest).map_err(|error| error.to_string())? {
         if how & 1 == 0 {
-            let request = Request::decode(body).map_err(|error| error.to_string())?;
+            let request = ClientRequest::decode(body).map_err(|error| error.to_string())?;
             let again = request.encode();
             assert_eq!(again, rest[..length], "{request:?}");
         } else {
-            let response = Response::decode(body).map_err(|error| error.to_string())?;
+            let response = ServerResponse::decode(body).map_err(|error| error.to_string())?;
             let again = response.encode();
             assert_eq!(again, rest[..length], "{response:?}");
         }

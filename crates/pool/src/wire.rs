@@ -4,17 +4,17 @@
 //!   length u32 | CRC-32C of the body u32 | body: kind u8 | fields
 //! ```
 //!
-//! A client asks, and gets one [`Response`] to each [`Request`], in order. Between responses the
-//! server may send a notice: a [`Response::Broken`] answers nothing. Who has a message of another
-//! kind, length or checksum than these has no peer any more.
+//! A client asks, and gets one [`ServerResponse`] to each [`ClientRequest`], in order. Between
+//! responses the server may send a notice: a [`ServerResponse::Broken`] answers nothing. Who has a
+//! message of another kind, length or checksum than these has no peer any more.
 
 mod errors;
 mod stat;
 #[cfg(test)]
 mod tests;
 
-use crate::access::{At, Load, LoadMode, TableSummary};
-use crate::encoding::{Reader, Writer};
+use crate::access::{At, LoadMode, TableLoad, TableSummary};
+use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 use crate::manifest::{Definition, Strip};
 use errors::{decode_error, encode_error};
@@ -29,7 +29,7 @@ pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a manifest that one answer carries at most.
 pub const MANIFEST_PIECE_BYTES: usize = 8 << 20;
 
-/// Strips in one [`Request::Commit`] at most.
+/// Strips in one [`ClientRequest::Commit`] at most.
 pub const COMMIT_STRIPS_MAX: usize = 4096;
 
 /// Bytes of a token, an address or a key of a fabric at most.
@@ -54,7 +54,7 @@ pub enum Rights {
 
 /// A statement of a job. All of its nodes get the same version of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Snapshot {
+pub struct StatementId {
     /// The job: a random number that its nodes share.
     pub job: u128,
     /// The statement's number in it.
@@ -63,7 +63,7 @@ pub struct Snapshot {
 
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum ClientRequest {
     /// Who asks; the first message.
     Hello {
         /// [`PROTOCOL`].
@@ -93,7 +93,7 @@ pub enum Request {
         /// Which version.
         at: At,
         /// With [`At::Newest`]: the statement whose nodes get the same version.
-        snapshot: Option<Snapshot>,
+        snapshot: Option<StatementId>,
     },
     /// A piece of the manifest of a pinned version.
     Manifest {
@@ -117,9 +117,9 @@ pub enum Request {
     /// Begins a load, or takes part in one.
     Begin {
         /// What is loaded.
-        load: Load,
+        load: TableLoad,
         /// All nodes of a statement take part in one load of a table.
-        snapshot: Snapshot,
+        snapshot: StatementId,
         /// How many writers commit.
         writers: u32,
     },
@@ -173,18 +173,18 @@ pub enum Request {
 
 /// What a server answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Response {
-    /// To [`Request::Hello`].
+pub enum ServerResponse {
+    /// To [`ClientRequest::Hello`].
     Welcome(Welcome),
     /// It cannot be done.
     Failed(PoolError),
-    /// It is done: to [`Request::Unpin`], `Beat`, `Seal`, `Abort`, `Drop`.
+    /// It is done: to [`ClientRequest::Unpin`], `Beat`, `Seal`, `Abort`, `Drop`.
     Done,
-    /// To [`Request::Connect`]: the server's address.
+    /// To [`ClientRequest::Connect`]: the server's address.
     Address(Vec<u8>),
-    /// To [`Request::Tables`].
+    /// To [`ClientRequest::Tables`].
     Tables(Vec<TableSummary>),
-    /// To [`Request::Pin`].
+    /// To [`ClientRequest::Pin`].
     Pinned {
         /// The version.
         version: u64,
@@ -193,13 +193,13 @@ pub enum Response {
         /// Bytes of the manifest.
         manifest_bytes: u64,
     },
-    /// To [`Request::Manifest`].
+    /// To [`ClientRequest::Manifest`].
     Manifest(Vec<u8>),
-    /// To [`Request::Keys`], in their order; see [`fabric::RemoteKey`].
+    /// To [`ClientRequest::Keys`], in their order; see [`fabric::RemoteKey`].
     Keys(Vec<Vec<u8>>),
-    /// To [`Request::Begin`]: the load's number.
+    /// To [`ClientRequest::Begin`]: the load's number.
     Load(u64),
-    /// To [`Request::Grant`].
+    /// To [`ClientRequest::Grant`].
     Extent {
         /// Its number.
         number: u32,
@@ -208,12 +208,12 @@ pub enum Response {
         /// By which it is written.
         key: Vec<u8>,
     },
-    /// To [`Request::Commit`].
+    /// To [`ClientRequest::Commit`].
     Committed {
         /// The version that appeared, if this was the last part.
         version: Option<u64>,
     },
-    /// To [`Request::Stat`].
+    /// To [`ClientRequest::Stat`].
     Stat(Stat),
     /// A notice, which answers nothing: a lease has ended.
     Broken {
@@ -272,7 +272,7 @@ pub struct Stat {
 pub fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, PoolError> {
     let malformed = || PoolError::Malformed { what: "message" };
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-    let mut header = Reader::new(header, "message");
+    let mut header = FieldReader::new(header, "message");
     let (len, crc) = (header.u32()? as usize, header.u32()?);
     if len == 0 || len > MESSAGE_BYTES_MAX {
         return Err(malformed());
@@ -285,35 +285,35 @@ pub fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, PoolError> {
 }
 
 /// A body with its length and checksum.
-fn framed(body: Writer) -> Vec<u8> {
-    let mut out = Writer::default();
+fn framed(body: FieldWriter) -> Vec<u8> {
+    let mut out = FieldWriter::default();
     out.u32(body.0.len() as u32);
     out.u32(crc32c::crc32c(&body.0));
     out.0.extend_from_slice(&body.0);
     out.0
 }
 
-fn snapshot(out: &mut Writer, of: Snapshot) {
+fn snapshot(out: &mut FieldWriter, of: StatementId) {
     out.u128(of.job);
     out.u32(of.statement);
 }
 
-fn snapshot_of(from: &mut Reader<'_>) -> Result<Snapshot, PoolError> {
-    Ok(Snapshot { job: from.u128()?, statement: from.u32()? })
+fn snapshot_of(from: &mut FieldReader<'_>) -> Result<StatementId, PoolError> {
+    Ok(StatementId { job: from.u128()?, statement: from.u32()? })
 }
 
 /// Bytes of at most [`OPAQUE_BYTES_MAX`].
-fn opaque(from: &mut Reader<'_>) -> Result<Vec<u8>, PoolError> {
+fn opaque(from: &mut FieldReader<'_>) -> Result<Vec<u8>, PoolError> {
     let bytes = from.bytes()?;
     if bytes.len() > OPAQUE_BYTES_MAX { Err(from.malformed()) } else { Ok(bytes.to_vec()) }
 }
 
-impl Request {
+impl ClientRequest {
     /// The message.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         match self {
-            Request::Hello { protocol, client, host, token, rights } => {
+            ClientRequest::Hello { protocol, client, host, token, rights } => {
                 out.u8(1);
                 out.u32(*protocol);
                 out.text(client);
@@ -321,53 +321,53 @@ impl Request {
                 out.bytes(token);
                 out.u8((*rights == Rights::Write).into());
             }
-            Request::Connect { fabric, address } => {
+            ClientRequest::Connect { fabric, address } => {
                 out.u8(2);
                 out.text(fabric);
                 out.bytes(address);
             }
-            Request::Tables => out.u8(3),
-            Request::Pin { table, at, snapshot: of } => {
+            ClientRequest::Tables => out.u8(3),
+            ClientRequest::Pin { table, at, snapshot: of } => {
                 out.u8(4);
                 out.text(table);
                 let version = match at {
                     At::Newest => None,
                     At::Version(version) => Some(*version),
                 };
-                out.option(version, Writer::u64);
+                out.option(version, FieldWriter::u64);
                 out.option(*of, snapshot);
             }
-            Request::Manifest { lease, from } => {
+            ClientRequest::Manifest { lease, from } => {
                 out.u8(5);
                 out.u64(*lease);
                 out.u64(*from);
             }
-            Request::Keys { extents } => {
+            ClientRequest::Keys { extents } => {
                 out.u8(6);
                 out.list(extents, |out, extent| out.u32(*extent));
             }
-            Request::Unpin { lease } => {
+            ClientRequest::Unpin { lease } => {
                 out.u8(7);
                 out.u64(*lease);
             }
-            Request::Beat => out.u8(8),
-            Request::Begin { load, snapshot: of, writers } => {
+            ClientRequest::Beat => out.u8(8),
+            ClientRequest::Begin { load, snapshot: of, writers } => {
                 out.u8(9);
                 encode_load(&mut out, load);
                 snapshot(&mut out, *of);
                 out.u32(*writers);
             }
-            Request::Grant { load, bytes } => {
+            ClientRequest::Grant { load, bytes } => {
                 out.u8(10);
                 out.u64(*load);
                 out.u32(*bytes);
             }
-            Request::Seal { load, extent, used, crc } => {
+            ClientRequest::Seal { load, extent, used, crc } => {
                 out.u8(11);
                 out.u64(*load);
                 [extent, used, crc].into_iter().for_each(|field| out.u32(*field));
             }
-            Request::Commit { load, writer, strips, last } => {
+            ClientRequest::Commit { load, writer, strips, last } => {
                 out.u8(12);
                 out.u64(*load);
                 out.u32(*writer);
@@ -377,16 +377,16 @@ impl Request {
                 });
                 out.u8((*last).into());
             }
-            Request::Abort { load } => {
+            ClientRequest::Abort { load } => {
                 out.u8(13);
                 out.u64(*load);
             }
-            Request::Drop { table } => {
+            ClientRequest::Drop { table } => {
                 out.u8(14);
                 out.text(table);
             }
-            Request::Stat => out.u8(15),
-            Request::Verify { extents } => {
+            ClientRequest::Stat => out.u8(15),
+            ClientRequest::Verify { extents } => {
                 out.u8(16);
                 out.list(extents, |out, extent| out.u32(*extent));
             }
@@ -399,50 +399,50 @@ impl Request {
     /// # Errors
     /// [`PoolError::Malformed`] when it is none.
     pub fn decode(body: &[u8]) -> Result<Self, PoolError> {
-        let mut from = Reader::new(body, "request");
-        let extents = |from: &mut Reader<'_>| from.list(KEYS_MAX, Reader::u32);
+        let mut from = FieldReader::new(body, "request");
+        let extents = |from: &mut FieldReader<'_>| from.list(KEYS_MAX, FieldReader::u32);
         let request = match from.u8()? {
-            1 => Request::Hello {
+            1 => ClientRequest::Hello {
                 protocol: from.u32()?,
                 client: from.text()?,
                 host: from.text()?,
                 token: opaque(&mut from)?,
                 rights: if from.flag()? { Rights::Write } else { Rights::Read },
             },
-            2 => Request::Connect { fabric: from.text()?, address: opaque(&mut from)? },
-            3 => Request::Tables,
-            4 => Request::Pin {
+            2 => ClientRequest::Connect { fabric: from.text()?, address: opaque(&mut from)? },
+            3 => ClientRequest::Tables,
+            4 => ClientRequest::Pin {
                 table: from.text()?,
-                at: from.option(Reader::u64)?.map_or(At::Newest, At::Version),
+                at: from.option(FieldReader::u64)?.map_or(At::Newest, At::Version),
                 snapshot: from.option(snapshot_of)?,
             },
-            5 => Request::Manifest { lease: from.u64()?, from: from.u64()? },
-            6 => Request::Keys { extents: extents(&mut from)? },
-            7 => Request::Unpin { lease: from.u64()? },
-            8 => Request::Beat,
-            9 => Request::Begin {
+            5 => ClientRequest::Manifest { lease: from.u64()?, from: from.u64()? },
+            6 => ClientRequest::Keys { extents: extents(&mut from)? },
+            7 => ClientRequest::Unpin { lease: from.u64()? },
+            8 => ClientRequest::Beat,
+            9 => ClientRequest::Begin {
                 load: decode_load(&mut from)?,
                 snapshot: snapshot_of(&mut from)?,
                 writers: from.u32()?,
             },
-            10 => Request::Grant { load: from.u64()?, bytes: from.u32()? },
-            11 => Request::Seal {
+            10 => ClientRequest::Grant { load: from.u64()?, bytes: from.u32()? },
+            11 => ClientRequest::Seal {
                 load: from.u64()?,
                 extent: from.u32()?,
                 used: from.u32()?,
                 crc: from.u32()?,
             },
-            12 => Request::Commit {
+            12 => ClientRequest::Commit {
                 load: from.u64()?,
                 writer: from.u32()?,
                 strips: from
                     .list(COMMIT_STRIPS_MAX, |from| Ok((from.u32()?, Strip::decode(from)?)))?,
                 last: from.flag()?,
             },
-            13 => Request::Abort { load: from.u64()? },
-            14 => Request::Drop { table: from.text()? },
-            15 => Request::Stat,
-            16 => Request::Verify { extents: extents(&mut from)? },
+            13 => ClientRequest::Abort { load: from.u64()? },
+            14 => ClientRequest::Drop { table: from.text()? },
+            15 => ClientRequest::Stat,
+            16 => ClientRequest::Verify { extents: extents(&mut from)? },
             _ => return Err(from.malformed()),
         };
         from.end()?;
@@ -450,7 +450,7 @@ impl Request {
     }
 }
 
-fn encode_load(out: &mut Writer, load: &Load) {
+fn encode_load(out: &mut FieldWriter, load: &TableLoad) {
     out.text(&load.table);
     load.definition.encode(out);
     out.u8(match load.mode {
@@ -460,7 +460,7 @@ fn encode_load(out: &mut Writer, load: &Load) {
     });
 }
 
-fn decode_load(from: &mut Reader<'_>) -> Result<Load, PoolError> {
+fn decode_load(from: &mut FieldReader<'_>) -> Result<TableLoad, PoolError> {
     let (table, definition) = (from.text()?, Definition::decode(from)?);
     let mode = match from.u8()? {
         0 => LoadMode::Create,
@@ -468,15 +468,15 @@ fn decode_load(from: &mut Reader<'_>) -> Result<Load, PoolError> {
         2 => LoadMode::Overwrite,
         _ => return Err(from.malformed()),
     };
-    Ok(Load { table, definition, mode })
+    Ok(TableLoad { table, definition, mode })
 }
 
-impl Response {
+impl ServerResponse {
     /// The message.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         match self {
-            Response::Welcome(Welcome { server, name, host, incarnation, fabrics }) => {
+            ServerResponse::Welcome(Welcome { server, name, host, incarnation, fabrics }) => {
                 out.u8(1);
                 out.u16(*server);
                 out.text(name);
@@ -484,16 +484,16 @@ impl Response {
                 out.u64(*incarnation);
                 out.list(fabrics, |out, fabric| out.text(fabric));
             }
-            Response::Failed(error) => {
+            ServerResponse::Failed(error) => {
                 out.u8(2);
                 encode_error(&mut out, error);
             }
-            Response::Done => out.u8(3),
-            Response::Address(address) => {
+            ServerResponse::Done => out.u8(3),
+            ServerResponse::Address(address) => {
                 out.u8(4);
                 out.bytes(address);
             }
-            Response::Tables(tables) => {
+            ServerResponse::Tables(tables) => {
                 out.u8(5);
                 out.list(tables, |out, table| {
                     out.text(&table.name);
@@ -501,37 +501,37 @@ impl Response {
                     out.u32(table.leases);
                 });
             }
-            Response::Pinned { version, lease, manifest_bytes } => {
+            ServerResponse::Pinned { version, lease, manifest_bytes } => {
                 out.u8(6);
                 [version, lease, manifest_bytes].into_iter().for_each(|of| out.u64(*of));
             }
-            Response::Manifest(bytes) => {
+            ServerResponse::Manifest(bytes) => {
                 out.u8(7);
                 out.bytes(bytes);
             }
-            Response::Keys(keys) => {
+            ServerResponse::Keys(keys) => {
                 out.u8(8);
                 out.list(keys, |out, key| out.bytes(key));
             }
-            Response::Load(load) => {
+            ServerResponse::Load(load) => {
                 out.u8(9);
                 out.u64(*load);
             }
-            Response::Extent { number, bytes, key } => {
+            ServerResponse::Extent { number, bytes, key } => {
                 out.u8(10);
                 out.u32(*number);
                 out.u32(*bytes);
                 out.bytes(key);
             }
-            Response::Committed { version } => {
+            ServerResponse::Committed { version } => {
                 out.u8(11);
-                out.option(*version, Writer::u64);
+                out.option(*version, FieldWriter::u64);
             }
-            Response::Stat(stat) => {
+            ServerResponse::Stat(stat) => {
                 out.u8(12);
                 encode_stat(&mut out, stat);
             }
-            Response::Broken { lease, reason } => {
+            ServerResponse::Broken { lease, reason } => {
                 out.u8(13);
                 out.u64(*lease);
                 out.text(reason);
@@ -545,19 +545,19 @@ impl Response {
     /// # Errors
     /// [`PoolError::Malformed`] when it is none.
     pub fn decode(body: &[u8]) -> Result<Self, PoolError> {
-        let mut from = Reader::new(body, "response");
+        let mut from = FieldReader::new(body, "response");
         let response = match from.u8()? {
-            1 => Response::Welcome(Welcome {
+            1 => ServerResponse::Welcome(Welcome {
                 server: from.u16()?,
                 name: from.text()?,
                 host: from.text()?,
                 incarnation: from.u64()?,
-                fabrics: from.list(16, Reader::text)?,
+                fabrics: from.list(16, FieldReader::text)?,
             }),
-            2 => Response::Failed(decode_error(&mut from)?),
-            3 => Response::Done,
-            4 => Response::Address(opaque(&mut from)?),
-            5 => Response::Tables(from.list(TABLES_MAX, |from| {
+            2 => ServerResponse::Failed(decode_error(&mut from)?),
+            3 => ServerResponse::Done,
+            4 => ServerResponse::Address(opaque(&mut from)?),
+            5 => ServerResponse::Tables(from.list(TABLES_MAX, |from| {
                 Ok(TableSummary {
                     name: from.text()?,
                     version: from.u64()?,
@@ -566,22 +566,22 @@ impl Response {
                     leases: from.u32()?,
                 })
             })?),
-            6 => Response::Pinned {
+            6 => ServerResponse::Pinned {
                 version: from.u64()?,
                 lease: from.u64()?,
                 manifest_bytes: from.u64()?,
             },
-            7 => Response::Manifest(from.bytes()?.to_vec()),
-            8 => Response::Keys(from.list(KEYS_MAX, opaque)?),
-            9 => Response::Load(from.u64()?),
-            10 => Response::Extent {
+            7 => ServerResponse::Manifest(from.bytes()?.to_vec()),
+            8 => ServerResponse::Keys(from.list(KEYS_MAX, opaque)?),
+            9 => ServerResponse::Load(from.u64()?),
+            10 => ServerResponse::Extent {
                 number: from.u32()?,
                 bytes: from.u32()?,
                 key: opaque(&mut from)?,
             },
-            11 => Response::Committed { version: from.option(Reader::u64)? },
-            12 => Response::Stat(decode_stat(&mut from)?),
-            13 => Response::Broken { lease: from.u64()?, reason: from.text()? },
+            11 => ServerResponse::Committed { version: from.option(FieldReader::u64)? },
+            12 => ServerResponse::Stat(decode_stat(&mut from)?),
+            13 => ServerResponse::Broken { lease: from.u64()?, reason: from.text()? },
             _ => return Err(from.malformed()),
         };
         from.end()?;

@@ -2,11 +2,13 @@
 //! writes the seeds anew; a finding of a fuzz target is added by its own name.
 #![allow(missing_docs)]
 
-use pool::access::{At, Load, LoadMode, TableSummary};
+use pool::access::{At, LoadMode, TableLoad, TableSummary};
 use pool::hostile;
 use pool::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, Strip};
 use pool::pointer::{ExtentId, Pointer};
-use pool::wire::{MESSAGE_BYTES_MAX, PROTOCOL, Request, Response, Rights, Snapshot, Stat, Welcome};
+use pool::wire::{
+    ClientRequest, MESSAGE_BYTES_MAX, PROTOCOL, Rights, ServerResponse, Stat, StatementId, Welcome,
+};
 
 #[path = "../../../fuzz/replay/mutate.rs"]
 mod mutate;
@@ -61,10 +63,11 @@ fn manifest() -> Manifest {
     }
 }
 
-fn requests() -> Vec<Request> {
-    let snapshot = Snapshot { job: 5 << 70, statement: 3 };
-    let load = Load { table: "é".into(), definition: definition(), mode: LoadMode::Overwrite };
-    let hello = Request::Hello {
+fn requests() -> Vec<ClientRequest> {
+    let snapshot = StatementId { job: 5 << 70, statement: 3 };
+    let load =
+        TableLoad { table: "é".into(), definition: definition(), mode: LoadMode::Overwrite };
+    let hello = ClientRequest::Hello {
         protocol: PROTOCOL,
         client: "process 7".into(),
         host: "h".into(),
@@ -73,26 +76,26 @@ fn requests() -> Vec<Request> {
     };
     vec![
         hello,
-        Request::Connect { fabric: "tcp".into(), address: vec![0, 255] },
-        Request::Tables,
-        Request::Pin { table: "t".into(), at: At::Newest, snapshot: Some(snapshot) },
-        Request::Pin { table: "t".into(), at: At::Version(7), snapshot: None },
-        Request::Manifest { lease: 1, from: 2 },
-        Request::Keys { extents: vec![1, u32::MAX] },
-        Request::Unpin { lease: 3 },
-        Request::Beat,
-        Request::Begin { load, snapshot, writers: 4 },
-        Request::Grant { load: 1, bytes: 2 },
-        Request::Seal { load: 1, extent: 2, used: 3, crc: 4 },
-        Request::Commit { load: 1, writer: 2, strips: vec![(1, strip())], last: true },
-        Request::Abort { load: 1 },
-        Request::Drop { table: "t".into() },
-        Request::Stat,
-        Request::Verify { extents: vec![] },
+        ClientRequest::Connect { fabric: "tcp".into(), address: vec![0, 255] },
+        ClientRequest::Tables,
+        ClientRequest::Pin { table: "t".into(), at: At::Newest, snapshot: Some(snapshot) },
+        ClientRequest::Pin { table: "t".into(), at: At::Version(7), snapshot: None },
+        ClientRequest::Manifest { lease: 1, from: 2 },
+        ClientRequest::Keys { extents: vec![1, u32::MAX] },
+        ClientRequest::Unpin { lease: 3 },
+        ClientRequest::Beat,
+        ClientRequest::Begin { load, snapshot, writers: 4 },
+        ClientRequest::Grant { load: 1, bytes: 2 },
+        ClientRequest::Seal { load: 1, extent: 2, used: 3, crc: 4 },
+        ClientRequest::Commit { load: 1, writer: 2, strips: vec![(1, strip())], last: true },
+        ClientRequest::Abort { load: 1 },
+        ClientRequest::Drop { table: "t".into() },
+        ClientRequest::Stat,
+        ClientRequest::Verify { extents: vec![] },
     ]
 }
 
-fn responses() -> Vec<Response> {
+fn responses() -> Vec<ServerResponse> {
     let summary = TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4 };
     let welcome = Welcome {
         server: 2,
@@ -102,19 +105,19 @@ fn responses() -> Vec<Response> {
         fabrics: vec!["shm".into(), "tcp".into()],
     };
     vec![
-        Response::Welcome(welcome),
-        Response::Failed(pool::PoolError::Full { needed: 5, free: 3 }),
-        Response::Done,
-        Response::Address(vec![1, 2]),
-        Response::Tables(vec![summary]),
-        Response::Pinned { version: 1, lease: 2, manifest_bytes: 3 },
-        Response::Manifest(vec![0; 100]),
-        Response::Keys(vec![vec![1], vec![]]),
-        Response::Load(5),
-        Response::Extent { number: 1, bytes: 2, key: vec![3] },
-        Response::Committed { version: Some(9) },
-        Response::Stat(Stat { name: "m0".into(), bytes: 3, ..Stat::default() }),
-        Response::Broken { lease: 1, reason: "it was silent".into() },
+        ServerResponse::Welcome(welcome),
+        ServerResponse::Failed(pool::PoolError::Full { needed: 5, free: 3 }),
+        ServerResponse::Done,
+        ServerResponse::Address(vec![1, 2]),
+        ServerResponse::Tables(vec![summary]),
+        ServerResponse::Pinned { version: 1, lease: 2, manifest_bytes: 3 },
+        ServerResponse::Manifest(vec![0; 100]),
+        ServerResponse::Keys(vec![vec![1], vec![]]),
+        ServerResponse::Load(5),
+        ServerResponse::Extent { number: 1, bytes: 2, key: vec![3] },
+        ServerResponse::Committed { version: Some(9) },
+        ServerResponse::Stat(Stat { name: "m0".into(), bytes: 3, ..Stat::default() }),
+        ServerResponse::Broken { lease: 1, reason: "it was silent".into() },
     ]
 }
 
@@ -126,12 +129,12 @@ fn message(parts: &[&[u8]]) -> Vec<u8> {
 
 /// The name of a good one begins with the number of its messages.
 fn message_seeds() -> Seeds {
-    let asked: Vec<u8> = requests().iter().flat_map(Request::encode).collect();
-    let answered: Vec<u8> = responses().iter().flat_map(Response::encode).collect();
+    let asked: Vec<u8> = requests().iter().flat_map(ClientRequest::encode).collect();
+    let answered: Vec<u8> = responses().iter().flat_map(ServerResponse::encode).collect();
     let mut damaged = asked.clone();
     damaged[9] ^= 4;
     let long = (MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes();
-    let beats = Request::Beat.encode().repeat(2);
+    let beats = ClientRequest::Beat.encode().repeat(2);
     let all = [
         ("17-requests", 0, asked.clone()),
         ("17-requests-summed", 2, asked.clone()),

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pool::access::{At, Load, LoadMode};
+use pool::access::{At, LoadMode, TableLoad};
 use pool::home::{Effect, Home, LEASE_NS};
 use pool::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, Strip};
 use pool::pointer::{ExtentId, Pointer};
-use pool::wire::Snapshot;
+use pool::wire::StatementId;
 
 const SEEDS: u64 = 1000;
 const STEPS: usize = 400;
@@ -92,7 +92,7 @@ impl Account {
 
     fn step(&mut self) {
         let client = self.random.below(CLIENTS);
-        self.home.heard(self.now_ns, client);
+        self.home.renew(self.now_ns, client);
         match self.random.below(20) {
             0..=2 => self.begin(client),
             3..=6 => self.grant(client),
@@ -122,12 +122,12 @@ impl Account {
 
     fn begin(&mut self, client: u64) {
         let modes = [LoadMode::Create, LoadMode::Append, LoadMode::Append, LoadMode::Overwrite];
-        let load = Load {
+        let load = TableLoad {
             table: TABLES[self.random.below(3) as usize].into(),
             definition: definition(),
             mode: modes[self.random.below(4) as usize],
         };
-        let snapshot = Snapshot { job: 1, statement: self.random.below(2) as u32 };
+        let snapshot = StatementId { job: 1, statement: self.random.below(2) as u32 };
         let writers = 1 + snapshot.statement;
         if let Ok(load) = self.home.begin(client, "somebody", load, snapshot, writers) {
             self.loads.entry(load).or_default();
@@ -202,7 +202,7 @@ impl Account {
             0 => At::Version(self.random.below(6)),
             _ => At::Newest,
         };
-        let snapshot = Snapshot { job: 1, statement: self.random.below(3) as u32 };
+        let snapshot = StatementId { job: 1, statement: self.random.below(3) as u32 };
         let snapshot = (self.random.below(2) == 0).then_some(snapshot);
         let Ok(pin) = self.home.pin(client, table, at, snapshot) else { return };
         let manifest = Manifest::decode(&pin.manifest).expect("a reader can read it");

@@ -15,8 +15,8 @@ use millstream::pool::PoolOptions;
 use super::{TIMEOUT, failed};
 use crate::args::{PoolArgs, nodes, setting, workers};
 use crate::failure::Failure;
-use crate::session::{job_number, print};
-use crate::{pool, signals};
+use crate::session::{job_number, pool_options, print};
+use crate::signals;
 
 /// Wrong results and refused queries that are shown one by one at most.
 const FAULTS_SHOWN_MAX: usize = 10;
@@ -228,7 +228,7 @@ impl SuiteArgs {
             let why = "bench sets millstream.exchange itself";
             return Err(Failure::usage(why, Some("use --exchange")));
         }
-        let pool = match (self.from, pool::options(&self.pool)) {
+        let pool = match (self.from, pool_options(&self.pool)) {
             (From::Pool, None) => {
                 let hint = "millstream memory --bytes 8GiB starts a server; --pool names it";
                 return Err(Failure::usage("--from pool, and no pool is named", Some(hint)));

@@ -109,7 +109,7 @@ impl FileSink {
             }
             Kind::Json => SinkFormat::Rows(RowEncoding::Json, packed),
             Kind::Fixed => {
-                let layout = fixed::Layout::new(&schema, &fixed::FixedOptions::new(options)?)?;
+                let layout = fixed::FixedLayout::new(&schema, &fixed::FixedOptions::new(options)?)?;
                 SinkFormat::Rows(RowEncoding::Fixed(layout), packed)
             }
             Kind::Parquet if packed != Compression::None => return Err(not_packed()),

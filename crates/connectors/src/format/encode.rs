@@ -18,7 +18,7 @@ use arrow::temporal_conversions::as_datetime;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::error::ConnectorError;
 
-use super::fixed::Layout;
+use super::fixed::FixedLayout;
 use crate::options::sql_type;
 
 /// A point in time as text; the fraction only where there is one.
@@ -46,7 +46,7 @@ pub(crate) enum RowEncoding {
     Csv(CsvStyle),
     /// One object a line. Nulls are written out, so that every line has every key.
     Json,
-    Fixed(Layout),
+    Fixed(FixedLayout),
 }
 
 impl RowEncoding {

@@ -93,7 +93,7 @@ impl FixedOptions {
 
 /// Where the columns of a record stand.
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
+pub(crate) struct FixedLayout {
     places: Vec<Place>,
     record_bytes: usize,
 }
@@ -104,7 +104,7 @@ struct Place {
     bytes: Range<usize>,
 }
 
-impl Layout {
+impl FixedLayout {
     /// # Errors
     /// When a column cannot stand in a record, or the options do not fit the columns.
     pub(crate) fn new(schema: &Schema, given: &FixedOptions) -> Result<Self, ConnectorError> {
@@ -360,7 +360,7 @@ pub(crate) struct FixedDecoder {
     input: ByteInput,
     given: FixedOptions,
     /// Where the columns stand, and which of them are read.
-    known: Option<(Layout, Mapping)>,
+    known: Option<(FixedLayout, Mapping)>,
     /// The number of the record to be read next.
     record: u64,
     /// Where to go on.
@@ -399,7 +399,7 @@ impl RecordDecoder for FixedDecoder {
     fn start(&mut self) -> Result<bool, ConnectorError> {
         if self.known.is_none() {
             let target = &self.refuser.target;
-            let layout = Layout::new(&target.declared, &self.given)?;
+            let layout = FixedLayout::new(&target.declared, &self.given)?;
             let mapping = Mapping::new(target, &layout.decoded(), self.input.name())?;
             self.known = Some((layout, mapping));
         }

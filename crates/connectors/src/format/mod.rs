@@ -164,7 +164,7 @@ impl Format {
                 .fields()
                 .iter()
                 .try_for_each(|field| rows::check_castable(field, &DataType::Utf8, "a CSV file")),
-            Self::Fixed(given) => fixed::Layout::new(declared, given).map(drop),
+            Self::Fixed(given) => fixed::FixedLayout::new(declared, given).map(drop),
             Self::Json | Self::Arrow => Ok(()),
         }
     }

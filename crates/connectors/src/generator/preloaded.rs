@@ -12,7 +12,7 @@ use dataflow::error::ConnectorError;
 
 use super::columns::word_type;
 use super::flow::unfit;
-use crate::format::fixed::{FixedOptions, Layout};
+use crate::format::fixed::{FixedLayout, FixedOptions};
 use crate::options::{OptionReader, refuse};
 
 /// Blocks that are kept in one run, if rows have no strings.
@@ -48,7 +48,7 @@ impl Preload {
 }
 
 /// Where the columns that are read stand in a record. Words are their numbers.
-fn layout(schema: &Schema, given: &FixedOptions) -> Result<Layout, ConnectorError> {
+fn layout(schema: &Schema, given: &FixedOptions) -> Result<FixedLayout, ConnectorError> {
     let fields = schema.fields().iter().map(|field| match field.data_type() {
         words if *words == word_type() => {
             Ok(Arc::new(field.as_ref().clone().with_data_type(DataType::Int8)))
@@ -61,7 +61,7 @@ fn layout(schema: &Schema, given: &FixedOptions) -> Result<Layout, ConnectorErro
         _ => Ok(Arc::clone(field)),
     });
     let fields: Vec<Arc<Field>> = fields.collect::<Result<_, _>>()?;
-    Layout::new(&Schema::new(fields), given)
+    FixedLayout::new(&Schema::new(fields), given)
 }
 
 /// How many rows blocks have.
@@ -156,7 +156,7 @@ impl Runs {
 
 /// Blocks as records, one behind the other.
 pub(super) struct Records {
-    layout: Layout,
+    layout: FixedLayout,
     schema: SchemaRef,
     block_rows: usize,
     bytes: Vec<u8>,
@@ -169,7 +169,7 @@ pub(super) struct Records {
 impl Records {
     /// Reserves `bytes` bytes.
     fn new(
-        layout: Layout,
+        layout: FixedLayout,
         schema: &SchemaRef,
         block_rows: usize,
         bytes: usize,

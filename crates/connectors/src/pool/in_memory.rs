@@ -7,8 +7,8 @@ use std::task::Waker;
 
 use pool::PoolError;
 use pool::access::{
-    At, BlockBytes, BlockRange, BlockReader, Blocks, EncodedStrip, Load, LoadMode, Loading, Pinned,
-    PoolAccess, StripWriter, TableSummary,
+    At, BlockBytes, BlockRange, BlockReader, Blocks, EncodedStrip, LoadMode, Loading, Pinned,
+    PoolAccess, StripWriter, TableLoad, TableSummary,
 };
 use pool::manifest::{Block, Definition, Manifest, Strip};
 use pool::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
@@ -40,7 +40,7 @@ struct State {
 /// What the writers of a load have written.
 #[derive(Debug)]
 struct Part {
-    load: Load,
+    load: TableLoad,
     strips: Vec<(u32, Strip)>,
     extents: Vec<(ExtentId, u32)>,
     committed: u32,
@@ -129,7 +129,7 @@ impl PoolAccess for InMemoryPool {
         Ok(Pinned { manifest, blocks: Arc::new(blocks) })
     }
 
-    fn begin(&self, load: &Load) -> Result<Arc<dyn Loading>, PoolError> {
+    fn begin(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError> {
         let mut state = locked(&self.state);
         let is_there = state.tables.contains_key(&load.table);
         if let Some(part) = state.loads.get(&load.table).filter(|part| !locked(part).has_failed) {
@@ -353,7 +353,7 @@ impl StripWriter for InMemoryWriter {
 
 /// The version that follows `newest`.
 fn published(part: &Part, newest: Option<&Manifest>) -> Manifest {
-    let Load { table, definition, mode } = &part.load;
+    let TableLoad { table, definition, mode } = &part.load;
     let before = newest.filter(|_| *mode == LoadMode::Append);
     let definition: Definition =
         before.map_or_else(|| definition.clone(), |newest| newest.definition.clone());

@@ -16,7 +16,7 @@ use dataflow::detach;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 use pool::PoolError;
-use pool::access::{EncodedStrip, Load, LoadMode, Loading, PoolAccess, StripWriter};
+use pool::access::{EncodedStrip, LoadMode, Loading, PoolAccess, StripWriter, TableLoad};
 use pool::manifest::Definition;
 
 use super::PoolOptions;
@@ -28,7 +28,7 @@ use super::partition::Partitions;
 /// A load of a table.
 pub(super) struct PoolSink {
     access: Arc<dyn PoolAccess>,
-    load: Load,
+    load: TableLoad,
     columns: StoredColumns,
     load_bytes: usize,
     /// The load of this process, once its first worker has opened it.
@@ -50,14 +50,14 @@ impl PoolSink {
         };
         Ok(Self {
             access: Arc::clone(access),
-            load: Load { table: options.table.clone(), definition, mode },
+            load: TableLoad { table: options.table.clone(), definition, mode },
             columns,
             load_bytes: options.load_bytes,
             loading: Mutex::default(),
         })
     }
 
-    pub(super) fn load(&self) -> &Load {
+    pub(super) fn load(&self) -> &TableLoad {
         &self.load
     }
 
@@ -70,7 +70,7 @@ impl PoolSink {
         }
         let begun = match self.access.begin(&self.load) {
             Err(PoolError::NoTable { .. }) if self.load.mode != LoadMode::Create => {
-                self.access.begin(&Load { mode: LoadMode::Create, ..self.load.clone() })?
+                self.access.begin(&TableLoad { mode: LoadMode::Create, ..self.load.clone() })?
             }
             begun => begun?,
         };

@@ -13,8 +13,8 @@
 //! other keys                                 a Bloom filter of twelve bits per key
 //! ```
 //!
-//! A filter that drops few rows is given up: it is not evaluated any more, in none of the scans that
-//! have it.
+//! A filter that drops few rows is given up: it is not evaluated any more, in none of the scans
+//! that have it.
 //!
 //! A key that is NULL has no partner. Floating point numbers have no filter, since their order and
 //! their equality are not those of a join's keys.

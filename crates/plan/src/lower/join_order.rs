@@ -19,7 +19,7 @@ use crate::logical::join_order::estimate::{
     ColumnStatistics, Estimate, Estimator, ScanStatistics, TableStatistics,
 };
 use crate::logical::join_order::graph::{
-    Block, EstimatedBlock, is_inside, joins_of, map_relations,
+    EstimatedBlock, JoinBlock, is_inside, joins_of, map_relations,
 };
 use crate::logical::join_order::search::{self, JoinOrder, JoinTree, Relations};
 use crate::logical::join_order::semi::at_relation;
@@ -178,7 +178,7 @@ impl<'a> Ordering<'a> {
             return Ok(all?.data);
         }
         let plan = map_relations(plan, &keeps, &mut |relation| self.order(relation))?;
-        let Some(block) = Block::of(&plan, &keeps) else { return Ok(plan) };
+        let Some(block) = JoinBlock::of(&plan, &keeps) else { return Ok(plan) };
         let names: Vec<String> = block.relations.iter().map(name_of).collect();
         let hint = self.hint_of(&plan, &keeps, &names);
         let is_open = block.relations.len() > 2 && !is_timed(&plan);

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ClientId, Effect, Extent, Home};
-use crate::access::{Load, LoadMode};
+use crate::access::{LoadMode, TableLoad};
 use crate::error::PoolError;
 use crate::manifest::{EXTENTS_MAX, Manifest, STRIPS_MAX, Strip};
 use crate::pointer::{BLOCK_ALIGN, ExtentId};
-use crate::wire::Snapshot;
+use crate::wire::StatementId;
 
 /// Bytes of an extent at most.
 pub const EXTENT_BYTES_MAX: u32 = 256 << 20;
@@ -21,8 +21,8 @@ const WRITERS_MAX: u32 = 65_536;
 /// A load under way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LoadState {
-    load: Load,
-    snapshot: Snapshot,
+    load: TableLoad,
+    snapshot: StatementId,
     writers: u32,
     /// The clients that take part, by the name that each gave.
     clients: BTreeMap<ClientId, String>,
@@ -49,8 +49,8 @@ impl Home {
         &mut self,
         client: ClientId,
         name: &str,
-        load: Load,
-        snapshot: Snapshot,
+        load: TableLoad,
+        snapshot: StatementId,
         writers: u32,
     ) -> Result<u64, PoolError> {
         let refused = |reason: String| Err(PoolError::Refused { reason });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{ClientId, Effect, Home, LEASES_MAX};
 use crate::access::At;
 use crate::error::PoolError;
-use crate::wire::Snapshot;
+use crate::wire::StatementId;
 
 /// For how long the nodes of a statement get the same version after the last of them has let it
 /// go, in ns: one may be late.
@@ -21,7 +21,7 @@ pub(super) struct Lease {
     pub(super) client: ClientId,
     table: String,
     version: u64,
-    snapshot: Option<Snapshot>,
+    snapshot: Option<StatementId>,
 }
 
 /// The version that the nodes of a statement get.
@@ -55,7 +55,7 @@ impl Home {
         client: ClientId,
         table: &str,
         at: At,
-        snapshot: Option<Snapshot>,
+        snapshot: Option<StatementId>,
     ) -> Result<Pin, PoolError> {
         if self.leases.values().filter(|lease| lease.client == client).count() >= LEASES_MAX {
             let reason = format!("this client has {LEASES_MAX} leases, as many as it may have");

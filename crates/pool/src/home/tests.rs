@@ -1,7 +1,7 @@
 //! What clients of a home may and may not do.
 
 use super::*;
-use crate::access::{At, Load, LoadMode};
+use crate::access::{At, LoadMode, TableLoad};
 use crate::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Strip};
 use crate::pointer::{ExtentId, Pointer};
 
@@ -17,12 +17,12 @@ fn definition() -> Definition {
     }
 }
 
-fn load(mode: LoadMode) -> Load {
-    Load { table: "t".into(), definition: definition(), mode }
+fn load(mode: LoadMode) -> TableLoad {
+    TableLoad { table: "t".into(), definition: definition(), mode }
 }
 
-fn statement(statement: u32) -> Snapshot {
-    Snapshot { job: 7, statement }
+fn statement(statement: u32) -> StatementId {
+    StatementId { job: 7, statement }
 }
 
 fn strip(extent: u32, offset: u32, rows: u32) -> Strip {
@@ -233,10 +233,10 @@ fn a_node_takes_part_whether_it_came_before_the_table_or_after() {
 fn who_is_silent_is_closed_before_anything_is_freed() {
     let mut home = home();
     loaded(&mut home, LoadMode::Create, 0, 3);
-    home.heard(0, READER);
+    home.renew(0, READER);
     home.pin(READER, "t", At::Newest, None).unwrap();
     loaded(&mut home, LoadMode::Overwrite, 1, 2);
-    home.heard(5, READER);
+    home.renew(5, READER);
     assert!(home.tick(LEASE_NS + 4).is_empty());
     let closes = home.tick(LEASE_NS + 5);
     assert!(matches!(closes[..], [Effect::Close(READER, _)]), "{closes:?}");

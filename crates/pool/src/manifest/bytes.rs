@@ -15,7 +15,7 @@ use super::{
     Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, PARTITIONS_MAX, STRIP_ROWS_MAX,
     Strip,
 };
-use crate::encoding::{Reader, Writer};
+use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 use crate::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
 
@@ -35,7 +35,7 @@ pub const STRIPS_MAX: usize = 1 << 26;
 pub const EXTENTS_MAX: usize = 1 << 20;
 
 impl Definition {
-    pub(crate) fn encode(&self, out: &mut Writer) {
+    pub(crate) fn encode(&self, out: &mut FieldWriter) {
         out.bytes(&self.schema);
         out.list(&self.columns, |out, layout| match layout {
             Layout::Fixed(width) => out.u8(*width),
@@ -54,7 +54,7 @@ impl Definition {
         out.u32(self.strip_rows);
     }
 
-    pub(crate) fn decode(from: &mut Reader<'_>) -> Result<Self, PoolError> {
+    pub(crate) fn decode(from: &mut FieldReader<'_>) -> Result<Self, PoolError> {
         let schema = from.bytes()?.to_vec();
         let columns = from.list(COLUMNS_MAX, |from| match from.u8()? {
             width @ (1 | 2 | 4 | 8 | 16 | 32) => Ok(Layout::Fixed(width)),
@@ -89,7 +89,7 @@ impl Definition {
 }
 
 impl Strip {
-    pub(crate) fn encode(&self, out: &mut Writer) {
+    pub(crate) fn encode(&self, out: &mut FieldWriter) {
         out.u32(self.rows);
         out.list(&self.blocks, |out, block| {
             out.u16(block.at.extent.server);
@@ -109,7 +109,7 @@ impl Strip {
         });
     }
 
-    pub(crate) fn decode(from: &mut Reader<'_>) -> Result<Self, PoolError> {
+    pub(crate) fn decode(from: &mut FieldReader<'_>) -> Result<Self, PoolError> {
         let rows = from.u32()?;
         let blocks = from.list(COLUMNS_MAX, |from| {
             let extent = ExtentId { server: from.u16()?, number: from.u32()? };
@@ -191,7 +191,7 @@ impl Block {
 impl Manifest {
     /// The manifest as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         out.0.extend_from_slice(MAGIC);
         out.u16(FORMAT);
         out.text(&self.table);
@@ -219,14 +219,14 @@ impl Manifest {
         if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
             return Err(malformed());
         }
-        let mut from = Reader::new(body, "manifest");
+        let mut from = FieldReader::new(body, "manifest");
         if from.take(MAGIC.len())? != MAGIC || from.u16()? != FORMAT {
             return Err(malformed());
         }
         let (table, version) = (from.text()?, from.u64()?);
         let definition = Definition::decode(&mut from)?;
         let strips = from.list(STRIPS_MAX, Strip::decode)?;
-        let partitions = from.list(PARTITIONS_MAX as usize + 1, Reader::u32)?;
+        let partitions = from.list(PARTITIONS_MAX as usize + 1, FieldReader::u32)?;
         let extents = from.list(EXTENTS_MAX, |from| {
             let extent = ExtentId { server: from.u16()?, number: from.u32()? };
             Ok((extent, from.u32()?))
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn the_bytes_of_a_strip_are_known_before_it_is_written() {
         for strip in manifest().strips {
-            let mut out = Writer::default();
+            let mut out = FieldWriter::default();
             strip.encode(&mut out);
             assert_eq!(strip.encoded_bytes(), out.0.len() as u64);
         }

@@ -1,10 +1,10 @@
 //! Errors, as bytes.
 
-use crate::encoding::{Reader, Writer};
+use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 
 /// The errors that a server tells; of others, their text.
-pub(super) fn encode_error(out: &mut Writer, error: &PoolError) {
+pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
     match error {
         PoolError::NoTable { table, nearest } => {
             out.u8(1);
@@ -37,9 +37,9 @@ pub(super) fn encode_error(out: &mut Writer, error: &PoolError) {
     }
 }
 
-pub(super) fn decode_error(from: &mut Reader<'_>) -> Result<PoolError, PoolError> {
+pub(super) fn decode_error(from: &mut FieldReader<'_>) -> Result<PoolError, PoolError> {
     Ok(match from.u8()? {
-        1 => PoolError::NoTable { table: from.text()?, nearest: from.option(Reader::text)? },
+        1 => PoolError::NoTable { table: from.text()?, nearest: from.option(FieldReader::text)? },
         2 => {
             PoolError::NoVersion { table: from.text()?, version: from.u64()?, reason: from.text()? }
         }

@@ -1,10 +1,10 @@
 //! The state of a server, as bytes.
 
 use super::Stat;
-use crate::encoding::{Reader, Writer};
+use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 
-pub(super) fn encode_stat(out: &mut Writer, stat: &Stat) {
+pub(super) fn encode_stat(out: &mut FieldWriter, stat: &Stat) {
     let Stat { name, bytes_max, bytes, extents, tables, leases, loads, clients, .. } = stat;
     out.text(name);
     [bytes_max, bytes].into_iter().for_each(|of| out.u64(*of));
@@ -12,7 +12,7 @@ pub(super) fn encode_stat(out: &mut Writer, stat: &Stat) {
     [stat.reads, stat.read_bytes].into_iter().for_each(|of| out.u64(of));
 }
 
-pub(super) fn decode_stat(from: &mut Reader<'_>) -> Result<Stat, PoolError> {
+pub(super) fn decode_stat(from: &mut FieldReader<'_>) -> Result<Stat, PoolError> {
     Ok(Stat {
         name: from.text()?,
         bytes_max: from.u64()?,

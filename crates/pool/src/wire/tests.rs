@@ -4,14 +4,14 @@ use super::*;
 use crate::manifest::{Block, Buckets, Codec, KeyFamily, Layout};
 use crate::pointer::{ExtentId, Pointer};
 
-fn requests() -> Vec<Request> {
+fn requests() -> Vec<ClientRequest> {
     let definition = Definition {
         schema: vec![1, 2],
         columns: vec![Layout::Fixed(4), Layout::Bits, Layout::Bytes],
         buckets: vec![Buckets { column: 1, bits: 3, family: KeyFamily::Decimal }],
         strip_rows: 8192,
     };
-    let snapshot = Snapshot { job: u128::MAX - 1, statement: 3 };
+    let snapshot = StatementId { job: u128::MAX - 1, statement: 3 };
     let block = |codec| Block {
         at: Pointer { extent: ExtentId { server: 1, number: 2 }, offset: 64 },
         bytes: 5,
@@ -24,42 +24,42 @@ fn requests() -> Vec<Request> {
         rows: 7,
         blocks: [Codec::Plain, Codec::Distance(2), Codec::Constant].map(block).into(),
     };
-    let pin = |at, snapshot| Request::Pin { table: "t".into(), at, snapshot };
-    let begin = |mode| Request::Begin {
-        load: Load { table: "é".into(), definition: definition.clone(), mode },
+    let pin = |at, snapshot| ClientRequest::Pin { table: "t".into(), at, snapshot };
+    let begin = |mode| ClientRequest::Begin {
+        load: TableLoad { table: "é".into(), definition: definition.clone(), mode },
         snapshot,
         writers: 4,
     };
     vec![
-        Request::Hello {
+        ClientRequest::Hello {
             protocol: PROTOCOL,
             client: "process 7".into(),
             host: "h".into(),
             token: vec![9; 32],
             rights: Rights::Write,
         },
-        Request::Connect { fabric: "tcp".into(), address: vec![0, 255] },
-        Request::Tables,
+        ClientRequest::Connect { fabric: "tcp".into(), address: vec![0, 255] },
+        ClientRequest::Tables,
         pin(At::Newest, Some(snapshot)),
         pin(At::Version(7), None),
-        Request::Manifest { lease: 1, from: 2 },
-        Request::Keys { extents: vec![1, u32::MAX] },
-        Request::Unpin { lease: 3 },
-        Request::Beat,
+        ClientRequest::Manifest { lease: 1, from: 2 },
+        ClientRequest::Keys { extents: vec![1, u32::MAX] },
+        ClientRequest::Unpin { lease: 3 },
+        ClientRequest::Beat,
         begin(LoadMode::Create),
         begin(LoadMode::Append),
         begin(LoadMode::Overwrite),
-        Request::Grant { load: 1, bytes: 2 },
-        Request::Seal { load: 1, extent: 2, used: 3, crc: 4 },
-        Request::Commit { load: 1, writer: 2, strips: vec![(3, strip)], last: true },
-        Request::Abort { load: 1 },
-        Request::Drop { table: "t".into() },
-        Request::Stat,
-        Request::Verify { extents: vec![] },
+        ClientRequest::Grant { load: 1, bytes: 2 },
+        ClientRequest::Seal { load: 1, extent: 2, used: 3, crc: 4 },
+        ClientRequest::Commit { load: 1, writer: 2, strips: vec![(3, strip)], last: true },
+        ClientRequest::Abort { load: 1 },
+        ClientRequest::Drop { table: "t".into() },
+        ClientRequest::Stat,
+        ClientRequest::Verify { extents: vec![] },
     ]
 }
 
-fn responses() -> Vec<Response> {
+fn responses() -> Vec<ServerResponse> {
     let table = |nearest| PoolError::NoTable { table: "t".into(), nearest };
     let errors = [
         table(None),
@@ -71,27 +71,27 @@ fn responses() -> Vec<Response> {
     ];
     let summary = TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4 };
     let mut responses = vec![
-        Response::Welcome(Welcome {
+        ServerResponse::Welcome(Welcome {
             server: 2,
             name: "m0".into(),
             host: "h".into(),
             incarnation: 77,
             fabrics: vec!["shm".into(), "tcp".into()],
         }),
-        Response::Done,
-        Response::Address(vec![1, 2]),
-        Response::Tables(vec![summary]),
-        Response::Pinned { version: 1, lease: 2, manifest_bytes: 3 },
-        Response::Manifest(vec![0; 100]),
-        Response::Keys(vec![vec![1], vec![]]),
-        Response::Load(5),
-        Response::Extent { number: 1, bytes: 2, key: vec![3] },
-        Response::Committed { version: None },
-        Response::Committed { version: Some(9) },
-        Response::Stat(Stat { name: "m0".into(), bytes: 3, clients: 2, ..Stat::default() }),
-        Response::Broken { lease: 1, reason: "it was silent".into() },
+        ServerResponse::Done,
+        ServerResponse::Address(vec![1, 2]),
+        ServerResponse::Tables(vec![summary]),
+        ServerResponse::Pinned { version: 1, lease: 2, manifest_bytes: 3 },
+        ServerResponse::Manifest(vec![0; 100]),
+        ServerResponse::Keys(vec![vec![1], vec![]]),
+        ServerResponse::Load(5),
+        ServerResponse::Extent { number: 1, bytes: 2, key: vec![3] },
+        ServerResponse::Committed { version: None },
+        ServerResponse::Committed { version: Some(9) },
+        ServerResponse::Stat(Stat { name: "m0".into(), bytes: 3, clients: 2, ..Stat::default() }),
+        ServerResponse::Broken { lease: 1, reason: "it was silent".into() },
     ];
-    responses.extend(errors.map(Response::Failed));
+    responses.extend(errors.map(ServerResponse::Failed));
     responses
 }
 
@@ -104,10 +104,10 @@ fn body(message: &[u8]) -> &[u8] {
 #[test]
 fn messages_are_read_as_they_were_written() {
     for request in requests() {
-        assert_eq!(Request::decode(body(&request.encode())), Ok(request));
+        assert_eq!(ClientRequest::decode(body(&request.encode())), Ok(request));
     }
     for response in responses() {
-        assert_eq!(Response::decode(body(&response.encode())), Ok(response));
+        assert_eq!(ServerResponse::decode(body(&response.encode())), Ok(response));
     }
 }
 
@@ -121,9 +121,9 @@ fn a_body_that_is_cut_or_longer_is_refused() {
         let cut = (0..whole.len()).map(|len| &whole[..len]);
         for wrong in cut.chain([&longer[..]]) {
             let refused = if asks {
-                Request::decode(wrong).is_err()
+                ClientRequest::decode(wrong).is_err()
             } else {
-                Response::decode(wrong).is_err()
+                ServerResponse::decode(wrong).is_err()
             };
             assert!(refused, "{wrong:?} of {whole:?}");
         }
@@ -150,12 +150,12 @@ fn a_message_that_is_damaged_is_refused_and_one_that_is_cut_is_waited_for() {
 
 #[test]
 fn lists_take_no_more_memory_than_they_have_bytes() {
-    let mut keys = Writer::default();
+    let mut keys = FieldWriter::default();
     keys.u8(6);
     keys.u32(KEYS_MAX as u32 + 1);
-    assert!(Request::decode(&keys.0).is_err());
-    let mut tables = Writer::default();
+    assert!(ClientRequest::decode(&keys.0).is_err());
+    let mut tables = FieldWriter::default();
     tables.u8(5);
     tables.u32(u32::MAX);
-    assert!(Response::decode(&tables.0).is_err());
+    assert!(ServerResponse::decode(&tables.0).is_err());
 }

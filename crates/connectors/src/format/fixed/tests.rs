@@ -83,7 +83,7 @@ fn what_is_no_text_and_what_is_cut_off_is_refused_alone() {
 
 #[test]
 fn a_time_may_be_none_and_nothing_else() {
-    let layout = Layout::new(&schema(&[("time", time())]), &given(&[]).unwrap()).unwrap();
+    let layout = FixedLayout::new(&schema(&[("time", time())]), &given(&[]).unwrap()).unwrap();
     let times = TimestampMillisecondArray::from(vec![Some(5), None]);
     let batch = RecordBatch::try_from_iter([("time", Arc::new(times) as ArrayRef)]).unwrap();
     let mut bytes = vec![];
@@ -91,7 +91,8 @@ fn a_time_may_be_none_and_nothing_else() {
     assert_eq!(bytes, [5i64.to_le_bytes(), i64::MIN.to_le_bytes()].concat());
     assert_eq!(layout.decode(&bytes, &[0]).unwrap(), batch.columns());
 
-    let layout = Layout::new(&schema(&[("n", DataType::Int64)]), &given(&[]).unwrap()).unwrap();
+    let layout =
+        FixedLayout::new(&schema(&[("n", DataType::Int64)]), &given(&[]).unwrap()).unwrap();
     let numbers = Int64Array::from(vec![Some(5), None]);
     let batch = RecordBatch::try_from_iter([("n", Arc::new(numbers) as ArrayRef)]).unwrap();
     let error = layout.encode(batch.columns(), batch.num_rows(), &mut bytes).unwrap_err();
@@ -102,7 +103,7 @@ fn a_time_may_be_none_and_nothing_else() {
 #[test]
 fn a_text_that_its_place_would_change_is_not_written() {
     let given = given(&[("fixed.lengths", "t:3")]).unwrap();
-    let layout = Layout::new(&schema(&[("t", DataType::Utf8)]), &given).unwrap();
+    let layout = FixedLayout::new(&schema(&[("t", DataType::Utf8)]), &given).unwrap();
     for (text, why) in [("four", "is longer"), ("a\0", "ends with a zero")] {
         let texts = StringArray::from(vec!["abc", text]);
         let batch = RecordBatch::try_from_iter([("t", Arc::new(texts) as ArrayRef)]).unwrap();
@@ -129,13 +130,13 @@ fn errors_of_options_name_them_and_say_what_to_write() {
         (&[("fixed.lengths", "name:1048576")], "the columns take 1048580 bytes; 1048576 at most"),
         (&[("fixed.record_bytes", "9999999")], "a record has 1048576 bytes at most"),
     ] {
-        let layout = given(texts).and_then(|given| Layout::new(&schema(&columns), &given));
+        let layout = given(texts).and_then(|given| FixedLayout::new(&schema(&columns), &given));
         let error = layout.unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
     let list = DataType::List(Arc::new(Field::new("item", DataType::Int64, true)));
     for kind in [list, DataType::Decimal128(10, 2)] {
-        let error = Layout::new(&schema(&[("x", kind)]), &given(&[]).unwrap()).unwrap_err();
+        let error = FixedLayout::new(&schema(&[("x", kind)]), &given(&[]).unwrap()).unwrap_err();
         assert!(error.to_string().contains("records of fixed length cannot carry"), "{error}");
     }
 }
@@ -169,7 +170,7 @@ proptest! {
         ).unwrap();
         let bytes = (1 + 8 + 4 + 8 + 4 + 8 + 12 + behind).to_string();
         let texts = [("fixed.lengths", "t:12"), ("fixed.record_bytes", &bytes)];
-        let layout = Layout::new(&batch.schema(), &given(&texts).unwrap()).unwrap();
+        let layout = FixedLayout::new(&batch.schema(), &given(&texts).unwrap()).unwrap();
         let mut written = vec![];
         layout.encode(batch.columns(), batch.num_rows(), &mut written).unwrap();
         prop_assert_eq!(written.len(), rows.len() * layout.record_bytes());

@@ -11,8 +11,8 @@
 //! sources. If a source or an operator on their path has several output edges, that could hold back
 //! the build too: then they are taken, and kept ([`HashJoinRun::holds`]).
 //!
-//! Rows go from one join to the next on the same worker as a [`Selection`]: their columns are copied
-//! behind the last join.
+//! Rows go from one join to the next on the same worker as a [`Selection`]: their columns are
+//! copied behind the last join.
 //!
 //! If a build does not fit memory, both sides go to the disk, if there is one ([`spill`]).
 //!

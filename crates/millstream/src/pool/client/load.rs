@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use pool::PoolError;
 use pool::access::{EncodedStrip, Loading, StripWriter};
-use pool::wire::{COMMIT_STRIPS_MAX, Request};
+use pool::wire::{COMMIT_STRIPS_MAX, ClientRequest};
 
 use super::Connected;
 use super::transfer::WriteQueue;
@@ -16,9 +16,9 @@ use super::transfer::WriteQueue;
 const COMMIT_BLOCKS_MAX: usize = 200_000;
 
 /// A load that has begun.
-pub(super) struct LoadHandle(Arc<Load>);
+pub(super) struct LoadHandle(Arc<OpenLoad>);
 
-struct Load {
+struct OpenLoad {
     connected: Arc<Connected>,
     /// The server.
     at: usize,
@@ -29,7 +29,7 @@ struct Load {
 
 impl LoadHandle {
     pub(super) fn new(connected: Arc<Connected>, at: usize, number: u64) -> Self {
-        Self(Arc::new(Load { connected, at, number, settled: AtomicBool::new(false) }))
+        Self(Arc::new(OpenLoad { connected, at, number, settled: AtomicBool::new(false) }))
     }
 }
 
@@ -39,14 +39,14 @@ impl fmt::Debug for LoadHandle {
     }
 }
 
-impl Load {
+impl OpenLoad {
     fn give_up(&self) {
         self.settled.store(true, Ordering::Relaxed);
         self.connected.worker.abort(self.at, self.number);
     }
 }
 
-impl Drop for Load {
+impl Drop for OpenLoad {
     fn drop(&mut self) {
         if !self.settled.load(Ordering::Relaxed) {
             self.give_up();
@@ -68,7 +68,7 @@ impl Loading for LoadHandle {
 
 /// The writer of a worker.
 struct Writer {
-    load: Arc<Load>,
+    load: Arc<OpenLoad>,
     worker: u32,
     queue: Arc<WriteQueue>,
     committed: bool,
@@ -101,7 +101,7 @@ impl StripWriter for Writer {
             let rest = strips.split_off(strips.len().min(some));
             let last = rest.is_empty();
             let load = self.load.number;
-            let request = Request::Commit { load, writer: self.worker, strips, last };
+            let request = ClientRequest::Commit { load, writer: self.worker, strips, last };
             self.load.connected.remotes[self.load.at].call(&request)?;
             if last {
                 self.committed = true;

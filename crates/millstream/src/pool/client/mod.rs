@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pool::PoolError;
-use pool::access::{At, Load, Loading, Pinned, PoolAccess, TableSummary};
+use pool::access::{At, Loading, Pinned, PoolAccess, TableLoad, TableSummary};
 use pool::manifest::Manifest;
 use pool::pointer::ExtentId;
-use pool::wire::{Request, Response, Snapshot, Stat};
+use pool::wire::{ClientRequest, ServerResponse, Stat, StatementId};
 
 use super::random;
 use crate::FabricKind;
@@ -105,8 +105,8 @@ impl Client {
     /// When one does not answer.
     pub fn stat(&self) -> Result<Vec<Stat>, PoolError> {
         let connected = self.connected()?;
-        let stat = |remote: &Arc<Remote>| match remote.call(&Request::Stat)? {
-            Response::Stat(stat) => Ok(stat),
+        let stat = |remote: &Arc<Remote>| match remote.call(&ClientRequest::Stat)? {
+            ServerResponse::Stat(stat) => Ok(stat),
             _ => Err(unexpected()),
         };
         connected.remotes.iter().map(stat).collect()
@@ -120,13 +120,13 @@ impl Client {
         let connected = self.connected()?;
         let remote = &connected.remotes[connected.home(&manifest.table)];
         for (extent, _) in &manifest.extents {
-            remote.call(&Request::Verify { extents: vec![extent.number] })?;
+            remote.call(&ClientRequest::Verify { extents: vec![extent.number] })?;
         }
         Ok(())
     }
 
-    fn snapshot(&self) -> Snapshot {
-        Snapshot { job: self.job, statement: self.statements.load(Ordering::Relaxed) }
+    fn snapshot(&self) -> StatementId {
+        StatementId { job: self.job, statement: self.statements.load(Ordering::Relaxed) }
     }
 
     /// The connections; made anew when a server was lost.
@@ -183,8 +183,8 @@ impl Connected {
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < manifest_bytes {
             let from = bytes.len() as u64;
-            match remote.call(&Request::Manifest { lease, from })? {
-                Response::Manifest(piece) if !piece.is_empty() => bytes.extend(piece),
+            match remote.call(&ClientRequest::Manifest { lease, from })? {
+                ServerResponse::Manifest(piece) if !piece.is_empty() => bytes.extend(piece),
                 _ => return Err(unexpected()),
             }
         }
@@ -192,8 +192,8 @@ impl Connected {
         let numbers: Vec<u32> = manifest.extents.iter().map(|(extent, _)| extent.number).collect();
         let mut keys = Vec::new();
         for extents in numbers.chunks(KEYS_AT_A_TIME) {
-            match remote.call(&Request::Keys { extents: extents.to_vec() })? {
-                Response::Keys(some) if some.len() == extents.len() => keys.extend(some),
+            match remote.call(&ClientRequest::Keys { extents: extents.to_vec() })? {
+                ServerResponse::Keys(some) if some.len() == extents.len() => keys.extend(some),
                 _ => return Err(unexpected()),
             }
         }
@@ -209,8 +209,8 @@ impl PoolAccess for Client {
         let connected = self.connected()?;
         let mut all = Vec::new();
         for remote in &connected.remotes {
-            match remote.call(&Request::Tables)? {
-                Response::Tables(tables) => all.extend(tables),
+            match remote.call(&ClientRequest::Tables)? {
+                ServerResponse::Tables(tables) => all.extend(tables),
                 _ => return Err(unexpected()),
             }
         }
@@ -229,8 +229,9 @@ impl PoolAccess for Client {
         let home = connected.home(table);
         let remote = &connected.remotes[home];
         let snapshot = self.options.job.is_some().then_some(statement);
-        let request = Request::Pin { table: table.to_owned(), at, snapshot };
-        let Response::Pinned { version, lease, manifest_bytes } = remote.call(&request)? else {
+        let request = ClientRequest::Pin { table: table.to_owned(), at, snapshot };
+        let ServerResponse::Pinned { version, lease, manifest_bytes } = remote.call(&request)?
+        else {
             return Err(unexpected());
         };
         let key = (home, table.to_owned(), version);
@@ -258,12 +259,12 @@ impl PoolAccess for Client {
         Ok(version.pinned())
     }
 
-    fn begin(&self, load: &Load) -> Result<Arc<dyn Loading>, PoolError> {
+    fn begin(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError> {
         let connected = self.connected()?;
         let home = connected.home(&load.table);
         let (snapshot, writers) = (self.snapshot(), self.options.workers);
-        let request = Request::Begin { load: load.clone(), snapshot, writers };
-        let Response::Load(number) = connected.remotes[home].call(&request)? else {
+        let request = ClientRequest::Begin { load: load.clone(), snapshot, writers };
+        let ServerResponse::Load(number) = connected.remotes[home].call(&request)? else {
             return Err(unexpected());
         };
         Ok(Arc::new(LoadHandle::new(connected, home, number)))
@@ -272,7 +273,7 @@ impl PoolAccess for Client {
     fn drop_table(&self, table: &str) -> Result<(), PoolError> {
         let connected = self.connected()?;
         let remote = &connected.remotes[connected.home(table)];
-        remote.call(&Request::Drop { table: table.to_owned() }).map(drop)
+        remote.call(&ClientRequest::Drop { table: table.to_owned() }).map(drop)
     }
 }
 

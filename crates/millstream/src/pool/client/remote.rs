@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cluster::{Attachment, ClusterError};
 use fabric::{Endpoint, Fabric, LinkId};
 use pool::PoolError;
-use pool::wire::{PROTOCOL, Request, Response, Rights, Welcome, split};
+use pool::wire::{ClientRequest, PROTOCOL, Rights, ServerResponse, Welcome, split};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{PoolOptions, locked, unexpected};
@@ -57,7 +57,7 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
         })
     })?;
     let host = machine();
-    let hello = Request::Hello {
+    let hello = ClientRequest::Hello {
         protocol: PROTOCOL,
         client: format!("process {} on {}", std::process::id(), host_name()),
         host: host.clone(),
@@ -66,8 +66,8 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
     };
     let mut notices = None;
     let welcome = match converse(&mut control, &hello, &mut notices) {
-        Ok(Response::Welcome(welcome)) => welcome,
-        Ok(Response::Failed(error)) => return Err(unreachable(error.to_string())),
+        Ok(ServerResponse::Welcome(welcome)) => welcome,
+        Ok(ServerResponse::Failed(error)) => return Err(unreachable(error.to_string())),
         Ok(_) => return Err(unexpected()),
         Err(reason) => return Err(unreachable(reason)),
     };
@@ -89,14 +89,14 @@ impl Remote {
     ///
     /// # Errors
     /// The server's own, or [`PoolError::Lost`].
-    pub(super) fn call(&self, request: &Request) -> Result<Response, PoolError> {
+    pub(super) fn call(&self, request: &ClientRequest) -> Result<ServerResponse, PoolError> {
         let mut control = locked(&self.control);
         if let Some(lost) = self.lost() {
             return Err(lost);
         }
         let mut broken = None;
         match converse(&mut control, request, &mut broken) {
-            Ok(Response::Failed(error)) => Err(error),
+            Ok(ServerResponse::Failed(error)) => Err(error),
             Ok(response) => Ok(response),
             Err(reason) => Err(self.lose(broken.unwrap_or(reason))),
         }
@@ -108,8 +108,10 @@ impl Remote {
         let fabric = self.kind.open().map_err(failed)?;
         let offer = fabric.offer(CLIENT_END).map_err(failed)?;
         let request =
-            Request::Connect { fabric: fabric.name().to_owned(), address: offer.address() };
-        let Response::Address(address) = self.call(&request)? else { return Err(unexpected()) };
+            ClientRequest::Connect { fabric: fabric.name().to_owned(), address: offer.address() };
+        let ServerResponse::Address(address) = self.call(&request)? else {
+            return Err(unexpected());
+        };
         let endpoint = offer.connect(&address).map_err(failed)?;
         Ok(End { fabric, endpoint })
     }
@@ -141,9 +143,9 @@ impl Remote {
 /// Why there will be no answer, in words.
 fn converse(
     control: &mut Attachment,
-    request: &Request,
+    request: &ClientRequest,
     broken: &mut Option<String>,
-) -> Result<Response, String> {
+) -> Result<ServerResponse, String> {
     let words = |error: std::io::Error| error.to_string();
     let deadline = Instant::now() + ANSWER;
     control.send(&request.encode());
@@ -151,10 +153,10 @@ fn converse(
         while let Some((body, taken)) =
             split(control.received()).map_err(|error| error.to_string())?
         {
-            let response = Response::decode(body).map_err(|error| error.to_string());
+            let response = ServerResponse::decode(body).map_err(|error| error.to_string());
             control.take(taken);
             match response? {
-                Response::Broken { reason, .. } => *broken = Some(reason),
+                ServerResponse::Broken { reason, .. } => *broken = Some(reason),
                 response => return Ok(response),
             }
         }

@@ -35,7 +35,7 @@ struct Reads {
 
 #[derive(Debug)]
 enum Read {
-    Wanted(RemoteKey, BlockRange),
+    Requested(RemoteKey, BlockRange),
     Posted,
     Done(Vec<u8>),
     Failed(PoolError),
@@ -47,7 +47,7 @@ impl ReadQueue {
     }
 
     pub(super) fn want(&self, key: RemoteKey, block: BlockRange) {
-        locked(&self.state).blocks.push_back(Read::Wanted(key, block));
+        locked(&self.state).blocks.push_back(Read::Requested(key, block));
     }
 
     /// The bytes of the first block, once they are there.
@@ -70,7 +70,7 @@ impl ReadQueue {
         let state = locked(&self.state);
         let at = state.posted;
         match state.blocks.get(at).filter(|_| at < self.window)? {
-            Read::Wanted(key, block) => Some((state.first + at as u64, *key, *block)),
+            Read::Requested(key, block) => Some((state.first + at as u64, *key, *block)),
             _ => None,
         }
     }

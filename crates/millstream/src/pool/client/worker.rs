@@ -18,7 +18,7 @@ use fabric::{
 };
 use pool::PoolError;
 use pool::access::BlockRange;
-use pool::wire::Request;
+use pool::wire::ClientRequest;
 
 use super::remote::{End, Remote};
 use super::transfer::{ReadQueue, WriteQueue};
@@ -207,17 +207,17 @@ impl Work {
             }
             Task::Read(queue) => self.ends[queue.at].read(&queue),
             Task::Write(queue) => self.writes.push(Write::new(queue)),
-            Task::Unpin { at, lease } => self.ends[at].say(&Request::Unpin { lease }),
+            Task::Unpin { at, lease } => self.ends[at].say(&ClientRequest::Unpin { lease }),
             Task::Abort { at, load } => {
                 self.give_up_writing(at, load);
-                self.ends[at].say(&Request::Abort { load });
+                self.ends[at].say(&ClientRequest::Abort { load });
             }
         }
     }
 
     fn beat(&mut self) {
         for served in &mut self.ends {
-            served.say(&Request::Beat);
+            served.say(&ClientRequest::Beat);
         }
     }
 
@@ -238,7 +238,7 @@ impl Served {
     }
 
     /// Says something to which no answer matters. When the server is gone, all find it out.
-    fn say(&mut self, request: &Request) {
+    fn say(&mut self, request: &ClientRequest) {
         if self.remote.is_there() && self.remote.call(request).is_err() && !self.remote.is_there() {
             self.end();
         }
@@ -301,7 +301,7 @@ impl Served {
                 Completion::Local { id } => id,
                 Completion::Error { kind, .. } => {
                     // The server may have said why.
-                    let _ = self.remote.call(&Request::Beat);
+                    let _ = self.remote.call(&ClientRequest::Beat);
                     self.remote.lose(kind.to_string());
                     self.end();
                     return landed;

@@ -2,9 +2,9 @@
 
 use fabric::{Endpoint, FabricError, LinkId, RemoteKey};
 use pool::PoolError;
-use pool::wire::{MANIFEST_PIECE_BYTES, PROTOCOL, Request, Response, Rights, Welcome};
+use pool::wire::{ClientRequest, MANIFEST_PIECE_BYTES, PROTOCOL, Rights, ServerResponse, Welcome};
 
-use super::clients::{EndpointState, Known, Waiting};
+use super::clients::{EndpointState, Greeted, Waiting};
 use super::mover::{Command, Event};
 use super::{ClientId, Control};
 
@@ -12,23 +12,23 @@ use super::{ClientId, Control};
 const SERVER_END: LinkId = LinkId { local: 1, remote: 0 };
 
 impl Control {
-    /// Answers a request, or puts it aside until another thread has done its part.
-    pub(super) fn answer(&mut self, client: ClientId, request: Request) {
-        if self.clients.known(client).is_none() {
+    /// Answers a request, or defers it until another thread has done its part.
+    pub(super) fn answer(&mut self, client: ClientId, request: ClientRequest) {
+        if self.clients.greeted(client).is_none() {
             return self.hello(client, request);
         }
         let now_ns = self.now_ns();
-        self.home.heard(now_ns, client);
+        self.home.renew(now_ns, client);
         match request {
-            Request::Grant { .. } if self.is_connecting(client) => {
-                self.put_aside(client, Waiting::Endpoint(request));
+            ClientRequest::Grant { .. } if self.is_connecting(client) => {
+                self.defer(client, Waiting::Endpoint(request));
             }
-            Request::Grant { load, bytes } => self.grant(client, load, bytes),
-            Request::Seal { load, extent, used, crc } => {
+            ClientRequest::Grant { load, bytes } => self.grant(client, load, bytes),
+            ClientRequest::Seal { load, extent, used, crc } => {
                 let writer = self.extents.writer(extent);
                 match writer.filter(|_| self.home.may_seal(client, load, extent)) {
                     Some((_, key)) => {
-                        self.put_aside(client, Waiting::Seal { load, extent, used, crc });
+                        self.defer(client, Waiting::Seal { load, extent, used, crc });
                         self.ask_mover(client, Command::Revoke(client, extent, key));
                     }
                     None => self.refuse(client, "the extent is not written by this client"),
@@ -42,70 +42,77 @@ impl Control {
     }
 
     /// The requests that need no other thread.
-    fn at_once(&mut self, client: ClientId, request: Request) -> Result<Response, PoolError> {
+    fn at_once(
+        &mut self,
+        client: ClientId,
+        request: ClientRequest,
+    ) -> Result<ServerResponse, PoolError> {
         let now_ns = self.now_ns();
         Ok(match request {
-            Request::Connect { fabric, address } => {
-                Response::Address(self.connect(client, &fabric, address)?)
+            ClientRequest::Connect { fabric, address } => {
+                ServerResponse::Address(self.connect(client, &fabric, address)?)
             }
-            Request::Tables => Response::Tables(self.home.tables()),
-            Request::Pin { table, at, snapshot } => {
+            ClientRequest::Tables => ServerResponse::Tables(self.home.tables()),
+            ClientRequest::Pin { table, at, snapshot } => {
                 let pin = self.home.pin(client, &table, at, snapshot)?;
                 let manifest_bytes = pin.manifest.len() as u64;
-                Response::Pinned { version: pin.version, lease: pin.lease, manifest_bytes }
+                ServerResponse::Pinned { version: pin.version, lease: pin.lease, manifest_bytes }
             }
-            Request::Manifest { lease, from } => {
+            ClientRequest::Manifest { lease, from } => {
                 let manifest = self.home.pinned(client, lease);
                 let manifest = manifest.ok_or_else(|| refused("the lease has ended"))?;
                 let from = usize::try_from(from).unwrap_or(usize::MAX).min(manifest.len());
                 let to = manifest.len().min(from + MANIFEST_PIECE_BYTES);
-                Response::Manifest(manifest[from..to].to_vec())
+                ServerResponse::Manifest(manifest[from..to].to_vec())
             }
-            Request::Keys { extents } => Response::Keys(self.keys(client, &extents)?),
-            Request::Unpin { lease } => {
+            ClientRequest::Keys { extents } => ServerResponse::Keys(self.keys(client, &extents)?),
+            ClientRequest::Unpin { lease } => {
                 let effects = self.home.unpin(now_ns, client, lease);
                 self.act(effects);
-                Response::Done
+                ServerResponse::Done
             }
-            Request::Beat => Response::Done,
-            Request::Begin { load, snapshot, writers } => {
+            ClientRequest::Beat => ServerResponse::Done,
+            ClientRequest::Begin { load, snapshot, writers } => {
                 let name = self.writer_name(client)?;
-                Response::Load(self.home.begin(client, &name, load, snapshot, writers)?)
+                ServerResponse::Load(self.home.begin(client, &name, load, snapshot, writers)?)
             }
-            Request::Commit { load, writer, strips, last } => {
+            ClientRequest::Commit { load, writer, strips, last } => {
                 let (version, effects) = self.home.commit(client, load, writer, strips, last);
                 self.act(effects);
-                Response::Committed { version: version? }
+                ServerResponse::Committed { version: version? }
             }
-            Request::Abort { load } => {
+            ClientRequest::Abort { load } => {
                 let effects = self.home.abort(client, load);
                 self.act(effects);
-                Response::Done
+                ServerResponse::Done
             }
-            Request::Drop { table } => {
+            ClientRequest::Drop { table } => {
                 self.writer_name(client)?;
                 let effects = self.home.drop_table(&table)?;
                 self.act(effects);
                 let effects = self.home.forget_statements();
                 self.act(effects);
-                Response::Done
+                ServerResponse::Done
             }
-            Request::Stat => Response::Stat(self.stat()),
-            Request::Verify { extents } => {
+            ClientRequest::Stat => ServerResponse::Stat(self.stat()),
+            ClientRequest::Verify { extents } => {
                 let damaged = extents.iter().find(|number| !self.extents.is_intact(**number));
                 match damaged {
-                    None => Response::Done,
+                    None => ServerResponse::Done,
                     Some(number) => return Err(refused(&format!("extent {number} is damaged"))),
                 }
             }
-            Request::Hello { .. } | Request::Grant { .. } | Request::Seal { .. } => {
+            ClientRequest::Hello { .. }
+            | ClientRequest::Grant { .. }
+            | ClientRequest::Seal { .. } => {
                 return Err(refused("the request comes out of turn"));
             }
         })
     }
 
-    fn hello(&mut self, client: ClientId, request: Request) {
-        let Request::Hello { protocol, client: name, host: _, token, rights } = request else {
+    fn hello(&mut self, client: ClientId, request: ClientRequest) {
+        let ClientRequest::Hello { protocol, client: name, host: _, token, rights } = request
+        else {
             return self.close(client, "it has not said hello");
         };
         let reason = if protocol != PROTOCOL {
@@ -122,10 +129,10 @@ impl Control {
             return self.close(client, reason);
         }
         if let Some(of) = self.clients.get(client) {
-            of.known = Some(Known { name, rights, endpoint: EndpointState::None });
+            of.greeted = Some(Greeted { name, rights, endpoint: EndpointState::None });
         }
         let now_ns = self.now_ns();
-        self.home.heard(now_ns, client);
+        self.home.renew(now_ns, client);
         let fabrics = self.fabrics.iter().map(|open| open.fabric.name().to_owned()).collect();
         let welcome = Welcome {
             server: 0,
@@ -134,7 +141,7 @@ impl Control {
             incarnation: self.incarnation,
             fabrics,
         };
-        self.tell(client, Ok(Response::Welcome(welcome)));
+        self.tell(client, Ok(ServerResponse::Welcome(welcome)));
     }
 
     /// Makes this side of a connection of a fabric. The client connects when it has its address, so
@@ -147,8 +154,8 @@ impl Control {
     ) -> Result<Vec<u8>, PoolError> {
         let open = self.fabrics.iter().find(|open| open.fabric.name() == fabric);
         let open = open.ok_or_else(|| refused("the server does not have that fabric"))?;
-        let known = self.clients.known(client).filter(|of| of.endpoint == EndpointState::None);
-        let known = known.ok_or_else(|| refused("this client has a connection already"))?;
+        let greeted = self.clients.greeted(client).filter(|of| of.endpoint == EndpointState::None);
+        let greeted = greeted.ok_or_else(|| refused("this client has a connection already"))?;
         let failed = |error: &dyn std::fmt::Display| refused(&format!("cannot connect: {error}"));
         let offer = open.fabric.offer(SERVER_END).map_err(|error| failed(&error))?;
         let own = offer.address();
@@ -159,7 +166,7 @@ impl Control {
             wakes.signal();
         });
         thread.map_err(|error| failed(&error))?;
-        known.endpoint = EndpointState::Connecting(open.kind);
+        greeted.endpoint = EndpointState::Connecting(open.kind);
         Ok(own)
     }
 
@@ -170,10 +177,10 @@ impl Control {
         endpoint: Result<Box<dyn Endpoint>, FabricError>,
     ) {
         let Some(of) = self.clients.get(client).filter(|of| !of.closing) else { return };
-        let Some(known) = &mut of.known else { return };
-        match (endpoint, known.endpoint) {
+        let Some(greeted) = &mut of.greeted else { return };
+        match (endpoint, greeted.endpoint) {
             (Ok(endpoint), EndpointState::Connecting(kind)) => {
-                known.endpoint = EndpointState::Ready(kind);
+                greeted.endpoint = EndpointState::Ready(kind);
                 let waiting = of.waiting.take();
                 self.ask_mover(client, Command::Add(client, endpoint));
                 if let Some(Waiting::Endpoint(request)) = waiting {
@@ -204,7 +211,7 @@ impl Control {
         });
         match granted {
             Ok((extent, range)) => {
-                self.put_aside(client, Waiting::Grant { load, extent, bytes });
+                self.defer(client, Waiting::Grant { load, extent, bytes });
                 self.ask_mover(client, Command::Export(client, extent, range));
             }
             Err(error) => self.tell(client, Err(error)),
@@ -241,7 +248,7 @@ impl Control {
             }
             Ok(key) => {
                 let bytes = waiting.map_or(0, |(_, bytes)| bytes);
-                Ok(Response::Extent { number, bytes, key: key.encode().to_vec() })
+                Ok(ServerResponse::Extent { number, bytes, key: key.encode().to_vec() })
             }
             Err(error) => {
                 if let Some((load, _)) = waiting {
@@ -272,12 +279,12 @@ impl Control {
             let effects = self.home.abort(client, load);
             self.act(effects);
         }
-        self.tell(client, sealed.map(|()| Response::Done));
+        self.tell(client, sealed.map(|()| ServerResponse::Done));
     }
 
     /// Keys of extents of kept versions, for the fabric of a client.
     fn keys(&mut self, client: ClientId, extents: &[u32]) -> Result<Vec<Vec<u8>>, PoolError> {
-        let kind = match self.clients.known(client).map(|known| known.endpoint) {
+        let kind = match self.clients.greeted(client).map(|greeted| greeted.endpoint) {
             Some(EndpointState::Ready(kind) | EndpointState::Connecting(kind)) => kind,
             _ => return Err(refused("this client has no connection to read by")),
         };
@@ -295,10 +302,10 @@ impl Control {
         let leases: Vec<u64> = self.home.leases_of(client).collect();
         let Some(of) = self.clients.get(client).filter(|of| !of.closing) else { return };
         of.closing = true;
-        let name = of.known.as_ref().map_or("a stranger", |known| known.name.as_str());
+        let name = of.greeted.as_ref().map_or("a stranger", |greeted| greeted.name.as_str());
         tracing::info!(client = name, why, "a client has ended");
         for lease in leases {
-            self.clients.tell(client, &Response::Broken { lease, reason: why.to_owned() });
+            self.clients.tell(client, &ServerResponse::Broken { lease, reason: why.to_owned() });
         }
         self.clients.hang_up(client);
         self.ask_mover(client, Command::Close(client));
@@ -313,19 +320,19 @@ impl Control {
     }
 
     fn is_connecting(&mut self, client: ClientId) -> bool {
-        let endpoint = self.clients.known(client).map(|known| known.endpoint);
+        let endpoint = self.clients.greeted(client).map(|greeted| greeted.endpoint);
         matches!(endpoint, Some(EndpointState::Connecting(_)))
     }
 
     /// The name of a client that may change tables.
     fn writer_name(&mut self, client: ClientId) -> Result<String, PoolError> {
-        match self.clients.known(client) {
-            Some(known) if known.rights == Rights::Write => Ok(known.name.clone()),
+        match self.clients.greeted(client) {
+            Some(greeted) if greeted.rights == Rights::Write => Ok(greeted.name.clone()),
             _ => Err(refused("this client may read, and not change tables")),
         }
     }
 
-    fn put_aside(&mut self, client: ClientId, waiting: Waiting) {
+    fn defer(&mut self, client: ClientId, waiting: Waiting) {
         if let Some(of) = self.clients.get(client) {
             of.waiting = Some(waiting);
         }
@@ -340,8 +347,8 @@ impl Control {
         self.tell(client, Err(refused(reason)));
     }
 
-    fn tell(&mut self, client: ClientId, answer: Result<Response, PoolError>) {
-        self.clients.tell(client, &answer.unwrap_or_else(Response::Failed));
+    fn tell(&mut self, client: ClientId, answer: Result<ServerResponse, PoolError>) {
+        self.clients.tell(client, &answer.unwrap_or_else(ServerResponse::Failed));
     }
 }
 

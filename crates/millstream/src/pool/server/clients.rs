@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{Attachment, Service};
 use fabric::EventFd;
-use pool::wire::{Request, Response, Rights, split};
+use pool::wire::{ClientRequest, Rights, ServerResponse, split};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ClientId;
@@ -33,7 +33,7 @@ pub(super) struct Client {
     attachment: Attachment,
     since: Instant,
     /// Once it has said hello.
-    pub(super) known: Option<Known>,
+    pub(super) greeted: Option<Greeted>,
     /// The request that waits for another thread; the next one is not read meanwhile.
     pub(super) waiting: Option<Waiting>,
     /// Its endpoint is being closed.
@@ -41,7 +41,7 @@ pub(super) struct Client {
 }
 
 /// What a client has said of itself.
-pub(super) struct Known {
+pub(super) struct Greeted {
     pub(super) name: String,
     pub(super) rights: Rights,
     pub(super) endpoint: EndpointState,
@@ -62,7 +62,7 @@ pub(super) enum EndpointState {
 #[derive(Debug)]
 pub(super) enum Waiting {
     /// For the endpoint.
-    Endpoint(Request),
+    Endpoint(ClientRequest),
     /// For the key of an extent that was granted.
     Grant { load: u64, extent: u32, bytes: u32 },
     /// For the end of all writes into an extent.
@@ -71,20 +71,20 @@ pub(super) enum Waiting {
 
 impl Clients {
     pub(super) fn add(&mut self, attachment: Attachment) {
-        let strangers = self.all.iter().filter(|(_, client)| client.known.is_none());
+        let strangers = self.all.iter().filter(|(_, client)| client.greeted.is_none());
         let oldest = strangers.clone().next().map(|(number, _)| *number);
         if let Some(oldest) = oldest.filter(|_| strangers.count() >= STRANGERS_MAX) {
             self.all.remove(&oldest);
         }
         self.made += 1;
-        let (since, known) = (Instant::now(), None);
-        let client = Client { attachment, since, known, waiting: None, closing: false };
+        let (since, greeted) = (Instant::now(), None);
+        let client = Client { attachment, since, greeted, waiting: None, closing: false };
         self.all.insert(self.made, client);
     }
 
     /// Whether another client may say hello.
     pub(super) fn has_room(&self) -> bool {
-        self.all.values().filter(|client| client.known.is_some()).count() < CLIENTS_MAX
+        self.all.values().filter(|client| client.greeted.is_some()).count() < CLIENTS_MAX
     }
 
     pub(super) fn numbers(&self) -> Vec<ClientId> {
@@ -95,8 +95,8 @@ impl Clients {
         self.all.get_mut(&client)
     }
 
-    pub(super) fn known(&mut self, client: ClientId) -> Option<&mut Known> {
-        self.all.get_mut(&client)?.known.as_mut()
+    pub(super) fn greeted(&mut self, client: ClientId) -> Option<&mut Greeted> {
+        self.all.get_mut(&client)?.greeted.as_mut()
     }
 
     pub(super) fn remove(&mut self, client: ClientId) {
@@ -105,7 +105,7 @@ impl Clients {
 
     /// The next request of a client; `None` until it has come whole, an error when the client has
     /// ended or does not keep to the protocol.
-    pub(super) fn request(&mut self, number: ClientId) -> Option<Result<Request, String>> {
+    pub(super) fn request(&mut self, number: ClientId) -> Option<Result<ClientRequest, String>> {
         let client = self.all.get_mut(&number)?;
         if client.closing {
             return None;
@@ -119,14 +119,14 @@ impl Clients {
         loop {
             match split(client.attachment.received()) {
                 Ok(Some((body, taken))) => {
-                    let request = Request::decode(body).map_err(|error| error.to_string());
+                    let request = ClientRequest::decode(body).map_err(|error| error.to_string());
                     client.attachment.take(taken);
                     return Some(request);
                 }
                 Ok(None) => {}
                 Err(error) => return Some(Err(error.to_string())),
             }
-            let unknown = client.known.is_none();
+            let unknown = client.greeted.is_none();
             if unknown && client.attachment.received().len() > HELLO_BYTES_MAX {
                 return Some(Err("its hello is longer than any may be".into()));
             }
@@ -149,7 +149,7 @@ impl Clients {
     }
 
     /// Answers a client. Whether it hears that is found by the next look at it.
-    pub(super) fn tell(&mut self, client: ClientId, response: &Response) {
+    pub(super) fn tell(&mut self, client: ClientId, response: &ServerResponse) {
         if let Some(client) = self.all.get_mut(&client) {
             client.attachment.send(&response.encode());
             let _ = client.attachment.flush();

@@ -38,7 +38,7 @@ use mover::{Event, Mover};
 
 pub(super) use pool::home::ClientId;
 
-/// Where a memory server listens, and clients look for one, unless told otherwise.
+/// Where a memory server listens, and clients look for one, unless another address is given.
 pub const MEMORY_SERVER_PORT: u16 = 7740;
 
 /// How often the server looks at its clock.
@@ -191,9 +191,9 @@ impl Control {
         fabrics: Arc<[OpenFabric]>,
         wakes: Arc<EventFd>,
     ) -> std::io::Result<Self> {
-        let (told, events) = channel();
+        let (sender, events) = channel();
         let (connects, connected) = channel();
-        let mover = |number| Mover::start(number, told.clone(), Arc::clone(&wakes));
+        let mover = |number| Mover::start(number, sender.clone(), Arc::clone(&wakes));
         let movers = (0..options.threads.max(1)).map(mover).collect::<Result<_, _>>()?;
         let lease_ns = u64::try_from(options.lease.as_nanos()).unwrap_or(u64::MAX);
         let home = Home::new(0, options.bytes).with_lease_ns(lease_ns);

@@ -1,8 +1,9 @@
 //! A thread that owns the endpoints of some clients: it lets them read and write.
 //!
 //! Over shared memory clients map extents and nothing happens here; over TCP every READ is answered
-//! by this thread. Everything about an endpoint is asked by a command and told by an event: a peer
-//! that is stopped in the middle of a copy holds up this thread alone, and no decision.
+//! by this thread. Everything about an endpoint is requested by a command and announced by an
+//! event: a peer that is stopped in the middle of a copy holds up this thread alone, and no
+//! decision.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -48,18 +49,19 @@ pub(super) struct Mover {
 }
 
 impl Mover {
-    /// Starts it; `told` is signalled after each event.
+    /// Starts it; `signal` is signalled after each event.
     ///
     /// # Errors
     /// When the system gives no thread or descriptor.
     pub(super) fn start(
         number: usize,
         events: Sender<Event>,
-        told: Arc<EventFd>,
+        signal: Arc<EventFd>,
     ) -> std::io::Result<Self> {
         let (commands, received) = channel();
         let wakes = Arc::new(EventFd::new()?);
-        let work = Work { received, wakes: Arc::clone(&wakes), events, told, ends: HashMap::new() };
+        let work =
+            Work { received, wakes: Arc::clone(&wakes), events, signal, ends: HashMap::new() };
         let thread = std::thread::Builder::new().name(format!("mover {number}"));
         let thread = thread.spawn(move || work.run())?;
         Ok(Self { commands: Some(commands), wakes, thread: Some(thread) })
@@ -90,7 +92,7 @@ struct Work {
     received: Receiver<Command>,
     wakes: Arc<EventFd>,
     events: Sender<Event>,
-    told: Arc<EventFd>,
+    signal: Arc<EventFd>,
     ends: HashMap<ClientId, Box<dyn Endpoint>>,
 }
 
@@ -159,7 +161,7 @@ impl Work {
             if self.events.send(event).is_err() {
                 return false;
             }
-            self.told.signal();
+            self.signal.signal();
         }
     }
 }

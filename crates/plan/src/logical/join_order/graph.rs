@@ -20,7 +20,7 @@ use super::selectivity::{column, selectivity};
 use crate::logical::as_of;
 
 /// A block of inner joins.
-pub(crate) struct Block<'a> {
+pub(crate) struct JoinBlock<'a> {
     /// The topmost node of the block.
     root: &'a LogicalPlan,
     pub(crate) relations: Vec<LogicalPlan>,
@@ -45,7 +45,7 @@ struct Taking<'a> {
 /// A node of a block: its columns as columns of relations, and the order of its joins.
 type Taken = (Vec<Column>, JoinTree);
 
-impl<'a> Block<'a> {
+impl<'a> JoinBlock<'a> {
     /// The block with this topmost node, if it has at least two relations whose columns have
     /// different names. Nodes for which `keeps` is true are relations.
     pub(crate) fn of(plan: &'a LogicalPlan, keeps: &dyn Fn(&LogicalPlan) -> bool) -> Option<Self> {
@@ -440,7 +440,7 @@ fn projected(plan: LogicalPlan, needed: &BTreeSet<Column>) -> Result<LogicalPlan
 
 /// A block with the estimates of its relations.
 pub(crate) struct EstimatedBlock<'a> {
-    block: &'a Block<'a>,
+    block: &'a JoinBlock<'a>,
     estimates: Vec<Estimate>,
     /// By relation: the relations with which it has an equality.
     beside: Vec<Set>,

@@ -117,8 +117,8 @@ fn joined(stage: &Stage, left: Vec<Selection>, columns: usize) -> Vec<Selection>
     let hashed = Hashed::new(builds, &schema(2), &[0], stage.nulls).expect("rows");
     let probe = ProbeSide { side: 0, keys: &[stage.key] };
     let mut pairing = Pairing::new(probe, [], Arc::new(hashed), stage.kind);
-    let widened = if stage.kind.shows(1) { columns + 2 } else { columns };
-    let (both, schema_out) = (schema(columns + 2), schema(widened));
+    let with_build = if stage.kind.shows(1) { columns + 2 } else { columns };
+    let (both, schema_out) = (schema(columns + 2), schema(with_build));
     let on: Option<Arc<dyn Step>> = stage.filtered.then(|| Arc::new(Less(both.clone())) as _);
     let terms =
         Terms { kind: stage.kind, marks: false, on: on.as_ref(), schema: &schema_out, both: &both };
@@ -136,9 +136,9 @@ fn joined(stage: &Stage, left: Vec<Selection>, columns: usize) -> Vec<Selection>
 fn stage(numbers: &mut Numbers, columns: usize) -> Stage {
     let kind = KINDS[numbers.below(4) as usize];
     let nulls = [NullKeys::Nothing, NullKeys::Equal][numbers.below(2) as usize];
-    let widened = if kind.shows(1) { columns + 2 } else { columns };
-    let kept: Vec<usize> = (0..widened).filter(|_| numbers.below(4) > 0).collect();
-    let kept = if kept.is_empty() { vec![widened - 1] } else { kept };
+    let with_build = if kind.shows(1) { columns + 2 } else { columns };
+    let kept: Vec<usize> = (0..with_build).filter(|_| numbers.below(4) > 0).collect();
+    let kept = if kept.is_empty() { vec![with_build - 1] } else { kept };
     let key = numbers.below(columns as i64) as usize;
     let filtered = numbers.below(4) == 0;
     Stage { kind, nulls, key, build: some_rows(numbers, 2, 9), filtered, kept }

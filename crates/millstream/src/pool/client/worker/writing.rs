@@ -13,7 +13,7 @@ use pool::PoolError;
 use pool::access::{EncodedBlock, EncodedStrip};
 use pool::manifest::{Block, Strip};
 use pool::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
-use pool::wire::{Request, Response};
+use pool::wire::{ClientRequest, ServerResponse};
 
 use super::super::remote::Remote;
 use super::super::transfer::WriteQueue;
@@ -136,9 +136,9 @@ impl Write {
     fn grant(&mut self, remote: &Remote, needed: u32) -> Result<Filling, PoolError> {
         let needed = needed.checked_next_multiple_of(EXTENT_STEP).unwrap_or(needed);
         let ask = |bytes: u32| {
-            let request = Request::Grant { load: self.queue.load, bytes };
+            let request = ClientRequest::Grant { load: self.queue.load, bytes };
             match remote.call(&request)? {
-                Response::Extent { number, bytes, key } => {
+                ServerResponse::Extent { number, bytes, key } => {
                     let key = RemoteKey::decode(&key).map_err(|_| unexpected())?;
                     Ok(Filling { number, key, bytes, used: 0, crc: 0 })
                 }
@@ -201,7 +201,7 @@ impl Work {
         let Filling { number, key, used, crc, .. } = write.finishing.swap_remove(found);
         served.end.endpoint.release(key);
         let load = write.queue.load;
-        let request = Request::Seal { load, extent: number, used, crc };
+        let request = ClientRequest::Seal { load, extent: number, used, crc };
         if let Err(error) = served.remote.call(&request) {
             write.queue.fail(error);
         }
