@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use models::{Model, Steps as StepsOf, explore};
+use pool::PoolError;
 use pool::access::{At, LoadMode, TableLoad};
 use pool::home::{Effect, Home, LEASE_NS};
 use pool::manifest::{Block, Codec, Definition, Layout, Manifest, Strip};
@@ -176,6 +177,32 @@ impl State {
     }
 }
 
+impl State {
+    /// Node `n` commits its extent; `before` is the state in which it does.
+    fn commit(
+        &mut self,
+        before: &State,
+        n: usize,
+        stamp: u8,
+        flaw: Flaw,
+    ) -> Result<Result<(), PoolError>, String> {
+        let Loading::Sealed(load, extent) = before.nodes[n].1 else { return Ok(Ok(())) };
+        let (client, strips) = (NODES + n as u64, vec![(0, strip(extent))]);
+        let (committed, effects) = self.home.commit(client, load, n as u32, strips, true);
+        if let Ok(Some(version)) = &committed {
+            let own = |(_, loading): &(Health, Loading)| match loading {
+                Loading::Sealed(_, own) | Loading::Committed(_, own) => Some((*own, stamp)),
+                _ => None,
+            };
+            let mut stamps: Vec<(u32, u8)> = before.nodes.iter().filter_map(own).collect();
+            stamps.sort_unstable();
+            self.stamps.insert(*version, stamps);
+        }
+        self.apply(effects, flaw)?;
+        Ok(committed.map(drop))
+    }
+}
+
 impl Pool {
     fn honest(readers: u8, nodes: u8, loads: u8, failures: u8) -> Self {
         Self { readers, nodes, loads, failures, flaw: Flaw::None }
@@ -284,7 +311,7 @@ impl Pool {
             }
             Loading::Written(load, extent) => {
                 if !next.home.may_seal(client, load, extent) {
-                    (Step::Seal(client), Err(pool::PoolError::Malformed { what: "seal" }))
+                    (Step::Seal(client), Err(PoolError::Malformed { what: "seal" }))
                 } else {
                     if self.flaw != Flaw::NotRevoked {
                         next.writable.remove(&extent);
@@ -294,23 +321,12 @@ impl Pool {
                 }
             }
             Loading::Sealed(load, extent) => {
-                let strips = vec![(0, strip(extent))];
-                let (committed, effects) = next.home.commit(client, load, n as u32, strips, true);
-                if let Ok(Some(version)) = &committed {
-                    let stamps = s.memory.iter().filter(|(of, _)| {
-                        let sealed = |(_, loading): &(Health, Loading)| match loading {
-                            Loading::Sealed(_, own) | Loading::Committed(_, own) => own == *of,
-                            _ => false,
-                        };
-                        s.nodes.iter().any(sealed)
-                    });
-                    let stamps = stamps.map(|(extent, _)| (*extent, stamp)).collect();
-                    next.stamps.insert(*version, stamps);
-                }
-                if let Err(reason) = next.apply(effects, self.flaw) {
+                let committed = next.commit(s, n, stamp, self.flaw);
+                let Ok(committed) = committed.map_err(|reason| {
                     out.push((Step::Commit(client), Err(reason)));
+                }) else {
                     return;
-                }
+                };
                 (Step::Commit(client), committed.map(|_| Loading::Committed(load, extent)))
             }
             // A job whose node has ended ends on all of its nodes.

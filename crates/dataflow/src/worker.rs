@@ -148,6 +148,17 @@ pub struct Worker {
     readings: Vec<Option<Rc<Reading>>>,
 }
 
+/// The limits of payloads that the network's multicast carries.
+fn limits(job: &JobGraph, workers: u32) -> Limits {
+    let ring = &job.settings.ring;
+    Limits {
+        tags: job.operators.len() as u32,
+        workers,
+        kept: InFlightPayloads::<()>::retained_max(ring.slots as usize),
+        bytes: ring.slot_bytes as usize,
+    }
+}
+
 impl Worker {
     /// Opens sources and sinks and makes the coroutines; nothing runs yet.
     ///
@@ -175,16 +186,8 @@ impl Worker {
             timers: timers.clone(),
             external: external.clone(),
         };
-        let in_flight = multicast.map(|member| {
-            let ring = &job.settings.ring;
-            let limits = Limits {
-                tags: job.operators.len() as u32,
-                workers,
-                kept: InFlightPayloads::<()>::retained_max(ring.slots as usize),
-                bytes: ring.slot_bytes as usize,
-            };
-            PayloadsInFlight::new(member, limits)
-        });
+        let limits = || limits(&job, workers);
+        let in_flight = multicast.map(|member| PayloadsInFlight::new(member, limits()));
         let reconnector = reconnector.map(|it| with_waker(it, external.waker()));
         let net = Rc::new(Net::new(links, reconnector, in_flight, &place, metrics.clone()));
         net.begin_round(round);

@@ -302,6 +302,18 @@ fn snapshot_of(from: &mut FieldReader<'_>) -> Result<StatementId, PoolError> {
     Ok(StatementId { job: from.u128()?, statement: from.u32()? })
 }
 
+/// A kind with some numbers.
+fn numbers(out: &mut FieldWriter, kind: u8, numbers: &[u64]) {
+    out.u8(kind);
+    numbers.iter().for_each(|number| out.u64(*number));
+}
+
+/// A kind with the numbers of extents.
+fn extents(out: &mut FieldWriter, kind: u8, extents: &[u32]) {
+    out.u8(kind);
+    out.list(extents, |out, extent| out.u32(*extent));
+}
+
 /// Bytes of at most [`OPAQUE_BYTES_MAX`].
 fn opaque(from: &mut FieldReader<'_>) -> Result<Vec<u8>, PoolError> {
     let bytes = from.bytes()?;
@@ -337,19 +349,9 @@ impl ClientRequest {
                 out.option(version, FieldWriter::u64);
                 out.option(*of, snapshot);
             }
-            ClientRequest::Manifest { lease, from } => {
-                out.u8(5);
-                out.u64(*lease);
-                out.u64(*from);
-            }
-            ClientRequest::Keys { extents } => {
-                out.u8(6);
-                out.list(extents, |out, extent| out.u32(*extent));
-            }
-            ClientRequest::Unpin { lease } => {
-                out.u8(7);
-                out.u64(*lease);
-            }
+            ClientRequest::Manifest { lease, from } => numbers(&mut out, 5, &[*lease, *from]),
+            ClientRequest::Keys { extents: of } => extents(&mut out, 6, of),
+            ClientRequest::Unpin { lease } => numbers(&mut out, 7, &[*lease]),
             ClientRequest::Beat => out.u8(8),
             ClientRequest::Begin { load, snapshot: of, writers } => {
                 out.u8(9);
@@ -377,19 +379,13 @@ impl ClientRequest {
                 });
                 out.u8((*last).into());
             }
-            ClientRequest::Abort { load } => {
-                out.u8(13);
-                out.u64(*load);
-            }
+            ClientRequest::Abort { load } => numbers(&mut out, 13, &[*load]),
             ClientRequest::Drop { table } => {
                 out.u8(14);
                 out.text(table);
             }
             ClientRequest::Stat => out.u8(15),
-            ClientRequest::Verify { extents } => {
-                out.u8(16);
-                out.list(extents, |out, extent| out.u32(*extent));
-            }
+            ClientRequest::Verify { extents: of } => extents(&mut out, 16, of),
         }
         framed(out)
     }

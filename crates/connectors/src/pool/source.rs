@@ -205,7 +205,7 @@ impl PoolSource {
                 partition += 1;
             }
             let bucket = u64::from(bucket_in(partition as u32, buckets, by));
-            own[(bucket * u64::from(workers) >> buckets[by].bits) as usize].push(strip);
+            own[((bucket * u64::from(workers)) >> buckets[by].bits) as usize].push(strip);
         }
         own
     }
@@ -390,7 +390,7 @@ impl Source for PoolSource {
         let version = self.table.version.get().filter(|_| self.table.early)?;
         let buckets = &version.manifest().definition.buckets;
         let column = |by: &Buckets| {
-            let is_led_so = is_led_alike(by.family) && (1 << by.bits) % workers == 0;
+            let is_led_so = is_led_alike(by.family) && (1_u32 << by.bits).is_multiple_of(workers);
             let read = self.projection.iter().position(|at| *at == usize::from(by.column));
             read.filter(|_| is_led_so)
         };

@@ -115,7 +115,8 @@ fn of_a_load_that_ends_early_nothing_is_kept() {
 
 #[test]
 fn a_loader_names_only_what_it_has_sealed() {
-    let wrong: [(u32, fn(u32) -> Strip); 6] = [
+    type Wrong = (u32, fn(u32) -> Strip);
+    let wrong: [Wrong; 6] = [
         (2, |extent| strip(extent, 0, 1)),
         (0, |extent| strip(extent + 1, 0, 1)),
         (0, |extent| strip(extent, 64, 1)),
