@@ -130,7 +130,8 @@ impl Remote {
     pub(super) fn lose(&self, reason: String) -> PoolError {
         let mut lost = locked(&self.lost);
         if lost.is_none() {
-            tracing::warn!("memory server '{}' is gone: {reason}", self.name);
+            // A statement that needs the server fails, and says so.
+            tracing::debug!("memory server '{}' is gone: {reason}", self.name);
         }
         let reason = lost.get_or_insert(reason).clone();
         PoolError::Lost { server: self.name.clone(), reason }
