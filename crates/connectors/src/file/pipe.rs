@@ -9,14 +9,15 @@
 //! when the last writer has closed the pipe; where none has opened it yet, the query waits for one,
 //! and ends like any other when it is interrupted.
 //!
-//! Invariant: two readers of a process never share a pipe, since each would get some of the bytes.
+//! Invariant: a pipe is read by one scan of a process, as long as the scan's job is there: two scans
+//! would each get some of the bytes, or one of them none.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
@@ -32,7 +33,7 @@ use crate::format::{TargetColumns, input::read_error};
 use crate::options::{OptionReader, refuse};
 use crate::remote::{ByteQueueReader, ByteQueueSender, Io, PIECE_BYTES, Task, byte_queue};
 
-/// The pipes that this process reads now, by device and inode. It knows nothing of nodes: several
+/// The pipes that jobs of this process read, by device and inode. It knows nothing of nodes: several
 /// in one process share its pipes as they share its files.
 static BEING_READ: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
 
@@ -67,6 +68,8 @@ pub(super) struct PipeSource {
     format: Format,
     packed: Compression,
     target: Arc<TargetColumns>,
+    /// From the first reader on, until the job is dropped.
+    claim: OnceLock<Claim>,
 }
 
 impl PipeSource {
@@ -90,7 +93,7 @@ impl PipeSource {
         })?;
         let target = Arc::new(TargetColumns::new(table, projection)?);
         format.check(&target.declared)?;
-        Ok(Self { path: path.into(), format, packed, target })
+        Ok(Self { path: path.into(), format, packed, target, claim: OnceLock::new() })
     }
 
     fn place(&self) -> String {
@@ -126,12 +129,15 @@ impl Source for PipeSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         split.begins(from)?;
-        let claim = Claim::of(&self.path)?;
+        if self.claim.get().is_none() {
+            let claim = Claim::of(&self.path)?;
+            self.claim.get_or_init(|| claim);
+        }
         let (bytes, task) = receive(self.path.clone(), &context.waker)?;
         let input = ByteInput::new(self.packed.unpack(Box::new(bytes))?, self.place());
         let decoder = self.format.decoder(input, Refuser::new(&self.target, context));
         let split = split.name.clone();
-        Ok(Box::new(PipeReader { split, decoder, _task: task, _claim: claim }))
+        Ok(Box::new(PipeReader { split, decoder, _task: task }))
     }
 }
 
@@ -139,7 +145,6 @@ struct PipeReader {
     split: String,
     decoder: Box<dyn RecordDecoder>,
     _task: Task,
-    _claim: Claim,
 }
 
 impl SplitReader for PipeReader {
@@ -157,11 +162,12 @@ impl SplitReader for PipeReader {
 }
 
 /// The right to read a pipe, until it is dropped.
+#[derive(Debug)]
 struct Claim((u64, u64));
 
 impl Claim {
     /// # Errors
-    /// When the pipe is gone, or is being read.
+    /// When the pipe is gone, or another scan reads it.
     fn of(path: &Path) -> Result<Self, ConnectorError> {
         let metadata = fs::metadata(path).map_err(|error| io_error(path, &error))?;
         let pipe = (metadata.dev(), metadata.ino());
@@ -170,7 +176,7 @@ impl Claim {
         }
         Err(ConnectorError::Io {
             place: path.display().to_string(),
-            message: "is a pipe that is being read already, and can be read once".into(),
+            message: "is a pipe that another scan reads, and can be read once".into(),
             hint: Some("write its rows to a file first, and read that as often as you like".into()),
         })
     }

@@ -22,14 +22,15 @@ fn a_pipe_gives_its_rows_once_and_as_they_come() {
     let dir = Scratch::new("pipe");
     let path = pipe(&dir);
     let table = table(&columns(&[("a", BIGINT), ("b", VARCHAR)]), &[("path", &path)]);
+    let another = source(&FileConnector, &table).unwrap();
     let source = source(&FileConnector, &table).unwrap();
     assert!(source.bounded() && !source.repeats());
     assert_eq!(source.splits(4, None).unwrap().len(), 1);
     let context = context();
     let mut flow = source.open(&nth(0), None, &context).unwrap();
     assert!(matches!(flow.next(10).unwrap(), Next::Pending), "no writer has opened it");
-    let second = refused(source.open(&nth(0), None, &context).map(drop));
-    assert!(second.to_string().contains("being read already"), "{second}");
+    let second = refused(another.open(&nth(0), None, &context).map(drop));
+    assert!(second.to_string().contains("another scan reads"), "{second}");
 
     // Waits until the pipe has a reader.
     let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
@@ -42,7 +43,10 @@ fn a_pipe_gives_its_rows_once_and_as_they_come() {
     assert_eq!(bad(&context)[0].0, "p.csv:3");
 
     drop(flow);
-    source.open(&nth(0), None, &context).expect("it may have a reader again");
+    let second = refused(another.open(&nth(0), None, &context).map(drop));
+    assert!(second.to_string().contains("another scan reads"), "its rows are gone: {second}");
+    drop(source);
+    another.open(&nth(0), None, &context).expect("it may have a reader again");
 }
 
 #[test]
