@@ -53,6 +53,9 @@ const LOAD_BYTES: u64 = 64 << 20;
 /// Bytes of rows that a loading worker has to keep at least.
 const LOAD_BYTES_MIN: u64 = 1 << 20;
 
+/// Bytes of the name of a table at most.
+const NAME_BYTES_MAX: usize = 255;
+
 /// Strips that are read ahead at most.
 const PREFETCH_MAX: u64 = 64;
 
@@ -257,8 +260,13 @@ impl PoolOptions {
             return Err(refuse("prefetch", message, Some("leave it out".into())));
         }
         let load_bytes = options.integer("load.bytes", LOAD_BYTES_MIN)?.unwrap_or(LOAD_BYTES);
+        let name = options.text("table").unwrap_or(&table.name);
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            let message = format!("a table of a pool has a name of 1 to {NAME_BYTES_MAX} bytes");
+            return Err(refuse("table", message, Some("choose another: 'table' = '…'".into())));
+        }
         Ok(Self {
-            table: options.text("table").unwrap_or(&table.name).to_owned(),
+            table: name.to_owned(),
             at: Self::at(options)?,
             strip_rows: strip_rows as u32,
             load_bytes: usize::try_from(load_bytes).unwrap_or(usize::MAX),

@@ -563,7 +563,9 @@ fn errors_name_what_to_write_instead() {
     let by_double = in_buckets(&all.schema(), &[("f64", 4)]);
     let error = refused(connector.declare(&by_double));
     assert_eq!(error.to_string(), "column 'f64': rows are not distributed by a DOUBLE");
-    for (key, value) in [("strip.rows", "9000"), ("strip.rows", "8"), ("prefetch", "65")] {
+    let long = "t".repeat(256);
+    let wrong = [("strip.rows", "9000"), ("strip.rows", "8"), ("prefetch", "65"), ("table", &long)];
+    for (key, value) in wrong {
         assert!(connector.declare(&table(&all.schema(), &[(key, value)])).is_err(), "{key}");
     }
     let other = Arc::new(Schema::new(vec![Field::new("id", DataType::Utf8, true)]));
