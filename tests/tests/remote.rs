@@ -63,7 +63,8 @@ fn a_pipe_is_not_read_twice_by_a_query() {
     let table = format!("CREATE TABLE x (k BIGINT) WITH ({table});");
     dir.write("q.sql", format!("{table}\nSELECT a.k FROM x AS a JOIN x AS b ON a.k = b.k;"));
     let outcome = run_piped(&dir, &["run", "q.sql"], b"k\n1\n").ended(1);
-    outcome.one_error("is a pipe that another scan reads", "write its rows to a file first");
+    let message = "/dev/fd/0: is a pipe that another scan reads";
+    outcome.one_error(message, "write its rows to a file first");
 }
 
 /// Good and bad rows of a table that can be read once go different ways.

@@ -223,7 +223,11 @@ fn rows_that_are_together_stay_where_they_are_and_need_not() -> Result<(), Error
         let stream = ratios(&mut session)?;
         let output = session.insert("none", stream.clone())?;
         let explained = session.job(&[output])?.explain();
-        assert_eq!(explained.contains("─ forward: an exchange before"), forward, "{explained}");
+        assert_eq!(
+            explained.contains("─ forward: rows of equal keys are on one worker already"),
+            forward,
+            "{explained}"
+        );
         assert_eq!(sorted(&session.rows(&stream)?), expected, "{exchange}");
     }
     let mut session = session((1, 3));
