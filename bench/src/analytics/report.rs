@@ -57,7 +57,7 @@ impl SuiteReport {
                     "seconds": range_json(figures.elapsed_ms().times(1e-3)),
                     "cpu_seconds": range_json(figures.busy_ms().times(1e-3)),
                     "rows": figures.rows(),
-                    "scanned_rows": figures.total.rows_in,
+                    "scanned_rows": figures.scanned,
                     "scanned_bytes": figures.total.bytes_in,
                     "sent_bytes": figures.total.bytes_sent,
                     "gathered_rows": figures.gathered,
@@ -181,7 +181,7 @@ impl fmt::Display for SuiteReport {
 
 fn query_line(f: &mut fmt::Formatter<'_>, name: &str, figures: &QueryFigures) -> fmt::Result {
     let (elapsed, total) = (figures.elapsed_ms(), &figures.total);
-    let share = 100.0 * figures.gathered as f64 / total.rows_in.max(1) as f64;
+    let share = 100.0 * figures.gathered as f64 / figures.scanned.max(1) as f64;
     writeln!(
         f,
         "  {name:<9}{:>10.2}{:>20}{:>10.2}{:>9}{:>12}{:>11.2}{:>11}{share:>7.2}%",
@@ -189,7 +189,7 @@ fn query_line(f: &mut fmt::Formatter<'_>, name: &str, figures: &QueryFigures) ->
         elapsed.range(2),
         figures.busy_ms().median,
         figures.rows(),
-        total.rows_in,
+        figures.scanned,
         total.bytes_sent as f64 / f64::from(1 << 20),
         figures.gathered,
     )

@@ -73,6 +73,8 @@ pub struct QueryFigures {
     pub busy: Vec<Duration>,
     /// Counters of the last run.
     pub total: Counters,
+    /// Rows that the scans read in the last run, with those that a join's build let them skip.
+    pub scanned: u64,
     /// Rows that were sent to one worker, by a sink or by an operator that one worker runs.
     pub gathered: u64,
     /// The result of the last run.
@@ -96,6 +98,9 @@ impl QueryFigures {
             each.map(|operator| operator.rows_in).sum()
         };
         self.gathered = sinks.map(rows).sum();
+        let operators = report.workers.iter().flat_map(|worker| &worker.operators);
+        let unmatched: u64 = operators.map(|operator| operator.unmatched_rows).sum();
+        self.scanned = report.total.rows_in + unmatched;
     }
 }
 
