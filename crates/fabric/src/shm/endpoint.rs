@@ -209,6 +209,11 @@ impl ShmEndpoint {
             self.asked_seen = asked;
             self.drain_socket();
         }
+        self.use_received();
+    }
+
+    /// Answers what came over the socket, and lets go on what waited for it.
+    fn use_received(&mut self) {
         if self.own_slabs.has_unanswered() {
             self.own_slabs.answer(&self.publications, &self.socket);
         }
@@ -460,6 +465,7 @@ impl Endpoint for ShmEndpoint {
             self.idle_polls += 1;
             if self.idle_polls.is_multiple_of(IDLE_POLLS) {
                 self.drain_socket();
+                self.use_received();
             }
         }
         out.len() - before
@@ -473,11 +479,9 @@ impl Endpoint for ShmEndpoint {
         }
         self.armed = true;
         // The end of the peer shows at the socket, and needs no look here.
-        if self.done.is_empty() && !self.gone && self.rx.sleep(self.mine.words()) {
-            fd
-        } else {
-            Armed::Ready
-        }
+        // Room for an answer does not show at the socket.
+        let idle = self.done.is_empty() && !self.gone && !self.own_slabs.has_unanswered();
+        if idle && self.rx.sleep(self.mine.words()) { fd } else { Armed::Ready }
     }
 
     fn budget(&self) -> Budget {

@@ -6,14 +6,15 @@
 
 use std::any::Any;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::limits::refused;
+use super::registry;
 use crate::mapped::Unchanging;
 use crate::token::Token;
 use crate::{Backing, FabricError};
@@ -156,6 +157,26 @@ impl SharedMemory {
     /// As [`SharedMemory::new`].
     pub(super) fn of_words(bytes: usize) -> io::Result<Self> {
         Self::with(bytes, Access::WriteWords, false)
+    }
+
+    /// Zeroed memory for a registry: this mapping alone writes it, for ever.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::new`].
+    pub(super) fn of_registry() -> io::Result<Self> {
+        let memory = Self::of_words(registry::BYTES)?;
+        rustix::fs::fcntl_add_seals(&memory.fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        Ok(memory)
+    }
+
+    /// A descriptor by which the memory can be mapped to be read, and not to be written.
+    ///
+    /// # Errors
+    /// When there are no descriptors left, or `/proc` is missing.
+    pub(super) fn to_read(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

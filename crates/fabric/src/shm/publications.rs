@@ -52,7 +52,7 @@ impl Publications {
         let base = registry::base_of(entry, range.offset())
             .ok_or_else(|| failed(std::io::Error::other("the slab is too large")))?;
         if state.registry.is_none() {
-            let registry = SharedMemory::of_words(registry::BYTES).map_err(failed)?;
+            let registry = SharedMemory::of_registry().map_err(failed)?;
             state.registry = Some(Arc::new(registry));
         }
         match state.free.pop() {

@@ -14,6 +14,7 @@
 //! the registry and it asks for other memory; [`PeerSlabs::release`] does it at once.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::map::{Access, Mapping, PublishedMemory, SharedMemory};
 use super::publications::{Publications, REGISTRY};
-use super::registry::{self, Entry, Posting};
+use super::registry::{self, Posting};
 use super::socket::Socket;
 use crate::RemoteKey;
 use crate::token::Token;
@@ -106,7 +107,10 @@ impl OwnSlabs {
     pub(super) fn answer(&mut self, publications: &Publications, socket: &Socket) {
         self.unanswered.retain(|number| {
             let sent = publications.with_memory(*number, |memory| match memory {
-                Some(memory) => socket.send(&sized(PUBLISHED, *number, memory), Some(memory.fd())),
+                Some(memory) => match memory.to_read() {
+                    Ok(fd) => socket.send(&sized(PUBLISHED, *number, memory), Some(fd.as_fd())),
+                    Err(_) => socket.send(&numbered(NONE, *number), None),
+                },
                 None => socket.send(&numbered(NONE, *number), None),
             });
             sent.is_err()
@@ -184,10 +188,14 @@ impl PeerSlabs {
         self.exported.remove(&number);
     }
 
-    /// Lets go of the memory of a published key.
+    /// Lets go of the memory of a published key. Memory that was requested is kept until the answer
+    /// has come.
     pub(super) fn release(&mut self, key: &RemoteKey) {
-        if let Some(posting) = self.posting(key) {
-            self.published.remove(&posting.slab);
+        if let Some(posting) = self.posting(key)
+            && let Entry::Occupied(memory) = self.published.entry(posting.slab)
+            && !matches!(memory.get().1, PeerMemory::Requested)
+        {
+            memory.remove();
         }
         self.sweep();
     }
@@ -241,7 +249,7 @@ impl PeerSlabs {
         self.entry(key).is_some_and(|entry| entry.has(key.key))
     }
 
-    fn entry(&self, key: &RemoteKey) -> Option<&Entry<AtomicU64>> {
+    fn entry(&self, key: &RemoteKey) -> Option<&registry::Entry<AtomicU64>> {
         match &self.registry {
             PeerMemory::Mapped(registry) => {
                 Some(&registry::entries(registry)[registry::place_of(key).0])
@@ -250,8 +258,11 @@ impl PeerSlabs {
         }
     }
 
+    /// What the registry says of a key. The entry may become that of another range meanwhile, so
+    /// that it is asked for the key again.
     fn posting(&self, key: &RemoteKey) -> Option<Posting> {
-        let posting = self.entry(key)?.find(key.key)?;
+        let entry = self.entry(key)?;
+        let posting = entry.find(key.key).filter(|_| entry.has(key.key))?;
         let right = posting.base == registry::place_of(key).1 && posting.len == key.len;
         right.then_some(posting)
     }
@@ -382,6 +393,60 @@ mod tests {
         }
         assert!(own.has_unanswered());
         assert!(!took(&numbered(ASK, 99), &mut own, &mut peer));
+    }
+
+    /// A peer that has published a range of its slab 1, as this side sees it.
+    fn published(peer: &mut PeerSlabs) -> (SharedMemory, RemoteKey) {
+        let registry = SharedMemory::of_words(registry::BYTES).unwrap();
+        let key = RemoteKey { key: 77, base: registry::base_of(5, 0).unwrap(), len: 8 };
+        let posting = Posting { base: 0, len: 8, slab: 1 };
+        registry::entries(registry.mapping())[5].open(key.key, posting);
+        let mut ask = |_: &[u8]| true;
+        assert!(matches!(peer.published(&key, 0, 8, &mut ask), Reach::Pending));
+        let message = sized(PUBLISHED, REGISTRY, &registry);
+        let fd = registry.to_read().unwrap();
+        assert!(take(&message, Some(fd), &mut OwnSlabs::default(), peer).is_ok());
+        (registry, key)
+    }
+
+    #[test]
+    fn memory_that_is_on_its_way_may_be_released() {
+        let (mut own, mut peer) = (OwnSlabs::default(), PeerSlabs::new(false));
+        let (_registry, key) = published(&mut peer);
+        assert!(matches!(peer.published(&key, 0, 8, &mut |_| true), Reach::Pending));
+        peer.release(&key);
+        let slab = SharedMemory::new(4096, false).unwrap();
+        let fd = Some(slab.to_read().unwrap());
+        assert!(take(&sized(PUBLISHED, 1, &slab), fd, &mut own, &mut peer).is_ok());
+        assert!(matches!(peer.published(&key, 0, 8, &mut |_| true), Reach::Here(_)));
+        peer.release(&key);
+        assert!(peer.published.is_empty());
+    }
+
+    #[test]
+    fn an_entry_of_another_key_is_not_taken_for_the_first() {
+        let mut peer = PeerSlabs::new(false);
+        let (registry, key) = published(&mut peer);
+        assert!(peer.posting(&key).is_some());
+        let entry = &registry::entries(registry.mapping())[5];
+        entry.close();
+        entry.open(78, Posting { base: 0, len: 8, slab: 2 });
+        assert!(peer.posting(&key).is_none());
+        assert!(matches!(peer.published(&key, 0, 8, &mut |_| true), Reach::Refused));
+    }
+
+    #[test]
+    fn readers_cannot_write() {
+        let registry = SharedMemory::of_registry().unwrap();
+        let slab = SharedMemory::new(4096, false).unwrap();
+        for memory in [&registry, &slab] {
+            let (fd, bytes) = (memory.to_read().unwrap(), memory.mapping().len());
+            let map = |access| Mapping::of_peer(fd.as_fd(), bytes, access, false);
+            assert!(map(Access::Write).is_err() && map(Access::ReadWords).is_ok());
+        }
+        registry::entries(registry.mapping())[0].open(1, Posting { base: 0, len: 8, slab: 1 });
+        let by_any = Mapping::of_peer(registry.fd(), registry::BYTES, Access::WriteWords, false);
+        assert!(by_any.is_err(), "whatever descriptor a reader has");
     }
 
     #[test]
