@@ -137,7 +137,10 @@ impl Pool {
         let script = self.dir.script(&format!("{TABLE} SELECT n, half, name FROM t;"));
         let script = script.to_str().unwrap();
         let args = [&["run", script, "-q", "--format", "csv"], args].concat();
-        let mut process = Process(self.command(&args).spawn().unwrap());
+        // Its log is how the test learns what it has noticed.
+        let mut command = self.command(&args);
+        command.env("MILLSTREAM_LOG", "warn,millstream=debug");
+        let mut process = Process(command.spawn().unwrap());
         let mut rows = BufReader::new(process.0.stdout.take().unwrap());
         let messages = BufReader::new(process.0.stderr.take().unwrap());
         let mut head = String::new();

@@ -173,6 +173,10 @@ fn buckets(cursor: &mut Cursor<'_>) -> Result<Vec<BucketsDecl>, Diagnostic> {
             Some(Token::Number(digits, _)) => digits.parse().unwrap_or(u64::MAX),
             _ => return Err(form(Diagnostic::at(place, "expected a number of buckets"))),
         };
+        if count == 1 {
+            let message = "one bucket has all rows: a column has two buckets or more";
+            return Err(Diagnostic::at(place, message).hint("write 2, or leave the column out"));
+        }
         if !count.is_power_of_two() {
             let near = count.clamp(2, BUCKETS_MAX).next_power_of_two();
             let message = format!("{count} buckets: their number is a power of two");

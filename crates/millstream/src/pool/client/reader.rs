@@ -69,7 +69,7 @@ struct PinnedBlocks(Arc<Version>);
 impl Blocks for PinnedBlocks {
     fn open(&self, window: usize, waker: Waker) -> Result<Box<dyn BlockReader>, PoolError> {
         self.0.check()?;
-        let reads = Arc::new(ReadQueue::new(self.0.at, window.max(1), waker));
+        let reads = Arc::new(ReadQueue::new(self.0.at, self.0.lease, window.max(1), waker));
         Ok(Box::new(Reader { version: Arc::clone(&self.0), order: VecDeque::new(), reads }))
     }
 
@@ -110,6 +110,12 @@ struct OwnBlock {
 impl AsRef<[u8]> for OwnBlock {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.reads.close();
     }
 }
 

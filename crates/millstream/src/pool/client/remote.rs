@@ -45,8 +45,13 @@ pub(super) struct End {
 pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, End), PoolError> {
     let unreachable =
         |reason: String| PoolError::Unreachable { address: address.to_owned(), reason };
-    let at = resolve(address).map_err(unreachable)?;
-    let attached = Attachment::connect(at, options.certs.as_deref(), ANSWER);
+    let (first, others) = resolve(address).map_err(unreachable)?;
+    let mut attached = Attachment::connect(first, options.certs.as_deref(), ANSWER);
+    for at in others {
+        if attached.is_err() {
+            attached = Attachment::connect(at, options.certs.as_deref(), ANSWER);
+        }
+    }
     let (mut control, token) = attached.map_err(|error| {
         unreachable(match error {
             ClusterError::Attach { detail, .. } => detail,
@@ -198,9 +203,11 @@ fn choose(asked: FabricKind, welcome: &Welcome, host: &str) -> Result<FabricKind
     }
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, String> {
+/// The addresses of a name: the first, and others.
+fn resolve(address: &str) -> Result<(SocketAddr, Vec<SocketAddr>), String> {
     let mut all = address.to_socket_addrs().map_err(|error| error.to_string())?;
-    all.next().ok_or_else(|| "there is no such host".into())
+    let first = all.next().ok_or("there is no such host")?;
+    Ok((first, all.collect()))
 }
 
 fn host_name() -> String {

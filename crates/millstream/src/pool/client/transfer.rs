@@ -17,8 +17,9 @@ const QUEUED_BYTES_MAX: usize = 4 << 20;
 /// The blocks that a reader wants by READs, in order.
 #[derive(Debug)]
 pub(super) struct ReadQueue {
-    /// The server.
+    /// The server, and the lease that holds the blocks there.
     pub(super) at: usize,
+    pub(super) lease: u64,
     window: usize,
     waker: Waker,
     state: Mutex<Reads>,
@@ -42,8 +43,15 @@ enum Read {
 }
 
 impl ReadQueue {
-    pub(super) fn new(at: usize, window: usize, waker: Waker) -> Self {
-        Self { at, window, waker, state: Mutex::default() }
+    pub(super) fn new(at: usize, lease: u64, window: usize, waker: Waker) -> Self {
+        Self { at, lease, window, waker, state: Mutex::default() }
+    }
+
+    /// Nobody reads the blocks any more: those that were not posted are not posted.
+    pub(super) fn close(&self) {
+        let mut state = locked(&self.state);
+        let posted = state.posted;
+        state.blocks.truncate(posted);
     }
 
     pub(super) fn want(&self, key: RemoteKey, block: BlockRange) {

@@ -144,6 +144,8 @@ struct Served {
     posted: u64,
     /// Readers whose next block did not find room.
     waiting: VecDeque<Arc<ReadQueue>>,
+    /// Leases that nobody uses any more, but for reads that are on their way.
+    ending: Vec<u64>,
     buffers: Vec<Slab>,
     staging: Staging,
 }
@@ -207,7 +209,7 @@ impl Work {
             }
             Task::Read(queue) => self.ends[queue.at].read(&queue),
             Task::Write(queue) => self.writes.push(Write::new(queue)),
-            Task::Unpin { at, lease } => self.ends[at].say(&ClientRequest::Unpin { lease }),
+            Task::Unpin { at, lease } => self.ends[at].unpin(lease),
             Task::Abort { at, load } => {
                 self.give_up_writing(at, load);
                 self.ends[at].say(&ClientRequest::Abort { load });
@@ -234,7 +236,22 @@ impl Served {
     fn new(remote: Arc<Remote>, end: End) -> std::io::Result<Self> {
         let staging = Staging::new(&*end.fabric).map_err(std::io::Error::other)?;
         let (operations, waiting, buffers) = (HashMap::new(), VecDeque::new(), Vec::new());
-        Ok(Self { remote, end, operations, posted: 0, waiting, buffers, staging })
+        let ending = Vec::new();
+        Ok(Self { remote, end, operations, posted: 0, waiting, ending, buffers, staging })
+    }
+
+    /// Ends a lease when no read of its blocks is on its way: the server may take away their memory
+    /// behind that, and a read that comes too late ends the connection.
+    fn unpin(&mut self, lease: u64) {
+        let reads = |operation: &Operation| match operation {
+            Operation::Read { queue, .. } => queue.lease == lease,
+            Operation::Piece(_) | Operation::Landed { .. } => false,
+        };
+        if self.operations.values().any(reads) {
+            self.ending.push(lease);
+        } else {
+            self.say(&ClientRequest::Unpin { lease });
+        }
     }
 
     /// Says something to which no answer matters. When the server is gone, all find it out.
@@ -325,6 +342,7 @@ impl Served {
         }
         readers.append(&mut self.waiting);
         readers.iter().for_each(|queue| self.read(queue));
+        std::mem::take(&mut self.ending).into_iter().for_each(|lease| self.unpin(lease));
         landed
     }
 

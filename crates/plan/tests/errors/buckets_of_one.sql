@@ -1,0 +1,1 @@
+CREATE TABLE t (a INT) DISTRIBUTED BY HASH(a) INTO 1 BUCKETS WITH ('connector' = 'memory');
