@@ -9,8 +9,8 @@
 //! when the last writer has closed the pipe; where none has opened it yet, the query waits for one,
 //! and ends like any other when it is interrupted.
 //!
-//! Invariant: a pipe is read by one scan of a process, as long as the scan's job is there: two scans
-//! would each get some of the bytes, or one of them none.
+//! Invariant: a pipe is read by one scan of a process, as long as the scan's job is there: two
+//! scans would each get some of the bytes, or one of them none.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,8 +33,8 @@ use crate::format::{TargetColumns, input::read_error};
 use crate::options::{OptionReader, refuse};
 use crate::remote::{ByteQueueReader, ByteQueueSender, Io, PIECE_BYTES, Task, byte_queue};
 
-/// The pipes that jobs of this process read, by device and inode. It knows nothing of nodes: several
-/// in one process share its pipes as they share its files.
+/// The pipes that jobs of this process read, by device and inode. It knows nothing of nodes:
+/// several in one process share its pipes as they share its files.
 static BEING_READ: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
 
 /// The names of the descriptors of a process, which differ from process to process.
