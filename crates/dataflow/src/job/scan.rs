@@ -101,10 +101,11 @@ impl Scan {
     }
 
     /// Whether rows may be left out of it that no operator needs: none of its steps counts or keeps
-    /// them, and its watermark is not used.
+    /// them, and its watermark is not used. A source whose rows come once is read as they come: its
+    /// writer may wait for that before it writes other inputs.
     pub(crate) fn may_leave_out_rows(&self) -> bool {
         let is_stateless = self.steps.iter().all(|step| step.is_stateless());
-        self.watermark.is_none() && self.bounded() && is_stateless
+        self.watermark.is_none() && self.bounded() && self.source.repeats() && is_stateless
     }
 
     /// The same scan in a run, without rows that `filters` say are not needed, as they are when a

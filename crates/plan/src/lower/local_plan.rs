@@ -29,8 +29,8 @@ use dataflow::job::{
     Reason, Statistics,
 };
 use dataflow::placement::Placements;
-use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, JoinType};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, ExprSchemable, Join, LogicalPlan, Projection, lit};
 
@@ -271,8 +271,10 @@ fn refuse_product(
     plan: &LogicalPlan,
     rows: &[Statistics],
 ) -> Result<(), LowerError> {
-    let (LogicalPlan::Join(Join { left, right, filter: None, .. }), [of_left, of_right]) =
-        (plan, rows)
+    let (
+        LogicalPlan::Join(Join { left, right, filter: None, join_type: JoinType::Inner, .. }),
+        [of_left, of_right],
+    ) = (plan, rows)
     else {
         return Ok(());
     };
