@@ -41,6 +41,7 @@ pub use file::{AtomicFile, FileConnector};
 pub use flight::FlightConnector;
 pub use generator::Generator;
 pub use http::Http;
+pub use options::nearest;
 pub use socket::Socket;
 pub use stdin::Stdin;
 pub use stdout::{Capture, Stdout, StdoutTarget};
@@ -53,7 +54,7 @@ pub fn all() -> Vec<Arc<dyn Connector>> {
 /// Every connector, with `output` behind `stdout`: for libraries and tests that want to see it.
 pub fn all_to(output: StdoutTarget) -> Vec<Arc<dyn Connector>> {
     vec![
-        Arc::new(FileConnector),
+        Arc::new(FileConnector::default()),
         Arc::new(Generator),
         Arc::new(Stdin::default()),
         Arc::new(Socket),

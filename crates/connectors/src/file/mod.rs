@@ -34,7 +34,7 @@ mod watch;
 
 pub use atomic::AtomicFile;
 use blob::FileBlob;
-use pipe::PipeSource;
+use pipe::{PipeSource, PipesInUse};
 use watch::{WatchSource, Watched};
 
 use crate::format::compression::COMPRESSION;
@@ -49,8 +49,10 @@ use crate::remote::RETRY_TIMEOUT;
 use crate::stored::{self, Blob, PartitionedSource};
 
 /// The connector `file`.
-#[derive(Debug, Clone, Copy)]
-pub struct FileConnector;
+#[derive(Debug, Clone, Default)]
+pub struct FileConnector {
+    pipes: PipesInUse,
+}
 
 const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
@@ -165,7 +167,7 @@ impl Connector for FileConnector {
             return Ok(Arc::new(Watched(Arc::new(watched))));
         }
         if let Some(pipe) = pipe_of(options)? {
-            return Ok(Arc::new(PipeSource::new(pipe, table, projection)?));
+            return Ok(Arc::new(PipeSource::new(pipe, table, projection, self.pipes.clone())?));
         }
         let (blobs, kind) = blobs(options)?;
         let keys = partitions::keys(&stored::names(&blobs), options)?;

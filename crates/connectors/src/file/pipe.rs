@@ -9,7 +9,7 @@
 //! when the last writer has closed the pipe; where none has opened it yet, the query waits for one,
 //! and ends like any other when it is interrupted.
 //!
-//! Invariant: a pipe is read by one scan of a process, as long as the scan's job is there: two
+//! Invariant: a pipe is read by one scan of a session, as long as the scan's job is there: two
 //! scans would each get some of the bytes, or one of them none.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
@@ -28,14 +28,14 @@ use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
 
 use super::paths::{self, io_error};
-use crate::format::{ByteInput, Compression, Decoded, Format, Kind, RecordDecoder, Refuser};
+use crate::format::{ByteInput, Compression, Format, Kind, RecordDecoder, Refuser};
 use crate::format::{TargetColumns, input::read_error};
 use crate::options::{OptionReader, refuse};
 use crate::remote::{ByteQueueReader, ByteQueueSender, Io, PIECE_BYTES, Task, byte_queue};
 
-/// The pipes that jobs of this process read, by device and inode. It knows nothing of nodes:
-/// several in one process share its pipes as they share its files.
-static BEING_READ: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+/// The pipes that jobs of a session read, by device and inode.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PipesInUse(Arc<Mutex<BTreeSet<(u64, u64)>>>);
 
 /// The names of the descriptors of a process, which differ from process to process.
 const DESCRIPTORS: [&str; 3] = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"];
@@ -68,6 +68,7 @@ pub(super) struct PipeSource {
     format: Format,
     packed: Compression,
     target: Arc<TargetColumns>,
+    pipes: PipesInUse,
     /// From the first reader on, until the job is dropped.
     claim: OnceLock<Claim>,
 }
@@ -77,6 +78,7 @@ impl PipeSource {
         path: &str,
         table: &TableDef,
         projection: &[usize],
+        pipes: PipesInUse,
     ) -> Result<Self, ConnectorError> {
         let options = OptionReader(&table.options);
         let kind = match Kind::given(options)? {
@@ -93,7 +95,7 @@ impl PipeSource {
         })?;
         let target = Arc::new(TargetColumns::new(table, projection)?);
         format.check(&target.declared)?;
-        Ok(Self { path: path.into(), format, packed, target, claim: OnceLock::new() })
+        Ok(Self { path: path.into(), format, packed, target, pipes, claim: OnceLock::new() })
     }
 
     fn place(&self) -> String {
@@ -130,7 +132,7 @@ impl Source for PipeSource {
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         split.begins(from)?;
         if self.claim.get().is_none() {
-            let claim = Claim::of(&self.path)?;
+            let claim = self.pipes.claim(&self.path)?;
             self.claim.get_or_init(|| claim);
         }
         let (bytes, task) = receive(self.path.clone(), &context.waker)?;
@@ -149,11 +151,7 @@ struct PipeReader {
 
 impl SplitReader for PipeReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        Ok(match self.decoder.decode(rows_max)? {
-            Decoded::Batch(batch) => Next::Batch(batch),
-            Decoded::Later => Next::Pending,
-            Decoded::End => Next::End,
-        })
+        self.decoder.decode(rows_max).map(Next::from)
     }
 
     fn position(&self) -> Position {
@@ -163,16 +161,21 @@ impl SplitReader for PipeReader {
 
 /// The right to read a pipe, until it is dropped.
 #[derive(Debug)]
-struct Claim((u64, u64));
+struct Claim {
+    pipe: (u64, u64),
+    among: PipesInUse,
+}
 
-impl Claim {
+impl PipesInUse {
+    /// Claims a pipe for a scan.
+    ///
     /// # Errors
     /// When the pipe is gone, or another scan reads it.
-    fn of(path: &Path) -> Result<Self, ConnectorError> {
+    fn claim(&self, path: &Path) -> Result<Claim, ConnectorError> {
         let metadata = fs::metadata(path).map_err(|error| io_error(path, &error))?;
         let pipe = (metadata.dev(), metadata.ino());
-        if BEING_READ.lock().unwrap_or_else(PoisonError::into_inner).insert(pipe) {
-            return Ok(Self(pipe));
+        if self.lock().insert(pipe) {
+            return Ok(Claim { pipe, among: self.clone() });
         }
         Err(ConnectorError::Io {
             place: path.display().to_string(),
@@ -180,11 +183,15 @@ impl Claim {
             hint: Some("write its rows to a file first, and read that as often as you like".into()),
         })
     }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<(u64, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        BEING_READ.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        self.among.lock().remove(&self.pipe);
     }
 }
 

@@ -264,6 +264,16 @@ pub(crate) enum Decoded {
     End,
 }
 
+impl From<Decoded> for Next {
+    fn from(decoded: Decoded) -> Self {
+        match decoded {
+            Decoded::Batch(batch) => Next::Batch(batch),
+            Decoded::Later => Next::Pending,
+            Decoded::End => Next::End,
+        }
+    }
+}
+
 /// The version of the positions of decoders.
 const POSITION_VERSION: u32 = 1;
 
@@ -315,11 +325,7 @@ impl DecoderReader {
 
 impl SplitReader for DecoderReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        Ok(match self.decoder.decode(rows_max)? {
-            Decoded::Batch(batch) => Next::Batch(batch),
-            Decoded::Later => Next::Pending,
-            Decoded::End => Next::End,
-        })
+        self.decoder.decode(rows_max).map(Next::from)
     }
 
     fn position(&self) -> Position {

@@ -95,7 +95,7 @@ fn written(name: &str, options: &[(&str, &str)]) -> Vec<u8> {
     let scratch = Scratch::new(&format!("seeds-{name}"));
     let path = scratch.path(name);
     let options: Vec<_> = [("path", path.as_str())].iter().chain(options).copied().collect();
-    let sink = FileConnector.sink(&table(&sample().schema(), &options)).unwrap();
+    let sink = FileConnector::default().sink(&table(&sample().schema(), &options)).unwrap();
     let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     writer.write(&sample()).unwrap();
     writer.write(&sample()).unwrap();

@@ -41,7 +41,7 @@ fn write(path: &str) {
     if path.contains("/z.") {
         options.extend([("arrow.compression", "zstd"), ("parquet.compression", "zstd")]);
     }
-    let sink = FileConnector.sink(&table(&sample.schema(), &options)).unwrap();
+    let sink = FileConnector::default().sink(&table(&sample.schema(), &options)).unwrap();
     let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     writer.write(&sample.slice(0, 20)).unwrap();
     writer.write(&sample.slice(20, 20)).unwrap();
@@ -51,8 +51,8 @@ fn write(path: &str) {
 /// Good and bad rows; an endless file would be seen by its rows.
 fn read_all(path: &str) -> Result<(Vec<String>, u64), ConnectorError> {
     let table = table(&sample().schema(), &[("path", path)]);
-    FileConnector.infer(&table.options)?;
-    let (source, context) = (source(&FileConnector, &table)?, context());
+    FileConnector::default().infer(&table.options)?;
+    let (source, context) = (source(&FileConnector::default(), &table)?, context());
     let mut found = Vec::new();
     for flow in 0..source.splits(1, None)?.len() {
         let mut flow = source.open(&nth(flow), None, &context)?;

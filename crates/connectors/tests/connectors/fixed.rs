@@ -31,14 +31,15 @@ fn what_is_written_is_read_also_in_part_and_packed() {
         let path = scratch.path(name);
         let options = [("path", &*path), ("format", "fixed"), LENGTHS, BYTES];
         let table = table(&sample().schema(), &options);
-        let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
+        let mut writer =
+            FileConnector::default().sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
         writer.write(&sample().slice(0, 1)).unwrap();
         writer.write(&sample().slice(1, 2)).unwrap();
         writer.commit().unwrap();
         let context = context();
-        let all = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let all = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         assert_eq!(rows(&all), rows(&sample()), "{name}");
-        let some = FileConnector.source(&table, &[2, 0]).unwrap();
+        let some = FileConnector::default().source(&table, &[2, 0]).unwrap();
         assert_eq!(rows(&read(&*some, 1, &context))[2], "1970-01-01T00:00:00.009|70000");
         assert_eq!(context.bad.count(), 0);
     }
@@ -54,7 +55,8 @@ fn damaged_records_are_refused_by_their_numbers_and_the_others_read() {
     let columns = columns(&[("n", DataType::Int16), ("name", VARCHAR)]);
     let options = [("path", &*path), ("format", "fixed"), ("fixed.lengths", "name:2")];
     let context = context();
-    let read = read(&*source(&FileConnector, &table(&columns, &options)).unwrap(), 1, &context);
+    let read =
+        read(&*source(&FileConnector::default(), &table(&columns, &options)).unwrap(), 1, &context);
     assert_eq!(rows(&read), ["2|ab", "3|c"]);
     let bad: Vec<(String, String)> =
         bad(&context).into_iter().map(|(place, reason, _)| (place, reason)).collect();
@@ -64,7 +66,7 @@ fn damaged_records_are_refused_by_their_numbers_and_the_others_read() {
     assert_eq!(bad[1], ("t.bin:4".into(), "cut off: 1 of 4 bytes".into()));
 
     let strict = [&options[..], &[("on_bad", "fail")]].concat();
-    let strict = source(&FileConnector, &table(&columns, &strict)).unwrap();
+    let strict = source(&FileConnector::default(), &table(&columns, &strict)).unwrap();
     let error = refused(try_read_flow(&*strict, 0, &context));
     assert!(error.to_string().contains("t.bin:1"), "{error}");
 }
@@ -75,11 +77,12 @@ fn columns_are_declared_and_null_is_refused() {
     let path = scratch.write("t.bin", [0; 8]);
     let options = [("path", &*path), ("format", "fixed")];
     let bare = table(&columns(&[]), &options);
-    let error = refused(FileConnector.infer(&bare.options));
+    let error = refused(FileConnector::default().infer(&bare.options));
     assert!(error.to_string().contains("do not name their columns"), "{error}");
 
     let table = table(&columns(&[("n", DataType::Int32)]), &options);
-    let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
+    let mut writer =
+        FileConnector::default().sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     let numbers: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
     let error = refused(writer.write(&batch(&[("n", numbers)])));
     assert!(error.to_string().contains("column 'n': NULL has no place"), "{error}");

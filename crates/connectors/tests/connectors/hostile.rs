@@ -20,7 +20,9 @@ use crate::crafted::{OneColumn, deep, wide};
 fn read_both(path: &str, fields: &[(&str, DataType)]) -> [Result<Vec<String>, String>; 2] {
     let table = table(&columns(fields), &[("path", path)]);
     [&[0][..], &[]].map(|projection| {
-        let source = FileConnector.source(&table, projection).map_err(|error| error.to_string())?;
+        let source = FileConnector::default()
+            .source(&table, projection)
+            .map_err(|error| error.to_string())?;
         let mut read = Vec::new();
         for flow in 0..source.splits(1, None).unwrap().len() {
             let batch = try_read_flow(&*source, flow, &context());
@@ -54,14 +56,15 @@ fn a_deep_line_of_json_is_a_bad_row() {
         for fields in [&[("a", VARCHAR)][..], &[("b", BIGINT)]] {
             let context = context();
             let table = table(&columns(fields), &[("path", &path)]);
-            let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+            let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
             assert_eq!(read.num_rows(), 2, "{levels}");
             let bad = bad(&context);
             assert_eq!(bad[0].0, "t.json:2");
             assert_eq!(bad[0].1, "it nests deeper than 128 levels");
             assert!(bad[0].2.len() <= 204, "{}", bad[0].2.len());
         }
-        let inferred = FileConnector.infer(&table(&columns(&[]), &[("path", &path)]).options);
+        let inferred =
+            FileConnector::default().infer(&table(&columns(&[]), &[("path", &path)]).options);
         assert_eq!(inferred.unwrap().unwrap().field(0).data_type(), &VARCHAR);
     }
 }
@@ -77,13 +80,14 @@ fn a_deep_or_wide_schema_of_parquet_is_refused_and_a_flat_one_is_read() {
     ] {
         let path = scratch.write("t.parquet", bytes);
         refused_both(&path, &[("a", BIGINT)], reason);
-        let inferred = FileConnector.infer(&table(&columns(&[]), &[("path", &path)]).options);
+        let inferred =
+            FileConnector::default().infer(&table(&columns(&[]), &[("path", &path)]).options);
         assert!(refused(inferred).to_string().contains(reason));
     }
     for bytes in [deep(100), wide(1_000)] {
         let path = scratch.write("t.parquet", bytes);
         let options = table(&columns(&[]), &[("path", &path)]).options;
-        assert!(FileConnector.infer(&options).unwrap().is_some());
+        assert!(FileConnector::default().infer(&options).unwrap().is_some());
     }
 }
 
@@ -323,7 +327,8 @@ fn a_file_that_is_cut_or_replaced_while_it_is_read_is_named() {
     let scratch = Scratch::new("hostile-version");
     let text = format!("a\n{}", "12345678\n".repeat(1_000_000));
     let path = scratch.write("t.csv", &text);
-    let source = source(&FileConnector, &table(&columns(&[("a", BIGINT)]), &[("path", &path)]));
+    let source =
+        source(&FileConnector::default(), &table(&columns(&[("a", BIGINT)]), &[("path", &path)]));
     let source = source.unwrap();
     let mut flow = source.open(&nth(0), None, &context()).unwrap();
     flow.next(1000).unwrap();

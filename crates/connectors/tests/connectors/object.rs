@@ -32,7 +32,7 @@ fn at(store: &S3, path: &str, options: &[(&str, &str)]) -> TableDef {
 }
 
 fn open(table: &TableDef) -> Result<Arc<dyn Source>, ConnectorError> {
-    source(&FileConnector, table)
+    source(&FileConnector::default(), table)
 }
 
 /// All flows, one after the other.
@@ -86,7 +86,7 @@ fn objects_are_found_by_name_pattern_and_directory() {
         names(&*source),
         ["s3://bucket/x/_hidden.csv", "s3://bucket/x/a.csv", "s3://bucket/x/b.csv"]
     );
-    let inferred = FileConnector.infer(&at(&store, "s3://bucket/x/a.csv", &[]).options);
+    let inferred = FileConnector::default().infer(&at(&store, "s3://bucket/x/a.csv", &[]).options);
     assert_eq!(inferred.unwrap().unwrap().field(0).data_type(), &BIGINT);
 }
 
@@ -126,7 +126,7 @@ fn of_parquet_only_the_footer_and_the_columns_of_the_query_are_fetched() {
     let whole = bytes.len();
     store.put("/bucket/t.parquet", bytes);
     let table = at(&store, "s3://bucket/t.parquet", &[]);
-    let source = FileConnector.source(&table, &[0]).unwrap();
+    let source = FileConnector::default().source(&table, &[0]).unwrap();
     assert_eq!(names(&*source).len(), 3, "row groups");
     store.log();
     let read = read_all(&*source).unwrap();
@@ -198,7 +198,8 @@ fn what_is_written_appears_on_commit_and_reads_back() {
     for name in ["t.csv", "t.json", "t.parquet", "t.arrow", "t.csv.zst"] {
         let path = format!("/bucket/out/{name}");
         let table = at(&store, &format!("s3:/{path}"), &[]);
-        let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
+        let mut writer =
+            FileConnector::default().sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
         for part in 0..5 {
             writer.write(&sample.slice(part * 100_000, 100_000)).unwrap();
         }
@@ -218,7 +219,8 @@ fn a_writer_that_is_dropped_leaves_no_trace() {
     let store = S3::start();
     store.put("/bucket/t.csv", "old");
     let table = at(&store, "s3://bucket/t.csv", &[]);
-    let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
+    let mut writer =
+        FileConnector::default().sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     assert_eq!(store.state.lock().unwrap().uploads.len(), 1);
     writer.write(&sample(0, 500_000)).unwrap();
     drop(writer);
@@ -230,7 +232,7 @@ fn a_writer_that_is_dropped_leaves_no_trace() {
 fn an_output_that_cannot_be_written_fails_before_the_first_row() {
     let store = S3::start();
     let error = |path: &str, options: &[(&str, &str)]| {
-        let sink = FileConnector.sink(&at(&store, path, options));
+        let sink = FileConnector::default().sink(&at(&store, path, options));
         refused(sink.and_then(|sink| sink.open(&WriterContext::of(0)).map(drop)))
     };
     let closed = error("s3://bucket/t.csv", &[("s3.access_key_id", "somebody")]);
@@ -245,7 +247,8 @@ fn an_output_that_cannot_be_written_fails_before_the_first_row() {
 fn an_upload_that_fails_on_the_way_is_given_up() {
     let store = S3::start();
     let table = at(&store, "s3://bucket/t.csv", &[]);
-    let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
+    let mut writer =
+        FileConnector::default().sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     // As a rule of the bucket would do that removes old uploads.
     store.state.lock().unwrap().uploads.clear();
     let error = refused(writer.write(&sample(0, 500_000)).and_then(|()| writer.commit()));

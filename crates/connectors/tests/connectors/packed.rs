@@ -30,7 +30,7 @@ fn sample(rows: i64) -> RecordBatch {
 fn write(path: &str, batch: &RecordBatch, more: &[(&str, &str)]) {
     let mut options = vec![("path", path)];
     options.extend(more);
-    let sink = FileConnector.sink(&table(&batch.schema(), &options)).unwrap();
+    let sink = FileConnector::default().sink(&table(&batch.schema(), &options)).unwrap();
     let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     writer.write(&batch.slice(0, batch.num_rows() / 2)).unwrap();
     writer.write(&batch.slice(batch.num_rows() / 2, batch.num_rows().div_ceil(2))).unwrap();
@@ -66,9 +66,9 @@ fn text_is_packed_as_the_name_says_and_reads_back() {
         let options = [("path", &*scratch.path(packed)), ("csv.null", "NA")];
         let table = table(&sample.schema(), &options);
         let context = context();
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         assert_eq!((rows(&read), context.bad.count()), (rows(&sample), 0), "{packed}");
-        let inferred = FileConnector.infer(&table.options).unwrap().unwrap();
+        let inferred = FileConnector::default().infer(&table.options).unwrap().unwrap();
         assert_eq!(inferred.field(0).data_type(), &BIGINT, "{packed}");
     }
 }
@@ -88,7 +88,7 @@ fn the_option_says_what_the_name_does_not() {
         let path = scratch.path(name);
         let mut all = vec![("path", &*path)];
         all.extend(options);
-        let source = source(&FileConnector, &table(&schema, &all))?;
+        let source = source(&FileConnector::default(), &table(&schema, &all))?;
         try_read_flow(&*source, 0, &context()).map(|batch| rows(&batch))
     };
     scratch.write("t.data", &bytes);
@@ -126,7 +126,9 @@ fn every_codec_of_parquet_is_written_and_read() {
         let column = file.metadata().row_group(0).column(0);
         assert!(is(column.compression(), codec), "{codec}: {:?}", column.compression());
         assert_ne!(column.column_descr().logical_type_ref(), Some(&LogicalType::String));
-        let source = source(&FileConnector, &table(&sample.schema(), &[("path", &path)])).unwrap();
+        let source =
+            source(&FileConnector::default(), &table(&sample.schema(), &[("path", &path)]))
+                .unwrap();
         assert_eq!(rows(&read(&*source, 1, &context())), rows(&sample), "{codec}");
     }
 }
@@ -149,13 +151,16 @@ fn arrow_files_and_streams_are_written_and_read() {
         let path = scratch.path(name);
         write(&path, &sample, options);
         let table = table(&sample.schema(), &[("path", &path)]);
-        let source = source(&FileConnector, &table).unwrap();
+        let source = source(&FileConnector::default(), &table).unwrap();
         assert_eq!(source.splits(1, None).unwrap().len(), flows, "{name}");
         assert_eq!(rows(&read(&*source, 1, &context())), rows(&sample), "{name}");
-        let projected = FileConnector.source(&table, &[1]).unwrap();
+        let projected = FileConnector::default().source(&table, &[1]).unwrap();
         let names = sample.project(&[1]).unwrap();
         assert_eq!(rows(&read(&*projected, 1, &context())), rows(&names), "{name}");
-        assert_eq!(FileConnector.infer(&table.options).unwrap().unwrap(), sample.schema());
+        assert_eq!(
+            FileConnector::default().infer(&table.options).unwrap().unwrap(),
+            sample.schema()
+        );
     }
     let smaller = |a: &str, b: &str| {
         let bytes = |name: &str| fs::metadata(scratch.path(name)).unwrap().len();
@@ -165,7 +170,7 @@ fn arrow_files_and_streams_are_written_and_read() {
     smaller("zstd.feather", "none.arrow");
     smaller("packed.arrow.gz", "none.arrow");
     let options = [("path", "t.arrow.gz"), ("arrow.layout", "file")];
-    let error = refused(FileConnector.sink(&table(&sample.schema(), &options)));
+    let error = refused(FileConnector::default().sink(&table(&sample.schema(), &options)));
     assert!(matches!(&error, ConnectorError::Option { key, .. } if key == "arrow.layout"));
 }
 
@@ -201,16 +206,17 @@ fn arrow_columns_become_what_is_declared_or_bad_rows() {
         (&file, ["1|x|a", "3|x|c", "1|x|a"], ["t.arrow:2", "t.arrow:5"]),
     ] {
         let context = context();
-        let source = source(&FileConnector, &table(&schema, &[("path", path)])).unwrap();
+        let source = source(&FileConnector::default(), &table(&schema, &[("path", path)])).unwrap();
         assert_eq!(rows(&read(&*source, 1, &context)), expected);
         let bad = bad(&context);
         assert_eq!(bad.iter().map(|bad| &*bad.0).collect::<Vec<_>>(), places);
         assert_eq!(bad[0].1, "column 'count': '300' is not a valid TINYINT");
     }
-    let inferred = FileConnector.infer(&table(&schema, &[("path", &file)]).options).unwrap();
+    let inferred =
+        FileConnector::default().infer(&table(&schema, &[("path", &file)]).options).unwrap();
     assert_eq!(inferred.unwrap().field(1).data_type(), &VARCHAR);
     let wrong = columns(&[("word", BIGINT)]);
-    let error = refused(source(&FileConnector, &table(&wrong, &[("path", &file)])));
+    let error = refused(source(&FileConnector::default(), &table(&wrong, &[("path", &file)])));
     assert!(hint(&error).contains("CAST"), "{error}");
 }
 
@@ -243,7 +249,7 @@ fn rows_know_where_they_come_from() {
             now.as_millis() as i64
         };
         let before = now_ms();
-        let all = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+        let all = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context());
         let expected: Vec<String> = records
             .iter()
             .enumerate()
@@ -255,7 +261,7 @@ fn rows_know_where_they_come_from() {
         let span = before..=now_ms();
         assert!(times.iter().flatten().all(|time| span.contains(&time)), "{times:?}");
         // Without any column of the data, there is still a row for each record.
-        let origins = FileConnector.source(&table, &[3, 1]).unwrap();
+        let origins = FileConnector::default().source(&table, &[3, 1]).unwrap();
         let read = rows(&read(&*origins, 1, &context()));
         assert_eq!(
             read,
@@ -265,7 +271,7 @@ fn rows_know_where_they_come_from() {
     let refusal = |field: (&str, DataType), key: &str| {
         let mut table = table(&columns(&[field]), &[("path", &scratch.path("t.csv"))]);
         table.metadata.insert(0, key.to_owned());
-        refused(source(&FileConnector, &table))
+        refused(source(&FileConnector::default(), &table))
     };
     assert_eq!(hint(&refusal(("f", VARCHAR), "fiel")), "did you mean 'file'?");
     assert_eq!(hint(&refusal(("f", VARCHAR), "record")), "declare it as BIGINT");

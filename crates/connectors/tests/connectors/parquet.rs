@@ -50,7 +50,7 @@ fn row_groups_are_flows_and_say_what_is_in_them() {
     let schema = columns(&[("id", BIGINT), ("delay", BIGINT), ("at", TIMESTAMP)]);
     let table = table(&schema, &[("path", &path)]);
     // Out of the file's order, and with the types that the table declares.
-    let source = FileConnector.source(&table, &[2, 0, 1]).unwrap();
+    let source = FileConnector::default().source(&table, &[2, 0, 1]).unwrap();
     assert_eq!(source.schema().field(1).data_type(), &BIGINT);
     let flows = source.splits(7, Some(0)).unwrap();
     assert_eq!(flows.iter().map(|flow| flow.rows).collect::<Vec<_>>(), [100, 100, 50].map(Some));
@@ -66,7 +66,7 @@ fn row_groups_are_flows_and_say_what_is_in_them() {
     // The number and the time.
     assert_eq!(bounds_hold(&*source), 2);
     assert_eq!(source.bounds(1).range, Some([0, 249]));
-    let nothing = FileConnector.source(&table, &[]).unwrap();
+    let nothing = FileConnector::default().source(&table, &[]).unwrap();
     assert_eq!(crate::bed::read(&*nothing, 1, &context()).num_rows(), 250);
 }
 
@@ -87,7 +87,7 @@ fn values_that_the_declared_type_cannot_hold_are_bad_rows() {
         vec![Field::new("n", DataType::Int32, false), Field::new("h", DataType::Int64, true)];
     let table = table(&Arc::new(Schema::new(fields)), &[("path", &path)]);
     let context = context();
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
     assert_eq!(read.num_rows(), 247);
     let bad = bad(&context);
     let reasons: Vec<(&str, &str)> =
@@ -113,16 +113,16 @@ fn a_file_that_is_not_whole_is_named() {
     for bytes in [&whole[..whole.len() - 1], &whole[..whole.len() / 2], b"a,b\n1,2\n", b""] {
         fs::write(&path, bytes).unwrap();
         let table = table(&schema, &[("path", &path)]);
-        let error = refused(source(&FileConnector, &table));
+        let error = refused(source(&FileConnector::default(), &table));
         assert!(matches!(&error, ConnectorError::Io { place, .. } if *place == path), "{error}");
         assert!(error.to_string().contains("not a whole Parquet file"), "{error}");
-        assert_eq!(refused(FileConnector.infer(&table.options)), error);
+        assert_eq!(refused(FileConnector::default().infer(&table.options)), error);
     }
     // A footer that is right over pages that are not.
     let mut damaged = whole.clone();
     damaged[4..200].fill(0xff);
     fs::write(&path, damaged).unwrap();
-    let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+    let source = source(&FileConnector::default(), &table(&schema, &[("path", &path)])).unwrap();
     let error = refused(try_read_flow(&*source, 0, &context()));
     assert!(error.to_string().contains("t.parquet"), "{error}");
 }
@@ -135,12 +135,12 @@ fn a_column_that_one_file_lacks_is_null_there() {
     let path = scratch.path("*.parquet");
     let table_of = |fields: &[(&str, DataType)]| table(&columns(fields), &[("path", &path)]);
     let both = table_of(&[("id", BIGINT), ("name", VARCHAR)]);
-    let source_of = |table| source(&FileConnector, table).unwrap();
+    let source_of = |table| source(&FileConnector::default(), table).unwrap();
     let all = read(&*source_of(&both), 1, &context());
     assert_eq!(rows(&all), ["0|NULL", "1|NULL", "0|n0", "1|n1"]);
-    let names = read(&*FileConnector.source(&both, &[1]).unwrap(), 1, &context());
+    let names = read(&*FileConnector::default().source(&both, &[1]).unwrap(), 1, &context());
     assert_eq!(rows(&names), ["NULL", "NULL", "n0", "n1"]);
-    let error = refused(source(&FileConnector, &table_of(&[("delay", DOUBLE)])));
+    let error = refused(source(&FileConnector::default(), &table_of(&[("delay", DOUBLE)])));
     assert!(matches!(&error, ConnectorError::Column { column, .. } if column == "delay"));
 }
 
@@ -150,14 +150,15 @@ fn a_schema_that_does_not_fit_is_reported_before_anything_runs() {
     let path = scratch.path("t.parquet");
     write(&path, &sample(10));
     let error = |fields: &[(&str, DataType)]| {
-        refused(source(&FileConnector, &table(&columns(fields), &[("path", &path)])))
+        refused(source(&FileConnector::default(), &table(&columns(fields), &[("path", &path)])))
     };
     let missing = error(&[("dealy", DOUBLE)]);
     assert!(matches!(&missing, ConnectorError::Column { column, .. } if column == "dealy"));
     assert_eq!(hint(&missing), "did you mean 'delay'?");
     let unfit = error(&[("id", DataType::Struct(vec![Field::new("x", BIGINT, true)].into()))]);
     assert_eq!(hint(&unfit), "declare it as INT");
-    let inferred = FileConnector.infer(&table(&columns(&[]), &[("path", &path)]).options);
+    let inferred =
+        FileConnector::default().infer(&table(&columns(&[]), &[("path", &path)]).options);
     assert_eq!(inferred.unwrap().unwrap().fields(), sample(1).schema().fields());
 }
 
@@ -199,14 +200,15 @@ fn what_would_be_read_as_something_else_is_refused_where_it_is_read() {
     let path = scratch.path("t.parquet");
     write_others(&path);
     let options = [("path", &*path)];
-    let inferred = FileConnector.infer(&table(&columns(&[]), &options).options).unwrap().unwrap();
+    let inferred =
+        FileConnector::default().infer(&table(&columns(&[]), &options).options).unwrap().unwrap();
     let table = table(&inferred, &options);
     for (column, what) in [(0, "has it as an INTERVAL"), (1, "has it as a VARIANT")] {
-        let error = refused(FileConnector.source(&table, &[column, 2]));
+        let error = refused(FileConnector::default().source(&table, &[column, 2]));
         assert!(error.to_string().contains(what), "{error}");
     }
     for projection in [&[2][..], &[]] {
-        let source = FileConnector.source(&table, projection).unwrap();
+        let source = FileConnector::default().source(&table, projection).unwrap();
         assert_eq!(read_flow(&*source, 0, &context()).num_rows(), 1);
     }
 }

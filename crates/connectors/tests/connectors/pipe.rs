@@ -22,8 +22,9 @@ fn a_pipe_gives_its_rows_once_and_as_they_come() {
     let dir = Scratch::new("pipe");
     let path = pipe(&dir);
     let table = table(&columns(&[("a", BIGINT), ("b", VARCHAR)]), &[("path", &path)]);
-    let another = source(&FileConnector, &table).unwrap();
-    let source = source(&FileConnector, &table).unwrap();
+    let files = FileConnector::default();
+    let another = source(&files, &table).unwrap();
+    let source = source(&files, &table).unwrap();
     assert!(source.bounded() && !source.repeats());
     assert_eq!(source.splits(4, None).unwrap().len(), 1);
     let context = context();
@@ -54,13 +55,14 @@ fn a_pipe_tells_nothing_before_it_is_read() {
     let dir = Scratch::new("pipe-refused");
     let path = pipe(&dir);
     let of = |options: &[(&str, &str)]| table(&columns(&[("a", BIGINT)]), options);
-    let inferred = refused(FileConnector.infer(&of(&[("path", &path)]).options).map(drop));
+    let inferred =
+        refused(FileConnector::default().infer(&of(&[("path", &path)]).options).map(drop));
     assert!(inferred.to_string().contains("is a pipe: to infer"), "{inferred}");
     let parquet = of(&[("path", &path), ("format", "parquet")]);
-    let parquet = refused(source(&FileConnector, &parquet).map(drop));
+    let parquet = refused(source(&FileConnector::default(), &parquet).map(drop));
     assert!(parquet.to_string().contains("Parquet is not read in order"), "{parquet}");
     dir.write("q.csv", "a\n1\n");
     let glob = dir.path("*.csv");
-    let files = source(&FileConnector, &of(&[("path", &glob)])).unwrap();
+    let files = source(&FileConnector::default(), &of(&[("path", &glob)])).unwrap();
     assert_eq!(files.splits(1, None).unwrap().len(), 1, "a pattern names files alone");
 }

@@ -82,7 +82,7 @@ fn check(source: &dyn Source, workers: u32) -> usize {
 
 fn file(path: &str, schema: &SchemaRef, options: &[(&str, &str)]) -> Arc<dyn Source> {
     let options: Vec<_> = [("path", path)].iter().chain(options).copied().collect();
-    source(&FileConnector, &table(schema, &options)).unwrap()
+    source(&FileConnector::default(), &table(schema, &options)).unwrap()
 }
 
 fn two() -> SchemaRef {
@@ -96,7 +96,7 @@ fn written(path: &str, rows: i64, options: &[(&str, &str)]) {
         Arc::new(StringArray::from_iter_values((0..rows).map(|a| format!("x{a}"))));
     let batch = batch(&[("a", numbers), ("b", texts)]);
     let options: Vec<_> = [("path", path)].iter().chain(options).copied().collect();
-    let sink = FileConnector.sink(&table(&batch.schema(), &options)).unwrap();
+    let sink = FileConnector::default().sink(&table(&batch.schema(), &options)).unwrap();
     let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     for begin in (0..batch.num_rows()).step_by(25) {
         writer.write(&batch.slice(begin, 25.min(batch.num_rows() - begin))).unwrap();

@@ -260,7 +260,7 @@ proptest! {
         if projection.is_empty() {
             projection = vec![0];
         }
-        let source = FileConnector.source(&table, &projection).unwrap();
+        let source = FileConnector::default().source(&table, &projection).unwrap();
         let (all, pruned) = (context(), context());
         let expected = read_all(&*source, 1_000, false, &all);
         for _ in 0..6 {
@@ -289,7 +289,8 @@ fn row_groups_are_left_out_by_their_statistics() {
     let rows = batch(&[("n", numbers), ("s", texts)]);
     write(&scratch.path("t.parquet"), &rows, 100);
     let schema = columns(&[("n", BIGINT), ("s", VARCHAR)]);
-    let source = source(&FileConnector, &table(&schema, &[("path", &scratch.path("t.parquet"))]));
+    let source =
+        source(&FileConnector::default(), &table(&schema, &[("path", &scratch.path("t.parquet"))]));
     let source = source.unwrap();
     let value = |n: i64| Arc::new(Int64Array::from(vec![n])) as ArrayRef;
     let kept = ColumnPredicate::Range(ColumnRange {
@@ -348,7 +349,8 @@ fn a_row_group_that_may_have_bad_rows_is_read() {
     };
     let splits = |declared: DataType, nullable: bool, value: ArrayRef| {
         let schema = Arc::new(Schema::new(vec![Field::new("n", declared, nullable)]));
-        let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+        let source =
+            source(&FileConnector::default(), &table(&schema, &[("path", &path)])).unwrap();
         let source = source.pruned(&none(value)).unwrap_or(source);
         let context = context();
         read_all(&*source, 1_000, false, &context);
@@ -390,7 +392,9 @@ fn pages_and_rows_are_left_out_and_counted() {
     let path = scratch.path("t.parquet");
     let schema = columns(&[("n", BIGINT), ("s", VARCHAR)]);
     let read_equal = |number: i64, projection: &[usize]| {
-        let source = FileConnector.source(&table(&schema, &[("path", &path)]), projection).unwrap();
+        let source = FileConnector::default()
+            .source(&table(&schema, &[("path", &path)]), projection)
+            .unwrap();
         let context = context();
         let given = read_all(&*source.pruned(&equal(number)).unwrap(), 1_000, false, &context);
         let skipped = context.skipped.take();
@@ -433,7 +437,7 @@ fn a_damaged_page_index_or_bloom_filter_ends_the_query_with_the_name_of_the_file
                 damaged[at] ^= bits;
                 std::fs::write(&path, damaged).unwrap();
                 let table = table(&schema, &[("path", &path)]);
-                let source = source(&FileConnector, &table).unwrap();
+                let source = source(&FileConnector::default(), &table).unwrap();
                 let source = source.pruned(&equal(510)).unwrap();
                 let mut reader =
                     source.open(&source.splits(1, None).unwrap()[0], None, &context()).unwrap();
@@ -465,7 +469,7 @@ fn a_scan_that_listens_leaves_out_rows_without_a_partner() {
         Arc::new(StringArray::from_iter_values((0..1_000).map(|n| format!("a text {n}"))));
     write(&path, &batch(&[("n", numbers), ("s", texts)]), 100);
     let schema = columns(&[("s", VARCHAR), ("n", BIGINT)]);
-    let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+    let source = source(&FileConnector::default(), &table(&schema, &[("path", &path)])).unwrap();
     let filters = Arc::new(JoinFilters::default());
     let of = filters.clone();
     let listening = source.listen(Arc::new(move || of.predicate())).unwrap();
@@ -506,7 +510,7 @@ fn a_row_group_whose_first_rows_match_is_read_as_a_whole() {
         Arc::new(StringArray::from_iter_values((0..150_000).map(|n| format!("a text {n}"))));
     write(&path, &batch(&[("n", numbers), ("s", texts)]), 150_000);
     let schema = columns(&[("n", BIGINT), ("s", VARCHAR)]);
-    let source = source(&FileConnector, &table(&schema, &[("path", &path)])).unwrap();
+    let source = source(&FileConnector::default(), &table(&schema, &[("path", &path)])).unwrap();
     let most = |below: i64| {
         let value = Arc::new(Int64Array::from(vec![below])) as ArrayRef;
         let to = Some(RangeEnd { value, inclusive: false });

@@ -27,7 +27,7 @@ fn what_is_written_reads_back_in_every_format() {
     for name in ["t.csv", "t.tsv", "t.json", "t.parquet"] {
         let options = [("path", &*scratch.path(name)), ("csv.null", "NA")];
         let table = table(&sample.schema(), &options);
-        let sink = FileConnector.sink(&table).unwrap();
+        let sink = FileConnector::default().sink(&table).unwrap();
         assert_eq!(sink.placement(), Placement::Gather);
         let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         writer.write(&sample.slice(0, 1)).unwrap();
@@ -36,7 +36,7 @@ fn what_is_written_reads_back_in_every_format() {
         assert!(!fs::exists(scratch.path(name)).unwrap(), "visible before its time");
         writer.commit().unwrap();
         let context = context();
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         assert_eq!((rows(&read), context.bad.count()), (rows(&sample), 0), "{name}");
     }
     assert_eq!(scratch.names(), ["t.csv", "t.json", "t.parquet", "t.tsv"]);
@@ -56,12 +56,13 @@ fn a_text_that_stands_for_null_is_quoted_and_read_again() {
     let sample = batch(&[("text", texts), ("number", numbers)]);
     let options = [("path", &*scratch.path("t.csv")), ("csv.null", "NA,0,-")];
     let table = table(&sample.schema(), &options);
-    let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
+    let mut writer =
+        FileConnector::default().sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
     writer.write(&sample).unwrap();
     writer.commit().unwrap();
     let written = fs::read_to_string(scratch.path("t.csv")).unwrap();
     assert_eq!(written, "text,number\n\"NA\",1\nNA,\"0\"\n,NA\n\"-\",\"0\"\n");
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context());
     assert_eq!(rows(&read), rows(&sample));
 }
 
@@ -78,19 +79,21 @@ fn json_has_words_for_numbers_without_digits_and_none_for_times_beyond_the_calen
     let sample = batch(&[("value", values)]);
     let path = scratch.path("t.json");
     let json = table(&sample.schema(), &[("path", &path)]);
-    let mut writer = FileConnector.sink(&json).unwrap().open(&WriterContext::of(0)).unwrap();
+    let mut writer =
+        FileConnector::default().sink(&json).unwrap().open(&WriterContext::of(0)).unwrap();
     writer.write(&sample).unwrap();
     writer.commit().unwrap();
     let words = ["\"Infinity\"", "\"-Infinity\"", "\"NaN\"", "null", "1.5"];
     let lines: String = words.map(|word| format!("{{\"value\":{word}}}\n")).concat();
     assert_eq!(fs::read_to_string(&path).unwrap(), lines);
-    let read = read(&*source(&FileConnector, &json).unwrap(), 1, &context());
+    let read = read(&*source(&FileConnector::default(), &json).unwrap(), 1, &context());
     assert_eq!(rows(&read), ["inf", "-inf", "NaN", "NULL", "1.5"]);
     let far: ArrayRef = Arc::new(TimestampMillisecondArray::from(vec![0, i64::MAX]));
     let sample = batch(&[("at", far)]);
     for name in ["t.json", "t.csv"] {
         let table = table(&sample.schema(), &[("path", &scratch.path(name))]);
-        let mut writer = FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
+        let mut writer =
+            FileConnector::default().sink(&table).unwrap().open(&WriterContext::of(0)).unwrap();
         let error = refused(writer.write(&sample).and_then(|()| writer.flush()));
         assert!(error.to_string().contains("9223372036854775807"), "{error}");
     }
@@ -101,7 +104,8 @@ fn a_writer_that_is_dropped_leaves_what_was_there() {
     let scratch = Scratch::new("sink-dropped");
     for name in ["t.csv", "t.json", "t.parquet"] {
         let path = scratch.write(name, "old");
-        let sink = FileConnector.sink(&table(&sample().schema(), &[("path", &path)])).unwrap();
+        let sink =
+            FileConnector::default().sink(&table(&sample().schema(), &[("path", &path)])).unwrap();
         let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         writer.write(&sample()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old", "until it is whole");
@@ -118,7 +122,8 @@ fn a_writer_that_is_dropped_leaves_what_was_there() {
 }
 
 fn written(path: &str) {
-    let sink = FileConnector.sink(&table(&sample().schema(), &[("path", path)])).unwrap();
+    let sink =
+        FileConnector::default().sink(&table(&sample().schema(), &[("path", path)])).unwrap();
     let mut writer = sink.open(&WriterContext::of(0)).unwrap();
     writer.write(&sample()).unwrap();
     writer.commit().unwrap();
@@ -157,7 +162,8 @@ fn a_link_stays_and_the_file_that_it_points_to_is_replaced() {
     }
     let circle = scratch.path("circle.csv");
     symlink("circle.csv", &circle).unwrap();
-    let sink = FileConnector.sink(&table(&sample().schema(), &[("path", &circle)])).unwrap();
+    let sink =
+        FileConnector::default().sink(&table(&sample().schema(), &[("path", &circle)])).unwrap();
     assert!(refused(sink.open(&WriterContext::of(0)).map(drop)).to_string().contains("circle.csv"));
 }
 
@@ -193,8 +199,17 @@ fn a_result_without_rows_is_a_file_with_columns() {
     let scratch = Scratch::new("sink-empty");
     for name in ["t.csv", "t.parquet"] {
         let table = table(&sample().schema(), &[("path", &scratch.path(name))]);
-        FileConnector.sink(&table).unwrap().open(&WriterContext::of(0)).unwrap().commit().unwrap();
-        assert_eq!(read(&*source(&FileConnector, &table).unwrap(), 1, &context()).num_rows(), 0);
+        FileConnector::default()
+            .sink(&table)
+            .unwrap()
+            .open(&WriterContext::of(0))
+            .unwrap()
+            .commit()
+            .unwrap();
+        assert_eq!(
+            read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context()).num_rows(),
+            0
+        );
     }
 }
 
@@ -203,14 +218,16 @@ fn an_output_that_cannot_be_made_fails_before_the_first_row() {
     let scratch = Scratch::new("sink-open");
     let open = |path: &str| {
         let table = table(&sample().schema(), &[("path", path), ("format", "csv")]);
-        FileConnector.sink(&table).and_then(|sink| sink.open(&WriterContext::of(0)).map(drop))
+        FileConnector::default()
+            .sink(&table)
+            .and_then(|sink| sink.open(&WriterContext::of(0)).map(drop))
     };
     let nowhere = refused(open(&scratch.path("nowhere/t.csv")));
     assert!(hint(&nowhere).starts_with("make it first: mkdir -p"), "{nowhere}");
     let directory = refused(open(&scratch.path("")));
     assert!(directory.to_string().contains("is a directory"), "{directory}");
     let unnamed = table(&sample().schema(), &[("path", &scratch.path("t.txt"))]);
-    let unnamed = refused(FileConnector.sink(&unnamed).map(drop));
+    let unnamed = refused(FileConnector::default().sink(&unnamed).map(drop));
     assert!(matches!(&unnamed, ConnectorError::Option { key, .. } if key == "format"));
     assert!(scratch.names().is_empty());
 }
@@ -221,7 +238,7 @@ fn an_output_that_cannot_be_made_fails_before_the_first_row() {
 fn a_full_disk_is_an_error_with_its_path() {
     for format in ["csv", "json", "parquet"] {
         let options = [("path", "/dev/full"), ("format", format)];
-        let sink = FileConnector.sink(&table(&sample().schema(), &options)).unwrap();
+        let sink = FileConnector::default().sink(&table(&sample().schema(), &options)).unwrap();
         let mut writer = sink.open(&WriterContext::of(0)).unwrap();
         let error = refused(writer.write(&sample()).and_then(|()| writer.commit()));
         assert!(matches!(&error, ConnectorError::Io { place, .. } if place == "/dev/full"));
@@ -248,7 +265,7 @@ fn a_file_is_one_however_it_is_spelled() {
     let scratch = Scratch::new("sink-spelled");
     let of = |path: &str| {
         let table = table(&sample().schema(), &[("path", path), ("format", "csv")]);
-        FileConnector.sink(&table).unwrap().replaces()
+        FileConnector::default().sink(&table).unwrap().replaces()
     };
     let directory = scratch.path(".");
     fs::create_dir(format!("{directory}/d")).unwrap();

@@ -25,16 +25,16 @@ fn columns_are_found_by_name_and_cast() {
     let text = "B,extra,a,at\n1.5,x,7,2013-01-01 05:00:00\n,y, 8 ,2013-01-01T06:00:00.250Z\n";
     let table = csv(&scratch, text, &[("a", BIGINT), ("b", DOUBLE), ("at", TIMESTAMP)]);
     let context = context();
-    let source = source(&FileConnector, &table).unwrap();
+    let source = source(&FileConnector::default(), &table).unwrap();
     assert!(source.bounded());
     assert_eq!(
         rows(&read(&*source, 1, &context)),
         ["7|1.5|2013-01-01T05:00:00", "8|NULL|2013-01-01T06:00:00.250"]
     );
-    let projected = FileConnector.source(&table, &[2, 0]).unwrap();
+    let projected = FileConnector::default().source(&table, &[2, 0]).unwrap();
     assert_eq!(projected.schema().field(0).name(), "at");
     assert_eq!(rows(&read(&*projected, 1, &context))[0], "2013-01-01T05:00:00|7");
-    let nothing = FileConnector.source(&table, &[]).unwrap();
+    let nothing = FileConnector::default().source(&table, &[]).unwrap();
     assert_eq!(read(&*nothing, 1, &context).num_rows(), 2);
     assert_eq!(context.bad.count(), 0);
 }
@@ -55,7 +55,7 @@ fn three_broken_lines_in_a_hundred_thousand_cost_three_rows() {
     // What is bad does not depend on the columns that a query reads.
     for projection in [&[0, 1, 2][..], &[0], &[]] {
         let context = context();
-        let source = FileConnector.source(&table, projection).unwrap();
+        let source = FileConnector::default().source(&table, projection).unwrap();
         let read = read(&*source, 1, &context);
         assert_eq!(read.num_rows(), 99_997);
         if let Some(ids) = read.columns().first() {
@@ -80,7 +80,7 @@ fn an_unclosed_quote_costs_only_its_own_line() {
     let text = "a,b\n1,\"two\nlines\"\n2,\"open\n3,c\n4,\"d\"\n\n5,\"e\"\"e\"\n6,\"last\n";
     let table = csv(&scratch, text, &[("a", BIGINT), ("b", VARCHAR)]);
     let context = context();
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
     assert_eq!(rows(&read), ["1|two\nlines", "3|c", "4|d", "5|e\"e"]);
     let bad = bad(&context);
     assert_eq!(bad.iter().map(|bad| bad.0.as_str()).collect::<Vec<_>>(), ["t.csv:4", "t.csv:9"]);
@@ -95,7 +95,7 @@ fn windows_line_ends_blank_lines_comments_and_marks_are_understood() {
     let schema = columns(&[("a", BIGINT), ("b", VARCHAR)]);
     let table = table(&schema, &[("path", &path), ("csv.comment", "#")]);
     let context = context();
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
     assert_eq!(rows(&read), ["1|x", "3|w"]);
     assert_eq!(bad(&context)[0].0, "t.csv:6");
     assert_eq!(bad(&context)[0].2, "2,y,z");
@@ -109,7 +109,7 @@ fn nulls_are_what_the_option_says_and_empty_fields_of_numbers() {
     let schema = Arc::new(Schema::new(fields));
     let context = context();
     let strict = table(&schema, &[("path", &path), ("csv.null", "NA,-")]);
-    let read = read(&*source(&FileConnector, &strict).unwrap(), 1, &context);
+    let read = read(&*source(&FileConnector::default(), &strict).unwrap(), 1, &context);
     assert_eq!(rows(&read), ["NULL|", "1|x"]);
     let reason = "column 'b': NULL, but it is NOT NULL";
     assert_eq!(bad(&context), [("t.csv:2".into(), reason.into(), "NA,NA".into())]);
@@ -121,7 +121,7 @@ fn bytes_that_are_no_text_are_a_bad_row() {
     // The two halves of an é in two fields: each is wrong, together they would be right.
     let table = csv(&scratch, b"a,b\nx,y\n\xc3,\xa9\nz,w\n", &[("a", VARCHAR), ("b", VARCHAR)]);
     let context = context();
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
     assert_eq!(rows(&read), ["x|y", "z|w"]);
     assert_eq!(bad(&context)[0].1, "column 'a': the text is not UTF-8");
 }
@@ -133,7 +133,7 @@ fn on_bad_fail_ends_at_the_record() {
     for (name, text) in [("t.csv", "a\n1\nx\n"), ("t.json", "{\"a\":1}\n\n{\"a\":[]}\n")] {
         let path = scratch.write(name, text);
         let table = table(&schema, &[("path", &path), ("on_bad", "fail")]);
-        let source = source(&FileConnector, &table).unwrap();
+        let source = source(&FileConnector::default(), &table).unwrap();
         let error = refused(try_read_flow(&*source, 0, &context()));
         assert!(
             matches!(error, ConnectorError::Io { ref place, .. } if *place == format!("{path}:3"))
@@ -148,9 +148,9 @@ fn a_file_without_header_is_read_by_position() {
     let path = scratch.write("t.tsv", "1\tx\n2\ty\n");
     let schema = columns(&[("a", BIGINT), ("b", VARCHAR)]);
     let table = table(&schema, &[("path", &path), ("csv.header", "false")]);
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context());
     assert_eq!(rows(&read), ["1|x", "2|y"]);
-    let inferred = FileConnector.infer(&table.options).unwrap().unwrap();
+    let inferred = FileConnector::default().infer(&table.options).unwrap().unwrap();
     assert_eq!(inferred.field(1).name(), "column2");
     assert_eq!(inferred.field(0).data_type(), &BIGINT);
 }
@@ -159,7 +159,7 @@ fn a_file_without_header_is_read_by_position() {
 fn a_column_that_the_file_lacks_names_the_nearest() {
     let scratch = Scratch::new("csv-column");
     let table = csv(&scratch, "origin,dest\n", &[("orgin", VARCHAR)]);
-    let error = refused(source(&FileConnector, &table));
+    let error = refused(source(&FileConnector::default(), &table));
     assert!(matches!(&error, ConnectorError::Column { column, .. } if column == "orgin"));
     assert_eq!(hint(&error), "did you mean 'origin'?");
 }
@@ -172,7 +172,7 @@ fn globs_and_directories_are_sorted_and_files_are_flows() {
     }
     let schema = columns(&[("a", VARCHAR)]);
     let names = |path: &str| -> Vec<String> {
-        let source = source(&FileConnector, &table(&schema, &[("path", path)])).unwrap();
+        let source = source(&FileConnector::default(), &table(&schema, &[("path", path)])).unwrap();
         rows(&read(&*source, 3, &context()))
     };
     assert_eq!(names(&scratch.path("")), ["a.csv", "b.csv"]);
@@ -180,7 +180,8 @@ fn globs_and_directories_are_sorted_and_files_are_flows() {
     assert_eq!(names(&scratch.path("*.csv")), ["a.csv", "b.csv"]);
     assert_eq!(names(&scratch.path("_*.csv")), ["_hidden.csv"]);
     assert_eq!(names(&scratch.path("_hidden.csv")), ["_hidden.csv"]);
-    let source_of = |path: &str| source(&FileConnector, &table(&schema, &[("path", path)]));
+    let source_of =
+        |path: &str| source(&FileConnector::default(), &table(&schema, &[("path", path)]));
     let flows = source_of(&scratch.path("?.csv")).unwrap().splits(1, None).unwrap();
     assert_eq!(flows.len(), 2);
     assert_eq!(flows[0].bytes, Some(8));
@@ -197,14 +198,17 @@ fn a_missing_file_names_the_nearest() {
     scratch.write("flights.csv", "a\n");
     let schema = columns(&[("a", VARCHAR)]);
     let error = |path: &str| {
-        refused(source(&FileConnector, &table(&schema, &[("path", path), ("format", "csv")])))
+        refused(source(
+            &FileConnector::default(),
+            &table(&schema, &[("path", path), ("format", "csv")]),
+        ))
     };
     assert!(hint(&error(&scratch.path("flihgts.csv"))).contains("flights.csv'?"));
     assert!(hint(&error(&scratch.path("nowhere/flights.csv"))).contains("no directory"));
-    let nothing = refused(source(&FileConnector, &table(&schema, &[])));
+    let nothing = refused(source(&FileConnector::default(), &table(&schema, &[])));
     assert!(matches!(&nothing, ConnectorError::Option { key, .. } if key == "path"));
     let typo = table(&schema, &[("path", "x.csv"), ("format", "cvs")]);
-    assert_eq!(hint(&refused(source(&FileConnector, &typo))), "did you mean 'csv'?");
+    assert_eq!(hint(&refused(source(&FileConnector::default(), &typo))), "did you mean 'csv'?");
 }
 
 #[test]
@@ -230,7 +234,7 @@ fn json_lines_are_rows_and_bad_ones_stand_alone() {
     let table = table(&Arc::new(Schema::new(fields)), &[("path", &path)]);
     for projection in [&[0, 1, 2][..], &[2]] {
         let context = context();
-        let source = FileConnector.source(&table, projection).unwrap();
+        let source = FileConnector::default().source(&table, projection).unwrap();
         let read = read(&*source, 1, &context);
         assert_eq!(read.num_rows(), 19_996);
         assert_eq!(context.bad.count(), 4);
@@ -251,7 +255,7 @@ fn columns_are_inferred_from_the_first_records() {
                2013-01-01 05:00:00.123456\n2,3,false,2013-01-02,2013-01-01T06:00:00Z,2,NA,\n";
     let path = scratch.write("t.csv", csv);
     let options = table(&columns(&[]), &[("path", &path), ("csv.null", "NA")]).options;
-    let schema = FileConnector.infer(&options).unwrap().unwrap();
+    let schema = FileConnector::default().infer(&options).unwrap().unwrap();
     let types: Vec<&DataType> = schema.fields().iter().map(|field| field.data_type()).collect();
     let micros = DataType::Timestamp(TimeUnit::Microsecond, None);
     assert_eq!(
@@ -270,7 +274,7 @@ fn columns_are_inferred_from_the_first_records() {
     let json = "{\"i\":1,\"at\":\"2013-01-01T05:00:00Z\",\"s\":\"1\"}\nbroken\n{\"d\":1.5}\n";
     let path = scratch.write("t.json", json);
     let options = table(&columns(&[]), &[("path", &path)]).options;
-    let schema = FileConnector.infer(&options).unwrap().unwrap();
+    let schema = FileConnector::default().infer(&options).unwrap().unwrap();
     let of = |name: &str| schema.field_with_name(name).unwrap().data_type().clone();
     assert_eq!([of("i"), of("at"), of("s"), of("d")], [BIGINT, TIMESTAMP, VARCHAR, DOUBLE]);
 }
@@ -290,7 +294,7 @@ fn types_beyond_the_plain_ones_are_cast() {
     let text = "v,w,m,d,b,i\n,x,1.25,2013-02-03,true,5\nz,,,,,\nz,x,1,2013-02-03,true,200\n";
     let table = csv(&scratch, text, &fields);
     let context = context();
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
     assert_eq!(rows(&read), ["|x|1.25|2013-02-03|true|5", "z||NULL|NULL|NULL|NULL"]);
     assert_eq!(bad(&context)[0].1, "column 'i': '200' is not a valid TINYINT");
     assert_eq!(read.column(0).null_count(), 0);
@@ -307,7 +311,7 @@ fn a_quote_that_swallows_too_much_gives_back_the_lines_behind_it() {
         let text = format!("a,b\n1,\"open\n{}{end}", line.repeat(lines));
         let table = csv(&scratch, text, &[("a", BIGINT), ("b", VARCHAR)]);
         let context = context();
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         assert_eq!(read.num_rows(), lines + usize::from(!end.is_empty()));
         assert_eq!(bad(&context)[0].0, "t.csv:2");
         assert_eq!(context.bad.count(), 1);
@@ -325,7 +329,7 @@ fn a_quoted_value_that_is_too_long_is_a_bad_row_and_its_lines_are_no_records() {
         let mut table = table(&schema, &[("path", &scratch.write("t.csv", records.join(ending)))]);
         table.metadata.insert(1, "record".into());
         let context = context();
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         let at = |records: usize| records + lines * (records / 2 - 1);
         assert_eq!(rows(&read), ["1|2", &format!("5|{}", at(4)), &format!("7|{}", at(6))]);
         let bad = bad(&context);
@@ -358,7 +362,7 @@ fn a_line_that_is_too_long_is_a_bad_row_and_its_neighbours_are_read() {
         let mut table = table(&schema, &[("path", &path)]);
         table.metadata.insert(1, "record".into());
         let context = context();
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         let line = |line: usize| line + usize::from(name == "t.csv");
         let expected: Vec<String> = [1, 3, 5][..if last { 2 } else { 3 }]
             .iter()
@@ -386,14 +390,14 @@ fn the_mark_of_an_encoding_is_passed_and_other_encodings_are_named() {
     for (name, text) in texts {
         let path = scratch.write(name, format!("\u{feff}{text}"));
         let table = table(&columns(&[("a", VARCHAR)]), &[("path", &path)]);
-        let inferred = FileConnector.infer(&table.options).unwrap().unwrap();
+        let inferred = FileConnector::default().infer(&table.options).unwrap().unwrap();
         assert_eq!(inferred.field(0).name(), "a");
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context());
         assert_eq!(rows(&read), ["1"], "{name}");
         for marked in [true, false] {
             let bytes = wide(text);
             scratch.write(name, if marked { &bytes[..] } else { &bytes[2..] });
-            let error = match source(&FileConnector, &table) {
+            let error = match source(&FileConnector::default(), &table) {
                 Ok(source) => refused(try_read_flow(&*source, 0, &context())),
                 Err(error) => error,
             };
@@ -404,8 +408,8 @@ fn the_mark_of_an_encoding_is_passed_and_other_encodings_are_named() {
     let path = scratch.write("t.csv", "\u{feff}\"1\",x\n2,y\n");
     let options = [("path", &*path), ("csv.header", "false")];
     let table = table(&columns(&[("a", BIGINT), ("b", VARCHAR)]), &options);
-    assert_eq!(FileConnector.infer(&table.options).unwrap().unwrap().fields().len(), 2);
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+    assert_eq!(FileConnector::default().infer(&table.options).unwrap().unwrap().fields().len(), 2);
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context());
     assert_eq!(rows(&read), ["1|x", "2|y"]);
 }
 
@@ -418,9 +422,12 @@ fn an_empty_file_among_others_has_no_rows() {
         }
         let path = scratch.path(&format!("*.{extension}"));
         let table = table(&columns(&[("a", BIGINT)]), &[("path", &path)]);
-        assert_eq!(FileConnector.infer(&table.options).unwrap().unwrap().field(0).name(), "a");
+        assert_eq!(
+            FileConnector::default().infer(&table.options).unwrap().unwrap().field(0).name(),
+            "a"
+        );
         let context = context();
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         assert_eq!((rows(&read), context.bad.count()), (vec!["7".to_owned()], 0));
     }
 }
@@ -433,13 +440,14 @@ fn a_column_that_one_file_lacks_is_null_there() {
     let path = scratch.path("*.csv");
     let table_of = |fields: &[(&str, DataType)]| table(&columns(fields), &[("path", &path)]);
     let both = table_of(&[("a", BIGINT), ("b", VARCHAR)]);
-    let read = read(&*source(&FileConnector, &both).unwrap(), 1, &context());
+    let read = read(&*source(&FileConnector::default(), &both).unwrap(), 1, &context());
     assert_eq!(rows(&read), ["1|NULL", "2|x"]);
-    let error = refused(source(&FileConnector, &table_of(&[("a", BIGINT), ("c", VARCHAR)])));
+    let error =
+        refused(source(&FileConnector::default(), &table_of(&[("a", BIGINT), ("c", VARCHAR)])));
     assert!(matches!(&error, ConnectorError::Column { column, .. } if column == "c"), "{error}");
     let fields = vec![Field::new("a", BIGINT, true), Field::new("b", VARCHAR, false)];
     let strict = table(&Arc::new(Schema::new(fields)), &[("path", &path)]);
-    let error = refused(source(&FileConnector, &strict));
+    let error = refused(source(&FileConnector::default(), &strict));
     assert!(error.to_string().contains("1.csv has no such column"), "{error}");
 }
 
@@ -451,7 +459,7 @@ fn a_file_that_links_lead_to_twice_is_read_once() {
     std::os::unix::fs::symlink("..", scratch.path("d/up")).unwrap();
     let path = scratch.path("**/*.csv");
     let table = table(&columns(&[("a", BIGINT)]), &[("path", &path)]);
-    let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context());
+    let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context());
     assert_eq!(rows(&read), ["1"]);
 }
 
@@ -491,7 +499,7 @@ fn numbers_of_json_are_read_by_the_rule_of_all_formats() {
         let path = scratch.write("t.json", format!("{{\"a\":{value}}}\n{{\"a\":null}}\n"));
         let table = table(&columns(&[("a", of.clone())]), &[("path", &path)]);
         let context = context();
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         let expected: Vec<&str> = expected.into_iter().chain(["NULL"]).collect();
         assert_eq!(rows(&read), expected, "{value} as {of}: {:?}", bad(&context));
         assert_eq!(context.bad.count(), 2 - expected.len() as u64);
@@ -509,9 +517,9 @@ fn what_is_json_but_not_one_object_a_line_is_named() {
         let path = scratch.write("t.json", text);
         let table = table(&columns(&[("a", BIGINT)]), &[("path", &path)]);
         let context = context();
-        read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         assert!(bad(&context)[0].1.starts_with(reason), "{:?}", bad(&context));
-        let error = refused(FileConnector.infer(&table.options));
+        let error = refused(FileConnector::default().infer(&table.options));
         assert!(hint(&error).starts_with(reason), "{error}");
         assert!(hint(&error).contains("jq -c"), "{error}");
     }
@@ -542,7 +550,7 @@ fn what_is_wrong_with_a_line_of_json_is_said_in_the_words_of_sql() {
         let path = scratch.write("t.json", format!("{line}\n"));
         let table = table(&columns(&[("a", of)]), &[("path", &path)]);
         let context = context();
-        read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         assert_eq!(bad(&context)[0].1, reason, "{line}");
     }
 }
@@ -552,7 +560,7 @@ fn batches_of_long_records_are_short() {
     let scratch = Scratch::new("csv-long");
     let record = format!("{}\n", "x".repeat(1 << 20));
     let table = csv(&scratch, format!("a\n{}", record.repeat(20)), &[("a", VARCHAR)]);
-    let source = source(&FileConnector, &table).unwrap();
+    let source = source(&FileConnector::default(), &table).unwrap();
     let mut flow = source.open(&nth(0), None, &context()).unwrap();
     let mut sizes = Vec::new();
     while let Next::Batch(batch) = flow.next(8192).unwrap() {

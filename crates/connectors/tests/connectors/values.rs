@@ -125,7 +125,7 @@ fn values_of_every_type_come_back_from_every_format() {
             let options = [("path", &*path), ("csv.null", "NA,0")];
             let table = table(&sample.schema(), &options[..1 + usize::from(is_csv)]);
             let place = format!("{name}: {}", sample.schema().field(1));
-            let sink = match FileConnector.sink(&table) {
+            let sink = match FileConnector::default().sink(&table) {
                 Ok(sink) => sink,
                 Err(error) if is_csv && sample.column(1).data_type().is_nested() => {
                     assert!(error.to_string().contains("a CSV file cannot hold"), "{error}");
@@ -137,7 +137,7 @@ fn values_of_every_type_come_back_from_every_format() {
             writer.write(&sample).unwrap();
             writer.commit().unwrap();
             let context = context();
-            let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+            let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
             assert_eq!(bad(&context), [], "{place}");
             assert_eq!(read.schema(), sample.schema(), "{place}");
             assert_eq!(rows(&read), rows(&sample), "{place}");
@@ -155,7 +155,7 @@ fn bytes_are_written_in_base_16_and_nothing_else_is_read() {
         let path = scratch.write(name, text);
         let table = table(&columns(&[("k", BIGINT), ("v", DataType::Binary)]), &[("path", &path)]);
         let context = context();
-        let read = read(&*source(&FileConnector, &table).unwrap(), 1, &context);
+        let read = read(&*source(&FileConnector::default(), &table).unwrap(), 1, &context);
         let keys = read.column(0).as_primitive::<Int64Type>().values().to_vec();
         assert_eq!((keys, context.bad.count()), (vec![1, 4, 5], 2), "{name}");
         let values: Vec<Option<&[u8]>> = read.column(1).as_binary::<i32>().iter().collect();

@@ -26,7 +26,7 @@ impl Watch {
         all.extend(options);
         let mut table = table(&columns(&[("a", BIGINT), ("f", VARCHAR)]), &all);
         table.metadata.insert(1, "file".into());
-        let source = source(&FileConnector, &table).unwrap();
+        let source = source(&FileConnector::default(), &table).unwrap();
         assert!(!source.bounded());
         let (clock, bad) = (Arc::new(ManualClock::default()), Arc::new(BadRows::default()));
         let context = ReaderContext::new(clock.clone(), bad.clone());
@@ -134,7 +134,7 @@ fn what_cannot_be_watched_is_refused_before_it_runs() {
     let error = |path: &str, options: &[(&str, &str)]| {
         let mut all = vec![("path", path)];
         all.extend(options);
-        refused(FileConnector.source(&table(&columns(&[("a", BIGINT)]), &all), &[0]))
+        refused(FileConnector::default().source(&table(&columns(&[("a", BIGINT)]), &all), &[0]))
     };
     let here = scratch.path("");
     assert!(hint(&error(&here, &[("watch", "1s")])).contains("'format' = 'csv'"));
