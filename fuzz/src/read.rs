@@ -40,11 +40,13 @@ pub fn file(path: &str) -> Result<(usize, u64), ConnectorError> {
 
 fn read(path: &str) -> Result<(usize, u64), ConnectorError> {
     let options = BTreeMap::from([("path".to_owned(), path.to_owned())]);
-    let Some(schema) = FileConnector.infer(&options)? else { panic!("a file has columns") };
+    let Some(schema) = FileConnector::default().infer(&options)? else {
+        panic!("a file has columns")
+    };
     let all: Vec<usize> = (0..schema.fields().len()).collect();
     let table =
         TableDef { name: "t".into(), schema, options, metadata: BTreeMap::new(), buckets: vec![] };
-    let source = FileConnector.source(&table, &all)?;
+    let source = FileConnector::default().source(&table, &all)?;
     let bad = Arc::new(BadRows::default());
     let context = ReaderContext::new(Arc::new(Standing), bad.clone());
     let mut rows = 0;

@@ -285,6 +285,18 @@ fn the_first_insert_makes_a_table_that_is_declared() {
 }
 
 #[test]
+fn the_nearest_name_is_named() {
+    let pool = Pool::start("nearest", &["--bytes", "64MiB"]);
+    pool.rows("CREATE TABLE t WITH ('connector' = 'pool') AS SELECT 1 AS v;", &[]);
+    for command in ["stat", "verify", "drop"] {
+        let near = pool.command(&["pool", command, "tt"]).output().unwrap();
+        assert_fails(&near, 1, "did you mean 't'?");
+        let far = pool.command(&["pool", command, "orders"]).output().unwrap();
+        assert_fails(&far, 1, "`millstream pool ls` lists the tables");
+    }
+}
+
+#[test]
 fn a_job_may_have_memory_servers_of_its_own() {
     let dir = Dir::new("own");
     let script = dir.script(&format!("{LOAD} SELECT count(*) AS c FROM t;"));

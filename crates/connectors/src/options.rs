@@ -17,7 +17,7 @@ pub(crate) fn refuse(
 }
 
 /// The name nearest to `name`, if one is near enough to be meant.
-pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = name.to_lowercase();
     let limit = (wanted.chars().count() / 2).max(2);
     names

@@ -199,7 +199,7 @@ impl Home {
     /// # Errors
     /// [`PoolError::NoTable`].
     pub fn drop_table(&mut self, table: &str) -> Result<Vec<Effect>, PoolError> {
-        let version = self.tables.remove(table).ok_or_else(|| self.no_table(table))?;
+        let version = self.tables.remove(table).ok_or_else(|| no_table(table))?;
         if self.dropped.len() >= TABLES_MAX {
             self.dropped.pop_first();
         }
@@ -216,12 +216,6 @@ impl Home {
     fn versions_of(&self, table: &str) -> impl Iterator<Item = &Version> {
         let range = (table.to_owned(), 0)..=(table.to_owned(), u64::MAX);
         self.versions.range(range).map(|(_, version)| version)
-    }
-
-    fn no_table(&self, table: &str) -> PoolError {
-        let nearest = self.tables.keys().min_by_key(|name| distance(name, table));
-        let nearest = nearest.filter(|name| distance(name, table) <= table.len().max(3) / 3);
-        PoolError::NoTable { table: table.into(), nearest: nearest.cloned() }
     }
 
     /// The number of the next version of a table.
@@ -292,17 +286,6 @@ impl Home {
     }
 }
 
-/// How many letters differ between two names: those to be inserted, left out or replaced.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, of_a) in a.chars().enumerate() {
-        let mut before = std::mem::replace(&mut row[0], i + 1);
-        for (j, of_b) in b.iter().enumerate() {
-            let replaced = before + usize::from(of_a != *of_b);
-            before = row[j + 1];
-            row[j + 1] = replaced.min(before + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+fn no_table(table: &str) -> PoolError {
+    PoolError::NoTable { table: table.into(), nearest: None }
 }

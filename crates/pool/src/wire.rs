@@ -38,8 +38,11 @@ const OPAQUE_BYTES_MAX: usize = 4096;
 /// Extents whose keys are asked for at a time at most.
 pub const KEYS_MAX: usize = 65_536;
 
-/// Tables of a pool at most.
-pub const TABLES_MAX: usize = 65_536;
+/// Tables of a memory server at most: one response lists them all.
+pub const TABLES_MAX: usize = 32_768;
+
+/// Bytes of the name of a table at most.
+pub const NAME_BYTES_MAX: usize = 255;
 
 const HEADER_BYTES: usize = 8;
 
@@ -70,8 +73,6 @@ pub enum ClientRequest {
         protocol: u32,
         /// For messages to others, as `process 4711 on host a`.
         client: String,
-        /// Names the machine, so that both ends know whether they share its memory.
-        host: String,
         /// The token of the server's owner; empty where certificates prove who asks.
         token: Vec<u8>,
         /// What it will do.
@@ -227,14 +228,10 @@ pub enum ServerResponse {
 /// A server, as it presents itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// The server's number in its pool.
-    pub server: u16,
     /// Its name.
     pub name: String,
-    /// Names the machine.
+    /// Names the machine, so that a client knows whether it shares its memory.
     pub host: String,
-    /// Another number at each start.
-    pub incarnation: u64,
     /// Names of the fabrics by which it is read.
     pub fabrics: Vec<String>,
 }
@@ -258,10 +255,6 @@ pub struct Stat {
     pub loads: u32,
     /// Clients.
     pub clients: u32,
-    /// Blocks and bytes that its processor has sent: 0 where readers help themselves.
-    pub reads: u64,
-    /// See `reads`.
-    pub read_bytes: u64,
 }
 
 /// Takes the body of the first message off `bytes`, with the bytes that it takes in all; `None`
@@ -325,11 +318,10 @@ impl ClientRequest {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         match self {
-            ClientRequest::Hello { protocol, client, host, token, rights } => {
+            ClientRequest::Hello { protocol, client, token, rights } => {
                 out.u8(1);
                 out.u32(*protocol);
                 out.text(client);
-                out.text(host);
                 out.bytes(token);
                 out.u8((*rights == Rights::Write).into());
             }
@@ -401,7 +393,6 @@ impl ClientRequest {
             1 => ClientRequest::Hello {
                 protocol: from.u32()?,
                 client: from.text()?,
-                host: from.text()?,
                 token: opaque(&mut from)?,
                 rights: if from.flag()? { Rights::Write } else { Rights::Read },
             },
@@ -472,12 +463,10 @@ impl ServerResponse {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         match self {
-            ServerResponse::Welcome(Welcome { server, name, host, incarnation, fabrics }) => {
+            ServerResponse::Welcome(Welcome { name, host, fabrics }) => {
                 out.u8(1);
-                out.u16(*server);
                 out.text(name);
                 out.text(host);
-                out.u64(*incarnation);
                 out.list(fabrics, |out, fabric| out.text(fabric));
             }
             ServerResponse::Failed(error) => {
@@ -544,10 +533,8 @@ impl ServerResponse {
         let mut from = FieldReader::new(body, "response");
         let response = match from.u8()? {
             1 => ServerResponse::Welcome(Welcome {
-                server: from.u16()?,
                 name: from.text()?,
                 host: from.text()?,
-                incarnation: from.u64()?,
                 fabrics: from.list(16, FieldReader::text)?,
             }),
             2 => ServerResponse::Failed(decode_error(&mut from)?),

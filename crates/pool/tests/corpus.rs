@@ -70,7 +70,6 @@ fn requests() -> Vec<ClientRequest> {
     let hello = ClientRequest::Hello {
         protocol: PROTOCOL,
         client: "process 7".into(),
-        host: "h".into(),
         token: vec![9; 32],
         rights: Rights::Write,
     };
@@ -97,13 +96,8 @@ fn requests() -> Vec<ClientRequest> {
 
 fn responses() -> Vec<ServerResponse> {
     let summary = TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4 };
-    let welcome = Welcome {
-        server: 2,
-        name: "m0".into(),
-        host: "h".into(),
-        incarnation: 77,
-        fabrics: vec!["shm".into(), "tcp".into()],
-    };
+    let welcome =
+        Welcome { name: "m0".into(), host: "h".into(), fabrics: vec!["shm".into(), "tcp".into()] };
     vec![
         ServerResponse::Welcome(welcome),
         ServerResponse::Failed(pool::PoolError::Full { needed: 5, free: 3 }),

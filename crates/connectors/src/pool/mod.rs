@@ -23,6 +23,7 @@ use dataflow::source::Source;
 use pool::PoolError;
 use pool::access::{At, PoolAccess};
 use pool::manifest::{Definition, STRIP_ROWS_MAX};
+use pool::wire::NAME_BYTES_MAX;
 
 mod columns;
 mod decode;
@@ -52,9 +53,6 @@ const LOAD_BYTES: u64 = 64 << 20;
 
 /// Bytes of rows that a loading worker has to keep at least.
 const LOAD_BYTES_MIN: u64 = 1 << 20;
-
-/// Bytes of the name of a table at most.
-const NAME_BYTES_MAX: usize = 255;
 
 /// Strips that are read ahead at most.
 const PREFETCH_MAX: u64 = 64;

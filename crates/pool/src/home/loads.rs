@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ClientId, Effect, Extent, Home};
+use super::{ClientId, Effect, Extent, Home, no_table};
 use crate::access::{LoadMode, TableLoad};
 use crate::error::PoolError;
 use crate::manifest::{EXTENTS_MAX, Manifest, STRIPS_MAX, Strip};
 use crate::pointer::{BLOCK_ALIGN, ExtentId};
-use crate::wire::StatementId;
+use crate::wire::{NAME_BYTES_MAX, StatementId};
 
 /// Bytes of an extent at most.
 pub const EXTENT_BYTES_MAX: u32 = 256 << 20;
@@ -57,6 +57,9 @@ impl Home {
         if writers == 0 || writers > WRITERS_MAX {
             return refused(format!("a load has 1 to {WRITERS_MAX} writers"));
         }
+        if load.table.is_empty() || load.table.len() > NAME_BYTES_MAX {
+            return refused(format!("a table has a name of 1 to {NAME_BYTES_MAX} bytes"));
+        }
         let under_way = self.loads.iter_mut().find(|(_, of)| of.load.table == load.table);
         if let Some((number, of)) = under_way {
             // A node that began before another had made the table, or after: the mode may differ.
@@ -78,7 +81,7 @@ impl Home {
                 let detail = format!("the pool has a table '{}' already", load.table);
                 return Err(PoolError::Mismatch { detail });
             }
-            (_, None) => return Err(self.no_table(&load.table)),
+            (_, None) => return Err(no_table(&load.table)),
             (_, Some(version)) => {
                 let of = &self.versions[&(load.table.clone(), version)].manifest;
                 if of.definition != load.definition {
@@ -254,7 +257,7 @@ impl Home {
         let is_known = self.tables.contains_key(&manifest.table);
         let published = match () {
             () if state.load.mode != LoadMode::Create && !is_known => {
-                Err(self.no_table(&manifest.table))
+                Err(no_table(&manifest.table))
             }
             () if manifest.strips.len() > STRIPS_MAX || manifest.extents.len() > EXTENTS_MAX => {
                 Err(misuse("more strips or extents than a version may have"))

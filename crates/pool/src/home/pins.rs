@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use super::{ClientId, Effect, Home, LEASES_MAX};
+use super::{ClientId, Effect, Home, LEASES_MAX, no_table};
 use crate::access::At;
 use crate::error::PoolError;
 use crate::wire::StatementId;
@@ -61,7 +61,7 @@ impl Home {
             let reason = format!("this client has {LEASES_MAX} leases, as many as it may have");
             return Err(PoolError::Refused { reason });
         }
-        let newest = *self.tables.get(table).ok_or_else(|| self.no_table(table))?;
+        let newest = *self.tables.get(table).ok_or_else(|| no_table(table))?;
         let snapshot = snapshot.filter(|_| at == At::Newest);
         let asked = snapshot.map(|snapshot| (snapshot, table.to_owned()));
         let version = match (at, asked.as_ref().and_then(|asked| self.memos.get(asked))) {

@@ -244,15 +244,3 @@ fn who_is_silent_is_closed_before_anything_is_freed() {
     assert!(home.tick(LEASE_NS + 6).is_empty(), "it is said once");
     assert_eq!(home.closed(LEASE_NS + 7, READER), [Effect::Free(0)]);
 }
-
-#[test]
-fn the_nearest_name_is_named() {
-    let mut home = home();
-    loaded(&mut home, LoadMode::Create, 0, 3);
-    let mut nearest = |table| match home.pin(READER, table, At::Newest, None) {
-        Err(PoolError::NoTable { nearest, .. }) => nearest,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(nearest("tt").as_deref(), Some("t"));
-    assert_eq!(nearest("orders"), None);
-}

@@ -6,10 +6,10 @@ use crate::error::PoolError;
 /// The errors that a server tells; of others, their text.
 pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
     match error {
-        PoolError::NoTable { table, nearest } => {
+        // The client looks for the nearest name among all tables.
+        PoolError::NoTable { table, .. } => {
             out.u8(1);
             out.text(table);
-            out.option(nearest.as_deref(), |out, nearest| out.text(nearest));
         }
         PoolError::NoVersion { table, version, reason } => {
             out.u8(2);
@@ -39,7 +39,7 @@ pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
 
 pub(super) fn decode_error(from: &mut FieldReader<'_>) -> Result<PoolError, PoolError> {
     Ok(match from.u8()? {
-        1 => PoolError::NoTable { table: from.text()?, nearest: from.option(FieldReader::text)? },
+        1 => PoolError::NoTable { table: from.text()?, nearest: None },
         2 => {
             PoolError::NoVersion { table: from.text()?, version: from.u64()?, reason: from.text()? }
         }

@@ -5,11 +5,10 @@ use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 
 pub(super) fn encode_stat(out: &mut FieldWriter, stat: &Stat) {
-    let Stat { name, bytes_max, bytes, extents, tables, leases, loads, clients, .. } = stat;
+    let Stat { name, bytes_max, bytes, extents, tables, leases, loads, clients } = stat;
     out.text(name);
     [bytes_max, bytes].into_iter().for_each(|of| out.u64(*of));
     [extents, tables, leases, loads, clients].into_iter().for_each(|of| out.u32(*of));
-    [stat.reads, stat.read_bytes].into_iter().for_each(|of| out.u64(of));
 }
 
 pub(super) fn decode_stat(from: &mut FieldReader<'_>) -> Result<Stat, PoolError> {
@@ -22,7 +21,5 @@ pub(super) fn decode_stat(from: &mut FieldReader<'_>) -> Result<Stat, PoolError>
         leases: from.u32()?,
         loads: from.u32()?,
         clients: from.u32()?,
-        reads: from.u64()?,
-        read_bytes: from.u64()?,
     })
 }

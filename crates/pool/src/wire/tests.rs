@@ -34,7 +34,6 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Hello {
             protocol: PROTOCOL,
             client: "process 7".into(),
-            host: "h".into(),
             token: vec![9; 32],
             rights: Rights::Write,
         },
@@ -60,10 +59,8 @@ fn requests() -> Vec<ClientRequest> {
 }
 
 fn responses() -> Vec<ServerResponse> {
-    let table = |nearest| PoolError::NoTable { table: "t".into(), nearest };
     let errors = [
-        table(None),
-        table(Some("s".into())),
+        PoolError::NoTable { table: "t".into(), nearest: None },
         PoolError::NoVersion { table: "t".into(), version: 4, reason: "gone".into() },
         PoolError::Full { needed: 5, free: 3 },
         PoolError::Mismatch { detail: "other columns".into() },
@@ -72,10 +69,8 @@ fn responses() -> Vec<ServerResponse> {
     let summary = TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4 };
     let mut responses = vec![
         ServerResponse::Welcome(Welcome {
-            server: 2,
             name: "m0".into(),
             host: "h".into(),
-            incarnation: 77,
             fabrics: vec!["shm".into(), "tcp".into()],
         }),
         ServerResponse::Done,

@@ -129,6 +129,15 @@ impl Client {
         StatementId { job: self.job, statement: self.statements.load(Ordering::Relaxed) }
     }
 
+    /// The error with the name of the table that may have been meant, if there is no such table.
+    fn with_nearest(&self, error: PoolError) -> PoolError {
+        let PoolError::NoTable { table, .. } = error else { return error };
+        let tables = self.tables().unwrap_or_default();
+        let names = tables.iter().map(|table| table.name.as_str());
+        let nearest = connectors::nearest(&table, names).map(str::to_owned);
+        PoolError::NoTable { table, nearest }
+    }
+
     /// The connections; made anew when a server was lost.
     fn connected(&self) -> Result<Arc<Connected>, PoolError> {
         let mut connected = locked(&self.connected);
@@ -230,8 +239,8 @@ impl PoolAccess for Client {
         let remote = &connected.remotes[home];
         let snapshot = self.options.job.is_some().then_some(statement);
         let request = ClientRequest::Pin { table: table.to_owned(), at, snapshot };
-        let ServerResponse::Pinned { version, lease, manifest_bytes } = remote.call(&request)?
-        else {
+        let pinned = remote.call(&request).map_err(|error| self.with_nearest(error))?;
+        let ServerResponse::Pinned { version, lease, manifest_bytes } = pinned else {
             return Err(unexpected());
         };
         let key = (home, table.to_owned(), version);
@@ -273,7 +282,8 @@ impl PoolAccess for Client {
     fn drop_table(&self, table: &str) -> Result<(), PoolError> {
         let connected = self.connected()?;
         let remote = &connected.remotes[connected.home(table)];
-        remote.call(&ClientRequest::Drop { table: table.to_owned() }).map(drop)
+        let dropped = remote.call(&ClientRequest::Drop { table: table.to_owned() });
+        dropped.map(drop).map_err(|error| self.with_nearest(error))
     }
 }
 

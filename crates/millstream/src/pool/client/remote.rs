@@ -65,7 +65,6 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
     let hello = ClientRequest::Hello {
         protocol: PROTOCOL,
         client: format!("process {} on {}", std::process::id(), host_name()),
-        host: host.clone(),
         token,
         rights: Rights::Write,
     };

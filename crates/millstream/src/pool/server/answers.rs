@@ -111,8 +111,7 @@ impl Control {
     }
 
     fn hello(&mut self, client: ClientId, request: ClientRequest) {
-        let ClientRequest::Hello { protocol, client: name, host: _, token, rights } = request
-        else {
+        let ClientRequest::Hello { protocol, client: name, token, rights } = request else {
             return self.close(client, "it has not said hello");
         };
         let reason = if protocol != PROTOCOL {
@@ -134,13 +133,7 @@ impl Control {
         let now_ns = self.now_ns();
         self.home.renew(now_ns, client);
         let fabrics = self.fabrics.iter().map(|open| open.fabric.name().to_owned()).collect();
-        let welcome = Welcome {
-            server: 0,
-            name: self.options.name.clone(),
-            host: self.host.clone(),
-            incarnation: self.incarnation,
-            fabrics,
-        };
+        let welcome = Welcome { name: self.options.name.clone(), host: self.host.clone(), fabrics };
         self.tell(client, Ok(ServerResponse::Welcome(welcome)));
     }
 

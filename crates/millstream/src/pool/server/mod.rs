@@ -28,7 +28,6 @@ use pool::home::{Effect, Home};
 use pool::wire::Stat;
 
 use super::fabrics::{self, OpenFabric};
-use super::random;
 use crate::FabricKind;
 use crate::error::Error;
 use crate::pairs::machine;
@@ -167,7 +166,6 @@ struct Control {
     service: Service,
     fabrics: Arc<[OpenFabric]>,
     host: String,
-    incarnation: u64,
     home: Home,
     extents: Extents,
     clients: Clients,
@@ -204,7 +202,6 @@ impl Control {
             service,
             fabrics,
             host: machine(),
-            incarnation: random()?,
             clients: Clients::default(),
             movers,
             events,
