@@ -136,7 +136,7 @@ fn failed(error: PostError) -> LinkError {
     LinkError::Protocol { detail: format!("a read was refused: {error}") }
 }
 
-/// What came by one poll.
+/// The completions of one poll.
 fn polled(end: &mut dyn Endpoint) -> Result<Vec<Completion>, LinkError> {
     let mut seen = Vec::new();
     end.poll(&mut seen);

@@ -352,7 +352,7 @@ pub(crate) struct MemoryArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PoolCommandArgs {
-    /// What is asked of the pool.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: PoolCommand,
 

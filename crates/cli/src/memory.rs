@@ -49,12 +49,12 @@ pub(crate) fn memory(args: &MemoryArgs) -> Result<ExitCode, Failure> {
         0 => "no tables".to_owned(),
         tables => human::counted(tables.into(), "table"),
     };
-    let readers = match last.leases {
-        0 => "nobody reads them".to_owned(),
-        leases => format!("{} of them end", human::counted(leases.into(), "reader")),
+    let leases = match last.leases {
+        0 => "no leases".to_owned(),
+        leases => format!("{} end", human::counted(leases.into(), "lease")),
     };
     eprintln!(
-        "memory server {} has ended: {lost} with {}, {readers}",
+        "memory server {} has ended: {lost} with {}, {leases}",
         args.name,
         human::bytes(last.bytes)
     );

@@ -137,7 +137,7 @@ fn bytes_of(manifest: &Manifest) -> u64 {
 }
 
 fn verify(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
-    // What a manifest says of its blocks was checked when it came.
+    // The manifest was checked when it was decoded.
     let pinned = client.pin(name, At::Newest)?;
     client.verify(&pinned.manifest)?;
     let mut reader = pinned.blocks.open(WINDOW, Waker::noop().clone())?;

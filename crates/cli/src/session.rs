@@ -71,7 +71,7 @@ fn pool_options_at(args: &PoolArgs, addresses: Vec<String>) -> PoolOptions {
     }
 }
 
-/// What all nodes of a job have of node 0, beside the SQL.
+/// The values that node 0 sends to all nodes of a job, beside the SQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Start {
     /// Its clock.

@@ -2,7 +2,8 @@
 //!
 //! Without certificates a service listens on loopback alone, and its clients show the token of a
 //! file that the owner of the service alone can read ([`token_file`]). With certificates both sides
-//! show one of their cluster, as nodes do. What is said is the matter of those who attach.
+//! show one of their cluster, as nodes do. The meaning of messages is up to the service and its
+//! clients.
 //!
 //! Nothing here waits but [`Attachment::connect`]: a service and its clients look at many
 //! connections from one thread.
@@ -23,7 +24,7 @@ use token_file::TokenFile;
 
 /// Connections that are accepted before one of them is looked at.
 const ACCEPTED_MAX: usize = 64;
-/// Bytes that wait to be sent to a peer at most; a peer that takes none of so many has gone.
+/// Bytes that wait to be sent to a peer at most; with more, the connection ends.
 const OUTBOX_BYTES_MAX: usize = 64 << 20;
 /// Bytes that are read of a connection before another one is looked at.
 const READ_BYTES: usize = 64 << 10;

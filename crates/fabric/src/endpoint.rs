@@ -58,8 +58,8 @@ pub trait Fabric: Send + Sync {
         slab.into_sealed()
     }
 
-    /// Whether this process may have so many slabs at a time: a look at its limits, so that they
-    /// are told of at the start and not in the middle of the work.
+    /// Checks whether this process may have `slabs` slabs at a time: a look at its limits, so that
+    /// they are told of at the start and not in the middle of the work.
     ///
     /// # Errors
     /// [`FabricError::Limits`].

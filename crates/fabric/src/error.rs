@@ -49,7 +49,8 @@ pub enum FabricError {
     /// fault.
     #[error("the slab belongs to another fabric")]
     ForeignSlab,
-    /// This process may not have so many slabs. The user's limits are too small.
+    /// The limits of this process do not allow that number of slabs. The user's limits are too
+    /// small.
     #[error("{slabs} slabs do not fit into the limits of this process: {detail}")]
     Limits {
         /// Slabs that were to be made.
@@ -67,7 +68,7 @@ pub enum FabricError {
     StillWritable {
         /// Size of the slab.
         bytes: usize,
-        /// Who can write.
+        /// The side that can write.
         writer: &'static str,
     },
     /// A range does not lie inside the slab that it names. The caller is at fault.

@@ -5,7 +5,7 @@
 //!                                   └───── fabric: maps, READs, WRITEs ──── mover ─ extents
 //! ```
 //!
-//! What server and client say, and what a server decides, stand in the crate `pool`; here are the
+//! The messages, and the decisions of a server, are in the crate `pool`; here are the
 //! sockets, the threads, the clock and the memory.
 
 mod client;

@@ -209,7 +209,7 @@ impl Job {
         let _statements: Vec<_> = self.statements.iter().map(span).collect();
         self.interrupt.store(false, Ordering::Relaxed);
         if let Some(pool) = &self.pool {
-            // What is read from now on was loaded by the jobs before.
+            // Scans that begin from now on read the loads of the jobs before.
             pool.next_statement();
         }
         if let Some(observer) = options.observer {

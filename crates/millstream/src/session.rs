@@ -333,7 +333,7 @@ impl SessionBuilder {
     }
 }
 
-/// The client of a pool, for a job of so many workers.
+/// The client of a pool, for a job on `workers`.
 fn client(options: PoolOptions, workers: Workers) -> Result<Arc<Client>, Error> {
     let workers = workers.nodes * workers.per_node;
     let client = Client::new(PoolOptions { workers, ..options });

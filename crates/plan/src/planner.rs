@@ -576,7 +576,7 @@ impl Building {
         // The parts of one statement have one sink.
         let Some(replaced) = sinks.next_back() else { return Ok(()) };
         if let Some((_, line)) = self.replaced.iter().find(|(known, _)| *known == replaced) {
-            let message = "two INSERTs of a statement set write the same file";
+            let message = "two INSERTs of a statement set write to the same place";
             return Err(Diagnostic::at(place, message)
                 .detail(format!("the rows of the one in line {line} would be lost"))
                 .hint("INSERT the rows of both by one query, with UNION ALL"));

@@ -1,4 +1,4 @@
-//! What a program needs of a pool: to pin versions, to read blocks, to load tables.
+//! The interface of a pool for programs: they pin versions, read blocks, and load tables.
 //!
 //! These are the traits between those that know rows and those that know sockets and fabrics.
 //! Nothing here blocks but [`PoolAccess`], which is called while a statement is planned or ended.
@@ -56,7 +56,7 @@ pub struct TableSummary {
     pub leases: u32,
 }
 
-/// Which version of a table is read.
+/// The version of a table that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum At {
     /// The newest one.
@@ -68,7 +68,7 @@ pub enum At {
 /// A version that stays as long as a clone of this does.
 #[derive(Debug, Clone)]
 pub struct Pinned {
-    /// What it consists of.
+    /// Its definition, its strips and their blocks.
     pub manifest: Arc<Manifest>,
     /// Reads its blocks.
     pub blocks: Arc<dyn Blocks>,
@@ -132,9 +132,9 @@ pub enum LoadMode {
 pub struct TableLoad {
     /// The table's name.
     pub table: String,
-    /// What it is.
+    /// The table's columns and buckets.
     pub definition: Definition,
-    /// What becomes of the rows that are there.
+    /// Whether the rows that are there are kept.
     pub mode: LoadMode,
 }
 

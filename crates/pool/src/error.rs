@@ -29,7 +29,7 @@ pub enum PoolError {
         table: String,
         /// The version that was asked for.
         version: u64,
-        /// Which versions there are.
+        /// The versions that there are.
         reason: String,
     },
     /// The pool has no room for what is loaded.
@@ -40,10 +40,10 @@ pub enum PoolError {
         /// Bytes that are free.
         free: u64,
     },
-    /// What is loaded does not fit the table that is there.
+    /// A load does not fit the table that is there.
     #[error("{detail}")]
     Mismatch {
-        /// What differs.
+        /// The difference.
         detail: String,
     },
     /// The memory server refuses: rights, another loader of the table, a bound.
@@ -58,13 +58,13 @@ pub enum PoolError {
     Lost {
         /// Its name.
         server: String,
-        /// What was noticed.
+        /// The reason, as far as the client knows it.
         reason: String,
     },
     /// A peer said something that is not of this protocol.
     #[error("the memory server sent a malformed {what}")]
     Malformed {
-        /// What could not be decoded.
+        /// The part that could not be decoded.
         what: &'static str,
     },
 }

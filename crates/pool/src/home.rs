@@ -1,5 +1,5 @@
-//! Which versions of tables there are, who may use them, and what is freed: the part of a memory
-//! server that decides, without memory, sockets or a clock.
+//! The versions of tables, the clients that use them, and the memory that is freed: the part of a
+//! memory server that decides, without memory, sockets or a clock.
 //!
 //! ```text
 //!   begin ─▶ grant, grant, … ─▶ seal, seal, … ─▶ commit of every writer ─▶ the version is there
@@ -42,7 +42,7 @@ pub const LEASES_MAX: usize = 65_536;
 /// The number of a client on its server.
 pub type ClientId = u64;
 
-/// What the server does, in order.
+/// An action of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Nobody may write the extent, nobody is served reads of it, and its memory is given back.
@@ -136,7 +136,7 @@ impl Home {
         self.clients.insert(client, now_ns);
     }
 
-    /// What time has brought: clients that are silent are closed, and versions go that only a
+    /// Lets time pass: clients that are silent are closed, and versions are freed that only a
     /// statement's nodes could have asked for.
     pub fn tick(&mut self, now_ns: u64) -> Vec<Effect> {
         let mut effects = self.forget_memos(now_ns);

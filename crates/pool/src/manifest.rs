@@ -1,4 +1,4 @@
-//! What a version of a table consists of.
+//! Tables, and the strips and blocks of their versions.
 
 mod bytes;
 
@@ -11,7 +11,7 @@ pub const STRIP_ROWS_MAX: u32 = 8192;
 /// Partitions of a table at most.
 pub const PARTITIONS_MAX: u32 = 65_536;
 
-/// What a table is, whatever its version.
+/// The columns and buckets of a table, which all of its versions share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Definition {
     /// The columns as the reader describes them; opaque here.
@@ -34,7 +34,7 @@ impl Definition {
 /// How the values of a column lie in a block whose codec is [`Codec::Plain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// Values of so many bytes each: 1, 2, 4, 8, 16 or 32.
+    /// Values of this width in bytes: 1, 2, 4, 8, 16 or 32.
     Fixed(u8),
     /// One bit a value, from the least significant bit of each byte.
     Bits,
@@ -49,7 +49,7 @@ pub struct Buckets {
     pub column: u16,
     /// The buckets are two to the power of this many.
     pub bits: u8,
-    /// Which values hash alike, so that keys of two tables meet whatever the width of their types.
+    /// The family of types whose equal values have equal hashes, whatever their widths.
     pub family: KeyFamily,
 }
 
@@ -110,7 +110,7 @@ pub struct Manifest {
     pub table: String,
     /// The version, from 1.
     pub version: u64,
-    /// What the table is.
+    /// The table's columns and buckets.
     pub definition: Definition,
     /// All strips, those of partition 0 first.
     pub strips: Vec<Strip>,

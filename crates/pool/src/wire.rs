@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A client asks, and gets one [`ServerResponse`] to each [`ClientRequest`], in order. Between
-//! responses the server may send a notice: a [`ServerResponse::Broken`] answers nothing. Who has a
-//! message of another kind, length or checksum than these has no peer any more.
+//! responses the server may send a notice: a [`ServerResponse::Broken`] answers nothing. A
+//! peer that sends another kind, length or checksum loses the connection.
 
 mod errors;
 mod stat;
@@ -46,7 +46,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 
 const HEADER_BYTES: usize = 8;
 
-/// What a client may do.
+/// The rights of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
     /// Pin versions and read blocks.
@@ -64,10 +64,10 @@ pub struct StatementId {
     pub statement: u32,
 }
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientRequest {
-    /// Who asks; the first message.
+    /// The first message: the client introduces itself.
     Hello {
         /// [`PROTOCOL`].
         protocol: u32,
@@ -75,7 +75,7 @@ pub enum ClientRequest {
         client: String,
         /// The token of the server's owner; empty where certificates prove who asks.
         token: Vec<u8>,
-        /// What it will do.
+        /// The rights that it needs.
         rights: Rights,
     },
     /// Prepares a connection of a fabric; the client's address of it.
@@ -91,7 +91,7 @@ pub enum ClientRequest {
     Pin {
         /// The table.
         table: String,
-        /// Which version.
+        /// The version.
         at: At,
         /// With [`At::Newest`]: the statement whose nodes get the same version.
         snapshot: Option<StatementId>,
@@ -117,7 +117,7 @@ pub enum ClientRequest {
     Beat,
     /// Begins a load, or takes part in one.
     Begin {
-        /// What is loaded.
+        /// The table, and how it changes.
         load: TableLoad,
         /// All nodes of a statement take part in one load of a table.
         snapshot: StatementId,
@@ -172,7 +172,7 @@ pub enum ClientRequest {
     },
 }
 
-/// What a server answers.
+/// A response of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerResponse {
     /// To [`ClientRequest::Hello`].

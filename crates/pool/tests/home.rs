@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// What is known without the home.
+/// The account that the test keeps by itself.
 struct Account {
     home: Home,
     now_ns: u64,

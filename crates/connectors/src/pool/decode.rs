@@ -27,7 +27,7 @@ pub(super) fn buffer(block: BlockBytes) -> Buffer {
     Buffer::from(Bytes::from_owner(Owned(block)))
 }
 
-/// What is known of a column of blocks.
+/// The type of a column, and the layout of its blocks.
 #[derive(Debug, Clone)]
 pub(super) struct BlockType {
     pub(super) data_type: DataType,
@@ -35,10 +35,10 @@ pub(super) struct BlockType {
 }
 
 impl BlockType {
-    /// The values of a block of so many rows.
+    /// The values of a block of `rows` rows.
     ///
     /// # Errors
-    /// What does not fit together.
+    /// A description of the mismatch.
     pub(super) fn array(
         &self,
         block: &Block,
@@ -60,7 +60,7 @@ impl BlockType {
         Ok(make_array(data.map_err(|error| error.to_string())?))
     }
 
-    /// An array of one value in each of so many rows.
+    /// An array of `rows` rows with one value.
     pub(super) fn constant(&self, value: i64, rows: usize) -> Option<ArrayRef> {
         let Layout::Fixed(width) = self.layout else { return None };
         let values = spread(std::iter::repeat_n(value, rows), width)?;

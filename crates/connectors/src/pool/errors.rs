@@ -1,4 +1,4 @@
-//! What a pool refuses, for the author of the SQL.
+//! Errors of a pool, for the author of the SQL.
 
 use dataflow::error::ConnectorError;
 use pool::PoolError;

@@ -37,7 +37,7 @@ struct State {
     strips_left: Option<u64>,
 }
 
-/// What the writers of a load have written.
+/// The strips that the writers of a load have written.
 #[derive(Debug)]
 struct Part {
     load: TableLoad,
@@ -52,7 +52,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl InMemoryPool {
-    /// An empty pool, whose loads have so many writers.
+    /// An empty pool, whose loads have `writers` writers.
     pub fn new(writers: u32) -> Arc<Self> {
         let (state, is_slow) = (Arc::default(), Arc::default());
         Arc::new(Self { state, writers: Arc::new(writers.into()), is_slow })

@@ -117,7 +117,7 @@ impl PoolConnector {
         })
     }
 
-    /// What a load of a table that is planned and has not ended makes of it.
+    /// The definition that a table will have when a load that is planned has ended.
     fn planned(&self, table: &str) -> Option<Definition> {
         let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
         planned.retain(|sink| sink.strong_count() > 0);
@@ -276,7 +276,7 @@ impl PoolOptions {
         Ok(options.integer("version", 1)?.map_or(At::Newest, At::Version))
     }
 
-    /// What a declaration makes of the table.
+    /// The definition of a declared table.
     fn definition(&self, table: &TableDef) -> Result<Definition, ConnectorError> {
         let columns = StoredColumns::declared(&table.schema)?;
         Ok(Definition {

@@ -13,7 +13,7 @@ use super::columns::numbers;
 use super::decode::BlockType;
 use super::partition::{bucket, bucket_in};
 
-/// What the directory tells of the columns of a scan.
+/// The bounds of a scan's columns, by strip.
 pub(super) struct Directory<'a> {
     pub(super) manifest: &'a Manifest,
     /// The columns of the table that are read.

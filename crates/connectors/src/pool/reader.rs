@@ -20,7 +20,7 @@ use super::version::Version;
 /// The name of positions in a split.
 const FORMAT: &str = "pool";
 
-/// The version of those positions: the version of the table, a strip and a row in it.
+/// The format of positions: the version of the table, a strip and a row in it.
 const POSITION_VERSION: u32 = 1;
 
 /// Bytes of blocks that are on their way, where no number of strips is given.
@@ -91,7 +91,7 @@ impl PoolReader {
         Ok(Self { read, split, blocks, ahead, wanted: at, at, given, came, batch: None })
     }
 
-    /// Asks for the blocks of the strip that is read, and of those ahead.
+    /// Requests the blocks of the current strip and of the next ones.
     fn want(&mut self) {
         let end = (self.at + 1 + self.ahead).min(self.read.strips.len());
         for at in self.wanted..end {

@@ -49,7 +49,7 @@ struct Placed {
 /// How much of the mean a worker may have to read of its own partitions, in per cent.
 const UNEVEN_MAX_PERCENT: u64 = 150;
 
-/// What a worker may have to read of its own partitions, whatever the others have.
+/// Bytes of its own partitions that a worker may have to read, whatever the others have.
 const UNEVEN_BYTES: u64 = 1 << 20;
 
 /// A table of which a version is pinned, or will be.
@@ -183,7 +183,7 @@ impl PoolSource {
         self.projection.iter().map(|&column| u64::from(blocks[column].bytes)).sum()
     }
 
-    /// What a strip costs: something even if none of its bytes are read.
+    /// The cost of a strip, which is not 0 even if none of its bytes are read.
     fn cost(&self, version: &Version, strip: u32) -> u64 {
         let rows = u64::from(version.manifest().strips[strip as usize].rows);
         self.bytes(version, strip) + rows.max(1)

@@ -37,7 +37,7 @@ impl Version {
     }
 }
 
-/// What does not fit together in a manifest.
+/// The first inconsistency of a manifest, if it has one.
 fn misfit(manifest: &Manifest) -> Option<&'static str> {
     let Manifest { definition, strips, partitions, .. } = manifest;
     let columns = definition.columns.len();

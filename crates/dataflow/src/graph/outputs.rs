@@ -59,8 +59,8 @@ impl OutputEdge {
         }
     }
 
-    /// What takes the rows before their columns are copied, and the rows behind the edge: if the
-    /// operator does, and the step chooses columns alone.
+    /// The task that takes rows before their columns are copied, and the rows behind the edge: if
+    /// the operator does, and the step chooses columns alone.
     fn selection(&self, rows: &Selection) -> Option<(&dyn SelectionInput, Selection)> {
         let input = self.to.operator.selection_input(self.input)?;
         let columns = self.chosen(rows.width())?;

@@ -43,7 +43,8 @@ pub(crate) trait OperatorTask: Connected {
     /// When state cannot be updated, rows cannot travel, or a sink fails.
     fn push(&self, rows: Arriving) -> Task<'_>;
 
-    /// What takes rows of an input before their columns are copied, if the operator does.
+    /// The task that takes rows of an input before their columns are copied, if the operator has
+    /// one.
     fn selection_input(&self, _input: usize) -> Option<&dyn SelectionInput> {
         None
     }

@@ -77,7 +77,7 @@ pub struct WorkerCounts {
 }
 
 impl Grouped {
-    /// What is known of a grouping of `rows` before it starts; `None` where its keys are not known
+    /// The estimates for a grouping of `rows` before it starts; `None` where its keys are not known
     /// well enough.
     pub fn of(
         aggregation: &Aggregation,

@@ -32,7 +32,7 @@ pub(super) struct Outbox {
     queued: u64,
     /// Bytes ever sent.
     sent: u64,
-    /// What was queued last says that a read is refused; nothing follows.
+    /// The last frame of the queue refuses a read; nothing follows it.
     refused: bool,
     /// Memory of a copied frame that has been sent, for the next one.
     recycled: Vec<u8>,

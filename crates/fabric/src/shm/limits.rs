@@ -11,7 +11,7 @@ use crate::FabricError;
 /// side.
 const OTHERS: u64 = 256;
 
-/// Whether so many slabs fit beside what else a process has.
+/// Checks whether `slabs` slabs fit the limits of this process, beside what it has already.
 ///
 /// # Errors
 /// [`FabricError::Limits`], which says how to raise the limit.
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_no_process_may_have_is_refused_with_a_hint() {
-        let refused = check(u64::MAX).expect_err("so many are not to be had").to_string();
+        let refused = check(u64::MAX).expect_err("no limit is that high").to_string();
         assert!(refused.contains("ulimit -n") || refused.contains("max_map_count"), "{refused}");
         assert!(check(0).is_ok());
     }

@@ -22,7 +22,7 @@ use crate::{Backing, FabricError};
 /// From this size on huge pages are asked for.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// What a mapping is for.
+/// The use of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// Bytes of users, which both sides may write.

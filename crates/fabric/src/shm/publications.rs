@@ -1,4 +1,4 @@
-//! What a fabric has published: the owner's side of the [`registry`](super::registry).
+//! The published ranges of a fabric: the owner's side of the [`registry`](super::registry).
 //!
 //! Shared by the fabric, whose control thread publishes, and its endpoints, which send descriptors
 //! to those who ask.

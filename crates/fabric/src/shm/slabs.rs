@@ -46,7 +46,7 @@ const NONE: u8 = b'N';
 /// The peer does not keep to the protocol.
 pub(super) struct Breach;
 
-/// What this side has sent of its own memory.
+/// The memory of this side whose descriptors were sent.
 #[derive(Default)]
 pub(super) struct OwnSlabs {
     /// Exported slabs whose descriptors the peer has got: number and exports.
@@ -88,7 +88,7 @@ impl OwnSlabs {
         if let Some((_, exports)) = self.sent.get_mut(&memory.id()) {
             *exports -= 1;
         }
-        // What finds no room now is told with the next one.
+        // A message without room is sent with the next one.
         self.sent.retain(|_, (number, exports)| {
             *exports > 0 || socket.send(&numbered(FREE, *number), None).is_err()
         });
@@ -258,8 +258,8 @@ impl PeerSlabs {
         }
     }
 
-    /// What the registry says of a key. The entry may become that of another range meanwhile, so
-    /// that it is asked for the key again.
+    /// The posting of a key on the registry. The entry may become that of another range meanwhile,
+    /// so that it is asked for the key again.
     fn posting(&self, key: &RemoteKey) -> Option<Posting> {
         let entry = self.entry(key)?;
         let posting = entry.find(key.key).filter(|_| entry.has(key.key))?;
@@ -333,7 +333,7 @@ pub(super) fn take(
     }
 }
 
-/// Where bytes of a published range begin in memory of so many bytes; `None` when they leave it.
+/// The offset of bytes of a published range in memory of `memory` bytes; `None` if they leave it.
 fn inside(
     posting: &Posting,
     key: &RemoteKey,

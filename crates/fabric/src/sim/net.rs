@@ -64,7 +64,7 @@ pub(super) struct Node {
     pub paused_until: u64,
     /// The memory that the node registered; the net does not keep it alive.
     pub slabs: Vec<Weak<dyn Backing>>,
-    /// What every peer may read, by key.
+    /// The ranges that every peer may read, by key.
     pub published: BTreeMap<u64, Published>,
 }
 

@@ -1,4 +1,4 @@
-//! What clients of a home may and may not do.
+//! The rules for clients of a home.
 
 use super::*;
 use crate::access::{At, LoadMode, TableLoad};

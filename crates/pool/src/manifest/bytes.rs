@@ -133,7 +133,8 @@ impl Strip {
         8 + BLOCK_BYTES * self.blocks.len() as u64
     }
 
-    /// What does not fit a table, if something does not: a reader relies on all of it.
+    /// The first property of the strip that does not fit the table, if there is one: a reader
+    /// relies on all.
     pub(crate) fn misfit(&self, definition: &Definition) -> Option<&'static str> {
         if self.rows == 0 || self.rows > definition.strip_rows {
             return Some("the rows of a strip are out of bounds");

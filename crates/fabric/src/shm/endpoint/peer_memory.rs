@@ -1,4 +1,4 @@
-//! What an endpoint does with the memory of its peer.
+//! Operations of an endpoint on the memory of its peer.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

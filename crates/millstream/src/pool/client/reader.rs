@@ -84,7 +84,7 @@ impl Blocks for PinnedBlocks {
 /// Reads blocks for a worker.
 struct Reader {
     version: Arc<Version>,
-    /// What is wanted: a block that is mapped, or else the next of `reads`.
+    /// The requested blocks in order: one that is mapped, or `None` for the next of `reads`.
     order: VecDeque<Option<BlockRange>>,
     reads: Arc<ReadQueue>,
 }

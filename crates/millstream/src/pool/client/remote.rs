@@ -165,7 +165,7 @@ fn converse(
                 response => return Ok(response),
             }
         }
-        // What the server has said before it went is worth more than that it does not listen.
+        // A last message of the server says more than the failed write.
         let sent = control.flush();
         if control.read().map_err(words)? {
             continue;

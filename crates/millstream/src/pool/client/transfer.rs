@@ -1,4 +1,4 @@
-//! What readers and writers share with the thread that moves bytes.
+//! The queues that readers and writers share with the thread that moves bytes.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

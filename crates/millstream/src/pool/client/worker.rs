@@ -42,7 +42,7 @@ pub(super) enum Place {
     Remote(RemoteKey),
 }
 
-/// What the thread is asked for.
+/// A task for the thread.
 enum Task {
     Map { at: usize, keys: Vec<RemoteKey>, answer: Sender<Result<Vec<Place>, PoolError>> },
     Read(Arc<ReadQueue>),
@@ -150,7 +150,7 @@ struct Served {
     staging: Staging,
 }
 
-/// What an operation that completes was for.
+/// The purpose of an operation.
 enum Operation {
     Read {
         queue: Arc<ReadQueue>,
@@ -204,7 +204,7 @@ impl Work {
     fn begin(&mut self, task: Task) {
         match task {
             Task::Map { at, keys, answer } => {
-                // Who asked may have given up.
+                // The caller may have given up.
                 let _ = answer.send(self.ends[at].map(&keys));
             }
             Task::Read(queue) => self.ends[queue.at].read(&queue),
@@ -403,7 +403,7 @@ impl Served {
         self.posted
     }
 
-    /// Memory of this fabric of at least so many bytes.
+    /// Memory of this fabric, of at least `bytes` bytes.
     fn buffer(&mut self, bytes: usize) -> Option<Slab> {
         let fits =
             |slab: &Slab| slab.len() >= bytes && slab.len() / 4 <= bytes.max(BUFFER_BYTES_MIN);

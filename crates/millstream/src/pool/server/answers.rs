@@ -1,4 +1,4 @@
-//! What a server answers to each request, and what movers tell.
+//! The response to each request, and to each event of the movers.
 
 use fabric::{Endpoint, FabricError, LinkId, RemoteKey};
 use pool::PoolError;

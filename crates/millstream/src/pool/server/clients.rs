@@ -40,7 +40,7 @@ pub(super) struct Client {
     pub(super) closing: bool,
 }
 
-/// What a client has said of itself.
+/// A client that has been admitted.
 pub(super) struct Greeted {
     pub(super) name: String,
     pub(super) rights: Rights,

@@ -117,7 +117,7 @@ impl Extents {
     }
 }
 
-/// CRC-32C of the first bytes of a slab; `None` when it has not so many.
+/// CRC-32C of the first bytes of a slab; `None` when it is shorter.
 fn checksum(slab: &Slab, used: u32) -> Option<u32> {
     let range = slab.range(0..used as usize).ok()?;
     let (mut sum, mut piece) = (0, vec![0; CHECKED_BYTES]);

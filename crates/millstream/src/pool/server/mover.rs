@@ -19,7 +19,7 @@ use super::ClientId;
 /// After so long the thread looks at its endpoints, whatever wakes it.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a mover is asked for.
+/// A command to a mover.
 pub(super) enum Command {
     /// Takes the endpoint of a client, in place of one that it has.
     Add(ClientId, Box<dyn Endpoint>),
@@ -31,7 +31,7 @@ pub(super) enum Command {
     Close(ClientId),
 }
 
-/// What a mover tells.
+/// An event of a mover.
 pub(super) enum Event {
     /// The key by which a client writes to an extent.
     Exported(ClientId, u32, Result<RemoteKey, FabricError>),

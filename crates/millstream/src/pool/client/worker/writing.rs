@@ -28,7 +28,7 @@ const PIECES: usize = 16;
 const EXTENT_BYTES_FIRST: u32 = 256 << 10;
 /// … up to these.
 const EXTENT_BYTES: u32 = 16 << 20;
-/// What an extent's bytes are a multiple of.
+/// The bytes of an extent are a multiple of this.
 const EXTENT_STEP: u32 = 64 << 10;
 
 /// Registered memory that blocks are written from.
@@ -80,7 +80,7 @@ struct Filling {
     crc: u32,
 }
 
-/// What is to be done next on the connection, in order.
+/// The next steps on the connection, in order.
 enum Step {
     Copy { key: RemoteKey, offset: u32, bytes: Vec<u8>, done: usize },
     Finish(Filling),
@@ -132,7 +132,7 @@ impl Write {
         Ok(Block { at, bytes: length, codec, nulls, least, greatest })
     }
 
-    /// Asks for an extent that holds at least so many bytes.
+    /// Requests an extent of at least `bytes` bytes.
     fn grant(&mut self, remote: &Remote, needed: u32) -> Result<Filling, PoolError> {
         let needed = needed.checked_next_multiple_of(EXTENT_STEP).unwrap_or(needed);
         let ask = |bytes: u32| {
