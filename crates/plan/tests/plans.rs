@@ -303,6 +303,10 @@ fn what_does_not_stream_is_done_by_key_on_each_worker() {
             "SELECT a.origin FROM flights AS a, flights AS b WHERE a.distance < b.delay",
             ["NestedLoopJoin", "forward", "broadcast: there is no equality"],
         ),
+        (
+            "SELECT a.origin FROM flights AS a WHERE EXISTS (SELECT 1 FROM flights AS b)",
+            ["CrossJoin", "NestedLoopJoin of DataFusion", "broadcast"],
+        ),
     ] {
         let stages = plan_on(4, sql);
         let text = stages[0].explain.text();

@@ -27,9 +27,9 @@
 //! `close` until it goes on or dies: to return earlier would break G8.
 //!
 //! Every peer of a fabric finds the keys of all that it has published on the registry, which the
-//! kernel lets nobody else write. Sealed memory, too, cannot be written by anybody. Published memory
-//! that is not sealed is sent by a descriptor to read: that stops mistakes, and not a process of the
-//! same user, which may open the memory anew.
+//! kernel lets nobody else write. Sealed memory, too, cannot be written by anybody. Published
+//! memory that is not sealed is sent by a descriptor to read: that stops mistakes, and not a
+//! process of the same user, which may open the memory anew.
 //!
 //! **Left behind.** Nothing: memfds and abstract sockets vanish with the last process that holds
 //! them.
