@@ -224,6 +224,11 @@ impl Nic {
         self.rng.below(n)
     }
 
+    /// Whether writes land after the memory was taken away, as no device may.
+    pub(crate) fn breaks_revoke(&self) -> bool {
+        self.knobs.break_revoke
+    }
+
     /// Destroys a queue pair; writes that have not landed there are dropped.
     pub(crate) fn remove(&mut self, number: u32) {
         if let Some(pair) = self.pairs.remove(&number).filter(|_| self.knobs.break_revoke) {
