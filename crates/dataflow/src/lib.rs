@@ -6,6 +6,7 @@
 //! plans or any concrete connector.
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod connector;
 pub mod error;
 mod exchange;

@@ -23,6 +23,8 @@ const PLAN: &[&str] =
 const DATAFLOW: &[&str] = &[
     "error",
     "connector",
+    // What workers keep of a round.
+    "checkpoint",
     "rows",
     // Specifications: the work of a worker, as data.
     "job",
