@@ -97,7 +97,7 @@ impl Lines {
         self.input.begin_batch(self.input.position());
         while self.found.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
             let ahead = self.input.ahead();
-            let end = ahead[self.searched..].iter().position(|byte| *byte == b'\n');
+            let end = memchr::memchr(b'\n', &ahead[self.searched..]);
             let (length, passed) = match end {
                 Some(end) => (self.searched + end, self.searched + end + 1),
                 None if self.input.is_whole() && !ahead.is_empty() => (ahead.len(), ahead.len()),
@@ -150,7 +150,7 @@ impl Lines {
     fn pass_rest(&mut self) -> Result<(), ConnectorError> {
         loop {
             let ahead = self.input.ahead();
-            let end = ahead.iter().position(|byte| *byte == b'\n');
+            let end = memchr::memchr(b'\n', ahead);
             self.input.pass(end.map_or(ahead.len(), |end| end + 1));
             if end.is_none() {
                 self.input.begin_batch(self.input.position());
@@ -165,6 +165,13 @@ impl Lines {
             self.number += 1;
             return Ok(());
         }
+    }
+
+    /// The texts of lines that follow one another, if all of them are UTF-8.
+    pub(super) fn texts<'a>(&'a self, lines: &'a [Line]) -> Option<Vec<&'a str>> {
+        let start = lines.first()?.from;
+        let text = std::str::from_utf8(self.text(lines)).ok()?;
+        lines.iter().map(|line| text.get(line.from - start..line.to - start)).collect()
     }
 
     /// The text of lines that follow one another.

@@ -1,9 +1,10 @@
 //! Newline JSON, read: one object a line.
 //!
-//! A batch of lines is decoded as a whole. Where that fails, the batch is cut in halves until the
-//! bad lines stand alone: good lines cost nothing extra, and a bad one costs about two decodings of
-//! its batch. Keys are matched as written; a key that is missing is NULL, one that is not declared
-//! is passed over.
+//! Flat objects are read field by field (`fields`), as long as lines are plainly right; the library
+//! decodes the others. There a batch of lines is decoded as a whole. Where that fails, the batch is
+//! cut in halves until the bad lines stand alone: good lines cost nothing extra, and a bad one
+//! costs about two decodings of its batch. Keys are matched as written; a key that is missing is
+//! NULL, one that is not declared is passed over.
 //!
 //! Numbers and times are decoded as text, and become what is declared by the rule of all formats
 //! (`fit`): the library cuts fractions and digits without a word. Lines that are too long or nest
@@ -27,15 +28,21 @@ use super::rows::{RefusedRow, Refuser, RowOrigin, clipped, convert_from, unfit};
 use super::{Decoded, RecordDecoder, RecordStart};
 use crate::options::sql_type;
 
+mod fields;
 mod lines;
 mod syntax;
 mod text;
 
+use fields::FieldReader;
 use lines::{Line, Lines, Unread};
 use text::{DEPTH_MAX, nesting, without_pairs};
 
 /// Bytes of a line at most.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// The part of the lines of a batch that a reader of fields may decline before the library decodes
+/// the rest of the batch.
+const DECLINED_PART: usize = 16;
 
 /// Bytes shown of a line that was not decoded.
 const UNREAD_BYTES_SHOWN: usize = 200;
@@ -49,6 +56,8 @@ pub(crate) struct JsonDecoder {
     loose: SchemaRef,
     /// The same with text for what is decoded as such.
     texts: SchemaRef,
+    /// Reads lines before the library does, if no column is nested.
+    fields: Option<FieldReader>,
     refuser: Refuser,
 }
 
@@ -63,23 +72,62 @@ impl JsonDecoder {
             declared.iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
         let texts: Vec<Field> = fields.iter().map(as_text).collect();
         let [loose, texts] = [fields, texts].map(|fields| Arc::new(Schema::new(fields)));
-        Self { lines, resume: None, loose, texts, refuser }
+        let fields = FieldReader::new(&refuser.target.declared, &refuser.target.columns_read());
+        Self { lines, resume: None, loose, texts, fields, refuser }
     }
 
     /// The rows among the lines at hand.
-    fn rows(&self) -> Result<Option<RecordBatch>, ConnectorError> {
-        let mut batches = Vec::new();
-        for lines in self.lines.found.chunk_by(|a, b| a.unread.is_none() && b.unread.is_none()) {
-            match lines {
-                [Line { unread: Some(unread), .. }] => self.refuse_unread(lines, *unread)?,
-                lines => self.decode_lines(lines, &mut batches)?,
-            }
-        }
+    fn rows(&mut self) -> Result<Option<RecordBatch>, ConnectorError> {
+        let mut fields = self.fields.take();
+        let batches = self.batches(fields.as_mut());
+        self.fields = fields;
+        let mut batches = batches?;
         if batches.len() < 2 {
             return Ok(batches.pop());
         }
         let batch = concat_batches(&self.refuser.target.projected, &batches);
         batch.map(Some).map_err(|error| unfit(self.lines.input.name(), &error))
+    }
+
+    /// The rows of each run of lines.
+    fn batches(
+        &self,
+        mut fields: Option<&mut FieldReader>,
+    ) -> Result<Vec<RecordBatch>, ConnectorError> {
+        let mut batches = Vec::new();
+        for lines in self.lines.found.chunk_by(|a, b| a.unread.is_none() && b.unread.is_none()) {
+            match (lines, &mut fields) {
+                ([Line { unread: Some(unread), .. }], _) => self.refuse_unread(lines, *unread)?,
+                (lines, Some(fields)) => self.read_fields(fields, lines, &mut batches)?,
+                (lines, None) => self.decode_lines(lines, &mut batches)?,
+            }
+        }
+        Ok(batches)
+    }
+
+    /// Reads lines that follow one another, and has the library decode those that are declined.
+    fn read_fields(
+        &self,
+        fields: &mut FieldReader,
+        lines: &[Line],
+        into: &mut Vec<RecordBatch>,
+    ) -> Result<(), ConnectorError> {
+        let Some(texts) = self.lines.texts(lines) else { return self.decode_lines(lines, into) };
+        let mut may_decline = lines.len().div_ceil(DECLINED_PART);
+        let mut at = 0;
+        while at < lines.len() {
+            let (columns, rows) = fields.read(&texts[at..]);
+            if rows > 0 {
+                self.check(&columns, &lines[at..at + rows], into)?;
+            }
+            at += rows;
+            if may_decline == 0 {
+                return self.decode_lines(&lines[at..], into);
+            }
+            self.decode_lines(&lines[at..lines.len().min(at + 1)], into)?;
+            (at, may_decline) = (at + 1, may_decline - 1);
+        }
+        Ok(())
     }
 
     fn refuse_unread(&self, lines: &[Line], unread: Unread) -> Result<(), ConnectorError> {
@@ -100,8 +148,15 @@ impl JsonDecoder {
     ) -> Result<(), ConnectorError> {
         let Some(first) = lines.first() else { return Ok(()) };
         let text = self.lines.text(lines);
-        match decode_all(&self.texts, text, lines.len()) {
-            Ok(batch) => self.check(batch, lines, into),
+        let decoded = decode_all(&self.texts, text, lines.len());
+        // The library passes over missing commas.
+        let fault = |line| syntax::fault(self.lines.text(std::slice::from_ref(line)).trim_ascii());
+        let decoded = decoded.and_then(|batch| match lines.iter().find_map(fault) {
+            Some(fault) => Err(ArrowError::JsonError(fault)),
+            None => Ok(batch),
+        });
+        match decoded {
+            Ok(batch) => self.check(batch.columns(), lines, into),
             Err(error) if lines.len() == 1 => {
                 let text = text.trim_ascii();
                 self.refuser.refuse(self.place(first.number), self.reason(text, error), text)
@@ -117,7 +172,7 @@ impl JsonDecoder {
     /// Refuses rows with a null where none is allowed, and projects.
     fn check(
         &self,
-        batch: RecordBatch,
+        columns: &[ArrayRef],
         lines: &[Line],
         into: &mut Vec<RecordBatch>,
     ) -> Result<(), ConnectorError> {
@@ -125,13 +180,13 @@ impl JsonDecoder {
         let declared = self.refuser.target.declared.fields();
         let columns: Result<Vec<ArrayRef>, ArrowError> = declared
             .iter()
-            .zip(batch.columns())
+            .zip(columns)
             .map(|(field, column)| convert_from(column, field, Texts::Json, &mut refused))
             .collect();
         let columns = columns.map_err(|error| unfit(self.lines.input.name(), &error))?;
         let origin = LinesOf { all: &self.lines, lines };
         let column = |index: usize| Arc::clone(&columns[index]);
-        let batch = self.refuser.rows(&column, batch.num_rows(), refused, &origin)?;
+        let batch = self.refuser.rows(&column, lines.len(), refused, &origin)?;
         if batch.num_rows() > 0 {
             into.push(batch);
         }
@@ -319,7 +374,7 @@ pub(crate) fn infer(input: ByteInput) -> Result<Schema, ConnectorError> {
         hint: Some("declare the columns of the table".into()),
     })?;
     let hint = not_a_line.unwrap_or("JSON is read one object a line");
-    let decoder = JsonDecoder::with(lines, Refuser::ignoring(Arc::new(schema)));
+    let mut decoder = JsonDecoder::with(lines, Refuser::ignoring(Arc::new(schema)));
     let Some(sample) = decoder.rows()? else {
         return Err(ConnectorError::Io {
             place,
@@ -341,3 +396,6 @@ pub(crate) fn infer(input: ByteInput) -> Result<Schema, ConnectorError> {
     });
     Ok(Schema::new(fields.collect::<Vec<_>>()))
 }
+
+#[cfg(test)]
+mod tests;

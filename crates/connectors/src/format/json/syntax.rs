@@ -32,7 +32,7 @@ pub(super) fn fault(text: &[u8]) -> Option<String> {
     if let Some(is) = is {
         return Some(format!("a row is a JSON object, and this is {is}"));
     }
-    let mut scan = Scan { text, at: start };
+    let mut scan = Scan::new(text, start);
     let expected = scan.object().err()?;
     if expected == END && scan.peek() == Some(b'{') {
         return Some("expected one object a line".into());
@@ -45,12 +45,22 @@ pub(super) fn fault(text: &[u8]) -> Option<String> {
     Some(format!("no JSON: at character {column} {expected} is missing, and there is {found}"))
 }
 
-struct Scan<'a> {
+/// Goes over JSON, token by token.
+pub(super) struct Scan<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl Scan<'_> {
+impl<'a> Scan<'a> {
+    pub(super) fn new(text: &'a [u8], at: usize) -> Self {
+        Self { text, at }
+    }
+
+    /// Where it stands.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
     fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
@@ -67,6 +77,16 @@ impl Scan<'_> {
     /// # Errors
     /// The missing token at this place.
     fn object(&mut self) -> Result<(), &'static str> {
+        self.value()?;
+        self.skip(|byte| byte.is_ascii_whitespace());
+        if self.peek().is_none() { Ok(()) } else { Err(END) }
+    }
+
+    /// Goes over a value.
+    ///
+    /// # Errors
+    /// As [`object`](Self::object).
+    pub(super) fn value(&mut self) -> Result<(), &'static str> {
         let (mut ends, mut next) = (vec![], Next::Value);
         loop {
             self.skip(|byte| byte.is_ascii_whitespace());
@@ -116,8 +136,7 @@ impl Scan<'_> {
                 }
             };
             if ends.is_empty() {
-                self.skip(|byte| byte.is_ascii_whitespace());
-                return if self.peek().is_none() { Ok(()) } else { Err(END) };
+                return Ok(());
             }
         }
     }
@@ -139,7 +158,8 @@ impl Scan<'_> {
     fn string(&mut self) -> Result<(), &'static str> {
         self.at += 1;
         loop {
-            self.skip(|byte| byte != b'"' && byte != b'\\');
+            let rest = &self.text[self.at..];
+            self.at += memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;

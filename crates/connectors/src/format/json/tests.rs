@@ -1,0 +1,233 @@
+//! A reader of fields gives the rows and the bad rows that the library gives.
+
+use std::collections::BTreeMap;
+use std::io::Cursor;
+
+use arrow::datatypes::TimeUnit;
+use arrow::util::pretty::pretty_format_batches;
+use dataflow::bad::BadRows;
+use dataflow::connector::TableDef;
+use proptest::prelude::*;
+
+use super::*;
+use crate::format::rows::TargetColumns;
+
+/// Rows and bad rows of a text, by a reader of fields or by the library.
+fn decoded(text: &[u8], by_fields: bool, rows_max: usize) -> (String, Vec<String>) {
+    let schema = Schema::new(vec![
+        Field::new("id", DataType::Int64, false),
+        Field::new("name", DataType::Utf8, true),
+        Field::new("x", DataType::Float64, true),
+        Field::new("small", DataType::Int8, true),
+        Field::new("is", DataType::Boolean, true),
+        Field::new("at", DataType::Timestamp(TimeUnit::Millisecond, None), true),
+        Field::new("price", DataType::Decimal128(10, 2), true),
+        Field::new("unread", DataType::Utf8, true),
+        Field::new("ü", DataType::Utf8, false),
+    ]);
+    let table = TableDef {
+        name: "t".into(),
+        schema: Arc::new(schema),
+        options: BTreeMap::new(),
+        metadata: BTreeMap::new(),
+        buckets: vec![],
+    };
+    let bad = Arc::new(BadRows::collecting());
+    let target = Arc::new(TargetColumns::new(&table, &[0, 1, 2, 3, 4, 5, 6, 8]).unwrap());
+    let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };
+    let input = ByteInput::new(Box::new(Cursor::new(text.to_vec())), "t.json");
+    let mut decoder = JsonDecoder::new(input, refuser);
+    assert!(decoder.fields.is_some());
+    if !by_fields {
+        decoder.fields = None;
+    }
+    let mut batches = Vec::new();
+    loop {
+        match decoder.decode(rows_max).unwrap() {
+            Decoded::Batch(batch) => batches.push(batch),
+            Decoded::Later => panic!("a text is there as a whole"),
+            Decoded::End => break,
+        }
+    }
+    let bad =
+        bad.take().into_iter().map(|bad| format!("{}: {} {}", bad.place, bad.reason, bad.text));
+    (pretty_format_batches(&batches).unwrap().to_string(), bad.collect())
+}
+
+fn is_same(text: &[u8]) {
+    for rows_max in [1, 1000] {
+        let [ours, theirs] = [true, false].map(|by_fields| decoded(text, by_fields, rows_max));
+        assert_eq!(ours, theirs, "{}", String::from_utf8_lossy(text));
+    }
+}
+
+#[test]
+fn values_are_those_of_the_library() {
+    let values = [
+        "1",
+        "-0",
+        "0",
+        "01",
+        "1.0",
+        "1.5",
+        "1e3",
+        "-1.25e-2",
+        "9223372036854775807",
+        "9223372036854775808",
+        "128",
+        "1e400",
+        "1.",
+        ".5",
+        "+1",
+        "1-2",
+        "--1",
+        "true",
+        "false",
+        "null",
+        "nul",
+        "tru",
+        "truex",
+        r#""""#,
+        r#""5""#,
+        r#"" 5 ""#,
+        r#""a\"b""#,
+        r#""\u20ac\n\/""#,
+        r#""\ud83d\ude00""#,
+        r#""\ud83d""#,
+        r#""\ud83dx""#,
+        r#""\q""#,
+        r#""\u12"#,
+        "\"\t\"",
+        r#""2024-01-31 10:20:30.123""#,
+        r#""2024-01-31T10:20:30.123456Z""#,
+        "1700000000000",
+        "20240131",
+        r#""1.005""#,
+        r#""12345678.90""#,
+        r#""123456789.12""#,
+        "[1]",
+        r#"[1,{"a":"}"}]"#,
+        "{}",
+        r#"{"a":1 "b":2}"#,
+        "[1,,2]",
+        "[1 2]",
+        "[",
+        "{",
+        "\"x",
+        "NaN",
+        r#""NaN""#,
+        r#""inf""#,
+        "",
+    ];
+    let names = [
+        "id",
+        "name",
+        "x",
+        "small",
+        "is",
+        "at",
+        "price",
+        "unread",
+        "ü",
+        "undeclared",
+        "n\\u0061me",
+    ];
+    let mut all = String::new();
+    for name in names {
+        for value in values {
+            let line = format!("{{\"id\":7,\"ü\":\"u\",\"{name}\":{value}}}\n");
+            let alone = line.replacen("\"id\":7,", "", 1);
+            all.push_str(&line);
+            all.push_str(&alone);
+            all.push_str("{\"id\":8,\"ü\":\"u\"}\r\n");
+        }
+    }
+    is_same(all.as_bytes());
+}
+
+#[test]
+fn forms_of_a_line_are_those_of_the_library() {
+    for line in [
+        "{}",
+        " { } ",
+        "{",
+        "}",
+        "[]",
+        "5",
+        "nope",
+        "",
+        "{,}",
+        r#"{"id":1,}"#,
+        r#"{"id":1,,"ü":""}"#,
+        r#"{"id":1 "ü":""}"#,
+        r#"{"id" 1,"ü":""}"#,
+        r#"{"id":1,"ü":""} {"id":2,"ü":""}"#,
+        r#"{"id":1,"ü":""}{"id":2,"ü":""}"#,
+        r#"{"id":1,"ü":""} x"#,
+        r#" {"id" : 1 , "ü" : "" } "#,
+        r#"{"id":1,"id":2,"ü":""}"#,
+        r#"{"id":1,"ü":"","":5}"#,
+        r#"{"ü":"","id":1}"#,
+        r#"{id:1}"#,
+        r#"{"ID":1,"ü":""}"#,
+        r#"{"id":null,"ü":null}"#,
+        "\u{feff}{\"id\":1,\"ü\":\"\"}",
+    ] {
+        is_same(line.as_bytes());
+        is_same(format!("{{\"id\":0,\"ü\":\"\"}}\n{line}\n{{\"ü\":\"\",\"id\":9}}").as_bytes());
+    }
+    is_same(b"{\"id\":1,\"\xc3\xbc\":\"\xff\"}\n{\"id\":2,\"\xc3\xbc\":\"\"}");
+}
+
+#[test]
+fn a_missing_comma_is_a_bad_row() {
+    let text =
+        b"{\"id\":1,\"\xc3\xbc\":\"\"}\n{\"id\":2 \"\xc3\xbc\":\"\"}\n{\"id\":3,\"\xc3\xbc\":\"\"}";
+    for by_fields in [true, false] {
+        let (rows, bad) = decoded(text, by_fields, 1000);
+        assert_eq!(rows.lines().count(), 3 + 2 + 1, "{rows}");
+        assert_eq!(bad.len(), 1);
+        assert!(bad[0].starts_with("t.json:2: no JSON: at character 9 ','"), "{bad:?}");
+    }
+}
+
+/// A line that is often right, with a few bytes changed.
+fn line() -> impl Strategy<Value = Vec<u8>> {
+    let name = prop::sample::select(vec![
+        "id", "name", "x", "small", "is", "at", "price", "unread", "ü", "other",
+    ]);
+    let value = prop_oneof![
+        any::<i64>().prop_map(|value| value.to_string()),
+        any::<f64>().prop_map(|value| format!("{value:?}")),
+        any::<bool>().prop_map(|value| value.to_string()),
+        Just("null".to_owned()),
+        "[a-z0-9 ü\\\\\"/u]{0,9}".prop_map(|text| format!("\"{text}\"")),
+        "\"20[0-9]{2}-[01][0-9]-[0-3][0-9][ T][0-2][0-9]:[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?\"",
+        Just("{\"a\":[1,{}]}".to_owned()),
+    ];
+    let fields = prop::collection::vec((name, value), 0..7);
+    let change = (any::<prop::sample::Index>(), prop::sample::select(b"{}[],:\"\\ 0x-e.".to_vec()));
+    (fields, prop::collection::vec(change, 0..2), any::<bool>()).prop_map(
+        |(fields, changes, whole)| {
+            let mut text = String::from(if whole { "{\"id\":1,\"ü\":\"\"" } else { "{\"x\":1" });
+            for (name, value) in fields {
+                text.push_str(&format!(",\"{name}\":{value}"));
+            }
+            let mut bytes = (text + "}").into_bytes();
+            for (at, to) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = to;
+            }
+            bytes
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn random_lines_are_those_of_the_library(lines in prop::collection::vec(line(), 1..40)) {
+        is_same(&lines.join(&b'\n'));
+    }
+}
