@@ -34,6 +34,13 @@ pub(crate) fn summary(report: &Report) -> String {
         let (bytes, back) = (human::bytes(bytes), human::bytes(total.unspilled_bytes));
         text.push_str(&format!("; spilled {bytes} in {runs}, read back {back}"));
     }
+    if total.pool_blocks > 0 {
+        let (blocks, bytes) = (human::counted(total.pool_blocks, "block"), total.pool_bytes);
+        text.push_str(&format!("; {blocks} of the pool, {}", human::bytes(bytes)));
+        if total.pool_pruned_blocks > 0 {
+            text.push_str(&format!(", {} pruned", human::count(total.pool_pruned_blocks)));
+        }
+    }
     if let Some((sink, waited)) = longest_wait(report) {
         text.push_str(&format!("; waited {} for {sink}", human::duration(waited)));
     }

@@ -23,7 +23,7 @@ pub mod worker;
 pub use connector::{bad, gauge, join_filter, origins, position, predicate, scan, sink, source};
 pub use error::{located, panics};
 pub use job::{fragment, hash_join, lookup, step, wires, worker_set};
-pub use optimize::{cost, fusion, placement, probed_builds};
+pub use optimize::{cost, fusion, grid, placement, probed_builds};
 pub use rows::wire::detach;
 pub use rows::{size, time, type_name};
 pub use runtime::{frame, metrics, process, reconnect};

@@ -202,8 +202,14 @@ impl Worker {
         for ScanTask { operator: at, input, builds, fusion, behind } in scans {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
-            let share =
-                Share { number: job.reader(worker, workers), of: readers(&job.operators, workers) };
+            let own = place.process.workers();
+            let input = input.of_process(place.process.rank());
+            let share = if input.is_pulled {
+                Share { number: Some(worker - own.start), of: own.len() as u32 }
+            } else {
+                let number = job.reader(worker, workers);
+                Share { number, of: readers(&job.operators, workers) }
+            };
             let reader = Reader::new(&input, share, rows_max, context, metrics);
             let reader = reader.map_err(|error| error.of_operator(at))?.counted_as(at);
             readings[at] = Some(reader.reading());

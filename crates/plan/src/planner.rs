@@ -14,6 +14,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
+use dataflow::grid;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
 use dataflow::probed_builds;
 use datafusion::logical_expr::LogicalPlan;
@@ -541,10 +542,11 @@ impl Planner {
         let workers = self.workers.total();
         let windows = building.operators.iter().map(|of| of.spec().receive_windows(workers));
         needs.extend(explain::memory::receive_needs(&self.settings, windows.sum()));
-        let settings = self.settings.job.clone();
-        let mut job = JobGraph { operators: building.operators, settings };
-        fuse(&mut job, self.workers.total());
-        probed_builds::connect(&mut job, self.workers.total());
+        let (operators, settings) = (building.operators, self.settings.job.clone());
+        let mut job = JobGraph { operators, settings };
+        fuse(&mut job, workers);
+        grid::divide(&mut job, self.workers.nodes);
+        probed_builds::connect(&mut job, workers);
         let operators = job.operators.clone();
         Stage {
             job,

@@ -86,6 +86,11 @@ pub trait Blocks: Send + Sync + Debug {
 
     /// For EXPLAIN: how blocks are read, as `mapped (shm) from m0`.
     fn describe(&self) -> String;
+
+    /// Whether they are read where they lie, in mapped memory.
+    fn is_mapped(&self) -> bool {
+        false
+    }
 }
 
 /// A block's place and length.

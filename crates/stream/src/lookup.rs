@@ -62,6 +62,8 @@ impl Stream {
         let both = side_by_side(&self.schema, &table.schema);
         let schema = if alone { self.schema.clone() } else { both.clone() };
         let lookup = Lookup {
+            is_pulled: input.is_shared(),
+            refresh_ns: None,
             table: input,
             step,
             bytes_max: usize::MAX,

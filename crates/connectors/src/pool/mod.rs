@@ -25,12 +25,14 @@ use pool::access::{At, PoolAccess};
 use pool::manifest::{Definition, STRIP_ROWS_MAX};
 use pool::wire::NAME_BYTES_MAX;
 
+mod assign;
 mod columns;
 mod decode;
 mod encode;
 mod errors;
 #[doc(hidden)]
 pub mod in_memory;
+mod newest;
 mod partition;
 mod prune;
 mod reader;
@@ -53,6 +55,9 @@ const LOAD_BYTES: u64 = 64 << 20;
 
 /// Bytes of rows that a loading worker has to keep at least.
 const LOAD_BYTES_MIN: u64 = 1 << 20;
+
+/// Nanoseconds between two questions for a newer version at least.
+const REFRESH_NS_MIN: u64 = 10_000_000;
 
 /// Strips that are read ahead at most.
 const PREFETCH_MAX: u64 = 64;
@@ -82,6 +87,12 @@ const OPTIONS: &[OptionSpec] = &[
         default: "67108864",
         doc: "Bytes of rows that a worker collects for strips that are not full; beyond that the \
               largest is written as it is.",
+    },
+    OptionSpec {
+        key: "refresh",
+        values: "duration",
+        default: "never",
+        doc: "How often a stream that is joined with the table asks for a newer version.",
     },
     OptionSpec {
         key: "prefetch",
@@ -240,6 +251,8 @@ struct PoolOptions {
     load_bytes: usize,
     /// Strips that are read ahead; `None` where the job says so.
     prefetch: Option<usize>,
+    /// How often a newer version is asked for.
+    refresh_ns: Option<u64>,
 }
 
 impl PoolOptions {
@@ -269,7 +282,21 @@ impl PoolOptions {
             strip_rows: strip_rows as u32,
             load_bytes: usize::try_from(load_bytes).unwrap_or(usize::MAX),
             prefetch: prefetch.map(|strips| strips as usize),
+            refresh_ns: Self::refresh_ns(options)?,
         })
+    }
+
+    fn refresh_ns(options: OptionReader<'_>) -> Result<Option<u64>, ConnectorError> {
+        let every = options.duration_ns("refresh")?;
+        if every.is_some_and(|every| every < REFRESH_NS_MIN) {
+            let message = "a newer version is asked for every 10 milliseconds at most";
+            return Err(refuse("refresh", message, Some("write 'refresh' = '1 s'".into())));
+        }
+        if every.is_some() && options.text("version").is_some() {
+            let message = "a table of one version has no newer one";
+            return Err(refuse("refresh", message, Some("leave 'version' out".into())));
+        }
+        Ok(every)
     }
 
     fn at(options: OptionReader<'_>) -> Result<At, ConnectorError> {

@@ -9,7 +9,10 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::error::ConnectorError;
 use dataflow::position::refused as refused_position;
-use dataflow::source::{Next, Position, ReaderContext, Split, SplitReader};
+use dataflow::source::{
+    BlockCounts, Next, Position, ReadBlocks, ReaderContext, Split, SplitReader,
+};
+use fabric::Clock;
 use pool::access::{BlockRange, BlockReader};
 
 use super::PREFETCH_MAX;
@@ -72,6 +75,11 @@ pub(super) struct PoolReader {
     /// The blocks of that strip that have come.
     came: VecDeque<Buffer>,
     batch: Option<RecordBatch>,
+    counts: Arc<BlockCounts>,
+    is_mapped: bool,
+    clock: Arc<dyn Clock>,
+    /// When it began to wait for blocks.
+    waits_since_ns: Option<u64>,
 }
 
 impl PoolReader {
@@ -87,8 +95,45 @@ impl PoolReader {
         let window = (ahead + 1) * read.projection.len().max(1);
         let waker = context.waker.clone();
         let blocks = read.version.pinned.blocks.open(window, waker).map_err(refused)?;
-        let (came, split) = (VecDeque::new(), split.name.clone());
-        Ok(Self { read, split, blocks, ahead, wanted: at, at, given, came, batch: None })
+        let counts = Arc::clone(&context.blocks);
+        counts.hold(true);
+        Ok(Self {
+            split: split.name.clone(),
+            blocks,
+            ahead,
+            wanted: at,
+            at,
+            given,
+            came: VecDeque::new(),
+            batch: None,
+            counts,
+            is_mapped: read.version.pinned.blocks.is_mapped(),
+            clock: Arc::clone(&context.clock),
+            waits_since_ns: None,
+            read,
+        })
+    }
+
+    /// Notes that the blocks of a strip are not there yet.
+    fn wait(&mut self) {
+        if self.waits_since_ns.is_none() {
+            self.waits_since_ns = Some(self.clock.now_ns());
+        }
+    }
+
+    /// Counts the blocks of a strip that have come, and the wait for them.
+    fn count(&mut self) {
+        let blocks = self.came.iter().filter(|block| !block.is_empty());
+        let blocks = blocks.fold(ReadBlocks::default(), |all, block| ReadBlocks {
+            blocks: all.blocks + 1,
+            bytes: all.bytes + block.len() as u64,
+            ..all
+        });
+        let mapped = if self.is_mapped { blocks.blocks } else { 0 };
+        let since = self.waits_since_ns.take();
+        let wait_ns = since.map_or(0, |since| self.clock.now_ns().saturating_sub(since));
+        let waits = u64::from(since.is_some());
+        self.counts.add(&ReadBlocks { mapped, waits, wait_ns, ..blocks });
     }
 
     /// Requests the blocks of the current strip and of the next ones.
@@ -175,6 +220,12 @@ fn place(
     }
 }
 
+impl Drop for PoolReader {
+    fn drop(&mut self) {
+        self.counts.hold(false);
+    }
+}
+
 impl SplitReader for PoolReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         while self.at < self.read.strips.len() {
@@ -183,8 +234,10 @@ impl SplitReader for PoolReader {
                 None => {
                     self.want();
                     if !self.has_come()? {
+                        self.wait();
                         return Ok(Next::Pending);
                     }
+                    self.count();
                     self.decoded()?
                 }
             };

@@ -1,22 +1,25 @@
-//! Scans of a version: splits are runs of strips of about equal bytes.
+//! Scans of a version: splits are strips of about equal bytes together.
 
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::predicate::ColumnPredicate;
 use dataflow::source::{
-    ColumnBounds, NeededRows, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    BucketColumn, BucketPart, ColumnBounds, NeededRows, NewestVersion, Position, Pruning,
+    ReadBlocks, ReaderContext, Source, Split, SplitReader,
 };
 use pool::access::{At, PoolAccess};
 use pool::manifest::{Block, Buckets, Definition};
 
 use super::PoolOptions;
+use super::assign::{assigned, runs};
 use super::columns::{StoredColumns, numbers};
 use super::decode::BlockType;
 use super::errors::{damaged, refused};
+use super::newest::AskedVersion;
 use super::partition::{bucket_in, is_led_alike};
 use super::prune::{Directory, Pruned};
 use super::reader::{PoolReader, ReadStrips};
@@ -26,21 +29,24 @@ use crate::options::sql_type;
 /// A scan of some columns of a table.
 #[derive(Clone)]
 pub(super) struct PoolSource {
-    table: Arc<PinnedTable>,
+    pub(super) table: Arc<PinnedTable>,
     /// The columns of the table that are read.
     projection: Vec<usize>,
     types: Vec<BlockType>,
     schema: SchemaRef,
     prefetch: Option<usize>,
-    pruned: Option<Pruned>,
-    placed: Option<Placed>,
+    refresh_ns: Option<u64>,
+    pub(super) pruned: Option<Pruned>,
+    /// The buckets that are read, if not all are: by the number of the bucket column.
+    cell: Vec<(usize, BucketPart)>,
+    pub(super) placed: Option<Placed>,
     /// The rows that joins need, if it listens.
     needed: Option<NeededRows>,
 }
 
 /// How each worker reads partitions of its own.
 #[derive(Debug, Clone, Copy)]
-struct Placed {
+pub(super) struct Placed {
     /// The bucket column that decides, by its number among them.
     by: usize,
     workers: u32,
@@ -53,29 +59,35 @@ const UNEVEN_MAX_PERCENT: u64 = 150;
 const UNEVEN_BYTES: u64 = 1 << 20;
 
 /// A table of which a version is pinned, or will be.
-struct PinnedTable {
-    access: Arc<dyn PoolAccess>,
-    name: String,
-    at: At,
-    columns: StoredColumns,
+pub(super) struct PinnedTable {
+    pub(super) access: Arc<dyn PoolAccess>,
+    pub(super) name: String,
+    pub(super) at: At,
+    pub(super) columns: StoredColumns,
     /// Whether it was pinned when the statement was planned.
-    early: bool,
-    version: OnceLock<Arc<Version>>,
+    pub(super) early: bool,
+    pub(super) version: OnceLock<Arc<Version>>,
 }
 
 impl PinnedTable {
     /// The version that is read.
-    fn version(&self) -> Result<&Arc<Version>, ConnectorError> {
+    pub(super) fn version(&self) -> Result<&Arc<Version>, ConnectorError> {
         if let Some(version) = self.version.get() {
             return Ok(version);
         }
         let version = Version::checked(self.access.pin(&self.name, self.at).map_err(refused)?)?;
+        self.check_same(&version)?;
+        Ok(self.version.get_or_init(|| Arc::new(version)))
+    }
+
+    /// Refuses a version with other columns.
+    pub(super) fn check_same(&self, version: &Version) -> Result<(), ConnectorError> {
         if version.columns.layouts != self.columns.layouts
             || version.columns.schema.fields() != self.columns.schema.fields()
         {
             return Err(damaged(&self.name, "it became another table while the script ran"));
         }
-        Ok(self.version.get_or_init(|| Arc::new(version)))
+        Ok(())
     }
 }
 
@@ -123,7 +135,9 @@ impl PoolSource {
             types,
             schema,
             prefetch,
+            refresh_ns: options.refresh_ns,
             pruned: None,
+            cell: vec![],
             placed: None,
             needed: None,
         }
@@ -171,10 +185,23 @@ impl PoolSource {
     }
 
     fn strips(&self, version: &Version) -> Arc<[u32]> {
-        match &self.pruned {
+        let strips: Arc<[u32]> = match &self.pruned {
             Some(pruned) if pruned.within_splits => Arc::clone(&pruned.kept),
             _ => (0..version.manifest().strips.len() as u32).collect(),
+        };
+        if self.cell.is_empty() {
+            return strips;
         }
+        let buckets = &version.manifest().definition.buckets;
+        let partitions = partitions_of(version, &strips);
+        let is_within = |partition: u32| {
+            self.cell.iter().all(|&(by, BucketPart { part, parts, .. })| {
+                let bucket = u64::from(bucket_in(partition, buckets, by));
+                (bucket * u64::from(parts)) >> buckets[by].bits == u64::from(part)
+            })
+        };
+        let own = strips.iter().zip(partitions).filter(|(_, partition)| is_within(*partition));
+        own.map(|(strip, _)| *strip).collect()
     }
 
     /// Bytes of a strip that are read.
@@ -193,38 +220,28 @@ impl PoolSource {
     fn parts(&self, version: &Version, parts: usize) -> Vec<Vec<u32>> {
         let strips = self.strips(version);
         let Some(Placed { by, workers }) = self.placed else {
-            let cut = self.cut(version, &strips, parts).into_iter();
-            return cut.map(|range| strips[range].to_vec()).collect();
+            return self.assigned(version, &strips, parts);
         };
         let mut own = vec![vec![]; workers as usize];
-        let manifest = version.manifest();
-        let buckets = &manifest.definition.buckets;
-        let mut partition = 0;
-        for &strip in &*strips {
-            while manifest.partitions[partition + 1] <= strip {
-                partition += 1;
-            }
-            let bucket = u64::from(bucket_in(partition as u32, buckets, by));
+        let buckets = &version.manifest().definition.buckets;
+        for (&strip, partition) in strips.iter().zip(partitions_of(version, &strips)) {
+            let bucket = u64::from(bucket_in(partition, buckets, by));
             own[((bucket * u64::from(workers)) >> buckets[by].bits) as usize].push(strip);
         }
         own
     }
 
-    /// Cuts strips into at most `parts` runs of about equal bytes.
-    fn cut(&self, version: &Version, strips: &[u32], parts: usize) -> Vec<Range<usize>> {
-        let cost = |strip: u32| self.cost(version, strip);
-        let all: u64 = strips.iter().map(|strip| cost(*strip)).sum();
-        let parts = parts.clamp(1, strips.len().max(1));
-        let (mut ranges, mut from, mut cost_before) = (Vec::with_capacity(parts), 0, 0);
-        for (at, strip) in strips.iter().enumerate() {
-            cost_before += cost(*strip);
-            let reached = cost_before as u128 * parts as u128 / u128::from(all.max(1));
-            if reached > ranges.len() as u128 {
-                ranges.push(from..at + 1);
-                from = at + 1;
-            }
-        }
-        ranges
+    /// Divides strips among at most `parts` readers, so that they cost about the same (I8).
+    fn assigned(&self, version: &Version, strips: &[u32], parts: usize) -> Vec<Vec<u32>> {
+        let costs: Vec<u64> = strips.iter().map(|strip| self.cost(version, *strip)).collect();
+        let ends = &version.manifest().partitions;
+        let ends = |at: usize| ends.binary_search(&(strips[at] + 1)).is_ok();
+        let runs = runs(&costs, parts, ends);
+        let of_runs: Vec<u64> = runs.iter().map(|run| costs[run.clone()].iter().sum()).collect();
+        let strips_of = |own: Vec<usize>| -> Vec<u32> {
+            own.into_iter().flat_map(|run| &strips[runs[run].clone()]).copied().collect()
+        };
+        assigned(&of_runs, parts).into_iter().map(strips_of).collect()
     }
 
     /// The blocks of a column of the scan in the strips that are read.
@@ -255,6 +272,19 @@ impl PoolSource {
         }
         (count > 0).then_some((range, count))
     }
+}
+
+/// The partition of each of some strips, which ascend.
+fn partitions_of(version: &Version, strips: &[u32]) -> Vec<u32> {
+    let ends = &version.manifest().partitions;
+    let mut partition = 0;
+    let of = |strip: &u32| {
+        while ends[partition + 1] <= *strip {
+            partition += 1;
+        }
+        partition as u32
+    };
+    strips.iter().map(of).collect()
 }
 
 /// Whether values of two types are stored as the same.
@@ -381,6 +411,42 @@ impl Source for PoolSource {
         true
     }
 
+    fn pulled(&self) -> Option<Arc<dyn Source>> {
+        Some(Arc::new(Self { placed: None, ..self.clone() }))
+    }
+
+    fn buckets(&self) -> Vec<BucketColumn> {
+        let Some(version) = self.table.version.get().filter(|_| self.table.early) else {
+            return vec![];
+        };
+        let by = version.manifest().definition.buckets.iter();
+        let column = |by: &Buckets| {
+            let read = self.projection.iter().position(|at| *at == usize::from(by.column))?;
+            Some(BucketColumn { column: read, bits: by.bits, family: by.family as u8 })
+        };
+        by.filter_map(column).collect()
+    }
+
+    fn in_cell(&self, parts: &[BucketPart]) -> Option<Arc<dyn Source>> {
+        let version = self.table.version.get().filter(|_| self.table.early)?;
+        let buckets = &version.manifest().definition.buckets;
+        let of = |part: &BucketPart| {
+            let column = *self.projection.get(part.column)?;
+            let by = buckets.iter().position(|by| usize::from(by.column) == column)?;
+            Some((by, *part))
+        };
+        let cell = parts.iter().map(of).collect::<Option<Vec<_>>>()?;
+        Some(Arc::new(Self { cell, placed: None, ..self.clone() }))
+    }
+
+    fn refresh_ns(&self) -> Option<u64> {
+        self.refresh_ns
+    }
+
+    fn newest(&self, waker: Waker) -> Option<Box<dyn NewestVersion>> {
+        Some(Box::new(AskedVersion::new(self.clone(), waker)))
+    }
+
     /// Leaves out strips of a split when it is opened.
     fn listen(&self, needed: NeededRows) -> Option<Arc<dyn Source>> {
         Some(Arc::new(Self { needed: Some(needed), ..self.clone() }))
@@ -444,11 +510,19 @@ impl Source for PoolSource {
             .and_then(|(part, parts)| self.parts(version, parts).into_iter().nth(part));
         // A table with fewer strips than splits has none for some of them.
         let mut own = own.unwrap_or_default();
+        let mut pruned = 0;
+        if split.number == 0 {
+            // The first reader counts what was left out before rows were assigned.
+            pruned += version.manifest().strips.len() - self.strips(version).len();
+        }
         if let Some(needed) = self.needed.as_ref().and_then(|needed| needed()) {
             let all = own.len();
             own = self.directory(version).may_match(&own, &needed);
+            pruned += all - own.len();
             tracing::debug!(split = split.name, strips = all, needed = own.len());
         }
+        let pruned = (pruned * self.projection.len()) as u64;
+        context.blocks.add(&ReadBlocks { pruned, ..ReadBlocks::default() });
         let read = ReadStrips {
             version: Arc::clone(version),
             strips: own.into(),

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -89,6 +89,38 @@ pub trait Source: Send + Sync {
         false
     }
 
+    /// The same table for processes of which each reads all of it: its splits are those of the
+    /// workers of one process, and it is not [placed](Self::placed). `None` if the rows do not lie
+    /// in [shared](Self::is_shared) memory.
+    fn pulled(&self) -> Option<Arc<dyn Source>> {
+        None
+    }
+
+    /// The columns of its schema by whose buckets it is stored.
+    fn buckets(&self) -> Vec<BucketColumn> {
+        vec![]
+    }
+
+    /// The same table without the rows that are not in all of these parts of its
+    /// [buckets](Self::buckets). `None` if it cannot tell.
+    fn in_cell(&self, parts: &[BucketPart]) -> Option<Arc<dyn Source>> {
+        let _ = parts;
+        None
+    }
+
+    /// How often a stream that looks rows up in the table asks whether there is a newer version of
+    /// it, in nanoseconds; `None` if it keeps the one that was there at the start.
+    fn refresh_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Asks for the newest version of the table, which is given as this source is: with its columns
+    /// and without the rows that were left out. It never blocks.
+    fn newest(&self, waker: Waker) -> Option<Box<dyn NewestVersion>> {
+        let _ = waker;
+        None
+    }
+
     /// Opens the input as far as the source put that off when it was made, since it might be
     /// [pruned](Self::pruned); it is not pruned any more afterwards.
     ///
@@ -120,6 +152,38 @@ pub trait Source: Send + Sync {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError>;
+}
+
+/// A column by whose buckets a table is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketColumn {
+    /// The column, among those of the source.
+    pub column: usize,
+    /// The number of buckets, as a power of two.
+    pub bits: u8,
+    /// How values are hashed: those of columns of the same family that are equal are in buckets of
+    /// the same number.
+    pub family: u8,
+}
+
+/// Buckets of a column: one of equal parts of them, in the order of their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketPart {
+    /// The column, among those of the source.
+    pub column: usize,
+    /// The number of the part.
+    pub part: u32,
+    /// How many parts there are: a power of two, at most as many as buckets.
+    pub parts: u32,
+}
+
+/// A question for the newest version of a table, whose waker is woken when it is answered.
+pub trait NewestVersion {
+    /// The answer, once it is there. It is `None` if the version that is read is the newest.
+    ///
+    /// # Errors
+    /// When the version cannot be read.
+    fn poll(&mut self) -> Poll<Result<Option<Arc<dyn Source>>, ConnectorError>>;
 }
 
 /// Gives the predicate on the rows of a scan that are needed, over the columns of
@@ -218,6 +282,8 @@ pub struct ReaderContext {
     pub origins: Arc<Origins>,
     /// The counters of rows that a reader of a [pruned](Source::pruned) source has left out.
     pub skipped: Arc<SkippedCounts>,
+    /// The counters of blocks that a reader of [shared](Source::is_shared) memory has read.
+    pub blocks: Arc<BlockCounts>,
     /// How many pieces of input to ask for ahead, where each has to be waited for: `None` where the
     /// reader decides.
     pub prefetch: Option<usize>,
@@ -229,9 +295,9 @@ pub struct ReaderContext {
 impl ReaderContext {
     /// Of a worker that nobody has to wake: for tests, and for readers that wait for a time alone.
     pub fn new(clock: Arc<dyn Clock>, bad: Arc<BadRows>) -> Self {
-        let (origins, skipped) = (Arc::default(), Arc::default());
+        let (origins, skipped, blocks) = (Arc::default(), Arc::default(), Arc::default());
         let waker = Waker::noop().clone();
-        Self { clock, bad, origins, skipped, prefetch: None, waker }
+        Self { clock, bad, origins, skipped, blocks, prefetch: None, waker }
     }
 }
 
@@ -267,6 +333,69 @@ impl SkippedCounts {
         let [row_groups, pages, rows, unmatched] =
             [0, 1, 2, 3].map(|at: usize| self.0[at].swap(0, Ordering::Relaxed));
         SkippedRows { row_groups, pages, rows, unmatched }
+    }
+}
+
+/// The blocks of shared memory that readers have read since they were asked last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadBlocks {
+    /// Blocks that were read, and their bytes.
+    pub blocks: u64,
+    /// Bytes of these blocks.
+    pub bytes: u64,
+    /// Those that were read in mapped memory.
+    pub mapped: u64,
+    /// Blocks that were not read because no row of them is needed.
+    pub pruned: u64,
+    /// Waits for blocks that were requested ahead.
+    pub waits: u64,
+    /// Nanoseconds of these waits.
+    pub wait_ns: u64,
+}
+
+/// The counters of [`ReadBlocks`], and the readers that hold a version.
+#[derive(Debug, Default)]
+pub struct BlockCounts {
+    counts: [AtomicU64; 6],
+    leases: AtomicU64,
+}
+
+impl BlockCounts {
+    /// Adds to the counts. Relaxed: one worker adds and takes.
+    pub fn add(&self, read: &ReadBlocks) {
+        let ReadBlocks { blocks, bytes, mapped, pruned, waits, wait_ns } = *read;
+        for (counter, count) in
+            self.counts.iter().zip([blocks, bytes, mapped, pruned, waits, wait_ns])
+        {
+            if count > 0 {
+                counter.fetch_add(count, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives the counts and sets them to zero; `None` if there is nothing.
+    pub fn take(&self) -> Option<ReadBlocks> {
+        let is_none = self.counts.iter().all(|counter| counter.load(Ordering::Relaxed) == 0);
+        if is_none {
+            return None;
+        }
+        let [blocks, bytes, mapped, pruned, waits, wait_ns] =
+            [0, 1, 2, 3, 4, 5].map(|at: usize| self.counts[at].swap(0, Ordering::Relaxed));
+        Some(ReadBlocks { blocks, bytes, mapped, pruned, waits, wait_ns })
+    }
+
+    /// A reader holds a version from now on, or until now.
+    pub fn hold(&self, holds: bool) {
+        if holds {
+            self.leases.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.leases.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many readers hold a version.
+    pub fn leases(&self) -> u64 {
+        self.leases.load(Ordering::Relaxed)
     }
 }
 

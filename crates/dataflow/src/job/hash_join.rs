@@ -18,15 +18,24 @@ pub const PROBE: usize = 0;
 /// The input whose rows are in a hash table, which is complete before any row looks it up.
 pub const BUILD: usize = 1;
 
+/// Why no row of a table travels that is pulled.
+pub(crate) const PULLED: &str = "each process reads the whole table itself, and no row travels";
+
 /// A join of two inputs that end, by equal keys: rows of the *probe* side, which is input 0, look
 /// up rows of the *build* side, which is input 1.
 ///
 /// Either the build is *replicated*, one hash table in each process, and the rows of the probe side
-/// stay on their worker; or the rows of both sides are partitioned *by key*.
+/// stay on their worker; or the rows of both sides are partitioned *by key*. A replicated build is
+/// broadcast, or *pulled*: each process reads all of it from memory that the processes share (I7).
 #[derive(Clone)]
 pub struct HashJoin {
     /// Probe and build.
     pub sides: [HashJoinSide; 2],
+    /// Whether a replicated build is pulled: its input is a scan that [is pulled], and its rows
+    /// stay in their process.
+    ///
+    /// [is pulled]: super::Scan::is_pulled
+    pub is_pulled: bool,
     /// The exchange that brings rows of equal keys together, unless the build is replicated.
     pub exchange: Exchange,
     /// Whether NULL in a key is equal to NULL.
@@ -180,6 +189,7 @@ impl OperatorSpec for HashJoin {
 
     fn strategy(&self, input: usize, workers: u32) -> Strategy {
         match self.sides.get(input).map(|side| side.distribution) {
+            Some(Distribution::Broadcast) if self.is_pulled => Strategy::Pull.on(workers),
             Some(Distribution::Broadcast) => Strategy::Broadcast.on(workers),
             Some(Distribution::RoundRobin) => Strategy::Rebalance.on(workers),
             Some(Distribution::Hash) => Strategy::from(self.exchange).on(workers),
@@ -191,6 +201,7 @@ impl OperatorSpec for HashJoin {
         match strategy {
             Strategy::Shuffle | Strategy::UpPar => Some("rows of equal keys meet on one worker"),
             Strategy::Forward if self.is_replicated() => Some("every worker has the build"),
+            Strategy::Pull => Some(PULLED),
             _ => None,
         }
     }
@@ -202,7 +213,7 @@ impl OperatorSpec for HashJoin {
     }
 
     fn broadcasts(&self) -> bool {
-        self.is_replicated()
+        self.is_replicated() && !self.is_pulled
     }
 
     fn passes_on(&self, input: usize, column: usize) -> Option<usize> {

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::job::step::Step;
 use crate::rows::size::{INDEX_BYTES, row_bytes};
+use crate::rows::time::span_text;
 
 /// A join with a table that every process has whole. The left side is the stream, the right side
 /// the table.
@@ -19,6 +20,12 @@ pub struct Lookup {
     pub table: Scan,
     /// What is done with each of the table's rows before it is kept.
     pub step: Option<Arc<dyn Step>>,
+    /// Whether each process reads the table itself, from memory that the processes share (I7); else
+    /// the workers of all processes read a part each, and broadcast it.
+    pub is_pulled: bool,
+    /// How often a newer version of the table is asked for, in nanoseconds: of a stream that does
+    /// not end. Each process takes it by itself, between two batches.
+    pub refresh_ns: Option<u64>,
     /// Bytes of the table's rows at most.
     pub bytes_max: usize,
     /// Of the stream and of what is kept of the table: the columns that must be equal. NULL is
@@ -69,7 +76,11 @@ impl OperatorSpec for Lookup {
 
     fn describe(&self, context: &DescribeContext<'_>) -> Description {
         let keys = self.keys.each_ref().map(Vec::as_slice);
-        let properties = self.kind.properties(context.columns, keys, self.on.as_ref());
+        let mut properties = self.kind.properties(context.columns, keys, self.on.as_ref());
+        if let Some(every_ns) = self.refresh_ns {
+            let every = span_text(i64::try_from(every_ns).unwrap_or(i64::MAX));
+            properties.push(("refresh", format!("a newer version is asked for every {every}")));
+        }
         Description { name: "LookupJoin", properties }
     }
 
@@ -110,6 +121,7 @@ impl OperatorSpec for Lookup {
     }
 
     fn side_table(&self) -> Option<SideTable<'_>> {
-        Some(SideTable { table: &self.table, step: self.step.as_ref(), input: 1 })
+        let is_pulled = self.is_pulled;
+        Some(SideTable { table: &self.table, step: self.step.as_ref(), input: 1, is_pulled })
     }
 }

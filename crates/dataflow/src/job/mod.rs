@@ -52,7 +52,7 @@ pub use self::keyed::{
 pub use self::limit::{Limit, RowRange};
 pub use self::local_plan::{LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun};
 pub use self::lookup::Lookup;
-pub use self::scan::{OnBad, Scan, TimeColumn, Watermark};
+pub use self::scan::{GridAxis, OnBad, Scan, TimeColumn, Watermark};
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;
 pub use self::sort::Sort;

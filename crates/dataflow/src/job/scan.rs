@@ -10,7 +10,7 @@ use super::{DescribeContext, Description, OperatorSpec, ProbedBuild, Property, S
 use crate::connector::predicate::{ColumnPredicate, JoinFilters};
 use crate::connector::scan::{self, FilteredReader, ScanStep};
 use crate::connector::source::{
-    ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    BucketPart, ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
 use crate::error::ConnectorError;
 use crate::rows::time::{span_text, ticks_text};
@@ -33,6 +33,22 @@ pub struct Scan {
     pub filters: Option<Arc<JoinFilters>>,
     /// The column behind all steps that leads rows to workers, where it is [placed](Self::placed).
     pub placed_by: Option<usize>,
+    /// Whether each process reads all of it, and its workers have a part each.
+    pub is_pulled: bool,
+    /// Of a scan that is pulled: the buckets that each process reads. It reads all of it where this
+    /// is empty.
+    pub grid: Vec<GridAxis>,
+}
+
+/// How processes divide the buckets of a column among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GridAxis {
+    /// The column of the source.
+    pub column: usize,
+    /// The parts of its buckets.
+    pub parts: u32,
+    /// Process `n` reads part number `n / stride % parts`.
+    pub stride: u32,
 }
 
 /// A column without which a row is a bad row, in every query alike.
@@ -72,7 +88,9 @@ impl Scan {
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
         let (table, steps, time) = (table.into(), vec![], None);
         let (filters, placed_by) = (None, None);
-        Self { table, source, steps, time, watermark: None, filters, placed_by }
+        let (watermark, is_pulled) = (None, false);
+        let grid = vec![];
+        Self { table, source, steps, time, watermark, filters, placed_by, is_pulled, grid }
     }
 
     /// The same scan with a step behind the others.
@@ -141,6 +159,25 @@ impl Scan {
         self
     }
 
+    /// The same scan so that each process reads all of it, if its rows lie in memory that the
+    /// processes share.
+    pub fn pulled(&self) -> Option<Self> {
+        let source = self.source.pulled().filter(|_| self.is_shared() && self.watermark.is_none());
+        let pulled = |source| Self { source, placed_by: None, is_pulled: true, ..self.clone() };
+        source.map(pulled)
+    }
+
+    /// The same scan as a process reads it: the buckets of its cell.
+    pub fn of_process(&self, rank: u32) -> Self {
+        let part = |axis: &GridAxis| {
+            let part = rank / axis.stride.max(1) % axis.parts.max(1);
+            BucketPart { column: axis.column, part, parts: axis.parts }
+        };
+        let cell: Vec<BucketPart> = self.grid.iter().map(part).collect();
+        let source = if cell.is_empty() { None } else { self.source.in_cell(&cell) };
+        Self { source: source.unwrap_or_else(|| self.source.clone()), ..self.clone() }
+    }
+
     /// Whether a process can read all of it as well as a part, as [`Source::is_shared`].
     pub fn is_shared(&self) -> bool {
         self.source.is_shared() && self.steps.iter().all(|step| step.is_stateless())
@@ -198,7 +235,7 @@ impl Scan {
     }
 
     /// The column of the source that a column behind all steps is, row by row.
-    fn read_as(&self, column: usize) -> Option<usize> {
+    pub(crate) fn read_as(&self, column: usize) -> Option<usize> {
         self.steps.iter().rev().try_fold(column, |column, step| step.passes_on(column))
     }
 
@@ -228,6 +265,15 @@ impl Scan {
         if let Some(column) = self.placed_by {
             let text = format!("each worker reads its own partitions, by {}", names[column]);
             properties.push(("placed", text));
+        }
+        if self.is_pulled {
+            let source = self.source.schema();
+            let axis = |axis: &GridAxis| {
+                format!("1 of {} parts by {}", axis.parts, source.field(axis.column).name())
+            };
+            let cell: Vec<String> = self.grid.iter().map(axis).collect();
+            let reads = if cell.is_empty() { "all of it".into() } else { cell.join(", ") };
+            properties.push(("pulled", format!("each process reads {reads}")));
         }
         if !self.steps.is_empty() {
             let steps: Vec<String> = self.steps.iter().map(|step| step.describe()).collect();

@@ -165,6 +165,8 @@ pub struct SideTable<'a> {
     pub step: Option<&'a Arc<dyn Step>>,
     /// The input as which EXPLAIN shows it.
     pub input: usize,
+    /// Whether each process reads it whole.
+    pub is_pulled: bool,
 }
 
 /// The names that a description uses.

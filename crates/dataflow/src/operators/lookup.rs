@@ -6,6 +6,10 @@
 //! row travels (I7). When all of them are there, the first worker of a process puts them into a
 //! hash table, which its workers share.
 //!
+//! A table of which there are versions may be read anew while the stream goes on
+//! ([`Lookup::refresh_ns`]): one worker of each process reads a newer one, and the others take it
+//! between two batches.
+//!
 //! No row of the stream is let through before. Then batches are probed where they are, on their way
 //! from one operator to the next: no row travels, none waits, and times and watermarks go along
 //! unchanged. Where the next counts rows by a column of the table, its loop looks keys up itself
@@ -14,6 +18,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
@@ -23,7 +28,7 @@ use state::{ConsumedRows, KeyMap, KeyOf, NullKeys};
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
-use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns};
+use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns, Scan};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, Fused, OperatorContext, OperatorTask};
@@ -65,6 +70,11 @@ pub(crate) struct LookupRun<D> {
     bytes: Cell<usize>,
     table: RefCell<Option<Arc<Hashed>>>,
     read: Event,
+    /// The number of that table among the versions that this process has read.
+    version: Cell<u64>,
+    /// Whether no more rows of the stream come, so that no newer version is asked for.
+    has_ended: Cell<bool>,
+    context: ReaderContext,
     /// Of a fused scan: the key of the aggregate beside the table's own, if its rows allow it.
     map: OnceCell<Option<Arc<KeyMap>>>,
     signals: Arc<Signals>,
@@ -78,7 +88,7 @@ impl<D: Downstream> LookupRun<D> {
     /// # Errors
     /// When the table cannot be read.
     pub(crate) fn new(
-        OperatorContext { tag, place, net, shuffle, listeners, .. }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, metrics, shuffle, listeners }: OperatorContext<'_>,
         spec: &Lookup,
         context: &ReaderContext,
         behind: D,
@@ -88,13 +98,14 @@ impl<D: Downstream> LookupRun<D> {
         let counters = Arc::new(Metrics::default());
         // Where the processes share the memory that it lies in, each reads all of it.
         let own = place.process.workers();
-        let pulls = own.len() < place.workers as usize && spec.table.is_shared();
+        let pulls = own.len() < place.workers as usize && spec.is_pulled;
         let share = if pulls {
             Share { number: Some(place.worker - own.start), of: own.len() as u32 }
         } else {
             Share { number: Some(place.worker), of: place.workers }
         };
         let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
+        let reader = reader.with_blocks_of(metrics, tag as usize);
         let table = Port {
             schema: spec.kept(),
             keys: vec![],
@@ -123,6 +134,9 @@ impl<D: Downstream> LookupRun<D> {
             rows: RefCell::default(),
             bytes: Cell::new(0),
             table: RefCell::new(None),
+            version: Cell::new(0),
+            has_ended: Cell::new(false),
+            context: context.clone(),
             read: Event::default(),
             map: OnceCell::new(),
             signals: place.signals.clone(),
@@ -138,11 +152,7 @@ impl<D: Downstream> LookupRun<D> {
             let seen = self.external.notifications();
             match reader.next()? {
                 Read::Batch(flow, batch) => {
-                    if let Some(Rows { batch, .. }) = reader.take(flow, batch)? {
-                        let batch = match &self.spec.step {
-                            Some(step) => step.apply(&batch)?.batch,
-                            None => batch,
-                        };
+                    if let Some(batch) = self.kept_of(reader.take(flow, batch)?)? {
                         self.give(batch).await?;
                     }
                     yield_now().await;
@@ -170,13 +180,105 @@ impl<D: Downstream> LookupRun<D> {
         Ok(())
     }
 
+    /// Reads the table anew whenever there is a newer version, until the stream ends. One worker of
+    /// a process does that for all of them.
+    async fn refresh(&self, every_ns: u64) -> Result<(), DataflowError> {
+        let mut newest = self.spec.table.clone();
+        while self.sleeps_until(self.timers.now_ns().saturating_add(every_ns)).await {
+            let Some(mut asked) = newest.source.newest(self.external.waker()) else { break };
+            let answer = loop {
+                let seen = self.external.notifications();
+                if self.has_ended.get() {
+                    return Ok(());
+                }
+                match asked.poll() {
+                    Poll::Ready(answer) => break answer?,
+                    Poll::Pending => self.external.notified_or_at(seen, &self.timers, None).await,
+                }
+            };
+            let Some(source) = answer else { continue };
+            newest.source = source;
+            let Some(rows) = self.all_rows(&newest).await? else { return Ok(()) };
+            let kept = self.spec.kept();
+            let rows = vec![concat_batches(&kept, &rows)?];
+            let table = Hashed::new(rows, &kept, &self.spec.keys[1], NullKeys::Nothing)?;
+            self.process.refresh(self.instance.tag, Arc::new(table));
+        }
+        Ok(())
+    }
+
+    /// Waits until a time; gives whether the stream goes on.
+    async fn sleeps_until(&self, until_ns: u64) -> bool {
+        loop {
+            let seen = self.external.notifications();
+            if self.has_ended.get() {
+                return false;
+            }
+            if self.timers.now_ns() >= until_ns {
+                return true;
+            }
+            self.external.notified_or_at(seen, &self.timers, Some(until_ns)).await;
+        }
+    }
+
+    /// All rows of a version of the table; `None` if the stream ends meanwhile.
+    async fn all_rows(&self, table: &Scan) -> Result<Option<Vec<RecordBatch>>, DataflowError> {
+        let share = Share { number: Some(0), of: 1 };
+        let counters = Arc::new(Metrics::default());
+        let mut reader = Reader::new(table, share, self.rows_max, self.context.clone(), counters)?;
+        let (mut rows, mut bytes) = (vec![], 0);
+        loop {
+            let seen = self.external.notifications();
+            if self.has_ended.get() {
+                return Ok(None);
+            }
+            match reader.next()? {
+                Read::Batch(flow, batch) => {
+                    if let Some(batch) = self.kept_of(reader.take(flow, batch)?)? {
+                        bytes += bytes_of(&batch);
+                        self.check_bytes(bytes)?;
+                        rows.push(batch);
+                    }
+                    yield_now().await;
+                }
+                Read::Wait(until_ns) => {
+                    self.external.notified_or_at(seen, &self.timers, until_ns).await;
+                }
+                Read::End => return Ok(Some(rows)),
+            }
+        }
+    }
+
+    /// What is kept of rows of the table.
+    fn kept_of(&self, rows: Option<Rows>) -> Result<Option<RecordBatch>, DataflowError> {
+        let Some(Rows { batch, .. }) = rows else { return Ok(None) };
+        Ok(Some(match &self.spec.step {
+            Some(step) => step.apply(&batch)?.batch,
+            None => batch,
+        }))
+    }
+
+    /// Takes the newest version that this process has read, if it is another.
+    fn take_newest(&self) -> Result<(), DataflowError> {
+        if self.spec.refresh_ns.is_none() {
+            return Ok(());
+        }
+        let newest = self.process.refreshed(self.instance.tag, self.version.get());
+        let Some((version, table)) = newest else { return Ok(()) };
+        self.publish_bytes(table.bytes())?;
+        self.version.set(version);
+        *self.table.borrow_mut() = Some(table);
+        Ok(())
+    }
+
     /// The rows of the table, when each worker of this process has read its part.
     async fn gathered(&self) -> Result<Vec<RecordBatch>, DataflowError> {
         let tag = self.instance.tag;
-        self.process.gather(tag, self.rows.take(), self.external.waker());
+        self.process.gather(tag, Some(self.rows.take()), self.external.waker());
         loop {
             let seen = self.external.notifications();
             if let Some(rows) = self.process.gathered(tag) {
+                let rows = rows.unwrap_or_default();
                 self.check_bytes(rows.iter().map(bytes_of).sum())?;
                 return Ok(rows);
             }
@@ -209,7 +311,9 @@ impl<D: Downstream> LookupRun<D> {
 
     /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
     async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
-        let table = self.read.wait_for(|| self.table.borrow().clone()).await;
+        self.read.wait_for(|| self.table.borrow().is_some().then_some(())).await;
+        self.take_newest()?;
+        let Some(table) = self.table.borrow().clone() else { return Ok(()) };
         if self.is_cut.get() {
             return Ok(());
         }
@@ -319,11 +423,20 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
     }
 
     fn end(&self, watermark: i64) -> Task<'_> {
+        self.has_ended.set(true);
+        self.external.waker().wake();
         Box::pin(self.behind.end(if self.is_cut.get() { i64::MIN } else { watermark }))
     }
 
     fn run(&self) -> Task<'_> {
-        Box::pin(self.load())
+        let is_first = self.instance.worker == self.process.workers().start;
+        let Some(every_ns) = self.spec.refresh_ns.filter(|_| is_first) else {
+            return Box::pin(self.load());
+        };
+        Box::pin(async move {
+            self.load().await?;
+            self.refresh(every_ns).await
+        })
     }
 }
 

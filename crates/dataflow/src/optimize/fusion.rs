@@ -100,7 +100,11 @@ impl Pass<'_> {
         };
         let column = column.and_then(|column| column.checked_sub(lookup.width()));
         let column = column.ok_or(NotFused::LookupColumn)?;
-        let Lookup { kind: JoinKind::Inner, on: None, keys: [stream, own], .. } = lookup else {
+        // The loop keeps what it has made of the table.
+        let Lookup {
+            kind: JoinKind::Inner, on: None, keys: [stream, own], refresh_ns: None, ..
+        } = lookup
+        else {
             return Err(NotFused::LookupJoin);
         };
         let (&[key], &[own]) = (&stream[..], &own[..]) else { return Err(NotFused::LookupJoin) };

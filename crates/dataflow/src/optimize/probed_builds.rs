@@ -48,7 +48,9 @@ fn looked_up(operator: &Operator, workers: u32) -> Option<[&[usize]; 2]> {
         }
         OperatorKind::Lookup(lookup) => {
             let keys = lookup.keys.each_ref().map(Vec::as_slice);
-            (lookup.kind.alone(PROBE) != Some(false)).then_some(keys)
+            // A newer version of the table may have keys that this one has not.
+            let is_fixed = lookup.refresh_ns.is_none();
+            (is_fixed && lookup.kind.alone(PROBE) != Some(false)).then_some(keys)
         }
         _ => None,
     }

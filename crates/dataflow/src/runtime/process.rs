@@ -24,6 +24,8 @@ pub struct Process {
     parkers: Vec<Arc<Parker>>,
     /// By operator the table that its workers share, when it was made.
     tables: Mutex<BTreeMap<u32, Slot>>,
+    /// By operator the newest table in place of the one that was read first, and its number.
+    refreshed: Mutex<BTreeMap<u32, (u64, Arc<Hashed>)>>,
     /// By operator the rows of a table that its workers read for one another.
     gathered: Mutex<BTreeMap<u32, Gathered>>,
 }
@@ -32,6 +34,8 @@ pub struct Process {
 #[derive(Debug, Default)]
 struct Gathered {
     rows: Vec<RecordBatch>,
+    /// Whether one of them has not read all of its part.
+    is_cut: bool,
     /// Wakes those that have read their parts.
     done: Vec<Waker>,
     /// How many have asked for the rows since.
@@ -52,7 +56,8 @@ impl Process {
         let parkers = (0..workers).map(|_| Ok(Arc::new(Parker::new()?)));
         let parkers = parkers.collect::<std::io::Result<_>>()?;
         let (tables, gathered) = (Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { rank, workers, queues, parkers, tables, gathered }))
+        let refreshed = Mutex::default();
+        Ok(Arc::new(Self { rank, workers, queues, parkers, tables, refreshed, gathered }))
     }
 
     /// Its number.
@@ -107,30 +112,47 @@ impl Process {
         Ok(table)
     }
 
-    /// A worker has read its part of a table; the last one wakes all.
-    pub(crate) fn gather(&self, operator: u32, rows: Vec<RecordBatch>, waker: Waker) {
+    /// A worker has read a newer version of the table of an operator.
+    pub(crate) fn refresh(&self, operator: u32, table: Arc<Hashed>) {
+        let mut refreshed = lock(&self.refreshed);
+        let number = refreshed.get(&operator).map_or(0, |(number, _)| *number) + 1;
+        refreshed.insert(operator, (number, table));
+    }
+
+    /// The newest table of an operator and its number, unless it is the one of the number `seen`.
+    pub(crate) fn refreshed(&self, operator: u32, seen: u64) -> Option<(u64, Arc<Hashed>)> {
+        lock(&self.refreshed).get(&operator).filter(|(number, _)| *number != seen).cloned()
+    }
+
+    /// A worker has read its part of a table; the last one wakes all. It gives `None` if it was
+    /// stopped before the end of its part.
+    pub(crate) fn gather(&self, operator: u32, rows: Option<Vec<RecordBatch>>, waker: Waker) {
         let mut gathered = lock(&self.gathered);
-        let Gathered { rows: all, done, .. } = gathered.entry(operator).or_default();
-        all.extend(rows);
+        let Gathered { rows: all, is_cut, done, .. } = gathered.entry(operator).or_default();
+        *is_cut |= rows.is_none();
+        all.extend(rows.into_iter().flatten());
         done.push(waker);
         if done.len() == self.workers as usize {
             done.iter().for_each(Waker::wake_by_ref);
         }
     }
 
-    /// The rows that its workers have read of a table, when each has read its part: for each worker
-    /// once.
-    pub(crate) fn gathered(&self, operator: u32) -> Option<Vec<RecordBatch>> {
+    /// The rows that its workers have read of a table, when each has ended its part: for each
+    /// worker once. They are `None` if some are missing.
+    pub(crate) fn gathered(&self, operator: u32) -> Option<Option<Vec<RecordBatch>>> {
         let mut gathered = lock(&self.gathered);
-        let Gathered { rows, done, given } = gathered.get_mut(&operator)?;
+        let Gathered { rows, is_cut, done, given } = gathered.get_mut(&operator)?;
         if done.len() < self.workers as usize {
             return None;
         }
         *given += 1;
-        if *given < done.len() {
-            return Some(rows.clone());
-        }
-        gathered.remove(&operator).map(|of| of.rows)
+        let is_whole = !*is_cut;
+        let rows = if *given < done.len() {
+            rows.clone()
+        } else {
+            gathered.remove(&operator).map_or(vec![], |of| of.rows)
+        };
+        Some(is_whole.then_some(rows))
     }
 
     fn queue(&self, from: u32, to: u32) -> Arc<Queue> {

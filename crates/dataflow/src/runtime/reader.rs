@@ -58,6 +58,8 @@ pub(crate) struct Reader {
     metrics: Arc<Metrics>,
     /// The number of the source among the operators of the job, if it has one.
     operator: Option<usize>,
+    /// The counters of the blocks that it reads, and which operator's they are.
+    blocks_of: Option<(Arc<Metrics>, usize)>,
     widths: Widths,
     reading: Rc<Reading>,
 }
@@ -104,6 +106,8 @@ impl Reader {
         let mut infos = input.splits(share.of)?;
         infos.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
         let pending = (0..infos.len()).filter(|flow| share.has(*flow));
+        // Each reader counts its own blocks.
+        let context = ReaderContext { blocks: Arc::default(), ..context };
         let mut reader = Self {
             input: input.clone(),
             context,
@@ -115,6 +119,7 @@ impl Reader {
             announced: i64::MIN,
             metrics,
             operator: None,
+            blocks_of: None,
             widths: Widths::new(&input.columns()),
             reading: Rc::default(),
         };
@@ -125,7 +130,13 @@ impl Reader {
 
     /// The same, which counts what it skips as that of an operator of the job.
     pub(crate) fn counted_as(self, operator: usize) -> Self {
-        Self { operator: Some(operator), ..self }
+        let metrics = self.metrics.clone();
+        Self { operator: Some(operator), ..self }.with_blocks_of(metrics, operator)
+    }
+
+    /// The same, which counts the blocks that it reads as those of an operator of the job.
+    pub(crate) fn with_blocks_of(self, metrics: Arc<Metrics>, operator: usize) -> Self {
+        Self { blocks_of: Some((metrics, operator)), ..self }
     }
 
     /// The next rows of some flow; flows take turns. A worker that was idle catches up before it
@@ -144,6 +155,7 @@ impl Reader {
             self.on_the_way(at, 0);
             let next = self.open[at].flow.next(self.rows_max)?;
             self.count_skipped();
+            self.count_blocks();
             match next {
                 Next::Batch(batch) => {
                     self.turn = at + 1;
@@ -304,6 +316,30 @@ impl Reader {
         }
     }
 
+    /// Adds the blocks that were read to the counters of their operator.
+    fn count_blocks(&self) {
+        let Some((metrics, at)) = &self.blocks_of else { return };
+        let Some(operator) = metrics.operators().get(*at) else { return };
+        let leases = self.context.blocks.leases();
+        let before = operator.pool_leases.swap(leases, Ordering::Relaxed);
+        if leases != before {
+            let all = metrics.pool_leases.load(Ordering::Relaxed);
+            metrics.pool_leases.store((all + leases).saturating_sub(before), Ordering::Relaxed);
+        }
+        let Some(read) = self.context.blocks.take() else { return };
+        for (of_operator, of_worker, count) in [
+            (&operator.pool_blocks, &metrics.pool_blocks, read.blocks),
+            (&operator.pool_bytes, &metrics.pool_bytes, read.bytes),
+            (&operator.pool_mapped_blocks, &metrics.pool_mapped_blocks, read.mapped),
+            (&operator.pool_pruned_blocks, &metrics.pool_pruned_blocks, read.pruned),
+            (&operator.pool_waits, &metrics.pool_waits, read.waits),
+            (&operator.pool_wait_ns, &metrics.pool_wait_ns, read.wait_ns),
+        ] {
+            Metrics::add(of_operator, count);
+            Metrics::add(of_worker, count);
+        }
+    }
+
     fn open_next(&mut self) -> Result<bool, DataflowError> {
         let Some(index) = self.pending.pop_front() else { return Ok(false) };
         let origins = Arc::<Origins>::default();
@@ -320,6 +356,7 @@ impl Reader {
 
     fn end(&mut self, at: usize) -> Result<(), DataflowError> {
         self.open.remove(at);
+        self.count_blocks();
         Metrics::add(&self.metrics.splits_done, 1);
         if self.input.bounded() {
             self.open_next()?;

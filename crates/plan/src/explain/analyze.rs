@@ -43,8 +43,15 @@ impl Explain {
         for (at, (operator, name)) in self.operators.iter().zip(self.operators()).enumerate() {
             if let Some((build, estimate)) = build_of(operator) {
                 let all = ran.of(at).map(|one| one.build_rows);
-                // Each worker has all rows of a build that is replicated.
-                let rows = if build.is_replicated() { all.max() } else { Some(all.sum()) };
+                // Each worker has all rows of a build that is broadcast, and each process reads all
+                // of one that is pulled.
+                let rows = match build {
+                    build if build.is_pulled => {
+                        Some(all.sum::<u64>() / u64::from(self.workers.nodes.max(1)))
+                    }
+                    build if build.is_replicated() => all.max(),
+                    _ => Some(all.sum()),
+                };
                 let (rows, about) = (rows.unwrap_or(0), count(estimate));
                 out +=
                     &format!("  {name}: {rows} rows in the build, about {about} were expected\n");

@@ -127,6 +127,9 @@ impl Ran {
             let joined: Vec<_> = joined.collect();
             let _ = writeln!(out, "  pairs of nodes: {}", joined.join(", "));
         }
+        for (at, name) in names.iter().enumerate() {
+            self.pool_text(&mut out, at, name);
+        }
         for (at, name) in names.iter().enumerate().filter(|_| self.clock_ms.is_none()) {
             self.sent_text(&mut out, at, name);
         }
@@ -244,6 +247,31 @@ impl Ran {
         if runs > 0 {
             let _ = writeln!(out, "  {name}: spilled {} in {runs} runs", human(bytes));
         }
+    }
+
+    /// A line about the blocks of a pool that an operator read, if it did.
+    fn pool_text(&self, out: &mut String, operator: usize, name: &str) {
+        let sum = |of| self.sum(operator, of);
+        let (blocks, pruned) = (sum(|one| one.pool_blocks), sum(|one| one.pool_pruned_blocks));
+        if blocks + pruned == 0 {
+            return;
+        }
+        let per_second = if self.clock_ms.is_some() { " a second" } else { "" };
+        let (read, bytes) = (self.number(blocks), self.bytes(sum(|one| one.pool_bytes)));
+        let mapped = percent(sum(|one| one.pool_mapped_blocks), blocks);
+        let (pruned, waits) = (self.number(pruned), self.number(sum(|one| one.pool_waits)));
+        let waited = sum(|one| one.pool_wait_ns) as f64 / 1e9;
+        // Writing to a String cannot fail.
+        let _ = write!(
+            out,
+            "  {name}: {read} blocks of the pool read{per_second}, {bytes}, {mapped:.0} % mapped; \
+             {pruned} pruned; waited {waits} times, {waited:.3} s"
+        );
+        let leases = sum(|one| one.pool_leases);
+        if leases > 0 {
+            let _ = write!(out, "; leases: {leases}");
+        }
+        out.push('\n');
     }
 
     fn operators_text(&self, out: &mut String, names: &[String]) {
@@ -410,11 +438,17 @@ mod tests {
         }
         ran.workers[0].operators[1].local_rows = 7;
         ran.workers[1].operators[1].window_wait_ns = 2;
+        let scan = &mut ran.workers[0].operators[0];
+        (scan.pool_blocks, scan.pool_bytes, scan.pool_mapped_blocks) = (40, 10 << 10, 30);
+        (scan.pool_pruned_blocks, scan.pool_waits, scan.pool_wait_ns) = (7, 2, 1_500_000_000);
+        scan.pool_leases = 1;
         ran.joined = vec![("shm".into(), 2), ("tcp".into(), 4)];
         let text = ran.text(&["source t".into(), "join".into()]);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let expected = [
             "pairs of nodes: 2 by shm, 4 by tcp",
+            "source t: 40 blocks of the pool read, 10.0 KiB, 75 % mapped; 7 pruned; waited 2 times, \
+             1.500 s; leases: 1",
             "join: 400 rows came, 400 sent to other processes in 4.9 KiB, 12.5 B each",
             "join: 400 rows came, 7 passed by reference within a process",
             "join: 25 % waiting for rows that it sent to be processed, with full receive windows",

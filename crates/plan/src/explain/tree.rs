@@ -116,7 +116,7 @@ impl PlanTree {
         let mut tree = Self { statements: vec![], nodes };
         for (id, operator) in explain.operators.iter().enumerate() {
             if let Some(side) = operator.spec().side_table() {
-                let pulls = explain.workers.nodes > 1 && side.table.is_shared();
+                let pulls = explain.workers.nodes > 1 && side.is_pulled;
                 let exchange = match workers {
                     1 => Strategy::Forward,
                     _ if pulls => Strategy::Pull,
@@ -141,7 +141,7 @@ impl PlanTree {
     fn read_beside(
         &mut self,
         id: usize,
-        SideTable { table, step, input }: SideTable<'_>,
+        SideTable { table, step, input, .. }: SideTable<'_>,
         operator: &Operator,
         (exchange, readers): (Strategy, u32),
     ) {
@@ -163,7 +163,8 @@ impl PlanTree {
             Strategy::Pull => "each process reads the whole table itself, and no row travels",
             _ => "each process keeps the whole table, which all workers read together",
         };
-        let reason = labels.reason.filter(|_| exchange != Strategy::Pull);
+        let is_asked = matches!(labels.reason, Some(Reason::Hint { .. }));
+        let reason = labels.reason.filter(|_| exchange != Strategy::Pull || is_asked);
         let from = self.nodes.len() - 1;
         let node = &mut self.nodes[id];
         // The state that the operator keeps is the table.

@@ -62,6 +62,8 @@ pub(crate) struct SideStatistics<'a> {
     pub(crate) ends: bool,
     /// Whether every worker has some of its rows.
     pub(crate) spread: bool,
+    /// Bytes that a process reads to have all of it, if each of several processes can read it.
+    pub(crate) pulled: Option<u64>,
 }
 
 /// A join whose hints are looked up.
@@ -72,7 +74,16 @@ pub(crate) struct Asking<'a> {
     pub(crate) keyless: bool,
     /// The sides that can go to every worker.
     pub(crate) may: May,
+    /// Of each side why the processes cannot each read it, where they cannot.
+    pub(crate) not_pulled: [Option<&'static str>; 2],
 }
+
+/// Why a side is not pulled that has to be read from memory that the processes share.
+pub(crate) const NO_POOL_TABLE: &str =
+    "each process would have to read it itself, and it is no table of the connector 'pool'";
+
+/// Why a side is not pulled whose rows are kept by key.
+const KEPT: &str = "rows of this join are kept until others come; only a table that ends is pulled";
 
 /// How the rows of a join meet.
 ///
@@ -86,9 +97,10 @@ pub(crate) fn meet(
     let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
     let by_key = || Ok(Meet::ByKey { reasons: [None, None], costs: [vec![], vec![]] });
     let keyless = spec.sides[0].0.keys.is_empty();
-    let asking = Asking { names: &spec.names, keyless, may: spec.may };
+    let not_pulled = [Some(KEPT); 2];
+    let asking = Asking { names: &spec.names, keyless, may: spec.may, not_pulled };
     let asked = match asked_for(&cx.hints, &asking)? {
-        Some(Wish::Broadcast { side, reason }) => Some((side, reason)),
+        Some(Wish::Replicate { side, reason, .. }) => Some((side, reason)),
         Some(Wish::Shuffle(reasons)) => {
             return Ok(Meet::ByKey { reasons, costs: [vec![], vec![]] });
         }
@@ -119,6 +131,7 @@ pub(crate) fn meet(
             bytes: rows.bytes(schema),
             ends: rows.ends,
             spread: rows.spread,
+            pulled: None,
         })
         .collect();
     let Ok(known) = <[SideStatistics<'_>; 2]>::try_from(known) else { return by_key() };
@@ -150,8 +163,8 @@ pub(crate) fn meet(
 
 /// The request of the hints of a join.
 pub(crate) enum Wish {
-    /// A side goes to every worker.
-    Broadcast { side: usize, reason: Reason },
+    /// Every process has all of a side: its rows go to every worker, or each process pulls them.
+    Replicate { side: usize, is_pulled: bool, reason: Reason },
     /// Rows go to the workers of their keys; why, of each side with a hint.
     Shuffle([Option<Reason>; 2]),
 }
@@ -175,9 +188,8 @@ pub(crate) fn asked_for(
     for (side, hint) in hints.into_iter().enumerate() {
         hint.map_or(Ok(()), |hint| possible(hint, side, asking))?;
     }
-    let is_broadcast = |hint: &Hint| matches!(hint.asked, Asked::Broadcast(_));
-    let broadcast = (0..2).find_map(|side| Some((side, hints[side].filter(|h| is_broadcast(h))?)));
-    match (broadcast, hints) {
+    let of_side = |side: usize| Some((side, hints[side].filter(|hint| replicates(hint))?));
+    match ((0..2).find_map(of_side), hints) {
         (None, [None, None]) => Ok(None),
         (None, sides) => Ok(Some(Wish::Shuffle(sides.map(|hint| hint.map(Hint::obey))))),
         (Some(_), [Some(left), Some(right)]) => {
@@ -185,9 +197,21 @@ pub(crate) fn asked_for(
             let why = format!("{} is about the other side of the same join", first.text());
             Err(LowerError::Failed(Some(disobeyed(second, &why, "leave one of them out"))))
         }
-        (Some((side, hint)), _) => Ok(Some(Wish::Broadcast { side, reason: hint.obey() })),
+        (Some((side, hint)), _) => {
+            let is_pulled = matches!(hint.asked, Asked::Pull(_));
+            Ok(Some(Wish::Replicate { side, is_pulled, reason: hint.obey() }))
+        }
     }
 }
+
+/// Whether a hint asks for a side that every process has.
+fn replicates(hint: &Hint) -> bool {
+    matches!(hint.asked, Asked::Broadcast(_) | Asked::Pull(_))
+}
+
+/// What to write for a side that cannot be pulled.
+const NOT_PULLED_HELP: &str = "BROADCAST(t) and SHUFFLE(t) are about any table; a table is in a \
+                               pool after CREATE TABLE … WITH ('connector' = 'pool') AS SELECT …";
 
 /// Whether a side can go as a hint asks.
 ///
@@ -195,7 +219,10 @@ pub(crate) fn asked_for(
 /// When it cannot.
 fn possible(hint: &Hint, side: usize, asking: &Asking<'_>) -> Result<(), LowerError> {
     let refused = |why: &str, help: &str| Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
-    if !matches!(hint.asked, Asked::Broadcast(_)) {
+    if let (Asked::Pull(_), Some(why)) = (&hint.asked, asking.not_pulled[side]) {
+        return refused(why, NOT_PULLED_HELP);
+    }
+    if !replicates(hint) {
         if asking.keyless {
             let why = "the join has no equal keys by which rows could be shuffled";
             return refused(why, "add an equality to the condition of the join");
@@ -207,17 +234,24 @@ fn possible(hint: &Hint, side: usize, asking: &Asking<'_>) -> Result<(), LowerEr
         [] => refused(asking.may.why, "leave the hint out"),
         [other, ..] => {
             let other = &asking.names[*other];
-            let help =
-                format!("broadcast the other side, BROADCAST({other}), or leave the hint out");
+            let help = match &hint.asked {
+                Asked::Pull(_) => format!("pull the other side, PULL({other}), or leave it out"),
+                _ => format!("broadcast the other side, BROADCAST({other}), or leave the hint out"),
+            };
             refused(asking.may.why, &help)
         }
     }
 }
 
-/// Whether a hint asks for the broadcast of a side.
+/// Whether a hint asks that every process has all of a side.
 pub(crate) fn is_asked_of(hints: &BlockHints<'_>, sides: [&Relation; 2], side: usize) -> bool {
+    hints.of_side(side, &name(sides[side], side)).is_some_and(replicates)
+}
+
+/// Whether a hint asks that each process reads a side itself.
+pub(crate) fn is_pull_asked(hints: &BlockHints<'_>, sides: [&Relation; 2], side: usize) -> bool {
     let hint = hints.of_side(side, &name(sides[side], side));
-    hint.is_some_and(|hint| matches!(hint.asked, Asked::Broadcast(_)))
+    hint.is_some_and(|hint| matches!(hint.asked, Asked::Pull(_)))
 }
 
 /// Whether a hint or a setting asks for an exchange of both sides of a join by their keys.
@@ -234,7 +268,9 @@ pub(crate) fn is_shuffle_asked(cx: &Context<'_>, sides: [&Relation; 2]) -> bool 
         || matches!(chosen, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar))
 }
 
-/// Obeys the hint for a side that every node has whole.
+/// Obeys the hint for a side that every node has whole. `can_pull` says whether each process can
+/// read that side itself, as it does unless a hint asks for a broadcast; the answer says whether it
+/// does.
 ///
 /// # Errors
 /// When a hint asks for something else.
@@ -242,11 +278,17 @@ pub(crate) fn is_everywhere(
     hints: &BlockHints<'_>,
     sides: [&Relation; 2],
     table: usize,
-) -> Result<Option<Reason>, LowerError> {
-    let mut reason = None;
+    can_pull: bool,
+) -> Result<(Option<Reason>, bool), LowerError> {
+    let (mut reason, mut is_pulled) = (None, can_pull);
     for (side, relation) in sides.into_iter().enumerate() {
         let Some(hint) = hints.of_side(side, &name(relation, side)) else { continue };
-        if side == table && matches!(hint.asked, Asked::Broadcast(_)) {
+        if side == table && matches!(hint.asked, Asked::Pull(_)) && !can_pull {
+            let error = disobeyed(hint, NO_POOL_TABLE, NOT_PULLED_HELP);
+            return Err(LowerError::Failed(Some(error)));
+        }
+        if side == table && replicates(hint) {
+            is_pulled = matches!(hint.asked, Asked::Pull(_));
             reason = Some(hint.obey());
             continue;
         }
@@ -254,10 +296,17 @@ pub(crate) fn is_everywhere(
         let help = "leave the hint out";
         return Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
     }
-    Ok(reason)
+    Ok((reason, is_pulled))
 }
 
 impl SideStatistics<'_> {
+    /// Bytes that all processes but one read if each reads all of this side, and those of the other
+    /// side that move then.
+    pub(crate) fn pulled(&self, other: &Self, workers: Workers) -> Option<u64> {
+        let own = self.pulled?.saturating_mul(u64::from(workers.nodes - 1));
+        if other.spread { Some(own) } else { Some(own.saturating_add(other.moved(workers)?)) }
+    }
+
     /// Bytes of this side that move when its rows go to every worker: over the network to each
     /// other process, and into the state of each other worker.
     fn copied(&self, workers: Workers) -> Option<u64> {
@@ -303,7 +352,10 @@ pub(crate) fn costs(
         };
         let shuffle = moved.filter(|_| !keyless).map(|bytes| cost(Strategy::Shuffle, bytes));
         let broadcast = side.copied(workers).map(|bytes| cost(Strategy::Broadcast, bytes));
-        stays.into_iter().chain(shuffle).chain(broadcast).collect()
+        let others = u64::from(workers.nodes - 1);
+        let pull = side.pulled.filter(|_| others > 0);
+        let pull = pull.map(|bytes| cost(Strategy::Pull, bytes.saturating_mul(others)));
+        stays.into_iter().chain(shuffle).chain(broadcast).chain(pull).collect()
     };
     sides.each_ref().map(of)
 }
@@ -412,7 +464,7 @@ mod tests {
 
     fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideStatistics<'_> {
         let bytes = bytes.into();
-        SideStatistics { name, ends: bytes.is_some(), bytes, spread: true }
+        SideStatistics { name, ends: bytes.is_some(), bytes, spread: true, pulled: None }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::hash_join::{BUILD, HashJoin, HashJoinSide, Variant};
 use dataflow::job::{
-    Cost, Distribution, Edge, Exchange, InputLabels, Labels, OperatorKind, Reason, Statistics,
+    Cost, Distribution, Edge, Exchange, InputLabels, Labels, OperatorKind, Reason, Scan, Statistics,
 };
 use dataflow::keyed::JoinKind;
 use dataflow::placement::Placements;
@@ -27,7 +27,7 @@ use crate::Workers;
 use crate::explain::shown_expr;
 use crate::expr::own::own;
 use crate::lower::aggregates;
-use crate::lower::broadcast::{self, Asking, May, SideStatistics, Wish, name};
+use crate::lower::broadcast::{self, Asking, May, NO_POOL_TABLE, SideStatistics, Wish, name};
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join::{On, Places, both_of, condition, names_of, part};
@@ -113,6 +113,12 @@ pub(crate) fn hash_join(
         side.rows_estimate = cx.bounded.then(|| cx.lowering.statistics.estimate(input).rows as u64);
     }
     let reach = reach(cx, job, form, &sides)?;
+    if reach.is_pulled {
+        let from = sides[reach.build].finished.edges[0].from;
+        if let Some(pulled) = pullable(job, &sides[reach.build]) {
+            job.operators[from].kind = OperatorKind::Source(pulled);
+        }
+    }
     let relations = [&left, &right];
     let [probe, build] = [1 - reach.build, reach.build];
     let at = |side: usize| (relations[side], &sides[side]);
@@ -153,6 +159,7 @@ pub(crate) fn hash_join(
             keys: sides[side].places.keys.clone(),
             distribution: reach.distributions[side],
         }),
+        is_pulled: reach.is_pulled,
         exchange: reach.exchange,
         nulls: form.nulls,
         kind,
@@ -311,6 +318,8 @@ struct Reach {
     reasons: [Option<Reason>; 2],
     costs: [Vec<Cost>; 2],
     exchange: Exchange,
+    /// Whether a replicated build is read by each process.
+    is_pulled: bool,
     /// Whether neither a setting nor a hint decides how rows meet.
     is_open: bool,
 }
@@ -320,7 +329,8 @@ impl Reach {
     fn by_key(build: usize, exchange: Exchange, reasons: [Option<Reason>; 2]) -> Self {
         let distributions = [Distribution::Hash; 2];
         let costs = [vec![], vec![]];
-        Self { build, distributions, reasons, costs, exchange, is_open: false }
+        let (is_pulled, is_open) = (false, false);
+        Self { build, distributions, reasons, costs, exchange, is_pulled, is_open }
     }
 
     /// Replicated; the rows of the other side stay, or go to all workers in turn if one worker has
@@ -338,7 +348,18 @@ impl Reach {
         reasons[1 - build] = Some(Reason::Planner(why.into()));
         reasons[build] = reason;
         let (exchange, costs) = (Exchange::Shuffle, [vec![], vec![]]);
-        Self { build, distributions, reasons, costs, exchange, is_open: false }
+        let (is_pulled, is_open) = (false, false);
+        Self { build, distributions, reasons, costs, exchange, is_pulled, is_open }
+    }
+}
+
+/// The scan of a side as each process reads all of it, where that is possible: the side is a scan
+/// of shared memory, which no other operator reads.
+fn pullable(job: &JobBuilder, side: &Side) -> Option<Scan> {
+    let [edge] = side.finished.edges.as_slice() else { return None };
+    match &job.operators[edge.from].kind {
+        OperatorKind::Source(scan) => scan.pulled(),
+        _ => None,
     }
 }
 
@@ -355,13 +376,22 @@ fn reach(
     let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
     let may = May::of(form.kind);
     let names = sides.each_ref().map(|side| side.name.clone());
-    let wish = broadcast::asked_for(&cx.hints, &Asking { names: &names, keyless: false, may })?;
+    let not_pulled = sides.each_ref().map(|side| match pullable(job, side) {
+        Some(_) => None,
+        None => Some(NO_POOL_TABLE),
+    });
+    let asking = Asking { names: &names, keyless: false, may, not_pulled };
+    let wish = broadcast::asked_for(&cx.hints, &asking)?;
     let known = known(cx, job, workers, sides);
     let build = form.build().unwrap_or_else(|| smaller(&known));
-    if let Some(Wish::Broadcast { side, reason }) = wish {
+    if let Some(Wish::Replicate { side, is_pulled, reason }) = wish {
         return Ok(match workers.total() {
             1 => Reach::by_key(side, Exchange::Forward, of_side(side, Some(reason))),
-            _ => Reach::replicated(side, Some(reason), &known[1 - side]),
+            _ => {
+                let costs = broadcast::costs(&known, workers, false);
+                let reach = Reach::replicated(side, Some(reason), &known[1 - side]);
+                Reach { is_pulled, costs, ..reach }
+            }
         });
     }
     let reasons = match wish {
@@ -397,8 +427,9 @@ fn reach(
     let costs = broadcast::costs(&known, workers, false);
     let bytes_max = settings.job.state_bytes_max as u64 / 2;
     Ok(match cheaper(may.sides, &known, workers, bytes_max) {
-        Some((side, why)) => {
-            Reach { costs, ..Reach::replicated(side, Some(Reason::Planner(why)), &known[1 - side]) }
+        Some(Cheaper { side, is_pulled, why }) => {
+            let reach = Reach::replicated(side, Some(Reason::Planner(why)), &known[1 - side]);
+            Reach { costs, is_pulled, ..reach }
         }
         None => {
             let why = why_by_key(may, &known, bytes_max);
@@ -423,13 +454,24 @@ fn known<'a>(
     sides: &'a [Side; 2],
 ) -> [SideStatistics<'a>; 2] {
     let given = Statistics::of(&job.operators, workers.total());
+    let bytes_max = cx.lowering.settings.job.state_bytes_max as u64 / 2;
     [0, 1].map(|at| {
         let side = &sides[at];
         let rows = Statistics::along(&side.finished.edges, &given);
         let measured = rows.bytes_estimate(&side.finished.schema);
         let bytes = cx.sizes.map(|sizes| sizes[at]).or(measured);
-        SideStatistics { name: &side.name, bytes, ends: true, spread: rows.spread }
+        let pulled = pullable(job, side).filter(|_| workers.nodes > 1);
+        // A pulled build is not written to a disk: it fits even if no filter drops a row.
+        let most = rows.bytes(&side.finished.schema).unwrap_or(u64::MAX);
+        let fits = |read: &u64| most.max(*read) <= bytes_max;
+        let pulled = pulled.and_then(|scan| read_bytes(&scan)).filter(fits);
+        SideStatistics { name: &side.name, bytes, ends: true, spread: rows.spread, pulled }
     })
+}
+
+/// Bytes that are read of a scan, if they are known.
+fn read_bytes(scan: &Scan) -> Option<u64> {
+    scan.splits(1).ok()?.iter().map(|split| split.bytes).sum()
 }
 
 /// The side with fewer bytes, if sizes are known; else the right one.
@@ -441,23 +483,41 @@ fn smaller(sides: &[SideStatistics<'_>; 2]) -> usize {
     }
 }
 
-/// The side whose replication is cheaper than an exchange of both sides by their keys, and why.
+/// A replication that is cheaper than an exchange of both sides by their keys.
+#[derive(Debug, PartialEq)]
+struct Cheaper {
+    side: usize,
+    is_pulled: bool,
+    why: String,
+}
+
+/// The side whose replication is cheaper than an exchange of both sides by their keys.
 fn cheaper(
     may: &[usize],
     sides: &[SideStatistics<'_>; 2],
     workers: Workers,
     bytes_max: u64,
-) -> Option<(usize, String)> {
+) -> Option<Cheaper> {
     let by_key = sides[0].moved(workers)?.saturating_add(sides[1].moved(workers)?);
     let fits = |side: usize| sides[side].bytes.is_some_and(|bytes| bytes <= bytes_max);
     let moves = may.iter().copied().filter(|&side| fits(side));
-    let moves =
-        moves.filter_map(|side| Some((sides[side].to_all(&sides[1 - side], workers)?, side)));
-    let (moved, side) = moves.min_by_key(|(moved, side)| (*moved, usize::MAX - side))?;
+    let moves = moves.flat_map(|side| {
+        let (own, other) = (&sides[side], &sides[1 - side]);
+        let of = |moved: Option<u64>, is_pulled: bool| moved.map(|bytes| (bytes, is_pulled, side));
+        [of(own.to_all(other, workers), false), of(own.pulled(other, workers), true)]
+    });
+    let least =
+        |(moved, is_pulled, side): &(u64, bool, usize)| (*moved, usize::MAX - side, !is_pulled);
+    let (moved, is_pulled, side) = moves.flatten().min_by_key(least)?;
     let cheaper = moved as f64 * dataflow::cost::MARGIN <= by_key as f64;
     cheaper.then(|| {
         let (moved, by_key) = (human(moved), human(by_key));
-        (side, format!("replicated: that moves {moved}, by key {by_key} would move"))
+        let why = if is_pulled {
+            format!("pulled: the other processes read {moved}, by key {by_key} would move")
+        } else {
+            format!("replicated: that moves {moved}, by key {by_key} would move")
+        };
+        Cheaper { side, is_pulled, why }
     })
 }
 
@@ -484,7 +544,7 @@ mod tests {
     const WORKERS: Workers = Workers { nodes: 2, per_node: 2 };
 
     fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideStatistics<'_> {
-        SideStatistics { name, bytes: bytes.into(), ends: true, spread: true }
+        SideStatistics { name, bytes: bytes.into(), ends: true, spread: true, pulled: None }
     }
 
     #[test]
@@ -503,7 +563,7 @@ mod tests {
         // By key three quarters of both move; a replicated build goes over the network once, and
         // into the state of three other workers.
         let of = |left: u64, right: u64, may: &[usize], most: u64| {
-            cheaper(may, &[side("l", left), side("r", right)], WORKERS, most).map(|(side, _)| side)
+            cheaper(may, &[side("l", left), side("r", right)], WORKERS, most).map(|of| of.side)
         };
         assert_eq!(of(1_000_000, 1_000, &[0, 1], u64::MAX), Some(1));
         assert_eq!(of(1_000, 1_000_000, &[0, 1], u64::MAX), Some(0));
@@ -511,5 +571,24 @@ mod tests {
         assert_eq!(of(1_000_000, 1_000, &[0, 1], 999), None, "it does not fit");
         assert_eq!(of(1_000, 1_000, &[0, 1], u64::MAX), None, "they are of one size");
         assert_eq!(cheaper(&[0, 1], &[side("l", None), side("r", 1)], WORKERS, 9), None);
+    }
+
+    #[test]
+    fn a_build_is_pulled_where_the_other_processes_read_less() {
+        // A broadcast of 1,000 bytes moves 4,000: to one other process and to three other workers.
+        let of = |pulled: u64, workers: Workers| {
+            let right = SideStatistics { pulled: Some(pulled), ..side("r", 1_000) };
+            let found = cheaper(&[0, 1], &[side("l", 1_000_000), right], workers, u64::MAX);
+            found.map(|of| (of.side, of.is_pulled))
+        };
+        assert_eq!(of(3_999, WORKERS), Some((1, true)));
+        assert_eq!(of(4_000, WORKERS), Some((1, true)), "no row is encoded or sent");
+        assert_eq!(of(4_001, WORKERS), Some((1, false)));
+        let four = Workers { nodes: 4, per_node: 1 };
+        assert_eq!(of(2_001, four), Some((1, false)), "three processes read 6,003");
+        let filtered = SideStatistics { pulled: Some(900_000), ..side("l", 1_000) };
+        let both = [filtered, side("r", 400_000)];
+        let chosen = cheaper(&[0, 1], &both, WORKERS, u64::MAX).map(|of| (of.side, of.is_pulled));
+        assert_eq!(chosen, Some((0, false)), "filters run where it is read");
     }
 }

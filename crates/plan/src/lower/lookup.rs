@@ -46,6 +46,8 @@ pub(crate) struct LookupJoin {
     bytes_max: usize,
     /// Why it is that side, where its size says so.
     reason: Option<Reason>,
+    /// Whether each process reads the table itself, if it can.
+    is_pulled: bool,
 }
 
 /// The side of a join that is the table, and the kind of join as the rows of the other side see it.
@@ -91,6 +93,13 @@ pub(crate) fn table_side(
     }
     let possible: Vec<(usize, JoinKind)> = possible.collect();
     let find = |fits: &dyn Fn(usize) -> bool| possible.iter().copied().find(|(at, _)| fits(*at));
+    if let Some(side) = (0..2).find(|side| broadcast::is_pull_asked(&cx.hints, sides, *side))
+        && !on.is_empty()
+    {
+        // A larger table is the build of a hash join.
+        let asked: Vec<_> = possible.iter().copied().filter(|(at, _)| *at == side).collect();
+        return by_size(cx, sides, &asked);
+    }
     if (0..2).any(|side| broadcast::is_asked_of(&cx.hints, sides, side)) {
         return Ok(find(&|side| broadcast::is_asked_of(&cx.hints, sides, side)).map(chosen));
     }
@@ -167,6 +176,13 @@ fn table_bytes(cx: &Context<'_>, relation: &Relation) -> Result<Option<u64>, Low
     Ok(statistics.bytes(&scan.columns()))
 }
 
+/// Whether a table lies in memory that several processes share, so that each can read all of it.
+fn is_shared(cx: &Context<'_>, relation: &Relation) -> Result<bool, LowerError> {
+    let Some(table) = relation.table() else { return Ok(false) };
+    let place = cx.lowering.place_of(table);
+    Ok(table.scan(&[0], place)?.is_shared())
+}
+
 /// Whether a lookup join of both sides by these keys is possible.
 pub(crate) fn can(left: &Relation, right: &Relation, on: &On) -> bool {
     let is_key = |(l, r): &(Expr, Expr)| {
@@ -185,7 +201,11 @@ pub(crate) fn lookup_join(
     filter: Option<&Expr>,
 ) -> Result<Relation, LowerError> {
     let Sides { table: at, kind, bytes_max, reason } = sides;
-    let hinted = broadcast::is_everywhere(&cx.hints, [&left, &right], at)?;
+    let relations = [&left, &right];
+    // A scan is made for the answer, so only where it is asked for.
+    let can_pull =
+        !broadcast::is_pull_asked(&cx.hints, relations, at) || is_shared(cx, relations[at])?;
+    let (hinted, is_pulled) = broadcast::is_everywhere(&cx.hints, relations, at, can_pull)?;
     let reason = hinted.or(reason);
     if left.is_volatile() || right.is_volatile() {
         let reason = "a random value would be another for each row that it is joined with";
@@ -234,8 +254,17 @@ pub(crate) fn lookup_join(
     let (times, attached) = (stream.times.clone(), stream.attached.clone());
     let windows = stream.windows.clone();
     let (multi_window, lateness_ns) = (stream.multi_window.clone(), stream.lateness_ns);
-    let join =
-        LookupJoin { stream, table, kind, keys, on: on.transpose()?, columns, bytes_max, reason };
+    let join = LookupJoin {
+        stream,
+        table,
+        kind,
+        keys,
+        on: on.transpose()?,
+        columns,
+        bytes_max,
+        reason,
+        is_pulled,
+    };
     let base = Base::Lookup(Box::new(join));
     let (filters, rank) = (vec![], None);
     Ok(Relation {
@@ -291,7 +320,11 @@ pub(crate) fn lowered<'e>(
         let all: Vec<Expr> = both.fields().iter().map(|field| own(field.name())).collect();
         step::compile(&both, Some(on), &all, both.clone(), &names).map_err(|e| cx.report(&e))
     });
+    // A statement over input that ends reads one version.
+    let refresh_ns = side.input.source.refresh_ns().filter(|_| !cx.bounded);
     let lookup = Lookup {
+        is_pulled: join.is_pulled && side.input.is_shared(),
+        refresh_ns,
         table: side.input,
         step: side.step,
         bytes_max: join.bytes_max,

@@ -19,6 +19,7 @@
 //! Workers announce the status of their inputs ([`InputStatus`]) by the progress of the operator: a
 //! build is complete when all workers have announced its end.
 
+mod build;
 mod spill;
 mod status;
 mod waiting;
@@ -29,7 +30,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arrow::array::{RecordBatch, UInt32Array};
-use arrow::compute::concat_batches;
 use state::{Disk, Spilled, StateError};
 
 use self::spill::{DiskJoin, SpilledJoin};
@@ -42,13 +42,14 @@ use crate::job::{Distribution, Exchange};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, SelectionInput};
-use crate::pairing::{Hashed, Paired, Pairing, ProbeSide, Terms, columns_of};
+use crate::pairing::{Paired, Pairing, Terms, columns_of};
 use crate::rows::Rows;
 use crate::rows::keys::nulls_of;
 use crate::rows::selection::Selection;
 use crate::rows::wire::compact;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::builds::Listeners;
+use crate::runtime::external::External;
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
@@ -79,6 +80,9 @@ pub(crate) struct HashJoinRun<D> {
     published: Cell<Spilled>,
     metrics: Arc<Metrics>,
     timers: Rc<Timers>,
+    external: Rc<External>,
+    /// Of a pulled build whose parts have come together: whether that is all of it.
+    gathered: Cell<Option<bool>>,
     /// The scans of the probe side that wait for the build.
     listeners: Listeners,
     /// The time since which rows of the probe side wait for the build.
@@ -121,7 +125,10 @@ impl<D: Downstream> HashJoinRun<D> {
             let port = |(number, side): (usize, &crate::job::HashJoinSide)| Port {
                 schema: side.schema.clone(),
                 keys: side.keys.clone(),
-                distribution: side.distribution,
+                distribution: match number {
+                    BUILD if spec.is_pulled => Distribution::Local,
+                    _ => side.distribution,
+                },
                 partitioner: None,
                 multi_partitioner: None,
                 waits: number == PROBE,
@@ -145,6 +152,8 @@ impl<D: Downstream> HashJoinRun<D> {
             published: Cell::default(),
             metrics,
             timers: place.timers.clone(),
+            external: place.external.clone(),
+            gathered: Cell::new(None),
             listeners,
             waits_since: Cell::new(None),
             status: Cell::default(),
@@ -197,44 +206,6 @@ impl<D: Downstream> HashJoinRun<D> {
     fn probe_has_ended(&self) -> bool {
         let own = || self.has_ended(self.worker());
         if self.probes_in_place() { own() } else { self.time().1 }
-    }
-
-    /// Makes the table of the build, which has ended on all workers.
-    fn finish_build(&self) -> Result<(), DataflowError> {
-        let Waiting { batches, bytes, .. } = self.build.take();
-        let status = self.status_of_all();
-        let side = &self.spec.sides[BUILD];
-        let pairing = if status.is_whole_build() && self.spilled.borrow().is_none() {
-            let make = || {
-                let mut batches: Vec<_> = batches.into_iter().map(|((), batch)| batch).collect();
-                if bytes <= TOGETHER_BYTES_MAX {
-                    batches = vec![concat_batches(&side.schema, &batches)?];
-                }
-                Hashed::new(batches, &side.schema, &side.keys, self.spec.nulls)
-            };
-            let hashed = if self.spec.is_replicated() {
-                self.process.table(self.instance.tag, make)?
-            } else {
-                Arc::new(make()?)
-            };
-            let probe = ProbeSide { side: PROBE, keys: &self.spec.sides[PROBE].keys };
-            Some((hashed.bytes(), Pairing::new(probe, [], hashed, self.spec.kind)))
-        } else {
-            None
-        };
-        let passes = Passes::of(self.spec.variant, status);
-        let (bytes, pairing) = pairing.map_or((0, None), |(bytes, of)| (bytes, Some(of)));
-        self.listeners.announce(|key| match &pairing {
-            Some(pairing) => pairing.table().filter(side.keys[key]),
-            None => Ok(None),
-        })?;
-        *self.table.borrow_mut() = Some(Table { pairing, bytes, passes });
-        let scans = self.listeners.waits_since();
-        if let Some(since) = self.waits_since.get().into_iter().chain(scans).min() {
-            self.count(|of| &of.build_wait_ns, self.timers.now_ns().saturating_sub(since));
-        }
-        self.instance.clock_moved.notify();
-        self.account()
     }
 
     /// Looks up the partners of rows of the probe side, and emits the results.
@@ -393,6 +364,9 @@ impl<D: Downstream> HashJoinRun<D> {
     async fn join(&self) -> Result<(), DataflowError> {
         let whole = || (self.least() > i64::MIN).then_some(());
         self.instance.clock_moved.wait_for(whole).await;
+        if self.spec.is_pulled {
+            self.gather().await?;
+        }
         self.finish_build()?;
         let mut given = 0;
         loop {
@@ -410,7 +384,7 @@ impl<D: Downstream> HashJoinRun<D> {
             self.instance.clock_moved.wait_for(|| more().then_some(())).await;
         }
         let status = if self.probes_in_place() { self.status.get() } else { self.status_of_all() };
-        let whole = self.status_of_all().is_whole_build() && status.is_whole_probe();
+        let whole = self.has_whole_build(self.status_of_all()) && status.is_whole_probe();
         if whole {
             let terms = || (self.terms(), self.rows_max);
             let rest = |pairing: &mut Pairing| pairing.next_of_table(terms().0, terms().1);
@@ -445,7 +419,10 @@ impl<D: Downstream> HashJoinRun<D> {
         let mut build = self.build.borrow_mut();
         build.push((), batch);
         let needed = build.bytes + build.rows * TABLE_BYTES;
-        let Some(disk) = self.disk.as_ref().filter(|_| needed / self.parts() > share / 2) else {
+        // A worker that writes its part of a pulled build to the disk would have no other one
+        // there.
+        let is_large = needed / self.parts() > share / 2 && !self.spec.is_pulled;
+        let Some(disk) = self.disk.as_ref().filter(|_| is_large) else {
             return Ok(());
         };
         let mut spilled = SpilledJoin::new(disk.clone(), &self.spec);
@@ -458,7 +435,10 @@ impl<D: Downstream> HashJoinRun<D> {
 
     /// The number of workers that share a build.
     fn parts(&self) -> usize {
-        if self.spec.is_replicated() { self.process.workers().len() } else { 1 }
+        // The parts of a pulled build are of one worker each until they come together.
+        let is_shared =
+            self.spec.is_replicated() && (!self.spec.is_pulled || self.gathered.get().is_some());
+        if is_shared { self.process.workers().len() } else { 1 }
     }
 
     /// Announces to the other workers that this one has no more rows.
@@ -585,7 +565,9 @@ impl<D: Downstream> Member for HashJoinRun<D> {
             self.metrics.count_spilled(self.instance.tag, &self.published, spilled.spilled());
         }
         match self.accounting.set(self.instance.tag, bytes) {
-            Err(StateError::Budget { budget, .. }) if self.disk.is_none() && build > bytes / 2 => {
+            Err(StateError::Budget { budget, .. })
+                if (self.disk.is_none() || self.spec.is_pulled) && build > bytes / 2 =>
+            {
                 let side = self.spec.sides[BUILD].name.clone();
                 Err(DataflowError::Build { side, bytes_max: budget })
             }

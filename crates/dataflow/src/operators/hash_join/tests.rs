@@ -31,6 +31,7 @@ fn join(kind: JoinKind, nulls: NullKeys, filtered: bool) -> HashJoin {
     let less = Passing(|left, right| left < right);
     HashJoin {
         sides: SIDES.map(side),
+        is_pulled: false,
         exchange: Exchange::Forward,
         nulls,
         kind,

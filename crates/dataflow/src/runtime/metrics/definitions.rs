@@ -28,6 +28,20 @@ metrics! {
         skipped_rows: u64 = Counter("skipped_rows", Count,
             "Rows of row groups that were opened which sources did not give because they cannot \
              match.");
+        pool_blocks: u64 = Counter("pool_blocks", Count,
+            "Blocks of tables of a pool that were read, also where they lay mapped.");
+        pool_bytes: u64 = Counter("pool_bytes", Bytes, "Bytes of these blocks.");
+        pool_mapped_blocks: u64 = Counter("pool_mapped_blocks", Count,
+            "Those of these blocks that were read in mapped memory, without a copy.");
+        pool_pruned_blocks: u64 = Counter("pool_pruned_blocks", Count,
+            "Blocks that were not read because the bounds of their strip, or the build of a join, \
+             say that no row matches.");
+        pool_waits: u64 = Counter("pool_waits", Count,
+            "How often readers waited for blocks that they had requested ahead.");
+        pool_wait_ns: u64 = Counter("pool_wait_seconds", Nanoseconds,
+            "Time from the beginning of such a wait until the blocks were there.");
+        pool_leases: u64 = Gauge("pool_leases", Count,
+            "Readers of splits that hold a version of a table of a pool now.");
         late: u64 = Counter("late_rows", Count, "Rows that came too late for their window.");
         busy_ns: u64 =
             Counter("busy_seconds", Nanoseconds, "Time in which the worker had work.");
@@ -152,6 +166,20 @@ metrics! {
         unmatched_rows: u64 = Counter("unmatched_rows", Count,
             "Rows of a source that it skipped because a build in which they are looked up does \
              not have their key.");
+        pool_blocks: u64 = Counter("pool_blocks", Count,
+            "Blocks of tables of a pool that it read, also where they lay mapped.");
+        pool_bytes: u64 = Counter("pool_bytes", Bytes, "Bytes of these blocks.");
+        pool_mapped_blocks: u64 = Counter("pool_mapped_blocks", Count,
+            "Those of these blocks that it read in mapped memory, without a copy.");
+        pool_pruned_blocks: u64 = Counter("pool_pruned_blocks", Count,
+            "Blocks that it did not read because the bounds of their strip, or the build of a \
+             join, say that no row matches.");
+        pool_waits: u64 = Counter("pool_waits", Count,
+            "How often it waited for blocks that it had requested ahead.");
+        pool_wait_ns: u64 = Counter("pool_wait_seconds", Nanoseconds,
+            "Time from the beginning of such a wait until the blocks were there.");
+        pool_leases: u64 = Gauge("pool_leases", Count,
+            "Its readers of splits that hold a version of a table of a pool now.");
         rows_sent: u64 = Counter("sent_rows", Count,
             "Rows that it sent to workers of other processes.");
         row_bytes_sent: u64 = Counter("sent_row_bytes", Bytes, "Bytes of these rows as encoded.");

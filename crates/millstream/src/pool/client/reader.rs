@@ -73,10 +73,13 @@ impl Blocks for PinnedBlocks {
         Ok(Box::new(Reader { version: Arc::clone(&self.0), order: VecDeque::new(), reads }))
     }
 
+    fn is_mapped(&self) -> bool {
+        self.0.places.values().any(|place| matches!(place, Place::Mapped(_)))
+    }
+
     fn describe(&self) -> String {
         let remote = &self.0.connected.remotes[self.0.at];
-        let mapped = self.0.places.values().any(|place| matches!(place, Place::Mapped(_)));
-        let how = if mapped { "mapped" } else { "READs" };
+        let how = if self.is_mapped() { "mapped" } else { "READs" };
         format!("{how} ({}) from {}", remote.kind, remote.name)
     }
 }
