@@ -10,17 +10,19 @@ use crate::run::BenchError;
 
 impl Suite {
     /// The statements that declare its tables of a scale as they lie in a pool.
-    pub(super) fn declarations_in_pool(self, scale: f64) -> String {
+    pub(super) fn declarations_in_pool(self, scale: f64, strip_rows: Option<u32>) -> String {
         let declare = |table: &&str| {
-            let name = self.name_in_pool(table, scale);
+            let name = self.name_in_pool(table, scale, strip_rows);
             format!("CREATE TABLE {table} WITH ('connector' = 'pool', 'table' = '{name}');\n")
         };
         self.tables().iter().map(declare).collect()
     }
 
-    /// The name of a table in a pool: `ssb-0.1.date`.
-    fn name_in_pool(self, table: &str, scale: f64) -> String {
-        format!("{self}-{scale}.{table}")
+    /// The name of a table in a pool: `ssb-0.1.date`, or `ssb-0.1-256.date` with strips of so many
+    /// rows.
+    fn name_in_pool(self, table: &str, scale: f64, strip_rows: Option<u32>) -> String {
+        let strips = strip_rows.map_or(String::new(), |rows| format!("-{rows}"));
+        format!("{self}-{scale}{strips}.{table}")
     }
 }
 
@@ -30,10 +32,11 @@ pub(super) fn load(plan: &SuitePlan, control: &Control) -> Result<(), BenchError
     let Some(pool) = &plan.pool else { return Ok(()) };
     let client = Client::new(pool.clone()).map_err(|error| BenchError::Pool(error.to_string()))?;
     let there = client.tables().map_err(|error| BenchError::Pool(error.to_string()))?;
-    let SuitePlan { suite, scale, .. } = *plan;
+    let SuitePlan { suite, scale, strip_rows, .. } = *plan;
+    let strips = strip_rows.map_or(String::new(), |rows| format!(", 'strip.rows' = '{rows}'"));
     let connector = SuiteConnector::new(suite);
     for table in suite.tables() {
-        let name = suite.name_in_pool(table, scale);
+        let name = suite.name_in_pool(table, scale, strip_rows);
         if there.iter().any(|known| known.name == name) {
             continue;
         }
@@ -46,7 +49,7 @@ pub(super) fn load(plan: &SuitePlan, control: &Control) -> Result<(), BenchError
             .pool(pool.clone())
             .build()?;
         let sql = format!(
-            "{}CREATE TABLE {table}_kept WITH ('connector' = 'pool', 'table' = '{name}') \
+            "{}CREATE TABLE {table}_kept WITH ('connector' = 'pool', 'table' = '{name}'{strips}) \
              AS SELECT * FROM {table};",
             suite.declarations(scale)
         );

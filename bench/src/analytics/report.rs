@@ -60,6 +60,8 @@ impl SuiteReport {
                     "scanned_rows": figures.scanned,
                     "scanned_bytes": figures.total.bytes_in,
                     "sent_bytes": figures.total.bytes_sent,
+                    "pool_blocks": figures.pool_blocks,
+                    "pool_bytes": figures.pool_bytes,
                     "gathered_rows": figures.gathered,
                     "spilled_bytes": figures.total.spilled_bytes,
                 }),

@@ -26,6 +26,9 @@ pub struct SuitePlan {
     pub files: Option<PathBuf>,
     /// The pool in which its tables lie, if they do.
     pub pool: Option<PoolOptions>,
+    /// Rows of a full strip of tables that are loaded into the pool; `None` for the most there can
+    /// be.
+    pub strip_rows: Option<u32>,
     /// The queries.
     pub queries: Vec<Query>,
     /// Nodes.
@@ -77,6 +80,10 @@ pub struct QueryFigures {
     pub scanned: u64,
     /// Rows that were sent to one worker, by a sink or by an operator that one worker runs.
     pub gathered: u64,
+    /// Blocks of the pool that were read in the last run, and their bytes.
+    pub pool_blocks: u64,
+    /// Bytes of these blocks.
+    pub pool_bytes: u64,
     /// The result of the last run.
     pub result: Vec<RecordBatch>,
 }
@@ -99,6 +106,9 @@ impl QueryFigures {
         };
         self.gathered = sinks.map(rows).sum();
         let operators = report.workers.iter().flat_map(|worker| &worker.operators);
+        let pool = operators.clone().map(|of| [of.pool_blocks, of.pool_bytes]);
+        [self.pool_blocks, self.pool_bytes] =
+            pool.fold([0, 0], |[blocks, bytes], [more, with]| [blocks + more, bytes + with]);
         let unmatched: u64 = operators.map(|operator| operator.unmatched_rows).sum();
         self.scanned = report.total.rows_in + unmatched;
     }
@@ -175,10 +185,19 @@ fn prepared(
     };
     let tables = match &plan.files {
         Some(directory) => plan.suite.declarations_of_files(directory),
-        None if plan.pool.is_some() => plan.suite.declarations_in_pool(plan.scale),
+        None if plan.pool.is_some() => plan.suite.declarations_in_pool(plan.scale, plan.strip_rows),
         None => plan.suite.declarations(plan.scale),
     };
-    let script = builder.build()?.sql(&format!("{tables}{}", query.sql(plan.scale)));
+    let sql = match exchange {
+        PULL => query.sql_pulled(plan.scale),
+        _ => Some(query.sql(plan.scale)),
+    };
+    let Some(sql) = sql else {
+        let figures = Err("it names no tables that are pulled".to_owned());
+        let outcome = QueryOutcome { query: *query, exchange: exchange.to_owned(), figures };
+        return Ok((None, results, outcome));
+    };
+    let script = builder.build()?.sql(&format!("{tables}{sql}"));
     let figures = match &script {
         Ok(_) => Ok(QueryFigures::default()),
         Err(error) => Err(error.to_string()),
@@ -187,14 +206,20 @@ fn prepared(
     Ok((script.ok(), results, outcome))
 }
 
+/// The exchange by which each process reads the tables itself that a query names.
+const PULL: &str = "pull";
+
 /// The settings of an exchange: with `shuffle` both sides of a join are partitioned by their keys,
-/// with `broadcast` the smaller one goes to every worker, else the planner chooses for each join.
+/// with `broadcast` the smaller one goes to every worker, with `pull` the builds that a query names
+/// are read by each process, else the planner chooses for each join.
 fn exchange_settings(exchange: &str) -> Vec<(&'static str, &str)> {
     const EXCHANGE: &str = "millstream.exchange";
     const TABLE: &str = "millstream.table_bytes";
     match exchange {
         "shuffle" => vec![(EXCHANGE, exchange), (TABLE, "1")],
         "broadcast" => vec![(TABLE, "1 GiB")],
+        // Hash joins, as with `shuffle`; the hints say the rest.
+        PULL => vec![(TABLE, "1")],
         other => vec![(EXCHANGE, other)],
     }
 }

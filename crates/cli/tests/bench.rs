@@ -59,6 +59,31 @@ fn what_is_foretold_is_held_to_runs() {
 }
 
 #[test]
+fn joins_over_memory_servers_are_run_checked_and_shown() {
+    let directory = std::env::temp_dir().join(format!("millstream-istore-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let page = directory.join("istore.html");
+    let args = ["paper", "istore", "--rows", "0.02", "--runs", "1", "--nodes", "2", "--out"];
+    let output = bench(&[&args[..], &[page.to_str().unwrap()]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Pull against shuffle") && text.contains("simulated"), "{text}");
+    let json = std::fs::read_to_string(page.with_extension("json")).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let [joins, ahead, _] = &report["sections"].as_array().unwrap()[..] else { panic!("{report}") };
+    // Three joins on two processes, and six numbers of requests ahead.
+    for (section, rows) in [(joins, 3), (ahead, 6)] {
+        let found = section["tables"][0]["rows"].as_array().unwrap();
+        assert_eq!(found.len(), rows, "{section}");
+        let cells = found.iter().flat_map(|row| row.as_array().unwrap());
+        assert!(cells.into_iter().all(|cell| cell != "–"), "each was run: {section}");
+        assert_eq!(section["text"].as_array().unwrap().len(), 1, "nothing failed: {section}");
+    }
+}
+
+#[test]
 fn a_page_that_cannot_be_written_is_told_before_anything_is_measured() {
     let page = "/dev/null/page.html";
     assert_refused(&["predict", "--report", page], 1, "cannot be written");

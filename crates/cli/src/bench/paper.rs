@@ -12,6 +12,7 @@ use super::multicast::{MulticastArgs, multicast};
 use super::{writable, write};
 use crate::args::nodes;
 use crate::failure::Failure;
+use crate::memory;
 use crate::session::print;
 
 #[derive(Debug, Args)]
@@ -50,6 +51,8 @@ enum Paper {
     Air,
     /// One row to many: what 'bench multicast' measures
     Whale,
+    /// Tables in memory servers, which are started for it: pulls against shuffles, reads ahead
+    Istore,
 }
 
 /// Runs the command.
@@ -57,9 +60,11 @@ pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let nodes = args.nodes.unwrap_or(4);
     let scale = PaperScale { rows: args.rows, runs: args.runs, nodes, processors };
-    let (sweep, name): (fn(&mut dyn Runner, PaperScale) -> FigureReport, _) = match args.paper {
-        Paper::Slash => (paper::slash, "paper-slash.html"),
-        Paper::Air => (paper::air, "paper-air.html"),
+    type Make = Box<dyn Fn(&mut dyn Runner) -> Result<FigureReport, Failure>>;
+    let (sweep, name): (Make, _) = match args.paper {
+        Paper::Slash => (Box::new(move |by| Ok(paper::slash(by, scale))), "paper-slash.html"),
+        Paper::Air => (Box::new(move |by| Ok(paper::air(by, scale))), "paper-air.html"),
+        Paper::Istore => (Box::new(move |by| istore(by, scale)), "paper-istore.html"),
         // Its processes are started once, and each of them comes here.
         Paper::Whale => {
             let out = args.out.clone().unwrap_or_else(|| "paper-whale.html".into());
@@ -68,9 +73,12 @@ pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
     };
     let path = args.out.clone().unwrap_or_else(|| name.into());
     writable(Some(&path))?;
-    let report = sweep(&mut Processes, scale);
+    let report = sweep(&mut Processes)?;
     let written = write(&report, &path)?;
-    let mut text = String::new();
+    let mut text = match args.paper {
+        Paper::Istore => paper::tables_text(&report) + "\n",
+        _ => String::new(),
+    };
     for bar in report.bars() {
         let met = match bar.met {
             Some(true) => "met",
@@ -84,6 +92,15 @@ pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
     }
     print(&text);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The experiments over tables in two memory servers of this process.
+fn istore(bench: &mut dyn Runner, scale: PaperScale) -> Result<FigureReport, Failure> {
+    let bytes = (paper::SERVER_BYTES as f64 * scale.rows.max(0.25)) as u64;
+    let (servers, addresses) = memory::of_job((2, bytes))?;
+    let report = paper::istore(bench, scale, &addresses.join(","));
+    drop(servers);
+    Ok(report)
 }
 
 /// Runs `millstream bench` as processes of its own, so that no point has what another has left.

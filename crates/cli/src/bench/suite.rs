@@ -42,7 +42,8 @@ pub(crate) struct SuiteArgs {
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 
-    /// Queries by their names: q1,q5 [default: all]
+    /// Queries by their names: q1,q5 [default: all]; ssb has the joins j1, j2 and j3 of I-Store's
+    /// paper too
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     queries: Vec<String>,
 
@@ -58,8 +59,9 @@ pub(crate) struct SuiteArgs {
     #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
     fabric: FabricKind,
 
-    /// How rows of two sides meet: auto, shuffle (both are led by their keys) or broadcast (the
-    /// smaller side goes to every worker); several are measured in turns
+    /// How rows of two sides meet: auto, shuffle (both are led by their keys), broadcast (the
+    /// smaller side goes to every worker) or, of j1 to j3 from a pool, pull (each process reads the
+    /// smaller side itself); several are measured in turns
     #[arg(long, value_name = "EXCHANGE", value_delimiter = ',', default_value = "auto")]
     exchange: Vec<String>,
 
@@ -86,6 +88,10 @@ pub(crate) struct SuiteArgs {
     /// of measuring
     #[arg(long, value_name = "DIR", conflicts_with_all = ["check", "from", "directory"])]
     write: Option<PathBuf>,
+
+    /// With --from pool: rows of a full strip of tables that are loaded
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(256..=8192))]
+    strip_rows: Option<u32>,
 
     #[command(flatten)]
     pool: PoolArgs,
@@ -215,8 +221,10 @@ impl SuiteArgs {
             return Err(Failure::usage(why, Some("add --from file")));
         }
         let all = suite.queries();
+        let joins = suite.joins();
         let query = |name: &String| {
-            let found = all.iter().find(|query| query.name.eq_ignore_ascii_case(name.trim()));
+            let found =
+                all.iter().chain(&joins).find(|query| query.name.eq_ignore_ascii_case(name.trim()));
             found.copied().ok_or_else(|| {
                 let names: Vec<_> = all.iter().map(|query| query.name).collect();
                 let hint = format!("its queries are {}", names.join(", "));
@@ -243,6 +251,7 @@ impl SuiteArgs {
             suite,
             scale: self.scale,
             files: None,
+            strip_rows: self.strip_rows,
             queries: if queries.is_empty() { all } else { queries },
             nodes: self.nodes,
             workers: self.workers,
