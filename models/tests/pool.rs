@@ -153,7 +153,9 @@ impl State {
                     }
                     self.writable.remove(&extent);
                     self.memory.remove(&extent);
+                    self.home.freed(extent);
                 }
+                Effect::Save(version) => return Err(format!("nobody saves {version:?}")),
                 Effect::Close(client, _) => self.close(client, flaw)?,
             }
         }

@@ -338,6 +338,25 @@ pub(crate) struct MemoryArgs {
     #[arg(long, value_name = "DIR", env = "MILLSTREAM_CERTS")]
     pub(crate) certs: Option<PathBuf>,
 
+    /// Where it keeps its tables, so that they are there after a restart; a directory that it alone
+    /// uses
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Serves metrics for Prometheus at /metrics [default address: 127.0.0.1:9464]
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "127.0.0.1:9464"
+    )]
+    pub(crate) metrics: Option<SocketAddr>,
+
+    /// A name by which the metrics are asked for, beside addresses and localhost
+    #[arg(long, value_name = "HOST", requires = "metrics")]
+    pub(crate) metrics_name: Vec<String>,
+
     /// Threads that serve reads over tcp
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads())]
     pub(crate) threads: u32,

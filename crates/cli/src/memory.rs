@@ -1,5 +1,7 @@
 //! `millstream memory`: a memory server, until it is asked to end; and those of one job.
 
+mod metrics;
+
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use millstream::pool::{MemoryOptions, MemoryServer};
 use crate::args::{MemoryArgs, ProgressStyle};
 use crate::failure::Failure;
 use crate::screen::Screen;
+use crate::serve::Server;
 use crate::session::print;
 use crate::{human, log, signals};
 
@@ -32,8 +35,13 @@ pub(crate) fn memory(args: &MemoryArgs) -> Result<ExitCode, Failure> {
         certs: args.certs.clone(),
         threads: args.threads as usize,
         lease: Duration::from_millis(args.lease),
+        directory: args.dir.clone(),
     })
     .map_err(|error| Failure::of(&error, "", ""))?;
+    let stats = server.stats();
+    let page = move || metrics::page(&stats.get());
+    let metrics = args.metrics.map(|address| Server::of_page(address, &args.metrics_name, page));
+    let _metrics = metrics.transpose()?;
     print(&format!(
         "memory server {} at {}: {}, read by {}\n",
         args.name,
@@ -49,12 +57,13 @@ pub(crate) fn memory(args: &MemoryArgs) -> Result<ExitCode, Failure> {
         0 => "no tables".to_owned(),
         tables => human::counted(tables.into(), "table"),
     };
+    let kept = if args.dir.is_some() { "kept" } else { "lost" };
     let leases = match last.leases {
         0 => "no leases".to_owned(),
         leases => format!("{} end", human::counted(leases.into(), "lease")),
     };
     eprintln!(
-        "memory server {} has ended: {lost} with {}, {leases}",
+        "memory server {} has ended: {lost} with {} {kept}, {leases}",
         args.name,
         human::bytes(last.bytes)
     );

@@ -48,6 +48,9 @@ fn failure(error: &PoolError) -> Failure {
             Some("`millstream memory --bytes 8GiB` starts one; --pool names its address".to_owned())
         }
         PoolError::NoTable { nearest: Some(near), .. } => Some(format!("did you mean '{near}'?")),
+        PoolError::Damaged { .. } => {
+            Some("`millstream pool drop TABLE` removes it; load it again then".to_owned())
+        }
         PoolError::NoTable { .. } => Some("`millstream pool ls` lists the tables".to_owned()),
         _ => None,
     };
@@ -60,7 +63,7 @@ fn list(client: &Client, json: bool) -> Result<String, PoolError> {
         let tables = tables.iter().map(|of| {
             json!({
                 "table": of.name, "version": of.version, "rows": of.rows, "bytes": of.bytes,
-                "leases": of.leases,
+                "leases": of.leases, "damaged": of.damaged,
             })
         });
         return Ok(lines(tables));
@@ -68,6 +71,9 @@ fn list(client: &Client, json: bool) -> Result<String, PoolError> {
     let rows = tables.iter().map(|of| {
         let numbers = [of.version.to_string(), of.rows.to_string(), human::bytes(of.bytes)];
         let [version, rows, bytes] = numbers;
+        if of.damaged {
+            return [&*of.name, "damaged", "", "", ""].map(str::to_owned).into();
+        }
         vec![of.name.clone(), version, rows, bytes, of.leases.to_string()]
     });
     Ok(table(&["table", "version", "rows", "bytes", "leases"], rows.collect()))
@@ -80,7 +86,10 @@ fn servers(client: &Client, json: bool) -> Result<String, PoolError> {
             json!({
                 "server": of.name, "bytes_max": of.bytes_max, "bytes": of.bytes,
                 "free": of.bytes_max.saturating_sub(of.bytes), "extents": of.extents,
-                "tables": of.tables, "leases": of.leases, "loads": of.loads, "clients": of.clients,
+                "tables": of.tables, "versions": of.versions, "damaged": of.damaged,
+                "leases": of.leases, "loads": of.loads, "clients": of.clients,
+                "mapped": of.mapped, "reads": of.reads, "read_bytes": of.read_bytes,
+                "refusals": of.refusals,
             })
         });
         return Ok(lines(servers));
@@ -88,12 +97,16 @@ fn servers(client: &Client, json: bool) -> Result<String, PoolError> {
     let rows = servers.iter().map(|of| {
         let free = of.bytes_max.saturating_sub(of.bytes);
         let bytes = [of.bytes_max, of.bytes, free].map(human::bytes);
-        let counts = [of.extents, of.tables, of.leases, of.loads, of.clients];
+        let counts = [of.extents, of.tables, of.versions, of.leases, of.loads, of.clients];
+        let counts = counts.map(u64::from).into_iter();
+        let counts = counts.chain([of.mapped.into(), of.reads, of.refusals]);
         let name = std::iter::once(of.name.clone());
         name.chain(bytes).chain(counts.map(|count| count.to_string())).collect()
     });
-    let head =
-        ["server", "bytes", "used", "free", "extents", "tables", "leases", "loads", "clients"];
+    let head = [
+        "server", "bytes", "used", "free", "extents", "tables", "versions", "leases", "loads",
+        "clients", "mapped", "reads", "refusals",
+    ];
     Ok(table(&head, rows.collect()))
 }
 

@@ -64,10 +64,33 @@ impl Server {
         Self::within(address, names, dashboard, HEAD_TIME_MAX)
     }
 
+    /// Serves `/metrics` alone, as this function writes it.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub(crate) fn of_page(
+        address: SocketAddr,
+        names: &[String],
+        page: impl Fn() -> String + Clone + Send + Sync + 'static,
+    ) -> Result<Self, Failure> {
+        let routes = Router::new()
+            .route("/", get(|| async { "/metrics for Prometheus\n" }))
+            .route("/metrics", get(|| async move { ([(CONTENT_TYPE, OPEN_METRICS)], page()) }));
+        Self::of_routes(address, guarded(routes, names), HEAD_TIME_MAX)
+    }
+
     fn within(
         address: SocketAddr,
         names: &[String],
         dashboard: &Dashboard,
+        head_time_max: Duration,
+    ) -> Result<Self, Failure> {
+        Self::of_routes(address, router(dashboard, names), head_time_max)
+    }
+
+    fn of_routes(
+        address: SocketAddr,
+        routes: Router,
         head_time_max: Duration,
     ) -> Result<Self, Failure> {
         let refused = |error: std::io::Error| {
@@ -85,11 +108,11 @@ impl Server {
         }
         if !address.ip().is_loopback() {
             tracing::warn!(
-                "metrics on {bound}: anybody who reaches this port can read them, and the SQL and \
-                 plan of the job; there is no password"
+                "metrics on {bound}: anybody who reaches this port can read them, and of a job its \
+                 SQL and plan; there is no password"
             );
         }
-        runtime.spawn(accept(listener, router(dashboard, names), head_time_max));
+        runtime.spawn(accept(listener, routes, head_time_max));
         Ok(Self {
             #[cfg(test)]
             address: bound,
@@ -99,19 +122,24 @@ impl Server {
 }
 
 fn router(dashboard: &Dashboard, names: &[String]) -> Router {
-    let names: Arc<[String]> = names.iter().map(|name| name.to_lowercase()).collect();
     let (of_page, of_status, of_plan) = (dashboard.clone(), dashboard.clone(), dashboard.clone());
     let json = [(CONTENT_TYPE, "application/json")];
     let of_status = {
         let json = json.clone();
         move || async move { (json, of_status.status()) }
     };
-    Router::new()
+    let routes = Router::new()
         .route("/", get(|| async { "/metrics for Prometheus; /status and /plan as JSON\n" }))
         .route("/metrics", get(|| async move { ([(CONTENT_TYPE, OPEN_METRICS)], of_page.page()) }))
         .route("/status", get(of_status))
-        .route("/plan", get(move || async move { (json, of_plan.plan()) }))
-        .layer(from_fn(move |request, next| named(Arc::clone(&names), request, next)))
+        .route("/plan", get(move || async move { (json, of_plan.plan()) }));
+    guarded(routes, names)
+}
+
+/// Routes for those alone that name this server as its users do.
+fn guarded(routes: Router, names: &[String]) -> Router {
+    let names: Arc<[String]> = names.iter().map(|name| name.to_lowercase()).collect();
+    routes.layer(from_fn(move |request, next| named(Arc::clone(&names), request, next)))
 }
 
 /// Passes on what names this server.

@@ -28,6 +28,8 @@ const ACCEPTED_MAX: usize = 64;
 const OUTBOX_BYTES_MAX: usize = 64 << 20;
 /// Bytes that are read of a connection before another one is looked at.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes of room that a connection keeps for its next message.
+const KEPT_BYTES: usize = 4 * READ_BYTES;
 
 /// The listening side.
 #[derive(Debug)]
@@ -78,18 +80,19 @@ impl Service {
         token.try_into().is_ok_and(|token| own.token.same(&JobToken::of(token)))
     }
 
-    /// Connections that have come since the last call.
-    pub fn accept(&self) -> Vec<Attachment> {
+    /// Connections that have come since the last call, and whether more have come that the system
+    /// refuses to give: then it is no use to ask again at once.
+    pub fn accept(&self) -> (Vec<Attachment>, bool) {
         let mut accepted = Vec::new();
         while accepted.len() < ACCEPTED_MAX {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The connection is gone again, or descriptors are short: the next look may be
-                // luckier.
+                // The connection is gone again.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    tracing::debug!(%error, "accept");
-                    break;
+                    tracing::warn!("a connection cannot be accepted: {error}");
+                    return (accepted, true);
                 }
             };
             let options = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
@@ -98,7 +101,7 @@ impl Service {
                 Err(error) => tracing::debug!(%error, "a new connection"),
             }
         }
-        accepted
+        (accepted, false)
     }
 }
 
@@ -158,6 +161,7 @@ impl Attachment {
         }
         if self.sent == self.outbox.len() {
             self.outbox.clear();
+            self.outbox.shrink_to(KEPT_BYTES);
             self.sent = 0;
         } else if self.outbox.len() - self.sent > OUTBOX_BYTES_MAX {
             return Err(std::io::Error::new(
@@ -190,6 +194,10 @@ impl Attachment {
     /// Takes bytes off the front of [`Attachment::received`].
     pub fn take(&mut self, bytes: usize) {
         self.inbox.drain(..bytes);
+        // The room of a long message is not kept for short ones.
+        if self.inbox.capacity() > KEPT_BYTES && self.inbox.len() <= READ_BYTES {
+            self.inbox.shrink_to(READ_BYTES);
+        }
     }
 
     /// Reads once; false when nothing has come.

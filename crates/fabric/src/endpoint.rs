@@ -32,7 +32,8 @@ pub trait Fabric: Send + Sync {
 
     /// Lets every peer of this fabric read a range of a slab of this fabric, also those that
     /// connect later (G11). The key goes to them over the control plane. Any thread may call it
-    /// while workers poll.
+    /// while workers poll. One READ of it has at most
+    /// [`PUBLISHED_READ_MAX`](crate::PUBLISHED_READ_MAX) bytes where this process answers READs.
     ///
     /// # Errors
     /// [`FabricError::ForeignSlab`] as for [`Endpoint::export`], [`FabricError::Memory`] when the
@@ -42,6 +43,12 @@ pub trait Fabric: Send + Sync {
     /// Takes the key back. When this returns, no read of the range is served any more: one that is
     /// under way ends its connection, as one by a key that was revoked. Any thread may call it.
     fn unpublish(&self, key: RemoteKey);
+
+    /// READs of published ranges that this process has served, and their bytes; none where it does
+    /// not take part in them.
+    fn served(&self) -> (u64, u64) {
+        (0, 0)
+    }
 
     /// Makes memory that nobody writes any more, neither this process nor a peer. The slab that is
     /// given away has to be the only handle on it: exports were revoked, clones and ranges dropped.

@@ -85,4 +85,5 @@ pub use error::{ErrorKind, FabricError, PostError};
 pub use event_fd::EventFd;
 pub use mapped::MappedRange;
 pub use memory::{Backing, CACHE_LINE, Slab, SlabRange};
+pub use published::PUBLISHED_READ_MAX;
 pub use wait::wait;

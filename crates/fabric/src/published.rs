@@ -4,6 +4,7 @@
 //! is locked, so that [`PublishedTable::unpublish`] returns after the last copy (G11).
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use crate::token::Token;
@@ -12,9 +13,18 @@ use crate::{FabricError, RemoteKey, SlabRange};
 /// Ranges that a fabric can have published at a time.
 pub(crate) const PUBLISHED_MAX: usize = 1 << 18;
 
+/// Bytes of one READ of a published range at most, where this process answers READs itself: it
+/// makes a copy of them before they are sent.
+pub const PUBLISHED_READ_MAX: usize = 4 << 20;
+
 /// The published ranges of a fabric, by key.
 #[derive(Default)]
-pub(crate) struct PublishedTable(RwLock<HashMap<u64, SlabRange>>);
+pub(crate) struct PublishedTable {
+    ranges: RwLock<HashMap<u64, SlabRange>>,
+    /// Reads that were served, and their bytes. Both are counts for people: `Relaxed`.
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
 
 /// Bytes that a peer wants to read. It may have made it up.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +41,7 @@ impl PublishedTable {
     pub(crate) fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
         let refused = |source| FabricError::Memory { bytes: range.len(), source };
         let key = Token::random().map_err(refused)?.word();
-        let mut ranges = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
         if ranges.len() == PUBLISHED_MAX {
             return Err(refused(too_many()));
         }
@@ -41,7 +51,7 @@ impl PublishedTable {
     }
 
     pub(crate) fn unpublish(&self, key: &RemoteKey) {
-        let mut ranges = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
         let range = ranges.remove(&key.key);
         drop(ranges);
         drop(range);
@@ -57,11 +67,21 @@ impl PublishedTable {
     /// # Panics
     /// When `out` has another length than the place.
     pub(crate) fn copy(&self, place: PublishedPlace, out: &mut [u8]) -> bool {
-        self.with(place, |range| range.snapshot(out)).is_some()
+        let served = self.with(place, |range| range.snapshot(out)).is_some();
+        if served {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(place.len as u64, Ordering::Relaxed);
+        }
+        served
+    }
+
+    /// Reads that were served, and their bytes.
+    pub(crate) fn served(&self) -> (u64, u64) {
+        (self.reads.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
     fn with<R>(&self, place: PublishedPlace, act: impl FnOnce(SlabRange) -> R) -> Option<R> {
-        let ranges = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
         let range = ranges.get(&place.key)?;
         let offset = usize::try_from(place.offset & !RemoteKey::PUBLISHED).ok()?;
         let part = range.part(offset.checked_sub(range.offset())?, place.len).ok()?;
@@ -97,6 +117,7 @@ mod tests {
         table.unpublish(&key);
         table.unpublish(&key);
         assert!(!table.copy(at(key.base, 64), &mut out));
+        assert_eq!(table.served(), (1, 64));
         assert!(slab.into_sealed().is_ok(), "the table holds nothing any more");
     }
 }

@@ -17,7 +17,7 @@ pub use ::pool::access::{At, BlockRange, Pinned, PoolAccess, TableSummary};
 pub use ::pool::manifest::Manifest;
 pub use ::pool::wire::Stat;
 pub use client::{Client, PoolOptions};
-pub use server::{MEMORY_SERVER_PORT, MemoryOptions, MemoryServer};
+pub use server::{MEMORY_SERVER_PORT, MemoryOptions, MemoryServer, MemoryStats};
 
 /// A random number, for what has to have another name than everything else.
 fn random() -> std::io::Result<u64> {

@@ -54,6 +54,8 @@ pub struct TableSummary {
     pub bytes: u64,
     /// Leases that hold a version.
     pub leases: u32,
+    /// Whether its bytes were lost: it can be dropped, and nothing else.
+    pub damaged: bool,
 }
 
 /// The version of a table that is read.

@@ -32,6 +32,14 @@ pub enum PoolError {
         /// The versions that there are.
         reason: String,
     },
+    /// Bytes of the table that a server has saved were lost. The disk of the server is at fault.
+    #[error("table '{table}' is damaged: {reason}")]
+    Damaged {
+        /// The table.
+        table: String,
+        /// What was found, and in which file.
+        reason: String,
+    },
     /// The pool has no room for what is loaded.
     #[error("the pool is full: {needed} bytes are needed, {free} are free")]
     Full {

@@ -11,12 +11,15 @@
 //!   it any more.
 //! * A version that is pinned stays, though the table was loaded anew or dropped meanwhile.
 //! * An extent is freed once, when no kept version has it and no load may write it; its number is
-//!   never used again.
+//!   never used again. Its bytes count until the server has taken its memory back.
+//! * Of a server that saves, a version appears when it was saved. What was decided is told to
+//!   whoever asks again, for as long as it is among the last [`OUTCOMES_MAX`].
 //! * All nodes of a statement that pin the newest version get the same one.
 //! * A client that is silent for [`LEASE_NS`] is closed before anything of it is freed.
 
 mod loads;
 mod pins;
+mod saving;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +35,8 @@ pub use loads::EXTENT_BYTES_MAX;
 use loads::LoadState;
 pub use pins::Pin;
 use pins::{Lease, Memo};
+use saving::PreparedVersion;
+pub use saving::{OUTCOMES_MAX, Outcome, SavedVersion};
 
 /// A client that says nothing for this long has no leases any more, in ns.
 pub const LEASE_NS: u64 = 10_000_000_000;
@@ -45,8 +50,11 @@ pub type ClientId = u64;
 /// An action of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Nobody may write the extent, nobody is served reads of it, and its memory is given back.
+    /// Nobody may write the extent, nobody is served reads of it, and its memory is given back; then
+    /// tells [`Home::freed`].
     Free(u32),
+    /// Saves a version, and then tells [`Home::saved`].
+    Save(Box<SavedVersion>),
     /// Ends the connections of a client, and then tells [`Home::closed`].
     Close(ClientId, &'static str),
 }
@@ -80,8 +88,11 @@ struct Version {
 pub struct Home {
     server: u16,
     bytes_max: u64,
+    extents_max: usize,
     lease_ns: u64,
-    /// Bytes of extents and manifests.
+    /// Whether versions are saved before they appear.
+    saves: bool,
+    /// Bytes of extents, manifests and definitions.
     bytes: u64,
     /// By name: the newest version.
     tables: BTreeMap<String, u64>,
@@ -92,8 +103,18 @@ pub struct Home {
     versions: BTreeMap<(String, u64), Version>,
     extents: BTreeMap<u32, Extent>,
     extents_made: u32,
+    /// Extents whose memory has not come back, with their bytes.
+    freeing: BTreeMap<u32, u64>,
     loads: BTreeMap<u64, LoadState>,
+    /// Versions of loads that are over, which are being saved.
+    saving: BTreeMap<u64, PreparedVersion>,
+    /// By load: what has become of it.
+    outcomes: BTreeMap<u64, Outcome>,
+    /// Tables whose bytes were lost, by name, with the reason.
+    damaged: BTreeMap<String, String>,
     leases: BTreeMap<u64, Lease>,
+    /// By client: how many leases it has.
+    held: BTreeMap<ClientId, usize>,
     memos: BTreeMap<(StatementId, String), Memo>,
     /// Loads and leases that were numbered.
     numbered: u64,
@@ -109,15 +130,22 @@ impl Home {
         Self {
             server,
             bytes_max,
+            extents_max: usize::MAX,
             lease_ns: LEASE_NS,
+            saves: false,
             bytes: 0,
             tables: BTreeMap::new(),
             dropped: BTreeMap::new(),
             versions: BTreeMap::new(),
             extents: BTreeMap::new(),
             extents_made: 0,
+            freeing: BTreeMap::new(),
             loads: BTreeMap::new(),
+            saving: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            damaged: BTreeMap::new(),
             leases: BTreeMap::new(),
+            held: BTreeMap::new(),
             memos: BTreeMap::new(),
             numbered: 0,
             clients: BTreeMap::new(),
@@ -129,6 +157,25 @@ impl Home {
     #[must_use]
     pub fn with_lease_ns(self, lease_ns: u64) -> Self {
         Self { lease_ns, ..self }
+    }
+
+    /// With this many extents at most, for a system that gives no more.
+    #[must_use]
+    pub fn with_extents_max(self, extents_max: usize) -> Self {
+        Self { extents_max, ..self }
+    }
+
+    /// Of a server that saves versions before they appear.
+    #[must_use]
+    pub fn with_saving(self) -> Self {
+        Self { saves: true, ..self }
+    }
+
+    /// Numbers loads and leases from `incarnation << 32` on, so that those of a server that was
+    /// restarted are not taken for those before.
+    #[must_use]
+    pub fn with_incarnation(self, incarnation: u32) -> Self {
+        Self { numbered: u64::from(incarnation) << 32, ..self }
     }
 
     /// A client has sent a message: its leases last from now on.
@@ -170,14 +217,22 @@ impl Home {
             for version in versions {
                 extents.extend(version.manifest.extents.iter().map(|(extent, _)| extent.number));
                 leases += version.leases;
-                bytes += version.bytes.len() as u64;
+                bytes += counted(version.bytes.len());
             }
             bytes += extents.iter().map(|number| self.extents[number].bytes).sum::<u64>();
             let newest = &self.versions[&(name.clone(), *version)];
             let (name, rows) = (name.clone(), newest.manifest.rows());
-            TableSummary { name, version: *version, rows, bytes, leases }
+            TableSummary { name, version: *version, rows, bytes, leases, damaged: false }
         };
-        self.tables.iter().map(summary).collect()
+        let damaged = |name: &String| TableSummary {
+            name: name.clone(),
+            version: 0,
+            rows: 0,
+            bytes: 0,
+            leases: 0,
+            damaged: true,
+        };
+        self.tables.iter().map(summary).chain(self.damaged.keys().map(damaged)).collect()
     }
 
     /// Counts, without the server's name and its reads.
@@ -187,8 +242,10 @@ impl Home {
             bytes: self.bytes,
             extents: self.extents.len() as u32,
             tables: self.tables.len() as u32,
+            versions: self.versions.len() as u32,
+            damaged: self.damaged.len() as u32,
             leases: self.leases.len() as u32,
-            loads: self.loads.len() as u32,
+            loads: (self.loads.len() + self.saving.len()) as u32,
             clients: self.clients.len() as u32,
             ..Stat::default()
         }
@@ -197,14 +254,31 @@ impl Home {
     /// Drops a table: nobody pins it any more. Versions that are pinned stay as long as they are.
     ///
     /// # Errors
-    /// [`PoolError::NoTable`].
+    /// [`PoolError::NoTable`], and while a version of it is being saved.
     pub fn drop_table(&mut self, table: &str) -> Result<Vec<Effect>, PoolError> {
+        if self.damaged.remove(table).is_some() {
+            return Ok(vec![]);
+        }
+        if self.is_saving(table) {
+            let reason = format!("a version of table '{table}' is being saved");
+            return Err(PoolError::Refused { reason });
+        }
         let version = self.tables.remove(table).ok_or_else(|| no_table(table))?;
         if self.dropped.len() >= TABLES_MAX {
             self.dropped.pop_first();
         }
         self.dropped.insert(table.into(), version);
         Ok(self.outdate(table, version))
+    }
+
+    /// The memory of an extent that was to be freed has come back.
+    pub fn freed(&mut self, extent: u32) {
+        self.bytes -= self.freeing.remove(&extent).unwrap_or_default();
+    }
+
+    /// Whether memory is on its way back.
+    pub fn is_freeing(&self) -> bool {
+        !self.freeing.is_empty()
     }
 
     /// The bytes of an extent that are sealed and published, for its keys.
@@ -224,30 +298,18 @@ impl Home {
         before.map_or(1, |before| before + 1)
     }
 
-    /// Makes a version the newest one of its table.
-    fn publish(&mut self, manifest: Manifest) -> Result<Vec<Effect>, PoolError> {
-        let table = manifest.table.clone();
-        if self.tables.len() >= TABLES_MAX && !self.tables.contains_key(&table) {
-            let reason = format!("the pool has {TABLES_MAX} tables, as many as there may be");
-            return Err(PoolError::Refused { reason });
-        }
-        let bytes = Arc::new(manifest.encode());
-        let free = self.bytes_max - self.bytes;
-        if bytes.len() as u64 > free {
-            return Err(PoolError::Full { needed: bytes.len() as u64, free });
-        }
-        self.bytes += bytes.len() as u64;
+    /// Makes a version the newest one of its table. Its bytes are counted already.
+    fn publish(&mut self, manifest: Arc<Manifest>, bytes: Arc<Vec<u8>>) -> Vec<Effect> {
         for (extent, _) in &manifest.extents {
             let extent = self.extents.get_mut(&extent.number).expect("a load checked it");
             (extent.versions, extent.load) = (extent.versions + 1, None);
         }
-        let number = manifest.version;
-        let manifest = Arc::new(manifest);
+        let (table, number) = (manifest.table.clone(), manifest.version);
         let version = Version { manifest, bytes, pins: 0, leases: 0, newest: true };
         self.versions.insert((table.clone(), number), version);
         self.dropped.remove(&table);
         let before = self.tables.insert(table.clone(), number);
-        Ok(before.map_or_else(Vec::new, |before| self.outdate(&table, before)))
+        before.map_or_else(Vec::new, |before| self.outdate(&table, before))
     }
 
     /// A version is not the newest any more.
@@ -266,7 +328,7 @@ impl Home {
             return vec![];
         }
         let Some(version) = self.versions.remove(&at) else { return vec![] };
-        self.bytes -= version.bytes.len() as u64;
+        self.bytes -= counted(version.bytes.len());
         let mut effects = vec![];
         for (extent, _) in &version.manifest.extents {
             let Some(of) = self.extents.get_mut(&extent.number) else { continue };
@@ -280,10 +342,16 @@ impl Home {
 
     fn free(&mut self, number: u32) -> Effect {
         if let Some(extent) = self.extents.remove(&number) {
-            self.bytes -= extent.bytes;
+            self.freeing.insert(number, extent.bytes);
         }
         Effect::Free(number)
     }
+}
+
+/// The bytes by which a manifest of this many bytes counts against the budget: the server has it
+/// encoded and decoded.
+fn counted(encoded: usize) -> u64 {
+    2 * encoded as u64
 }
 
 fn no_table(table: &str) -> PoolError {

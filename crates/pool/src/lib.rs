@@ -24,6 +24,7 @@ pub mod home;
 pub mod hostile;
 pub mod manifest;
 pub mod pointer;
+pub mod record;
 pub mod wire;
 
 pub use error::PoolError;

@@ -2,7 +2,9 @@
 
 mod bytes;
 
-pub use bytes::{BUCKETS_MAX, COLUMNS_MAX, EXTENTS_MAX, SCHEMA_BYTES_MAX, STRIPS_MAX};
+pub use bytes::{
+    BUCKETS_MAX, COLUMNS_MAX, EXTENTS_MAX, MANIFEST_BYTES_MAX, SCHEMA_BYTES_MAX, STRIPS_MAX,
+};
 
 use crate::pointer::{ExtentId, Pointer};
 

@@ -21,13 +21,21 @@ use errors::{decode_error, encode_error};
 use stat::{decode_stat, encode_stat};
 
 /// The number of these messages: peers of another number are refused.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Bytes of a message at most, without its length and checksum.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of a manifest that one answer carries at most.
-pub const MANIFEST_PIECE_BYTES: usize = 8 << 20;
+/// Bytes of a manifest that one answer carries at most: a client that takes none of its answers
+/// costs the server no more.
+pub const MANIFEST_PIECE_BYTES: usize = 1 << 20;
+
+/// Bytes that one READ of a block asks for at most; a server on whose processor READs depend makes
+/// a copy of them.
+pub const READ_BYTES_MAX: u32 = fabric::PUBLISHED_READ_MAX as u32;
+
+/// Extents in one [`ClientRequest::Verify`] at most: the server reads all of their bytes.
+pub const VERIFY_EXTENTS_MAX: usize = 16;
 
 /// Strips in one [`ClientRequest::Commit`] at most.
 pub const COMMIT_STRIPS_MAX: usize = 4096;
@@ -53,6 +61,16 @@ pub enum Rights {
     Read,
     /// Load and drop tables, too.
     Write,
+}
+
+impl Rights {
+    fn encode(self, out: &mut FieldWriter) {
+        out.u8((self == Rights::Write).into());
+    }
+
+    fn decode(from: &mut FieldReader<'_>) -> Result<Self, PoolError> {
+        Ok(if from.flag()? { Rights::Write } else { Rights::Read })
+    }
 }
 
 /// A statement of a job. All of its nodes get the same version of a table.
@@ -165,9 +183,16 @@ pub enum ClientRequest {
     },
     /// The state of the server.
     Stat,
+    /// What has become of a load whose writer has committed and was told nothing.
+    Outcome {
+        /// The load.
+        load: u64,
+        /// The statement that has begun it.
+        snapshot: StatementId,
+    },
     /// Whether the bytes of extents are still those that were sealed.
     Verify {
-        /// Their numbers.
+        /// Their numbers, [`VERIFY_EXTENTS_MAX`] at most.
         extents: Vec<u32>,
     },
 }
@@ -209,11 +234,14 @@ pub enum ServerResponse {
         /// By which it is written.
         key: Vec<u8>,
     },
-    /// To [`ClientRequest::Commit`].
+    /// To [`ClientRequest::Commit`] and [`ClientRequest::Outcome`].
     Committed {
         /// The version that appeared, if this was the last part.
         version: Option<u64>,
     },
+    /// To the same: all parts are there, or not yet, and the version has not appeared. The client
+    /// asks for the outcome of the load.
+    UnderWay,
     /// To [`ClientRequest::Stat`].
     Stat(Stat),
     /// A notice, which answers nothing: a lease has ended.
@@ -234,6 +262,8 @@ pub struct Welcome {
     pub host: String,
     /// Names of the fabrics by which it is read.
     pub fabrics: Vec<String>,
+    /// What the client may do here: what it has asked for, or less.
+    pub rights: Rights,
 }
 
 /// The state of a server.
@@ -243,18 +273,30 @@ pub struct Stat {
     pub name: String,
     /// Bytes that it may hold.
     pub bytes_max: u64,
-    /// Bytes that it holds: extents, and manifests.
+    /// Bytes that it holds: extents, manifests and definitions.
     pub bytes: u64,
     /// Extents.
     pub extents: u32,
     /// Tables.
     pub tables: u32,
+    /// Versions that are kept.
+    pub versions: u32,
+    /// Tables that it has saved and whose bytes were lost.
+    pub damaged: u32,
     /// Leases that hold a version.
     pub leases: u32,
     /// Loads under way.
     pub loads: u32,
     /// Clients.
     pub clients: u32,
+    /// Clients that map its memory.
+    pub mapped: u32,
+    /// READs of published memory that its processor has served.
+    pub reads: u64,
+    /// Bytes of these.
+    pub read_bytes: u64,
+    /// Requests and clients that were refused.
+    pub refusals: u64,
 }
 
 /// Takes the body of the first message off `bytes`, with the bytes that it takes in all; `None`
@@ -275,6 +317,12 @@ pub fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, PoolError> {
         return Err(malformed());
     }
     Ok(Some((body, HEADER_BYTES + len)))
+}
+
+/// The bytes of the message that begins here, as far as it has come; 0 while its length has not.
+pub fn length(bytes: &[u8]) -> usize {
+    let length = bytes.first_chunk::<4>().map(|length| u32::from_le_bytes(*length) as usize);
+    length.map_or(0, |length| HEADER_BYTES + length)
 }
 
 /// A body with its length and checksum.
@@ -323,7 +371,7 @@ impl ClientRequest {
                 out.u32(*protocol);
                 out.text(client);
                 out.bytes(token);
-                out.u8((*rights == Rights::Write).into());
+                rights.encode(&mut out);
             }
             ClientRequest::Connect { fabric, address } => {
                 out.u8(2);
@@ -378,6 +426,11 @@ impl ClientRequest {
             }
             ClientRequest::Stat => out.u8(15),
             ClientRequest::Verify { extents: of } => extents(&mut out, 16, of),
+            ClientRequest::Outcome { load, snapshot: of } => {
+                out.u8(17);
+                out.u64(*load);
+                snapshot(&mut out, *of);
+            }
         }
         framed(out)
     }
@@ -394,7 +447,7 @@ impl ClientRequest {
                 protocol: from.u32()?,
                 client: from.text()?,
                 token: opaque(&mut from)?,
-                rights: if from.flag()? { Rights::Write } else { Rights::Read },
+                rights: Rights::decode(&mut from)?,
             },
             2 => ClientRequest::Connect { fabric: from.text()?, address: opaque(&mut from)? },
             3 => ClientRequest::Tables,
@@ -429,7 +482,10 @@ impl ClientRequest {
             13 => ClientRequest::Abort { load: from.u64()? },
             14 => ClientRequest::Drop { table: from.text()? },
             15 => ClientRequest::Stat,
-            16 => ClientRequest::Verify { extents: extents(&mut from)? },
+            16 => {
+                ClientRequest::Verify { extents: from.list(VERIFY_EXTENTS_MAX, FieldReader::u32)? }
+            }
+            17 => ClientRequest::Outcome { load: from.u64()?, snapshot: snapshot_of(&mut from)? },
             _ => return Err(from.malformed()),
         };
         from.end()?;
@@ -463,8 +519,9 @@ impl ServerResponse {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         match self {
-            ServerResponse::Welcome(Welcome { name, host, fabrics }) => {
+            ServerResponse::Welcome(Welcome { name, host, fabrics, rights }) => {
                 out.u8(1);
+                rights.encode(&mut out);
                 out.text(name);
                 out.text(host);
                 out.list(fabrics, |out, fabric| out.text(fabric));
@@ -484,6 +541,7 @@ impl ServerResponse {
                     out.text(&table.name);
                     [table.version, table.rows, table.bytes].iter().for_each(|of| out.u64(*of));
                     out.u32(table.leases);
+                    out.u8(table.damaged.into());
                 });
             }
             ServerResponse::Pinned { version, lease, manifest_bytes } => {
@@ -516,6 +574,7 @@ impl ServerResponse {
                 out.u8(12);
                 encode_stat(&mut out, stat);
             }
+            ServerResponse::UnderWay => out.u8(14),
             ServerResponse::Broken { lease, reason } => {
                 out.u8(13);
                 out.u64(*lease);
@@ -533,6 +592,7 @@ impl ServerResponse {
         let mut from = FieldReader::new(body, "response");
         let response = match from.u8()? {
             1 => ServerResponse::Welcome(Welcome {
+                rights: Rights::decode(&mut from)?,
                 name: from.text()?,
                 host: from.text()?,
                 fabrics: from.list(16, FieldReader::text)?,
@@ -547,6 +607,7 @@ impl ServerResponse {
                     rows: from.u64()?,
                     bytes: from.u64()?,
                     leases: from.u32()?,
+                    damaged: from.flag()?,
                 })
             })?),
             6 => ServerResponse::Pinned {
@@ -565,6 +626,7 @@ impl ServerResponse {
             11 => ServerResponse::Committed { version: from.option(FieldReader::u64)? },
             12 => ServerResponse::Stat(decode_stat(&mut from)?),
             13 => ServerResponse::Broken { lease: from.u64()?, reason: from.text()? },
+            14 => ServerResponse::UnderWay,
             _ => return Err(from.malformed()),
         };
         from.end()?;

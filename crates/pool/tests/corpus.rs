@@ -91,13 +91,15 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Drop { table: "t".into() },
         ClientRequest::Stat,
         ClientRequest::Verify { extents: vec![] },
+        ClientRequest::Outcome { load: 1, snapshot },
     ]
 }
 
 fn responses() -> Vec<ServerResponse> {
-    let summary = TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4 };
-    let welcome =
-        Welcome { name: "m0".into(), host: "h".into(), fabrics: vec!["shm".into(), "tcp".into()] };
+    let summary =
+        TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4, damaged: true };
+    let fabrics = vec!["shm".into(), "tcp".into()];
+    let welcome = Welcome { name: "m0".into(), host: "h".into(), fabrics, rights: Rights::Write };
     vec![
         ServerResponse::Welcome(welcome),
         ServerResponse::Failed(pool::PoolError::Full { needed: 5, free: 3 }),
@@ -112,6 +114,7 @@ fn responses() -> Vec<ServerResponse> {
         ServerResponse::Committed { version: Some(9) },
         ServerResponse::Stat(Stat { name: "m0".into(), bytes: 3, ..Stat::default() }),
         ServerResponse::Broken { lease: 1, reason: "it was silent".into() },
+        ServerResponse::UnderWay,
     ]
 }
 
@@ -130,15 +133,15 @@ fn message_seeds() -> Seeds {
     let long = (MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes();
     let beats = ClientRequest::Beat.encode().repeat(2);
     let all = [
-        ("17-requests", 0, asked.clone()),
-        ("17-requests-summed", 2, asked.clone()),
-        ("13-responses", 1, answered.clone()),
-        ("13-responses-summed", 3, answered),
+        ("18-requests", 0, asked.clone()),
+        ("18-requests-summed", 2, asked.clone()),
+        ("14-responses", 1, answered.clone()),
+        ("14-responses-summed", 3, answered),
         ("2-half", 0, [&beats[..], &asked[..20]].concat()),
         ("0-none", 0, vec![]),
         ("bad-damaged", 0, damaged),
-        ("bad-kind", 2, message(&[&[17]])),
-        ("bad-response-kind", 3, message(&[&[14]])),
+        ("bad-kind", 2, message(&[&[18]])),
+        ("bad-response-kind", 3, message(&[&[15]])),
         ("bad-empty", 2, message(&[])),
         ("bad-long", 2, [&long[..], &[0; 9]].concat()),
         ("bad-more", 2, message(&[&[8, 0]])),

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pool::access::{At, LoadMode, TableLoad};
-use pool::home::{Effect, Home, LEASE_NS};
+use pool::home::{Effect, Home, LEASE_NS, SavedVersion};
 use pool::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, Strip};
 use pool::pointer::{ExtentId, Pointer};
 use pool::wire::StatementId;
@@ -49,12 +49,17 @@ struct Account {
     leases: BTreeMap<u64, (u64, Manifest)>,
     /// The rows of each version.
     versions: BTreeMap<(String, u64), u64>,
+    /// Extents whose memory has not come back.
+    freeing: Vec<u32>,
+    /// By load: versions that are being saved.
+    saving: BTreeMap<u64, SavedVersion>,
 }
 
 impl Account {
     fn new(seed: u64) -> Self {
+        let home = Home::new(3, BUDGET);
         Self {
-            home: Home::new(3, BUDGET),
+            home: if seed % 2 == 0 { home } else { home.with_saving() },
             now_ns: 0,
             random: Random(seed),
             extents: BTreeMap::new(),
@@ -63,6 +68,8 @@ impl Account {
             written: BTreeMap::new(),
             leases: BTreeMap::new(),
             versions: BTreeMap::new(),
+            freeing: vec![],
+            saving: BTreeMap::new(),
         }
     }
 
@@ -73,15 +80,34 @@ impl Account {
                     assert!(self.extents.remove(&extent).is_some(), "{extent} is not there");
                     assert!(self.freed.insert(extent), "{extent} is freed twice");
                     self.written.remove(&extent);
+                    self.freeing.push(extent);
                     for (client, manifest) in self.leases.values() {
                         let is_read = |(of, _): &(ExtentId, u32)| of.number == extent;
                         let reads = manifest.extents.iter().any(is_read);
                         assert!(!reads, "{extent} is freed, and client {client} reads it");
                     }
                 }
+                Effect::Save(version) => {
+                    assert!(self.saving.insert(version.load, *version).is_none());
+                }
                 Effect::Close(client, _) => self.close(client),
             }
         }
+    }
+
+    /// The server has saved a version, or could not.
+    fn save(&mut self) {
+        let loads: Vec<u64> = self.saving.keys().copied().collect();
+        let Some(load) = self.random.of(&loads) else { return };
+        let Some(version) = self.saving.remove(&load) else { return };
+        assert_eq!(self.home.outcome(load, version.snapshot), Ok(None));
+        let saved = self.random.below(4) > 0;
+        let effects = self.home.saved(load, if saved { Ok(()) } else { Err("full".into()) });
+        self.apply(effects);
+        let number = version.manifest.version;
+        let outcome = self.home.outcome(load, version.snapshot);
+        assert_eq!(outcome.ok(), saved.then_some(Some(number)));
+        assert!(self.home.outcome(load, StatementId { job: 2, statement: 0 }).is_err());
     }
 
     fn close(&mut self, client: u64) {
@@ -92,6 +118,12 @@ impl Account {
 
     fn step(&mut self) {
         let client = self.random.below(CLIENTS);
+        if self.random.below(3) == 0 {
+            self.freeing.drain(..).for_each(|extent| self.home.freed(extent));
+        }
+        if self.random.below(3) == 0 {
+            self.save();
+        }
         self.home.renew(self.now_ns, client);
         match self.random.below(20) {
             0..=2 => self.begin(client),
@@ -230,6 +262,7 @@ impl Account {
 
     fn check(&self) {
         let stat = self.home.stat();
+        assert_eq!(self.home.is_freeing(), !self.freeing.is_empty());
         let held: u64 = self.extents.values().map(|bytes| u64::from(*bytes)).sum();
         assert!(held <= stat.bytes && stat.bytes <= BUDGET, "{held} of {stat:?}");
         assert_eq!(stat.extents as usize, self.extents.len());
@@ -239,15 +272,21 @@ impl Account {
     /// All clients end, time passes, and all tables are dropped.
     fn end(mut self) {
         (0..CLIENTS).for_each(|client| self.close(client));
+        while !self.saving.is_empty() {
+            self.save();
+        }
+        self.freeing.drain(..).for_each(|extent| self.home.freed(extent));
         self.now_ns += 100 * LEASE_NS;
         let effects = self.home.tick(self.now_ns);
         self.apply(effects);
+        self.freeing.drain(..).for_each(|extent| self.home.freed(extent));
         let kept: u64 = self.home.tables().iter().map(|table| table.bytes).sum();
         assert_eq!(self.home.stat().bytes, kept, "something else is kept");
         for table in self.home.tables() {
             let effects = self.home.drop_table(&table.name).expect("it is there");
             self.apply(effects);
         }
+        self.freeing.drain(..).for_each(|extent| self.home.freed(extent));
         let stat = self.home.stat();
         assert_eq!((stat.bytes, stat.loads, self.extents.len()), (0, 0, 0));
     }

@@ -9,6 +9,7 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rustix::fs::OFlags;
 
@@ -45,26 +46,46 @@ impl TokenFile {
         }
     }
 
-    /// The token of the service at this address.
+    /// The token of the service at this address: the newest, where a service that was killed has
+    /// left another one in another directory.
     ///
     /// # Errors
-    /// When there is no file of it, or one that others may have written.
+    /// When there is no file of it, or only ones that others may have written.
     pub(super) fn read(at: SocketAddr) -> std::result::Result<JobToken, ClusterError> {
-        for directory in directories() {
-            let path = directory.join(name(at));
-            match read(&path) {
-                Ok(token) => return Ok(token),
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(source) => return Err(ClusterError::TokenFile { path, source }),
+        read_newest(directories().iter().map(|directory| directory.join(name(at))))
+            .map_err(|(path, source)| ClusterError::TokenFile { path, source })?
+            .ok_or(ClusterError::NoToken { addr: at })
+    }
+}
+
+/// The token of the newest file; `None` when there is none.
+///
+/// # Errors
+/// That of a file that cannot be used, when none can.
+fn read_newest(
+    paths: impl Iterator<Item = PathBuf>,
+) -> std::result::Result<Option<JobToken>, (PathBuf, Error)> {
+    let (mut newest, mut unusable): (Option<(SystemTime, JobToken)>, _) = (None, None);
+    for path in paths {
+        match read(&path) {
+            Ok((written, token)) => {
+                if newest.as_ref().is_none_or(|(before, _)| written > *before) {
+                    newest = Some((written, token));
+                }
             }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => unusable = Some((path, error)),
         }
-        Err(ClusterError::NoToken { addr: at })
+    }
+    match (newest, unusable) {
+        (None, Some(unusable)) => Err(unusable),
+        (newest, _) => Ok(newest.map(|(_, token)| token)),
     }
 }
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        if read(&self.path).is_ok_and(|token| token.same(&self.token)) {
+        if read(&self.path).is_ok_and(|(_, token)| token.same(&self.token)) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -95,8 +116,8 @@ fn write(directory: &Path, path: &Path, token: &JobToken) -> Result<()> {
     })
 }
 
-/// Reads a file that belongs to this user and is open to nobody else.
-fn read(path: &Path) -> Result<JobToken> {
+/// Reads a file that belongs to this user and is open to nobody else; tells when it was written.
+fn read(path: &Path) -> Result<(SystemTime, JobToken)> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
@@ -105,8 +126,47 @@ fn read(path: &Path) -> Result<JobToken> {
         let what = "it is not a file of this user that is open to nobody else (mode 0600)";
         return Err(Error::new(ErrorKind::PermissionDenied, what));
     }
+    let written = metadata.modified()?;
     let mut text = String::new();
     file.take(TOKEN_FILE_BYTES).read_to_string(&mut text)?;
-    JobToken::parse(text.trim_end())
-        .ok_or_else(|| Error::new(ErrorKind::InvalidData, "it holds no token"))
+    let token = JobToken::parse(text.trim_end())
+        .ok_or_else(|| Error::new(ErrorKind::InvalidData, "it holds no token"))?;
+    Ok((written, token))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_token_that_was_left_does_not_hide_a_newer_one() {
+        let root = std::env::temp_dir().join(format!("millstream-tokens-{}", std::process::id()));
+        let paths = ["first", "second", "third"].map(|name| root.join(name).join("service"));
+        let tokens = [JobToken::random().unwrap(), JobToken::random().unwrap()];
+        let newest = || read_newest(paths.iter().cloned());
+        let is = |token: &JobToken| newest().unwrap().is_some_and(|newest| newest.same(token));
+        assert!(newest().unwrap().is_none(), "there is none");
+        for (path, token) in paths.iter().zip(&tokens) {
+            write(path.parent().unwrap(), path, token).unwrap();
+        }
+        let age = |path: &Path, seconds| {
+            let written = SystemTime::now() - Duration::from_secs(seconds);
+            File::options().write(true).open(path).unwrap().set_modified(written).unwrap();
+        };
+        age(&paths[0], 100);
+        age(&paths[1], 50);
+        assert!(is(&tokens[1]));
+        age(&paths[1], 200);
+        assert!(is(&tokens[0]));
+        // One that anybody can read counts for nothing, and hides nothing.
+        write(paths[2].parent().unwrap(), &paths[2], &tokens[1]).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(&paths[2], mode).unwrap();
+        assert!(is(&tokens[0]));
+        paths[..2].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        assert!(newest().is_err_and(|(path, _)| path == paths[2]));
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }

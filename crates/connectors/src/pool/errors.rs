@@ -36,6 +36,9 @@ pub(super) fn refused(error: PoolError) -> ConnectorError {
         PoolError::Unreachable { .. } => {
             io("pool", "start it, millstream memory --bytes 8GiB, or check --pool")
         }
+        PoolError::Damaged { .. } => {
+            io("pool", "drop it, millstream pool drop TABLE, and load it again")
+        }
         PoolError::Refused { .. } => io("pool", "millstream pool stat tells who uses the table"),
         PoolError::Lost { .. } => {
             io("pool", "run the statement again; a table whose server is gone is loaded again")

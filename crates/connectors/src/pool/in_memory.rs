@@ -104,6 +104,7 @@ impl PoolAccess for InMemoryPool {
             rows: manifest.rows(),
             bytes: manifest.extents.iter().map(|(_, bytes)| u64::from(*bytes)).sum(),
             leases: 0,
+            damaged: false,
         };
         Ok(newest.map(summary).collect())
     }

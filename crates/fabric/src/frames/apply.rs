@@ -6,7 +6,7 @@ use super::endpoint::{Export, FrameEndpoint};
 use super::frame::{Header, Op, Unfit};
 use super::parser::Next;
 use super::wire::Wire;
-use crate::published::PublishedPlace;
+use crate::published::{PUBLISHED_READ_MAX, PublishedPlace};
 use crate::{Completion, ErrorKind, OpId, RemoteKey, SlabRange};
 
 /// Why a connection has to end.
@@ -51,7 +51,7 @@ impl<W: Wire> FrameEndpoint<W> {
             Op::Read if header.offset & RemoteKey::PUBLISHED != 0 => {
                 let (key, offset, len) = (header.key, header.offset, header.len as usize);
                 let place = PublishedPlace { key, offset, len };
-                if len > self.caps.max_msg || !self.published.has(place) {
+                if len > PUBLISHED_READ_MAX || !self.published.has(place) {
                     return Err(Breach::Refused { id: header.id });
                 }
                 self.count_reply()?;

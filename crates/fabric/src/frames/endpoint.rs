@@ -9,7 +9,7 @@ use super::outbox::{LateBody, Outbox};
 use super::parser::{Fill, Parser};
 use super::wire::Wire;
 use crate::operations::{OperationTable, Seq};
-use crate::published::{PublishedPlace, PublishedTable};
+use crate::published::{PUBLISHED_READ_MAX, PublishedPlace, PublishedTable};
 use crate::token::Token;
 use crate::validate::PostRequest;
 use crate::{
@@ -366,6 +366,9 @@ impl<W: Wire> Endpoint for FrameEndpoint<W> {
         flags: Flags,
     ) -> Result<(), PostError> {
         self.validate(PostRequest::Read { dst, src })?;
+        if src.key.is_published() && dst.len() > PUBLISHED_READ_MAX {
+            return Err(PostError::TooLarge);
+        }
         let (key, offset, len) = (src.key.key, wire_offset(&src), dst.len() as u32);
         let header = Header { len, key, offset, ..Header::new(Op::Read, id.0) };
         self.post(header, Body::Copied(&[]), Some(dst.clone()), flags);

@@ -100,6 +100,10 @@ impl Fabric for MpiFabric {
         self.published.unpublish(&key);
     }
 
+    fn served(&self) -> (u64, u64) {
+        self.published.served()
+    }
+
     fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {
         let failed = |source| FabricError::Connect { link: link.to_string(), source };
         let channel = self.world.channel().map_err(failed)?;

@@ -143,6 +143,10 @@ impl Fabric for TcpFabric {
         self.published.unpublish(&key);
     }
 
+    fn served(&self) -> (u64, u64) {
+        self.published.served()
+    }
+
     fn pulses(&self) -> Option<&Pulses> {
         Some(&self.pulses)
     }

@@ -1,13 +1,15 @@
 //! Loads: from the first extent to the version that appears.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::{ClientId, Effect, Extent, Home, no_table};
+use super::saving::{Outcome, PreparedVersion};
+use super::{ClientId, Effect, Extent, Home, counted, no_table};
 use crate::access::{LoadMode, TableLoad};
 use crate::error::PoolError;
-use crate::manifest::{EXTENTS_MAX, Manifest, STRIPS_MAX, Strip};
+use crate::manifest::{EXTENTS_MAX, MANIFEST_BYTES_MAX, Manifest, STRIPS_MAX, Strip};
 use crate::pointer::{BLOCK_ALIGN, ExtentId};
-use crate::wire::{NAME_BYTES_MAX, StatementId};
+use crate::wire::{NAME_BYTES_MAX, StatementId, TABLES_MAX};
 
 /// Bytes of an extent at most.
 pub const EXTENT_BYTES_MAX: u32 = 256 << 20;
@@ -33,8 +35,9 @@ pub(super) struct LoadState {
     /// By partition.
     strips: BTreeMap<u32, Vec<Strip>>,
     count: usize,
-    /// Bytes by which the strips count against the budget until the manifest does.
-    strip_bytes: u64,
+    /// Bytes by which the definition and the strips count against the budget until the manifest
+    /// does.
+    counted: u64,
     /// The writers that have committed.
     committed: BTreeSet<u32>,
 }
@@ -74,6 +77,12 @@ impl Home {
         if self.loads.len() >= LOADS_MAX {
             return refused(format!("{LOADS_MAX} loads are under way, as many as there may be"));
         }
+        if self.is_saving(&load.table) {
+            return refused(format!("a version of table '{}' is being saved", load.table));
+        }
+        if let Some(damaged) = self.damage_of(&load.table) {
+            return Err(damaged);
+        }
         let newest = self.tables.get(&load.table).copied();
         match (load.mode, newest) {
             (LoadMode::Create, None) => {}
@@ -91,6 +100,11 @@ impl Home {
                 }
             }
         }
+        let (needed, free) = (load.definition.bytes(), self.bytes_max - self.bytes);
+        if needed > free {
+            return Err(PoolError::Full { needed, free });
+        }
+        self.bytes += needed;
         self.numbered += 1;
         let state = LoadState {
             load,
@@ -101,7 +115,7 @@ impl Home {
             sealed: BTreeSet::new(),
             strips: BTreeMap::new(),
             count: 0,
-            strip_bytes: 0,
+            counted: needed,
             committed: BTreeSet::new(),
         };
         self.loads.insert(self.numbered, state);
@@ -125,6 +139,14 @@ impl Home {
         }
         if u64::from(bytes) > free {
             return Err(PoolError::Full { needed: bytes.into(), free });
+        }
+        if self.extents.len() + self.freeing.len() >= self.extents_max {
+            let reason = format!(
+                "the server has {} extents, as many as its limits of descriptors and mappings \
+                 admit: raise `ulimit -n` and vm.max_map_count",
+                self.extents_max
+            );
+            return Err(PoolError::Refused { reason });
         }
         let number = self.extents_made;
         self.extents_made += 1;
@@ -165,8 +187,8 @@ impl Home {
         self.loads.get(&load).is_some_and(writes)
     }
 
-    /// Takes strips of a writer; with the last ones of the last writer the version appears. Gives
-    /// its number then.
+    /// Takes strips of a writer; with the last ones of the last writer the version appears, or is
+    /// saved before it does ([`Home::outcome`] tells when). Gives its number when it is there.
     ///
     /// # Errors
     /// When a strip does not fit the table, or a block does not lie in a sealed extent of this
@@ -181,10 +203,7 @@ impl Home {
         last: bool,
     ) -> (Result<Option<u64>, PoolError>, Vec<Effect>) {
         match self.take_strips(client, load, writer, strips, last) {
-            Ok(true) => {
-                let (version, effects) = self.complete(load);
-                (version.map(Some), effects)
-            }
+            Ok(true) => self.complete(load),
             Ok(false) => (Ok(None), vec![]),
             Err(error) => (Err(error), self.abort(client, load)),
         }
@@ -228,12 +247,12 @@ impl Home {
                 }
             }
         }
-        let needed = strips.iter().map(|(_, strip)| strip.encoded_bytes()).sum();
+        let needed = strips.iter().map(|(_, strip)| 2 * strip.encoded_bytes()).sum();
         if needed > free {
             return Err(PoolError::Full { needed, free });
         }
         self.bytes += needed;
-        state.strip_bytes += needed;
+        state.counted += needed;
         state.count += strips.len();
         for (partition, strip) in strips {
             state.strips.entry(partition).or_default().push(strip);
@@ -244,38 +263,64 @@ impl Home {
         Ok(state.committed.len() == state.writers as usize)
     }
 
-    /// Publishes the version of a load whose writers have all committed.
-    fn complete(&mut self, load: u64) -> (Result<u64, PoolError>, Vec<Effect>) {
+    /// Publishes, or saves, the version of a load whose writers have all committed.
+    fn complete(&mut self, load: u64) -> (Result<Option<u64>, PoolError>, Vec<Effect>) {
         let Some(mut state) = self.loads.remove(&load) else {
             return (Err(misuse("no load")), vec![]);
         };
-        self.bytes -= state.strip_bytes;
+        self.bytes -= state.counted;
         let manifest = self.manifest_of(&mut state);
         let used: BTreeSet<u32> =
             manifest.extents.iter().map(|(extent, _)| extent.number).collect();
-        let number = manifest.version;
-        let is_known = self.tables.contains_key(&manifest.table);
-        let published = match () {
-            () if state.load.mode != LoadMode::Create && !is_known => {
-                Err(no_table(&manifest.table))
-            }
-            () if manifest.strips.len() > STRIPS_MAX || manifest.extents.len() > EXTENTS_MAX => {
-                Err(misuse("more strips or extents than a version may have"))
-            }
-            () => self.publish(manifest),
-        };
-        // Of a load whose version did not appear, nothing is kept.
-        let kept = |number: &u32| published.is_ok() && used.contains(number);
+        let prepared = self.prepare(&state, manifest);
+        // Of a load whose version does not appear, nothing is kept.
+        let kept = |number: &u32| prepared.is_ok() && used.contains(number);
         let unused = state.sealed.iter().filter(|number| !kept(number));
         let unused: Vec<u32> = unused.chain(state.written_by.keys()).copied().collect();
         let mut effects: Vec<Effect> = unused.into_iter().map(|number| self.free(number)).collect();
-        match published {
-            Ok(of) => {
+        match prepared {
+            Ok(prepared) => {
+                let (version, of) = self.decide(load, prepared);
                 effects.extend(of);
-                (Ok(number), effects)
+                (Ok(version), effects)
             }
-            Err(error) => (Err(error), effects),
+            Err(error) => {
+                self.remember(load, Outcome::Failed(state.snapshot, error.to_string()));
+                (Err(error), effects)
+            }
         }
+    }
+
+    /// Checks that a version may appear, and counts its bytes.
+    fn prepare(
+        &mut self,
+        state: &LoadState,
+        manifest: Manifest,
+    ) -> Result<PreparedVersion, PoolError> {
+        let is_known = self.tables.contains_key(&manifest.table);
+        if state.load.mode != LoadMode::Create && !is_known {
+            return Err(no_table(&manifest.table));
+        }
+        if manifest.strips.len() > STRIPS_MAX || manifest.extents.len() > EXTENTS_MAX {
+            return Err(misuse("more strips or extents than a version may have"));
+        }
+        if self.tables.len() + self.saving.len() >= TABLES_MAX && !is_known {
+            let reason = format!("the pool has {TABLES_MAX} tables, as many as there may be");
+            return Err(PoolError::Refused { reason });
+        }
+        let bytes = manifest.encode();
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            let reason = format!("its manifest has more than {MANIFEST_BYTES_MAX} bytes");
+            return Err(PoolError::Refused { reason });
+        }
+        let (needed, free) = (counted(bytes.len()), self.bytes_max - self.bytes);
+        if needed > free {
+            return Err(PoolError::Full { needed, free });
+        }
+        self.bytes += needed;
+        let own = state.sealed.iter().copied().collect();
+        let (manifest, bytes) = (Arc::new(manifest), Arc::new(bytes));
+        Ok(PreparedVersion { snapshot: state.snapshot, manifest, bytes, own })
     }
 
     /// The next version: with [`LoadMode::Append`], the strips of the newest one come first in each
@@ -328,7 +373,9 @@ impl Home {
 
     fn give_up(&mut self, load: u64) -> Vec<Effect> {
         let Some(state) = self.loads.remove(&load) else { return vec![] };
-        self.bytes -= state.strip_bytes;
+        let reason = "it was given up, since one of its nodes has ended".to_owned();
+        self.remember(load, Outcome::Failed(state.snapshot, reason));
+        self.bytes -= state.counted;
         let extents = state.sealed.iter().chain(state.written_by.keys());
         extents.map(|number| self.free(*number)).collect()
     }

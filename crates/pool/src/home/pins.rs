@@ -57,9 +57,12 @@ impl Home {
         at: At,
         snapshot: Option<StatementId>,
     ) -> Result<Pin, PoolError> {
-        if self.leases.values().filter(|lease| lease.client == client).count() >= LEASES_MAX {
+        if self.held.get(&client).is_some_and(|held| *held >= LEASES_MAX) {
             let reason = format!("this client has {LEASES_MAX} leases, as many as it may have");
             return Err(PoolError::Refused { reason });
+        }
+        if let Some(damaged) = self.damage_of(table) {
+            return Err(damaged);
         }
         let newest = *self.tables.get(table).ok_or_else(|| no_table(table))?;
         let snapshot = snapshot.filter(|_| at == At::Newest);
@@ -93,6 +96,7 @@ impl Home {
         }
         self.numbered += 1;
         let lease = self.numbered;
+        *self.held.entry(client).or_default() += 1;
         self.leases.insert(lease, Lease { client, table: table.into(), version, snapshot });
         Ok(Pin { version, lease, manifest })
     }
@@ -119,9 +123,15 @@ impl Home {
     }
 
     pub(super) fn end_lease(&mut self, now_ns: u64, lease: u64) -> Vec<Effect> {
-        let Some(Lease { table, version, snapshot, .. }) = self.leases.remove(&lease) else {
+        let Some(Lease { client, table, version, snapshot }) = self.leases.remove(&lease) else {
             return vec![];
         };
+        if let Entry::Occupied(mut held) = self.held.entry(client) {
+            *held.get_mut() -= 1;
+            if *held.get() == 0 {
+                held.remove();
+            }
+        }
         if let Some(snapshot) = snapshot
             && let Some(memo) = self.memos.get_mut(&(snapshot, table.clone()))
         {

@@ -17,6 +17,9 @@ fn definition() -> Definition {
     }
 }
 
+/// The bytes by which the definition counts.
+const DEFINITION_BYTES: u64 = 7 + 2 + 8;
+
 fn load(mode: LoadMode) -> TableLoad {
     TableLoad { table: "t".into(), definition: definition(), mode }
 }
@@ -39,6 +42,15 @@ fn loaded(home: &mut Home, mode: LoadMode, number: u32, rows: u32) -> (u64, Vec<
     let strips = vec![(number % 2, strip(extent, 0, rows))];
     let (version, effects) = home.commit(LOADER, begun, 0, strips, true);
     (version.unwrap().unwrap(), effects)
+}
+
+/// The memory that is freed comes back.
+fn come_back(home: &mut Home, effects: &[Effect]) {
+    for effect in effects {
+        if let Effect::Free(extent) = effect {
+            home.freed(*extent);
+        }
+    }
 }
 
 fn home() -> Home {
@@ -108,6 +120,9 @@ fn of_a_load_that_ends_early_nothing_is_kept() {
         home.seal(1, begun, extents[0], 8).unwrap();
         let freed: Vec<Effect> = extents.into_iter().map(Effect::Free).collect();
         assert_eq!(ends(&mut home, begun), freed);
+        assert_eq!((home.stat().bytes, home.stat().loads), (128, 0), "memory is on its way back");
+        come_back(&mut home, &freed);
+        come_back(&mut home, &freed);
         assert_eq!((home.stat().bytes, home.stat().loads), (0, 0));
         assert!(home.grant(1, begun, 64).is_err(), "it is over for all nodes");
     }
@@ -141,14 +156,99 @@ fn a_loader_names_only_what_it_has_sealed() {
 
 #[test]
 fn a_budget_is_kept() {
-    let mut home = Home::new(0, 1000);
+    let mut home = Home::new(0, DEFINITION_BYTES - 1);
+    let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1);
+    assert!(matches!(begun, Err(PoolError::Full { needed: DEFINITION_BYTES, .. })), "{begun:?}");
+    let mut home = Home::new(0, 1000 + DEFINITION_BYTES);
     let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
-    let extent = home.grant(1, begun, 950).unwrap();
-    assert_eq!(home.grant(1, begun, 64), Err(PoolError::Full { needed: 64, free: 50 }));
+    let extent = home.grant(1, begun, 800).unwrap();
+    assert_eq!(home.grant(1, begun, 201), Err(PoolError::Full { needed: 201, free: 200 }));
     home.seal(1, begun, extent, 8).unwrap();
     let (version, freed) = home.commit(1, begun, 0, vec![(0, strip(extent, 0, 1))], true);
     assert!(matches!(version, Err(PoolError::Full { .. })), "no room for the manifest");
-    assert_eq!((freed, home.stat().bytes), (vec![Effect::Free(extent)], 0));
+    assert_eq!((freed, home.stat().bytes), (vec![Effect::Free(extent)], 800));
+    home.freed(extent);
+    assert_eq!(home.stat().bytes, 0);
+}
+
+#[test]
+fn no_more_extents_are_granted_than_the_system_admits() {
+    let mut home = home().with_extents_max(2);
+    let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    let first = home.grant(1, begun, 64).unwrap();
+    home.grant(1, begun, 64).unwrap();
+    let third = home.grant(1, begun, 64).unwrap_err().to_string();
+    assert!(third.contains("ulimit -n"), "{third}");
+    let freed = home.abort(1, begun);
+    assert!(freed.contains(&Effect::Free(first)) && home.is_freeing());
+    let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    assert!(home.grant(1, begun, 64).is_err(), "they have not come back");
+    come_back(&mut home, &freed);
+    assert!(home.grant(1, begun, 64).is_ok());
+}
+
+/// A home that saves, with a version that is being saved, and its load.
+fn saving() -> (Home, u64, Box<SavedVersion>) {
+    let mut home = home().with_saving();
+    let begun = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    let extent = home.grant(LOADER, begun, 64).unwrap();
+    home.seal(LOADER, begun, extent, 24).unwrap();
+    let strips = vec![(0, strip(extent, 0, 3))];
+    let (version, effects) = home.commit(LOADER, begun, 0, strips, true);
+    assert_eq!(version, Ok(None));
+    let [Effect::Save(saved)] = &effects[..] else { panic!("{effects:?}") };
+    (home, begun, saved.clone())
+}
+
+#[test]
+fn a_version_appears_when_it_was_saved_whoever_has_ended() {
+    let (mut home, load, saved) = saving();
+    assert!(home.pin(READER, "t", At::Newest, None).is_err(), "it may be lost yet");
+    assert_eq!(home.outcome(load, statement(0)), Ok(None));
+    assert!(home.begin(READER, "b", self::load(LoadMode::Create), statement(1), 1).is_err());
+    assert!(home.drop_table("t").is_err(), "it is not there yet");
+    assert_eq!(home.closed(0, LOADER), []);
+    assert_eq!(home.saved(load, Ok(())), []);
+    assert_eq!(home.outcome(load, statement(0)), Ok(Some(1)));
+    assert!(home.outcome(load, statement(1)).is_err(), "of another statement");
+    let pin = home.pin(READER, "t", At::Newest, None).unwrap();
+    assert_eq!(pin.manifest, saved.bytes);
+}
+
+#[test]
+fn of_a_version_that_cannot_be_saved_nothing_is_kept() {
+    let (mut home, load, _) = saving();
+    let freed = home.saved(load, Err("no space left".into()));
+    assert_eq!(freed, [Effect::Free(0)]);
+    come_back(&mut home, &freed);
+    assert_eq!((home.stat().bytes, home.stat().loads), (0, 0));
+    let outcome = home.outcome(load, statement(0)).unwrap_err().to_string();
+    assert!(outcome.contains("no space left"), "{outcome}");
+    assert!(home.pin(READER, "t", At::Newest, None).is_err());
+}
+
+#[test]
+fn what_was_saved_is_there_again_and_what_is_damaged_is_named() {
+    let (_, load, saved) = saving();
+    let mut home = self::home().with_saving().with_incarnation(7);
+    home.restore(*saved.clone(), |_| 4096).unwrap();
+    assert!(home.restore(*saved.clone(), |_| 4096).is_err(), "it is there");
+    home.set_damaged("d", "a bit".into());
+    assert_eq!(home.outcome(load, statement(0)), Ok(Some(1)), "who asks now learns it, too");
+    let pin = home.pin(READER, "t", At::Newest, None).unwrap();
+    assert_eq!((&pin.manifest, pin.version), (&saved.bytes, 1));
+    assert!(pin.lease > 7 << 32);
+    assert_eq!(home.stat().bytes, 4096 + 2 * saved.bytes.len() as u64);
+    let named = PoolError::Damaged { table: "d".into(), reason: "a bit".into() };
+    assert_eq!(home.pin(READER, "d", At::Newest, None).unwrap_err(), named);
+    let load = TableLoad { table: "d".into(), ..self::load(LoadMode::Create) };
+    assert_eq!(home.begin(LOADER, "b", load.clone(), statement(1), 1), Err(named));
+    assert!(home.tables().iter().any(|table| table.damaged && table.name == "d"));
+    home.drop_table("d").unwrap();
+    let begun = home.begin(LOADER, "b", load, statement(1), 1).unwrap();
+    assert_eq!(home.grant(LOADER, begun, 64), Ok(1), "numbers are not used again");
+    let small = Home::new(0, 4095).restore(*saved, |_| 4096);
+    assert!(matches!(small, Err(PoolError::Full { .. })), "{small:?}");
 }
 
 #[test]
@@ -176,19 +276,22 @@ fn a_load_does_not_bring_back_a_table_that_was_dropped_meanwhile() {
         assert_eq!(home.drop_table("t"), Ok(vec![Effect::Free(0)]));
         let (version, freed) = home.commit(LOADER, begun, 0, vec![(0, strip(extent, 0, 1))], true);
         assert_eq!(version, Err(PoolError::NoTable { table: "t".into(), nearest: None }));
+        come_back(&mut home, &freed);
+        home.freed(0);
         assert_eq!((freed, home.stat().bytes), (vec![Effect::Free(extent)], 0));
     }
 }
 
 #[test]
 fn strips_count_before_their_version_appears() {
-    let mut home = Home::new(0, 64 + 100);
+    let mut home = Home::new(0, DEFINITION_BYTES + 64 + 200);
     let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
     let extent = home.grant(1, begun, 64).unwrap();
     home.seal(1, begun, extent, 64).unwrap();
     let mut commit = || home.commit(1, begun, 0, vec![(0, strip(extent, 0, 1))], false).0;
     assert_eq!([commit(), commit()], [Ok(None), Ok(None)]);
-    assert_eq!(commit(), Err(PoolError::Full { needed: 44, free: 12 }));
+    assert_eq!(commit(), Err(PoolError::Full { needed: 88, free: 24 }));
+    home.freed(extent);
     assert_eq!((home.stat().bytes, home.stat().loads), (0, 0));
 }
 

@@ -33,8 +33,15 @@ pub const BUCKETS_MAX: usize = 16;
 pub const STRIPS_MAX: usize = 1 << 26;
 /// Extents of a version at most.
 pub const EXTENTS_MAX: usize = 1 << 20;
+/// Bytes of a manifest at most: a client takes no more from a server that it does not know.
+pub const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 
 impl Definition {
+    /// Bytes that it has in memory, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.schema.len() + 2 * self.columns.len() + 8 * self.buckets.len()) as u64
+    }
+
     pub(crate) fn encode(&self, out: &mut FieldWriter) {
         out.bytes(&self.schema);
         out.list(&self.columns, |out, layout| match layout {

@@ -30,6 +30,11 @@ pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
             out.u8(5);
             out.text(reason);
         }
+        PoolError::Damaged { table, reason } => {
+            out.u8(6);
+            out.text(table);
+            out.text(reason);
+        }
         PoolError::Unreachable { .. } | PoolError::Lost { .. } | PoolError::Malformed { .. } => {
             out.u8(5);
             out.text(&error.to_string());
@@ -46,6 +51,7 @@ pub(super) fn decode_error(from: &mut FieldReader<'_>) -> Result<PoolError, Pool
         3 => PoolError::Full { needed: from.u64()?, free: from.u64()? },
         4 => PoolError::Mismatch { detail: from.text()? },
         5 => PoolError::Refused { reason: from.text()? },
+        6 => PoolError::Damaged { table: from.text()?, reason: from.text()? },
         _ => return Err(from.malformed()),
     })
 }

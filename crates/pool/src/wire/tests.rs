@@ -55,6 +55,7 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Drop { table: "t".into() },
         ClientRequest::Stat,
         ClientRequest::Verify { extents: vec![] },
+        ClientRequest::Outcome { load: 1 << 40, snapshot },
     ]
 }
 
@@ -65,15 +66,19 @@ fn responses() -> Vec<ServerResponse> {
         PoolError::Full { needed: 5, free: 3 },
         PoolError::Mismatch { detail: "other columns".into() },
         PoolError::Refused { reason: "no".into() },
+        PoolError::Damaged { table: "t".into(), reason: "a bit".into() },
     ];
-    let summary = TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4 };
+    let summary =
+        TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4, damaged: true };
     let mut responses = vec![
         ServerResponse::Welcome(Welcome {
             name: "m0".into(),
             host: "h".into(),
             fabrics: vec!["shm".into(), "tcp".into()],
+            rights: Rights::Read,
         }),
         ServerResponse::Done,
+        ServerResponse::UnderWay,
         ServerResponse::Address(vec![1, 2]),
         ServerResponse::Tables(vec![summary]),
         ServerResponse::Pinned { version: 1, lease: 2, manifest_bytes: 3 },

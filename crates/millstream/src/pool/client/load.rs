@@ -4,16 +4,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use pool::PoolError;
 use pool::access::{EncodedStrip, Loading, StripWriter};
-use pool::wire::{COMMIT_STRIPS_MAX, ClientRequest};
+use pool::wire::{COMMIT_STRIPS_MAX, ClientRequest, ServerResponse, StatementId};
 
-use super::Connected;
 use super::transfer::WriteQueue;
+use super::{Connected, unexpected};
 
 /// Blocks in one message of a commit at most, so that the message is as large as one may be.
 const COMMIT_BLOCKS_MAX: usize = 200_000;
+
+/// How often a server is asked whether it has saved a version.
+const ASKS: Duration = Duration::from_millis(5);
+/// For how long a server is asked that did not answer to the last part of a load.
+const ASKED_AGAIN: Duration = Duration::from_secs(4);
 
 /// A load that has begun.
 pub(super) struct LoadHandle(Arc<OpenLoad>);
@@ -23,13 +29,21 @@ struct OpenLoad {
     /// The server.
     at: usize,
     number: u64,
+    /// The statement that has begun it.
+    snapshot: StatementId,
     /// Whether a writer has committed, or the load was given up: then its last handle says nothing.
     settled: AtomicBool,
 }
 
 impl LoadHandle {
-    pub(super) fn new(connected: Arc<Connected>, at: usize, number: u64) -> Self {
-        Self(Arc::new(OpenLoad { connected, at, number, settled: AtomicBool::new(false) }))
+    pub(super) fn new(
+        connected: Arc<Connected>,
+        at: usize,
+        number: u64,
+        snapshot: StatementId,
+    ) -> Self {
+        let settled = AtomicBool::new(false);
+        Self(Arc::new(OpenLoad { connected, at, number, snapshot, settled }))
     }
 }
 
@@ -43,6 +57,52 @@ impl OpenLoad {
     fn give_up(&self) {
         self.settled.store(true, Ordering::Relaxed);
         self.connected.worker.abort(self.at, self.number);
+    }
+}
+
+impl OpenLoad {
+    /// Waits for the version where the server is saving it. Where the answer to a last part was
+    /// lost, the server is asked again over a new connection: it may have let the version appear.
+    fn outcome(&self, answer: Result<ServerResponse, PoolError>) -> Result<(), PoolError> {
+        let remote = &self.connected.remotes[self.at];
+        let request = ClientRequest::Outcome { load: self.number, snapshot: self.snapshot };
+        let (mut answer, begun) = (answer, Instant::now());
+        loop {
+            match answer {
+                Ok(ServerResponse::Committed { .. }) => return Ok(()),
+                Ok(ServerResponse::UnderWay) => {
+                    std::thread::sleep(ASKS);
+                    answer = remote.call(&request);
+                }
+                Ok(_) => return Err(unexpected()),
+                Err(lost @ PoolError::Lost { .. }) => {
+                    return self.truth(&request, lost, begun);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Asks a server to which the connection was lost. An answer that the load is under way may
+    /// mean that the server has not noticed yet.
+    fn truth(
+        &self,
+        request: &ClientRequest,
+        lost: PoolError,
+        begun: Instant,
+    ) -> Result<(), PoolError> {
+        let remote = &self.connected.remotes[self.at];
+        while begun.elapsed() < ASKED_AGAIN {
+            match remote.ask_anew(&self.connected.options, request) {
+                Ok(ServerResponse::Committed { .. }) => return Ok(()),
+                Err(error @ PoolError::Refused { .. }) => {
+                    tracing::debug!("the load is not committed: {error}");
+                    return Err(lost);
+                }
+                _ => std::thread::sleep(ASKS),
+            }
+        }
+        Err(lost)
     }
 }
 
@@ -102,12 +162,15 @@ impl StripWriter for Writer {
             let last = rest.is_empty();
             let load = self.load.number;
             let request = ClientRequest::Commit { load, writer: self.worker, strips, last };
-            self.load.connected.remotes[self.load.at].call(&request)?;
+            let remote = &self.load.connected.remotes[self.load.at];
+            let answer = remote.call(&request);
             if last {
+                self.load.outcome(answer)?;
                 self.committed = true;
                 self.load.settled.store(true, Ordering::Relaxed);
                 return Ok(());
             }
+            answer?;
             strips = rest;
         }
     }

@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pool::PoolError;
 use pool::access::{At, Loading, Pinned, PoolAccess, TableLoad, TableSummary};
-use pool::manifest::Manifest;
+use pool::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use pool::pointer::ExtentId;
-use pool::wire::{ClientRequest, ServerResponse, Stat, StatementId};
+use pool::wire::{ClientRequest, MANIFEST_PIECE_BYTES, ServerResponse, Stat, StatementId};
 
 use super::random;
 use crate::FabricKind;
@@ -72,6 +72,7 @@ pub struct Client {
 /// Connections with all servers, and the thread that moves bytes.
 #[derive(Debug)]
 struct Connected {
+    options: PoolOptions,
     /// By name.
     remotes: Vec<Arc<Remote>>,
     worker: Worker,
@@ -120,6 +121,7 @@ impl Client {
         let connected = self.connected()?;
         let remote = &connected.remotes[connected.home(&manifest.table)];
         for (extent, _) in &manifest.extents {
+            // One at a time: other clients may have theirs compared, too.
             remote.call(&ClientRequest::Verify { extents: vec![extent.number] })?;
         }
         Ok(())
@@ -170,7 +172,8 @@ impl Connected {
         let worker = Worker::start(remotes.clone(), ends).map_err(|error| PoolError::Refused {
             reason: format!("the system gives no thread: {error}"),
         })?;
-        Ok(Self { remotes, worker, versions: Mutex::default(), newest: Mutex::default() })
+        let options = options.clone();
+        Ok(Self { options, remotes, worker, versions: Mutex::default(), newest: Mutex::default() })
     }
 
     /// The server of a table: the same on all nodes.
@@ -189,11 +192,20 @@ impl Connected {
         manifest_bytes: u64,
     ) -> Result<Version, PoolError> {
         let remote = &self.remotes[at];
+        if manifest_bytes > MANIFEST_BYTES_MAX {
+            return Err(PoolError::Malformed { what: "length of a manifest" });
+        }
+        // Memory is taken as bytes come, not as they are promised.
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < manifest_bytes {
             let from = bytes.len() as u64;
+            let left = usize::try_from(manifest_bytes - from).unwrap_or(usize::MAX);
             match remote.call(&ClientRequest::Manifest { lease, from })? {
-                ServerResponse::Manifest(piece) if !piece.is_empty() => bytes.extend(piece),
+                ServerResponse::Manifest(piece)
+                    if !piece.is_empty() && piece.len() <= left.min(MANIFEST_PIECE_BYTES) =>
+                {
+                    bytes.extend(piece);
+                }
                 _ => return Err(unexpected()),
             }
         }
@@ -276,7 +288,7 @@ impl PoolAccess for Client {
         let ServerResponse::Load(number) = connected.remotes[home].call(&request)? else {
             return Err(unexpected());
         };
-        Ok(Arc::new(LoadHandle::new(connected, home, number)))
+        Ok(Arc::new(LoadHandle::new(connected, home, number, snapshot)))
     }
 
     fn drop_table(&self, table: &str) -> Result<(), PoolError> {

@@ -45,6 +45,28 @@ pub(super) struct End {
 pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, End), PoolError> {
     let unreachable =
         |reason: String| PoolError::Unreachable { address: address.to_owned(), reason };
+    let (control, welcome) = greet(address, options)?;
+    let host = machine();
+    let kind = choose(options.fabric, &welcome, &host).map_err(unreachable)?;
+    let name = welcome.name;
+    let (lost, address) = (Mutex::default(), address.to_owned());
+    let remote = Remote { name, address, kind, control: Mutex::new(control), lost };
+    let end = remote.join().map_err(|error| match error {
+        PoolError::Refused { reason } => {
+            PoolError::Unreachable { address: remote.address.clone(), reason }
+        }
+        error => error,
+    })?;
+    Ok((remote, end))
+}
+
+/// Connects with a server for messages.
+///
+/// # Errors
+/// When it does not answer, or refuses.
+fn greet(address: &str, options: &PoolOptions) -> Result<(Attachment, Welcome), PoolError> {
+    let unreachable =
+        |reason: String| PoolError::Unreachable { address: address.to_owned(), reason };
     let (first, others) = resolve(address).map_err(unreachable)?;
     let mut attached = Attachment::connect(first, options.certs.as_deref(), ANSWER);
     for at in others {
@@ -61,7 +83,6 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
             error => error.to_string(),
         })
     })?;
-    let host = machine();
     let hello = ClientRequest::Hello {
         protocol: PROTOCOL,
         client: format!("process {} on {}", std::process::id(), host_name()),
@@ -75,17 +96,7 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
         Ok(_) => return Err(unexpected()),
         Err(reason) => return Err(unreachable(reason)),
     };
-    let kind = choose(options.fabric, &welcome, &host).map_err(unreachable)?;
-    let name = welcome.name;
-    let (lost, address) = (Mutex::default(), address.to_owned());
-    let remote = Remote { name, address, kind, control: Mutex::new(control), lost };
-    let end = remote.join().map_err(|error| match error {
-        PoolError::Refused { reason } => {
-            PoolError::Unreachable { address: remote.address.clone(), reason }
-        }
-        error => error,
-    })?;
-    Ok((remote, end))
+    Ok((control, welcome))
 }
 
 impl Remote {
@@ -103,6 +114,26 @@ impl Remote {
             Ok(ServerResponse::Failed(error)) => Err(error),
             Ok(response) => Ok(response),
             Err(reason) => Err(self.lose(broken.unwrap_or(reason))),
+        }
+    }
+
+    /// Asks over a new connection, when this one is gone.
+    ///
+    /// # Errors
+    /// As [`Remote::call`], and when another server is there.
+    pub(super) fn ask_anew(
+        &self,
+        options: &PoolOptions,
+        request: &ClientRequest,
+    ) -> Result<ServerResponse, PoolError> {
+        let (mut control, welcome) = greet(&self.address, options)?;
+        let gone = |reason| PoolError::Lost { server: self.name.clone(), reason };
+        if welcome.name != self.name {
+            return Err(gone(format!("'{}' is in its place", welcome.name)));
+        }
+        match converse(&mut control, request, &mut None) {
+            Ok(ServerResponse::Failed(error)) => Err(error),
+            answer => answer.map_err(gone),
         }
     }
 

@@ -18,7 +18,7 @@ use fabric::{
 };
 use pool::PoolError;
 use pool::access::BlockRange;
-use pool::wire::ClientRequest;
+use pool::wire::{ClientRequest, READ_BYTES_MAX};
 
 use super::remote::{End, Remote};
 use super::transfer::{ReadQueue, WriteQueue};
@@ -142,6 +142,8 @@ struct Served {
     end: End,
     operations: HashMap<u64, Operation>,
     posted: u64,
+    /// Blocks that are read, by the queue's address and the block's number.
+    blocks: HashMap<(usize, u64), Incoming>,
     /// Readers whose next block did not find room.
     waiting: VecDeque<Arc<ReadQueue>>,
     /// Leases that nobody uses any more, but for reads that are on their way.
@@ -150,21 +152,24 @@ struct Served {
     staging: Staging,
 }
 
+/// A block that is read in parts of at most [`READ_BYTES_MAX`].
+struct Incoming {
+    slab: Slab,
+    bytes: usize,
+    /// Bytes whose parts were posted.
+    posted: usize,
+    /// Parts on their way.
+    parts: usize,
+}
+
 /// The purpose of an operation.
 enum Operation {
-    Read {
-        queue: Arc<ReadQueue>,
-        number: u64,
-        slab: Slab,
-        bytes: usize,
-    },
+    /// A part of a block; the block is there with the last of its parts.
+    Read { queue: Arc<ReadQueue>, number: u64 },
     /// A piece of the staging memory is free again.
     Piece(usize),
     /// All writes into an extent have landed.
-    Landed {
-        writer: u64,
-        extent: u32,
-    },
+    Landed { writer: u64, extent: u32 },
 }
 
 impl Work {
@@ -237,7 +242,8 @@ impl Served {
         let staging = Staging::new(&*end.fabric).map_err(std::io::Error::other)?;
         let (operations, waiting, buffers) = (HashMap::new(), VecDeque::new(), Vec::new());
         let ending = Vec::new();
-        Ok(Self { remote, end, operations, posted: 0, waiting, ending, buffers, staging })
+        let blocks = HashMap::new();
+        Ok(Self { remote, end, operations, posted: 0, blocks, waiting, ending, buffers, staging })
     }
 
     /// Ends a lease when no read of its blocks is on its way: the server may take away their memory
@@ -269,6 +275,7 @@ impl Served {
                 queue.wake();
             }
         }
+        self.blocks.clear();
         self.waiting.drain(..).for_each(|queue| queue.wake());
     }
 
@@ -326,13 +333,8 @@ impl Served {
                 Completion::Notify { .. } | Completion::Recv { .. } => continue,
             };
             match self.operations.remove(&id.0) {
-                Some(Operation::Read { queue, number, slab, bytes }) => {
-                    let mut out = vec![0; bytes];
-                    if let Ok(range) = slab.range(0..bytes) {
-                        range.snapshot(&mut out);
-                    }
-                    self.recycle(slab);
-                    queue.done(number, Ok(out));
+                Some(Operation::Read { queue, number }) => {
+                    self.arrived(&queue, number);
                     readers.push_back(queue);
                 }
                 Some(Operation::Piece(piece)) => self.staging.free(piece),
@@ -368,6 +370,25 @@ impl Served {
         }
     }
 
+    /// A part of a block has come.
+    fn arrived(&mut self, queue: &Arc<ReadQueue>, number: u64) {
+        let at = (Arc::as_ptr(queue).addr(), number);
+        let Some(incoming) = self.blocks.get_mut(&at) else { return };
+        incoming.parts -= 1;
+        if incoming.parts > 0 || incoming.posted < incoming.bytes {
+            return;
+        }
+        let Some(Incoming { slab, bytes, .. }) = self.blocks.remove(&at) else { return };
+        let mut out = vec![0; bytes];
+        if let Ok(range) = slab.range(0..bytes) {
+            range.snapshot(&mut out);
+        }
+        self.recycle(slab);
+        queue.done(number, Ok(out));
+    }
+
+    /// Posts all parts of a block, or those that find room: then the rest is posted when this is
+    /// called again.
     fn post(
         &mut self,
         queue: &Arc<ReadQueue>,
@@ -375,27 +396,53 @@ impl Served {
         key: RemoteKey,
         block: BlockRange,
     ) -> Result<(), PostError> {
+        let at = (Arc::as_ptr(queue).addr(), number);
         let bytes = block.bytes as usize;
-        if self.end.endpoint.budget().ops == 0 {
-            return Err(PostError::Full);
-        }
-        let slab = self.buffer(bytes).ok_or(PostError::TooLarge)?;
-        let range = slab.range(0..bytes).map_err(|_| PostError::OutOfBounds)?;
-        let from = RemoteRange { key, offset: block.at.offset.into() };
-        let id = self.next_operation();
-        let posted = self.end.endpoint.read(&range, from, OpId(id), Flags::SIGNAL);
-        drop(range);
+        let mut incoming = match self.blocks.remove(&at) {
+            Some(incoming) => incoming,
+            None => {
+                if self.end.endpoint.budget().ops == 0 {
+                    return Err(PostError::Full);
+                }
+                let slab = self.buffer(bytes).ok_or(PostError::TooLarge)?;
+                Incoming { slab, bytes, posted: 0, parts: 0 }
+            }
+        };
+        let posted = self.post_parts(queue, number, key, block, &mut incoming);
         match posted {
-            Ok(()) => {
-                let queue = Arc::clone(queue);
-                self.operations.insert(id, Operation::Read { queue, number, slab, bytes });
-                Ok(())
+            Err(PostError::Full) | Ok(()) => {
+                self.blocks.insert(at, incoming);
             }
-            Err(error) => {
-                self.recycle(slab);
-                Err(error)
-            }
+            // Parts on their way still write to the memory, which goes with them.
+            Err(_) if incoming.parts == 0 => self.recycle(incoming.slab),
+            Err(_) => {}
         }
+        posted
+    }
+
+    fn post_parts(
+        &mut self,
+        queue: &Arc<ReadQueue>,
+        number: u64,
+        key: RemoteKey,
+        block: BlockRange,
+        incoming: &mut Incoming,
+    ) -> Result<(), PostError> {
+        while incoming.posted < incoming.bytes {
+            if self.end.endpoint.budget().ops == 0 {
+                return Err(PostError::Full);
+            }
+            let to = incoming.bytes.min(incoming.posted + READ_BYTES_MAX as usize);
+            let range = incoming.slab.range(incoming.posted..to);
+            let range = range.map_err(|_| PostError::OutOfBounds)?;
+            let offset = u64::from(block.at.offset) + incoming.posted as u64;
+            let (from, id) = (RemoteRange { key, offset }, self.next_operation());
+            self.end.endpoint.read(&range, from, OpId(id), Flags::SIGNAL)?;
+            let queue = Arc::clone(queue);
+            self.operations.insert(id, Operation::Read { queue, number });
+            (incoming.posted, incoming.parts) = (to, incoming.parts + 1);
+        }
+        Ok(())
     }
 
     fn next_operation(&mut self) -> u64 {

@@ -1,12 +1,17 @@
 //! The response to each request, and to each event of the movers.
 
-use fabric::{Endpoint, FabricError, LinkId, RemoteKey};
+use std::time::Instant;
+
+use fabric::{Endpoint, FabricError, LinkId};
 use pool::PoolError;
 use pool::wire::{ClientRequest, MANIFEST_PIECE_BYTES, PROTOCOL, Rights, ServerResponse, Welcome};
 
 use super::clients::{EndpointState, Greeted, Waiting};
-use super::mover::{Command, Event};
+use super::mover::Command;
 use super::{ClientId, Control};
+
+/// Threads that connect clients at a time: each waits until its client has dialled.
+const CONNECTING_MAX: usize = 64;
 
 /// The ends of a connection, for fabrics: the client dials.
 const SERVER_END: LinkId = LinkId { local: 1, remote: 0 };
@@ -23,7 +28,9 @@ impl Control {
             ClientRequest::Grant { .. } if self.is_connecting(client) => {
                 self.defer(client, Waiting::Endpoint(request));
             }
-            ClientRequest::Grant { load, bytes } => self.grant(client, load, bytes),
+            ClientRequest::Grant { load, bytes } => {
+                self.grant(client, load, bytes, Instant::now());
+            }
             ClientRequest::Seal { load, extent, used, crc } => {
                 let writer = self.extents.writer(extent);
                 match writer.filter(|_| self.home.may_seal(client, load, extent)) {
@@ -34,6 +41,11 @@ impl Control {
                     None => self.refuse(client, "the extent is not written by this client"),
                 }
             }
+            ClientRequest::Connect { .. } if self.connecting >= CONNECTING_MAX => {
+                self.defer(client, Waiting::Connect(request));
+            }
+            ClientRequest::Verify { extents } => self.verify(client, &extents),
+            ClientRequest::Drop { table } => self.drop_table(client, table),
             request => {
                 let answered = self.at_once(client, request);
                 self.tell(client, answered);
@@ -79,30 +91,26 @@ impl Control {
             ClientRequest::Commit { load, writer, strips, last } => {
                 let (version, effects) = self.home.commit(client, load, writer, strips, last);
                 self.act(effects);
-                ServerResponse::Committed { version: version? }
+                match version? {
+                    None if self.home.is_saving_load(load) => ServerResponse::UnderWay,
+                    version => ServerResponse::Committed { version },
+                }
             }
             ClientRequest::Abort { load } => {
                 let effects = self.home.abort(client, load);
                 self.act(effects);
                 ServerResponse::Done
             }
-            ClientRequest::Drop { table } => {
-                self.writer_name(client)?;
-                let effects = self.home.drop_table(&table)?;
-                self.act(effects);
-                let effects = self.home.forget_statements();
-                self.act(effects);
-                ServerResponse::Done
-            }
             ClientRequest::Stat => ServerResponse::Stat(self.stat()),
-            ClientRequest::Verify { extents } => {
-                let damaged = extents.iter().find(|number| !self.extents.is_intact(**number));
-                match damaged {
-                    None => ServerResponse::Done,
-                    Some(number) => return Err(refused(&format!("extent {number} is damaged"))),
+            ClientRequest::Outcome { load, snapshot } => {
+                match self.home.outcome(load, snapshot)? {
+                    None => ServerResponse::UnderWay,
+                    version => ServerResponse::Committed { version },
                 }
             }
             ClientRequest::Hello { .. }
+            | ClientRequest::Drop { .. }
+            | ClientRequest::Verify { .. }
             | ClientRequest::Grant { .. }
             | ClientRequest::Seal { .. } => {
                 return Err(refused("the request comes out of turn"));
@@ -133,7 +141,8 @@ impl Control {
         let now_ns = self.now_ns();
         self.home.renew(now_ns, client);
         let fabrics = self.fabrics.iter().map(|open| open.fabric.name().to_owned()).collect();
-        let welcome = Welcome { name: self.options.name.clone(), host: self.host.clone(), fabrics };
+        let (name, host) = (self.options.name.clone(), self.host.clone());
+        let welcome = Welcome { name, host, fabrics, rights };
         self.tell(client, Ok(ServerResponse::Welcome(welcome)));
     }
 
@@ -149,6 +158,7 @@ impl Control {
         let open = open.ok_or_else(|| refused("the server does not have that fabric"))?;
         let greeted = self.clients.greeted(client).filter(|of| of.endpoint == EndpointState::None);
         let greeted = greeted.ok_or_else(|| refused("this client has a connection already"))?;
+        let kind = open.kind;
         let failed = |error: &dyn std::fmt::Display| refused(&format!("cannot connect: {error}"));
         let offer = open.fabric.offer(SERVER_END).map_err(|error| failed(&error))?;
         let own = offer.address();
@@ -159,7 +169,8 @@ impl Control {
             wakes.signal();
         });
         thread.map_err(|error| failed(&error))?;
-        greeted.endpoint = EndpointState::Connecting(open.kind);
+        self.connecting += 1;
+        greeted.endpoint = EndpointState::Connecting(kind);
         Ok(own)
     }
 
@@ -183,96 +194,6 @@ impl Control {
             (Err(error), _) => self.close(client, &error.to_string()),
             (Ok(_), _) => {}
         }
-    }
-
-    fn grant(&mut self, client: ClientId, load: u64, bytes: u32) {
-        let granted = match self.home.grant(client, load, bytes) {
-            Err(PoolError::Full { .. }) => {
-                let effects = self.home.forget_statements();
-                self.act(effects);
-                self.home.grant(client, load, bytes)
-            }
-            granted => granted,
-        };
-        let granted = granted.and_then(|extent| {
-            let range = self.extents.make(extent, bytes, client);
-            range.map(|range| (extent, range)).map_err(|error| {
-                let effects = self.home.abort(client, load);
-                self.act(effects);
-                refused(&error.to_string())
-            })
-        });
-        match granted {
-            Ok((extent, range)) => {
-                self.defer(client, Waiting::Grant { load, extent, bytes });
-                self.ask_mover(client, Command::Export(client, extent, range));
-            }
-            Err(error) => self.tell(client, Err(error)),
-        }
-    }
-
-    /// A mover has done something.
-    pub(super) fn moved(&mut self, event: Event) {
-        match event {
-            Event::Exported(client, extent, key) => self.exported(client, extent, key),
-            Event::Revoked(client, extent) => self.revoked(client, extent),
-            Event::Closed(client) => {
-                self.clients.remove(client);
-                let now_ns = self.now_ns();
-                let effects = self.home.closed(now_ns, client);
-                self.act(effects);
-            }
-        }
-    }
-
-    fn exported(&mut self, client: ClientId, number: u32, key: Result<RemoteKey, FabricError>) {
-        let waiting = self.clients.get(client).and_then(|of| match of.waiting {
-            Some(Waiting::Grant { load, extent, bytes }) if extent == number => {
-                of.waiting = None;
-                Some((load, bytes))
-            }
-            _ => None,
-        });
-        let answer = match key {
-            Ok(key) if !self.extents.exported(number, key) => {
-                // Its load was given up meanwhile.
-                self.ask_mover(client, Command::Revoke(client, number, key));
-                Err(refused("the load was given up"))
-            }
-            Ok(key) => {
-                let bytes = waiting.map_or(0, |(_, bytes)| bytes);
-                Ok(ServerResponse::Extent { number, bytes, key: key.encode().to_vec() })
-            }
-            Err(error) => {
-                if let Some((load, _)) = waiting {
-                    let effects = self.home.abort(client, load);
-                    self.act(effects);
-                }
-                Err(refused(&error.to_string()))
-            }
-        };
-        if waiting.is_some() {
-            self.tell(client, answer);
-        }
-    }
-
-    fn revoked(&mut self, client: ClientId, number: u32) {
-        let waiting = self.clients.get(client).and_then(|of| match of.waiting {
-            Some(Waiting::Seal { load, extent, used, crc }) if extent == number => {
-                of.waiting = None;
-                Some((load, used, crc))
-            }
-            _ => None,
-        });
-        // Else it is that of a load that was given up.
-        let Some((load, used, crc)) = waiting else { return };
-        let sealed = self.extents.seal(number, used, crc).map_err(|error| refused(&error));
-        let sealed = sealed.and_then(|()| self.home.seal(client, load, number, used));
-        if sealed.is_err() {
-            let effects = self.home.abort(client, load);
-            self.act(effects);
-        }
-        self.tell(client, sealed.map(|()| ServerResponse::Done));
     }
 
     /// Keys of extents of kept versions, for the fabric of a client.
@@ -304,47 +225,40 @@ impl Control {
         self.ask_mover(client, Command::Close(client));
     }
 
-    /// Gives the memory of an extent back.
-    pub(super) fn free(&mut self, extent: u32) {
-        if let Some((writer, key)) = self.extents.writer(extent) {
-            self.ask_mover(writer, Command::Revoke(writer, extent, key));
-        }
-        self.extents.free(extent);
-    }
-
     fn is_connecting(&mut self, client: ClientId) -> bool {
         let endpoint = self.clients.greeted(client).map(|greeted| greeted.endpoint);
         matches!(endpoint, Some(EndpointState::Connecting(_)))
     }
 
     /// The name of a client that may change tables.
-    fn writer_name(&mut self, client: ClientId) -> Result<String, PoolError> {
+    pub(super) fn writer_name(&mut self, client: ClientId) -> Result<String, PoolError> {
         match self.clients.greeted(client) {
             Some(greeted) if greeted.rights == Rights::Write => Ok(greeted.name.clone()),
             _ => Err(refused("this client may read, and not change tables")),
         }
     }
 
-    fn defer(&mut self, client: ClientId, waiting: Waiting) {
+    pub(super) fn defer(&mut self, client: ClientId, waiting: Waiting) {
         if let Some(of) = self.clients.get(client) {
             of.waiting = Some(waiting);
         }
     }
 
-    fn ask_mover(&self, client: ClientId, command: Command) {
+    pub(super) fn ask_mover(&self, client: ClientId, command: Command) {
         let at = usize::try_from(client).unwrap_or(0) % self.movers.len();
         self.movers[at].ask(command);
     }
 
-    fn refuse(&mut self, client: ClientId, reason: &str) {
+    pub(super) fn refuse(&mut self, client: ClientId, reason: &str) {
         self.tell(client, Err(refused(reason)));
     }
 
-    fn tell(&mut self, client: ClientId, answer: Result<ServerResponse, PoolError>) {
+    pub(super) fn tell(&mut self, client: ClientId, answer: Result<ServerResponse, PoolError>) {
+        self.refusals += u64::from(answer.is_err());
         self.clients.tell(client, &answer.unwrap_or_else(ServerResponse::Failed));
     }
 }
 
-fn refused(reason: &str) -> PoolError {
+pub(super) fn refused(reason: &str) -> PoolError {
     PoolError::Refused { reason: reason.to_owned() }
 }

@@ -1,12 +1,12 @@
 //! The connections of a server, and how far each has come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use cluster::{Attachment, Service};
 use fabric::EventFd;
-use pool::wire::{ClientRequest, Rights, ServerResponse, split};
+use pool::wire::{ClientRequest, Rights, ServerResponse, length, split};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ClientId;
@@ -20,12 +20,20 @@ const STRANGERS_MAX: usize = 64;
 const HELLO: Duration = Duration::from_secs(2);
 /// Bytes of a hello at most.
 const HELLO_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a message that any client may send at any time.
+const SHORT_BYTES_MAX: usize = 64 << 10;
+/// Clients that send longer ones at the same time; others wait until it is their turn.
+const LONG_MAX: usize = 16;
 
 /// The connections.
 #[derive(Default)]
 pub(super) struct Clients {
     all: BTreeMap<ClientId, Client>,
     made: ClientId,
+    /// Clients whose turn it is to send a long message.
+    long: BTreeSet<ClientId>,
+    /// Clients that wait for that.
+    waits_for_turn: BTreeSet<ClientId>,
 }
 
 /// A connection.
@@ -63,6 +71,14 @@ pub(super) enum EndpointState {
 pub(super) enum Waiting {
     /// For the endpoint.
     Endpoint(ClientRequest),
+    /// For another client to be connected.
+    Connect(ClientRequest),
+    /// Since then for memory to come back.
+    Room(ClientRequest, Instant),
+    /// For the bytes of extents to be compared.
+    Verify,
+    /// For the file of a table to be removed.
+    Drop,
     /// For the key of an extent that was granted.
     Grant { load: u64, extent: u32, bytes: u32 },
     /// For the end of all writes into an extent.
@@ -74,7 +90,7 @@ impl Clients {
         let strangers = self.all.iter().filter(|(_, client)| client.greeted.is_none());
         let oldest = strangers.clone().next().map(|(number, _)| *number);
         if let Some(oldest) = oldest.filter(|_| strangers.count() >= STRANGERS_MAX) {
-            self.all.remove(&oldest);
+            self.remove(oldest);
         }
         self.made += 1;
         let (since, greeted) = (Instant::now(), None);
@@ -101,6 +117,31 @@ impl Clients {
 
     pub(super) fn remove(&mut self, client: ClientId) {
         self.all.remove(&client);
+        self.long.remove(&client);
+        self.waits_for_turn.remove(&client);
+    }
+
+    /// Clients that are not read until it is their turn: they are silent for that alone.
+    pub(super) fn waits_for_turn(&self) -> impl Iterator<Item = ClientId> {
+        self.waits_for_turn.iter().copied()
+    }
+
+    /// Takes the requests that wait for what may be there now.
+    pub(super) fn take_retried(&mut self) -> Vec<(ClientId, Waiting)> {
+        let retried =
+            |of: &mut Client| matches!(of.waiting, Some(Waiting::Connect(_) | Waiting::Room(..)));
+        let clients = self.all.iter_mut().filter_map(|(number, of)| {
+            let waiting = if retried(of) { of.waiting.take() } else { None };
+            waiting.map(|waiting| (*number, waiting))
+        });
+        clients.collect()
+    }
+
+    /// How many map the memory of the server.
+    pub(super) fn mapped(&self) -> u32 {
+        let greeted = self.all.values().filter_map(|client| client.greeted.as_ref());
+        let maps = |of: &&Greeted| of.endpoint == EndpointState::Ready(FabricKind::Shm);
+        greeted.filter(maps).count() as u32
     }
 
     /// The next request of a client; `None` until it has come whole, an error when the client has
@@ -121,6 +162,7 @@ impl Clients {
                 Ok(Some((body, taken))) => {
                     let request = ClientRequest::decode(body).map_err(|error| error.to_string());
                     client.attachment.take(taken);
+                    self.long.remove(&number);
                     return Some(request);
                 }
                 Ok(None) => {}
@@ -129,6 +171,16 @@ impl Clients {
             let unknown = client.greeted.is_none();
             if unknown && client.attachment.received().len() > HELLO_BYTES_MAX {
                 return Some(Err("its hello is longer than any may be".into()));
+            }
+            if length(client.attachment.received()) > SHORT_BYTES_MAX
+                && !self.long.contains(&number)
+            {
+                if self.long.len() >= LONG_MAX {
+                    self.waits_for_turn.insert(number);
+                    return None;
+                }
+                self.waits_for_turn.remove(&number);
+                self.long.insert(number);
             }
             match client.attachment.read() {
                 Ok(true) => {}
@@ -156,11 +208,15 @@ impl Clients {
         }
     }
 
-    /// Waits until a client or a mover says something.
-    pub(super) fn wait(&self, service: &Service, wakes: &EventFd, limit: Duration) {
-        let mut fds = vec![PollFd::new(service, PollFlags::IN)];
-        fds.push(PollFd::from_borrowed_fd(wakes.as_fd(), PollFlags::IN));
-        for client in self.all.values().filter(|client| !client.closing) {
+    /// Waits until a client or another thread says something, or somebody connects where that is
+    /// listened to.
+    pub(super) fn wait(&self, service: Option<&Service>, wakes: &EventFd, limit: Duration) {
+        let mut fds = vec![PollFd::from_borrowed_fd(wakes.as_fd(), PollFlags::IN)];
+        fds.extend(service.map(|service| PollFd::new(service, PollFlags::IN)));
+        let reads = |(number, client): &(&ClientId, &Client)| {
+            !client.closing && !self.waits_for_turn.contains(number)
+        };
+        for (_, client) in self.all.iter().filter(reads) {
             let descriptor: BorrowedFd<'_> = client.attachment.as_fd();
             let reads = client.waiting.is_none() && !client.attachment.holds_bytes();
             let mut flags = if reads { PollFlags::IN } else { PollFlags::empty() };

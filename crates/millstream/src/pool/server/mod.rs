@@ -5,20 +5,31 @@
 //!           ◀═ responses ══                               ◀─ Event ────
 //! ```
 //!
+//! Beside the movers, checkers go through the bytes of extents, and with a directory a store keeps
+//! tables there; they answer by events, too.
+//!
 //! Invariants: one request of a client is answered before the next one is read; a client that has
 //! not said hello costs a socket and a few bytes; endpoints of a client are closed before anything
-//! of it is freed; memory is counted before it is taken.
+//! of it is freed; memory is counted before it is taken, and until it has come back; the control
+//! thread does nothing that takes longer than [`SLICE`] before it looks at its clients again.
 
 mod answers;
+mod checker;
 mod clients;
+mod directory;
 mod extents;
+mod limits;
+mod loading;
 mod mover;
+mod restart;
+mod store;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,9 +42,13 @@ use super::fabrics::{self, OpenFabric};
 use crate::FabricKind;
 use crate::error::Error;
 use crate::pairs::machine;
+use checker::Checker;
 use clients::Clients;
-use extents::Extents;
-use mover::{Event, Mover};
+use directory::Directory;
+use extents::{Extents, Freeing};
+use mover::{Command, Event, Mover};
+use restart::Found;
+use store::{Keeping, Store};
 
 pub(super) use pool::home::ClientId;
 
@@ -42,6 +57,12 @@ pub const MEMORY_SERVER_PORT: u16 = 7740;
 
 /// How often the server looks at its clock.
 const TICK: Duration = Duration::from_millis(250);
+
+/// How long memory is given back, or one client is answered, before the others have their turn.
+const SLICE: Duration = Duration::from_millis(10);
+
+/// How long nobody is accepted after the system had no descriptor for one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a memory server is set up.
 #[derive(Debug, Clone)]
@@ -60,6 +81,8 @@ pub struct MemoryOptions {
     pub threads: usize,
     /// A client that is silent for so long has ended.
     pub lease: Duration,
+    /// Where it keeps its tables, so that they are there after a restart.
+    pub directory: Option<PathBuf>,
 }
 
 impl Default for MemoryOptions {
@@ -72,6 +95,7 @@ impl Default for MemoryOptions {
             certs: None,
             threads: 1,
             lease: Duration::from_nanos(pool::home::LEASE_NS),
+            directory: None,
         }
     }
 }
@@ -83,7 +107,23 @@ pub struct MemoryServer {
     fabrics: Vec<&'static str>,
     stop: Arc<AtomicBool>,
     wakes: Arc<EventFd>,
+    stats: MemoryStats,
     thread: Option<JoinHandle<Stat>>,
+}
+
+/// The state of a server, as it was some hundred milliseconds ago at most.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryStats(Arc<Mutex<Stat>>);
+
+impl MemoryStats {
+    /// The state.
+    pub fn get(&self) -> Stat {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, stat: Stat) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stat;
+    }
 }
 
 impl MemoryServer {
@@ -91,23 +131,28 @@ impl MemoryServer {
     ///
     /// # Errors
     /// When the address is in use or beyond loopback without certificates, when this machine has
-    /// less memory, and when the system gives no thread or fabric.
+    /// less memory, when its directory is another server's, cannot be read, or has more than
+    /// `bytes`, and when the system gives no thread or fabric.
     pub fn start(options: MemoryOptions) -> Result<Self, Error> {
         check_memory(&options)?;
+        limits::raise_descriptors();
         let service = Service::listen(options.listen, options.certs.as_deref())?;
         let address = service.address();
         let fabrics = fabrics::of_server(options.fabric, address.ip())?;
         let names = fabrics.iter().map(|open| open.fabric.name()).collect();
+        let kept = restored(&options, &fabrics)?;
         let refused =
             |source| Error::from(cluster::ClusterError::System { what: "a thread", source });
         let (stop, wakes) = (Arc::new(AtomicBool::new(false)), EventFd::new().map_err(refused)?);
         let wakes = Arc::new(wakes);
         let control =
-            Control::new(options, service, fabrics, Arc::clone(&wakes)).map_err(refused)?;
-        let until = Arc::clone(&stop);
+            Control::new(options, service, fabrics, kept, Arc::clone(&wakes)).map_err(refused)?;
+        let (until, stats) = (Arc::clone(&stop), MemoryStats::default());
+        stats.set(control.stat());
+        let told = stats.clone();
         let thread = std::thread::Builder::new().name("memory server".into());
-        let thread = thread.spawn(move || control.run(&until)).map_err(refused)?;
-        Ok(Self { address, fabrics: names, stop, wakes, thread: Some(thread) })
+        let thread = thread.spawn(move || control.run(&until, &told)).map_err(refused)?;
+        Ok(Self { address, fabrics: names, stop, wakes, stats, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -118,6 +163,11 @@ impl MemoryServer {
     /// The names of the fabrics by which it is read.
     pub fn fabrics(&self) -> &[&'static str] {
         &self.fabrics
+    }
+
+    /// Its state, for those who look at it from time to time.
+    pub fn stats(&self) -> MemoryStats {
+        self.stats.clone()
     }
 
     /// Whether it still serves.
@@ -160,6 +210,23 @@ fn check_memory(options: &MemoryOptions) -> Result<(), Error> {
     }
 }
 
+/// The tables of a server's directory, if it has one.
+fn restored(
+    options: &MemoryOptions,
+    fabrics: &[OpenFabric],
+) -> Result<Option<(Directory, Found)>, Error> {
+    let Some(path) = &options.directory else { return Ok(None) };
+    let open = || {
+        let directory = Directory::open(path)?;
+        let found = restart::read(&directory, &*fabrics[0].fabric, options.bytes)?;
+        Ok((directory, found))
+    };
+    open().map(Some).map_err(|error: std::io::Error| Error::Usage {
+        message: format!("the directory {} cannot be used: {error}", path.display()),
+        hint: "--dir names a directory that this memory server alone uses".into(),
+    })
+}
+
 /// The thread that decides.
 struct Control {
     options: MemoryOptions,
@@ -169,11 +236,21 @@ struct Control {
     home: Home,
     extents: Extents,
     clients: Clients,
+    /// Effects that were decided and are done in slices, in order.
+    effects: VecDeque<Effect>,
     movers: Vec<Mover>,
+    sealer: Checker,
+    verifier: Checker,
+    store: Option<Store>,
     events: Receiver<Event>,
     /// Endpoints that were connected by threads of their own.
     connected: Receiver<Connected>,
     connects: Sender<Connected>,
+    /// Threads that connect.
+    connecting: usize,
+    refusals: u64,
+    /// Until then nobody is accepted.
+    accepts_from: Instant,
     /// Signalled for events and endpoints.
     wakes: Arc<EventFd>,
     started: Instant,
@@ -187,26 +264,48 @@ impl Control {
         options: MemoryOptions,
         service: Service,
         fabrics: Arc<[OpenFabric]>,
+        kept: Option<(Directory, Found)>,
         wakes: Arc<EventFd>,
     ) -> std::io::Result<Self> {
         let (sender, events) = channel();
         let (connects, connected) = channel();
         let mover = |number| Mover::start(number, sender.clone(), Arc::clone(&wakes));
         let movers = (0..options.threads.max(1)).map(mover).collect::<Result<_, _>>()?;
+        let checker =
+            |name| Checker::start(name, Arc::clone(&fabrics), sender.clone(), Arc::clone(&wakes));
         let lease_ns = u64::try_from(options.lease.as_nanos()).unwrap_or(u64::MAX);
-        let home = Home::new(0, options.bytes).with_lease_ns(lease_ns);
+        let home = Home::new(0, options.bytes)
+            .with_lease_ns(lease_ns)
+            .with_extents_max(limits::extents_max(fabrics[0].kind))
+            .with_incarnation(super::random()? as u32);
+        let (home, extents, store) = match kept {
+            None => (home, Extents::new(Arc::clone(&fabrics)), None),
+            Some((directory, mut found)) => {
+                let files = std::mem::take(&mut found.files);
+                let (home, extents) = restore(home.with_saving(), Arc::clone(&fabrics), found)?;
+                let signal = Arc::clone(&wakes);
+                (home, extents, Some(Store::start(directory, files, sender.clone(), signal)?))
+            }
+        };
         Ok(Self {
             home,
-            extents: Extents::new(Arc::clone(&fabrics)),
+            extents,
             options,
             service,
-            fabrics,
             host: machine(),
             clients: Clients::default(),
+            effects: VecDeque::new(),
             movers,
+            sealer: checker("sealer")?,
+            verifier: checker("verifier")?,
+            store,
+            fabrics,
             events,
             connected,
             connects,
+            connecting: 0,
+            refusals: 0,
+            accepts_from: Instant::now(),
             wakes,
             started: Instant::now(),
         })
@@ -216,29 +315,54 @@ impl Control {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn run(mut self, stop: &AtomicBool) -> Stat {
+    fn run(mut self, stop: &AtomicBool, stats: &MemoryStats) -> Stat {
+        let (mut more, mut told) = (false, Instant::now());
         while !stop.load(Ordering::Acquire) {
-            self.clients.wait(&self.service, &self.wakes, TICK);
+            let accepts = Instant::now() >= self.accepts_from;
+            let limit = if more { Duration::ZERO } else { TICK };
+            self.clients.wait(accepts.then_some(&self.service), &self.wakes, limit);
             self.wakes.clear();
-            for attachment in self.service.accept() {
-                self.clients.add(attachment);
+            if accepts {
+                self.accept();
             }
             while let Ok(event) = self.events.try_recv() {
-                self.moved(event);
+                self.happened(event);
             }
             while let Ok((client, endpoint)) = self.connected.try_recv() {
+                self.connecting -= 1;
                 self.connected(client, endpoint);
             }
-            self.listen();
-            let effects = self.home.tick(self.now_ns());
+            for (client, waiting) in self.clients.take_retried() {
+                self.retry(client, waiting);
+            }
+            more = self.listen();
+            let now_ns = self.now_ns();
+            self.clients.waits_for_turn().for_each(|client| self.home.renew(now_ns, client));
+            let effects = self.home.tick(now_ns);
             self.act(effects);
+            more |= self.do_effects();
+            if told.elapsed() >= TICK {
+                stats.set(self.stat());
+                told = Instant::now();
+            }
         }
         self.stat()
     }
 
-    /// Reads of all clients, and answers them.
-    fn listen(&mut self) {
+    fn accept(&mut self) {
+        let (accepted, starved) = self.service.accept();
+        accepted.into_iter().for_each(|attachment| self.clients.add(attachment));
+        if starved {
+            self.accepts_from = Instant::now() + ACCEPT_PAUSE;
+        }
+    }
+
+    /// Reads of all clients, and answers them: of each as much as its slice admits. True when one
+    /// may have more to say.
+    fn listen(&mut self) -> bool {
+        let mut more = false;
         for client in self.clients.numbers() {
+            let begun = Instant::now();
             while let Some(request) = self.clients.request(client) {
                 match request {
                     Ok(request) => self.answer(client, request),
@@ -247,21 +371,92 @@ impl Control {
                         break;
                     }
                 }
+                if begun.elapsed() >= SLICE {
+                    more = true;
+                    break;
+                }
             }
         }
+        more
     }
 
-    /// Does what the home has decided.
+    /// Has done what the home has decided, as soon as it is its turn.
     fn act(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
+        self.effects.extend(effects);
+    }
+
+    /// Does what the home has decided, for a slice; true when there is more.
+    fn do_effects(&mut self) -> bool {
+        let begun = Instant::now();
+        while let Some(effect) = self.effects.pop_front() {
             match effect {
                 Effect::Free(extent) => self.free(extent),
+                Effect::Save(version) => {
+                    if let Some(store) = &self.store {
+                        store.ask(Keeping::Version(version));
+                    }
+                }
                 Effect::Close(client, why) => self.close(client, why),
             }
+            if begun.elapsed() >= SLICE {
+                break;
+            }
+        }
+        !self.effects.is_empty()
+    }
+
+    /// Gives the memory of an extent back.
+    fn free(&mut self, extent: u32) {
+        match self.extents.free(extent) {
+            Freeing::Now => self.home.freed(extent),
+            Freeing::Revoke(writer, key) => {
+                self.ask_mover(writer, Command::Revoke(writer, extent, key));
+            }
+            Freeing::Later => {}
+        }
+        if let Some(store) = &self.store {
+            store.ask(Keeping::Free(extent));
         }
     }
 
     fn stat(&self) -> Stat {
-        Stat { name: self.options.name.clone(), ..self.home.stat() }
+        let mut served = (0, 0);
+        for open in self.fabrics.iter() {
+            let (reads, bytes) = open.fabric.served();
+            served = (served.0 + reads, served.1 + bytes);
+        }
+        Stat {
+            name: self.options.name.clone(),
+            mapped: self.clients.mapped(),
+            reads: served.0,
+            read_bytes: served.1,
+            refusals: self.refusals,
+            ..self.home.stat()
+        }
     }
+}
+
+/// Has again what was found in the directory.
+///
+/// # Errors
+/// When a fabric has no room to publish it.
+fn restore(
+    mut home: Home,
+    fabrics: Arc<[OpenFabric]>,
+    found: Found,
+) -> std::io::Result<(Home, Extents)> {
+    let mut extents = Extents::new(fabrics);
+    for (number, of) in found.extents {
+        let published = extents.publish(number, of.slab, of.used, of.crc);
+        published.map_err(std::io::Error::other)?;
+    }
+    for version in found.versions {
+        home.restore(version, restart::memory_of).map_err(std::io::Error::other)?;
+    }
+    for (table, reason) in found.damaged {
+        tracing::error!("table '{table}' is damaged: {reason}");
+        home.set_damaged(&table, reason);
+    }
+    home.skip_extents(found.next_extent);
+    Ok((home, extents))
 }

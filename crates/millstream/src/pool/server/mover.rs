@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fabric::{Armed, Completion, Endpoint, EventFd, FabricError, RemoteKey, SlabRange, wait};
+use fabric::{Armed, Completion, Endpoint, EventFd, FabricError, RemoteKey, Slab, SlabRange, wait};
 
 use super::ClientId;
 
@@ -31,7 +31,7 @@ pub(super) enum Command {
     Close(ClientId),
 }
 
-/// An event of a mover.
+/// An event of a mover, of a checker or of the store.
 pub(super) enum Event {
     /// The key by which a client writes to an extent.
     Exported(ClientId, u32, Result<RemoteKey, FabricError>),
@@ -39,6 +39,16 @@ pub(super) enum Event {
     Revoked(ClientId, u32),
     /// No read or write of the client is served any more.
     Closed(ClientId),
+    /// An extent that a client has written is sealed: its memory, used bytes and checksum.
+    Sealed(ClientId, u32, Result<(Slab, u32, u32), String>),
+    /// Extents were compared for a client; one is damaged.
+    Verified(ClientId, Vec<u32>, Option<u32>),
+    /// The store does not use the memory of an extent any more.
+    LetGo(u32),
+    /// The version of a load was saved, or could not be.
+    Saved(u64, Result<(), String>),
+    /// A table was removed from the disk for a client, or could not be.
+    Dropped(ClientId, Result<(), String>),
 }
 
 /// The handle of the thread, which ends when this is dropped.

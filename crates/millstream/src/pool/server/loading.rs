@@ -1,0 +1,245 @@
+//! The requests that other threads do a part of: loads, comparisons, the end of a table; and what
+//! those threads have done.
+
+use std::time::{Duration, Instant};
+
+use fabric::{FabricError, RemoteKey, Slab};
+use pool::PoolError;
+use pool::wire::{ClientRequest, ServerResponse};
+
+use super::answers::refused;
+use super::checker::Check;
+use super::clients::Waiting;
+use super::mover::{Command, Event};
+use super::store::Keeping;
+use super::{ClientId, Control};
+
+/// How long an extent is not granted because memory is on its way back.
+const ROOM: Duration = Duration::from_secs(2);
+
+impl Control {
+    /// Answers a request that had to wait, or has it wait again.
+    pub(super) fn retry(&mut self, client: ClientId, waiting: Waiting) {
+        match waiting {
+            Waiting::Room(ClientRequest::Grant { load, bytes }, since) => {
+                self.grant(client, load, bytes, since);
+            }
+            Waiting::Connect(request) => self.answer(client, request),
+            _ => {}
+        }
+    }
+
+    /// Grants an extent to a client that asks for it since then.
+    pub(super) fn grant(&mut self, client: ClientId, load: u64, bytes: u32, since: Instant) {
+        let granted = match self.home.grant(client, load, bytes) {
+            Err(PoolError::Full { .. }) if since.elapsed() < ROOM => {
+                let effects = self.home.forget_statements();
+                self.act(effects);
+                if self.home.is_freeing() {
+                    let request = ClientRequest::Grant { load, bytes };
+                    return self.defer(client, Waiting::Room(request, since));
+                }
+                self.home.grant(client, load, bytes)
+            }
+            granted => granted,
+        };
+        let granted = granted.and_then(|extent| {
+            let range = self.extents.make(extent, bytes, client);
+            range.map(|range| (extent, range)).map_err(|error| {
+                let effects = self.home.abort(client, load);
+                self.act(effects);
+                refused(&error.to_string())
+            })
+        });
+        match granted {
+            Ok((extent, range)) => {
+                self.defer(client, Waiting::Grant { load, extent, bytes });
+                self.ask_mover(client, Command::Export(client, extent, range));
+            }
+            Err(error) => self.tell(client, Err(error)),
+        }
+    }
+
+    /// Has the bytes of extents compared with what was written.
+    pub(super) fn verify(&mut self, client: ClientId, numbers: &[u32]) {
+        let mut extents = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            match self.extents.hold(*number) {
+                Some((slab, used, crc)) => extents.push((*number, slab, used, crc)),
+                None => {
+                    extents.into_iter().for_each(|(held, ..)| self.let_go(held));
+                    return self.refuse(client, &format!("there is no extent {number}"));
+                }
+            }
+        }
+        self.defer(client, Waiting::Verify);
+        self.verifier.ask(Check::Verify { client, extents });
+    }
+
+    /// Drops a table; the client hears it when the table will not come back by a restart.
+    pub(super) fn drop_table(&mut self, client: ClientId, table: String) {
+        let dropped = self.writer_name(client).and_then(|_| self.home.drop_table(&table));
+        let effects = match dropped {
+            Ok(effects) => effects,
+            Err(error) => return self.tell(client, Err(error)),
+        };
+        match &self.store {
+            Some(store) => {
+                store.ask(Keeping::Drop { client, table });
+                self.defer(client, Waiting::Drop);
+            }
+            None => self.tell(client, Ok(ServerResponse::Done)),
+        }
+        self.act(effects);
+        let effects = self.home.forget_statements();
+        self.act(effects);
+    }
+
+    /// Another thread has done something.
+    pub(super) fn happened(&mut self, event: Event) {
+        match event {
+            Event::Exported(client, extent, key) => self.exported(client, extent, key),
+            Event::Revoked(client, extent) => self.revoked(client, extent),
+            Event::Sealed(client, extent, sealed) => self.sealed(client, extent, sealed),
+            Event::Verified(client, numbers, damaged) => {
+                numbers.into_iter().for_each(|number| self.let_go(number));
+                let intact = damaged.map_or(Ok(ServerResponse::Done), |number| {
+                    Err(refused(&format!("extent {number} is damaged")))
+                });
+                self.tell_waiting(client, &|waiting| matches!(waiting, Waiting::Verify), intact);
+            }
+            Event::LetGo(extent) => self.let_go(extent),
+            Event::Saved(load, saved) => {
+                let effects = self.home.saved(load, saved);
+                self.act(effects);
+            }
+            Event::Dropped(client, dropped) => {
+                let dropped = dropped.map(|()| ServerResponse::Done).map_err(|reason| {
+                    refused(&format!("the table is dropped, and its file may be left: {reason}"))
+                });
+                self.tell_waiting(client, &|waiting| matches!(waiting, Waiting::Drop), dropped);
+            }
+            Event::Closed(client) => {
+                self.clients.remove(client);
+                let now_ns = self.now_ns();
+                let effects = self.home.closed(now_ns, client);
+                self.act(effects);
+            }
+        }
+    }
+
+    /// Answers a client that waits for this.
+    fn tell_waiting(
+        &mut self,
+        client: ClientId,
+        is: &dyn Fn(&Waiting) -> bool,
+        answer: Result<ServerResponse, PoolError>,
+    ) {
+        let waits = self.clients.get(client).filter(|of| of.waiting.as_ref().is_some_and(is));
+        if let Some(of) = waits {
+            of.waiting = None;
+            self.tell(client, answer);
+        }
+    }
+
+    /// Another thread does not use the memory of an extent any more.
+    fn let_go(&mut self, extent: u32) {
+        if self.extents.let_go(extent) {
+            self.home.freed(extent);
+        }
+    }
+
+    fn exported(&mut self, client: ClientId, number: u32, key: Result<RemoteKey, FabricError>) {
+        let waiting = self.clients.get(client).and_then(|of| match of.waiting {
+            Some(Waiting::Grant { load, extent, bytes }) if extent == number => {
+                of.waiting = None;
+                Some((load, bytes))
+            }
+            _ => None,
+        });
+        let is_there = self.extents.exported(number, key.as_ref().ok().copied());
+        let answer = match key {
+            Ok(key) if !is_there => {
+                // Its load was given up meanwhile.
+                self.ask_mover(client, Command::Revoke(client, number, key));
+                Err(refused("the load was given up"))
+            }
+            Ok(key) => {
+                let bytes = waiting.map_or(0, |(_, bytes)| bytes);
+                Ok(ServerResponse::Extent { number, bytes, key: key.encode().to_vec() })
+            }
+            Err(error) => {
+                if !is_there {
+                    self.home.freed(number);
+                }
+                if let Some((load, _)) = waiting {
+                    let effects = self.home.abort(client, load);
+                    self.act(effects);
+                }
+                Err(refused(&error.to_string()))
+            }
+        };
+        if waiting.is_some() {
+            self.tell(client, answer);
+        }
+    }
+
+    fn revoked(&mut self, client: ClientId, number: u32) {
+        let waiting = self.clients.get(client).and_then(|of| match of.waiting {
+            Some(Waiting::Seal { extent, used, crc, .. }) if extent == number => Some((used, crc)),
+            _ => None,
+        });
+        match (waiting, self.extents.take_open(number)) {
+            (Some((used, crc)), Some(slab)) => {
+                self.sealer.ask(Check::Seal { client, number, slab, used, crc });
+            }
+            (waiting, slab) => {
+                // It is that of a load that was given up, whose memory has come back.
+                self.extents.was_sealing(number, false);
+                drop(slab);
+                self.home.freed(number);
+                if waiting.is_some() {
+                    let given_up = Err(refused("the load was given up"));
+                    self.tell_waiting(client, &|of| matches!(of, Waiting::Seal { .. }), given_up);
+                }
+            }
+        }
+    }
+
+    fn sealed(&mut self, client: ClientId, number: u32, sealed: Result<(Slab, u32, u32), String>) {
+        if !self.extents.was_sealing(number, sealed.is_ok()) {
+            // Its load was given up meanwhile, and nobody else has the memory.
+            drop(sealed);
+            self.home.freed(number);
+            let given_up = Err(refused("the load was given up"));
+            let is = |of: &Waiting| matches!(of, Waiting::Seal { extent, .. } if *extent == number);
+            return self.tell_waiting(client, &is, given_up);
+        }
+        let load = self.clients.get(client).and_then(|of| match of.waiting {
+            Some(Waiting::Seal { load, extent, .. }) if extent == number => {
+                of.waiting = None;
+                Some(load)
+            }
+            _ => None,
+        });
+        let Some(load) = load else { return };
+        let published = sealed.and_then(|(slab, used, crc)| {
+            self.extents.publish(number, slab, used, crc).map(|()| used)
+        });
+        let sealed = published.map_err(|error| refused(&error));
+        let sealed = sealed.and_then(|used| self.home.seal(client, load, number, used));
+        match (&sealed, &self.store) {
+            (Ok(()), Some(store)) => {
+                if let Some((slab, used, crc)) = self.extents.hold(number) {
+                    store.ask(Keeping::Extent { number, slab, used, crc });
+                }
+            }
+            (Ok(()), None) => {}
+            (Err(_), _) => {
+                let effects = self.home.abort(client, load);
+                self.act(effects);
+            }
+        }
+        self.tell(client, sealed.map(|()| ServerResponse::Done));
+    }
+}

@@ -1,0 +1,234 @@
+//! What a server that was restarted finds in its directory.
+//!
+//! Extents are copied into memory of the server, compared with their checksums, and sealed, by all
+//! processors: what clients map is sealed memory, which no file can be. A table of which one byte is
+//! not as it was written is damaged; the others are there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use fabric::{Fabric, Slab};
+use pool::home::SavedVersion;
+use pool::manifest::MANIFEST_BYTES_MAX;
+use pool::record;
+
+use super::directory::{Directory, Entry};
+use super::store::Files;
+
+/// Bytes of a file of a table at most: a manifest, and a checksum for each extent of it.
+const TABLE_FILE_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (16 << 20);
+
+/// Bytes of an extent that are read at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// Threads that read.
+const READERS_MAX: usize = 8;
+
+/// The bytes of a page: those of an extent are rounded up to it.
+const PAGE_BYTES: u64 = 4096;
+
+/// The tables of a directory.
+pub(super) struct Found {
+    pub(super) files: Files,
+    pub(super) versions: Vec<SavedVersion>,
+    /// By extent of these: its memory, its used bytes and their checksum.
+    pub(super) extents: Vec<(u32, FoundExtent)>,
+    /// Tables that are damaged, with the reason.
+    pub(super) damaged: Vec<(String, String)>,
+    /// No file has this number of an extent or a higher one.
+    pub(super) next_extent: u32,
+}
+
+/// An extent that was read.
+pub(super) struct FoundExtent {
+    pub(super) slab: Slab,
+    pub(super) used: u32,
+    pub(super) crc: u32,
+}
+
+/// Bytes of the memory of an extent of which these are used.
+pub(super) fn memory_of(used: u32) -> u64 {
+    u64::from(used).max(1).next_multiple_of(PAGE_BYTES)
+}
+
+/// An extent that is to be read, of a table by its position.
+struct Wanted {
+    table: usize,
+    number: u32,
+    used: u32,
+    crc: u32,
+}
+
+/// Reads a directory.
+///
+/// # Errors
+/// When it cannot be read, or its tables do not fit `bytes_max`.
+pub(super) fn read(
+    directory: &Directory,
+    maker: &dyn Fabric,
+    bytes_max: u64,
+) -> std::io::Result<Found> {
+    let mut found = Found {
+        files: Files::default(),
+        versions: Vec::new(),
+        extents: Vec::new(),
+        damaged: Vec::new(),
+        next_extent: 0,
+    };
+    let entries = directory.entries()?;
+    let mut saved = BTreeMap::new();
+    for (entry, name) in &entries {
+        match entry {
+            Entry::Table(number) => found.table(directory, *number, &mut saved),
+            Entry::Extent(number) => {
+                found.next_extent = found.next_extent.max(number.saturating_add(1));
+            }
+            Entry::Unfinished => directory.remove(name)?,
+        }
+    }
+    let saved: Vec<(SavedVersion, Vec<u32>)> = saved.into_values().collect();
+    let needed: u64 = saved.iter().map(|(version, _)| bytes_of(version)).sum();
+    if needed > bytes_max {
+        let message = format!("its tables need {needed} bytes, and --bytes says {bytes_max}");
+        return Err(std::io::Error::other(message));
+    }
+    found.read_extents(directory, maker, saved);
+    if found.damaged.is_empty() {
+        for (entry, name) in &entries {
+            let is_used = |number| found.files.extents.contains_key(number);
+            if matches!(entry, Entry::Extent(number) if !is_used(number)) {
+                directory.remove(name)?;
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn bytes_of(version: &SavedVersion) -> u64 {
+    let extents = version.manifest.extents.iter().map(|(_, used)| memory_of(*used));
+    extents.sum::<u64>() + 2 * version.bytes.len() as u64
+}
+
+impl Found {
+    /// Reads the file of a table. Of two files of one table the newer counts.
+    fn table(
+        &mut self,
+        directory: &Directory,
+        number: u64,
+        saved: &mut BTreeMap<String, (SavedVersion, Vec<u32>)>,
+    ) {
+        self.files.next = self.files.next.max(number.saturating_add(1));
+        let name = Entry::Table(number).name();
+        let bytes = directory.bytes(Entry::Table(number), TABLE_FILE_BYTES_MAX);
+        let version = bytes.map_err(|error| (None, error.to_string())).and_then(|bytes| {
+            let table = record::table(&bytes);
+            record::decode(&bytes).map_err(|error| (table, error.to_string()))
+        });
+        match version {
+            Ok(read) => {
+                let table = read.0.manifest.table.clone();
+                let of = |before: &(SavedVersion, Vec<u32>)| before.0.manifest.version;
+                if saved.get(&table).is_some_and(|before| of(before) >= of(&read)) {
+                    return tracing::warn!("{name} has an older version of table '{table}'");
+                }
+                self.files.tables.insert(table.clone(), number);
+                saved.insert(table, read);
+            }
+            Err((table, reason)) => {
+                let table = table.unwrap_or_else(|| format!("file {name}"));
+                self.files.tables.entry(table.clone()).or_insert(number);
+                self.damaged.push((table, format!("{name}: {reason}")));
+            }
+        }
+    }
+
+    /// Reads the extents of all tables.
+    fn read_extents(
+        &mut self,
+        directory: &Directory,
+        maker: &dyn Fabric,
+        saved: Vec<(SavedVersion, Vec<u32>)>,
+    ) {
+        let mut wanted = Vec::new();
+        let mut owners = HashMap::new();
+        let mut damaged: BTreeMap<usize, String> = BTreeMap::new();
+        for (table, (version, sums)) in saved.iter().enumerate() {
+            for ((extent, used), crc) in version.manifest.extents.iter().zip(sums) {
+                let (number, used, crc) = (extent.number, *used, *crc);
+                if extent.server != 0 || owners.insert(number, table).is_some() {
+                    let name = Entry::Extent(number).name();
+                    damaged.insert(table, format!("{name}: it is another table's, too"));
+                    continue;
+                }
+                wanted.push(Wanted { table, number, used, crc });
+            }
+        }
+        for (of, read) in read_all(directory, maker, &wanted) {
+            match read {
+                Ok(slab) => {
+                    let extent = FoundExtent { slab, used: of.used, crc: of.crc };
+                    self.extents.push((of.number, extent));
+                }
+                Err(reason) => {
+                    let name = Entry::Extent(of.number).name();
+                    damaged.entry(of.table).or_insert(format!("{name}: {reason}"));
+                }
+            }
+        }
+        let is_damaged = |number: &u32| owners.get(number).is_some_and(|t| damaged.contains_key(t));
+        self.extents.retain(|(number, _)| !is_damaged(number));
+        for (number, extent) in &self.extents {
+            self.files.extents.insert(*number, extent.crc);
+        }
+        for (table, (version, _)) in saved.into_iter().enumerate() {
+            match damaged.remove(&table) {
+                Some(reason) => self.damaged.push((version.manifest.table.clone(), reason)),
+                None => self.versions.push(version),
+            }
+        }
+    }
+}
+
+/// Reads extents by several threads.
+fn read_all<'a>(
+    directory: &Directory,
+    maker: &dyn Fabric,
+    wanted: &'a [Wanted],
+) -> Vec<(&'a Wanted, Result<Slab, String>)> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(wanted.len())));
+    let work = || {
+        while let Some(of) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let read = read_extent(directory, maker, of);
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((of, read));
+        }
+    };
+    let readers = std::thread::available_parallelism().map_or(1, usize::from).min(READERS_MAX);
+    std::thread::scope(|scope| {
+        (0..readers.min(wanted.len())).for_each(|_| drop(scope.spawn(work)));
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_extent(directory: &Directory, maker: &dyn Fabric, of: &Wanted) -> Result<Slab, String> {
+    let (mut file, length) =
+        directory.read(Entry::Extent(of.number)).map_err(|error| error.to_string())?;
+    if length != u64::from(of.used) {
+        return Err(format!("it has {length} bytes, and {} were written", of.used));
+    }
+    let slab = maker.slab(memory_of(of.used) as usize).map_err(|error| error.to_string())?;
+    let range = slab.range(0..of.used as usize).map_err(|error| error.to_string())?;
+    let (mut sum, mut piece) = (0, vec![0; READ_BYTES.min(range.len())]);
+    for from in (0..range.len()).step_by(READ_BYTES) {
+        let piece = &mut piece[..READ_BYTES.min(range.len() - from)];
+        file.read_exact(piece).map_err(|error| error.to_string())?;
+        sum = crc32c::crc32c_append(sum, piece);
+        range.place(from, piece);
+    }
+    if sum != of.crc {
+        return Err("its bytes are not those that were written".into());
+    }
+    drop(range);
+    maker.seal(slab).map_err(|error| error.to_string())
+}

@@ -1,0 +1,213 @@
+//! What clients get from a server: an answer that was lost, long blocks, long messages.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millstream::FabricKind;
+use millstream::pool::{MemoryServer, PoolError};
+use pool::access::LoadMode;
+use pool::manifest::Layout;
+use pool::wire::{ClientRequest, ServerResponse, VERIFY_EXTENTS_MAX};
+
+use crate::rig::{
+    Dir, FABRICS, Raw, awaited, blocks, client, load, options, serve, strips, sums, token_file,
+    written,
+};
+
+/// The place at which a connection is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// The last part of a load does not arrive.
+    Commit,
+    /// It arrives, and its answer does not.
+    Answer,
+}
+
+/// Stands between clients and a server. Its first connection is cut; others are not.
+struct Between {
+    address: SocketAddr,
+    token: std::path::PathBuf,
+}
+
+impl Between {
+    fn new(server: SocketAddr, cut: Cut) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let of_server = token_file(server);
+        let token = of_server.with_file_name(format!("service-{address}.token"));
+        std::fs::copy(of_server, &token).unwrap();
+        std::thread::spawn(move || {
+            let mut cut = Some(cut);
+            while let Ok((client, _)) = listener.accept() {
+                let cut = cut.take();
+                let server = TcpStream::connect(server).unwrap();
+                std::thread::spawn(move || pass(client, server, cut));
+            }
+        });
+        Self { address, token }
+    }
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.token);
+    }
+}
+
+/// Passes messages until one side ends, or it is the time to cut.
+fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
+    let silent = Arc::new(AtomicBool::new(false));
+    let (mut answers, mut heard) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+    let is_silent = Arc::clone(&silent);
+    let back = std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = answers.read(&mut bytes) {
+            if is_silent.load(Ordering::SeqCst) {
+                // The answer to the commit is there, and goes nowhere.
+                let _ = heard.shutdown(Shutdown::Both);
+            }
+            let _ = heard.write_all(&bytes[..n]);
+        }
+        let _ = heard.shutdown(Shutdown::Both);
+    });
+    let mut server = server;
+    let mut header = [0; 8];
+    while client.read_exact(&mut header).is_ok() {
+        let mut body = vec![0; u32::from_le_bytes(header[..4].try_into().unwrap()) as usize];
+        client.read_exact(&mut body).unwrap();
+        let request = ClientRequest::decode(&body).unwrap();
+        if matches!(request, ClientRequest::Commit { last: true, .. }) {
+            match cut {
+                Some(Cut::Commit) => break,
+                Some(Cut::Answer) => silent.store(true, Ordering::SeqCst),
+                None => {}
+            }
+        }
+        server.write_all(&[&header[..], &body].concat()).unwrap();
+    }
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = server.shutdown(Shutdown::Both);
+    back.join().unwrap();
+}
+
+#[test]
+fn a_loader_learns_the_truth_when_the_answer_to_its_commit_is_lost() {
+    for kept in [false, true] {
+        for cut in [Cut::Answer, Cut::Commit] {
+            let dir = Dir::new();
+            let server = serve(kept.then_some(&*dir.0));
+            let between = Between::new(server.address(), cut);
+            let loader = client(between.address, FabricKind::Tcp);
+            let committed = load(&loader, "t", LoadMode::Create, 0..1000);
+            let reader = client(server.address(), FabricKind::Tcp);
+            match cut {
+                Cut::Answer => {
+                    committed.unwrap();
+                    assert_eq!(sums(&reader, "t").unwrap(), (1, 1000, 499_500));
+                }
+                Cut::Commit => {
+                    let lost = committed.unwrap_err();
+                    assert!(matches!(lost, PoolError::Lost { .. }), "{lost}");
+                    let none = sums(&reader, "t").unwrap_err();
+                    assert!(matches!(none, PoolError::NoTable { .. }), "{none}");
+                    let is_free = || reader.stat().unwrap()[0].bytes == 0;
+                    awaited("what it had loaded is free", is_free);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_is_read_whole_however_long_it_is() {
+    let server = serve(None);
+    let writer = client(server.address(), FabricKind::Tcp);
+    let text = |seed: u64, bytes: usize| {
+        let value = |at: usize| (at as u64).wrapping_mul(seed | 1).to_le_bytes()[2];
+        let offsets = [0u32, bytes as u32].map(u32::to_le_bytes).concat();
+        offsets.into_iter().chain((0..bytes).map(value)).collect::<Vec<u8>>()
+    };
+    // A byte less and more than one READ, and several.
+    let lengths = [3, (4 << 20) - 9, (4 << 20) - 8, (4 << 20) - 7, (13 << 20) + 5];
+    let rows: Vec<_> = lengths.iter().map(|length| (1, text(77, *length))).collect();
+    let load = written(&writer, "t", LoadMode::Create, Layout::Bytes, rows.clone()).unwrap();
+    load.commit().unwrap();
+    for fabric in FABRICS {
+        let reader = client(server.address(), fabric);
+        let (_, read) = blocks(&reader, "t").unwrap();
+        assert!(read.iter().eq(rows.iter().map(|(_, bytes)| bytes)), "{fabric}");
+    }
+    let stat = writer.stat().unwrap().remove(0);
+    let bytes: usize = rows.iter().map(|(_, bytes)| bytes.len()).sum();
+    assert!(stat.read_bytes >= bytes as u64, "{stat:?}");
+    assert!(stat.reads >= 9, "each has its parts: {stat:?}");
+}
+
+/// Long messages of which only the beginning comes.
+fn half_messages(server: &MemoryServer, count: usize) -> Vec<Raw> {
+    let half = |_| {
+        let mut raw = Raw::greeted(server.address());
+        raw.0.write_all(&(8_u32 << 20).to_le_bytes()).unwrap();
+        raw.0.write_all(&[7; 100_000]).unwrap();
+        raw
+    };
+    (0..count).map(half).collect()
+}
+
+#[test]
+fn those_who_send_half_of_long_messages_disturb_nobody() {
+    let mut options = options(None);
+    options.lease = Duration::from_secs(2);
+    let server = MemoryServer::start(options).unwrap();
+    let halves = half_messages(&server, 40);
+    let other = client(server.address(), FabricKind::Tcp);
+    load(&other, "t", LoadMode::Create, 0..10_000).unwrap();
+    assert_eq!(sums(&other, "t").unwrap(), (1, 10_000, 49_995_000));
+    // A long message has its turn when theirs is over.
+    let mut raw = Raw::greeted(server.address());
+    let keys = ClientRequest::Keys { extents: vec![0; 60_000] };
+    let refused = raw.ask(&keys);
+    assert!(matches!(refused, ServerResponse::Failed(PoolError::Refused { .. })), "{refused:?}");
+    for mut half in halves {
+        while half.hear().is_some() {}
+    }
+    awaited("they have ended", || other.stat().unwrap()[0].clients <= 2);
+}
+
+#[test]
+fn extents_are_compared_a_few_at_a_time_beside_other_requests() {
+    let server = serve(None);
+    let loader = client(server.address(), FabricKind::Tcp);
+    load(&loader, "t", LoadMode::Create, 0..100_000).unwrap();
+    let mut raw = Raw::greeted(server.address());
+    let compared = raw.ask(&ClientRequest::Verify { extents: vec![0; VERIFY_EXTENTS_MAX] });
+    assert_eq!(compared, ServerResponse::Done);
+    let strange = raw.ask(&ClientRequest::Verify { extents: vec![0, 999] });
+    assert!(matches!(strange, ServerResponse::Failed(PoolError::Refused { .. })), "{strange:?}");
+    let many = ClientRequest::Verify { extents: vec![0; VERIFY_EXTENTS_MAX + 1] };
+    raw.0.write_all(&many.encode()).unwrap();
+    assert_eq!(raw.hear(), None, "it is no message");
+    // Memory that was compared comes back like other memory.
+    millstream::pool::PoolAccess::drop_table(&loader, "t").unwrap();
+    awaited("all is free", || loader.stat().unwrap()[0].bytes == 0);
+}
+
+#[test]
+fn a_load_that_needs_what_another_gives_back_waits_for_it() {
+    let mut options = options(None);
+    options.bytes = 4 << 20;
+    let server = MemoryServer::start(options).unwrap();
+    let loader = client(server.address(), FabricKind::Tcp);
+    for _ in 0..20 {
+        // More than half of the server: it fits when the one before has come back.
+        let values = || strips(0..300_000);
+        let writer = written(&loader, "t", LoadMode::Create, Layout::Fixed(8), values()).unwrap();
+        drop(writer);
+    }
+    awaited("all is free", || loader.stat().unwrap()[0].bytes == 0);
+    let full = load(&loader, "t", LoadMode::Create, 0..1_000_000).unwrap_err();
+    assert!(matches!(full, PoolError::Full { .. }), "{full}");
+}

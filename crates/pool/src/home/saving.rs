@@ -1,0 +1,167 @@
+//! Versions that are saved before they appear, what has become of loads, and tables that are there
+//! again when a server was restarted.
+
+use std::sync::Arc;
+
+use super::{Effect, Extent, Home, counted};
+use crate::error::PoolError;
+use crate::manifest::Manifest;
+use crate::wire::StatementId;
+
+/// Loads whose end is remembered at most, for loaders to which the response was lost.
+pub const OUTCOMES_MAX: usize = 4096;
+
+/// The outcome of a load.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// This version has appeared.
+    Version(StatementId, u64),
+    /// No version will appear, for this reason.
+    Failed(StatementId, String),
+}
+
+/// A version that a server saves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedVersion {
+    /// The load that has made it.
+    pub load: u64,
+    /// The statement of the load.
+    pub snapshot: StatementId,
+    /// The version.
+    pub manifest: Arc<Manifest>,
+    /// Its encoding.
+    pub bytes: Arc<Vec<u8>>,
+}
+
+/// A version whose writers have all committed, and that has not appeared.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct PreparedVersion {
+    pub(super) snapshot: StatementId,
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) bytes: Arc<Vec<u8>>,
+    /// The extents of its load.
+    pub(super) own: Vec<u32>,
+}
+
+impl Home {
+    /// Whether a version of a table is being saved.
+    pub(super) fn is_saving(&self, table: &str) -> bool {
+        self.saving.values().any(|version| version.manifest.table == table)
+    }
+
+    /// Whether the version of a load is being saved.
+    pub fn is_saving_load(&self, load: u64) -> bool {
+        self.saving.contains_key(&load)
+    }
+
+    /// Lets a version appear, or asks that it be saved.
+    pub(super) fn decide(
+        &mut self,
+        load: u64,
+        version: PreparedVersion,
+    ) -> (Option<u64>, Vec<Effect>) {
+        if !self.saves {
+            let (number, effects) = self.appear(load, version);
+            return (Some(number), effects);
+        }
+        let PreparedVersion { snapshot, manifest, bytes, .. } = &version;
+        let (manifest, bytes) = (Arc::clone(manifest), Arc::clone(bytes));
+        let save = SavedVersion { load, snapshot: *snapshot, manifest, bytes };
+        self.saving.insert(load, version);
+        (None, vec![Effect::Save(Box::new(save))])
+    }
+
+    fn appear(&mut self, load: u64, version: PreparedVersion) -> (u64, Vec<Effect>) {
+        let number = version.manifest.version;
+        self.remember(load, Outcome::Version(version.snapshot, number));
+        (number, self.publish(version.manifest, version.bytes))
+    }
+
+    /// A version was saved, and appears; or it could not be, and does not. The load cannot be given
+    /// up in between, whoever ends.
+    pub fn saved(&mut self, load: u64, saved: Result<(), String>) -> Vec<Effect> {
+        let Some(version) = self.saving.remove(&load) else { return vec![] };
+        match saved {
+            Ok(()) => self.appear(load, version).1,
+            Err(reason) => {
+                self.bytes -= counted(version.bytes.len());
+                let reason = format!("the version cannot be saved: {reason}");
+                self.remember(load, Outcome::Failed(version.snapshot, reason));
+                let own = |number: &u32| self.extents.contains_key(number);
+                let own: Vec<u32> = version.own.into_iter().filter(own).collect();
+                own.into_iter().map(|number| self.free(number)).collect()
+            }
+        }
+    }
+
+    pub(super) fn remember(&mut self, load: u64, outcome: Outcome) {
+        self.outcomes.insert(load, outcome);
+        if self.outcomes.len() > OUTCOMES_MAX {
+            self.outcomes.pop_first();
+        }
+    }
+
+    /// The version that a load of a statement has made; `None` while it is under way.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub fn outcome(&self, load: u64, snapshot: StatementId) -> Result<Option<u64>, PoolError> {
+        let refused = |reason: &str| Err(PoolError::Refused { reason: reason.to_owned() });
+        match self.outcomes.get(&load) {
+            Some(Outcome::Version(of, version)) if *of == snapshot => Ok(Some(*version)),
+            Some(Outcome::Failed(of, reason)) if *of == snapshot => refused(reason),
+            Some(_) => refused("the load is one of another statement"),
+            None if self.loads.contains_key(&load) || self.saving.contains_key(&load) => Ok(None),
+            None => refused("the server does not know the load: it was restarted, or forgot it"),
+        }
+    }
+
+    /// Has a version again that was saved before a restart; `bytes_of` tells the bytes of an
+    /// extent's memory by its used ones. Nothing has been loaded or pinned yet.
+    ///
+    /// # Errors
+    /// When it does not agree with this server or with another version; [`PoolError::Full`].
+    pub fn restore(
+        &mut self,
+        version: SavedVersion,
+        bytes_of: impl Fn(u32) -> u64,
+    ) -> Result<(), PoolError> {
+        let SavedVersion { load, snapshot, manifest, bytes } = version;
+        let extents = &manifest.extents;
+        let is_strange = |number: u32| self.extents.contains_key(&number) || number == u32::MAX;
+        let strange =
+            extents.iter().any(|(id, _)| id.server != self.server || is_strange(id.number));
+        if strange || self.tables.contains_key(&manifest.table) {
+            return Err(PoolError::Malformed { what: "version" });
+        }
+        let in_memory: u64 = extents.iter().map(|(_, used)| bytes_of(*used)).sum();
+        let (needed, free) = (in_memory + counted(bytes.len()), self.bytes_max - self.bytes);
+        if needed > free {
+            return Err(PoolError::Full { needed, free });
+        }
+        self.bytes += needed;
+        for (id, used) in extents {
+            let (bytes, used) = (bytes_of(*used), Some(*used));
+            self.extents.insert(id.number, Extent { bytes, used, load: None, versions: 0 });
+            self.extents_made = self.extents_made.max(id.number + 1);
+        }
+        self.remember(load, Outcome::Version(snapshot, manifest.version));
+        self.publish(manifest, bytes);
+        Ok(())
+    }
+
+    /// Numbers extents from this one on.
+    pub fn skip_extents(&mut self, next: u32) {
+        self.extents_made = self.extents_made.max(next);
+    }
+
+    /// The bytes of a table are lost, for this reason: who asks for it hears that.
+    pub fn set_damaged(&mut self, table: &str, reason: String) {
+        self.damaged.insert(table.to_owned(), reason);
+    }
+
+    pub(super) fn damage_of(&self, table: &str) -> Option<PoolError> {
+        let reason = self.damaged.get(table)?.clone();
+        Some(PoolError::Damaged { table: table.to_owned(), reason })
+    }
+}
