@@ -63,6 +63,9 @@ pub(crate) enum CertCommand {
         /// Days for which it counts
         #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
         days: u32,
+        /// Of a client that reads tables of memory servers, and is no node
+        #[arg(long)]
+        reader: bool,
     },
 }
 
@@ -313,6 +316,11 @@ pub(crate) struct PoolArgs {
     /// of other machines
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) pool_certs: Option<PathBuf>,
+
+    /// The token of readers that a memory server has left (memory --read-token-file): this process
+    /// reads tables then, and does not load or drop them
+    #[arg(long, value_name = "FILE", env = "MILLSTREAM_POOL_TOKEN_FILE", global = true)]
+    pub(crate) pool_token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -337,6 +345,10 @@ pub(crate) struct MemoryArgs {
     /// alone, for processes of its user
     #[arg(long, value_name = "DIR", env = "MILLSTREAM_CERTS")]
     pub(crate) certs: Option<PathBuf>,
+
+    /// Leaves a token for readers in this file, which its group may read; it must not be there
+    #[arg(long, value_name = "FILE", conflicts_with = "certs")]
+    pub(crate) read_token_file: Option<PathBuf>,
 
     /// Where it keeps its tables, so that they are there after a restart; a directory that it alone
     /// uses

@@ -14,7 +14,14 @@ pub(crate) fn cert(args: &CertArgs) -> Result<ExitCode, Failure> {
             certs::init(directory, *days),
             format!("an authority for {days} days in {}; ca.key stays there", directory.display()),
         ),
-        CertCommand::Issue { authority, directory, days } => (
+        CertCommand::Issue { authority, directory, days, reader: true } => (
+            certs::issue_reader(authority, directory, *days),
+            format!(
+                "a reader's certificate for {days} days in {}, for --pool-certs",
+                directory.display()
+            ),
+        ),
+        CertCommand::Issue { authority, directory, days, reader: false } => (
             certs::issue(authority, directory, *days),
             format!("a certificate for {days} days in {}, for --certs", directory.display()),
         ),

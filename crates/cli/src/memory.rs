@@ -33,6 +33,7 @@ pub(crate) fn memory(args: &MemoryArgs) -> Result<ExitCode, Failure> {
         listen: args.listen,
         fabric: args.fabric,
         certs: args.certs.clone(),
+        read_token: args.read_token_file.clone(),
         threads: args.threads as usize,
         lease: Duration::from_millis(args.lease),
         directory: args.dir.clone(),

@@ -66,6 +66,7 @@ pub(crate) fn pool_options(args: &PoolArgs) -> Option<PoolOptions> {
 fn pool_options_at(args: &PoolArgs, addresses: Vec<String>) -> PoolOptions {
     PoolOptions {
         certs: args.pool_certs.clone(),
+        token_file: args.pool_token_file.clone(),
         fabric: args.pool_fabric,
         ..PoolOptions::new(addresses)
     }

@@ -3,5 +3,6 @@
 mod bench;
 mod command;
 mod launched;
+mod memory;
 mod pool;
 mod swallowed;

@@ -2,8 +2,9 @@
 //!
 //! Without certificates a service listens on loopback alone, and its clients show the token of a
 //! file that the owner of the service alone can read ([`token_file`]). With certificates both sides
-//! show one of their cluster, as nodes do. The meaning of messages is up to the service and its
-//! clients.
+//! show one of their cluster, as nodes do. Who shows the token of another file, or a certificate of
+//! a reader, is a [`Role::Reader`]: the meaning of that, and of messages, is up to the service and
+//! its clients.
 //!
 //! Nothing here waits but [`Attachment::connect`]: a service and its clients look at many
 //! connections from one thread.
@@ -17,9 +18,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::certs::NODE_NAME;
 use crate::error::ClusterError;
 use crate::mesh::{JobToken, listen};
-use crate::secure::{Identity, SecureStream, Security, objection};
+use crate::secure::{Identity, Peers, SecureStream, Security, objection};
 use token_file::TokenFile;
 
 /// Connections that are accepted before one of them is looked at.
@@ -31,6 +33,15 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes of room that a connection keeps for its next message.
 const KEPT_BYTES: usize = 4 * READ_BYTES;
 
+/// What a client has proved to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A process of the service's owner, or a node of its cluster.
+    Owner,
+    /// One that was given the readers' token or a reader's certificate.
+    Reader,
+}
+
 /// The listening side.
 #[derive(Debug)]
 pub struct Service {
@@ -39,6 +50,8 @@ pub struct Service {
     security: Security,
     /// Where there are no certificates.
     token: Option<TokenFile>,
+    /// That of readers, where there are no certificates and a file was named for it.
+    readers: Option<TokenFile>,
 }
 
 /// A connection between a client and a service.
@@ -52,12 +65,18 @@ pub struct Attachment {
 }
 
 impl Service {
-    /// Listens, beyond loopback with the certificate of a directory alone.
+    /// Listens, beyond loopback with the certificate of a directory alone. A file may be named in
+    /// which the token of readers is left; its group may read it, too.
     ///
     /// # Errors
-    /// When the address cannot be had, or there is no certificate or no place for a token.
-    pub fn listen(at: SocketAddr, certs: Option<&Path>) -> Result<Self, ClusterError> {
-        let security = security(certs)?;
+    /// When the address cannot be had, there is no certificate or no place for a token, or the file
+    /// for readers is there already or cannot be written.
+    pub fn listen(
+        at: SocketAddr,
+        certs: Option<&Path>,
+        readers: Option<&Path>,
+    ) -> Result<Self, ClusterError> {
+        let security = security(certs, Peers::ReadersToo)?;
         if certs.is_none() && !at.ip().is_loopback() {
             return Err(ClusterError::Unproved { addr: at });
         }
@@ -65,7 +84,8 @@ impl Service {
         listener.set_nonblocking(true).map_err(ClusterError::system("a socket option"))?;
         let address = listener.local_addr().map_err(ClusterError::system("a socket's address"))?;
         let token = certs.is_none().then(|| TokenFile::publish(address)).transpose()?;
-        Ok(Self { listener, address, security, token })
+        let readers = readers.map(TokenFile::of_readers).transpose()?;
+        Ok(Self { listener, address, security, token, readers })
     }
 
     /// Where it listens.
@@ -73,11 +93,19 @@ impl Service {
         self.address
     }
 
-    /// Whether a client that shows this token may attach. Where there are certificates it has shown
-    /// one before, and the token says nothing.
-    pub fn admits(&self, token: &[u8]) -> bool {
-        let Some(own) = &self.token else { return true };
-        token.try_into().is_ok_and(|token| own.token.same(&JobToken::of(token)))
+    /// The role of a client that shows this token; none when it may not attach. Where there are
+    /// certificates it has shown one before, and the token says nothing.
+    pub fn role(&self, attachment: &Attachment, token: &[u8]) -> Option<Role> {
+        let Some(own) = &self.token else {
+            let is_node = attachment.stream.shows(NODE_NAME);
+            return Some(if is_node { Role::Owner } else { Role::Reader });
+        };
+        let shown = JobToken::of(token.try_into().ok()?);
+        let of_reader = self.readers.as_ref().is_some_and(|of| of.token.same(&shown));
+        if own.token.same(&shown) {
+            return Some(Role::Owner);
+        }
+        of_reader.then_some(Role::Reader)
     }
 
     /// Connections that have come since the last call, and whether more have come that the system
@@ -112,7 +140,8 @@ impl AsFd for Service {
 }
 
 impl Attachment {
-    /// Connects with a service; gives the token with which this process may attach, empty where
+    /// Connects with a service; gives the token with which this process may attach: that of a file
+    /// of readers, if one is named, or that which the service has left for its user; empty where
     /// certificates prove it.
     ///
     /// # Errors
@@ -120,15 +149,17 @@ impl Attachment {
     pub fn connect(
         at: SocketAddr,
         certs: Option<&Path>,
+        token_file: Option<&Path>,
         limit: Duration,
     ) -> Result<(Self, Vec<u8>), ClusterError> {
-        let security = security(certs)?;
+        let security = security(certs, Peers::Nodes)?;
         let failed =
             |error: std::io::Error| ClusterError::Attach { addr: at, detail: error.to_string() };
         let socket = TcpStream::connect_timeout(&at, limit).map_err(failed)?;
-        let token = match certs {
-            Some(_) => Vec::new(),
-            None => TokenFile::read(at)?.bytes().to_vec(),
+        let token = match (certs, token_file) {
+            (Some(_), _) => Vec::new(),
+            (None, Some(file)) => TokenFile::read_of_readers(file)?.bytes().to_vec(),
+            (None, None) => TokenFile::read(at)?.bytes().to_vec(),
         };
         socket.set_nodelay(true).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
@@ -237,9 +268,9 @@ fn reason(error: std::io::Error) -> std::io::Error {
     }
 }
 
-fn security(certs: Option<&Path>) -> Result<Security, ClusterError> {
+fn security(certs: Option<&Path>, peers: Peers) -> Result<Security, ClusterError> {
     Ok(match certs {
         None => Security::Token,
-        Some(directory) => Security::Certificates(Arc::new(Identity::load(directory)?)),
+        Some(directory) => Security::Certificates(Arc::new(Identity::load(directory, peers)?)),
     })
 }

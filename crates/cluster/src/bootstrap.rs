@@ -24,7 +24,7 @@ use crate::mesh::{
     listen,
 };
 use crate::rendezvous::{Card, CardExchange, host, left};
-use crate::secure::{Identity, Security};
+use crate::secure::{Identity, Peers, Security};
 
 /// How a node joins the others.
 #[derive(Debug, Clone)]
@@ -53,7 +53,9 @@ impl Assignment {
         check_nodes(self.nodes)?;
         let deadline = JoinDeadline::of(options.limit);
         let security = match &options.certs {
-            Some(directory) => Security::Certificates(Arc::new(Identity::load(directory)?)),
+            Some(directory) => {
+                Security::Certificates(Arc::new(Identity::load(directory, Peers::Nodes)?))
+            }
             None => Security::Token,
         };
         let listener = listen(self.address(options)?)?;

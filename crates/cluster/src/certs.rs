@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A certificate says that its holder is a node of the cluster, and not which: every node may be
-//! any rank. Keys are readable by their owner alone.
+//! any rank. One of a reader says that its holder may read what services of the cluster serve, and
+//! is no node. Keys are readable by their owner alone.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -26,6 +27,8 @@ use crate::error::ClusterError;
 const PEM_BYTES_MAX: u64 = 1 << 20;
 /// The name that the certificate of every node is made out to.
 pub(crate) const NODE_NAME: &str = "node.millstream";
+/// The name that the certificate of every reader is made out to.
+pub(crate) const READER_NAME: &str = "reader.millstream";
 /// The name of every authority: they differ in their keys.
 const AUTHORITY: &str = "millstream cluster";
 /// How much earlier a certificate counts, for clocks that are behind.
@@ -52,6 +55,26 @@ pub fn init(directory: &Path, days: u32) -> Result<(), ClusterError> {
 /// When `authority` holds no authority, the directory has a certificate already, or files cannot be
 /// written.
 pub fn issue(authority: &Path, directory: &Path, days: u32) -> Result<(), ClusterError> {
+    let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    issue_to(NODE_NAME, purposes, authority, directory, days)
+}
+
+/// Issues a reader's certificate, in the same files: its holder connects with services, and nobody
+/// connects with it.
+///
+/// # Errors
+/// As [`issue`].
+pub fn issue_reader(authority: &Path, directory: &Path, days: u32) -> Result<(), ClusterError> {
+    issue_to(READER_NAME, vec![ExtendedKeyUsagePurpose::ClientAuth], authority, directory, days)
+}
+
+fn issue_to(
+    name: &str,
+    purposes: Vec<ExtendedKeyUsagePurpose>,
+    authority: &Path,
+    directory: &Path,
+    days: u32,
+) -> Result<(), ClusterError> {
     let ca_key = read(&authority.join("ca.key"))?;
     let ca_pem = read(&authority.join("ca.pem"))?;
     let unusable = |error: rcgen::Error| ClusterError::Certificate {
@@ -61,11 +84,10 @@ pub fn issue(authority: &Path, directory: &Path, days: u32) -> Result<(), Cluste
     let ca_key = KeyPair::from_pem(&ca_key).map_err(unusable)?;
     let issuer = Issuer::new(self::authority(days)?, ca_key);
     let key = KeyPair::generate().map_err(failed)?;
-    let mut params = CertificateParams::new(vec![NODE_NAME.to_owned()]).map_err(failed)?;
-    params.distinguished_name.push(DnType::CommonName, NODE_NAME);
+    let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(failed)?;
+    params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages = purposes;
     set_validity(&mut params, days);
     let certificate = params.signed_by(&key, &issuer).map_err(failed)?;
     create_dir(directory)?;

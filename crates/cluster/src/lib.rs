@@ -63,7 +63,7 @@ mod pmi;
 mod rendezvous;
 mod secure;
 
-pub use attach::{Attachment, Service};
+pub use attach::{Attachment, Role, Service};
 pub use bootstrap::JoinOptions;
 pub use control::{Control, PROGRESS_BYTES_MAX};
 pub use error::{Cause, ClusterError, NodeFailure};

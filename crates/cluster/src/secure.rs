@@ -11,16 +11,29 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+    ClientConfig, ClientConnection, Connection, DigitallySignedStruct, DistinguishedName,
+    RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
 };
 
-use crate::certs::{NODE_NAME, read};
+use crate::certs::{NODE_NAME, READER_NAME, read};
 use crate::error::ClusterError;
+
+/// Whose certificates a listening side takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peers {
+    /// Those of nodes.
+    Nodes,
+    /// Those of readers, too.
+    ReadersToo,
+}
 
 /// How nodes know each other.
 #[derive(Clone)]
@@ -42,7 +55,7 @@ impl Identity {
     ///
     /// # Errors
     /// When one is missing, or is none.
-    pub(crate) fn load(directory: &Path) -> Result<Self, ClusterError> {
+    pub(crate) fn load(directory: &Path, peers: Peers) -> Result<Self, ClusterError> {
         let file = |name: &str| directory.join(name);
         let wrong = |name: &str, error: &dyn std::fmt::Display| ClusterError::Certificate {
             file: file(name),
@@ -64,6 +77,7 @@ impl Identity {
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .build()
                 .map_err(|error| wrong("ca.pem", &error))?;
+        let verifier = Arc::new(NamedVerifier { chain: verifier, peers });
         let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| wrong("node.pem", &error))?
@@ -78,6 +92,63 @@ impl Identity {
             .map_err(|error| wrong("node.key", &error))?;
         Ok(Self { client: Arc::new(client), server: Arc::new(server) })
     }
+}
+
+/// Checks that a certificate is of the cluster, and made out to one of the peers: a reader is no
+/// node, though the same authority has issued its certificate.
+#[derive(Debug)]
+struct NamedVerifier {
+    chain: Arc<dyn ClientCertVerifier>,
+    peers: Peers,
+}
+
+impl ClientCertVerifier for NamedVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.chain.verify_client_cert(certificate, intermediates, now)?;
+        let is_reader = self.peers == Peers::ReadersToo && is_made_out_to(certificate, READER_NAME);
+        if is_reader || is_made_out_to(certificate, NODE_NAME) {
+            Ok(verified)
+        } else {
+            Err(rustls::CertificateError::NotValidForName.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+fn is_made_out_to(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let name = ServerName::try_from(name).ok();
+    let parsed = ParsedCertificate::try_from(certificate).ok();
+    name.zip(parsed).is_some_and(|(name, parsed)| verify_server_name(&parsed, &name).is_ok())
 }
 
 /// Says nothing of keys.
@@ -130,6 +201,13 @@ impl SecureStream {
             Self::Plain(socket) => socket,
             Self::Tls(tls) => &tls.socket,
         }
+    }
+
+    /// Whether the peer has shown a certificate that is made out to this name.
+    pub(crate) fn shows(&self, name: &str) -> bool {
+        let Self::Tls(tls) = self else { return false };
+        let shown = tls.connection.peer_certificates().and_then(<[_]>::first);
+        shown.is_some_and(|certificate| is_made_out_to(certificate, name))
     }
 
     /// Whether bytes were taken that have not left.
@@ -233,4 +311,49 @@ pub(crate) fn objection(error: &std::io::Error) -> Option<String> {
         }
         _ => format!("it does not speak TLS as nodes do ({error})"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::certs;
+
+    /// Whether a side that takes these peers hears a word of a client with this certificate.
+    fn is_heard(own: &Path, client: &Path, peers: Peers) -> bool {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let identity = Arc::new(Identity::load(client, Peers::Nodes).unwrap());
+        let mut client = Security::Certificates(identity).client(socket).unwrap();
+        let says = std::thread::spawn(move || {
+            // A handshake goes on by reading.
+            let _ = client.write_all(b"word").and_then(|()| client.flush());
+            let _ = client.read(&mut [0; 8]);
+        });
+        let identity = Arc::new(Identity::load(own, peers).unwrap());
+        let socket = listener.accept().unwrap().0;
+        let mut server = Security::Certificates(identity).server(socket).unwrap();
+        let mut word = [0; 4];
+        let heard = server.read_exact(&mut word).is_ok() && word == *b"word";
+        assert_eq!(server.shows(NODE_NAME) || server.shows(READER_NAME), heard);
+        drop(server);
+        says.join().unwrap();
+        heard
+    }
+
+    #[test]
+    fn a_reader_is_no_node() {
+        let root = std::env::temp_dir().join(format!("millstream-roles-{}", std::process::id()));
+        let [authority, node, reader] = ["authority", "node", "reader"].map(|name| root.join(name));
+        certs::init(&authority, 2).unwrap();
+        certs::issue(&authority, &node, 1).unwrap();
+        certs::issue_reader(&authority, &reader, 1).unwrap();
+        assert!(is_heard(&node, &node, Peers::Nodes));
+        assert!(is_heard(&node, &node, Peers::ReadersToo));
+        assert!(is_heard(&node, &reader, Peers::ReadersToo));
+        assert!(!is_heard(&node, &reader, Peers::Nodes));
+        assert!(!is_heard(&reader, &node, Peers::ReadersToo), "nobody connects with a reader");
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }

@@ -4,7 +4,7 @@
 //! `~/.local/state/millstream`, and is named after the address. Clients look into all three: the
 //! environments of two shells of a user may differ.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -46,6 +46,33 @@ impl TokenFile {
         }
     }
 
+    /// Leaves a token for readers in a file that is not there yet. Its group may read it: the
+    /// directory says which group that is, and who gets there.
+    ///
+    /// # Errors
+    /// When it is there, or cannot be written.
+    pub(super) fn of_readers(path: &Path) -> std::result::Result<Self, ClusterError> {
+        let token = JobToken::random()?;
+        let path = path.to_owned();
+        let opened = OpenOptions::new().write(true).create_new(true).mode(0o640).open(&path);
+        let written =
+            opened.and_then(|mut file| file.write_all(format!("{}\n", token.hex()).as_bytes()));
+        match written {
+            Ok(()) => Ok(Self { token, path }),
+            Err(source) => Err(ClusterError::TokenFile { path, source }),
+        }
+    }
+
+    /// The token of a file that a service has left for readers.
+    ///
+    /// # Errors
+    /// When there is none, or everybody may read it or others may have written it.
+    pub(super) fn read_of_readers(path: &Path) -> std::result::Result<JobToken, ClusterError> {
+        read_where(path, |metadata| metadata.mode() & 0o027 == 0)
+            .map(|(_, token)| token)
+            .map_err(|source| ClusterError::TokenFile { path: path.to_owned(), source })
+    }
+
     /// The token of the service at this address: the newest, where a service that was killed has
     /// left another one in another directory.
     ///
@@ -85,7 +112,8 @@ fn read_newest(
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        if read(&self.path).is_ok_and(|(_, token)| token.same(&self.token)) {
+        let own = |metadata: &Metadata| metadata.uid() == user();
+        if read_where(&self.path, own).is_ok_and(|(_, token)| token.same(&self.token)) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -118,12 +146,21 @@ fn write(directory: &Path, path: &Path, token: &JobToken) -> Result<()> {
 
 /// Reads a file that belongs to this user and is open to nobody else; tells when it was written.
 fn read(path: &Path) -> Result<(SystemTime, JobToken)> {
+    read_where(path, |metadata| metadata.uid() == user() && metadata.mode() & 0o077 == 0)
+}
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Reads a file of which this holds. A link or a pipe in its place is not followed or waited for.
+fn read_where(path: &Path, holds: impl Fn(&Metadata) -> bool) -> Result<(SystemTime, JobToken)> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
-    let own = metadata.uid() == rustix::process::geteuid().as_raw();
-    if !metadata.is_file() || !own || metadata.mode() & 0o077 != 0 {
-        let what = "it is not a file of this user that is open to nobody else (mode 0600)";
+    if !metadata.is_file() || !holds(&metadata) {
+        let what = "it is not a file of this user that is open to nobody else (mode 0600; one for \
+                    readers 0640)";
         return Err(Error::new(ErrorKind::PermissionDenied, what));
     }
     let written = metadata.modified()?;

@@ -4,3 +4,4 @@
 mod answers;
 mod restart;
 mod rig;
+mod rights;

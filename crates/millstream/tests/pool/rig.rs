@@ -173,16 +173,21 @@ pub(crate) struct Raw(pub(crate) TcpStream);
 impl Raw {
     /// Says hello with the token of this user.
     pub(crate) fn greeted(at: SocketAddr) -> Self {
-        let mut raw = Self(TcpStream::connect(at).unwrap());
-        let hello = ClientRequest::Hello {
-            protocol: PROTOCOL,
-            client: "raw".into(),
-            token: token(&token_file(at)),
-            rights: Rights::Write,
-        };
-        let welcome = raw.ask(&hello);
-        assert!(matches!(welcome, ServerResponse::Welcome(_)), "{welcome:?}");
+        let (raw, rights) = Self::hello(at, token(&token_file(at)), Rights::Write);
+        assert_eq!(rights, Some(Rights::Write));
         raw
+    }
+
+    /// Says hello; gives the rights that it has, none where it was refused.
+    pub(crate) fn hello(at: SocketAddr, token: Vec<u8>, rights: Rights) -> (Self, Option<Rights>) {
+        let mut raw = Self(TcpStream::connect(at).unwrap());
+        let client = "raw".into();
+        let hello = ClientRequest::Hello { protocol: PROTOCOL, client, token, rights };
+        match raw.ask(&hello) {
+            ServerResponse::Welcome(welcome) => (raw, Some(welcome.rights)),
+            ServerResponse::Failed(_) => (raw, None),
+            other => panic!("{other:?}"),
+        }
     }
 
     pub(crate) fn ask(&mut self, request: &ClientRequest) -> ServerResponse {

@@ -43,6 +43,9 @@ pub struct PoolOptions {
     pub addresses: Vec<String>,
     /// The certificate of this node, where servers are on other hosts.
     pub certs: Option<PathBuf>,
+    /// The file of a token for readers, which the server has left (`read_token`), in place of that
+    /// of its user: this process may read then, and not load.
+    pub token_file: Option<PathBuf>,
     /// How memory is read.
     pub fabric: FabricKind,
     /// A number that all processes of a job share, and no other job has; `None` where this is the
@@ -55,7 +58,8 @@ pub struct PoolOptions {
 impl PoolOptions {
     /// Of the servers at these addresses, for one worker.
     pub fn new(addresses: Vec<String>) -> Self {
-        Self { addresses, certs: None, fabric: FabricKind::Auto, job: None, workers: 1 }
+        let (certs, token_file) = (None, None);
+        Self { addresses, certs, token_file, fabric: FabricKind::Auto, job: None, workers: 1 }
     }
 }
 

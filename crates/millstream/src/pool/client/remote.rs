@@ -68,10 +68,12 @@ fn greet(address: &str, options: &PoolOptions) -> Result<(Attachment, Welcome), 
     let unreachable =
         |reason: String| PoolError::Unreachable { address: address.to_owned(), reason };
     let (first, others) = resolve(address).map_err(unreachable)?;
-    let mut attached = Attachment::connect(first, options.certs.as_deref(), ANSWER);
+    let (certs, token_file) = (options.certs.as_deref(), options.token_file.as_deref());
+    let connect = |at| Attachment::connect(at, certs, token_file, ANSWER);
+    let mut attached = connect(first);
     for at in others {
         if attached.is_err() {
-            attached = Attachment::connect(at, options.certs.as_deref(), ANSWER);
+            attached = connect(at);
         }
     }
     let (mut control, token) = attached.map_err(|error| {

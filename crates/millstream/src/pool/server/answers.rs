@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use cluster::Role;
 use fabric::{Endpoint, FabricError, LinkId};
 use pool::PoolError;
 use pool::wire::{ClientRequest, MANIFEST_PIECE_BYTES, PROTOCOL, Rights, ServerResponse, Welcome};
@@ -122,9 +123,11 @@ impl Control {
         let ClientRequest::Hello { protocol, client: name, token, rights } = request else {
             return self.close(client, "it has not said hello");
         };
+        let role = self.clients.role(&self.service, client, &token);
+        let rights = if role == Some(Role::Owner) { rights } else { Rights::Read };
         let reason = if protocol != PROTOCOL {
             Some("it speaks another version of the protocol: run the same release everywhere")
-        } else if !self.service.admits(&token) {
+        } else if role.is_none() {
             Some("the client does not show the token of this server")
         } else if !self.clients.has_room() {
             Some("the server has as many clients as it may have")
@@ -234,7 +237,7 @@ impl Control {
     pub(super) fn writer_name(&mut self, client: ClientId) -> Result<String, PoolError> {
         match self.clients.greeted(client) {
             Some(greeted) if greeted.rights == Rights::Write => Ok(greeted.name.clone()),
-            _ => Err(refused("this client may read, and not change tables")),
+            _ => Err(refused("this client may read tables, and neither load nor drop them")),
         }
     }
 

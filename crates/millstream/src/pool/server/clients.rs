@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use cluster::{Attachment, Service};
+use cluster::{Attachment, Role, Service};
 use fabric::EventFd;
 use pool::wire::{ClientRequest, Rights, ServerResponse, length, split};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -109,6 +109,11 @@ impl Clients {
 
     pub(super) fn get(&mut self, client: ClientId) -> Option<&mut Client> {
         self.all.get_mut(&client)
+    }
+
+    /// What a client has proved to be, by this token or by its certificate.
+    pub(super) fn role(&self, service: &Service, client: ClientId, token: &[u8]) -> Option<Role> {
+        service.role(&self.all.get(&client)?.attachment, token)
     }
 
     pub(super) fn greeted(&mut self, client: ClientId) -> Option<&mut Greeted> {

@@ -77,6 +77,9 @@ pub struct MemoryOptions {
     pub fabric: FabricKind,
     /// Its certificate; without one it listens on loopback alone.
     pub certs: Option<PathBuf>,
+    /// A file in which a token for readers is left, where there are no certificates: who shows it may
+    /// read, and neither load nor drop.
+    pub read_token: Option<PathBuf>,
     /// Threads that serve reads of clients that do not map its memory.
     pub threads: usize,
     /// A client that is silent for so long has ended.
@@ -93,6 +96,7 @@ impl Default for MemoryOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], MEMORY_SERVER_PORT)),
             fabric: FabricKind::Auto,
             certs: None,
+            read_token: None,
             threads: 1,
             lease: Duration::from_nanos(pool::home::LEASE_NS),
             directory: None,
@@ -136,7 +140,8 @@ impl MemoryServer {
     pub fn start(options: MemoryOptions) -> Result<Self, Error> {
         check_memory(&options)?;
         limits::raise_descriptors();
-        let service = Service::listen(options.listen, options.certs.as_deref())?;
+        let readers = options.read_token.as_deref();
+        let service = Service::listen(options.listen, options.certs.as_deref(), readers)?;
         let address = service.address();
         let fabrics = fabrics::of_server(options.fabric, address.ip())?;
         let names = fabrics.iter().map(|open| open.fabric.name()).collect();
