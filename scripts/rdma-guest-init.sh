@@ -52,6 +52,10 @@ rdma link add rxe1 type rxe netdev va || finish 93
 rdma link add rxe2 type rxe netdev vb || finish 94
 
 rc=0
+if [ -f /only-pool ]; then
+  . /pool.sh
+  finish $rc
+fi
 filter=
 [ ! -f /filter ] || read -r filter </filter
 for devices in rxe0 rxe1,rxe2; do
@@ -150,6 +154,8 @@ for connect in tcp rdma_cm; do
   is_expected ysb /run/ysb.csv
 done
 more= options=
+
+. /pool.sh
 
 # Two hosts: this network namespace, and one whose processes take the second device. They know of each other by a
 # wire of their own; that of the devices stays here, since Soft-RoCE of kernel 6.1 sends in no other namespace.

@@ -151,6 +151,82 @@ job examples/flights.sql --fabric shm "${certs[@]}"
 await_end
 grep -F 'error: shared memory does not reach node 2' "$dir/said.0" || die "$(tell)"
 
+# --- a pool -------------------------------------------------------------------------------------------
+say "a memory server on one host, and a job on both"
+cat >"$dir/numbers.sql" <<'SQL'
+CREATE TABLE numbers (n BIGINT) WITH ('connector' = 'generator', 'rows' = '200000', 'fields.n.kind' = 'sequence');
+SQL
+groups='SELECT k, count(*), sum(n) FROM %s GROUP BY k;'
+{
+  cat "$dir/numbers.sql"
+  # shellcheck disable=SC2059
+  printf "$groups" '(SELECT n, n % 3000 AS k FROM numbers)'
+} >"$dir/plain.sql"
+{
+  cat "$dir/numbers.sql"
+  echo "CREATE TABLE kept WITH ('connector' = 'pool') AS SELECT n, n % 3000 AS k FROM numbers;"
+} >"$dir/load.sql"
+{
+  echo "CREATE TABLE kept WITH ('connector' = 'pool');"
+  # shellcheck disable=SC2059
+  printf "$groups" kept
+} >"$dir/pooled.sql"
+one_process "$dir/plain.sql"
+
+"$millstream" cert issue "$dir/ca" "$dir/memory"
+serve() {
+  "$millstream" memory --bytes 256MiB --listen 10.79.0.1:7740 --certs "$dir/memory" \
+    >"$dir/memory.said" 2>&1 &
+  memory=$!
+  trap 'kill -9 $other $memory ${pids[*]} 2>/dev/null || true; rm -rf "$dir"' EXIT
+  for _ in $(seq 100); do
+    [ ! -s "$dir/memory.said" ] || return 0
+    sleep 0.1
+  done
+  die "the memory server does not start"
+}
+pool=(--pool 10.79.0.1:7740 --pool-certs "$dir/node")
+serve
+job "$dir/load.sql" --workers 1 "${certs[@]}" "${pool[@]}"
+await_end
+[ "${ended[*]}" = "0 0 0 0" ] || die "loading, statuses ${ended[*]}: $(tell)"
+wire_before=$(bytes_of near)
+compare_hosts "$dir/pooled.sql" --workers 1 "${certs[@]}" "${pool[@]}"
+by_wire=$(($(bytes_of near) - wire_before))
+printf 'bytes sent by the wire: %s, of them blocks for two nodes of four\n' "$by_wire"
+for rank in 0 1 2 3; do
+  case $rank in [01]) how=shm ;; *) how=tcp ;; esac
+  grep -q "memory server m0 .* is read by $how" "$dir/said.$rank" ||
+    die "rank $rank does not read by $how: $(tell)"
+done
+nsenter -t "$other" -n "$millstream" pool verify kept "${pool[@]}"
+
+say "no certificate, none of this cluster, and shared memory over a wire"
+if said=$("$millstream" pool ls --pool 10.79.0.1:7740 2>&1); then die "it lists tables: $said"; fi
+"$millstream" cert init "$dir/strangers"
+"$millstream" cert issue "$dir/strangers" "$dir/stranger"
+if said=$("$millstream" pool ls --pool 10.79.0.1:7740 --pool-certs "$dir/stranger" 2>&1); then
+  die "it lists tables to a stranger: $said"
+fi
+if said=$(nsenter -t "$other" -n "$millstream" run "$dir/pooled.sql" "${pool[@]}" --pool-fabric shm 2>&1); then
+  die "it maps memory of another host: $said"
+fi
+grep -q 'it is on another machine' <<<"$said" || die "shm over a wire: $said"
+
+say "the memory server is killed while a job loads"
+sed -e "s/'200000'/'1000000000000'/" -e "s/CREATE TABLE kept/CREATE TABLE endless/" "$dir/load.sql" \
+  >"$dir/endless-load.sql"
+job "$dir/endless-load.sql" --workers 1 "${certs[@]}" "${pool[@]}"
+for _ in $(seq 600); do
+  "$millstream" pool stat --json "${pool[@]}" | grep -q '"loads":1' && break
+  sleep 0.1
+done
+disown "$memory"
+kill -9 "$memory"
+await_end
+grep -q "memory server 'm0' is gone" "$dir"/said.* || die "nobody names the server: $(tell)"
+[ "${ended[0]}" = 1 ] || die "statuses ${ended[*]}: $(tell)"
+
 # --- the end of a host --------------------------------------------------------------------------------
 cat >"$dir/endless.sql" <<'SQL'
 CREATE TABLE ticks (ts TIMESTAMP(3), k BIGINT, WATERMARK FOR ts AS ts)

@@ -45,4 +45,53 @@ for flavour in openmpi mpich; do
   say "mpirun.$flavour, wrong number of nodes"
   refuse "--nodes 3, but " "$mpirun" "${options[@]}" "$millstream" run "$query" --nodes 3
 done
+# --- a pool, whose server is outside of the world of MPI ------------------------------------------------
+dir=$(mktemp -d)
+export XDG_RUNTIME_DIR=$dir
+"$millstream" memory --bytes 256MiB --listen 127.0.0.1:0 >"$dir/said" &
+memory=$!
+trap 'kill $memory 2>/dev/null || true; rm -rf "$dir"' EXIT
+address=
+for _ in $(seq 100); do
+  address=$(sed -n 's/^memory server m0 at \([^ ]*\): .*/\1/p' "$dir/said")
+  [ -z "$address" ] || break
+  sleep 0.1
+done
+[ -n "$address" ] || die "the memory server does not start"
+groups='SELECT k, count(*) AS c, sum(n) AS s FROM'
+cat >"$dir/numbers.sql" <<'SQL'
+CREATE TABLE numbers (n BIGINT)
+WITH ('connector' = 'generator', 'rows' = '200000', 'fields.n.kind' = 'sequence');
+SQL
+{
+  cat "$dir/numbers.sql"
+  echo "$groups (SELECT n, n % 3000 AS k FROM numbers) GROUP BY k;"
+} >"$dir/plain.sql"
+one_process "$dir/plain.sql"
+for flavour in openmpi mpich; do
+  mpirun=$(command -v "mpirun.$flavour") || continue
+  options=(-n 4)
+  [ "$flavour" = mpich ] || options+=(--oversubscribe --bind-to none)
+  [ "$flavour" = mpich ] || [ "$(id -u)" != 0 ] || options+=(--allow-run-as-root)
+  {
+    cat "$dir/numbers.sql"
+    echo "CREATE TABLE $flavour WITH ('connector' = 'pool') AS SELECT n, n % 3000 AS k FROM numbers;"
+    echo "$groups $flavour GROUP BY k;"
+  } >"$dir/load.sql"
+  {
+    echo "CREATE TABLE $flavour WITH ('connector' = 'pool');"
+    echo "$groups $flavour GROUP BY k;"
+  } >"$dir/pooled.sql"
+  say "mpirun.$flavour, a pool is loaded, and read"
+  timeout -s KILL 120 "$mpirun" "${options[@]}" "$millstream" run "$dir/load.sql" --fabric mpi \
+    --pool "$address" --quiet >"$dir/loaded" || die "not loaded: $(cat "$dir/loaded")"
+  for fabric in mpi tcp; do
+    compare "$mpirun" "${options[@]}" "$millstream" run "$dir/pooled.sql" --format csv \
+      --fabric "$fabric" --pool "$address"
+    tried=$((tried + 1))
+  done
+  refuse "no memory server answers at $address: a memory server is not read by mpi" \
+    "$mpirun" "${options[@]}" "$millstream" run "$dir/pooled.sql" --fabric mpi --pool "$address" \
+    --pool-fabric mpi
+done
 printf '\nmpirun: %s jobs gave the rows of one process\n' "$tried"

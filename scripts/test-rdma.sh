@@ -4,6 +4,7 @@
 # binary there. Proves that the code works with libibverbs and the kernel; says nothing about speed.
 #
 #   scripts/test-rdma.sh            all tests, and then the engine
+#   scripts/test-rdma.sh --pool     a memory server and its clients alone
 #   scripts/test-rdma.sh NAME       those tests of the transport whose name contains NAME
 #
 # What is downloaded and built is kept in $CARGO_TARGET_DIR/rdma-guest. Where the guest cannot be had the
@@ -16,6 +17,8 @@ cd "$root"
 guest=$CARGO_TARGET_DIR/rdma-guest
 limit_s=${MILLSTREAM_RDMA_LIMIT_S:-1800}
 filter=${1:-}
+only_pool=
+[ "$filter" != --pool ] || only_pool=1 filter=
 mkdir -p "$guest"
 
 what="the tests of real RDMA verbs"
@@ -82,6 +85,8 @@ mkdir -p "$files"/{bin,tests,modules,etc/libibverbs.d}
 # With a root directory that others cannot read, no unprivileged process would see a device.
 chmod 755 "$files"
 install -m 755 scripts/rdma-guest-init.sh "$files/init"
+install -m 644 scripts/rdma-guest-pool.sh "$files/pool.sh"
+[ -z "$only_pool" ] || touch "$files/only-pool"
 cp "$(command -v busybox)" "$files/bin/busybox"
 ln -s busybox "$files/bin/sh"
 cp "$(command -v ip || echo /sbin/ip)" "$files/bin/ip"

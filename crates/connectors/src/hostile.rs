@@ -7,6 +7,22 @@
 use crate::format::ipc::{IpcContext, schema_in};
 use crate::{http, remote};
 
+/// Reads a block of a table in a pool, behind a type u8, a codec u8, the rows u16, NULLs u16 and the
+/// least number i64. Gives the rows.
+///
+/// # Errors
+/// Why it does not fit that.
+///
+/// # Panics
+/// When the values are others than Arrow takes, or not so many.
+pub fn pool_block(bytes: &[u8]) -> Result<usize, String> {
+    let array = crate::pool::block_of(bytes)?;
+    array.to_data().validate_full().map_err(|why| why.to_string()).expect("a reader trusts it");
+    let rows = u16::from_le_bytes([bytes[2], bytes[3]]);
+    assert_eq!(array.len(), usize::from(rows).min(8192));
+    Ok(array.len())
+}
+
 /// Takes the messages of a Flight stream, each behind the lengths of its header and body, two bytes
 /// each: a schema, then rows and dictionaries. Gives the rows.
 ///

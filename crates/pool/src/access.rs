@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::error::PoolError;
-use crate::manifest::{Codec, Definition, Manifest};
+use crate::manifest::{Codec, Definition, Manifest, Strip};
 use crate::pointer::Pointer;
 
 /// A pool, as a client sees it.
@@ -174,6 +174,18 @@ pub trait StripWriter: Send {
     /// # Errors
     /// When the load has failed.
     fn is_sealed(&mut self) -> Result<bool, PoolError>;
+
+    /// Strips that were handed in, with their partitions, which those of this writer take the place
+    /// of: they are of no version any more in which these are.
+    fn replace(&mut self, strips: Vec<(u32, Strip)>);
+
+    /// Hands in the strips of a worker that goes on by another writer of the load; gives them as
+    /// they lie, in the order in which they were written. A version appears when each worker has
+    /// handed in its part, or has committed.
+    ///
+    /// # Errors
+    /// When the load has failed; then no version appears.
+    fn hand_in(self: Box<Self>) -> Result<Vec<(u32, Strip)>, PoolError>;
 
     /// Commits the part of this worker. The version appears with the last worker's part.
     ///

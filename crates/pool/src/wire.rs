@@ -171,6 +171,27 @@ pub enum ClientRequest {
         /// Whether these are the writer's last.
         last: bool,
     },
+    /// Strips that those of the writer's next [`HandIn`](Self::HandIn) or `Commit` take the place of.
+    Replace {
+        /// The load.
+        load: u64,
+        /// The writer's number.
+        writer: u32,
+        /// Strips as they were committed, each with its partition; [`COMMIT_STRIPS_MAX`] at most.
+        strips: Vec<(u32, Strip)>,
+    },
+    /// As [`Commit`](Self::Commit), of a writer that goes on: a version appears when each has handed
+    /// in its part.
+    HandIn {
+        /// The load.
+        load: u64,
+        /// The writer's number.
+        writer: u32,
+        /// Strips, each with its partition.
+        strips: Vec<(u32, Strip)>,
+        /// Whether these are the last ones of its part.
+        last: bool,
+    },
     /// Gives a load up.
     Abort {
         /// The load.
@@ -410,13 +431,14 @@ impl ClientRequest {
                 [extent, used, crc].into_iter().for_each(|field| out.u32(*field));
             }
             ClientRequest::Commit { load, writer, strips, last } => {
-                out.u8(12);
-                out.u64(*load);
-                out.u32(*writer);
-                out.list(strips, |out, (partition, strip)| {
-                    out.u32(*partition);
-                    strip.encode(out);
-                });
+                encode_strips(&mut out, 12, (*load, *writer), strips);
+                out.u8((*last).into());
+            }
+            ClientRequest::Replace { load, writer, strips } => {
+                encode_strips(&mut out, 20, (*load, *writer), strips);
+            }
+            ClientRequest::HandIn { load, writer, strips, last } => {
+                encode_strips(&mut out, 21, (*load, *writer), strips);
                 out.u8((*last).into());
             }
             ClientRequest::Abort { load } => numbers(&mut out, 13, &[*load]),
@@ -475,8 +497,7 @@ impl ClientRequest {
             12 => ClientRequest::Commit {
                 load: from.u64()?,
                 writer: from.u32()?,
-                strips: from
-                    .list(COMMIT_STRIPS_MAX, |from| Ok((from.u32()?, Strip::decode(from)?)))?,
+                strips: decode_strips(&mut from)?,
                 last: from.flag()?,
             },
             13 => ClientRequest::Abort { load: from.u64()? },
@@ -486,11 +507,42 @@ impl ClientRequest {
                 ClientRequest::Verify { extents: from.list(VERIFY_EXTENTS_MAX, FieldReader::u32)? }
             }
             17 => ClientRequest::Outcome { load: from.u64()?, snapshot: snapshot_of(&mut from)? },
+            20 => ClientRequest::Replace {
+                load: from.u64()?,
+                writer: from.u32()?,
+                strips: decode_strips(&mut from)?,
+            },
+            21 => ClientRequest::HandIn {
+                load: from.u64()?,
+                writer: from.u32()?,
+                strips: decode_strips(&mut from)?,
+                last: from.flag()?,
+            },
             _ => return Err(from.malformed()),
         };
         from.end()?;
         Ok(request)
     }
+}
+
+/// A kind, a load with its writer, and strips with their partitions.
+fn encode_strips(
+    out: &mut FieldWriter,
+    kind: u8,
+    (load, writer): (u64, u32),
+    strips: &[(u32, Strip)],
+) {
+    out.u8(kind);
+    out.u64(load);
+    out.u32(writer);
+    out.list(strips, |out, (partition, strip)| {
+        out.u32(*partition);
+        strip.encode(out);
+    });
+}
+
+fn decode_strips(from: &mut FieldReader<'_>) -> Result<Vec<(u32, Strip)>, PoolError> {
+    from.list(COMMIT_STRIPS_MAX, |from| Ok((from.u32()?, Strip::decode(from)?)))
 }
 
 fn encode_load(out: &mut FieldWriter, load: &TableLoad) {

@@ -92,6 +92,8 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Stat,
         ClientRequest::Verify { extents: vec![] },
         ClientRequest::Outcome { load: 1, snapshot },
+        ClientRequest::Replace { load: 1, writer: 2, strips: vec![(1, strip())] },
+        ClientRequest::HandIn { load: 1, writer: 2, strips: vec![(1, strip())], last: false },
     ]
 }
 
@@ -133,19 +135,20 @@ fn message_seeds() -> Seeds {
     let long = (MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes();
     let beats = ClientRequest::Beat.encode().repeat(2);
     let all = [
-        ("18-requests", 0, asked.clone()),
-        ("18-requests-summed", 2, asked.clone()),
+        ("20-requests", 0, asked.clone()),
+        ("20-requests-summed", 2, asked.clone()),
         ("14-responses", 1, answered.clone()),
         ("14-responses-summed", 3, answered),
         ("2-half", 0, [&beats[..], &asked[..20]].concat()),
         ("0-none", 0, vec![]),
         ("bad-damaged", 0, damaged),
-        ("bad-kind", 2, message(&[&[18]])),
+        ("bad-kind", 2, message(&[&[255]])),
         ("bad-response-kind", 3, message(&[&[15]])),
         ("bad-empty", 2, message(&[])),
         ("bad-long", 2, [&long[..], &[0; 9]].concat()),
         ("bad-more", 2, message(&[&[8, 0]])),
         ("bad-text", 2, message(&[&[14], &[1, 0, 0, 0, 0xff]])),
+        ("bad-strips", 2, message(&[&[20], &[0; 12], &[0xff; 4]])),
         ("bad-keys", 2, message(&[&[6], &[0xff; 4]])),
         ("bad-manifest-of-response", 3, message(&[&[7], &[0xff; 4]])),
     ];

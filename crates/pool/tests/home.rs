@@ -217,7 +217,12 @@ impl Account {
         });
         let writer = self.random.below(2) as u32;
         let last = self.random.below(3) > 0;
-        let (version, effects) = self.home.commit(client, load, writer, strips, last);
+        let (version, effects) = if self.random.below(2) == 0 {
+            self.home.commit(client, load, writer, strips, last)
+        } else {
+            self.replace(client, load, writer);
+            self.home.hand_in(client, load, writer, strips, last)
+        };
         assert!(inside || version.is_err(), "blocks outside are taken");
         self.apply(effects);
         if let Ok(Some(version)) = version {
@@ -226,6 +231,23 @@ impl Account {
             let newest = tables.iter().filter(known);
             assert!(newest.count() > 0, "version {version} is nobody's");
         }
+    }
+
+    /// Names a strip of a version that somebody reads to be replaced, now and then.
+    fn replace(&mut self, client: u64, load: u64, writer: u32) {
+        let read: Vec<u64> = self.leases.keys().copied().collect();
+        let Some(lease) = self.random.of(&read).filter(|_| self.random.below(4) == 0) else {
+            return;
+        };
+        let manifest = &self.leases[&lease].1;
+        if manifest.strips.is_empty() {
+            return;
+        }
+        let at = self.random.below(manifest.strips.len() as u64) as u32;
+        let partition = u32::from(manifest.partitions[1] <= at);
+        let strips = vec![(partition, manifest.strips[at as usize].clone())];
+        let (_, effects) = self.home.replace(client, load, writer, strips);
+        self.apply(effects);
     }
 
     fn pin(&mut self, client: u64) {

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayData, ArrayRef, make_array, new_empty_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field, Schema};
 use bytes::Bytes;
 use pool::access::BlockBytes;
-use pool::manifest::{Block, Codec, Layout};
-use pool::pointer::BLOCK_ALIGN;
+use pool::manifest::{Block, Codec, Layout, STRIP_ROWS_MAX};
+use pool::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
+
+use super::columns::StoredColumns;
 
 /// The memory of a block, as an owner of bytes.
 struct Owned(BlockBytes);
@@ -159,4 +161,44 @@ fn spread(numbers: impl Iterator<Item = i64>, width: u8) -> Option<Buffer> {
 /// The array of a column in which all rows are NULL or have one value, without any bytes.
 pub(super) fn empty() -> Buffer {
     buffer(Arc::new([0_u8; 0]))
+}
+
+/// The types of [`block_of`], by number.
+const TYPES: [DataType; 9] = [
+    DataType::Int8,
+    DataType::Int16,
+    DataType::Int32,
+    DataType::Int64,
+    DataType::Float64,
+    DataType::Decimal128(38, 2),
+    DataType::Boolean,
+    DataType::Utf8,
+    DataType::Binary,
+];
+
+/// Reads a block whose description lies in front of it: type u8, codec u8 (0: plain, 1, 2 and 4: so
+/// many bytes, 3: constant), rows u16, NULLs u16, the least number i64.
+///
+/// # Errors
+/// When it does not fit its description.
+pub(super) fn block_of(bytes: &[u8]) -> Result<ArrayRef, String> {
+    let cut = || "it is cut".to_owned();
+    let (&[of, codec, rows @ .., a, b], rest) = bytes.split_first_chunk::<6>().ok_or_else(cut)?;
+    let (least, bytes) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
+    let data_type = TYPES.get(usize::from(of)).ok_or("it is of no type")?.clone();
+    let field = Field::new("", data_type.clone(), true);
+    let columns = StoredColumns::declared(&Schema::new(vec![field]));
+    let layout = columns.map_err(|error| error.to_string())?.layouts[0];
+    let codec = match codec {
+        0 => Codec::Plain,
+        3 => Codec::Constant,
+        width => Codec::Distance(width),
+    };
+    let rows = usize::from(u16::from_le_bytes(rows)).min(STRIP_ROWS_MAX as usize);
+    let nulls = u32::from(u16::from_le_bytes([a, b]));
+    let least = i64::from_le_bytes(*least);
+    let at = Pointer { extent: ExtentId { server: 0, number: 0 }, offset: 0 };
+    let block = Block { at, bytes: bytes.len() as u32, codec, nulls, least, greatest: least };
+    let bytes = buffer(Arc::new(bytes.to_vec()));
+    BlockType { data_type, layout }.array(&block, &bytes, rows)
 }

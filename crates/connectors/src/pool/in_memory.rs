@@ -1,6 +1,6 @@
 //! A pool in the memory of this process, for tests: it keeps versions, and can be slow or damaged.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -43,7 +43,11 @@ struct Part {
     load: TableLoad,
     strips: Vec<(u32, Strip)>,
     extents: Vec<(ExtentId, u32)>,
-    committed: u32,
+    /// Strips that the next version does not have any more.
+    replaced: Vec<(u32, Strip)>,
+    /// Writers that have handed in their part since a version appeared, and that have committed.
+    handed_in: BTreeSet<u32>,
+    committed: BTreeSet<u32>,
     has_failed: bool,
 }
 
@@ -151,7 +155,9 @@ impl PoolAccess for InMemoryPool {
             load: load.clone(),
             strips: vec![],
             extents: vec![],
-            committed: 0,
+            replaced: vec![],
+            handed_in: BTreeSet::new(),
+            committed: BTreeSet::new(),
             has_failed: false,
         }));
         state.loads.insert(load.table.clone(), Arc::clone(&part));
@@ -267,11 +273,15 @@ struct InMemoryLoad {
 }
 
 impl Loading for InMemoryLoad {
-    fn writer(&self, _: u32, waker: Waker) -> Result<Box<dyn StripWriter>, PoolError> {
+    fn writer(&self, worker: u32, waker: Waker) -> Result<Box<dyn StripWriter>, PoolError> {
         Ok(Box::new(InMemoryWriter {
             state: Arc::clone(&self.state),
             part: Arc::clone(&self.part),
             writers: self.writers,
+            worker,
+            strips: vec![],
+            extents: vec![],
+            replaced: vec![],
             slow: Slow::new(&self.is_slow, waker),
             has_committed: false,
         }))
@@ -282,6 +292,10 @@ struct InMemoryWriter {
     state: Arc<Mutex<State>>,
     part: Arc<Mutex<Part>>,
     writers: u32,
+    worker: u32,
+    strips: Vec<(u32, Strip)>,
+    extents: Vec<(ExtentId, u32)>,
+    replaced: Vec<(u32, Strip)>,
     slow: Slow,
     has_committed: bool,
 }
@@ -324,9 +338,8 @@ impl StripWriter for InMemoryWriter {
             }
         });
         let written = Strip { rows: strip.rows, blocks: blocks.collect() };
-        let mut part = locked(&self.part);
-        part.strips.push((partition, written));
-        part.extents.push((extent, bytes.len() as u32));
+        self.strips.push((partition, written));
+        self.extents.push((extent, bytes.len() as u32));
         state.extents.insert(number, Arc::new(bytes));
         Ok(())
     }
@@ -336,18 +349,47 @@ impl StripWriter for InMemoryWriter {
         Ok(!self.slow.waits())
     }
 
+    fn replace(&mut self, strips: Vec<(u32, Strip)>) {
+        self.replaced.extend(strips);
+    }
+
+    fn hand_in(mut self: Box<Self>) -> Result<Vec<(u32, Strip)>, PoolError> {
+        let strips = self.strips.clone();
+        self.settle(false)?;
+        Ok(strips)
+    }
+
     fn commit(mut self: Box<Self>) -> Result<(), PoolError> {
+        self.settle(true)
+    }
+}
+
+impl InMemoryWriter {
+    /// Its strips are of the next version, which appears if they are the last that it needs.
+    fn settle(&mut self, is_end: bool) -> Result<(), PoolError> {
         self.check()?;
         self.has_committed = true;
         let mut state = locked(&self.state);
         let mut part = locked(&self.part);
-        part.committed += 1;
-        if part.committed < self.writers {
+        part.strips.append(&mut self.strips);
+        part.extents.append(&mut self.extents);
+        part.replaced.append(&mut self.replaced);
+        let to = if is_end { &mut part.committed } else { &mut part.handed_in };
+        to.insert(self.worker);
+        let is_missing =
+            |worker| !part.handed_in.contains(&worker) && !part.committed.contains(&worker);
+        if (0..self.writers).any(is_missing) {
             return Ok(());
         }
-        state.loads.remove(&part.load.table);
+        if part.committed.len() == self.writers as usize {
+            state.loads.remove(&part.load.table);
+        }
         let versions = state.tables.entry(part.load.table.clone()).or_default();
-        versions.push(Arc::new(published(&part, versions.last().map(|newest| &**newest))));
+        let newest = versions.last().map(|newest| &**newest);
+        versions.push(Arc::new(published(&part, newest)));
+        part.handed_in.clear();
+        part.load.mode = LoadMode::Append;
+        (part.strips, part.extents, part.replaced) = (vec![], vec![], vec![]);
         Ok(())
     }
 }
@@ -358,14 +400,19 @@ fn published(part: &Part, newest: Option<&Manifest>) -> Manifest {
     let before = newest.filter(|_| *mode == LoadMode::Append);
     let definition: Definition =
         before.map_or_else(|| definition.clone(), |newest| newest.definition.clone());
-    let (mut strips, mut partitions) = (vec![], vec![0]);
+    let (mut strips, mut partitions): (Vec<Strip>, _) = (vec![], vec![0]);
     for partition in 0..definition.partitions() {
         if let Some(newest) = before {
             let [from, to] = [partition, partition + 1].map(|at| newest.partitions[at as usize]);
             strips.extend(newest.strips[from as usize..to as usize].iter().cloned());
         }
+        let first = *partitions.last().unwrap_or(&0) as usize;
         let own = part.strips.iter().filter(|(of, _)| *of == partition);
         strips.extend(own.map(|(_, strip)| strip.clone()));
+        for (_, gone) in part.replaced.iter().filter(|(of, _)| *of == partition) {
+            let at = strips[first..].iter().position(|strip| strip == gone);
+            strips.remove(first + at.expect("a strip that is replaced is there"));
+        }
         partitions.push(strips.len() as u32);
     }
     let old = before.map_or(&[][..], |newest| &newest.extents);

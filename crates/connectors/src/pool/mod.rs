@@ -14,6 +14,7 @@
 //! Deliberately absent: changes in place.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef, WriteMode};
@@ -27,9 +28,11 @@ use pool::wire::NAME_BYTES_MAX;
 
 mod assign;
 mod columns;
+mod commit_clock;
 mod decode;
 mod encode;
 mod errors;
+mod growing;
 #[doc(hidden)]
 pub mod in_memory;
 mod newest;
@@ -42,6 +45,7 @@ mod version;
 
 use crate::options::{OptionReader, refuse};
 use columns::StoredColumns;
+use commit_clock::CommitEvery;
 use errors::refused;
 use sink::PoolSink;
 use source::PoolSource;
@@ -58,6 +62,12 @@ const LOAD_BYTES_MIN: u64 = 1 << 20;
 
 /// Nanoseconds between two questions for a newer version at least.
 const REFRESH_NS_MIN: u64 = 10_000_000;
+
+/// How often a version appears where 'commit.bytes' alone is said.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often a version appears at most.
+const COMMIT_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Strips that are read ahead at most.
 const PREFETCH_MAX: u64 = 64;
@@ -95,12 +105,31 @@ const OPTIONS: &[OptionSpec] = &[
         doc: "How often a stream that is joined with the table asks for a newer version.",
     },
     OptionSpec {
+        key: "commit.interval",
+        values: "duration",
+        default: "at the end",
+        doc: "How often a version with the rows so far appears, where rows are written; at least \
+              once.",
+    },
+    OptionSpec {
+        key: "commit.bytes",
+        values: "integer",
+        default: "none",
+        doc: "A version appears also when a process has written this many bytes of rows since the \
+              last. The interval is '10 s' then, if it says nothing else.",
+    },
+    OptionSpec {
         key: "prefetch",
         values: "1 … 64",
         default: "millstream.prefetch",
         doc: "How many strips a worker asks for ahead of the one that it reads.",
     },
 ];
+
+/// Reads a block behind its description, which anybody may have written: see [`decode::block_of`].
+pub(crate) fn block_of(bytes: &[u8]) -> Result<arrow::array::ArrayRef, String> {
+    decode::block_of(bytes)
+}
 
 /// The connector `pool`.
 #[derive(Debug)]
@@ -249,6 +278,8 @@ struct PoolOptions {
     at: At,
     strip_rows: u32,
     load_bytes: usize,
+    /// How often a version appears; `None`: at the end of a load.
+    every: Option<CommitEvery>,
     /// Strips that are read ahead; `None` where the job says so.
     prefetch: Option<usize>,
     /// How often a newer version is asked for.
@@ -281,6 +312,7 @@ impl PoolOptions {
             at: Self::at(options)?,
             strip_rows: strip_rows as u32,
             load_bytes: usize::try_from(load_bytes).unwrap_or(usize::MAX),
+            every: Self::every(options)?,
             prefetch: prefetch.map(|strips| strips as usize),
             refresh_ns: Self::refresh_ns(options)?,
         })
@@ -301,6 +333,20 @@ impl PoolOptions {
 
     fn at(options: OptionReader<'_>) -> Result<At, ConnectorError> {
         Ok(options.integer("version", 1)?.map_or(At::Newest, At::Version))
+    }
+
+    fn every(options: OptionReader<'_>) -> Result<Option<CommitEvery>, ConnectorError> {
+        let interval = options.duration_ns("commit.interval")?.map(Duration::from_nanos);
+        if interval.is_some_and(|interval| interval < COMMIT_INTERVAL_MIN) {
+            let message = format!("a version appears each {COMMIT_INTERVAL_MIN:?} at most");
+            let hint = "write 'commit.interval' = '10 s'";
+            return Err(refuse("commit.interval", message, Some(hint.into())));
+        }
+        let bytes = options.integer("commit.bytes", 1)?;
+        Ok((interval.is_some() || bytes.is_some()).then(|| CommitEvery {
+            interval: interval.unwrap_or(COMMIT_INTERVAL),
+            bytes: bytes.unwrap_or(u64::MAX),
+        }))
     }
 
     /// The definition of a declared table.

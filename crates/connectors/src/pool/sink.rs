@@ -4,12 +4,15 @@
 //! batch ─▶ partition ─▶ rows that wait ─▶ full strip ─▶ blocks ─▶ strips that wait ─▶ pool
 //!                       'load.bytes'                             while it has no room
 //! ```
+//!
+//! A load publishes a version when it ends, or each 'commit.interval' ([`super::growing`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{ArrayRef, UInt32Array};
 use arrow::compute::{cast, concat_batches, take_record_batch};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::WriteMode;
 use dataflow::detach;
@@ -17,12 +20,14 @@ use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 use pool::PoolError;
 use pool::access::{EncodedStrip, LoadMode, Loading, PoolAccess, StripWriter, TableLoad};
-use pool::manifest::Definition;
+use pool::manifest::{Definition, Strip};
 
 use super::PoolOptions;
 use super::columns::StoredColumns;
+use super::commit_clock::{CommitClock, CommitEvery};
 use super::encode;
 use super::errors::{damaged, refused};
+use super::growing::Growth;
 use super::partition::Partitions;
 
 /// A load of a table.
@@ -31,8 +36,18 @@ pub(super) struct PoolSink {
     load: TableLoad,
     columns: StoredColumns,
     load_bytes: usize,
+    /// How often a version appears; `None`: at the end.
+    every: Option<CommitEvery>,
     /// The load of this process, once its first worker has opened it.
-    loading: Mutex<Option<Arc<dyn Loading>>>,
+    loading: Mutex<Option<Begun>>,
+}
+
+/// A load that has begun.
+#[derive(Clone)]
+struct Begun {
+    loading: Arc<dyn Loading>,
+    /// Of a table that grows.
+    clock: Option<Arc<CommitClock>>,
 }
 
 impl PoolSink {
@@ -53,6 +68,7 @@ impl PoolSink {
             load: TableLoad { table: options.table.clone(), definition, mode },
             columns,
             load_bytes: options.load_bytes,
+            every: options.every,
             loading: Mutex::default(),
         })
     }
@@ -63,18 +79,36 @@ impl PoolSink {
 
     /// The load, which the first worker of a process begins. A table that is declared and not there
     /// is made by the first statement that writes it.
-    fn loading(&self) -> Result<Arc<dyn Loading>, PoolError> {
-        let mut loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(loading) = &*loading {
-            return Ok(Arc::clone(loading));
+    fn loading(&self) -> Result<Begun, ConnectorError> {
+        let mut begun = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(begun) = &*begun {
+            return Ok(begun.clone());
         }
-        let begun = match self.access.begin(&self.load) {
+        let loading = match self.access.begin(&self.load) {
             Err(PoolError::NoTable { .. }) if self.load.mode != LoadMode::Create => {
-                self.access.begin(&TableLoad { mode: LoadMode::Create, ..self.load.clone() })?
+                self.access.begin(&TableLoad { mode: LoadMode::Create, ..self.load.clone() })
             }
-            begun => begun?,
+            begun => begun,
         };
-        Ok(Arc::clone(loading.insert(begun)))
+        let loading = loading.map_err(refused)?;
+        let clock = self.every.map(|every| self.clock(every)).transpose()?;
+        Ok(begun.insert(Begun { loading, clock }).clone())
+    }
+
+    /// The clock of a table that grows; what is promised of it is said.
+    fn clock(&self, every: CommitEvery) -> Result<Arc<CommitClock>, ConnectorError> {
+        let table = &self.load.table;
+        let clock = CommitClock::start(every).map_err(|error| ConnectorError::Io {
+            place: format!("pool table '{table}'"),
+            message: format!("the system gives no thread: {error}"),
+            hint: None,
+        })?;
+        tracing::warn!(
+            "pool table '{table}' grows by a version each {:?}, at least once: what a job that \
+             fails has committed stays, and is there twice when it is run again",
+            every.interval
+        );
+        Ok(Arc::new(clock))
     }
 }
 
@@ -88,7 +122,7 @@ impl Sink for PoolSink {
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        let loading = self.loading().map_err(refused)?;
+        let Begun { loading, clock } = self.loading()?;
         let writer = loading.writer(context.worker, context.waker.clone()).map_err(refused)?;
         Ok(Box::new(PoolWriter {
             table: self.load.table.clone(),
@@ -99,6 +133,9 @@ impl Sink for PoolSink {
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             strips: VecDeque::new(),
+            written: 0,
+            replaced: vec![],
+            growth: clock.map(|clock| Growth::new(&clock, &loading, context)),
             failed: None,
             writer,
         }))
@@ -107,27 +144,55 @@ impl Sink for PoolSink {
 
 /// Rows of a partition that do not fill a strip.
 #[derive(Default)]
-struct Waiting {
+pub(super) struct Waiting {
     batches: Vec<RecordBatch>,
     rows: usize,
     bytes: usize,
+    /// How many of the rows were handed in as a short strip …
+    handed_in: usize,
+    /// … which lies here, once it is known.
+    pub(super) short: Option<Strip>,
+}
+
+impl Waiting {
+    /// All rows, if some of them were not handed in; they are then.
+    pub(super) fn new_rows(
+        &mut self,
+        schema: &SchemaRef,
+        table: &str,
+    ) -> Result<Option<RecordBatch>, ConnectorError> {
+        if self.rows == self.handed_in {
+            return Ok(None);
+        }
+        let rows = concat_batches(schema, &self.batches);
+        let rows = rows.map_err(|error| damaged(table, error.to_string()))?;
+        self.batches = vec![rows.clone()];
+        self.handed_in = self.rows;
+        Ok(Some(rows))
+    }
 }
 
 /// The writer of a worker.
-struct PoolWriter {
-    table: String,
-    columns: StoredColumns,
+pub(super) struct PoolWriter {
+    pub(super) table: String,
+    pub(super) columns: StoredColumns,
     strip_rows: usize,
     load_bytes: usize,
     partitions: Partitions,
     /// By partition.
-    waiting: BTreeMap<u32, Waiting>,
+    pub(super) waiting: BTreeMap<u32, Waiting>,
     waiting_bytes: usize,
     /// Strips for which the pool had no room.
-    strips: VecDeque<(u32, EncodedStrip)>,
+    pub(super) strips: VecDeque<(u32, EncodedStrip)>,
+    /// How many strips were written since the last were handed in.
+    pub(super) written: usize,
+    /// Short strips that those which are written take the place of.
+    pub(super) replaced: Vec<(u32, Strip)>,
+    /// Of a table that grows.
+    pub(super) growth: Option<Growth>,
     /// Why it has failed, to be told by the next call that can.
-    failed: Option<PoolError>,
-    writer: Box<dyn StripWriter>,
+    pub(super) failed: Option<ConnectorError>,
+    pub(super) writer: Box<dyn StripWriter>,
 }
 
 impl PoolWriter {
@@ -154,6 +219,10 @@ impl PoolWriter {
     fn cut(&mut self, partition: u32, whole: bool) -> Result<(), ConnectorError> {
         let Some(waiting) = self.waiting.remove(&partition) else { return Ok(()) };
         self.waiting_bytes -= waiting.bytes;
+        if whole && waiting.rows == waiting.handed_in {
+            return Ok(());
+        }
+        self.replaced.extend(waiting.short.map(|strip| (partition, strip)));
         let rows = concat_batches(&self.columns.schema, &waiting.batches);
         let rows = rows.map_err(|error| damaged(&self.table, error.to_string()))?;
         let mut from = 0;
@@ -167,21 +236,23 @@ impl PoolWriter {
         } else if rest.num_rows() > 0 {
             let rest = detach(&rest);
             let bytes = rest.get_array_memory_size();
-            let waiting = Waiting { rows: rest.num_rows(), bytes, batches: vec![rest] };
+            let rows = rest.num_rows();
+            let waiting = Waiting { rows, bytes, batches: vec![rest], ..Waiting::default() };
             self.waiting_bytes += bytes;
             self.waiting.insert(partition, waiting);
         }
         Ok(())
     }
 
-    fn write_strip(&mut self, partition: u32, rows: &RecordBatch) {
+    pub(super) fn write_strip(&mut self, partition: u32, rows: &RecordBatch) {
+        self.written += 1;
         let strip = encode::strip(rows.columns(), &self.columns.layouts, rows.num_rows());
         self.strips.push_back((partition, strip));
         self.hand_on();
     }
 
     /// Gives the pool the strips for which it has room.
-    fn hand_on(&mut self) {
+    pub(super) fn hand_on(&mut self) {
         while self.failed.is_none() && !self.strips.is_empty() {
             let written = match self.writer.has_room() {
                 Ok(false) => return,
@@ -191,15 +262,48 @@ impl PoolWriter {
                 },
                 Err(error) => Err(error),
             };
-            self.failed = written.err();
+            self.failed = written.err().map(refused);
         }
     }
 
     fn check(&mut self) -> Result<(), ConnectorError> {
-        match self.failed.clone() {
-            None => Ok(()),
-            Some(error) => Err(refused(error)),
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Goes on as far as it goes without waiting.
+    fn go_on(&mut self) {
+        self.hand_on();
+        if self.failed.is_none()
+            && let Err(error) = self.grow()
+        {
+            self.failed = Some(error);
         }
+    }
+
+    /// Divides rows among partitions.
+    pub(super) fn divide(&mut self, batch: RecordBatch) -> Result<(), ConnectorError> {
+        if self.partitions.is_one() {
+            return self.put(0, batch);
+        }
+        let partitions = self.partitions.of_rows(batch.columns(), batch.num_rows());
+        let partitions = partitions.map_err(|message| damaged(&self.table, message))?;
+        let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (row, partition) in (0..).zip(partitions) {
+            rows.entry(partition).or_default().push(row);
+        }
+        for (partition, rows) in rows {
+            let own = take_record_batch(&batch, &UInt32Array::from(rows));
+            let own = own.map_err(|error| damaged(&self.table, error.to_string()))?;
+            self.put(partition, own)?;
+        }
+        Ok(())
+    }
+
+    /// Whether all strips lie in sealed extents; no row follows.
+    fn is_sealed(&mut self) -> Result<bool, ConnectorError> {
+        self.hand_on();
+        self.check()?;
+        Ok(self.strips.is_empty() && self.writer.is_sealed().map_err(refused)?)
     }
 
     /// The columns as they are stored, in memory of their own.
@@ -228,47 +332,53 @@ impl PoolWriter {
 
 impl SinkWriter for PoolWriter {
     fn room(&mut self) -> Room {
-        self.hand_on();
-        if self.strips.is_empty() || self.failed.is_some() { Room::Ready } else { Room::Full }
+        self.go_on();
+        let is_handing_in = self.growth.as_ref().is_some_and(Growth::is_handing_in);
+        let is_ready = self.strips.is_empty() && !is_handing_in;
+        if is_ready || self.failed.is_some() { Room::Ready } else { Room::Full }
     }
 
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.check()?;
-        let batch = self.stored(batch)?;
-        if self.partitions.is_one() {
-            self.put(0, detach(&batch))?;
-            return self.check();
+        let mut batch = self.stored(batch)?;
+        // Rows of several partitions are copied when they are divided.
+        if self.partitions.is_one() || self.growth.is_some() {
+            batch = detach(&batch);
         }
-        let partitions = self.partitions.of_rows(batch.columns(), batch.num_rows());
-        let partitions = partitions.map_err(|message| damaged(&self.table, message))?;
-        let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (row, partition) in (0..).zip(partitions) {
-            rows.entry(partition).or_default().push(row);
-        }
-        for (partition, rows) in rows {
-            let own = take_record_batch(&batch, &UInt32Array::from(rows));
-            let own = own.map_err(|error| damaged(&self.table, error.to_string()))?;
-            self.put(partition, own)?;
+        let batch = match &mut self.growth {
+            Some(growth) => growth.keep(batch),
+            None => Some(batch),
+        };
+        if let Some(batch) = batch {
+            self.divide(batch)?;
         }
         self.check()
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
-        self.hand_on();
+        self.go_on();
         self.check()
     }
 
     fn drain(&mut self) -> Result<Room, ConnectorError> {
+        if self.growth.as_ref().is_some_and(Growth::is_handing_in) {
+            self.go_on();
+            self.check()?;
+            if self.growth.as_ref().is_some_and(Growth::is_handing_in) {
+                return Ok(Room::Full);
+            }
+        }
+        if let Some(growth) = &mut self.growth {
+            growth.end();
+        }
         while let Some((&partition, _)) = self.waiting.first_key_value() {
             self.cut(partition, true)?;
         }
-        self.hand_on();
-        self.check()?;
-        let is_done = self.strips.is_empty() && self.writer.is_sealed().map_err(refused)?;
-        Ok(if is_done { Room::Ready } else { Room::Full })
+        Ok(if self.is_sealed()? { Room::Ready } else { Room::Full })
     }
 
-    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
+        self.writer.replace(std::mem::take(&mut self.replaced));
         self.writer.commit().map_err(refused)
     }
 }

@@ -289,3 +289,51 @@ fn what_a_web_server_says_is_the_same_in_any_pieces() {
     }
     mutate::each(&seeds::contents(&all), CHANGED, hostile::web);
 }
+
+/// A block behind its description.
+fn block(of: u8, codec: u8, [rows, nulls]: [u16; 2], least: i64, parts: &[&[u8]]) -> Vec<u8> {
+    let numbers = [rows.to_le_bytes(), nulls.to_le_bytes()].concat();
+    [&[of, codec][..], &numbers, &least.to_le_bytes(), &parts.concat()].concat()
+}
+
+/// The name of a good one begins with the number of its rows.
+fn block_seeds() -> Seeds {
+    const LONG: u8 = 3;
+    const TEXT: u8 = 7;
+    let longs: Vec<u8> = (0..3_i64).flat_map(i64::to_le_bytes).collect();
+    let ends = |ends: &[i32]| ends.iter().flat_map(|end| end.to_le_bytes()).collect::<Vec<u8>>();
+    let behind = [0; 64 - 24];
+    let all = [
+        ("3-longs", block(LONG, 0, [3, 0], 0, &[&longs])),
+        ("3-longs-null", block(LONG, 0, [3, 1], 0, &[&longs, &behind, &[0b101]])),
+        ("4-near", block(LONG, 1, [4, 0], -7, &[&[0, 1, 2, 255]])),
+        ("2-far", block(2, 2, [2, 0], 1 << 40, &[&[1, 2, 3, 4]])),
+        ("8192-one", block(1, 3, [9000, 0], 5, &[])),
+        ("3-texts", block(TEXT, 0, [3, 0], 0, &[&ends(&[0, 1, 1, 3]), "aé".as_bytes()])),
+        ("9-bits", block(6, 0, [9, 0], 0, &[&[0xff, 1]])),
+        ("1-decimal", block(5, 0, [1, 0], 0, &[&[0xff; 16]])),
+        ("0-none", block(TEXT, 0, [0, 0], 0, &[])),
+        ("bad-short", block(LONG, 0, [4, 0], 0, &[&longs])),
+        ("bad-null", block(LONG, 0, [3, 1], 0, &[&longs, &[0b101]])),
+        ("bad-text", block(TEXT, 0, [1, 0], 0, &[&ends(&[0, 1]), &[0xff]])),
+        ("bad-descends", block(TEXT, 0, [2, 0], 0, &[&ends(&[0, 2, 1]), b"ab"])),
+        ("bad-negative", block(TEXT, 0, [1, 0], 0, &[&ends(&[0, -1]), b"ab"])),
+        ("bad-behind", block(TEXT, 0, [1, 0], 0, &[&ends(&[0, i32::MAX]), b"ab"])),
+        ("bad-codec", block(TEXT, 1, [1, 0], 0, &[b"a"])),
+        ("bad-width", block(LONG, 9, [1, 0], 0, &[&longs])),
+        ("bad-type", block(200, 0, [1, 0], 0, &[&longs])),
+        ("bad-cut", vec![LONG, 0, 3]),
+    ];
+    all.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+}
+
+#[test]
+fn blocks_of_a_pool_are_read_or_refused() {
+    let all = seeds::read(&corpus("pool_block"), block_seeds);
+    for (name, bytes) in &all {
+        let rows = name.split('-').next().and_then(|number| number.parse().ok());
+        let read = hostile::pool_block(bytes);
+        assert_eq!(read.as_ref().ok(), rows.as_ref(), "{name}: {read:?}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::pool_block);
+}

@@ -15,6 +15,7 @@ mod packed;
 mod parquet;
 mod pipe;
 mod pool;
+mod pool_growing;
 mod positions;
 mod pruning;
 mod servers;

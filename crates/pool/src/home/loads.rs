@@ -1,5 +1,7 @@
 //! Loads: from the first extent to the version that appears.
 
+mod growing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -20,6 +22,8 @@ const LOADS_MAX: usize = 4096;
 /// Writers of a load at most.
 const WRITERS_MAX: u32 = 65_536;
 
+const OUTSIDE: &str = "a block outside of what it has sealed";
+
 /// A load under way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LoadState {
@@ -32,14 +36,39 @@ pub(super) struct LoadState {
     written_by: BTreeMap<u32, ClientId>,
     /// The extents that were sealed.
     sealed: BTreeSet<u32>,
+    /// By writer: what it has sent of a commit whose last message has not come.
+    arriving: BTreeMap<u32, Arriving>,
     /// By partition.
     strips: BTreeMap<u32, Vec<Strip>>,
+    /// Strips that the next version does not have any more, with their partitions.
+    replaced: Vec<(u32, Strip)>,
     count: usize,
     /// Bytes by which the definition and the strips count against the budget until the manifest
     /// does.
     counted: u64,
+    /// The writers that have handed in strips since a version appeared, and go on.
+    handed_in: BTreeSet<u32>,
     /// The writers that have committed.
     committed: BTreeSet<u32>,
+    /// Whether a version has appeared while writers go on.
+    grows: bool,
+}
+
+/// A part of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Arriving {
+    strips: Vec<(u32, Strip)>,
+    replaced: Vec<(u32, Strip)>,
+    bytes: u64,
+}
+
+/// What becomes of a writer after its strips.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// It goes on.
+    Continues,
+    /// It has ended.
+    Ends,
 }
 
 impl Home {
@@ -113,10 +142,14 @@ impl Home {
             clients: BTreeMap::from([(client, name.to_owned())]),
             written_by: BTreeMap::new(),
             sealed: BTreeSet::new(),
+            arriving: BTreeMap::new(),
             strips: BTreeMap::new(),
+            replaced: vec![],
             count: 0,
             counted: needed,
+            handed_in: BTreeSet::new(),
             committed: BTreeSet::new(),
+            grows: false,
         };
         self.loads.insert(self.numbered, state);
         Ok(self.numbered)
@@ -202,27 +235,23 @@ impl Home {
         strips: Vec<(u32, Strip)>,
         last: bool,
     ) -> (Result<Option<u64>, PoolError>, Vec<Effect>) {
-        match self.take_strips(client, load, writer, strips, last) {
-            Ok(true) => self.complete(load),
-            Ok(false) => (Ok(None), vec![]),
+        match self.take_strips(client, load, writer, strips) {
+            Ok(()) if last => self.settle(load, writer, Then::Ends),
+            Ok(()) => (Ok(None), vec![]),
             Err(error) => (Err(error), self.abort(client, load)),
         }
     }
 
-    /// Whether all writers have committed now.
+    /// Keeps strips of a writer until the last message of its commit.
     fn take_strips(
         &mut self,
         client: ClientId,
         load: u64,
         writer: u32,
         strips: Vec<(u32, Strip)>,
-        last: bool,
-    ) -> Result<bool, PoolError> {
+    ) -> Result<(), PoolError> {
         let (server, free) = (self.server, self.bytes_max - self.bytes);
-        let state = taking_part(&mut self.loads, client, load)?;
-        if writer >= state.writers || state.committed.contains(&writer) {
-            return Err(misuse("a writer that is not one, or has committed"));
-        }
+        let state = writing(&mut self.loads, client, load, writer)?;
         if state.count + strips.len() > STRIPS_MAX {
             return Err(misuse("more strips than a version may have"));
         }
@@ -243,7 +272,7 @@ impl Home {
                     && used.is_some_and(|used| end <= u64::from(used))
                     && (block.at.offset as usize).is_multiple_of(BLOCK_ALIGN);
                 if !lies {
-                    return Err(misuse("a block outside of what it has sealed"));
+                    return Err(misuse(OUTSIDE));
                 }
             }
         }
@@ -254,13 +283,30 @@ impl Home {
         self.bytes += needed;
         state.counted += needed;
         state.count += strips.len();
+        let arriving = state.arriving.entry(writer).or_default();
+        arriving.bytes += needed;
+        arriving.strips.extend(strips);
+        Ok(())
+    }
+
+    /// The last message of a commit has come: a version appears if it was the one that was missing.
+    fn settle(
+        &mut self,
+        load: u64,
+        writer: u32,
+        then: Then,
+    ) -> (Result<Option<u64>, PoolError>, Vec<Effect>) {
+        let Some(state) = self.loads.get_mut(&load) else { return (Ok(None), vec![]) };
+        let Arriving { strips, replaced, .. } = state.arriving.remove(&writer).unwrap_or_default();
         for (partition, strip) in strips {
             state.strips.entry(partition).or_default().push(strip);
         }
-        if last {
-            state.committed.insert(writer);
-        }
-        Ok(state.committed.len() == state.writers as usize)
+        state.replaced.extend(replaced);
+        match then {
+            Then::Continues => state.handed_in.insert(writer),
+            Then::Ends => state.committed.insert(writer),
+        };
+        self.go_on(load)
     }
 
     /// Publishes, or saves, the version of a load whose writers have all committed.
@@ -269,12 +315,18 @@ impl Home {
             return (Err(misuse("no load")), vec![]);
         };
         self.bytes -= state.counted;
-        let manifest = self.manifest_of(&mut state);
-        let used: BTreeSet<u32> =
-            manifest.extents.iter().map(|(extent, _)| extent.number).collect();
-        let prepared = self.prepare(&state, manifest);
+        let newest = self.tables.get(&state.load.table).copied();
+        if let Some(newest) = newest.filter(|_| state.grows && state.has_nothing()) {
+            // The version that appeared last has all of its rows.
+            self.remember(load, Outcome::Version(state.snapshot, newest));
+            let unused: Vec<u32> =
+                state.sealed.iter().chain(state.written_by.keys()).copied().collect();
+            let effects = unused.into_iter().map(|number| self.free(number)).collect();
+            return (Ok(Some(newest)), effects);
+        }
+        let prepared = self.prepare(&mut state);
         // Of a load whose version does not appear, nothing is kept.
-        let kept = |number: &u32| prepared.is_ok() && used.contains(number);
+        let kept = |number: &u32| prepared.as_ref().is_ok_and(|of| of.own.contains(number));
         let unused = state.sealed.iter().filter(|number| !kept(number));
         let unused: Vec<u32> = unused.chain(state.written_by.keys()).copied().collect();
         let mut effects: Vec<Effect> = unused.into_iter().map(|number| self.free(number)).collect();
@@ -291,18 +343,21 @@ impl Home {
         }
     }
 
-    /// Checks that a version may appear, and counts its bytes.
-    fn prepare(
-        &mut self,
-        state: &LoadState,
-        manifest: Manifest,
-    ) -> Result<PreparedVersion, PoolError> {
-        let is_known = self.tables.contains_key(&manifest.table);
+    /// Makes the next version of the strips of a load, if it may appear, and counts its bytes.
+    fn prepare(&mut self, state: &mut LoadState) -> Result<PreparedVersion, PoolError> {
+        let is_known = self.tables.contains_key(&state.load.table);
         if state.load.mode != LoadMode::Create && !is_known {
-            return Err(no_table(&manifest.table));
+            return Err(no_table(&state.load.table));
         }
-        if manifest.strips.len() > STRIPS_MAX || manifest.extents.len() > EXTENTS_MAX {
-            return Err(misuse("more strips or extents than a version may have"));
+        let manifest = self.manifest_of(state)?;
+        let bounds = [
+            (manifest.strips.len(), STRIPS_MAX, "strips"),
+            (manifest.extents.len(), EXTENTS_MAX, "extents"),
+        ];
+        if let Some((_, most, what)) = bounds.into_iter().find(|(has, most, _)| has > most) {
+            let table = &manifest.table;
+            let reason = format!("table '{table}' would have more {what} than it may, {most}");
+            return Err(PoolError::Refused { reason });
         }
         if self.tables.len() + self.saving.len() >= TABLES_MAX && !is_known {
             let reason = format!("the pool has {TABLES_MAX} tables, as many as there may be");
@@ -318,14 +373,15 @@ impl Home {
             return Err(PoolError::Full { needed, free });
         }
         self.bytes += needed;
-        let own = state.sealed.iter().copied().collect();
+        let used = manifest.extents.iter().map(|(extent, _)| extent.number);
+        let own = used.filter(|number| state.sealed.contains(number)).collect();
         let (manifest, bytes) = (Arc::new(manifest), Arc::new(bytes));
         Ok(PreparedVersion { snapshot: state.snapshot, manifest, bytes, own })
     }
 
     /// The next version: with [`LoadMode::Append`], the strips of the newest one come first in each
-    /// partition.
-    fn manifest_of(&self, state: &mut LoadState) -> Manifest {
+    /// partition, without those that are replaced.
+    fn manifest_of(&self, state: &mut LoadState) -> Result<Manifest, PoolError> {
         let table = state.load.table.clone();
         let newest = self.tables.get(&table).map(|of| &self.versions[&(table.clone(), *of)]);
         let before = newest.filter(|_| state.load.mode == LoadMode::Append);
@@ -337,23 +393,45 @@ impl Home {
             partitions: vec![0],
             extents: before.map(|of| of.manifest.extents.clone()).unwrap_or_default(),
         };
+        let mut replaced: BTreeMap<u32, Vec<Strip>> = BTreeMap::new();
+        for (partition, strip) in std::mem::take(&mut state.replaced) {
+            replaced.entry(partition).or_default().push(strip);
+        }
+        let some_go = !replaced.is_empty();
         let new = state.strips.values().flatten().flat_map(|strip| &strip.blocks);
         let used: BTreeSet<u32> =
             new.filter(|of| of.bytes > 0).map(|of| of.at.extent.number).collect();
+        // Others may have been published, and freed, since their strips came.
+        if used.iter().any(|number| !state.sealed.contains(number)) {
+            return Err(misuse(OUTSIDE));
+        }
         for number in used {
             let bytes = self.extents[&number].used.unwrap_or_default();
             manifest.extents.push((ExtentId { server: self.server, number }, bytes));
         }
         for partition in 0..manifest.definition.partitions() as usize {
+            let first = manifest.strips.len();
             if let Some(before) = before {
                 let bounds = [partition, partition + 1].map(|at| before.manifest.partitions[at]);
                 let [from, to] = bounds.map(|at| at as usize);
                 manifest.strips.extend_from_slice(&before.manifest.strips[from..to]);
             }
             manifest.strips.extend(state.strips.remove(&(partition as u32)).unwrap_or_default());
+            for gone in replaced.remove(&(partition as u32)).unwrap_or_default() {
+                // Strips that are replaced are young.
+                let at = manifest.strips[first..].iter().rposition(|strip| *strip == gone);
+                let at = at.ok_or_else(|| misuse("a strip to replace that the table has not"))?;
+                manifest.strips.remove(first + at);
+            }
             manifest.partitions.push(manifest.strips.len() as u32);
         }
-        manifest
+        if some_go {
+            let blocks = manifest.strips.iter().flat_map(|strip| &strip.blocks);
+            let blocks = blocks.filter(|block| block.bytes > 0);
+            let used: BTreeSet<ExtentId> = blocks.map(|block| block.at.extent).collect();
+            manifest.extents.retain(|(extent, _)| used.contains(extent));
+        }
+        Ok(manifest)
     }
 
     /// A client gives a load up, for all that take part.
@@ -372,13 +450,30 @@ impl Home {
     }
 
     fn give_up(&mut self, load: u64) -> Vec<Effect> {
+        self.give_up_since(load, "it was given up, since one of its nodes has ended".to_owned())
+    }
+
+    fn give_up_since(&mut self, load: u64, reason: String) -> Vec<Effect> {
         let Some(state) = self.loads.remove(&load) else { return vec![] };
-        let reason = "it was given up, since one of its nodes has ended".to_owned();
         self.remember(load, Outcome::Failed(state.snapshot, reason));
         self.bytes -= state.counted;
         let extents = state.sealed.iter().chain(state.written_by.keys());
         extents.map(|number| self.free(*number)).collect()
     }
+}
+
+/// The load, if the client takes part in it and the writer has not committed.
+fn writing(
+    loads: &mut BTreeMap<u64, LoadState>,
+    client: ClientId,
+    load: u64,
+    writer: u32,
+) -> Result<&mut LoadState, PoolError> {
+    let state = taking_part(loads, client, load)?;
+    if writer >= state.writers || state.committed.contains(&writer) {
+        return Err(misuse("a writer that is not one, or has committed"));
+    }
+    Ok(state)
 }
 
 fn taking_part(

@@ -73,23 +73,32 @@ impl Home {
 
     fn appear(&mut self, load: u64, version: PreparedVersion) -> (u64, Vec<Effect>) {
         let number = version.manifest.version;
-        self.remember(load, Outcome::Version(version.snapshot, number));
+        // Of a load that goes on, more is to be decided.
+        if !self.loads.contains_key(&load) {
+            self.remember(load, Outcome::Version(version.snapshot, number));
+        }
         (number, self.publish(version.manifest, version.bytes))
     }
 
     /// A version was saved, and appears; or it could not be, and does not. The load cannot be given
-    /// up in between, whoever ends.
+    /// up in between, whoever ends; one that goes on ends when a version of it does not appear.
     pub fn saved(&mut self, load: u64, saved: Result<(), String>) -> Vec<Effect> {
         let Some(version) = self.saving.remove(&load) else { return vec![] };
         match saved {
-            Ok(()) => self.appear(load, version).1,
+            Ok(()) => {
+                let mut effects = self.appear(load, version).1;
+                effects.extend(self.go_on(load).1);
+                effects
+            }
             Err(reason) => {
                 self.bytes -= counted(version.bytes.len());
                 let reason = format!("the version cannot be saved: {reason}");
+                let given_up = self.cannot_go_on(load, &reason);
                 self.remember(load, Outcome::Failed(version.snapshot, reason));
                 let own = |number: &u32| self.extents.contains_key(number);
                 let own: Vec<u32> = version.own.into_iter().filter(own).collect();
-                own.into_iter().map(|number| self.free(number)).collect()
+                let freed = own.into_iter().map(|number| self.free(number));
+                given_up.into_iter().chain(freed).collect()
             }
         }
     }

@@ -347,3 +347,100 @@ fn who_is_silent_is_closed_before_anything_is_freed() {
     assert!(home.tick(LEASE_NS + 6).is_empty(), "it is said once");
     assert_eq!(home.closed(LEASE_NS + 7, READER), [Effect::Free(0)]);
 }
+
+/// Seals an extent of a load with these rows, and gives them as a strip.
+fn sealed(home: &mut Home, load: u64, rows: u32) -> (u32, Strip) {
+    let extent = home.grant(LOADER, load, 64).unwrap();
+    home.seal(LOADER, load, extent, rows * 8).unwrap();
+    (1, strip(extent, 0, rows))
+}
+
+/// Rows of the strips of the newest version.
+fn rows_of(home: &mut Home) -> (u64, Vec<u32>) {
+    let pin = home.pin(READER, "t", At::Newest, None).unwrap();
+    let manifest = Manifest::decode(&pin.manifest).unwrap();
+    assert_eq!(home.unpin(0, READER, pin.lease), []);
+    (pin.version, manifest.strips.iter().map(|strip| strip.rows).collect())
+}
+
+#[test]
+fn a_version_appears_when_each_writer_has_handed_in_or_ended() {
+    let mut home = home();
+    let load = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 2).unwrap();
+    let first = sealed(&mut home, load, 1);
+    assert_eq!(home.hand_in(LOADER, load, 0, vec![first], true), (Ok(None), vec![]));
+    // A part of what the other one hands in is not there yet.
+    let part = sealed(&mut home, load, 2);
+    assert_eq!(home.hand_in(LOADER, load, 1, vec![part], false), (Ok(None), vec![]));
+    let none = home.pin(READER, "t", At::Newest, None);
+    assert!(matches!(none, Err(PoolError::NoTable { .. })), "{none:?}");
+    let twice = sealed(&mut home, load, 3);
+    assert_eq!(home.hand_in(LOADER, load, 0, vec![twice], true), (Ok(None), vec![]));
+    assert_eq!(home.hand_in(LOADER, load, 1, vec![], true), (Ok(Some(1)), vec![]));
+    assert_eq!(rows_of(&mut home), (1, vec![1, 3, 2]));
+    // Without rows there is no other version.
+    for writer in 0..2 {
+        assert_eq!(home.hand_in(LOADER, load, writer, vec![], true), (Ok(None), vec![]));
+    }
+    // Nobody waits for who has ended.
+    let last = sealed(&mut home, load, 4);
+    assert_eq!(home.commit(LOADER, load, 0, vec![last], true), (Ok(None), vec![]));
+    let more = sealed(&mut home, load, 5);
+    assert_eq!(home.hand_in(LOADER, load, 1, vec![more], true), (Ok(Some(2)), vec![]));
+    assert_eq!(rows_of(&mut home), (2, vec![1, 3, 2, 4, 5]));
+    assert!(home.hand_in(LOADER, load, 0, vec![], true).0.is_err(), "it has committed");
+}
+
+#[test]
+fn what_a_load_has_published_stays_when_it_is_given_up() {
+    let mut home = home();
+    let load = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    let first = sealed(&mut home, load, 1);
+    assert_eq!(home.hand_in(LOADER, load, 0, vec![first], true).0, Ok(Some(1)));
+    let (_, lost) = sealed(&mut home, load, 2);
+    let lost = lost.blocks[0].at.extent.number;
+    assert_eq!(home.closed(0, LOADER), [Effect::Free(lost)]);
+    assert_eq!(rows_of(&mut home), (1, vec![1]));
+    let again = home.begin(LOADER, "loader", self::load(LoadMode::Append), statement(1), 1);
+    assert_eq!(home.commit(LOADER, again.unwrap(), 0, vec![], true).0, Ok(Some(2)));
+}
+
+#[test]
+fn a_short_strip_goes_when_a_longer_one_takes_its_place() {
+    let mut home = home();
+    let load = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 2).unwrap();
+    let hand_in = |home: &mut Home, replaced, strip| {
+        assert_eq!(home.replace(LOADER, load, 0, replaced), (Ok(()), vec![]));
+        let (version, mut freed) = home.hand_in(LOADER, load, 0, vec![strip], true);
+        assert_eq!(version, Ok(None));
+        let (version, more) = home.hand_in(LOADER, load, 1, vec![], true);
+        freed.extend(more);
+        (version, freed)
+    };
+    let mut before = sealed(&mut home, load, 1);
+    assert_eq!(hand_in(&mut home, vec![], before.clone()), (Ok(Some(1)), vec![]));
+    for rows in 2..8 {
+        let next = sealed(&mut home, load, rows);
+        let gone = before.1.blocks[0].at.extent.number;
+        let (version, freed) = hand_in(&mut home, vec![before], next.clone());
+        assert_eq!((version, freed), (Ok(Some(rows.into())), vec![Effect::Free(gone)]));
+        assert_eq!(rows_of(&mut home).1, [rows]);
+        before = next;
+    }
+    // One that has not appeared is of no version.
+    let unseen = sealed(&mut home, load, 8);
+    let gone = unseen.1.blocks[0].at.extent.number;
+    assert_eq!(home.replace(LOADER, load, 0, vec![before]).0, Ok(()));
+    assert_eq!(home.hand_in(LOADER, load, 0, vec![unseen.clone()], true).0, Ok(None));
+    let last = sealed(&mut home, load, 3);
+    let (version, freed) = hand_in(&mut home, vec![unseen.clone()], last);
+    assert_eq!((version, rows_of(&mut home).1), (Ok(Some(8)), vec![3]));
+    assert!(freed.contains(&Effect::Free(gone)) && freed.len() == 2, "{freed:?}");
+    assert_eq!(home.stat().extents, 1);
+    // What is not there cannot be replaced; the load is over, and the table as it was.
+    let (_, _) = home.replace(LOADER, load, 1, vec![unseen]);
+    assert!(home.hand_in(LOADER, load, 0, vec![], true).0.is_ok());
+    let (error, _) = home.hand_in(LOADER, load, 1, vec![], true);
+    assert!(matches!(error, Err(PoolError::Refused { .. })), "{error:?}");
+    assert_eq!((home.stat().loads, rows_of(&mut home).1), (0, vec![3]));
+}

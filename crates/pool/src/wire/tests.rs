@@ -24,6 +24,7 @@ fn requests() -> Vec<ClientRequest> {
         rows: 7,
         blocks: [Codec::Plain, Codec::Distance(2), Codec::Constant].map(block).into(),
     };
+    let strips = vec![(3, strip)];
     let pin = |at, snapshot| ClientRequest::Pin { table: "t".into(), at, snapshot };
     let begin = |mode| ClientRequest::Begin {
         load: TableLoad { table: "é".into(), definition: definition.clone(), mode },
@@ -50,12 +51,14 @@ fn requests() -> Vec<ClientRequest> {
         begin(LoadMode::Overwrite),
         ClientRequest::Grant { load: 1, bytes: 2 },
         ClientRequest::Seal { load: 1, extent: 2, used: 3, crc: 4 },
-        ClientRequest::Commit { load: 1, writer: 2, strips: vec![(3, strip)], last: true },
+        ClientRequest::Commit { load: 1, writer: 2, strips: strips.clone(), last: true },
         ClientRequest::Abort { load: 1 },
         ClientRequest::Drop { table: "t".into() },
         ClientRequest::Stat,
         ClientRequest::Verify { extents: vec![] },
         ClientRequest::Outcome { load: 1 << 40, snapshot },
+        ClientRequest::Replace { load: 1, writer: 2, strips: strips.clone() },
+        ClientRequest::HandIn { load: 1, writer: 2, strips, last: false },
     ]
 }
 

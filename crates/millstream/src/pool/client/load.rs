@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use pool::PoolError;
 use pool::access::{EncodedStrip, Loading, StripWriter};
+use pool::manifest::Strip;
 use pool::wire::{COMMIT_STRIPS_MAX, ClientRequest, ServerResponse, StatementId};
 
 use super::transfer::WriteQueue;
@@ -122,7 +123,7 @@ impl Loading for LoadHandle {
         let queue = Arc::new(WriteQueue::new(self.0.at, self.0.number, waker));
         self.0.connected.worker.write(&queue);
         let load = Arc::clone(&self.0);
-        Ok(Box::new(Writer { load, worker, queue, committed: false }))
+        Ok(Box::new(Writer { load, worker, queue, replaced: vec![], committed: false }))
     }
 }
 
@@ -131,6 +132,8 @@ struct Writer {
     load: Arc<OpenLoad>,
     worker: u32,
     queue: Arc<WriteQueue>,
+    replaced: Vec<(u32, Strip)>,
+    /// Whether its strips have been committed, or handed in.
     committed: bool,
 }
 
@@ -153,27 +156,68 @@ impl StripWriter for Writer {
         Ok(sealed)
     }
 
+    fn replace(&mut self, strips: Vec<(u32, Strip)>) {
+        self.replaced.extend(strips);
+    }
+
+    fn hand_in(mut self: Box<Self>) -> Result<Vec<(u32, Strip)>, PoolError> {
+        let placed = self.queue.take_placed();
+        self.send(placed.clone(), Then::Continues)?;
+        self.committed = true;
+        Ok(placed)
+    }
+
     fn commit(mut self: Box<Self>) -> Result<(), PoolError> {
-        let mut strips = self.queue.take_placed();
-        let columns = strips.first().map_or(1, |(_, strip)| strip.blocks.len().max(1));
-        let some = (COMMIT_BLOCKS_MAX / columns).clamp(1, COMMIT_STRIPS_MAX);
+        let placed = self.queue.take_placed();
+        self.send(placed, Then::Ends)?;
+        self.committed = true;
+        self.load.settled.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Writer {
+    /// Sends strips, those that are replaced first, in messages of a bounded size.
+    fn send(&mut self, mut strips: Vec<(u32, Strip)>, then: Then) -> Result<(), PoolError> {
+        let (remote, load) = (&self.load.connected.remotes[self.load.at], self.load.number);
+        let writer = self.worker;
+        let mut replaced = std::mem::take(&mut self.replaced);
+        while !replaced.is_empty() {
+            let rest = split(&mut replaced);
+            remote.call(&ClientRequest::Replace { load, writer, strips: replaced })?;
+            replaced = rest;
+        }
         loop {
-            let rest = strips.split_off(strips.len().min(some));
+            let rest = split(&mut strips);
             let last = rest.is_empty();
-            let load = self.load.number;
-            let request = ClientRequest::Commit { load, writer: self.worker, strips, last };
-            let remote = &self.load.connected.remotes[self.load.at];
-            let answer = remote.call(&request);
-            if last {
-                self.load.outcome(answer)?;
-                self.committed = true;
-                self.load.settled.store(true, Ordering::Relaxed);
-                return Ok(());
+            let answer = remote.call(&match then {
+                Then::Continues => ClientRequest::HandIn { load, writer, strips, last },
+                Then::Ends => ClientRequest::Commit { load, writer, strips, last },
+            });
+            if last && then == Then::Ends {
+                return self.load.outcome(answer);
             }
             answer?;
+            if last {
+                return Ok(());
+            }
             strips = rest;
         }
     }
+}
+
+/// What becomes of a writer after its strips.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Continues,
+    Ends,
+}
+
+/// Leaves as many strips as one message takes; gives those behind.
+fn split(strips: &mut Vec<(u32, Strip)>) -> Vec<(u32, Strip)> {
+    let columns = strips.first().map_or(1, |(_, strip)| strip.blocks.len().max(1));
+    let some = (COMMIT_BLOCKS_MAX / columns).clamp(1, COMMIT_STRIPS_MAX);
+    strips.split_off(strips.len().min(some))
 }
 
 impl Drop for Writer {

@@ -48,6 +48,7 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
     let (control, welcome) = greet(address, options)?;
     let host = machine();
     let kind = choose(options.fabric, &welcome, &host).map_err(unreachable)?;
+    tracing::debug!("memory server {} at {address} is read by {kind}", welcome.name);
     let name = welcome.name;
     let (lost, address) = (Mutex::default(), address.to_owned());
     let remote = Remote { name, address, kind, control: Mutex::new(control), lost };
@@ -223,13 +224,18 @@ fn choose(asked: FabricKind, welcome: &Welcome, host: &str) -> Result<FabricKind
     let has = |kind: FabricKind| welcome.fabrics.contains(&kind.to_string());
     let here = welcome.host == host;
     match asked {
-        FabricKind::Auto | FabricKind::Mpi => {
+        // A world of MPI has the processes that mpirun has started, and no others.
+        FabricKind::Mpi => Err("a memory server is not read by mpi, not even by a job whose \
+                                workers are joined by it: leave --pool-fabric out, or use shm, \
+                                tcp or verbs"
+            .into()),
+        FabricKind::Auto => {
             let all = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
             let fits = |kind: &FabricKind| has(*kind) && (*kind != FabricKind::Shm || here);
             let kind = all.into_iter().find(fits);
             kind.ok_or_else(|| format!("it is read by {} alone", welcome.fabrics.join(", ")))
         }
-        FabricKind::Shm if !here => Err("it is on another machine: --fabric tcp".into()),
+        FabricKind::Shm if !here => Err("it is on another machine: --pool-fabric tcp".into()),
         kind if has(kind) => Ok(kind),
         kind => Err(format!("it is read by {}, and not by {kind}", welcome.fabrics.join(", "))),
     }

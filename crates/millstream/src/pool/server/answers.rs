@@ -97,6 +97,17 @@ impl Control {
                     version => ServerResponse::Committed { version },
                 }
             }
+            ClientRequest::HandIn { load, writer, strips, last } => {
+                let (version, effects) = self.home.hand_in(client, load, writer, strips, last);
+                self.act(effects);
+                ServerResponse::Committed { version: version? }
+            }
+            ClientRequest::Replace { load, writer, strips } => {
+                let (replaced, effects) = self.home.replace(client, load, writer, strips);
+                self.act(effects);
+                replaced?;
+                ServerResponse::Done
+            }
             ClientRequest::Abort { load } => {
                 let effects = self.home.abort(client, load);
                 self.act(effects);

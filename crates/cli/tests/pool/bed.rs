@@ -1,0 +1,234 @@
+//! Memory servers and their clients as processes.
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// How long a change is awaited that comes at once on a machine with nothing else to do.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
+
+pub const LOAD: &str = "
+    CREATE TABLE numbers (n BIGINT, half BIGINT, name STRING) WITH (
+        'connector' = 'generator', 'rows' = '200000', 'fields.n.kind' = 'sequence',
+        'fields.half.max' = '9');
+    CREATE TABLE t WITH ('connector' = 'pool') AS SELECT n, n / 2 AS half, name FROM numbers;";
+
+pub const TABLE: &str = "CREATE TABLE t WITH ('connector' = 'pool');";
+
+/// The sum of 0 to 199,999, and of their halves.
+pub const SUMS: &str = "200000,19999900000,9999900000";
+
+/// A directory for the token of a server and for scripts.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("millstream-pool-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+        command.args(args).env_remove("MILLSTREAM_LOG").env_remove("MILLSTREAM_POOL");
+        command.env("XDG_RUNTIME_DIR", &self.0).current_dir(&self.0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// A file with these statements, of which others with the same text have the same.
+    pub fn script(&self, sql: &str) -> PathBuf {
+        let path = self.0.join(format!(
+            "{:x}.sql",
+            BuildHasherDefault::<DefaultHasher>::default().hash_one(sql)
+        ));
+        if !path.exists() {
+            let hidden = path.with_extension(format!("{:?}", std::thread::current().id()));
+            std::fs::write(&hidden, sql).unwrap();
+            std::fs::rename(&hidden, &path).unwrap();
+        }
+        path
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that is killed at the end.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A memory server, and what its clients do.
+pub struct Pool {
+    pub dir: Dir,
+    pub server: Process,
+    pub address: String,
+}
+
+impl Pool {
+    pub fn start(name: &str, args: &[&str]) -> Self {
+        let dir = Dir::new(name);
+        let (server, address) = serve(&dir, "127.0.0.1:0", args);
+        Self { dir, server, address }
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        self.dir.command(&[args, &["--pool", &self.address]].concat())
+    }
+
+    pub fn run(&self, sql: &str, args: &[&str]) -> Output {
+        let script = self.dir.script(sql);
+        self.command(&[&["run", script.to_str().unwrap(), "-q"], args].concat()).output().unwrap()
+    }
+
+    pub fn rows(&self, sql: &str, args: &[&str]) -> String {
+        let output = self.run(sql, args);
+        assert_ends(&output, 0);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn sums(&self, args: &[&str]) -> String {
+        let sql = format!("{TABLE} SELECT count(*) AS c, sum(n) AS n, sum(half) AS h FROM t;");
+        self.rows(&sql, args).lines().last().unwrap_or_default().to_owned()
+    }
+
+    /// Numbers of the server's state.
+    pub fn stat(&self) -> Value {
+        let output = self.command(&["pool", "stat", "--json"]).output().unwrap();
+        assert_ends(&output, 0);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Waits until the server's state is as wanted.
+    #[track_caller]
+    pub fn await_stat(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let stat = self.stat();
+            if is(&stat) {
+                return stat;
+            }
+            assert!(begun.elapsed() < TIMEOUT, "{what}: {stat}");
+        }
+    }
+
+    /// A query that has written its first row, and goes on when its rows are read.
+    pub fn reading(&self, args: &[&str]) -> Reading {
+        let script = self.dir.script(&format!("{TABLE} SELECT n, half, name FROM t;"));
+        let script = script.to_str().unwrap();
+        let args = [&["run", script, "-q", "--format", "csv"], args].concat();
+        // Its log is how the test learns what it has noticed.
+        let mut command = self.command(&args);
+        command.env("MILLSTREAM_LOG", "warn,millstream=debug");
+        let mut process = Process(command.spawn().unwrap());
+        let mut rows = BufReader::new(process.0.stdout.take().unwrap());
+        let messages = BufReader::new(process.0.stderr.take().unwrap());
+        let mut head = String::new();
+        rows.read_line(&mut head).unwrap();
+        Reading { process, rows, messages, head }
+    }
+
+    /// A load that waits for rows.
+    pub fn loading(&self) -> (Process, ChildStdin) {
+        let sql = "CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
+            CREATE TABLE u WITH ('connector' = 'pool') AS SELECT n FROM lines;";
+        let script = self.dir.script(sql);
+        let mut command = self.command(&["run", script.to_str().unwrap(), "--workers", "1"]);
+        let mut process = Process(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut rows = process.0.stdin.take().unwrap();
+        rows.write_all(b"n\n").unwrap();
+        (0..20_000).for_each(|n| writeln!(rows, "{n}").unwrap());
+        rows.flush().unwrap();
+        self.await_stat("it loads", |stat| stat["loads"] == 1);
+        (process, rows)
+    }
+}
+
+pub struct Reading {
+    pub process: Process,
+    rows: BufReader<ChildStdout>,
+    messages: BufReader<ChildStderr>,
+    head: String,
+}
+
+impl Reading {
+    /// Waits for a line on standard error.
+    pub fn hears(&mut self, what: &str) {
+        let mut line = String::new();
+        while !line.contains(what) {
+            line.clear();
+            assert_ne!(
+                self.messages.read_line(&mut line).unwrap(),
+                0,
+                "it has not written: {what}"
+            );
+        }
+    }
+
+    /// Lets it go on: its rows, the rest that it says, and its exit code.
+    pub fn end(mut self) -> (usize, String, Option<i32>) {
+        assert!(self.head.starts_with("n,half,name"), "{}", self.head);
+        let (mut rows, mut messages) = (String::new(), String::new());
+        self.rows.read_to_string(&mut rows).unwrap();
+        self.messages.read_to_string(&mut messages).unwrap();
+        let code = self.process.0.wait().unwrap().code();
+        (rows.lines().count(), messages, code)
+    }
+}
+
+/// Starts a server and waits until it is ready.
+pub fn serve(dir: &Dir, at: &str, args: &[&str]) -> (Process, String) {
+    let args = [&["memory", "--listen", at], args].concat();
+    let mut server = Process(dir.command(&args).stderr(Stdio::inherit()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split(" at ").nth(1).and_then(|rest| rest.split(": ").next());
+    let address = address.unwrap_or_else(|| panic!("the server says: {line:?}")).to_owned();
+    (server, address)
+}
+
+#[track_caller]
+pub fn assert_ends(output: &Output, code: i32) {
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert_eq!(output.status.code(), Some(code), "stdout:\n{out}\nstderr:\n{err}");
+}
+
+#[track_caller]
+pub fn assert_fails(output: &Output, code: i32, with: &str) {
+    assert_ends(output, code);
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains(with), "{messages}");
+}
+
+pub const WAYS: [&[&str]; 4] = [
+    &["--workers", "1"],
+    &["--nodes", "2", "--workers", "2"],
+    &["--workers", "1", "--pool-fabric", "tcp"],
+    &["--nodes", "2", "--workers", "2", "--pool-fabric", "tcp"],
+];

@@ -1,0 +1,204 @@
+//! The end of a process at each request that a load or a query sends, and tables that are replaced
+//! beside their readers.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::bed::{LOAD, Pool, Process, SUMS, TABLE, WAYS, assert_ends, assert_fails, serve};
+use super::proxy::Proxy;
+
+/// Requests that one of these statements sends at most.
+const REQUESTS_MAX: usize = 100;
+
+const MORE: &str = "INSERT INTO t SELECT n, half, name FROM t;";
+
+/// A statement whose requests pass a proxy.
+fn start(pool: &Pool, proxy: &Proxy, sql: &str, args: &[&str]) -> Process {
+    let script = pool.dir.script(&format!("{TABLE} {sql}"));
+    let args = [&["run", script.to_str().unwrap(), "-q", "--pool", &proxy.address], args].concat();
+    let mut command: Command = pool.dir.command(&args);
+    Process(command.spawn().unwrap())
+}
+
+fn ended(process: &mut Child) -> (Option<i32>, String) {
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut process.stderr.take().unwrap(), &mut said).unwrap();
+    (process.wait().unwrap().code(), said)
+}
+
+/// Has `each` look at a process whose next request is held back, for each of its requests; gives
+/// how many there were.
+fn at_each_request(
+    pool: &mut Pool,
+    sql: &str,
+    mut each: impl FnMut(&mut Pool, Proxy, Process, usize),
+) -> usize {
+    for requests in 0..REQUESTS_MAX {
+        let proxy = Proxy::start(pool, requests);
+        let way = [WAYS[0], WAYS[2]][requests % 2];
+        let mut process = start(pool, &proxy, sql, way);
+        if !proxy.is_reached_before_end(&mut process.0) {
+            let (code, said) = ended(&mut process.0);
+            assert_eq!(code, Some(0), "{said}");
+            return requests;
+        }
+        each(pool, proxy, process, requests);
+    }
+    panic!("it sends more than {REQUESTS_MAX} requests");
+}
+
+/// Whether an error is one of a server that went away at some request.
+fn names_the_server(said: &str) -> bool {
+    said.contains("memory server 'm0' is gone") || said.contains("no memory server answers at")
+}
+
+#[test]
+fn a_load_that_is_killed_or_cut_off_at_any_request_leaves_what_was_there() {
+    let mut pool = Pool::start("steps", &["--bytes", "256MiB"]);
+    pool.rows(LOAD, WAYS[0]);
+    let bytes = pool.stat()["bytes"].clone();
+    let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, step| {
+        if step % 3 == 0 {
+            process.kill();
+            drop(proxy);
+        } else {
+            drop(proxy);
+            let (code, said) = ended(&mut process.0);
+            assert_eq!(code, Some(1), "cut off at request {step}: {said}");
+            assert!(names_the_server(&said), "cut off at request {step}: {said}");
+        }
+        pool.await_stat("nothing of it is left", |stat| {
+            stat["loads"] == 0 && stat["leases"] == 0 && stat["bytes"] == bytes
+        });
+    });
+    assert!(steps > 8, "a load has more requests than {steps}");
+    assert_eq!(pool.sums(WAYS[2]), "400000,39999800000,19999800000", "the last one was whole");
+}
+
+#[test]
+fn a_server_that_dies_at_any_request_of_a_load_is_named() {
+    let mut pool = Pool::start("server", &["--bytes", "256MiB"]);
+    pool.rows(LOAD, WAYS[0]);
+    let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, step| {
+        pool.server.kill();
+        drop(proxy);
+        let (code, said) = ended(&mut process.0);
+        assert_eq!(code, Some(1), "request {step}: {said}");
+        assert!(names_the_server(&said), "request {step}: {said}");
+        let (server, _) = serve(&pool.dir, &pool.address, &["--bytes", "256MiB"]);
+        pool.server = server;
+        pool.rows(LOAD, WAYS[0]);
+    });
+    assert!(steps > 8, "a load has more requests than {steps}");
+}
+
+#[test]
+fn a_reader_that_dies_at_any_request_lets_go() {
+    let mut pool = Pool::start("reader", &["--bytes", "64MiB"]);
+    pool.rows(LOAD, WAYS[0]);
+    let sql = "SELECT count(*), sum(n) FROM t;";
+    let steps = at_each_request(&mut pool, sql, |pool, proxy, mut process, step| {
+        process.kill();
+        drop(proxy);
+        pool.await_stat(&format!("request {step}"), |stat| stat["leases"] == 0);
+    });
+    assert!(steps > 4, "a query has more requests than {steps}");
+    assert_eq!(pool.sums(WAYS[0]), SUMS);
+}
+
+/// Tells others of a thread that has panicked.
+struct Failed<'a>(&'a AtomicBool);
+
+impl Drop for Failed<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn each_result_is_of_one_version_while_the_table_is_replaced() {
+    const VERSIONS: usize = 12;
+    let pool = Pool::start("replaced", &["--bytes", "256MiB"]);
+    let load = |version: usize| {
+        let declared = if version == 0 {
+            "CREATE TABLE v WITH ('connector' = 'pool') AS"
+        } else {
+            "CREATE TABLE v WITH ('connector' = 'pool'); INSERT OVERWRITE v"
+        };
+        // Each version has other rows, and more of them.
+        let rows = 50_000 + 1000 * version;
+        format!(
+            "CREATE TABLE numbers (n BIGINT) WITH ('connector' = 'generator', 'rows' = '{rows}',
+                 'fields.n.kind' = 'sequence');
+             {declared} SELECT n, {version} AS version FROM numbers;"
+        )
+    };
+    pool.rows(&load(0), WAYS[1]);
+    let (over, results) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let has_failed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for way in WAYS {
+            let (pool, over, results) = (&pool, &over, &results);
+            let failed = Failed(&has_failed);
+            scope.spawn(move || {
+                let _failed = failed;
+                while !over.load(Ordering::SeqCst) {
+                    let sql = "CREATE TABLE v WITH ('connector' = 'pool');
+                        SELECT count(*), min(version), max(version), sum(n) FROM v;";
+                    let rows = pool.rows(sql, way);
+                    let row = rows.lines().last().unwrap_or_default();
+                    let row: Vec<u64> = row.split(',').map(|v| v.parse().unwrap()).collect();
+                    let all = 50_000 + 1000 * row[1];
+                    assert_eq!(row, [all, row[1], row[1], all * (all - 1) / 2], "{way:?}");
+                    results.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for version in 1..=VERSIONS {
+            // Some result lies between two versions.
+            let before = results.load(Ordering::SeqCst);
+            pool.rows(&load(version), WAYS[version % 4]);
+            while results.load(Ordering::SeqCst) == before && !has_failed.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    pool.await_stat("nobody reads", |stat| stat["leases"] == 0);
+    assert_ends(&pool.command(&["pool", "drop", "v"]).output().unwrap(), 0);
+    pool.await_stat("all is free", |stat| stat["bytes"] == 0);
+}
+
+#[test]
+fn a_sort_and_a_shell_that_stays_open_keep_no_version() {
+    let pool = Pool::start("shell", &["--bytes", "64MiB"]);
+    pool.rows(LOAD, WAYS[0]);
+    let mut command = pool.command(&["sql", "--workers", "1"]);
+    let mut shell = Process(command.stdin(Stdio::piped()).spawn().unwrap());
+    let mut says = BufReader::new(shell.0.stdout.take().unwrap()).lines();
+    let mut asks = shell.0.stdin.take().unwrap();
+    writeln!(asks, "{TABLE}\nSELECT n + 7000000 AS n FROM t ORDER BY n DESC LIMIT 3;").unwrap();
+    asks.flush().unwrap();
+    assert!(says.any(|line| line.unwrap().contains("7199997")), "the third row");
+    pool.await_stat("the statement has ended", |stat| {
+        stat["leases"] == 0 && stat["clients"].as_u64() == Some(2)
+    });
+    let replaced = format!("{TABLE} INSERT OVERWRITE t SELECT n, half, name FROM t WHERE n < 10;");
+    pool.rows(&replaced, WAYS[0]);
+    writeln!(asks, "SELECT n + 8000000 AS n FROM t ORDER BY n DESC LIMIT 3;").unwrap();
+    asks.flush().unwrap();
+    assert!(says.any(|line| line.unwrap().contains("8000007")), "the third row");
+    drop(asks);
+    assert_eq!(shell.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn without_a_server_each_command_says_so() {
+    let mut pool = Pool::start("none", &["--bytes", "64MiB"]);
+    pool.server.kill();
+    for command in [&["ls"][..], &["stat"], &["stat", "t"], &["verify", "t"], &["drop", "t"]] {
+        let none = pool.command(&[&["pool"], command].concat()).output().unwrap();
+        assert_fails(&none, 1, "no memory server answers at");
+    }
+}

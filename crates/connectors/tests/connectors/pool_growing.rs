@@ -1,0 +1,208 @@
+//! Tables of a pool that grow: whatever the versions, each has rows that were written, once, and
+//! the last has them all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, RecordBatch, StringArray};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Schema};
+use connectors::PoolConnector;
+use connectors::pool::in_memory::InMemoryPool;
+use dataflow::connector::{Connector, HashBuckets, TableDef};
+use dataflow::sink::{Room, SinkWriter, WriterContext};
+use pool::manifest::Manifest;
+
+use crate::bed::{context, drain, hint, put, refused, rows, source, table};
+
+const STRIP_ROWS: usize = 256;
+
+/// Numbers from `from` on, with their texts.
+fn batch(from: i64, count: i64) -> RecordBatch {
+    let fields = [Field::new("n", DataType::Int64, true), Field::new("t", DataType::Utf8, true)];
+    let numbers = Int64Array::from_iter_values(from..from + count);
+    let texts = StringArray::from_iter_values((from..from + count).map(|n| format!("text {n}")));
+    let schema = Arc::new(Schema::new(fields.to_vec()));
+    RecordBatch::try_new(schema, vec![Arc::new(numbers), Arc::new(texts)]).unwrap()
+}
+
+fn growing(buckets: u32, options: &[(&str, &str)]) -> TableDef {
+    let options = [&[("strip.rows", "256"), ("commit.interval", "1 h")], options].concat();
+    let by = HashBuckets { column: "n".into(), count: buckets };
+    let buckets = if buckets > 1 { vec![by] } else { vec![] };
+    TableDef { buckets, ..table(&batch(0, 1).schema(), &options) }
+}
+
+/// Goes on until the writers take rows.
+fn settle(writers: &mut [Box<dyn SinkWriter>]) {
+    for writer in writers {
+        while writer.room() == Room::Full {}
+        writer.flush().unwrap();
+        while writer.room() == Room::Full {}
+    }
+}
+
+fn end(writers: Vec<Box<dyn SinkWriter>>) {
+    for mut writer in writers {
+        while writer.drain().unwrap() == Room::Full {}
+        writer.commit().unwrap();
+    }
+}
+
+/// The rows of the newest version, sorted.
+fn newest(connector: &PoolConnector, def: &TableDef) -> Vec<String> {
+    let source = source(connector, def).unwrap();
+    let mut batches = vec![RecordBatch::new_empty(source.schema())];
+    for split in source.splits(2, None).unwrap() {
+        let mut reader = source.open(&split, None, &context()).unwrap();
+        let rows = drain(&mut *reader).unwrap();
+        batches.extend((rows.num_rows() > 0).then_some(rows));
+    }
+    let mut rows = rows(&concat_batches(&source.schema(), &batches).unwrap());
+    rows.sort();
+    rows
+}
+
+/// Strips that are not full, by partition.
+fn short_strips(manifest: &Manifest) -> BTreeMap<usize, usize> {
+    let mut short = BTreeMap::new();
+    for partition in 0..manifest.partitions.len() - 1 {
+        let [from, to] = [partition, partition + 1].map(|at| manifest.partitions[at] as usize);
+        let strips = &manifest.strips[from..to];
+        let count = strips.iter().filter(|strip| (strip.rows as usize) < STRIP_ROWS).count();
+        short.insert(partition, count);
+    }
+    short
+}
+
+#[test]
+fn versions_have_all_rows_so_far_and_no_more_strips_than_these_need() {
+    for (writers, buckets, is_slow) in [(1, 1, false), (3, 1, true), (2, 4, false), (2, 4, true)] {
+        let pool = InMemoryPool::new(writers);
+        let connector = PoolConnector::new(Arc::clone(&pool) as _);
+        pool.set_slow(is_slow);
+        let def = growing(buckets, &[("commit.bytes", "1")]);
+        let sink = connector.sink(&def).unwrap();
+        let open = |worker| sink.open(&WriterContext::of(worker)).unwrap();
+        let mut open: Vec<_> = (0..writers).map(open).collect();
+        let (mut from, mut expected) = (0, vec![]);
+        for step in 0..40_usize {
+            let count = [7, 300, 1, 90, 700][step % 5];
+            let next = batch(from, count);
+            put(&mut *open[step % writers as usize], &next).unwrap();
+            settle(&mut open);
+            from += count;
+            expected.extend(rows(&next));
+            expected.sort();
+            assert_eq!(newest(&connector, &def), expected, "step {step} of {writers} writers");
+            let manifest = pool.newest("t").unwrap();
+            assert_eq!(manifest.version, step as u64 + 1);
+            for (partition, short) in short_strips(&manifest) {
+                assert!(short <= writers as usize, "{short} in partition {partition}");
+            }
+        }
+        let last = batch(from, 33);
+        open[0].write(&last).unwrap();
+        end(open);
+        expected.extend(rows(&last));
+        expected.sort();
+        assert_eq!(newest(&connector, &def), expected);
+    }
+}
+
+#[test]
+fn rows_of_a_worker_whose_turn_has_not_come_are_of_no_version() {
+    let pool = InMemoryPool::new(2);
+    let connector = PoolConnector::new(Arc::clone(&pool) as _);
+    let def = growing(1, &[("commit.bytes", "1")]);
+    let sink = connector.sink(&def).unwrap();
+    let mut open = [0, 1].map(|worker| sink.open(&WriterContext::of(worker)).unwrap());
+    put(&mut *open[0], &batch(0, 10)).unwrap();
+    settle(&mut open[..1]);
+    assert_eq!(pool.newest("t"), None, "the other worker has not handed in");
+    // The first one goes on meanwhile, and hands in again.
+    put(&mut *open[0], &batch(10, 10)).unwrap();
+    settle(&mut open[..1]);
+    assert_eq!(pool.newest("t"), None);
+    settle(&mut open[1..]);
+    assert_eq!(pool.newest("t").unwrap().rows(), 20);
+    assert_eq!(pool.newest("t").unwrap().strips.len(), 1, "the first strip was replaced");
+}
+
+#[test]
+fn rows_that_come_while_a_worker_hands_in_are_of_the_next_version() {
+    let pool = InMemoryPool::new(1);
+    let connector = PoolConnector::new(Arc::clone(&pool) as _);
+    let def = growing(1, &[("commit.bytes", "1")]);
+    let sink = connector.sink(&def).unwrap();
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
+    pool.set_slow(true);
+    put(&mut *writer, &batch(0, 10)).unwrap();
+    assert_eq!(writer.room(), Room::Full, "it waits for the pool");
+    writer.write(&batch(10, 5)).unwrap();
+    pool.set_slow(false);
+    assert_eq!(writer.room(), Room::Ready);
+    assert_eq!(pool.newest("t").unwrap().rows(), 10);
+    settle(std::slice::from_mut(&mut writer));
+    assert_eq!(pool.newest("t").unwrap().rows(), 15);
+    end(vec![writer]);
+    assert_eq!(pool.newest("t").unwrap().rows(), 15);
+}
+
+#[test]
+fn an_overwrite_that_grows_replaces_what_was_there_once() {
+    let pool = InMemoryPool::new(1);
+    let connector = PoolConnector::new(Arc::clone(&pool) as _);
+    for (mode, all) in [
+        (dataflow::connector::WriteMode::Create, 30),
+        (dataflow::connector::WriteMode::Overwrite, 30),
+        (dataflow::connector::WriteMode::Insert, 60),
+    ] {
+        let def = growing(1, &[("commit.bytes", "1")]);
+        let sink = connector.sink_for(&def, mode).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
+        for from in [0, 10, 20] {
+            put(&mut *writer, &batch(from, 10)).unwrap();
+            settle(std::slice::from_mut(&mut writer));
+        }
+        end(vec![writer]);
+        assert_eq!(pool.newest("t").unwrap().rows(), all, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_writer_with_too_little_memory_writes_short_strips_early() {
+    let pool = InMemoryPool::new(1);
+    let connector = PoolConnector::new(Arc::clone(&pool) as _);
+    let small = [("load.bytes", "1048576"), ("commit.bytes", "1")];
+    let def = growing(4096, &small);
+    let sink = connector.sink(&def).unwrap();
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
+    let (mut expected, mut from) = (vec![], 0);
+    for _ in 0..4 {
+        let next = batch(from, 10_000);
+        from += 10_000;
+        put(&mut *writer, &next).unwrap();
+        settle(std::slice::from_mut(&mut writer));
+        expected.extend(rows(&next));
+        expected.sort();
+        assert_eq!(newest(&connector, &def), expected);
+    }
+    end(vec![writer]);
+    assert_eq!(newest(&connector, &def), expected);
+}
+
+#[test]
+fn an_interval_is_a_duration_that_is_not_too_short() {
+    let connector = PoolConnector::new(InMemoryPool::new(1) as _);
+    let declare = |options: &[(&str, &str)]| {
+        connector.sink(&table(&batch(0, 1).schema(), options)).map(|_| ())
+    };
+    let error = refused(declare(&[("commit.interval", "10 ms")]));
+    assert!(error.to_string().contains("each 100ms at most"), "{error}");
+    assert!(hint(&error).contains("'10 s'"), "{}", hint(&error));
+    refused(declare(&[("commit.interval", "often")]));
+    refused(declare(&[("commit.bytes", "0")]));
+    declare(&[("commit.bytes", "1000000")]).unwrap();
+    declare(&[("commit.interval", "2 min")]).unwrap();
+}
