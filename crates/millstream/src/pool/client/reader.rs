@@ -79,6 +79,10 @@ impl Blocks for PinnedBlocks {
 
     fn describe(&self) -> String {
         let remote = &self.0.connected.remotes[self.0.at];
+        // All nodes of a job describe the same plan, and some may be elsewhere.
+        if self.0.connected.options.job.is_some() {
+            return format!("from {}", remote.name);
+        }
         let how = if self.is_mapped() { "mapped" } else { "READs" };
         format!("{how} ({}) from {}", remote.kind, remote.name)
     }
