@@ -57,26 +57,29 @@ fi
 release=$(ls "$kernel/lib/modules")
 
 # --- tests --------------------------------------------------------------------------------------------
-say "building the tests"
-# By workspace, as all tests: other features would compile much of it a second time.
-targets=(--workspace --test verbs)
-[ -n "$filter" ] || targets+=(--test threads)
-mapfile -t tests < <(cargo test --release "${targets[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
+tests=()
+if [ -z "$only_pool" ]; then
+  say "building the tests"
+  # By workspace, as all tests: other features would compile much of it a second time.
+  targets=(--workspace --test verbs)
+  [ -n "$filter" ] || targets+=(--test threads)
+  mapfile -t tests < <(cargo test --release "${targets[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
 import json, sys
 for line in sys.stdin:
     made = json.loads(line)
     if made.get("executable") and made.get("profile", {}).get("test"):
         print(made["executable"])')
-[ ${#tests[@]} != 0 ] || die "the tests do not build"
+  [ ${#tests[@]} != 0 ] || die "the tests do not build"
 
-if [ -z "$filter" ]; then
+  # With the headers that are here by now, the layouts of our declarations are compared with C.
+  cargo test --release --workspace --lib layouts_are_those_of_the_c_headers 2>&1 |
+    grep -E '^test ' || die "the structures are not those of the C headers"
+fi
+
+if [ -z "$filter" ] && [ -z "${MILLSTREAM_BUILT:-}" ]; then
   say "building millstream"
   cargo build --release --workspace --bin millstream
 fi
-
-# With the headers that are here by now, the layouts of our declarations are compared with C.
-cargo test --release --workspace --lib layouts_are_those_of_the_c_headers 2>&1 |
-  grep -E '^test ' || die "the structures are not those of the C headers"
 
 # --- initial file system ------------------------------------------------------------------------------
 files=$guest/files
@@ -94,7 +97,8 @@ cp "$(command -v rdma || echo /sbin/rdma)" "$files/bin/rdma"
 for test in "${tests[@]}"; do
   install -m 755 -s "$test" "$files/tests/$(basename "$test" | sed 's/-[0-9a-f]*$//')"
 done
-programs=("$files"/tests/* "$files/bin/ip" "$files/bin/rdma")
+programs=("$files/bin/ip" "$files/bin/rdma")
+[ -n "$only_pool" ] || programs+=("$files"/tests/*)
 if [ -n "$filter" ]; then
   echo "$filter" >"$files/filter"
 else

@@ -444,3 +444,58 @@ fn a_short_strip_goes_when_a_longer_one_takes_its_place() {
     assert!(matches!(error, Err(PoolError::Refused { .. })), "{error:?}");
     assert_eq!((home.stat().loads, rows_of(&mut home).1), (0, vec![3]));
 }
+
+#[test]
+fn a_table_that_grows_is_saved_version_by_version() {
+    let mut home = home().with_saving();
+    let saves = |effects: &[Effect]| match effects {
+        [Effect::Save(version)] => Some(version.manifest.version),
+        [] => None,
+        other => panic!("it saves nothing, but: {other:?}"),
+    };
+    let load = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    let hand_in = |home: &mut Home, rows| {
+        let strip = sealed(home, load, rows);
+        let (version, effects) = home.hand_in(LOADER, load, 0, vec![strip], true);
+        assert_eq!(version, Ok(None));
+        saves(&effects)
+    };
+    assert_eq!(hand_in(&mut home, 1), Some(1));
+    // What is handed in meanwhile is of the version behind.
+    assert_eq!((hand_in(&mut home, 2), hand_in(&mut home, 3)), (None, None));
+    assert!(home.pin(READER, "t", At::Newest, None).is_err(), "it has not appeared");
+    assert_eq!(saves(&home.saved(load, Ok(()))), Some(2));
+    assert_eq!(rows_of(&mut home), (1, vec![1]));
+    let last = sealed(&mut home, load, 4);
+    assert_eq!(home.commit(LOADER, load, 0, vec![last], true), (Ok(None), vec![]));
+    assert_eq!(home.outcome(load, statement(0)), Ok(None), "it is not decided");
+    assert_eq!(saves(&home.saved(load, Ok(()))), Some(3));
+    assert_eq!(
+        (rows_of(&mut home), home.outcome(load, statement(0))),
+        ((2, vec![1, 2, 3]), Ok(None))
+    );
+    assert_eq!(saves(&home.saved(load, Ok(()))), None);
+    assert_eq!(rows_of(&mut home), (3, vec![1, 2, 3, 4]));
+    assert_eq!(home.outcome(load, statement(0)), Ok(Some(3)));
+    assert_eq!(home.stat().loads, 0);
+}
+
+#[test]
+fn a_version_that_cannot_be_saved_ends_a_load_that_goes_on() {
+    let mut home = home().with_saving();
+    let load = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    for rows in [1, 2] {
+        let strip = sealed(&mut home, load, rows);
+        assert_eq!(home.hand_in(LOADER, load, 0, vec![strip], true).0, Ok(None));
+    }
+    let freed = home.saved(load, Err("the disk is full".into()));
+    let frees = |number| freed.contains(&Effect::Free(number));
+    assert!(frees(0) && frees(1) && freed.len() == 2, "{freed:?}");
+    freed.iter().for_each(|effect| match effect {
+        Effect::Free(number) => home.freed(*number),
+        other => panic!("{other:?}"),
+    });
+    let (error, _) = home.hand_in(LOADER, load, 0, vec![], true);
+    assert!(error.unwrap_err().to_string().contains("the disk is full"));
+    assert_eq!((home.stat().loads, home.stat().bytes, home.stat().tables), (0, 0, 0));
+}
