@@ -9,6 +9,7 @@
 
 use arrow::record_batch::RecordBatch;
 
+pub use crate::connector::sink::RunId;
 use crate::connector::source::Position;
 
 /// Rows of one part of an operator's state. Their meaning is the operator's.
@@ -42,6 +43,9 @@ pub struct SplitSnapshot {
     pub greatest: Option<i64>,
     /// Whether it was read to its end.
     pub ended: bool,
+    /// For how many readers the table was cut into splits when the job began. It stays cut so,
+    /// however many there are later.
+    pub readers: u32,
 }
 
 /// What a sink's writer has staged of a round: durable, and not visible yet.
@@ -70,11 +74,16 @@ pub struct WorkerSnapshot {
     pub late: u64,
     /// Bad rows, since the job began.
     pub bad: u64,
+    /// Whether it has ended: it keeps no later round, and counts as saved in each.
+    pub last: bool,
 }
 
 /// Takes what the workers of a process keep. It is called on a worker's thread and waits for
 /// nothing.
 pub trait CheckpointTarget: Send + Sync {
+    /// The run, for the names of what sinks stage.
+    fn run(&self) -> RunId;
+
     /// A worker has kept its part of a round.
     fn saved(&self, snapshot: WorkerSnapshot);
 }
@@ -87,4 +96,22 @@ pub struct Restored {
     pub round: u64,
     /// What was kept, in no order.
     pub workers: Vec<WorkerSnapshot>,
+}
+
+impl Restored {
+    /// The watermark at which an operator was saved, in ticks of its event time; `i64::MIN` if it
+    /// was not. Workers that meet at an exchange have saved the same one; where each is alone, it
+    /// is the greatest.
+    #[must_use]
+    pub fn watermark(&self, operator: u32) -> i64 {
+        let operators = self.workers.iter().flat_map(|worker| &worker.operators);
+        let saved = operators.filter(|saved| saved.operator == operator);
+        saved.map(|saved| saved.watermark).max().unwrap_or(i64::MIN)
+    }
+
+    /// How far the splits of a source were read.
+    pub(crate) fn splits(&self, operator: u32) -> impl Iterator<Item = &SplitSnapshot> {
+        let splits = self.workers.iter().flat_map(|worker| &worker.splits);
+        splits.filter(move |split| split.operator == operator)
+    }
 }

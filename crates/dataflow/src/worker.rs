@@ -7,6 +7,7 @@
 //! simulator can run many workers on one thread. [`Worker::run`] repeats it on a thread of its own
 //! and sleeps when nothing is ready.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -17,13 +18,14 @@ use channel::broadcast::InFlightPayloads;
 use fabric::Clock;
 use state::Disk;
 
+use crate::checkpoint::{CheckpointTarget, Restored, SinkSnapshot, SplitSnapshot, WorkerSnapshot};
 use crate::connector::bad::BadRows;
 use crate::connector::origins::Reading;
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node, ScanTask};
-use crate::job::{Idle, JobGraph, readers};
+use crate::job::{Idle, JobGraph, Operator, OperatorKind, readers};
 use crate::operators::source::SourceRun;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::alignment::alignments;
@@ -35,6 +37,7 @@ use crate::runtime::place::WorkerContext;
 use crate::runtime::process::Process;
 use crate::runtime::reader::{Reader, Share};
 use crate::runtime::reconnect::Reconnector;
+use crate::runtime::rounds::WorkerRounds;
 use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 
 /// Steps without work before a blocking worker sleeps.
@@ -62,6 +65,11 @@ pub struct WorkerConfig {
     pub bad: Arc<BadRows>,
     /// The round in which the worker begins: the first, or the one behind a checkpoint.
     pub round: u64,
+    /// Takes what the worker keeps of rounds, if the job keeps checkpoints: sinks stage their rows
+    /// then, and what they have staged is published by others.
+    pub checkpoints: Option<Arc<dyn CheckpointTarget>>,
+    /// What the job goes on from; `None` if it begins.
+    pub restored: Option<Arc<Restored>>,
     /// Counters, for others to read.
     pub metrics: Arc<Metrics>,
     /// How others end the run.
@@ -95,6 +103,8 @@ impl WorkerConfig {
             clock,
             bad: Arc::default(),
             round: 0,
+            checkpoints: None,
+            restored: None,
             metrics: Arc::default(),
             signals: Arc::default(),
             disk: None,
@@ -146,6 +156,26 @@ pub struct Worker {
     idle: Idle,
     /// By operator, which rows a source is busy with.
     readings: Vec<Option<Rc<Reading>>>,
+    number: u32,
+    round: u64,
+    rounds: Option<Rc<WorkerRounds>>,
+    /// Until it has what is left at the end.
+    checkpoints: Option<Arc<dyn CheckpointTarget>>,
+    /// What sinks have staged that have all of their rows.
+    staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
+}
+
+/// Whether an operator keeps what it has of a round.
+fn can_save(operator: &Operator) -> bool {
+    match operator.kind {
+        OperatorKind::Source(_)
+        | OperatorKind::Aggregate(_)
+        | OperatorKind::Keyed(_)
+        | OperatorKind::Lookup(_)
+        | OperatorKind::Limit(_)
+        | OperatorKind::Sink(_) => true,
+        OperatorKind::Local(_) | OperatorKind::HashJoin(_) | OperatorKind::Sort(_) => false,
+    }
 }
 
 /// The limits of payloads that the network's multicast carries.
@@ -167,6 +197,8 @@ impl Worker {
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
         let WorkerConfig { signals, disk, reconnector, multicast, round, .. } = config;
+        let WorkerConfig { checkpoints, restored, .. } = config;
+        let staged_last: Rc<RefCell<Vec<SinkSnapshot>>> = Rc::default();
         metrics.count_operators(job.operators.len());
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
@@ -174,6 +206,12 @@ impl Worker {
         let accounting = Rc::new(StateAccounting::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
         let external = Rc::new(External::new(process.parker(worker)));
+        let keeps = checkpoints.clone().filter(|_| job.operators.iter().all(can_save));
+        let rounds = keeps.map(|target| {
+            let edges = job.operators.iter().map(|of| of.inputs.iter().map(Vec::len).sum());
+            let (signals, metrics) = (signals.clone(), metrics.clone());
+            WorkerRounds::new(worker, round, edges.collect(), target, signals, metrics)
+        });
         let place = WorkerContext {
             worker,
             workers,
@@ -185,12 +223,16 @@ impl Worker {
             signals: signals.clone(),
             timers: timers.clone(),
             external: external.clone(),
+            checkpoints: checkpoints.clone(),
+            restored: restored.clone(),
+            round,
+            rounds: rounds.clone(),
+            staged_last: staged_last.clone(),
         };
         let limits = || limits(&job, workers);
         let in_flight = multicast.map(|member| PayloadsInFlight::new(member, limits()));
         let reconnector = reconnector.map(|it| with_waker(it, external.waker()));
         let net = Rc::new(Net::new(links, reconnector, in_flight, &place, metrics.clone()));
-        net.begin_round(round);
         signals.register(external.waker());
         let waker = external.waker();
         let prefetch = job.settings.prefetch;
@@ -210,10 +252,12 @@ impl Worker {
                 let number = job.reader(worker, workers);
                 Share { number, of: readers(&job.operators, workers) }
             };
-            let reader = Reader::new(&input, share, rows_max, context, metrics);
+            let saved: Vec<SplitSnapshot> =
+                restored.iter().flat_map(|restored| restored.splits(at as u32).cloned()).collect();
+            let reader = Reader::going_on(&input, share, rows_max, context, metrics, &saved);
             let reader = reader.map_err(|error| error.of_operator(at))?.counted_as(at);
             readings[at] = Some(reader.reading());
-            let source = SourceRun::new(fusion, alignments[at].take(), builds, &place);
+            let source = SourceRun::new(at, fusion, alignments[at].take(), builds, &place);
             scheduler.spawn_of(at, source.run(reader, behind));
         }
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
@@ -235,6 +279,11 @@ impl Worker {
             metrics,
             idle,
             readings,
+            number: worker,
+            round,
+            rounds,
+            checkpoints,
+            staged_last,
         })
     }
 
@@ -261,7 +310,11 @@ impl Worker {
         })?;
         self.net.flush();
         if self.scheduler.running() == 0 {
-            return Ok(if self.net.is_drained() { Status::Done } else { Status::Busy });
+            if !self.net.is_drained() {
+                return Ok(Status::Busy);
+            }
+            self.save_last();
+            return Ok(Status::Done);
         }
         let mut wake_ns = self.timers.next_ns();
         for node in self.nodes.iter().flatten() {
@@ -329,6 +382,17 @@ impl Worker {
         }
         self.net.close();
         Ok(())
+    }
+
+    /// Hands over what is left when all operators have ended, once: no state, but rows of sinks.
+    fn save_last(&mut self) {
+        let Some(checkpoints) = self.checkpoints.take() else { return };
+        if let Some(rounds) = &self.rounds {
+            return rounds.hand_over_last();
+        }
+        let (worker, round, sinks) = (self.number, self.round, self.staged_last.take());
+        let snapshot = WorkerSnapshot { worker, round, sinks, last: true, ..Default::default() };
+        checkpoints.saved(snapshot);
     }
 
     /// A panic of a step, with the operator that had the turn and the rows that it had.

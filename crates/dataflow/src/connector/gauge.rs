@@ -100,6 +100,19 @@ impl SinkGauge {
         self.call(|| writer.commit())
     }
 
+    /// Has rows made durable that a checkpoint names.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn stage(
+        &self,
+        writer: &mut dyn SinkWriter,
+        round: u64,
+        last: bool,
+    ) -> Result<Vec<u8>, ConnectorError> {
+        self.call(|| writer.stage(round, last))
+    }
+
     /// Rows that have reached the sink.
     pub fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)

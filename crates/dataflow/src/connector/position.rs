@@ -38,6 +38,11 @@ impl Position {
         Self::new("", 0, split, &[])
     }
 
+    /// The name of the split that it is of.
+    pub fn split(&self) -> &str {
+        &self.split
+    }
+
     /// Whether a reader can go on from here.
     pub fn can_be_replayed(&self) -> bool {
         !self.format.is_empty()

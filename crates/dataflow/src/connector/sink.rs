@@ -20,12 +20,71 @@ pub trait Sink: Send + Sync {
         None
     }
 
+    /// When its rows are seen, in a job that keeps checkpoints.
+    fn staging(&self) -> Staging {
+        Staging::AtEnd
+    }
+
+    /// Makes visible what writers have staged: the rows of a checkpoint, or, with `last`, all that
+    /// remain. It may be called again with the same, by another process, when nobody knows how
+    /// far the first call came: what is visible already stays as it is.
+    ///
+    /// # Errors
+    /// When that cannot be made visible; the call may be repeated.
+    fn publish(&self, staged: &[Vec<u8>], last: bool) -> Result<(), ConnectorError> {
+        let _ = (staged, last);
+        Ok(())
+    }
+
+    /// Removes what earlier runs of this job have staged and no checkpoint names: `kept` is what
+    /// writers had staged in the one that this run goes on from.
+    ///
+    /// # Errors
+    /// When the place cannot be listed.
+    fn sweep(&self, run: RunId, kept: &[Vec<u8>]) -> Result<(), ConnectorError> {
+        let _ = (run, kept);
+        Ok(())
+    }
+
     /// Opens the writer of one worker; it is opened before the first row is read, so that a sink
     /// that cannot be written fails early.
     ///
     /// # Errors
     /// When the output cannot be created.
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError>;
+}
+
+/// When rows are seen that a sink has taken, in a job that keeps checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staging {
+    /// As they come: after a failure those since the last checkpoint come again.
+    AsTheyCome,
+    /// When the job has ended. Until then they are kept by nobody else, so that a job with such a
+    /// sink begins anew after a failure.
+    AtEnd,
+    /// With the checkpoint that they are part of: each row once, whatever fails.
+    ByCheckpoint,
+    /// When the job has ended. Until then checkpoints keep them.
+    Kept,
+}
+
+/// One run of a job that keeps checkpoints, unlike every other run of every job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RunId {
+    /// The job: a hash of its name and of the place of its state.
+    pub job: u64,
+    /// The run: greater than those of all earlier runs of the job.
+    pub generation: u64,
+}
+
+/// What a writer stages for.
+#[derive(Debug, Clone)]
+pub struct StagingContext {
+    /// The run. It is part of the names of what is staged.
+    pub run: RunId,
+    /// What this worker takes over of what the writers of the run before had staged and not
+    /// published.
+    pub before: Vec<Vec<u8>>,
 }
 
 /// The services of the runtime that a writer may use.
@@ -36,12 +95,14 @@ pub struct WriterContext {
     /// Wakes that worker, from any thread: a writer that answered [`Room::Full`] calls it when the
     /// answer would be another.
     pub waker: Waker,
+    /// Where the job keeps checkpoints, or publishes by another process: the writer stages then.
+    pub staging: Option<StagingContext>,
 }
 
 impl WriterContext {
     /// Of a worker that nobody has to wake: for tests, and for writers that always have room.
     pub fn of(worker: u32) -> Self {
-        Self { worker, waker: Waker::noop().clone() }
+        Self { worker, waker: Waker::noop().clone(), staging: None }
     }
 }
 
@@ -105,6 +166,18 @@ pub trait SinkWriter: Send {
     fn hands_on(&mut self, gauge: &Arc<SinkGauge>) -> bool {
         let _ = gauge;
         false
+    }
+
+    /// Makes durable, and not yet visible, what was written since the last call; with `last` the
+    /// query has ended well, and the writer is dropped afterwards in place of a commit. Gives the
+    /// bytes by which [`Sink::publish`] finds it. Rows of writers that do not stage stay with them.
+    /// Only called where the writer was opened with a [`StagingContext`].
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    fn stage(&mut self, round: u64, last: bool) -> Result<Vec<u8>, ConnectorError> {
+        let _ = (round, last);
+        Ok(Vec::new())
     }
 
     /// Publishes everything: the query has ended well.

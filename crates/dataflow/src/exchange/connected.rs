@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use super::Member;
+use super::{InstanceRounds, Member};
 use crate::error::DataflowError;
 use crate::runtime::net::Message;
 use crate::runtime::scheduler::Event;
@@ -19,6 +19,9 @@ pub(crate) trait Connected {
     /// # Errors
     /// When it is malformed, or state or sink fail.
     fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError>;
+
+    /// Its rounds, if the job has some.
+    fn rounds(&self) -> Option<&InstanceRounds>;
 
     /// Takes rows that came without a frame: by the network's own multicast.
     ///
@@ -51,6 +54,10 @@ pub(crate) trait Connected {
 impl<M: Member> Connected for M {
     fn receive(&self, from: u32, message: Message) -> Result<(), DataflowError> {
         self.inputs().receive(self, from, message)
+    }
+
+    fn rounds(&self) -> Option<&InstanceRounds> {
+        self.instance().rounds.as_ref()
     }
 
     fn poll(&self) -> Result<(), DataflowError> {

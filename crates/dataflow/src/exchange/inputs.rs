@@ -17,7 +17,7 @@ use super::acks::Acks;
 use super::broadcast::BroadcastPort;
 use super::{
     AnyExchange, Arrival, Broadcast, Forward, Member, Outgoing, Partition, RowExchange, Shuffle,
-    Task, progress_of, uppar,
+    Task, progress_of, refused, uppar,
 };
 use crate::error::DataflowError;
 use crate::job::{
@@ -143,6 +143,11 @@ impl Inputs {
     /// Whether nothing comes from other workers.
     pub(crate) fn is_local(&self) -> bool {
         self.edges.iter().all(|edge| matches!(edge, AnyExchange::Forward(_)))
+    }
+
+    /// Whether all rows go to one worker.
+    pub(super) fn gathers(&self) -> bool {
+        self.edges.iter().all(|edge| matches!(edge, AnyExchange::Gather(_)))
     }
 
     /// Whether rows travel, and not only what is made of them.
@@ -295,11 +300,41 @@ impl Inputs {
         Ok(())
     }
 
+    /// All edges of this worker have marked a round, at this progress: sends what waits, and the
+    /// marker behind it.
+    ///
+    /// # Errors
+    /// As [`RowExchange::announce`].
+    pub(crate) async fn end_round<M: Member>(
+        &self,
+        member: &M,
+        round: u64,
+        progress: Progress,
+    ) -> Result<(), DataflowError> {
+        let Some(rounds) = &member.instance().rounds else { return Ok(()) };
+        self.announced.set(progress);
+        for edge in &self.edges {
+            edge.announce(member, progress).await?;
+        }
+        for &to in rounds.to() {
+            let broadcast_before = self.sent_before(member, to);
+            let frame = Frame::Round { round, progress, broadcast_before };
+            member.net().send(to, Class::Data, member.envelope(0, frame)).await;
+        }
+        member.move_clock(member.worker(), progress);
+        rounds.sent(member);
+        Ok(())
+    }
+
+    fn sent_before<M: Member>(&self, member: &M, to: u32) -> u64 {
+        self.edges.iter().map(|edge| edge.sent_before(member, to)).sum()
+    }
+
     /// Sends progress, behind all that was sent so far.
     async fn send_progress<M: Member>(&self, member: &M, progress: Progress, resumes: bool) {
         for to in member.net().peers() {
-            let sent = self.edges.iter().map(|edge| edge.sent_before(member, to));
-            let frame = Frame::Progress { progress, resumes, broadcast_before: sent.sum() };
+            let broadcast_before = self.sent_before(member, to);
+            let frame = Frame::Progress { progress, resumes, broadcast_before };
             member.net().send(to, Class::Data, member.envelope(0, frame)).await;
         }
     }
@@ -340,11 +375,55 @@ impl Inputs {
         }
     }
 
-    /// Gives a frame of another worker to the exchange of its input.
+    /// Gives a frame of another worker to the exchange of its input, or keeps it for the next round.
     ///
     /// # Errors
-    /// When it is malformed, comes behind the end of its sender, or its rows cannot be taken.
+    /// When it is malformed, comes behind the end of its sender or in a round that cannot be under
+    /// way, or its rows cannot be taken.
     pub(super) fn receive<M: Member>(
+        &self,
+        member: &M,
+        from: u32,
+        message: Message,
+    ) -> Result<(), DataflowError> {
+        let admitted = match &member.instance().rounds {
+            Some(rounds) => rounds.admit(member, from, message)?,
+            None => Some(message),
+        };
+        match admitted {
+            Some(message) => self.take(member, from, message),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a marker of another worker.
+    fn mark<M: Member>(
+        &self,
+        member: &M,
+        from: u32,
+        round: u64,
+        Announced { progress, broadcast_before, .. }: Announced,
+    ) -> Result<(), DataflowError> {
+        let frame = Frame::Round { round, progress, broadcast_before };
+        let Some(rounds) = &member.instance().rounds else { return Err(refused(from, frame)) };
+        if !self.carry_progress(member) {
+            self.hold(from, Announced { progress, resumes: false, broadcast_before });
+            self.release(member, from);
+        }
+        let received = self.received_before(member, from);
+        let marked = rounds.mark_peer(member, from, round, broadcast_before, received);
+        marked.map_err(|breach| {
+            let detail = format!("{frame:?} is refused: {breach}");
+            DataflowError::Frame { worker: from, detail }
+        })
+    }
+
+    fn received_before<M: Member>(&self, member: &M, from: u32) -> u64 {
+        let received = self.edges.iter().map(|edge| edge.received_before(member, from));
+        received.min().unwrap_or(u64::MAX)
+    }
+
+    fn take<M: Member>(
         &self,
         member: &M,
         from: u32,
@@ -364,6 +443,10 @@ impl Inputs {
             {
                 self.hold(from, Announced { progress, resumes, broadcast_before });
                 self.release(member, from);
+            }
+            Frame::Round { round, progress, broadcast_before } => {
+                let resumes = false;
+                self.mark(member, from, round, Announced { progress, resumes, broadcast_before })?;
             }
             Frame::ResumeAck { watermark } if self.unanswered.get() > 0 => {
                 self.reached.set(self.reached.get().max(watermark));
@@ -478,8 +561,7 @@ impl Inputs {
 
     /// Lets a worker's progress count whose frames have arrived.
     fn release<M: Member>(&self, member: &M, from: u32) {
-        let received = self.edges.iter().map(|edge| edge.received_before(member, from));
-        let received = received.min().unwrap_or(u64::MAX);
+        let received = self.received_before(member, from);
         let next = || {
             let held = &mut self.held.borrow_mut()[from as usize];
             held.pop_front_if(|announced| announced.broadcast_before <= received)
@@ -493,6 +575,10 @@ impl Inputs {
                 self.others_ended(member);
                 member.net().notify_waiters();
             }
+        }
+        // Behind the progress of the marker.
+        if let Some(rounds) = &member.instance().rounds {
+            rounds.received(member, from, received);
         }
     }
 

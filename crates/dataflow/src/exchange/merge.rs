@@ -137,6 +137,9 @@ impl Merge {
         self.acks.add(from, leader.acknowledged(from).unwrap_or(0));
         drop(leader);
         clock_moved.notify();
+        if member.has_ended(from) {
+            member.note_end(from);
+        }
         if member.others_have_ended() {
             self.acks.close();
         }

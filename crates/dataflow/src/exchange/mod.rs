@@ -28,11 +28,12 @@ mod gather;
 mod inputs;
 mod merge;
 mod partition;
+mod rounds;
 mod shuffle;
 mod uppar;
 mod window;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use arrow::record_batch::RecordBatch;
@@ -49,6 +50,7 @@ pub(crate) use self::inputs::{Inputs, Port};
 pub(crate) use self::merge::Merge;
 pub(crate) use self::merge::deltas::Deltas;
 pub(crate) use self::partition::Partition;
+pub(crate) use self::rounds::{InstanceRounds, begin_next};
 pub(crate) use self::shuffle::Shuffle;
 pub(crate) use self::uppar::partition as uppar;
 use crate::error::DataflowError;
@@ -255,7 +257,7 @@ pub(crate) struct Arrival {
 impl Arrival {
     /// Of rows of this worker.
     pub(crate) fn local(member: &impl Member, rows: &Outgoing<'_>) -> Self {
-        let (source, colour) = (member.worker(), member.net().colour());
+        let (source, colour) = (member.worker(), member.colour());
         Self { port: rows.port, source, colour, slice: rows.slice, bytes: 0 }
     }
 }
@@ -272,8 +274,12 @@ pub(crate) struct Instance {
     pub(crate) inputs: Inputs,
     /// This worker as a leader, which knows how far every worker's rows are known to be here.
     pub(crate) leader: RefCell<Leader>,
-    /// The leader has advanced.
+    /// The leader has advanced, or a round is complete.
     pub(crate) clock_moved: Event,
+    /// The round of the rows that this worker pushes.
+    round: Cell<u64>,
+    /// The rounds, if the job has some.
+    pub(crate) rounds: Option<InstanceRounds>,
 }
 
 impl Instance {
@@ -289,10 +295,37 @@ impl Instance {
             tag,
             worker: place.worker,
             net,
+            rounds: InstanceRounds::of(tag, place, &inputs),
             inputs,
-            leader: RefCell::new(leader_of(place, alone)),
+            leader: RefCell::new(leader_of(tag, place, alone)),
             clock_moved: Event::default(),
+            round: Cell::new(place.round),
         }
+    }
+
+    /// The same of an operator that markers pass through.
+    pub(crate) fn passing(self) -> Self {
+        Self { rounds: self.rounds.map(InstanceRounds::passing), ..self }
+    }
+
+    /// Rows that are pushed from now on belong to another round.
+    pub(crate) fn begin_round(&self, round: u64) {
+        self.round.set(round);
+    }
+
+    /// The round of the rows that this worker pushes.
+    pub(crate) fn round(&self) -> u64 {
+        self.round.get()
+    }
+
+    /// The round, if it is complete and not saved yet.
+    pub(crate) fn completed(&self) -> Option<u64> {
+        self.rounds.as_ref()?.completed()
+    }
+
+    /// Bytes of rows and groups that are kept apart for the next round.
+    pub(crate) fn kept_apart(&self) -> usize {
+        self.rounds.as_ref().map_or(0, InstanceRounds::bytes)
     }
 }
 
@@ -321,6 +354,11 @@ pub(crate) trait Member {
     /// The links.
     fn net(&self) -> &Net {
         &self.instance().net
+    }
+
+    /// The colour of the rows that this worker pushes.
+    fn colour(&self) -> Colour {
+        Colour::of_round(self.instance().round())
     }
 
     /// The exchanges of its inputs.
@@ -401,6 +439,16 @@ pub(crate) trait Member {
         if leader.borrow_mut().advance(worker, progress) {
             moved.notify();
         }
+        if progress.presence == Presence::Ended {
+            self.note_end(worker);
+        }
+    }
+
+    /// A worker has ended: it marks no more rounds.
+    fn note_end(&self, worker: u32) {
+        if let Some(rounds) = &self.instance().rounds {
+            rounds.end_peer(self, worker);
+        }
     }
 
     /// The watermark that all workers have passed, and whether no worker has rows any more.
@@ -427,7 +475,7 @@ pub(crate) trait Member {
 
     /// A frame of an input of this operator, whose rows are of this worker's round.
     fn envelope(&self, port: u32, frame: Frame) -> Envelope {
-        let colour = self.net().colour();
+        let colour = self.colour();
         Envelope { operator: self.tag(), port, colour, more: false, frame }
     }
 }
@@ -437,9 +485,11 @@ pub(crate) fn progress_of(watermark: i64, idle: bool) -> Progress {
     if idle { Progress::idle(watermark) } else { Progress::active(watermark) }
 }
 
-/// A worker as a leader: of the rows of all, or of none but its own.
-pub(crate) fn leader_of(place: &WorkerContext, alone: bool) -> Leader {
-    let mut leader = Leader::new(place.workers);
+/// A worker as a leader: of the rows of all, or of none but its own. In a job that goes on, windows
+/// have fired up to where they had.
+fn leader_of(tag: u32, place: &WorkerContext, alone: bool) -> Leader {
+    let least = place.restored.as_ref().map_or(i64::MIN, |restored| restored.watermark(tag));
+    let mut leader = Leader::beginning_at(place.workers, least);
     for other in (0..place.workers).filter(|&worker| alone && worker != place.worker) {
         leader.advance(other, Progress::ended(END_OF_STREAM));
     }

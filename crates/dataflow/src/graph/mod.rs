@@ -24,7 +24,7 @@ use self::outputs::OutputEdge;
 pub(crate) use self::outputs::Outputs;
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
-use crate::exchange::{Task, progress_of};
+use crate::exchange::{InstanceRounds, Task, progress_of};
 use crate::job::{Edge, Fusion, JobGraph, Scan};
 use crate::operators::build::{Builder, Built};
 use crate::operators::operator::{Arriving, Fused, OperatorTask, SelectionInput};
@@ -36,11 +36,13 @@ use crate::runtime::builds::AwaitedBuilds;
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
 use crate::runtime::net::{Message, Net};
 use crate::runtime::place::WorkerContext;
-use crate::runtime::scheduler::{AsyncMutex, Event, Timers};
+use crate::runtime::scheduler::{AsyncMutex, AsyncMutexGuard, Event, Timers};
 
 /// An operator with inputs, on one worker.
 pub(crate) struct Node {
     operator: Rc<dyn OperatorTask>,
+    /// Whether the job has rounds.
+    has_rounds: bool,
     counted: Counted,
     inputs: RefCell<InputWatermarks>,
     /// Rows and watermarks of several edges must not interleave where one has to wait.
@@ -60,9 +62,10 @@ struct InputWatermarks {
 }
 
 impl InputWatermarks {
-    fn new(inputs: Vec<usize>) -> Self {
+    /// Rows before `least` are late.
+    fn new(inputs: Vec<usize>, least: i64) -> Self {
         let count = inputs.len() as u32;
-        Self { clock: VectorClock::new(count), inputs, count }
+        Self { clock: VectorClock::beginning_at(count, least), inputs, count }
     }
 
     /// The watermark of an input, if all of its edges have ended: `i64::MAX` if their rows are
@@ -86,8 +89,41 @@ impl InputWatermarks {
 }
 
 impl Node {
+    /// Its rounds, if the job has some.
+    fn rounds(&self) -> Option<&InstanceRounds> {
+        if self.has_rounds { self.operator.rounds() } else { None }
+    }
+
+    /// Whether an edge has marked a round that is not over: it waits before the lock of the node,
+    /// which others need.
+    fn is_held(&self, number: u32) -> bool {
+        self.rounds().is_some_and(|rounds| !rounds.passes(number))
+    }
+
+    /// Waits until an edge may pass.
+    async fn when_passes(&self, number: u32) {
+        if let Some(rounds) = self.rounds() {
+            rounds.when_passes(number).await;
+        }
+    }
+
+    /// An edge has given all rows of a round.
+    async fn mark(&self, number: u32, round: u64) -> Result<(), DataflowError> {
+        let Some(rounds) = self.rounds() else { return Ok(()) };
+        rounds.when_passes(number).await;
+        let _guard = self.mutex.lock().await;
+        if rounds.mark_edge(number, round)? { self.end_round(rounds).await } else { Ok(()) }
+    }
+
+    /// All edges have marked the round or ended. The caller has locked the node.
+    async fn end_round(&self, rounds: &InstanceRounds) -> Result<(), DataflowError> {
+        let (watermark, idle) = self.time();
+        self.operator.end_round(rounds.round(), progress_of(watermark, idle)).await
+    }
+
     /// Takes rows of an edge.
     async fn push(&self, edge: &OutputEdge, rows: Rows) -> Result<(), DataflowError> {
+        self.when_passes(edge.number).await;
         if let Some(ready) = self.operator.when_ready(edge.input) {
             ready.await?;
         }
@@ -109,6 +145,7 @@ impl Node {
         input: &dyn SelectionInput,
         rows: Selection,
     ) -> Result<(), DataflowError> {
+        self.when_passes(edge.number).await;
         if let Some(ready) = self.operator.when_ready(edge.input) {
             ready.await?;
         }
@@ -124,6 +161,7 @@ impl Node {
         rows: FusedRows<'_>,
         fusion: &Fusion,
     ) -> Result<ConsumedRows, DataflowError> {
+        self.when_passes(edge.number).await;
         let _guard = self.mutex.lock().await;
         if let Some(prepared) = self.operator.prepare_fold() {
             prepared.await?;
@@ -151,6 +189,7 @@ impl Node {
 
     /// The watermark of an edge has moved, or its rows have ceased for a while.
     async fn progress(&self, number: u32, watermark: i64, idle: bool) -> Result<(), DataflowError> {
+        self.when_passes(number).await;
         let _guard = self.mutex.lock().await;
         match self.progress_locked(number, watermark, idle) {
             Some(announced) => announced.await,
@@ -167,6 +206,7 @@ impl Node {
 
     /// An edge that was idle has rows again. Gives the watermark before which they are late.
     async fn resume(&self, number: u32) -> Result<i64, DataflowError> {
+        self.when_passes(number).await;
         let _guard = self.mutex.lock().await;
         let was_idle = self.inputs.borrow().is_idle();
         self.inputs.borrow_mut().clock.advance(number, Progress::active(i64::MIN));
@@ -175,6 +215,7 @@ impl Node {
 
     /// An edge has no more rows. `watermark` is `i64::MAX` if they are complete.
     async fn end(&self, edge: &OutputEdge, watermark: i64) -> Result<(), DataflowError> {
+        self.when_passes(edge.number).await;
         let _guard = self.mutex.lock().await;
         self.inputs.borrow_mut().clock.advance(edge.number, Progress::ended(watermark));
         let of_input = self.inputs.borrow().ended(edge.input);
@@ -182,28 +223,40 @@ impl Node {
         if let Some(ended) = ended {
             ended.await?;
         }
+        let rounds = self.rounds();
         if !self.inputs.borrow().clock.ended() {
-            return match self.announce() {
-                Some(announced) => announced.await,
+            if let Some(announced) = self.announce() {
+                announced.await?;
+            }
+            return match rounds.filter(|rounds| rounds.end_edge(edge.number)) {
+                Some(rounds) => self.end_round(rounds).await,
                 None => Ok(()),
             };
         }
+        rounds.inspect(|rounds| _ = rounds.end_edge(edge.number));
         let watermark = self.inputs.borrow().clock.least();
-        self.operator.end(watermark).await
+        self.operator.end(watermark).await?;
+        rounds.filter(|rounds| rounds.is_passing()).inspect(|rounds| rounds.end());
+        Ok(())
+    }
+
+    /// The watermark of all edges, and whether all of them are idle.
+    fn time(&self) -> (i64, bool) {
+        let inputs = self.inputs.borrow();
+        (inputs.clock.least(), inputs.is_idle())
     }
 
     /// Announces the watermark of all edges to the operator.
     fn announce(&self) -> Option<Task<'_>> {
-        let (watermark, idle) = {
-            let inputs = self.inputs.borrow();
-            (inputs.clock.least(), inputs.is_idle())
-        };
+        let (watermark, idle) = self.time();
         self.operator.progress(watermark, idle)
     }
 
     /// Gives out results until there will be no more, here or for anybody else.
     pub(crate) async fn run(self: Rc<Self>) -> Result<(), DataflowError> {
         self.operator.run().await?;
+        // What markers pass through has ended when its edges have.
+        self.rounds().filter(|rounds| !rounds.is_passing()).inspect(|rounds| rounds.end());
         self.ended.set(true);
         self.end.notify();
         Ok(())
@@ -228,8 +281,20 @@ impl Node {
     ) -> Result<(), DataflowError> {
         loop {
             timers.sleep_until(timers.now_ns().saturating_add(every_ns.get())).await;
-            let _guard = self.mutex.lock().await;
+            let _guard = self.lock_loud().await;
             self.operator.interval().await?;
+        }
+    }
+
+    /// Locks the node, when nothing is sent behind a marker of a round that is not over.
+    async fn lock_loud(&self) -> AsyncMutexGuard<'_> {
+        let Some(rounds) = self.rounds() else { return self.mutex.lock().await };
+        loop {
+            rounds.when_loud().await;
+            let guard = self.mutex.lock().await;
+            if !rounds.is_quiet() {
+                return guard;
+            }
         }
     }
 
@@ -375,10 +440,13 @@ impl Graph {
                 }
                 Built::Operator(operator) => operator,
             };
+            let least = place.restored.as_ref().map(|restored| restored.watermark(at as u32));
+            let least = least.unwrap_or(i64::MIN);
             nodes[at] = Some(Rc::new(Node {
                 operator,
+                has_rounds: place.rounds.is_some(),
                 counted,
-                inputs: RefCell::new(InputWatermarks::new(edges)),
+                inputs: RefCell::new(InputWatermarks::new(edges, least)),
                 mutex: AsyncMutex::default(),
                 ended: Cell::new(false),
                 relayed: Cell::new(false),

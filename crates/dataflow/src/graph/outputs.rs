@@ -149,6 +149,9 @@ impl Downstream for Outputs {
         raw: RawColumns<'_>,
     ) -> Result<ConsumedRows, DataflowError> {
         let [edge] = &self.to[..] else { return Ok(ConsumedRows::default()) };
+        if edge.to.is_held(edge.number) {
+            return Ok(ConsumedRows::default());
+        }
         let Some(_guard) = edge.to.mutex.try_lock() else { return Ok(ConsumedRows::default()) };
         let folded = edge.to.fold_raw(Fused { rows, lookup: None, raw });
         let folded = folded.map_err(|error| error.of_operator(edge.operator))?;
@@ -185,7 +188,9 @@ impl Downstream for Outputs {
     fn advance_or_wait(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
         let mut timed = self.to.iter().filter(|edge| edge.timed);
         let one = match (timed.next(), timed.next()) {
-            (Some(edge), None) => edge.to.mutex.try_lock().map(|guard| (edge, guard)),
+            (Some(edge), None) if !edge.to.is_held(edge.number) => {
+                edge.to.mutex.try_lock().map(|guard| (edge, guard))
+            }
             _ => None,
         };
         let Some((edge, guard)) = one else {
@@ -205,6 +210,14 @@ impl Downstream for Outputs {
             reached = reached.max(edge.before(edge.to.resume(edge.number).await?));
         }
         Ok(reached)
+    }
+
+    async fn mark(&self, round: u64) -> Result<(), DataflowError> {
+        for edge in &self.to {
+            let marked = edge.to.mark(edge.number, round).await;
+            marked.map_err(|error| error.of_operator(edge.operator))?;
+        }
+        Ok(())
     }
 
     async fn end(&self, watermark: i64) -> Result<(), DataflowError> {

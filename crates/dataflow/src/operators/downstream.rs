@@ -78,6 +78,12 @@ pub(crate) trait Downstream {
     /// As [`Downstream::push`].
     async fn resume(&self) -> Result<i64, DataflowError>;
 
+    /// All rows of a round have come. Those that come now belong to the next one.
+    ///
+    /// # Errors
+    /// As [`Downstream::push`].
+    async fn mark(&self, round: u64) -> Result<(), DataflowError>;
+
     /// No more rows will come.
     ///
     /// # Errors

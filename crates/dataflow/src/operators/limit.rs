@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use state::epoch::END_OF_STREAM;
+use state::epoch::{END_OF_STREAM, Progress};
 
 use crate::error::DataflowError;
 use crate::exchange::{
@@ -15,7 +15,7 @@ use crate::exchange::{
 };
 use crate::job::{Limit, RowRange};
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, end_round};
 use crate::rows::Rows;
 use crate::runtime::external::External;
 use crate::runtime::place::Signals;
@@ -136,10 +136,14 @@ impl<D: Downstream> LimitRun<D> {
 
     async fn emit_arrived_until(&self, is_over: impl Fn() -> bool) -> Result<(), DataflowError> {
         loop {
-            let next = || (!self.arrived.borrow().is_empty() || is_over()).then_some(());
-            self.instance.clock_moved.wait_for(next).await;
-            let Some((arrival, batch)) = self.arrived.borrow_mut().pop_front() else {
-                return Ok(());
+            let completed = || self.instance.completed();
+            let waits = || !self.arrived.borrow().is_empty() || completed().is_some();
+            self.instance.clock_moved.wait_for(|| (waits() || is_over()).then_some(())).await;
+            let first = self.arrived.borrow_mut().pop_front();
+            let Some((arrival, batch)) = first else {
+                let Some(round) = completed() else { return Ok(()) };
+                end_round(self, &self.behind, round).await?;
+                continue;
             };
             self.emit(batch).await?;
             self.instance.inputs.consumed(self, arrival);
@@ -161,6 +165,10 @@ impl<D: Downstream> OperatorTask for LimitRun<D> {
         self.complete.set(true);
         self.instance.clock_moved.notify();
         Box::pin(ready(Ok(())))
+    }
+
+    fn end_round(&self, round: u64, progress: Progress) -> Task<'_> {
+        Box::pin(self.instance.inputs.end_round(self, round, progress))
     }
 
     fn run(&self) -> Task<'_> {

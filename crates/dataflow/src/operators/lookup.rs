@@ -22,7 +22,7 @@ use std::task::Poll;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use state::epoch::END_OF_STREAM;
+use state::epoch::{END_OF_STREAM, Progress};
 use state::{ConsumedRows, KeyMap, KeyOf, NullKeys};
 
 use crate::connector::source::ReaderContext;
@@ -31,7 +31,7 @@ use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns, Scan};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
-use crate::operators::operator::{Arriving, Fused, OperatorContext, OperatorTask};
+use crate::operators::operator::{Arriving, Fused, OperatorContext, OperatorTask, end_round};
 use crate::pairing::{Hashed, Pairing, ProbeSide, Terms};
 use crate::rows::Rows;
 use crate::rows::time::ticks_of;
@@ -121,7 +121,7 @@ impl<D: Downstream> LookupRun<D> {
         };
         let alone = inputs.is_local();
         Ok(Self {
-            instance: Instance::new(tag, place, net, inputs, alone),
+            instance: Instance::new(tag, place, net, inputs, alone).passing(),
             spec: spec.clone(),
             pulls,
             rows_max,
@@ -416,6 +416,17 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
     /// Passes the watermark on.
     fn progress(&self, watermark: i64, idle: bool) -> Option<Task<'_>> {
         if self.is_cut.get() { None } else { self.behind.advance_or_wait(watermark, idle) }
+    }
+
+    /// The marker passes through, when the table is read.
+    fn end_round(&self, round: u64, _: Progress) -> Task<'_> {
+        Box::pin(async move {
+            self.read.wait_for(|| self.table.borrow().is_some().then_some(())).await;
+            if let Some(rounds) = &self.instance.rounds {
+                rounds.sent(self);
+            }
+            end_round(self, &self.behind, round).await
+        })
     }
 
     fn resume(&self) -> Task<'_, i64> {

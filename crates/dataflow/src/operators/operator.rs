@@ -9,10 +9,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use state::ConsumedRows;
+use state::epoch::Progress;
 
+use crate::checkpoint::OperatorSnapshot;
 use crate::error::DataflowError;
-use crate::exchange::{Connected, Task};
+use crate::exchange::{Connected, Member, Task, begin_next};
 use crate::job::{FusedLookup, RawColumns, ShuffleSettings};
+use crate::operators::downstream::Downstream;
 use crate::rows::selection::Selection;
 use crate::rows::{FusedRows, Rows};
 use crate::runtime::builds::Listeners;
@@ -110,6 +113,25 @@ pub(crate) trait OperatorTask: Connected {
     /// When state or rows cannot travel.
     fn end(&self, watermark: i64) -> Task<'_>;
 
+    /// All edges have marked a round, at this progress: sends what waits, and the marker behind it.
+    /// [`OperatorTask::run`] saves what is kept when the round is complete. An operator that cannot
+    /// do that is in no job with rounds.
+    ///
+    /// # Errors
+    /// When state or rows cannot travel.
+    fn end_round(&self, _round: u64, _progress: Progress) -> Task<'_> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What it keeps, when all that is due has been emitted and nothing waits to be sent. Nothing
+    /// if it keeps nothing.
+    ///
+    /// # Errors
+    /// When state cannot be read.
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        Ok(None)
+    }
+
     /// Emits results until there will be no more; the body of a coroutine.
     ///
     /// # Errors
@@ -142,6 +164,22 @@ pub(crate) trait OperatorTask: Connected {
     fn flush(&self) -> Result<(), DataflowError> {
         Ok(())
     }
+}
+
+/// A round is complete, and all is emitted that is due: saves what the operator keeps, passes the
+/// marker on, and lets the next round begin.
+///
+/// # Errors
+/// When state cannot be read, or what is behind fails.
+pub(crate) async fn end_round<M: Member + OperatorTask>(
+    operator: &M,
+    behind: &impl Downstream,
+    round: u64,
+) -> Result<(), DataflowError> {
+    let Some(rounds) = operator.rounds() else { return Ok(()) };
+    rounds.of_worker().save_operator(round, operator.save()?, None);
+    behind.mark(round).await?;
+    begin_next(operator)
 }
 
 /// An input of an operator that reads some columns only, and passes on the others by the numbers of

@@ -10,13 +10,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
-use state::epoch::END_OF_STREAM;
+use state::epoch::{END_OF_STREAM, Progress};
 
+use crate::checkpoint::{SinkSnapshot, WorkerSnapshot};
 use crate::connector::gauge::SinkGauge;
-use crate::connector::sink::{Placement, Room, SinkWriter, WriterContext};
+use crate::connector::sink::{
+    Placement, Room, Sink, SinkWriter, Staging, StagingContext, WriterContext,
+};
 use crate::error::DataflowError;
 use crate::exchange::{
-    AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task,
+    AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task, begin_next,
 };
 use crate::job::{JobGraph, Scan, SinkSpec};
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
@@ -24,7 +27,7 @@ use crate::rows::wire::{bytes_of, detach};
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
 use crate::runtime::metrics::Metrics;
-use crate::runtime::place::Signals;
+use crate::runtime::place::{Signals, WorkerContext};
 use crate::runtime::scheduler::{Event, Timers};
 
 /// How long a reader may take nothing after the job was told to stop. What is left is dropped then.
@@ -74,6 +77,10 @@ pub(crate) struct SinkTask {
     /// Rows of other workers for which there was no room, and their bytes.
     held: RefCell<VecDeque<(Arrival, RecordBatch)>>,
     held_bytes: Cell<usize>,
+    /// Whether its rows are staged for a checkpoint, and published by others.
+    stages: bool,
+    /// Takes what is staged at the end.
+    staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
     /// With which others it is published, if this worker writes it.
     together: Option<Rc<Together>>,
     accounting: Rc<StateAccounting>,
@@ -81,6 +88,22 @@ pub(crate) struct SinkTask {
     external: Rc<External>,
     signals: Arc<Signals>,
     metrics: Arc<Metrics>,
+}
+
+/// What the writer of a sink stages for on a worker; `None` if it does not.
+fn staging(tag: u32, sink: &dyn Sink, place: &WorkerContext) -> Option<StagingContext> {
+    if !matches!(sink.staging(), Staging::ByCheckpoint | Staging::Kept) {
+        return None;
+    }
+    let run = place.checkpoints.as_ref()?.run();
+    let (worker, workers) = (place.worker, place.workers);
+    let takes = |before: &&WorkerSnapshot| match sink.placement() {
+        Placement::Gather => worker == GATHERER,
+        Placement::Everywhere => before.worker % workers == worker,
+    };
+    let before = place.restored.iter().flat_map(|restored| &restored.workers).filter(takes);
+    let before = before.flat_map(|before| &before.sinks).filter(|sink| sink.operator == tag);
+    Some(StagingContext { run, before: before.map(|sink| sink.staged.clone()).collect() })
 }
 
 impl SinkTask {
@@ -95,7 +118,9 @@ impl SinkTask {
     ) -> Result<Self, DataflowError> {
         let (placement, worker) = (sink.placement(), place.worker);
         let writes = placement == Placement::Everywhere || worker == GATHERER;
-        let context = WriterContext { worker, waker: place.external.waker() };
+        let staging = staging(tag, &**sink, place);
+        let stages = staging.is_some();
+        let context = WriterContext { worker, waker: place.external.waker(), staging };
         let mut writer = writes.then(|| sink.open(&context)).transpose()?;
         let together = together.filter(|_| writes).cloned();
         if let Some(together) = &together {
@@ -122,6 +147,8 @@ impl SinkTask {
             complete: Cell::new(false),
             held: RefCell::default(),
             held_bytes: Cell::new(0),
+            stages,
+            staged_last: place.staged_last.clone(),
             together,
             accounting: place.accounting.clone(),
             timers: place.timers.clone(),
@@ -160,6 +187,12 @@ impl SinkTask {
             self.wait_for_reader(seen, &mut stop_wait).await;
         }
         self.gauge.hold_back(false);
+        if self.stages {
+            return self.stage_last();
+        }
+        if let Some(rounds) = &self.instance.rounds {
+            rounds.end();
+        }
         if let Some(together) = &self.together {
             together.wait().await;
         }
@@ -168,6 +201,39 @@ impl SinkTask {
             Some(writer) => Ok(self.gauge.commit(writer)?),
             None => Ok(()),
         }
+    }
+
+    /// Stages what was written since the last time, for the checkpoint that a round ends with, if
+    /// this worker writes the sink and it stages its rows.
+    pub(crate) fn stage(
+        &self,
+        round: u64,
+        last: bool,
+    ) -> Result<Option<SinkSnapshot>, DataflowError> {
+        let mut writer = self.writer.borrow_mut();
+        let Some(writer) = writer.as_mut().filter(|_| self.stages) else { return Ok(None) };
+        let staged = self.gauge.stage(writer.as_mut(), round, last)?;
+        Ok(Some(SinkSnapshot { operator: self.instance.tag, staged }))
+    }
+
+    /// All rows are written, and published by others.
+    fn stage_last(&self) -> Result<(), DataflowError> {
+        let round = self.instance.round();
+        let staged = self.stage(round, true)?;
+        match &self.instance.rounds {
+            Some(rounds) => rounds.of_worker().end(self.instance.tag, round, staged),
+            None => self.staged_last.borrow_mut().extend(staged),
+        }
+        *self.writer.borrow_mut() = None;
+        Ok(())
+    }
+
+    /// All rows of a round are written: stages them.
+    fn save_round(&self, round: u64) -> Result<(), DataflowError> {
+        if let Some(rounds) = &self.instance.rounds {
+            rounds.of_worker().save_operator(round, None, self.stage(round, false)?);
+        }
+        begin_next(self)
     }
 
     fn write(&self, batch: &RecordBatch) -> Result<(), DataflowError> {
@@ -212,9 +278,14 @@ impl SinkTask {
     /// are held.
     async fn write_held_until(&self, is_over: impl Fn() -> bool) -> Result<(), DataflowError> {
         loop {
-            let next = || (!self.held.borrow().is_empty() || is_over()).then_some(());
-            self.instance.clock_moved.wait_for(next).await;
+            let completed = || self.instance.completed();
+            let waits = || !self.held.borrow().is_empty() || completed().is_some();
+            self.instance.clock_moved.wait_for(|| (waits() || is_over()).then_some(())).await;
             if self.held.borrow().is_empty() {
+                if let Some(round) = completed() {
+                    self.save_round(round)?;
+                    continue;
+                }
                 return Ok(());
             }
             self.room().await;
@@ -286,6 +357,10 @@ impl OperatorTask for SinkTask {
         Box::pin(ready(Ok(())))
     }
 
+    fn end_round(&self, round: u64, progress: Progress) -> Task<'_> {
+        Box::pin(self.instance.inputs.end_round(self, round, progress))
+    }
+
     fn run(&self) -> Task<'_> {
         Box::pin(self.finish())
     }
@@ -315,7 +390,8 @@ impl Member for SinkTask {
 
     /// Rows that are held count as state.
     fn account(&self) -> Result<(), DataflowError> {
-        Ok(self.accounting.set(self.instance.tag, self.held_bytes.get())?)
+        let bytes = self.held_bytes.get() + self.instance.kept_apart();
+        Ok(self.accounting.set(self.instance.tag, bytes)?)
     }
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {

@@ -16,7 +16,8 @@ use crate::runtime::builds::AwaitedBuilds;
 use crate::runtime::external::External;
 use crate::runtime::place::{Signals, WorkerContext};
 use crate::runtime::reader::{Read, Reader};
-use crate::runtime::scheduler::{Timers, yield_now};
+use crate::runtime::rounds::WorkerRounds;
+use crate::runtime::scheduler::{Timers, either, yield_now};
 
 /// A source on one worker.
 pub(crate) struct SourceRun {
@@ -26,23 +27,42 @@ pub(crate) struct SourceRun {
     timers: Rc<Timers>,
     external: Rc<External>,
     signals: Arc<Signals>,
+    /// The rounds of the worker, and the one that is under way, if the job has rounds.
+    rounds: Option<SourceRounds>,
+    /// Whether rows before the clocks of the operators behind are late.
+    goes_on: bool,
+}
+
+/// The rounds of a source on one worker.
+struct SourceRounds {
+    operator: u32,
+    round: u64,
+    of_worker: Rc<WorkerRounds>,
 }
 
 impl SourceRun {
     /// Of a scan that is fused so, or not, keeps in step with the sources whose rows meet its own,
     /// if there are some, and is read when some builds are complete, if it waits for any.
     pub(crate) fn new(
+        operator: usize,
         fusion: Option<Fusion>,
         alignment: Option<SourceAlignment>,
         builds: Option<Rc<AwaitedBuilds>>,
         place: &WorkerContext,
     ) -> Self {
         let (timers, external) = (place.timers.clone(), place.external.clone());
-        Self { fusion, alignment, builds, timers, external, signals: place.signals.clone() }
+        let rounds = place.rounds.clone().map(|of_worker| SourceRounds {
+            operator: operator as u32,
+            round: of_worker.first(),
+            of_worker,
+        });
+        let (signals, goes_on) = (place.signals.clone(), place.restored.is_some());
+        Self { fusion, alignment, builds, timers, external, signals, rounds, goes_on }
     }
 
     /// Reads all splits and pushes their rows, until they end or a stop is asked for. Rows of a
-    /// fused scan are folded as they were read, as far as the data allows it.
+    /// fused scan are folded as they were read, as far as the data allows it. Between two batches,
+    /// and whatever it waits for, it marks the rounds that are to be ended.
     ///
     /// # Errors
     /// When the source or what is behind it fails.
@@ -55,18 +75,27 @@ impl SourceRun {
         if let Some(builds) = self.builds.take() {
             builds.wait(&self.timers).await;
         }
+        if self.goes_on {
+            reader.catch_up(behind.resume().await?);
+        }
         loop {
-            if let Some(alignment) = &self.alignment {
-                alignment.wait().await;
-            }
             let seen = self.external.notifications();
+            if self.is_round_due() {
+                self.mark(&reader, &behind).await?;
+                continue;
+            }
+            if let Some(alignment) = &self.alignment
+                && !alignment.may_go()
+            {
+                self.or_heard(either(alignment.wait(), self.notified(seen))).await;
+                continue;
+            }
             if self.signals.is_stopped() {
-                self.alignment = None;
-                return behind.end(reader.watermark()).await;
+                let watermark = reader.watermark();
+                return self.end(&reader, &behind, watermark).await;
             }
             if behind.is_satisfied() {
-                self.alignment = None;
-                return behind.end(i64::MAX).await;
+                return self.end(&reader, &behind, i64::MAX).await;
             }
             match reader.next()? {
                 Read::Batch(flow, batch) => {
@@ -96,15 +125,62 @@ impl SourceRun {
                     if until_ns.is_some_and(|until_ns| until_ns <= self.timers.now_ns()) {
                         yield_now().await;
                     } else {
-                        self.external.notified_or_at(seen, &self.timers, until_ns).await;
+                        let notified = self.external.notified_or_at(seen, &self.timers, until_ns);
+                        self.or_heard(notified).await;
                     }
                 }
-                Read::End => {
-                    self.alignment = None;
-                    return behind.end(i64::MAX).await;
-                }
+                Read::End => return self.end(&reader, &behind, i64::MAX).await,
             }
         }
+    }
+
+    /// Says that no more rows come, where the splits stand.
+    async fn end(
+        &mut self,
+        reader: &Reader,
+        behind: &impl Downstream,
+        watermark: i64,
+    ) -> Result<(), DataflowError> {
+        self.alignment = None;
+        if let Some(SourceRounds { operator, round, of_worker }) = &self.rounds {
+            of_worker.end_source(*operator, *round, reader.snapshot());
+        }
+        behind.end(watermark).await
+    }
+
+    /// Whether the round is to be ended.
+    fn is_round_due(&self) -> bool {
+        self.rounds.as_ref().is_some_and(|of| of.of_worker.is_due(of.round))
+    }
+
+    /// Waits until another thread notifies the worker, where a round may be ended.
+    async fn notified(&self, seen: u64) {
+        match self.rounds {
+            Some(_) => self.external.notified_or_at(seen, &self.timers, None).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for something, but not longer than until a peer has marked the round.
+    async fn or_heard(&self, waits: impl Future) {
+        match &self.rounds {
+            Some(SourceRounds { round, of_worker, .. }) => {
+                either(waits, of_worker.heard(*round)).await;
+            }
+            None => _ = waits.await,
+        }
+    }
+
+    /// Ends the round where the splits stand: all rows that were read are pushed.
+    async fn mark(
+        &mut self,
+        reader: &Reader,
+        behind: &impl Downstream,
+    ) -> Result<(), DataflowError> {
+        let Some(SourceRounds { round, of_worker, .. }) = &mut self.rounds else { return Ok(()) };
+        of_worker.save_splits(*round, reader.snapshot());
+        let ended = std::mem::replace(round, *round + 1);
+        behind.mark(ended).await
     }
 
     /// Takes rows of a split to where they belong.

@@ -27,14 +27,16 @@ pub(crate) struct SourceAlignment {
 }
 
 impl SourceAlignment {
-    /// Waits until no source that has rows is behind this one.
+    /// Whether no source that has rows is behind this one.
+    pub(crate) fn may_go(&self) -> bool {
+        let reached = self.group.reached.borrow();
+        let least = reached.iter().flatten().min();
+        reached[self.number] <= least.copied()
+    }
+
+    /// Waits until it may go. Who waits may give up.
     pub(crate) async fn wait(&self) {
-        let may_go = || {
-            let reached = self.group.reached.borrow();
-            let least = reached.iter().flatten().min();
-            reached[self.number] <= least.copied()
-        };
-        self.group.moved.wait_for(|| may_go().then_some(())).await;
+        self.group.moved.wait_for(|| self.may_go().then_some(())).await;
     }
 
     /// This source has come so far; nothing if it has no rows now.

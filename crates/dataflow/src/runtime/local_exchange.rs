@@ -66,6 +66,14 @@ impl Load {
         }
     }
 
+    /// The same, which may be held for long.
+    pub(crate) fn detached(self) -> Self {
+        match self {
+            Load::Slot(bytes) => Load::Own(Bytes::copy_from_slice(&bytes)),
+            load => load,
+        }
+    }
+
     /// The rows, and whether they may be held for long: encoded ones point into their payload.
     ///
     /// # Errors

@@ -13,4 +13,5 @@ pub(crate) mod place;
 pub mod process;
 pub(crate) mod reader;
 pub mod reconnect;
+pub(crate) mod rounds;
 pub(crate) mod scheduler;

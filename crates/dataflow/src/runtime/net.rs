@@ -30,7 +30,7 @@ use self::peer::Peer;
 pub(crate) use self::send_windows::SendWindows;
 use crate::error::DataflowError;
 use crate::rows::wire::{Encoded, Encoder, bytes_of};
-use crate::runtime::frame::{Colour, Envelope, Frame};
+use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::local_exchange::{Load, Parker};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::place::WorkerContext;
@@ -57,8 +57,6 @@ pub(crate) struct Net {
     reconnector: RefCell<Option<Box<dyn Reconnector>>>,
     /// What travels by the network's own multicast.
     in_flight: Option<RefCell<PayloadsInFlight>>,
-    /// The round of the rows that this worker reads.
-    colour: Cell<Colour>,
     metrics: Arc<Metrics>,
 }
 
@@ -102,7 +100,6 @@ impl Net {
             any_moved: Event::default(),
             reconnector: RefCell::new(reconnector),
             in_flight: in_flight.map(RefCell::new),
-            colour: Cell::default(),
             metrics,
         }
     }
@@ -110,16 +107,6 @@ impl Net {
     /// What travels by the network's own multicast, if it has one.
     pub(crate) fn in_flight(&self) -> Option<RefMut<'_, PayloadsInFlight>> {
         self.in_flight.as_ref().map(RefCell::borrow_mut)
-    }
-
-    /// The round of the rows that this worker reads.
-    pub(crate) fn colour(&self) -> Colour {
-        self.colour.get()
-    }
-
-    /// Rows that are sent from now on belong to another round.
-    pub(crate) fn begin_round(&self, round: u64) {
-        self.colour.set(Colour::of_round(round));
     }
 
     /// Whether something cannot be sent before others have taken what was sent.

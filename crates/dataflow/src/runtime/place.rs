@@ -1,17 +1,20 @@
 //! Where an operator runs: its worker, and what the operators of a worker share.
 
+use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 use fabric::Clock;
 use state::Disk;
 
+use crate::checkpoint::{CheckpointTarget, Restored, SinkSnapshot};
 use crate::job::Settings;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
 use crate::runtime::process::Process;
+use crate::runtime::rounds::WorkerRounds;
 use crate::runtime::scheduler::Timers;
 
 /// Where an operator runs.
@@ -26,6 +29,16 @@ pub(crate) struct WorkerContext {
     pub(crate) signals: Arc<Signals>,
     pub(crate) timers: Rc<Timers>,
     pub(crate) external: Rc<External>,
+    /// Takes what the worker keeps, if the job keeps checkpoints.
+    pub(crate) checkpoints: Option<Arc<dyn CheckpointTarget>>,
+    /// What the job goes on from.
+    pub(crate) restored: Option<Arc<Restored>>,
+    /// The round with which the worker begins.
+    pub(crate) round: u64,
+    /// The rounds of the worker, if its job keeps checkpoints and all of its operators can save.
+    pub(crate) rounds: Option<Rc<WorkerRounds>>,
+    /// What sinks have staged that have all of their rows.
+    pub(crate) staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
 }
 
 /// How others end a worker's run.
@@ -33,6 +46,8 @@ pub(crate) struct WorkerContext {
 pub struct Signals {
     stop: AtomicBool,
     abort: AtomicBool,
+    /// The rounds before this one are to be ended.
+    rounds_ended: AtomicU64,
     /// Of the workers.
     wakers: Mutex<Vec<Waker>>,
 }
@@ -50,6 +65,19 @@ impl Signals {
     pub fn abort(&self) {
         self.abort.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Ends a round, and all before it: sources mark where they are, and go on in the next one. The
+    /// workers of a job without checkpoints end none. Whoever calls this waits for what the round
+    /// before has brought of every worker, however they are told: else the job fails.
+    pub fn end_round(&self, round: u64) {
+        self.rounds_ended.fetch_max(round.saturating_add(1), Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// The rounds before this one are to be ended.
+    pub(crate) fn rounds_ended(&self) -> u64 {
+        self.rounds_ended.load(Ordering::Acquire)
     }
 
     /// Whether [`Signals::stop`] was called.

@@ -11,7 +11,7 @@
 //! reader attaches the watermark to each row of a batch in which some row lags behind it; a batch
 //! without such a row cannot hold a late one and carries nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +23,10 @@ use arrow::record_batch::RecordBatch;
 
 use state::{Times, vector};
 
+use crate::checkpoint::SplitSnapshot;
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
+use crate::connector::position::refused;
 use crate::connector::source::{Next, ReaderContext, SkippedRows, Split, SplitReader};
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{OnBad, Scan, TimeColumn};
@@ -62,6 +64,12 @@ pub(crate) struct Reader {
     blocks_of: Option<(Arc<Metrics>, usize)>,
     widths: Widths,
     reading: Rc<Reading>,
+    /// For how many readers the table is cut into splits.
+    readers: u32,
+    /// By split, where to go on that was not opened yet.
+    from: BTreeMap<usize, SplitSnapshot>,
+    /// Where splits stood at their end.
+    ended: Vec<SplitSnapshot>,
 }
 
 /// The part of a source that one reader has: flow `n` belongs to reader `n % of`.
@@ -103,11 +111,33 @@ impl Reader {
         context: ReaderContext,
         metrics: Arc<Metrics>,
     ) -> Result<Self, DataflowError> {
-        let mut infos = input.splits(share.of)?;
+        Self::going_on(input, share, rows_max, context, metrics, &[])
+    }
+
+    /// The same behind the rows that had been given when the splits stood where `saved` says, of
+    /// all workers.
+    ///
+    /// # Errors
+    /// As [`Reader::new`], and when the table does not have these splits any more.
+    pub(crate) fn going_on(
+        input: &Scan,
+        share: Share,
+        rows_max: usize,
+        context: ReaderContext,
+        metrics: Arc<Metrics>,
+        saved: &[SplitSnapshot],
+    ) -> Result<Self, DataflowError> {
+        let readers = saved.first().map_or(share.of, |saved| saved.readers);
+        let mut infos = input.splits(readers)?;
         infos.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
-        let pending = (0..infos.len()).filter(|flow| share.has(*flow));
         // Each reader counts its own blocks.
         let context = ReaderContext { blocks: Arc::default(), ..context };
+        let (mut from, ended) = places(&infos, saved)?;
+        from.retain(|split, _| share.has(*split));
+        let own = ended.iter().filter(|(split, _)| share.has(**split));
+        let own_ended = own.map(|(_, saved)| saved.clone()).collect();
+        let is_left = |flow: &usize| share.has(*flow) && !ended.contains_key(flow);
+        let pending = (0..infos.len()).filter(is_left);
         let mut reader = Self {
             input: input.clone(),
             context,
@@ -122,6 +152,9 @@ impl Reader {
             blocks_of: None,
             widths: Widths::new(&input.columns()),
             reading: Rc::default(),
+            readers,
+            from,
+            ended: own_ended,
         };
         let at_once = if input.bounded() { usize::from(!input.is_listening()) } else { usize::MAX };
         while reader.open.len() < at_once && reader.open_next()? {}
@@ -254,7 +287,9 @@ impl Reader {
         });
         let read = greatest.map(|greatest| greatest.saturating_sub(spec.delay));
         let unread = self.pending.iter().map(|&i| {
-            self.infos[i].event_time_min.map_or(i64::MIN, |min| min.saturating_sub(spec.delay))
+            let read = self.from.get(&i).and_then(|saved| saved.greatest);
+            read.or(self.infos[i].event_time_min)
+                .map_or(i64::MIN, |min| min.saturating_sub(spec.delay))
         });
         let ended = self.open.is_empty() && self.pending.is_empty();
         match read.chain(unread).min() {
@@ -340,21 +375,43 @@ impl Reader {
         }
     }
 
+    /// Where the splits stand, of which rows were read: behind the last that was given.
+    pub(crate) fn snapshot(&self) -> Vec<SplitSnapshot> {
+        let open = (0..self.open.len()).map(|at| self.snapshot_of(at, false));
+        self.ended.iter().chain(self.from.values()).cloned().chain(open).collect()
+    }
+
+    fn snapshot_of(&self, at: usize, ended: bool) -> SplitSnapshot {
+        let greatest = Some(self.reached(at)).filter(|&greatest| greatest > i64::MIN);
+        SplitSnapshot {
+            operator: self.operator.unwrap_or(0) as u32,
+            position: self.open[at].flow.position(),
+            greatest,
+            ended,
+            readers: self.readers,
+        }
+    }
+
     fn open_next(&mut self) -> Result<bool, DataflowError> {
         let Some(index) = self.pending.pop_front() else { return Ok(false) };
         let origins = Arc::<Origins>::default();
         let context = ReaderContext { origins: Arc::clone(&origins), ..self.context.clone() };
         self.reading.open(index, &self.infos[index].name, &origins);
         self.reading.at(index, 0, 0);
-        let flow = self.input.open(&self.infos[index], None, &context)?;
+        let from = self.from.remove(&index);
+        let position = from.as_ref().map(|from| &from.position);
+        let flow = self.input.open(&self.infos[index], position, &context)?;
         self.reading.idle();
         let last_row_ns = self.context.clock.now_ns();
-        let (greatest, silent_ns, rows) = (i64::MIN, None, 0);
+        let greatest = from.and_then(|from| from.greatest).unwrap_or(i64::MIN);
+        let (silent_ns, rows) = (None, 0);
         self.open.push(OpenFlow { index, flow, greatest, last_row_ns, silent_ns, rows });
         Ok(true)
     }
 
     fn end(&mut self, at: usize) -> Result<(), DataflowError> {
+        let snapshot = self.snapshot_of(at, true);
+        self.ended.push(snapshot);
         self.open.remove(at);
         self.count_blocks();
         Metrics::add(&self.metrics.splits_done, 1);
@@ -489,6 +546,21 @@ impl Reader {
         let ends = self.open.iter().map(|flow| flow.last_row_ns.saturating_add(timeout));
         ends.filter(|&at| at > now).min()
     }
+}
+
+/// By split where those are to be read on, and those that were read to their end.
+type Places = (BTreeMap<usize, SplitSnapshot>, BTreeMap<usize, SplitSnapshot>);
+
+/// Finds saved splits among those of a table.
+fn places(splits: &[Split], saved: &[SplitSnapshot]) -> Result<Places, DataflowError> {
+    let number = |saved: &SplitSnapshot| {
+        let found = splits.iter().position(|split| split.name == saved.position.split());
+        found.ok_or_else(|| refused(saved.position.split(), "it is not there any more".into()))
+    };
+    let placed = saved.iter().map(|saved| Ok((number(saved)?, saved.clone())));
+    let placed = placed.collect::<Result<Vec<_>, ConnectorError>>()?;
+    let (ended, open) = placed.into_iter().partition(|(_, saved)| saved.ended);
+    Ok((open, ended))
 }
 
 /// Whether a flow was asked when the time was over, and had nothing. One that a busy worker has not

@@ -63,6 +63,24 @@ impl VectorClock {
         clock
     }
 
+    /// The same of a partition whose windows up to `least` have fired: rows before it are late.
+    pub fn beginning_at(helpers: u32, least: i64) -> Self {
+        Self { least, ..Self::new(helpers) }
+    }
+
+    /// Brings time to where it depends on what helpers have announced last, and not on the order
+    /// in which that came: partitions that have heard the same have the same clock then. It only
+    /// makes a difference where nobody holds time back: then it goes to the greatest watermark of
+    /// who is idle. True as for [`advance`](Self::advance).
+    pub fn settle(&mut self) -> bool {
+        let before = self.least;
+        if !self.helpers.iter().any(|own| own.presence != Presence::Idle && !own.is_complete()) {
+            let idle = self.helpers.iter().filter(|own| own.presence == Presence::Idle);
+            self.least = idle.map(|own| own.watermark).fold(self.least, i64::max);
+        }
+        before != self.least
+    }
+
     /// Notes what a helper says. Its watermark does not go back, and who has ended does not come
     /// back. True if [`least`](Self::least) or [`ended`](Self::ended) tells something new.
     pub fn advance(&mut self, helper: u32, announced: Progress) -> bool {
@@ -143,6 +161,26 @@ mod tests {
         clock.advance(0, Progress::idle(15));
         assert_eq!(clock.least(), 30);
         assert!(!clock.advance(2, Progress::idle(40)), "when all are idle, time stands still");
+    }
+
+    #[test]
+    fn clocks_that_have_heard_the_same_settle_at_the_same_time() {
+        let told = [(0, Progress::active(100)), (0, Progress::idle(100))];
+        let also = [(1, Progress::active(200)), (1, Progress::idle(200))];
+        let clock = |told: [&[(u32, Progress)]; 2]| {
+            let mut clock = VectorClock::beginning_at(2, 50);
+            for &(helper, progress) in told.into_iter().flatten() {
+                clock.advance(helper, progress);
+            }
+            clock
+        };
+        let (mut one, mut other) = (clock([&told, &also]), clock([&also, &told]));
+        assert_eq!((one.least(), other.least()), (200, 100));
+        assert!(!one.settle() && other.settle());
+        assert_eq!(one, other);
+        other.advance(0, Progress::active(150));
+        assert!(!other.settle(), "who holds time back does so");
+        assert_eq!(VectorClock::beginning_at(1, 50).least(), 50);
     }
 
     #[test]

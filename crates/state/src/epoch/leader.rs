@@ -81,6 +81,18 @@ impl Leader {
         Self::restore(&Cut { epochs, clock: VectorClock::new(helpers) }, &vec![0; helpers as usize])
     }
 
+    /// The same with the state of a partition whose windows up to `least` have fired.
+    pub fn beginning_at(helpers: u32, least: i64) -> Self {
+        let epochs = vec![0; helpers as usize];
+        let clock = VectorClock::beginning_at(helpers, least);
+        Self::restore(&Cut { epochs, clock }, &vec![0; helpers as usize])
+    }
+
+    /// As [`VectorClock::settle`].
+    pub fn settle(&mut self) -> bool {
+        self.merged.settle()
+    }
+
     /// The leader that comes back with the state that was written with `cut`. `incarnations` are
     /// the lives of the helpers, as membership knows them; a life that is missing is 0.
     pub fn restore(cut: &Cut, incarnations: &[u64]) -> Self {

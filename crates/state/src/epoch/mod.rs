@@ -38,6 +38,7 @@ mod clock;
 mod helper;
 mod leader;
 mod length;
+mod round;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +46,7 @@ pub use clock::{END_OF_STREAM, Presence, Progress, VectorClock};
 pub use helper::{AcknowledgeError, Helper, TooManyEpochs};
 pub use leader::{Cut, Leader, Rejoin, TagRefusal, Verdict};
 pub use length::{Ended, EpochLength, LengthBounds, combine_factor, distinct, groups_behind};
+pub use round::{Arrives, RoundAlignment, RoundBreach};
 
 /// The header of a chunk of a delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

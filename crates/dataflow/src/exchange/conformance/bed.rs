@@ -354,7 +354,7 @@ impl Actor {
 async fn push(probe: &Probe, shape: Shape) -> Result<(), DataflowError> {
     let worker = probe.instance.worker;
     for batch in 0..shape.batches {
-        probe.instance.net.begin_round(shape.round(worker, batch));
+        probe.instance.begin_round(shape.round(worker, batch));
         let numbers = shape.numbers(worker, batch);
         let watermark = numbers[numbers.len() - 1] + 1;
         let changes = shape.round(worker, batch + 1) != shape.round(worker, batch);
@@ -393,6 +393,11 @@ fn place(
         signals: Arc::default(),
         timers: Rc::default(),
         external,
+        checkpoints: None,
+        restored: None,
+        round: 0,
+        rounds: None,
+        staged_last: Rc::default(),
     }
 }
 

@@ -41,6 +41,7 @@ use arrow::array::Int64Array;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use state::epoch::Progress;
 use state::{
     ConsumedRows, GroupColumns, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed,
 };
@@ -55,7 +56,9 @@ use crate::operators::aggregate::fold::Folder;
 use crate::operators::aggregate::frequent::HeavyHitters;
 use crate::operators::aggregate::late::Sorted;
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, Fused, OneSlice, OperatorContext, OperatorTask};
+use crate::operators::operator::{
+    Arriving, Fused, OneSlice, OperatorContext, OperatorTask, end_round,
+};
 use crate::rows::time::{last_tick, ticks};
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::Metrics;
@@ -241,7 +244,9 @@ impl<D: Downstream> Grouping<D> {
     async fn fire(&self) -> Result<(), DataflowError> {
         let mut left = ROWS_AFTER_STOP_MAX;
         loop {
-            // Read before anything is awaited: the clock moves on while rows are written.
+            // Read before anything is awaited: the clock moves on while rows are written. When a
+            // round is complete, it stands still.
+            let completed = self.instance.completed();
             let seen = self.time();
             loop {
                 if self.signals.is_stopped() {
@@ -266,10 +271,15 @@ impl<D: Downstream> Grouping<D> {
                 self.emit_early().await?;
             }
             self.behind.advance(self.complete(seen.0), false).await?;
+            if let Some(round) = completed {
+                end_round(self, &self.behind, round).await?;
+                continue;
+            }
             if self.time() == seen && seen.1 {
                 break;
             }
-            let due = || self.time() != seen || self.look.get();
+            let due =
+                || self.time() != seen || self.look.get() || self.instance.completed().is_some();
             self.instance.clock_moved.wait_for(|| due().then_some(())).await;
         }
         self.emit_total_of_nothing().await?;
@@ -358,7 +368,7 @@ impl<D: Downstream> Grouping<D> {
     /// Bytes of state on its way from one worker to another, or still to go it.
     fn travelling_bytes(&self) -> usize {
         let in_front = self.front.as_ref().map_or(0, |front| front.bytes());
-        self.instance.inputs.bytes(self) + in_front
+        self.instance.inputs.bytes(self) + in_front + self.instance.kept_apart()
     }
 
     /// Publishes the bytes of state, and holds them to their bound.
@@ -419,6 +429,13 @@ impl<D: Downstream> OperatorTask for Grouping<D> {
         Box::pin(async move {
             self.deliver().await?;
             self.instance.inputs.end(self, watermark).await
+        })
+    }
+
+    fn end_round(&self, round: u64, progress: Progress) -> Task<'_> {
+        Box::pin(async move {
+            self.deliver().await?;
+            self.instance.inputs.end_round(self, round, progress).await
         })
     }
 

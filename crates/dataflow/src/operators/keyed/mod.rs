@@ -20,6 +20,7 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use state::Spilled;
+use state::epoch::Progress;
 
 pub(crate) use self::run::Run;
 use self::spillable::SpillableState;
@@ -27,7 +28,7 @@ use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Exchange, Keyed, KeyedInput};
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
+use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, end_round};
 use crate::rows::Rows;
 use crate::rows::time::{last_tick, ticks, without_late};
 use crate::rows::wire::compact;
@@ -95,7 +96,9 @@ impl<D: Downstream> KeyedRun<D> {
     /// Emits what has become complete, until no more rows can come.
     async fn fire(&self) -> Result<(), DataflowError> {
         loop {
-            // Read before anything is awaited: the clock moves on while rows are written.
+            // Read before anything is awaited: the clock moves on while rows are written. When a
+            // round is complete, it stands still.
+            let completed = self.instance.completed();
             let seen = self.time();
             let mut given = 0;
             while let Some(batch) = self.advance(seen.0)? {
@@ -111,10 +114,17 @@ impl<D: Downstream> KeyedRun<D> {
             self.publish_bytes()?;
             let complete = self.complete(seen.0);
             self.behind.advance(complete, false).await?;
+            if let Some(round) = completed {
+                end_round(self, &self.behind, round).await?;
+                continue;
+            }
             if self.time() == seen && seen.1 {
                 return self.behind.end(complete).await;
             }
-            let more = || self.time() != seen || self.state.borrow().ready();
+            let more = || {
+                let ready = self.state.borrow().ready();
+                self.time() != seen || ready || self.instance.completed().is_some()
+            };
             self.instance.clock_moved.wait_for(|| more().then_some(())).await;
         }
     }
@@ -164,7 +174,8 @@ impl<D: Downstream> KeyedRun<D> {
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let state = self.state.borrow();
         self.metrics.count_spilled(self.instance.tag, &self.spilled, state.spilled());
-        Ok(self.accounting.set(self.instance.tag, state.bytes())?)
+        let bytes = state.bytes() + self.instance.kept_apart();
+        Ok(self.accounting.set(self.instance.tag, bytes)?)
     }
 }
 
@@ -194,6 +205,10 @@ impl<D: Downstream> OperatorTask for KeyedRun<D> {
         Box::pin(self.instance.inputs.end(self, watermark))
     }
 
+    fn end_round(&self, round: u64, progress: Progress) -> Task<'_> {
+        Box::pin(self.instance.inputs.end_round(self, round, progress))
+    }
+
     fn is_satisfied(&self) -> bool {
         self.behind.is_satisfied()
     }
@@ -215,6 +230,10 @@ impl<D: Downstream> Member for KeyedRun<D> {
             let every = self.spec.granularity.max(1);
             from.div_euclid(every) != to.div_euclid(every)
         }
+    }
+
+    fn account(&self) -> Result<(), DataflowError> {
+        self.publish_bytes()
     }
 
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {

@@ -30,6 +30,12 @@ impl Colour {
     pub fn of_round(round: u64) -> Self {
         Self(round as u16)
     }
+
+    /// The round modulo 2^16.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        self.0
+    }
 }
 
 /// A frame and where it belongs.
@@ -168,11 +174,20 @@ pub enum Frame {
         /// All payloads before this number have been received.
         before: u64,
     },
+    /// The sender has sent all rows of a round for an operator: the marker that ends it.
+    Round {
+        /// The round in full; the colour of the frame is its colour.
+        round: u64,
+        /// The sender's progress at its end.
+        progress: Progress,
+        /// Broadcast frames for the receiver that the marker is behind.
+        broadcast_before: u64,
+    },
 }
 
 impl Frame {
     /// One frame of each kind, in the order of their numbers, with all optional fields.
-    pub const KINDS: [Frame; 21] = [
+    pub const KINDS: [Frame; 22] = [
         Frame::Rows { slice: Some(0) },
         Frame::Progress { progress: NO_PROGRESS, resumes: false, broadcast_before: 0 },
         Frame::Delta { epoch: 0, chunk: 0, last: false, progress: NO_PROGRESS },
@@ -194,6 +209,7 @@ impl Frame {
         Frame::Nack { number: 0 },
         Frame::Repair { number: 0 },
         Frame::PayloadAck { before: 0 },
+        Frame::Round { round: 0, progress: NO_PROGRESS, broadcast_before: 0 },
     ];
 
     /// The number of the kind.
@@ -221,6 +237,7 @@ impl Frame {
             Frame::Nack { .. } => 19,
             Frame::Repair { .. } => 20,
             Frame::PayloadAck { .. } => 21,
+            Frame::Round { .. } => 22,
         }
     }
 
@@ -238,9 +255,22 @@ impl Frame {
             | Frame::Gather
             | Frame::GatherEnd
             | Frame::BroadcastCopy { .. }
-            | Frame::BroadcastList { .. } => Some(from),
+            | Frame::BroadcastList { .. }
+            | Frame::Round { .. } => Some(from),
             _ => None,
         }
+    }
+
+    /// Whether it may have been overtaken by the marker of its round, on its way through other
+    /// workers or in a queue.
+    pub(crate) fn is_broadcast(&self) -> bool {
+        matches!(
+            self,
+            Frame::Broadcast { .. }
+                | Frame::BroadcastReference { .. }
+                | Frame::BroadcastCopy { .. }
+                | Frame::BroadcastList { .. }
+        )
     }
 
     /// The codec of each kind.
@@ -291,6 +321,13 @@ impl Frame {
                 fields.word("position", 0, position);
             }
             Frame::Bye | Frame::ByeAck => {}
+            Frame::Round { round, progress, broadcast_before } => {
+                fields.operator(to);
+                fields.colour(to);
+                fields.word("round", 0, round);
+                fields.progress(1, progress);
+                fields.word("broadcast_before", 2, broadcast_before);
+            }
             _ => self.fields_of_broadcast(to, fields),
         }
     }

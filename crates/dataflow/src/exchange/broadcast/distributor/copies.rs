@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::outbound::{Encoded, OutboundRows, parts_of};
 use super::{BroadcastFrame, Distributor};
 use crate::error::DataflowError;
+use crate::exchange::rounds::deliver;
 use crate::exchange::{Arrival, Member};
 use crate::rows::wire::{Decoder, Encoder};
 use crate::runtime::frame::Envelope;
@@ -38,7 +39,7 @@ impl Distributor {
         let others: Vec<u32> = net.peers().filter(|worker| !own.contains(worker)).collect();
         let room = net.payload_room();
         let parts = parts_of(&first.payload, room).len();
-        let colour = net.colour();
+        let colour = member.colour();
         let complete_before = self.next_number() + 1 + (others.len() * parts) as u64;
         let local = BroadcastFrame::local(port, colour, complete_before, rows.kept);
         self.enqueue(member, local, Some(self.locals()), 0).await?;
@@ -94,7 +95,7 @@ impl Distributor {
         let decoder = decoder(port as usize).ok_or(format!("there is no input {port}"))?;
         let (batch, _) = decoder.decode(payload)?;
         let arrival = Arrival { port: port as usize, source: from, colour, slice: None, bytes: 0 };
-        member.take(arrival, batch).map_err(|error| error.to_string())
+        deliver(member, arrival, batch, true).map_err(|error| error.to_string())
     }
 
     /// Puts the parts of a payload together; gives it when it is whole.

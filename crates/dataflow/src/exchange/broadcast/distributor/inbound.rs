@@ -7,6 +7,7 @@ use channel::broadcast::{Numbered, Relay, RelayBreach};
 use super::copies::CopyNumber;
 use super::{BroadcastFrame, Distributor, Relayed, Way};
 use crate::error::DataflowError;
+use crate::exchange::rounds::deliver;
 use crate::exchange::{Arrival, Member};
 use crate::rows::wire::Decoder;
 use crate::rows::wire::detach;
@@ -62,10 +63,9 @@ impl Distributor {
                 self.mark_received(source, complete_before);
                 self.acknowledge(from, source, number);
                 let Envelope { port, colour, .. } = message.envelope;
-                member.keep(
-                    Arrival { port: port as usize, source, colour, slice: None, bytes: 0 },
-                    batch,
-                )?;
+                let port = port as usize;
+                let arrival = Arrival { port, source, colour, slice: None, bytes: 0 };
+                deliver(member, arrival, batch, false)?;
             }
             Frame::BroadcastAck { source, before } => {
                 self.acknowledged(from, source, before).map_err(malformed)?;
@@ -267,7 +267,8 @@ impl Distributor {
         relay.also(seq, &self.locals_of(to.as_ref()));
         drop(relayed);
         if to.is_none_or(|to| to.contains(self.worker)) {
-            member.keep(Arrival { port, source, colour, slice: None, bytes: 0 }, batch)?;
+            let arrival = Arrival { port, source, colour, slice: None, bytes: 0 };
+            deliver(member, arrival, batch, false)?;
         }
         Ok(true)
     }

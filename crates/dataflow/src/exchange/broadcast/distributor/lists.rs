@@ -127,7 +127,7 @@ impl Distributor {
             }
             let frame = BroadcastFrame {
                 port,
-                colour: member.net().colour(),
+                colour: member.colour(),
                 complete_before: self.next_number() + 1,
                 more,
                 placeholder: None,

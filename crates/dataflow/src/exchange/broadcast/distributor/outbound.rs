@@ -43,11 +43,11 @@ impl Distributor {
         to: Option<&Arc<WorkerSet>>,
     ) -> Result<(), DataflowError> {
         if to.is_none_or(|to| to.contains(self.worker)) {
-            let (source, colour) = (member.worker(), member.net().colour());
+            let (source, colour) = (member.worker(), member.colour());
             member.keep(Arrival { port, source, colour, slice: None, bytes: 0 }, batch.clone())?;
         }
         let port = port as u32;
-        let colour = member.net().colour();
+        let colour = member.colour();
         let own = self.process.workers();
         if self.ranks == 1 || to.is_some_and(|to| to.iter().all(|worker| own.contains(&worker))) {
             let frame = BroadcastFrame::local(port, colour, self.next_number() + 1, batch);
@@ -116,7 +116,7 @@ impl Distributor {
             let also = batch.is_some().then(|| self.locals());
             let frame = BroadcastFrame {
                 port,
-                colour: member.net().colour(),
+                colour: member.colour(),
                 complete_before: self.next_number() + 1,
                 more,
                 placeholder: flies(payload.len()).then_some(payload.len() as u32),

@@ -1,0 +1,206 @@
+//! The rounds of a worker: when its sources mark, and what the worker keeps of a round.
+//!
+//! A round ends when [`Signals::end_round`] asks for that, or a peer has marked it: so a worker
+//! that hears late of it is no later than its peers. Each source marks by itself, at its next batch
+//! boundary; each operator saves when the round is complete in front of it. When all have, the
+//! worker hands over its [`WorkerSnapshot`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::checkpoint::{
+    CheckpointTarget, OperatorSnapshot, SinkSnapshot, SplitSnapshot, WorkerSnapshot,
+};
+use crate::runtime::metrics::Metrics;
+use crate::runtime::place::Signals;
+use crate::runtime::scheduler::Event;
+
+/// The rounds of a worker whose job keeps checkpoints.
+pub(crate) struct WorkerRounds {
+    worker: u32,
+    /// The round with which the worker began.
+    first: u64,
+    /// By operator of the job, the edges that lead to it.
+    edges: Vec<usize>,
+    target: Arc<dyn CheckpointTarget>,
+    signals: Arc<Signals>,
+    metrics: Arc<Metrics>,
+    /// The rounds before this one have been marked by a peer.
+    heard: Cell<u64>,
+    asked: Event,
+    saving: RefCell<Saving>,
+}
+
+/// What is saved of rounds that the worker has not handed over.
+#[derive(Default)]
+struct Saving {
+    /// The next round that is handed over.
+    next: u64,
+    /// By round what was saved, and the operators that have.
+    rounds: BTreeMap<u64, (WorkerSnapshot, usize)>,
+    /// By operator that has ended, in which round.
+    ended: BTreeMap<u32, u64>,
+    /// By source that has ended its splits, which stay part of every round.
+    splits: BTreeMap<u32, Vec<SplitSnapshot>>,
+    /// What sinks have staged that have ended, until the round in which they did is handed over.
+    sinks: Vec<SinkSnapshot>,
+}
+
+impl WorkerRounds {
+    /// Of a worker that begins with the round `first`; `edges` are those that lead to each operator
+    /// of the job.
+    pub(crate) fn new(
+        worker: u32,
+        first: u64,
+        edges: Vec<usize>,
+        target: Arc<dyn CheckpointTarget>,
+        signals: Arc<Signals>,
+        metrics: Arc<Metrics>,
+    ) -> Rc<Self> {
+        let saving = RefCell::new(Saving { next: first, ..Saving::default() });
+        Rc::new(Self {
+            worker,
+            first,
+            edges,
+            target,
+            signals,
+            metrics,
+            heard: Cell::new(first),
+            asked: Event::default(),
+            saving,
+        })
+    }
+
+    /// The round with which the worker began.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The edges of this worker that lead to an operator.
+    pub(crate) fn edges(&self, operator: u32) -> usize {
+        self.edges.get(operator as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether a round is to be ended.
+    pub(crate) fn is_due(&self, round: u64) -> bool {
+        self.heard.get().max(self.signals.rounds_ended()) > round
+    }
+
+    /// Waits until a peer has marked a round. [`Signals::end_round`] wakes the worker otherwise.
+    pub(crate) async fn heard(&self, round: u64) {
+        self.asked.wait_for(|| (self.heard.get() > round).then_some(())).await;
+    }
+
+    /// A peer has marked a round.
+    pub(crate) fn hear(&self, round: u64) {
+        if self.heard.get() <= round {
+            self.heard.set(round + 1);
+            self.asked.notify();
+        }
+    }
+
+    /// A source has marked a round, where its splits stand so.
+    pub(crate) fn save_splits(&self, round: u64, splits: Vec<SplitSnapshot>) {
+        self.save(round, |snapshot| snapshot.splits.extend(splits));
+    }
+
+    /// An operator has saved a round. What it keeps, and what it has staged, if it is a sink.
+    pub(crate) fn save_operator(
+        &self,
+        round: u64,
+        kept: Option<OperatorSnapshot>,
+        staged: Option<SinkSnapshot>,
+    ) {
+        self.save(round, |snapshot| {
+            snapshot.operators.extend(kept);
+            snapshot.sinks.extend(staged);
+        });
+    }
+
+    fn save(&self, round: u64, add: impl FnOnce(&mut WorkerSnapshot)) {
+        {
+            let mut saving = self.saving.borrow_mut();
+            let (snapshot, count) = saving.rounds.entry(round).or_default();
+            add(snapshot);
+            *count += 1;
+        }
+        self.hand_over();
+    }
+
+    /// A source has read its splits, or needs no more of their rows: this stands for all rounds
+    /// from this one on.
+    pub(crate) fn end_source(&self, operator: u32, round: u64, splits: Vec<SplitSnapshot>) {
+        self.saving.borrow_mut().splits.insert(operator, splits);
+        self.end(operator, round, None);
+    }
+
+    /// An operator has ended: it keeps nothing more from this round on. What it has staged, if it
+    /// is a sink. Only the first call for an operator counts.
+    pub(crate) fn end(&self, operator: u32, round: u64, staged: Option<SinkSnapshot>) {
+        {
+            let mut saving = self.saving.borrow_mut();
+            if saving.ended.contains_key(&operator) {
+                return;
+            }
+            saving.ended.insert(operator, round);
+            saving.sinks.extend(staged);
+        }
+        self.hand_over();
+    }
+
+    /// Hands over the rounds that everybody has saved.
+    fn hand_over(&self) {
+        while let Some(snapshot) = self.take_saved() {
+            self.target.saved(snapshot);
+        }
+    }
+
+    fn take_saved(&self) -> Option<WorkerSnapshot> {
+        let mut saving = self.saving.borrow_mut();
+        let round = saving.next;
+        let (_, count) = saving.rounds.get(&round)?;
+        let ended: Vec<u32> = saving.ended_by(round).collect();
+        if *count + ended.len() < self.edges.len() {
+            return None;
+        }
+        let (snapshot, _) = saving.rounds.remove(&round)?;
+        saving.next += 1;
+        let splits = ended.iter().filter_map(|operator| saving.splits.get(operator));
+        let splits: Vec<SplitSnapshot> = splits.flatten().cloned().collect();
+        let sinks = std::mem::take(&mut saving.sinks);
+        let (ended, later): (Vec<_>, Vec<_>) =
+            sinks.into_iter().partition(|sink| ended.contains(&sink.operator));
+        saving.sinks = later;
+        Some(WorkerSnapshot {
+            splits: snapshot.splits.into_iter().chain(splits).collect(),
+            sinks: snapshot.sinks.into_iter().chain(ended).collect(),
+            ..self.snapshot(round, snapshot.operators)
+        })
+    }
+
+    fn snapshot(&self, round: u64, operators: Vec<OperatorSnapshot>) -> WorkerSnapshot {
+        let late = self.metrics.late.load(Ordering::Relaxed);
+        WorkerSnapshot { worker: self.worker, round, operators, late, ..WorkerSnapshot::default() }
+    }
+
+    /// All sources and operators have ended: hands over what is left, which stands for this round
+    /// and all later ones.
+    pub(crate) fn hand_over_last(&self) {
+        let mut saving = self.saving.borrow_mut();
+        let splits = std::mem::take(&mut saving.splits).into_values().flatten().collect();
+        let sinks = std::mem::take(&mut saving.sinks);
+        let snapshot = self.snapshot(saving.next, vec![]);
+        drop(saving);
+        self.target.saved(WorkerSnapshot { splits, sinks, last: true, ..snapshot });
+    }
+}
+
+impl Saving {
+    /// The operators that have ended in this round or before.
+    fn ended_by(&self, round: u64) -> impl Iterator<Item = u32> {
+        self.ended.iter().filter(move |(_, of)| **of <= round).map(|(&operator, _)| operator)
+    }
+}
