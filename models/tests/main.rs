@@ -7,4 +7,5 @@ mod pool;
 mod pull;
 mod pulse;
 mod ring;
+mod rounds;
 mod window;

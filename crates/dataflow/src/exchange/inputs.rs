@@ -550,10 +550,14 @@ impl Inputs {
     }
 
     /// Keeps what a worker announced. Of announcements behind the same frames only the last counts,
-    /// so that no more are kept than frames may be under way.
+    /// so that no more are kept than frames may be under way; but all workers hear where one was
+    /// before it ended.
     fn hold(&self, from: u32, announced: Announced) {
         let held = &mut self.held.borrow_mut()[from as usize];
-        let same = |last: &mut Announced| last.broadcast_before == announced.broadcast_before;
+        let same = |last: &mut Announced| {
+            last.broadcast_before == announced.broadcast_before
+                && announced.progress.presence != Presence::Ended
+        };
         let replaced = held.pop_back_if(same);
         let resumes = announced.resumes || replaced.is_some_and(|last| last.resumes);
         held.push_back(Announced { resumes, ..announced });

@@ -43,6 +43,11 @@ impl Progress {
     fn is_complete(&self) -> bool {
         *self == Self::ended(END_OF_STREAM)
     }
+
+    /// Whether time may not pass its watermark.
+    fn holds(&self) -> bool {
+        self.presence != Presence::Idle && !self.is_complete()
+    }
 }
 
 /// The event time of a partition, as far as its helpers have told of it.
@@ -52,13 +57,15 @@ impl Progress {
 pub struct VectorClock {
     helpers: Vec<Progress>,
     least: i64,
+    /// The greatest watermark that any helper has announced, but [`END_OF_STREAM`].
+    greatest: i64,
 }
 
 impl VectorClock {
     /// A clock of this many helpers.
     pub fn new(helpers: u32) -> Self {
-        let mut clock =
-            Self { helpers: vec![Progress::active(i64::MIN); helpers as usize], least: i64::MIN };
+        let helpers = vec![Progress::active(i64::MIN); helpers as usize];
+        let mut clock = Self { helpers, least: i64::MIN, greatest: i64::MIN };
         clock.refresh();
         clock
     }
@@ -68,15 +75,14 @@ impl VectorClock {
         Self { least, ..Self::new(helpers) }
     }
 
-    /// Brings time to where it depends on what helpers have announced last, and not on the order
-    /// in which that came: partitions that have heard the same have the same clock then. It only
-    /// makes a difference where nobody holds time back: then it goes to the greatest watermark of
-    /// who is idle. True as for [`advance`](Self::advance).
+    /// Brings time to where it depends on what helpers have announced, and not on the order in
+    /// which that came: partitions that have heard the same have the same clock then. It only makes
+    /// a difference where nobody holds time back: then it goes to the greatest watermark that was
+    /// announced. True as for [`advance`](Self::advance).
     pub fn settle(&mut self) -> bool {
         let before = self.least;
-        if !self.helpers.iter().any(|own| own.presence != Presence::Idle && !own.is_complete()) {
-            let idle = self.helpers.iter().filter(|own| own.presence == Presence::Idle);
-            self.least = idle.map(|own| own.watermark).fold(self.least, i64::max);
+        if !self.helpers.iter().any(Progress::holds) {
+            self.least = self.least.max(self.greatest);
         }
         before != self.least
     }
@@ -86,6 +92,9 @@ impl VectorClock {
     pub fn advance(&mut self, helper: u32, announced: Progress) -> bool {
         let before = (self.least, self.ended());
         if let Some(own) = self.helpers.get_mut(helper as usize) {
+            if announced.watermark != END_OF_STREAM {
+                self.greatest = self.greatest.max(announced.watermark);
+            }
             own.watermark = own.watermark.max(announced.watermark);
             if own.presence != Presence::Ended {
                 own.presence = announced.presence;
@@ -122,8 +131,7 @@ impl VectorClock {
     }
 
     fn least_if(&self, announced: Option<(usize, i64)>) -> i64 {
-        let holds = |own: &Progress| own.presence != Presence::Idle && !own.is_complete();
-        let holding = self.helpers.iter().enumerate().filter(|(_, own)| holds(own));
+        let holding = self.helpers.iter().enumerate().filter(|(_, own)| own.holds());
         let watermarks = holding.map(|(at, own)| match announced {
             Some((helper, watermark)) if helper == at => own.watermark.max(watermark),
             _ => own.watermark,
@@ -178,6 +186,13 @@ mod tests {
         assert_eq!((one.least(), other.least()), (200, 100));
         assert!(!one.settle() && other.settle());
         assert_eq!(one, other);
+        // One that has read everything holds nothing back, but time may have come to where it was.
+        let end = [(0, Progress::ended(END_OF_STREAM))];
+        let mut before = clock([&[(1, Progress::idle(50)), (0, Progress::active(70))], &end]);
+        let mut behind = clock([&[(0, Progress::active(70)), end[0]], &[(1, Progress::idle(50))]]);
+        assert_eq!((before.least(), behind.least()), (70, 50));
+        assert!(!before.settle() && behind.settle());
+        assert_eq!(before, behind);
         other.advance(0, Progress::active(150));
         assert!(!other.settle(), "who holds time back does so");
         assert_eq!(VectorClock::beginning_at(1, 50).least(), 50);
