@@ -12,7 +12,8 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Int64Type, SchemaRef, TimestampMillisecondType};
 use millstream::stream::{
     Agg, Columns, DataflowError, Description, Exchange, JoinKind, KeyedOperator, KeyedState,
-    RowPartitioner, Stream, StreamError, Window, process,
+    RowOwner, RowPartitioner, SavedPart, SavedParts, SavedRows, Stream, StreamError, Window,
+    process,
 };
 use millstream::{Error, RunOptions, Session};
 use tests::remainder::ByRemainder;
@@ -333,6 +334,12 @@ impl KeyedOperator for Greatest {
         Box::new(Kept { schema: self.0.clone(), rows: BTreeMap::new() })
     }
 
+    /// The greatest row of each key.
+    fn saved(&self) -> Option<SavedParts> {
+        let rows = SavedPart { schema: self.0.clone(), owner: RowOwner::Input(0) };
+        Some(SavedParts { version: 1, parts: vec![rows] })
+    }
+
     fn partitioner(&self, _: usize) -> Option<Arc<dyn RowPartitioner>> {
         (self.1 > 0).then(|| Arc::new(ByRemainder(0)) as _)
     }
@@ -366,6 +373,15 @@ impl KeyedState for Kept {
         let rows = std::mem::take(&mut self.rows);
         let rows: Vec<_> = rows.into_values().map(|(_, row)| row).collect();
         Ok(Some(concat_batches(&self.schema, &rows)?))
+    }
+
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        let rows = self.rows.values().map(|(_, row)| SavedRows { part: 0, rows: row.clone() });
+        Ok(rows.collect())
+    }
+
+    fn load(&mut self, saved: SavedRows) -> Result<(), DataflowError> {
+        self.push(0, saved.rows)
     }
 
     fn bytes(&self) -> usize {

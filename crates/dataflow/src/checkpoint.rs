@@ -26,6 +26,8 @@ pub struct SavedRows {
 pub struct OperatorSnapshot {
     /// Its number in the job.
     pub operator: u32,
+    /// The version of the form of its parts.
+    pub version: u32,
     /// The watermark up to which its results were emitted.
     pub watermark: i64,
     /// Its state.
@@ -99,16 +101,6 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// The watermark at which an operator was saved, in ticks of its event time; `i64::MIN` if it
-    /// was not. Workers that meet at an exchange have saved the same one; where each is alone, it
-    /// is the greatest.
-    #[must_use]
-    pub fn watermark(&self, operator: u32) -> i64 {
-        let operators = self.workers.iter().flat_map(|worker| &worker.operators);
-        let saved = operators.filter(|saved| saved.operator == operator);
-        saved.map(|saved| saved.watermark).max().unwrap_or(i64::MIN)
-    }
-
     /// How far the splits of a source were read.
     pub(crate) fn splits(&self, operator: u32) -> impl Iterator<Item = &SplitSnapshot> {
         let splits = self.workers.iter().flat_map(|worker| &worker.splits);

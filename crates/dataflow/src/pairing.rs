@@ -11,7 +11,7 @@ use arrow::array::{
     ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
 };
 use arrow::datatypes::{Schema, SchemaRef};
-use state::{KeyMap, KeySpan, KeyTable, NullKeys, StateError};
+use state::{KeyMap, KeySpan, KeyTable, NullKeys, Partitioner, StateError};
 
 use crate::connector::join_filter::JoinFilter;
 use crate::error::DataflowError;
@@ -113,6 +113,9 @@ struct Chains {
     next: Vec<u32>,
 }
 
+/// Any number of owners makes hashes.
+const FINGERPRINT_OWNERS: u32 = 2;
+
 impl Hashed {
     /// Rows of several batches, which have the columns `keys`; `nulls` says whether NULL in a key
     /// is equal to NULL.
@@ -135,6 +138,25 @@ impl Hashed {
         let in_turn = ids.iter().copied().eq(0..rows.rows() as u32);
         let chains = (!in_turn).then(|| Chains::new(end, &ids));
         Ok(Self { rows: Arc::new(rows), ids: of_keys, chains, filters: Mutex::default() })
+    }
+
+    /// How many rows there are, and a number that the same rows have in any order: the sum of their
+    /// hashes. Columns of values that have no hash do not count.
+    pub(crate) fn fingerprint(&self) -> (u64, u64) {
+        let mut partitioner = Partitioner::new(FINGERPRINT_OWNERS);
+        let (mut owners, mut sum) = (vec![], 0u64);
+        for batch in self.rows.batches() {
+            let hashed = |column: &&ArrayRef| {
+                let column = std::slice::from_ref(*column);
+                partitioner.owners_of(column, &mut owners).is_ok()
+            };
+            let columns: Vec<ArrayRef> = batch.columns().iter().filter(hashed).cloned().collect();
+            if !columns.is_empty() && partitioner.owners_of(&columns, &mut owners).is_ok() {
+                let hashes = partitioner.hashes().iter();
+                sum = hashes.fold(sum, |sum, hash| sum.wrapping_add(*hash));
+            }
+        }
+        (self.rows.rows() as u64, sum)
     }
 
     /// The filter of the values of a column in all rows, if such values have one. The workers of a

@@ -25,7 +25,8 @@ use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node, ScanTask};
-use crate::job::{Idle, JobGraph, Operator, OperatorKind, readers};
+use crate::job::{Idle, JobGraph, Recovery, readers};
+use crate::operators::restoring::Restoring;
 use crate::operators::source::SourceRun;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::alignment::alignments;
@@ -165,19 +166,6 @@ pub struct Worker {
     staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
 }
 
-/// Whether an operator keeps what it has of a round.
-fn can_save(operator: &Operator) -> bool {
-    match operator.kind {
-        OperatorKind::Source(_)
-        | OperatorKind::Aggregate(_)
-        | OperatorKind::Keyed(_)
-        | OperatorKind::Lookup(_)
-        | OperatorKind::Limit(_)
-        | OperatorKind::Sink(_) => true,
-        OperatorKind::Local(_) | OperatorKind::HashJoin(_) | OperatorKind::Sort(_) => false,
-    }
-}
-
 /// The limits of payloads that the network's multicast carries.
 fn limits(job: &JobGraph, workers: u32) -> Limits {
     let ring = &job.settings.ring;
@@ -206,7 +194,14 @@ impl Worker {
         let accounting = Rc::new(StateAccounting::of(&job, disk.is_some(), metrics.clone()));
         let (clock_here, settings) = (clock.clone(), job.settings.clone());
         let external = Rc::new(External::new(process.parker(worker)));
-        let keeps = checkpoints.clone().filter(|_| job.operators.iter().all(can_save));
+        let restoring =
+            restored.as_deref().map(|restored| Restoring::new(restored, &job, worker, workers));
+        let watermarks = restoring.iter().flat_map(|restoring| {
+            (0..job.operators.len() as u32).map(|operator| restoring.watermark(operator))
+        });
+        let watermarks = watermarks.collect();
+        let recovered = matches!(job.recovery(), Ok(Recovery::Checkpoints));
+        let keeps = checkpoints.clone().filter(|_| recovered);
         let rounds = keeps.map(|target| {
             let edges = job.operators.iter().map(|of| of.inputs.iter().map(Vec::len).sum());
             let (signals, metrics) = (signals.clone(), metrics.clone());
@@ -225,6 +220,7 @@ impl Worker {
             external: external.clone(),
             checkpoints: checkpoints.clone(),
             restored: restored.clone(),
+            watermarks,
             round,
             rounds: rounds.clone(),
             staged_last: staged_last.clone(),
@@ -239,6 +235,12 @@ impl Worker {
         let context = ReaderContext::new(clock.clone(), bad);
         let context = ReaderContext { waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
+        if let Some(restoring) = &restoring {
+            for (at, node) in nodes.iter().enumerate() {
+                let loaded = node.as_ref().map_or(Ok(()), |node| node.load(restoring));
+                loaded.map_err(|error| error.of_operator(at))?;
+            }
+        }
         let mut alignments = alignments(&job.operators);
         let mut readings = vec![None; job.operators.len()];
         for ScanTask { operator: at, input, builds, fusion, behind } in scans {

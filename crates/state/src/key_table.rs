@@ -136,13 +136,21 @@ impl KeyTable {
     /// # Errors
     /// As [`KeyTable::intern`].
     pub fn retain(&mut self, ids: &[u32]) -> Result<(), StateError> {
-        let all = self.index.total();
-        let keys = self.index.keys(&self.types, &Part::all(0..all, all))?;
-        let kept = UInt32Array::from(ids.to_vec());
-        let keys = keys.iter().map(|key| take(key, &kept, None)).collect::<Result<Vec<_>, _>>()?;
+        let keys = self.keys(ids)?;
         *self = Self::new(&self.types, self.nulls)?;
         self.reserve(ids.len())?;
         self.intern(&keys, ids.len(), &mut vec![])
+    }
+
+    /// The keys of some ids: a column for each of their columns, without dictionaries.
+    ///
+    /// # Errors
+    /// Those of Arrow.
+    pub fn keys(&self, ids: &[u32]) -> Result<Vec<ArrayRef>, StateError> {
+        let all = self.index.total();
+        let keys = self.index.keys(&self.types, &Part::all(0..all, all))?;
+        let ids = UInt32Array::from(ids.to_vec());
+        Ok(keys.iter().map(|key| take(key, &ids, None)).collect::<Result<_, _>>()?)
     }
 
     /// The keys as the index has them: plain, and only of those rows that have one; with which
@@ -192,7 +200,7 @@ impl fmt::Debug for KeyTable {
 }
 
 /// A type as it is when dictionaries in it are unpacked.
-pub(crate) fn without_dictionary(data_type: &DataType) -> DataType {
+pub fn without_dictionary(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, values) => without_dictionary(values),
         plain => plain.clone(),

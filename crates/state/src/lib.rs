@@ -79,7 +79,7 @@ pub use index::{KeyMode, KeyModes};
 pub use kernel::prefetch;
 pub use key_map::KeyMap;
 pub use key_span::KeySpan;
-pub use key_table::{KeyTable, NullKeys};
+pub use key_table::{KeyTable, NullKeys, without_dictionary};
 pub use keys::{KeyRows, canonical, has_floats};
 pub use part::Part;
 pub use partition::{Partitioner, RowsByOwner};

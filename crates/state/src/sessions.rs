@@ -84,6 +84,31 @@ impl Sessions {
         tables.into_iter().flatten().map(Slice::bytes).sum::<usize>() + adding
     }
 
+    /// Gives the sessions that a later slice may continue, and keeps them.
+    ///
+    /// # Errors
+    /// Errors of accumulators and of `each`; [`StateError::BeingDrained`] while some are given out.
+    pub(crate) fn each_part<E: From<StateError>>(
+        &mut self,
+        each: impl FnMut(GroupColumns) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.pass.is_some() {
+            return Err(StateError::BeingDrained.into());
+        }
+        self.open.each_part(each)
+    }
+
+    /// Adds sessions of keys that have none here.
+    ///
+    /// # Errors
+    /// As [`Slice::merge`].
+    pub(crate) fn load(&mut self, part: &GroupColumns) -> Result<(), StateError> {
+        let (_, lasts) = times_of(part)?;
+        let ends = lasts.into_iter().map(|last| last.saturating_add(self.gap));
+        self.first_end = ends.fold(self.first_end, i64::min);
+        self.open.merge(&part.keys, &part.states)
+    }
+
     /// Some of the sessions that are over at `watermark`; `None` if all were emitted.
     ///
     /// # Errors

@@ -199,22 +199,33 @@ impl Slice {
         self.take(|accumulator, part| Ok(vec![accumulator.values(part)?]))
     }
 
+    /// Gives the partial states of all groups, part by part, and keeps them.
+    ///
+    /// # Errors
+    /// Errors of accumulators and of `each`; [`StateError::BeingDrained`].
+    pub(crate) fn each_part<E: From<StateError>>(
+        &mut self,
+        mut each: impl FnMut(GroupColumns) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.giving.is_some() {
+            return Err(StateError::BeingDrained.into());
+        }
+        self.settle()?;
+        let mut cursor = Cursor::default();
+        while let Some(part) =
+            self.read(&mut cursor, |accumulator, part| accumulator.state(part))?
+        {
+            each(part)?;
+        }
+        Ok(())
+    }
+
     /// Merges all groups of `other`, which keeps them.
     ///
     /// # Errors
     /// Errors of accumulators; [`StateError::BeingDrained`] if either is being drained.
     pub(crate) fn merge_all_of(&mut self, other: &mut Self) -> Result<(), StateError> {
-        if other.giving.is_some() {
-            return Err(StateError::BeingDrained);
-        }
-        other.settle()?;
-        let mut cursor = Cursor::default();
-        while let Some(part) =
-            other.read(&mut cursor, |accumulator, part| accumulator.state(part))?
-        {
-            self.merge(&part.keys, &part.states)?;
-        }
-        Ok(())
+        other.each_part(|part| self.merge(&part.keys, &part.states))
     }
 
     /// How many bytes an array may take that has fewer groups than a hash table would need to be as

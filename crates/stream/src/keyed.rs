@@ -112,8 +112,14 @@ impl KeyedStream {
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         check_names(&schema)?;
         let first = before.fields().len();
-        let operator =
-            RowSessions { keys: self.keys.clone(), time, gap, given: None, schema: schema.clone() };
+        let operator = RowSessions {
+            input: before.clone(),
+            keys: self.keys.clone(),
+            time,
+            gap,
+            given: None,
+            schema: schema.clone(),
+        };
         let spec = Keyed {
             inputs: vec![self.input(Some(time), gap, None)],
             exchange: Exchange::Shuffle,

@@ -40,10 +40,12 @@ mod stream;
 mod top;
 mod window;
 
+pub use dataflow::checkpoint::SavedRows;
 pub use dataflow::error::DataflowError;
 pub use dataflow::fragment::Fragment;
 pub use dataflow::job::{
-    Description, Exchange, KeyedOperator, KeyedState, MultiPartitioner, RowPartitioner,
+    Description, Exchange, KeyedOperator, KeyedState, MultiPartitioner, RowOwner, RowPartitioner,
+    SavedPart, SavedParts,
 };
 pub use dataflow::keyed::JoinKind;
 pub use dataflow::worker_set::WorkerSet;

@@ -36,6 +36,7 @@ const DATAFLOW: &[&str] = &[
     // Entry points of fuzz targets.
     "hostile",
     "operators/downstream",
+    "operators/restoring",
     "operators/operator",
     "operators/aggregate",
     "operators/keyed",

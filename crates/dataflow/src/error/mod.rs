@@ -105,6 +105,9 @@ pub enum DataflowError {
         /// For how long.
         after_ms: u64,
     },
+    /// A job cannot be saved, or what was saved does not fit it. The message says what to do.
+    #[error("{0}")]
+    Recovery(String),
     /// State ran into its budget or could not be updated.
     #[error(transparent)]
     State(#[from] state::StateError),

@@ -488,8 +488,7 @@ pub(crate) fn progress_of(watermark: i64, idle: bool) -> Progress {
 /// A worker as a leader: of the rows of all, or of none but its own. In a job that goes on, windows
 /// have fired up to where they had.
 fn leader_of(tag: u32, place: &WorkerContext, alone: bool) -> Leader {
-    let least = place.restored.as_ref().map_or(i64::MIN, |restored| restored.watermark(tag));
-    let mut leader = Leader::beginning_at(place.workers, least);
+    let mut leader = Leader::beginning_at(place.workers, place.watermark(tag));
     for other in (0..place.workers).filter(|&worker| alone && worker != place.worker) {
         leader.advance(other, Progress::ended(END_OF_STREAM));
     }

@@ -41,6 +41,12 @@ impl Partition {
         Self { worker, workers, by: By::Key { keys: keys.to_vec(), partitioner, halved: true } }
     }
 
+    /// The same as groups are led that are merged: neighbouring integers have one leader.
+    pub(crate) fn in_blocks(keys: &[usize], worker: u32, workers: u32) -> Self {
+        let partitioner = RefCell::new(Partitioner::in_blocks(workers));
+        Self { worker, workers, by: By::Key { keys: keys.to_vec(), partitioner, halved: false } }
+    }
+
     /// By a function.
     pub(crate) fn by_function(
         partitioner: Arc<dyn RowPartitioner>,
@@ -64,7 +70,7 @@ impl Partition {
     ///
     /// # Errors
     /// When a key cannot be hashed, or a function fails or names a worker that there is not.
-    pub(super) fn owners(
+    pub(crate) fn owners(
         &self,
         batch: &RecordBatch,
         frequent: Option<&RefCell<Frequent>>,

@@ -28,6 +28,7 @@ use crate::exchange::{InstanceRounds, Task, progress_of};
 use crate::job::{Edge, Fusion, JobGraph, Scan};
 use crate::operators::build::{Builder, Built};
 use crate::operators::operator::{Arriving, Fused, OperatorTask, SelectionInput};
+use crate::operators::restoring::Restoring;
 use crate::optimize::fusion::windows_event_time;
 use crate::rows::selection::Selection;
 use crate::rows::time::to_millis;
@@ -317,6 +318,14 @@ impl Node {
         Ok(())
     }
 
+    /// Takes up the saved state that belongs to this worker.
+    ///
+    /// # Errors
+    /// When it does not fit.
+    pub(crate) fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {
+        self.operator.load(from)
+    }
+
     /// Until when another worker must have taken something, if it has been waited for.
     ///
     /// # Errors
@@ -440,13 +449,11 @@ impl Graph {
                 }
                 Built::Operator(operator) => operator,
             };
-            let least = place.restored.as_ref().map(|restored| restored.watermark(at as u32));
-            let least = least.unwrap_or(i64::MIN);
             nodes[at] = Some(Rc::new(Node {
                 operator,
                 has_rounds: place.rounds.is_some(),
                 counted,
-                inputs: RefCell::new(InputWatermarks::new(edges, least)),
+                inputs: RefCell::new(InputWatermarks::new(edges, place.watermark(at as u32))),
                 mutex: AsyncMutex::default(),
                 ended: Cell::new(false),
                 relayed: Cell::new(false),

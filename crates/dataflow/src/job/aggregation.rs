@@ -3,12 +3,12 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, SchemaRef};
-use state::{GroupBy, Windows};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use state::{GroupBy, Windows, aggregates};
 
 use super::{
     Copies, Deployment, DescribeContext, Description, Distribution, Exchange, OperatorSpec,
-    StateEstimate, StateMemory, Statistics, Strategy,
+    RowOwner, SavedPart, SavedParts, SavedState, StateEstimate, StateMemory, Statistics, Strategy,
 };
 use crate::rows::size::{INDEX_BYTES, VARIABLE_BYTES, element_bytes, value_bytes};
 use crate::rows::time::{span_text, ticks_text};
@@ -43,6 +43,47 @@ impl Aggregation {
     pub fn has_sessions(&self) -> bool {
         self.window.as_ref().is_some_and(|window| window.windows.gap().is_some())
     }
+
+    /// The grouping as it is done. A partial session is a group like any other, with two
+    /// aggregates more: the least and the greatest time of its rows.
+    pub(crate) fn with_session_times(&self) -> Self {
+        let mut spec = self.clone();
+        let Some(window) = spec.window.as_ref().filter(|window| window.windows.gap().is_some())
+        else {
+            return spec;
+        };
+        let times = [aggregates::min(&window.time_type), aggregates::max(&window.time_type)];
+        let GroupBy { keys, aggregates, options } = &*spec.group_by;
+        let aggregates = aggregates.iter().cloned().chain(times.into_iter().flatten()).collect();
+        spec.args.extend([vec![window.column], vec![window.column]]);
+        let (keys, options) = (keys.clone(), options.clone());
+        spec.group_by = Arc::new(GroupBy { keys, aggregates, options });
+        spec
+    }
+
+    /// The parts of its state: groups with the key of their slice, which is NULL for a session that
+    /// a later slice may continue; windows of which an early result was emitted, and whether that
+    /// is still their latest; whether a row was emitted at all, where there are no keys.
+    pub(crate) fn saved_parts(&self) -> SavedParts {
+        let GroupBy { keys, .. } = &*self.group_by;
+        let keys = keys.iter().enumerate().map(|(at, of)| (format!("key{at}"), of.clone()));
+        let states = self.with_session_times().group_by.state_types().into_iter().enumerate();
+        let states = states.map(|(at, of)| (format!("state{at}"), of));
+        let slice = ("slice".to_owned(), DataType::Int64);
+        let part = |columns: Vec<(String, DataType)>, owner| {
+            let fields = columns.into_iter().map(|(name, of)| Field::new(name, of, true));
+            SavedPart { schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())), owner }
+        };
+        let groups = [slice].into_iter().chain(keys).chain(states).collect();
+        let early = vec![("end".into(), DataType::Int64), ("latest".into(), DataType::Boolean)];
+        let emitted = vec![("emitted".into(), DataType::Boolean)];
+        let parts = vec![
+            part(groups, RowOwner::Keys(self.keys.iter().copied().zip(1..).collect())),
+            part(early, RowOwner::Every),
+            part(emitted, RowOwner::First),
+        ];
+        SavedParts { version: 1, parts }
+    }
 }
 
 /// The kind of rows of a window that may change.
@@ -73,6 +114,10 @@ impl OperatorSpec for Aggregation {
 
     fn schema(&self) -> Option<SchemaRef> {
         Some(self.schema.clone())
+    }
+
+    fn saved_state(&self) -> SavedState {
+        SavedState::Parts(self.saved_parts())
     }
 
     fn describe(&self, context: &DescribeContext<'_>) -> Description {

@@ -7,7 +7,7 @@ use state::NullKeys;
 
 use super::{
     Copies, Deployment, DescribeContext, Description, Distribution, Exchange, JoinKind,
-    OperatorSpec, StateEstimate, StateMemory, Statistics, Strategy,
+    OperatorSpec, SavedState, StateEstimate, StateMemory, Statistics, Strategy,
 };
 use crate::job::step::Step;
 use crate::rows::size::{INDEX_BYTES, row_bytes};
@@ -120,6 +120,11 @@ impl OperatorSpec for HashJoin {
 
     fn schema(&self) -> Option<SchemaRef> {
         Some(self.schema.clone())
+    }
+
+    /// Its inputs end, and all of their rows are needed for its first result.
+    fn saved_state(&self) -> SavedState {
+        SavedState::Rebuilt
     }
 
     fn describe(&self, context: &DescribeContext<'_>) -> Description {

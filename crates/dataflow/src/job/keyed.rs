@@ -7,8 +7,10 @@ use arrow::record_batch::RecordBatch;
 
 use super::{
     Copies, Deployment, DescribeContext, Description, Exchange, InputBatches, OperatorSpec,
-    SpillSpec, StateEstimate, StateMemory, Statistics, Strategy,
+    RowOwner, SavedPart, SavedParts, SavedState, SpillSpec, StateEstimate, StateMemory, Statistics,
+    Strategy,
 };
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::rows::size::row_bytes;
@@ -69,6 +71,10 @@ pub trait KeyedOperator: Send + Sync {
 
     /// The state of one worker: of the keys that it leads.
     fn create(&self) -> Box<dyn KeyedState>;
+
+    /// The parts of its state, as [`KeyedState::save`] gives them; `None` if it cannot be saved,
+    /// for which a job with checkpoints is refused.
+    fn saved(&self) -> Option<SavedParts>;
 
     /// The partitioner of an input, if its rows are not hashed by its keys (A4). That of an
     /// operator that brings rows together sends those of one key to one worker.
@@ -196,23 +202,21 @@ pub trait KeyedState {
         Ok(vec![])
     }
 
-    /// Takes all of its state out, by input: rows that [`import_state`](Self::import_state) takes
-    /// again, with the columns of their input first. `None`, with the state as it was, if it never
-    /// can, or not before [`advance`](Self::advance) has emitted all that is due.
+    /// All of its state, which stays as it is, as rows of the parts of [`KeyedOperator::saved`].
+    /// It is asked for at rest: [`advance`](Self::advance) has had nothing to give, and no row has
+    /// come since but those that [`drain`](Self::drain) took out again.
     ///
     /// # Errors
-    /// [`DataflowError::Expression`] when a row cannot be copied.
-    fn export_state(&mut self) -> Result<Option<InputBatches>, DataflowError> {
-        Ok(None)
-    }
+    /// [`DataflowError::Expression`] when a row cannot be copied; [`DataflowError::Recovery`] when
+    /// it is not at rest.
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError>;
 
-    /// Adds exported rows to the state.
+    /// Adds saved rows to the state: some of those of a part, each of which belongs to this worker
+    /// and comes once, those that were saved by one worker in their order.
     ///
     /// # Errors
-    /// As [`push`](Self::push).
-    fn import_state(&mut self, input: usize, batch: RecordBatch) -> Result<(), DataflowError> {
-        self.push(input, batch)
-    }
+    /// As [`push`](Self::push); [`DataflowError::Recovery`] when there is no such part.
+    fn load(&mut self, saved: SavedRows) -> Result<(), DataflowError>;
 
     /// How many windows were emitted whole since the last call, if it works window by window.
     fn windows_over(&mut self) -> usize {
@@ -314,6 +318,18 @@ impl OperatorSpec for Keyed {
             Some(_) => StateMemory::Spillable,
             None => StateMemory::Resident,
         }
+    }
+
+    /// Rows of each input that wait on a disk or for it, and then the parts of the operator.
+    fn saved_state(&self) -> SavedState {
+        let Some(SavedParts { version, parts }) = self.operator.saved() else {
+            return SavedState::Unknown;
+        };
+        let waiting = self.inputs.iter().enumerate().map(|(number, input)| SavedPart {
+            schema: input.schema.clone(),
+            owner: RowOwner::Input(number),
+        });
+        SavedState::Parts(SavedParts { version, parts: waiting.chain(parts).collect() })
     }
 
     fn waits_for_rows(&self) -> bool {

@@ -1,8 +1,13 @@
 //! `LIMIT` and `OFFSET`, as data.
 
-use arrow::datatypes::SchemaRef;
+use std::sync::Arc;
 
-use super::{DescribeContext, Description, OperatorSpec, Property, Statistics, Strategy};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+
+use super::{
+    DescribeContext, Description, OperatorSpec, Property, RowOwner, SavedPart, SavedParts,
+    SavedState, Statistics, Strategy,
+};
 
 /// A range of a sequence of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,6 +64,14 @@ impl OperatorSpec for Limit {
 
     fn schema(&self) -> Option<SchemaRef> {
         Some(self.schema.clone())
+    }
+
+    /// How many rows are still to be skipped and to be emitted.
+    fn saved_state(&self) -> SavedState {
+        let count = |name: &str| Field::new(name, DataType::UInt64, false);
+        let schema = Arc::new(Schema::new(vec![count("skip"), count("left")]));
+        let parts = vec![SavedPart { schema, owner: RowOwner::First }];
+        SavedState::Parts(SavedParts { version: 1, parts })
     }
 
     fn describe(&self, _: &DescribeContext<'_>) -> Description {

@@ -12,7 +12,7 @@ use state::{Disk, Spilled};
 
 use super::{
     Copies, Deployment, DescribeContext, Description, Distribution, Exchange, OperatorSpec,
-    StateEstimate, StateMemory, Statistics, Strategy,
+    SavedState, StateEstimate, StateMemory, Statistics, Strategy,
 };
 use crate::error::DataflowError;
 use crate::rows::size::row_bytes;
@@ -143,6 +143,11 @@ impl OperatorSpec for LocalOperator {
 
     fn schema(&self) -> Option<SchemaRef> {
         Some(self.plan.schema())
+    }
+
+    /// Its inputs end, and all of their rows are needed for its first result.
+    fn saved_state(&self) -> SavedState {
+        SavedState::Rebuilt
     }
 
     fn describe(&self, context: &DescribeContext<'_>) -> Description {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use super::{
-    Copies, Deployment, DescribeContext, Description, JoinKind, OperatorSpec, Scan, SideTable,
-    StateEstimate, StateMemory, Statistics, Strategy,
+    Copies, Deployment, DescribeContext, Description, JoinKind, OperatorSpec, RowOwner, SavedPart,
+    SavedParts, SavedState, Scan, SideTable, StateEstimate, StateMemory, Statistics, Strategy,
 };
 use crate::job::step::Step;
 use crate::rows::size::{INDEX_BYTES, row_bytes};
@@ -72,6 +72,14 @@ impl OperatorSpec for Lookup {
 
     fn schema(&self) -> Option<SchemaRef> {
         Some(self.schema.clone())
+    }
+
+    /// What the table looked like: it is read again, and must not have changed.
+    fn saved_state(&self) -> SavedState {
+        let number = |name: &str| Field::new(name, DataType::UInt64, false);
+        let schema = Arc::new(Schema::new(vec![number("rows"), number("hash")]));
+        let parts = vec![SavedPart { schema, owner: RowOwner::Every }];
+        SavedState::Parts(SavedParts { version: 1, parts })
     }
 
     fn describe(&self, context: &DescribeContext<'_>) -> Description {

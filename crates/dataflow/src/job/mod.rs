@@ -21,6 +21,7 @@ mod keyed;
 mod limit;
 mod local_plan;
 pub mod lookup;
+mod saved;
 mod scan;
 mod shuffle_settings;
 mod sink_spec;
@@ -52,6 +53,7 @@ pub use self::keyed::{
 pub use self::limit::{Limit, RowRange};
 pub use self::local_plan::{LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun};
 pub use self::lookup::Lookup;
+pub use self::saved::{Recovery, RowOwner, SavedPart, SavedParts, SavedState};
 pub use self::scan::{GridAxis, OnBad, Scan, TimeColumn, Watermark};
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
 use super::fusion::fusion_property;
-use super::{DescribeContext, Description, OperatorSpec, ProbedBuild, Property, Statistics};
+use super::{
+    DescribeContext, Description, OperatorSpec, ProbedBuild, Property, SavedState, Statistics,
+};
 use crate::connector::predicate::{ColumnPredicate, JoinFilters};
 use crate::connector::scan::{self, FilteredReader, ScanStep};
 use crate::connector::source::{
@@ -319,6 +321,10 @@ impl OperatorSpec for Scan {
 
     fn schema(&self) -> Option<SchemaRef> {
         Some(self.columns())
+    }
+
+    fn saved_state(&self) -> SavedState {
+        SavedState::Nothing
     }
 
     fn describe(&self, context: &DescribeContext<'_>) -> Description {

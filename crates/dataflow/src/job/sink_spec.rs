@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 
-use super::{DescribeContext, Description, OperatorSpec, Statistics, Strategy};
+use super::{DescribeContext, Description, OperatorSpec, SavedState, Statistics, Strategy};
 use crate::connector::sink::{Placement, Sink};
 
 /// A table that is written.
@@ -23,6 +23,10 @@ impl OperatorSpec for SinkSpec {
 
     fn schema(&self) -> Option<SchemaRef> {
         None
+    }
+
+    fn saved_state(&self) -> SavedState {
+        SavedState::Nothing
     }
 
     fn describe(&self, _: &DescribeContext<'_>) -> Description {

@@ -4,8 +4,8 @@ use arrow::compute::SortOptions;
 use arrow::datatypes::SchemaRef;
 
 use super::{
-    Copies, Deployment, DescribeContext, Description, OperatorSpec, RowRange, StateEstimate,
-    StateMemory, Statistics, Strategy, list,
+    Copies, Deployment, DescribeContext, Description, OperatorSpec, RowRange, SavedState,
+    StateEstimate, StateMemory, Statistics, Strategy, list,
 };
 use crate::rows::size::row_bytes;
 
@@ -27,6 +27,11 @@ impl OperatorSpec for Sort {
 
     fn schema(&self) -> Option<SchemaRef> {
         Some(self.schema.clone())
+    }
+
+    /// Its inputs end, and all of their rows are needed for its first result.
+    fn saved_state(&self) -> SavedState {
+        SavedState::Rebuilt
     }
 
     fn describe(&self, context: &DescribeContext<'_>) -> Description {

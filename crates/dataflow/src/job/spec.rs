@@ -8,13 +8,13 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 
 use super::{
-    Description, Distribution, Exchange, Fusion, NotFused, ProbedBuild, Scan, StateEstimate,
-    StateMemory, Statistics, Step, Strategy,
+    Description, Distribution, Exchange, Fusion, NotFused, ProbedBuild, SavedState, Scan,
+    StateEstimate, StateMemory, Statistics, Step, Strategy,
 };
 use crate::connector::sink::Sink;
 
-/// An operator as data. All but its schemas has a default: that of an operator which keeps nothing
-/// and moves no rows.
+/// An operator as data. All but its schemas and what is saved of it has a default: that of an
+/// operator which keeps nothing and moves no rows.
 pub trait OperatorSpec {
     /// The columns of an input; nothing if there is no such input.
     fn input_schema(&self, input: usize) -> Option<SchemaRef>;
@@ -38,6 +38,9 @@ pub trait OperatorSpec {
     fn memory(&self) -> StateMemory {
         StateMemory::Stateless
     }
+
+    /// What becomes of its state when a job is recovered. An operator that keeps none says so.
+    fn saved_state(&self) -> SavedState;
 
     /// Whether rows, or what is made of them, wait in it for those of other inputs or for time.
     fn waits_for_rows(&self) -> bool {

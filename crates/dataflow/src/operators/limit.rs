@@ -6,9 +6,11 @@ use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt64Array};
+use arrow::datatypes::UInt64Type;
 use state::epoch::{END_OF_STREAM, Progress};
 
+use crate::checkpoint::{OperatorSnapshot, SavedRows};
 use crate::error::DataflowError;
 use crate::exchange::{
     AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task,
@@ -16,6 +18,7 @@ use crate::exchange::{
 use crate::job::{Limit, RowRange};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, end_round};
+use crate::operators::restoring::Restoring;
 use crate::rows::Rows;
 use crate::runtime::external::External;
 use crate::runtime::place::Signals;
@@ -39,6 +42,23 @@ impl RowCut {
         self.skip -= skipped;
         self.left -= taken;
         (taken > 0).then(|| batch.slice(skipped, taken))
+    }
+
+    /// What is left of the range, as a row.
+    fn save(&self) -> Result<RecordBatch, DataflowError> {
+        let count = |rows: usize| -> ArrayRef { Arc::new(UInt64Array::from(vec![rows as u64])) };
+        let columns = [("skip", count(self.skip)), ("left", count(self.left))];
+        Ok(RecordBatch::try_from_iter(columns)?)
+    }
+
+    /// What was left of the range.
+    fn load(&mut self, rows: &RecordBatch) -> Result<(), DataflowError> {
+        let count = |at: usize| rows.column(at).as_primitive::<UInt64Type>().values().first();
+        if let (Some(&skip), Some(&left)) = (count(0), count(1)) {
+            self.skip = self.skip.min(usize::try_from(skip).unwrap_or(usize::MAX));
+            self.left = self.left.min(usize::try_from(left).unwrap_or(usize::MAX));
+        }
+        Ok(())
     }
 
     /// Whether no more rows are emitted.
@@ -169,6 +189,22 @@ impl<D: Downstream> OperatorTask for LimitRun<D> {
 
     fn end_round(&self, round: u64, progress: Progress) -> Task<'_> {
         Box::pin(self.instance.inputs.end_round(self, round, progress))
+    }
+
+    /// The rows that worker 0 still skips and emits. What other workers may need to send is found
+    /// again.
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        if self.instance.worker != GATHERER {
+            return Ok(None);
+        }
+        let rows = self.cut.borrow().save()?;
+        let (operator, watermark) = (self.instance.tag, self.least());
+        let parts = vec![SavedRows { part: 0, rows }];
+        Ok(Some(OperatorSnapshot { operator, version: 1, watermark, parts }))
+    }
+
+    fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {
+        from.each(self.instance.tag, |saved| self.cut.borrow_mut().load(&saved.rows))
     }
 
     fn run(&self) -> Task<'_> {

@@ -20,11 +20,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt64Array};
 use arrow::compute::concat_batches;
+use arrow::datatypes::UInt64Type;
 use state::epoch::{END_OF_STREAM, Progress};
 use state::{ConsumedRows, KeyMap, KeyOf, NullKeys};
 
+use crate::checkpoint::{OperatorSnapshot, SavedRows};
 use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
@@ -32,6 +34,7 @@ use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, 
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, Fused, OperatorContext, OperatorTask, end_round};
+use crate::operators::restoring::Restoring;
 use crate::pairing::{Hashed, Pairing, ProbeSide, Terms};
 use crate::rows::Rows;
 use crate::rows::time::ticks_of;
@@ -69,6 +72,10 @@ pub(crate) struct LookupRun<D> {
     rows: RefCell<Vec<RecordBatch>>,
     bytes: Cell<usize>,
     table: RefCell<Option<Arc<Hashed>>>,
+    /// The rows of the table and the sum of their hashes, when that was asked for; and those of
+    /// the table that the job was saved with.
+    fingerprint: OnceCell<(u64, u64)>,
+    saved: Cell<Option<(u64, u64)>>,
     read: Event,
     /// The number of that table among the versions that this process has read.
     version: Cell<u64>,
@@ -137,6 +144,8 @@ impl<D: Downstream> LookupRun<D> {
             version: Cell::new(0),
             has_ended: Cell::new(false),
             context: context.clone(),
+            fingerprint: OnceCell::new(),
+            saved: Cell::new(None),
             read: Event::default(),
             map: OnceCell::new(),
             signals: place.signals.clone(),
@@ -146,7 +155,7 @@ impl<D: Downstream> LookupRun<D> {
     }
 
     /// Reads this worker's part of the table, and waits until all of it is here.
-    async fn load(&self) -> Result<(), DataflowError> {
+    async fn read_table(&self) -> Result<(), DataflowError> {
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
         loop {
             let seen = self.external.notifications();
@@ -173,6 +182,7 @@ impl<D: Downstream> LookupRun<D> {
             Hashed::new(rows, &kept, &self.spec.keys[1], NullKeys::Nothing)
         })?;
         drop(rows);
+        self.check_saved(&table)?;
         self.publish_bytes(table.bytes())?;
         self.listeners.announce(|key| table.filter(self.spec.keys[1][key]))?;
         *self.table.borrow_mut() = Some(table);
@@ -269,6 +279,30 @@ impl<D: Downstream> LookupRun<D> {
         self.version.set(version);
         *self.table.borrow_mut() = Some(table);
         Ok(())
+    }
+
+    /// Refuses a table that has changed since the job was saved: results after a failure must be
+    /// those of a run without one. It is not part of what is saved, because it would be written
+    /// with each checkpoint though it never changes.
+    fn check_saved(&self, table: &Hashed) -> Result<(), DataflowError> {
+        let saved = self.saved.get();
+        let is = saved.map(|_| self.fingerprint_of(table));
+        if saved == is {
+            return Ok(());
+        }
+        let count = |of: Option<(u64, u64)>| of.map_or(0, |(rows, _)| rows);
+        let message = format!(
+            "table '{}' has changed since the job was saved: it had {} rows, and has {}. Put it \
+             back as it was, or run the job anew",
+            self.spec.table.table,
+            count(saved),
+            count(is)
+        );
+        Err(DataflowError::Recovery(message))
+    }
+
+    fn fingerprint_of(&self, table: &Hashed) -> (u64, u64) {
+        *self.fingerprint.get_or_init(|| table.fingerprint())
     }
 
     /// The rows of the table, when each worker of this process has read its part.
@@ -439,6 +473,27 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
         Box::pin(self.behind.end(if self.is_cut.get() { i64::MIN } else { watermark }))
     }
 
+    /// What its table looks like, if it has read it: else no row has come through yet.
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        // A table that is read anew may be another one when the job goes on.
+        let table = self.table.borrow().clone().filter(|_| self.spec.refresh_ns.is_none());
+        let Some(table) = table else { return Ok(None) };
+        let (rows, hash) = self.fingerprint_of(&table);
+        let number = |value: u64| -> ArrayRef { Arc::new(UInt64Array::from(vec![value])) };
+        let rows = RecordBatch::try_from_iter([("rows", number(rows)), ("hash", number(hash))])?;
+        let parts = vec![SavedRows { part: 0, rows }];
+        let (operator, watermark) = (self.instance.tag, i64::MIN);
+        Ok(Some(OperatorSnapshot { operator, version: 1, watermark, parts }))
+    }
+
+    fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {
+        from.each(self.instance.tag, |SavedRows { rows, .. }| {
+            let number = |at: usize| rows.column(at).as_primitive::<UInt64Type>().value(0);
+            self.saved.set(Some((number(0), number(1))));
+            Ok(())
+        })
+    }
+
     fn run(&self) -> Task<'_> {
         let is_first = self.instance.worker == self.process.workers().start;
         let Some(every_ns) = self.spec.refresh_ns.filter(|_| is_first) else {
@@ -448,6 +503,7 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
             self.load().await?;
             self.refresh(every_ns).await
         })
+        Box::pin(self.read_table())
     }
 }
 

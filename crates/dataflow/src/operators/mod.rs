@@ -2,6 +2,8 @@
 //!
 //! All that have inputs are an [`OperatorTask`](self::operator::OperatorTask), made in [`build`].
 //!
+//! What they keep is saved, and taken up again on any number of workers: [`restoring`].
+//!
 //! A [`source`](self::source) reads; an [`aggregate`] groups; what keeps rows by key until time has
 //! passed them (joins, rankings, sessions, frames of `OVER`) is a state that [`keyed`] runs; a
 //! [`lookup`] joins with a table that every process has, and a [`hash_join`] joins inputs that end;
@@ -23,6 +25,7 @@ pub(crate) mod operator;
 pub(crate) mod over;
 pub(crate) mod ranking;
 pub(crate) mod reroute;
+pub(crate) mod restoring;
 pub(crate) mod sessions;
 pub(crate) mod sink;
 pub(crate) mod sort;

@@ -16,6 +16,7 @@ use crate::error::DataflowError;
 use crate::exchange::{Connected, Member, Task, begin_next};
 use crate::job::{FusedLookup, RawColumns, ShuffleSettings};
 use crate::operators::downstream::Downstream;
+use crate::operators::restoring::Restoring;
 use crate::rows::selection::Selection;
 use crate::rows::{FusedRows, Rows};
 use crate::runtime::builds::Listeners;
@@ -123,15 +124,6 @@ pub(crate) trait OperatorTask: Connected {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// What it keeps, when all that is due has been emitted and nothing waits to be sent. Nothing
-    /// if it keeps nothing.
-    ///
-    /// # Errors
-    /// When state cannot be read.
-    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
-        Ok(None)
-    }
-
     /// Emits results until there will be no more; the body of a coroutine.
     ///
     /// # Errors
@@ -143,6 +135,22 @@ pub(crate) trait OperatorTask: Connected {
     fn is_satisfied(&self) -> bool {
         false
     }
+
+    /// What it keeps, which stays as it is; nothing if it keeps nothing. It is asked for at rest:
+    /// all that is due at its clock has been emitted, and what travels between its instances has
+    /// arrived.
+    ///
+    /// # Errors
+    /// [`DataflowError::Recovery`] if it cannot be saved or is not at rest; when state cannot be
+    /// read.
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError>;
+
+    /// Takes up what was saved of it and belongs to this worker, before rows or progress come. Its
+    /// clock begins at [`Restoring::watermark`], which is not moved here.
+    ///
+    /// # Errors
+    /// As [`Restoring::each`]; when state cannot be updated.
+    fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError>;
 
     /// Nanoseconds between two calls of [`OperatorTask::interval`], if there are any.
     fn interval_ns(&self) -> Option<NonZeroU64> {

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::{
-    Description, KeyedOperator, KeyedState, MultiPartitioner, Retention, RowPartitioner,
+    Description, KeyedOperator, KeyedState, MultiPartitioner, Retention, RowPartitioner, SavedParts,
 };
+use crate::operators::keyed::{at_rest, no_part};
 
 /// Sends rows to other workers, and keeps none.
 #[derive(Clone)]
@@ -38,6 +40,10 @@ impl KeyedOperator for Reroute {
 
     fn create(&self) -> Box<dyn KeyedState> {
         Box::new(Passing::default())
+    }
+
+    fn saved(&self) -> Option<SavedParts> {
+        Some(SavedParts { version: 1, parts: vec![] })
     }
 
     fn partitioner(&self, _: usize) -> Option<Arc<dyn RowPartitioner>> {
@@ -86,6 +92,16 @@ impl KeyedState for Passing {
         }
         self.held -= self.held.min(batch.get_array_memory_size());
         Ok(Some(batch))
+    }
+
+    /// At rest all rows have gone on.
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        at_rest(self.waiting.is_empty())?;
+        Ok(vec![])
+    }
+
+    fn load(&mut self, saved: SavedRows) -> Result<(), DataflowError> {
+        Err(no_part(saved.part))
     }
 
     fn ready(&self) -> bool {

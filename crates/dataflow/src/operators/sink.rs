@@ -12,6 +12,7 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use state::epoch::{END_OF_STREAM, Progress};
 
+use crate::checkpoint::OperatorSnapshot;
 use crate::checkpoint::{SinkSnapshot, WorkerSnapshot};
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{
@@ -23,6 +24,7 @@ use crate::exchange::{
 };
 use crate::job::{JobGraph, Scan, SinkSpec};
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
+use crate::operators::restoring::Restoring;
 use crate::rows::wire::{bytes_of, detach};
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
@@ -359,6 +361,15 @@ impl OperatorTask for SinkTask {
 
     fn end_round(&self, round: u64, progress: Progress) -> Task<'_> {
         Box::pin(self.instance.inputs.end_round(self, round, progress))
+    }
+
+    /// What it has written is staged, and no state.
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        Ok(None)
+    }
+
+    fn load(&self, _: &Restoring<'_>) -> Result<(), DataflowError> {
+        Ok(())
     }
 
     fn run(&self) -> Task<'_> {

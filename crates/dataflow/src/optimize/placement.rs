@@ -53,6 +53,14 @@ pub struct Fit {
     exact: bool,
 }
 
+impl Fit {
+    /// The keys that lead the rows, by their number among the operator's, and how; `None` if what
+    /// leads them only follows from its keys.
+    pub(crate) fn leading(&self) -> Option<(&[usize], Exchange)> {
+        self.exact.then_some((&self.keys, self.led.by))
+    }
+}
+
 impl Key {
     fn column(column: usize) -> Self {
         Self { is: vec![vec![column]], follows: vec![] }

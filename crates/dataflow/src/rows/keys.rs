@@ -5,7 +5,16 @@
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::NullBuffer;
-use state::{KeyTable, NullKeys, StateError};
+use arrow::datatypes::{Field, Schema};
+use state::{KeyTable, NullKeys, StateError, without_dictionary};
+
+/// The columns of a key as [`RowKeys::keys`] gives them.
+pub(crate) fn key_fields(schema: &Schema, keys: &[usize]) -> Vec<Field> {
+    let field = |(at, &key): (usize, &usize)| {
+        Field::new(format!("key{at}"), without_dictionary(schema.field(key).data_type()), true)
+    };
+    keys.iter().enumerate().map(field).collect()
+}
 
 /// Ids of keys, whose types those of the first rows are.
 #[derive(Debug)]
@@ -58,6 +67,14 @@ impl RowKeys {
         ids.clear();
         ids.resize(rows, KeyTable::UNKNOWN);
         Ok(())
+    }
+
+    /// The keys of some ids; nothing if there are no keys.
+    ///
+    /// # Errors
+    /// As [`KeyTable::keys`].
+    pub(crate) fn keys(&self, ids: &[u32]) -> Result<Vec<ArrayRef>, StateError> {
+        self.table.as_ref().map_or(Ok(vec![]), |table| table.keys(ids))
     }
 
     /// How many ids there are.

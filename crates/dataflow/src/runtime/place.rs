@@ -33,12 +33,21 @@ pub(crate) struct WorkerContext {
     pub(crate) checkpoints: Option<Arc<dyn CheckpointTarget>>,
     /// What the job goes on from.
     pub(crate) restored: Option<Arc<Restored>>,
+    /// By operator the watermark up to which its results had been emitted, if the job goes on.
+    pub(crate) watermarks: Vec<i64>,
     /// The round with which the worker begins.
     pub(crate) round: u64,
     /// The rounds of the worker, if its job keeps checkpoints and all of its operators can save.
     pub(crate) rounds: Option<Rc<WorkerRounds>>,
     /// What sinks have staged that have all of their rows.
     pub(crate) staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
+}
+
+impl WorkerContext {
+    /// The watermark up to which the results of an operator were emitted in the run before.
+    pub(crate) fn watermark(&self, operator: u32) -> i64 {
+        self.watermarks.get(operator as usize).copied().unwrap_or(i64::MIN)
+    }
 }
 
 /// How others end a worker's run.

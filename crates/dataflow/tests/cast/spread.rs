@@ -1,6 +1,6 @@
 //! Rows for some workers, against a function of the test that says whom each pair should meet at.
 
-use dataflow::job::{Description, KeyedState, MultiPartitioner, RowPartitioner};
+use dataflow::job::{Description, KeyedState, MultiPartitioner, RowPartitioner, SavedParts};
 use dataflow::worker_set::WorkerSet;
 
 use super::*;
@@ -36,6 +36,10 @@ impl KeyedOperator for ByReach {
 
     fn create(&self) -> Box<dyn KeyedState> {
         self.0.create()
+    }
+
+    fn saved(&self) -> Option<SavedParts> {
+        self.0.saved()
     }
 
     fn partitioner(&self, input: usize) -> Option<Arc<dyn RowPartitioner>> {

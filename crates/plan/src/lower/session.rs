@@ -123,7 +123,8 @@ fn materialized_of(
     let given = last.first().copied();
     let time_field = finished.schema.field(time);
     let schema = output_schema(finished.schema.fields()[..kept].iter(), time_field.data_type());
-    let sessions = RowSessions { keys, time, gap, given, schema: schema.clone() };
+    let input = finished.schema.clone();
+    let sessions = RowSessions { input, keys, time, gap, given, schema: schema.clone() };
     let mut labels = Labels::of_input(InputLabels::of_columns(&finished.columns));
     labels.columns = shown(&schema, &names);
     let operator = row_sessions(cx, job, finished.edges, &finished.schema, sessions, labels)?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::Slices;
 use crate::spill::groups::{Gathering, GroupStore};
-use crate::spill::{Disk, Spilled};
+use crate::spill::{Disk, SpillRun, Spilled};
 use crate::{GroupColumns, Partitioner, Slice, StateError};
 
 /// A slice of less than this part of the budget, or this many bytes, is written whole: it is likely
@@ -104,6 +104,30 @@ impl Slices {
             let Some(cold) = &self.cold else { return Ok(None) };
             gathering.load(&cold.store, self.budget / 2)?;
         }
+    }
+
+    /// Gives the partial states of all groups of the slice that starts at `start`, which keeps them.
+    /// A group that lies in several places comes several times.
+    ///
+    /// # Errors
+    /// Those of the disk, of accumulators and of `each`; [`StateError::BeingDrained`].
+    pub(crate) fn each_part<E: From<StateError>>(
+        &mut self,
+        start: i64,
+        mut each: impl FnMut(GroupColumns) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(live) = self.live.get_mut(&start) else { return Ok(()) };
+        if let Some(slice) = &mut live.slice {
+            let others = self.bytes - slice.bytes();
+            let given = slice.each_part(&mut each);
+            self.bytes = others + slice.bytes();
+            given?;
+        }
+        let Some(cold) = &self.cold else { return Ok(()) };
+        for batch in live.runs.iter().flat_map(SpillRun::batches) {
+            each(cold.store.read(&batch)?)?;
+        }
+        Ok(())
     }
 
     /// Writes groups as if they had come for the slice that starts at `start`, which then has

@@ -42,7 +42,11 @@ impl GroupStore {
         self.store.spilled()
     }
 
-    fn read(&self, batch: &SpilledBatch) -> Result<GroupColumns, StateError> {
+    /// The groups of a batch.
+    ///
+    /// # Errors
+    /// [`StateError::Disk`] if they cannot be read.
+    pub(crate) fn read(&self, batch: &SpilledBatch) -> Result<GroupColumns, StateError> {
         let mut keys = self.store.read(batch)?.columns().to_vec();
         let states = keys.split_off(self.spec.keys.len());
         Ok(GroupColumns { keys, states })

@@ -19,7 +19,7 @@ pub(super) struct Early {
     /// Of what is running, the last change.
     pub(super) running: u64,
     /// Windows that end no later have been looked at in this round.
-    looked: Option<i64>,
+    pub(super) looked: Option<i64>,
     giving: Option<Giving>,
 }
 
@@ -31,6 +31,11 @@ struct Giving {
 }
 
 impl Early {
+    /// Whether a window is being emitted.
+    pub(super) fn is_giving(&self) -> bool {
+        self.giving.is_some()
+    }
+
     /// Bytes held beside the numbers.
     pub(super) fn bytes(&self) -> usize {
         self.giving.as_ref().map_or(0, |giving| giving.from.bytes())
@@ -76,7 +81,7 @@ impl Windowed {
     }
 
     /// The first window with groups that has not triggered and was not looked at in this round.
-    fn open_after(&self, windows: &Windows) -> Option<WindowBounds> {
+    pub(super) fn open_after(&self, windows: &Windows) -> Option<WindowBounds> {
         let after = self.triggered.max(self.early.looked.unwrap_or(i64::MIN));
         let running = self.running.as_ref();
         let mut next = running.and_then(|(ran, _)| windows.window_after(ran.start, after));

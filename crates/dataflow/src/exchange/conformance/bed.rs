@@ -395,6 +395,7 @@ fn place(
         external,
         checkpoints: None,
         restored: None,
+        watermarks: vec![],
         round: 0,
         rounds: None,
         staged_last: Rc::default(),

@@ -70,11 +70,16 @@ impl<D: Downstream> Grouping<D> {
         Ok(RecordBatch::try_new_with_options(self.spec.schema.clone(), arrays, &options)?)
     }
 
+    /// Whether this worker gives out the one row of a grouping without keys or window.
+    pub(super) fn is_total(&self) -> bool {
+        let total = self.spec.keys.is_empty() && self.spec.window.is_none();
+        total && self.instance.worker == TOTAL_WORKER
+    }
+
     /// SQL: an aggregate without keys or window over no rows has one row all the same.
     pub(super) async fn emit_total_of_nothing(&self) -> Result<(), DataflowError> {
-        let total = self.spec.keys.is_empty() && self.spec.window.is_none();
         let complete = self.least() == END_OF_STREAM;
-        if !total || !complete || self.emitted.get() || self.instance.worker != TOTAL_WORKER {
+        if !self.is_total() || !complete || self.emitted.get() {
             return Ok(());
         }
         let states = self.spec.group_by.of_nothing()?;

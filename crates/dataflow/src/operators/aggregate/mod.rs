@@ -30,6 +30,7 @@ mod fold;
 mod frequent;
 mod fused;
 mod late;
+mod saved;
 mod sessions;
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -46,12 +47,13 @@ use state::{
     ConsumedRows, GroupColumns, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed,
 };
 
+use crate::checkpoint::OperatorSnapshot;
 use crate::error::DataflowError;
 use crate::exchange::{
     AnyExchange, Arrival, Deltas, Inputs, Instance, Member, Merge, Outgoing, Partition, Shuffle,
     Task, uppar,
 };
-use crate::job::{Aggregation, Exchange, FINAL, TimeWindow};
+use crate::job::{Aggregation, Exchange, FINAL, SavedParts, TimeWindow};
 use crate::operators::aggregate::fold::Folder;
 use crate::operators::aggregate::frequent::HeavyHitters;
 use crate::operators::aggregate::late::Sorted;
@@ -59,6 +61,7 @@ use crate::operators::downstream::Downstream;
 use crate::operators::operator::{
     Arriving, Fused, OneSlice, OperatorContext, OperatorTask, end_round,
 };
+use crate::operators::restoring::Restoring;
 use crate::rows::time::{last_tick, ticks};
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::metrics::Metrics;
@@ -72,6 +75,8 @@ const ROWS_AFTER_STOP_MAX: usize = 1 << 20;
 pub(crate) struct Grouping<D> {
     instance: Instance,
     spec: Aggregation,
+    /// The form of what is saved.
+    form: SavedParts,
     rows_max: usize,
     accounting: Rc<StateAccounting>,
     /// States by slice: of the keys that this worker leads, and what this epoch has brought of
@@ -105,7 +110,8 @@ impl<D: Downstream> Grouping<D> {
         spec: &Aggregation,
         behind: D,
     ) -> Self {
-        let spec = &sessions::with_times(spec);
+        let form = spec.saved_parts();
+        let spec = &spec.with_session_times();
         let windows = spec.window.as_ref().map(|window| window.windows);
         let alone = place.workers == 1 || spec.exchange == Exchange::Forward;
         let merges = !alone && spec.exchange == Exchange::Merge;
@@ -135,6 +141,7 @@ impl<D: Downstream> Grouping<D> {
         Self {
             instance: Instance::new(tag, place, net, inputs, alone),
             spec: spec.clone(),
+            form,
             rows_max: place.settings.batch_rows_max,
             accounting: place.accounting.clone(),
             merged: RefCell::new(merged),
@@ -441,6 +448,27 @@ impl<D: Downstream> OperatorTask for Grouping<D> {
 
     fn is_satisfied(&self) -> bool {
         self.behind.is_satisfied()
+    }
+
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        let emits_early = self.spec.early_ns.is_some();
+        let mut parts = saved::save(&mut self.bounded(), &self.form, emits_early)?;
+        if self.is_total() && self.emitted.get() {
+            parts.push(saved::save_emitted(&self.form)?);
+        }
+        let (operator, watermark) = (self.instance.tag, self.least());
+        Ok(Some(OperatorSnapshot { operator, version: self.form.version, watermark, parts }))
+    }
+
+    fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {
+        let mut loading = saved::Loading::default();
+        from.each(self.instance.tag, |saved| {
+            loading.take(&mut self.bounded(), self.spec.keys.len(), &saved)?;
+            self.publish_bytes()
+        })?;
+        loading.finish(&mut self.merged.borrow_mut(), from.watermark(self.instance.tag));
+        self.emitted.set(loading.emitted);
+        Ok(())
     }
 
     /// Ends when no other worker needs anything that this one keeps.

@@ -4,30 +4,13 @@
 //! greatest time of its rows. They travel with the others and become the session's window when it
 //! is over.
 
-use std::sync::Arc;
-
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, TimeUnit};
-use state::{GroupBy, Windows, aggregates};
+use state::Windows;
 
 use crate::error::DataflowError;
-use crate::job::Aggregation;
 use crate::rows::time::last_tick;
-
-/// The grouping as it is done: with the times of sessions, if it has sessions.
-pub(super) fn with_times(spec: &Aggregation) -> Aggregation {
-    let mut spec = spec.clone();
-    let Some(window) = spec.window.as_ref().filter(|window| window.windows.gap().is_some()) else {
-        return spec;
-    };
-    let times = [aggregates::min(&window.time_type), aggregates::max(&window.time_type)];
-    let GroupBy { keys, aggregates, options } = &*spec.group_by;
-    let aggregates = aggregates.iter().cloned().chain(times.into_iter().flatten()).collect();
-    spec.args.extend([vec![window.column], vec![window.column]]);
-    spec.group_by = Arc::new(GroupBy { keys: keys.clone(), aggregates, options: options.clone() });
-    spec
-}
 
 /// Takes the times from the end of the values of sessions and makes windows of them: start, end,
 /// and time.

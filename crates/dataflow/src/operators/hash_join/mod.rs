@@ -35,6 +35,7 @@ use state::{Disk, Spilled, StateError};
 use self::spill::{DiskJoin, SpilledJoin};
 use self::status::{InputStatus, Passes};
 use self::waiting::Waiting;
+use crate::checkpoint::OperatorSnapshot;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::hash_join::{BUILD, HashJoin, PROBE, Variant};
@@ -42,6 +43,7 @@ use crate::job::{Distribution, Exchange};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, SelectionInput};
+use crate::operators::restoring::Restoring;
 use crate::pairing::{Paired, Pairing, Terms, columns_of};
 use crate::rows::Rows;
 use crate::rows::keys::nulls_of;
@@ -514,6 +516,15 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
 
     fn is_satisfied(&self) -> bool {
         self.behind.is_satisfied()
+    }
+
+    /// Nothing is saved: see [`SavedState::Rebuilt`](crate::job::SavedState::Rebuilt).
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        Ok(None)
+    }
+
+    fn load(&self, _: &Restoring<'_>) -> Result<(), DataflowError> {
+        Ok(())
     }
 
     fn run(&self) -> Task<'_> {

@@ -20,12 +20,14 @@ use arrow::compute::take;
 use arrow::datatypes::SchemaRef;
 use state::{KeyTable, NullKeys, gather};
 
-use self::spans::{Span, Spot};
+use self::spans::{Span, Spot, with_matched};
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::{
-    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Origin, Retention, SpillSpec,
-    Step, list,
+    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Origin, Retention, RowOwner,
+    SavedPart, SavedParts, SpillSpec, Step, list,
 };
+use crate::operators::keyed::{at_rest, no_part};
 use crate::pairing::{Terms, columns_of};
 use crate::rows::keys::RowKeys;
 use crate::rows::time::{ticks, ticks_text};
@@ -115,6 +117,20 @@ impl KeyedOperator for IntervalJoin {
             leaving: VecDeque::new(),
             held: 0,
         })
+    }
+
+    /// The rows of either side that may find a partner, and whether they have found one, where that
+    /// matters.
+    fn saved(&self) -> Option<SavedParts> {
+        let side = |(number, side): (usize, &TimedSide)| {
+            let schema = match self.kind.alone(number) {
+                Some(_) => with_matched(&side.schema),
+                None => side.schema.clone(),
+            };
+            SavedPart { schema, owner: RowOwner::Input(number) }
+        };
+        let parts = self.sides.iter().enumerate().map(side).collect();
+        Some(SavedParts { version: 1, parts })
     }
 
     fn retention(&self, input: usize) -> Option<Retention> {
@@ -243,27 +259,26 @@ impl KeyedState for PendingRows {
         Ok(all)
     }
 
-    fn export_state(&mut self) -> Result<Option<InputBatches>, DataflowError> {
-        if self.probing.is_some() || !self.waiting.is_empty() || !self.leaving.is_empty() {
-            return Ok(None);
-        }
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        let busy = self.probing.is_some() || !self.waiting.is_empty() || !self.leaving.is_empty();
+        at_rest(!busy)?;
         let mut all = vec![];
-        for side in 0..2 {
-            for span in std::mem::take(&mut self.kept[side]).into_values() {
-                self.held -= span.bytes();
-                all.extend(span.into_rows()?.into_iter().map(|rows| (side, rows)));
+        for (part, spans) in (0..).zip(&self.kept) {
+            for span in spans.values() {
+                all.extend(span.rows()?.into_iter().map(|rows| SavedRows { part, rows }));
             }
         }
-        self.keys.clear();
-        self.keys_used = 0;
-        Ok(Some(all))
+        Ok(all)
     }
 
-    fn import_state(&mut self, side: usize, batch: RecordBatch) -> Result<(), DataflowError> {
-        let columns: Vec<usize> = (0..self.spec.sides[side].schema.fields().len()).collect();
-        let mut probing = self.start(side, batch.project(&columns)?)?;
-        if let (true, Some(matched)) = (self.asks(side), batch.columns().get(columns.len())) {
-            probing.matched = matched.as_boolean().values().iter().collect();
+    fn load(&mut self, SavedRows { part, rows }: SavedRows) -> Result<(), DataflowError> {
+        let side = part as usize;
+        let Some(of) = self.spec.sides.get(side) else { return Err(no_part(part)) };
+        let columns: Vec<usize> = (0..of.schema.fields().len()).collect();
+        let mut probing = self.start(side, rows.project(&columns)?)?;
+        let matched = rows.columns().get(columns.len()).and_then(|of| of.as_boolean_opt());
+        if let (true, Some(matched)) = (self.asks(side), matched) {
+            probing.matched = matched.values().iter().collect();
         }
         self.keep(probing)
     }

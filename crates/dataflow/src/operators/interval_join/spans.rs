@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array};
-use arrow::datatypes::{DataType, Field, Fields, Schema};
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use state::KeyTable;
 
 use super::{Probing, taken};
@@ -130,10 +130,16 @@ impl Span {
     }
 
     /// All rows, with a column that says which have found a partner, if that is known.
-    pub(super) fn into_rows(self) -> Result<Vec<RecordBatch>, DataflowError> {
-        let matched = self.matched.into_iter().map(Some).chain(std::iter::repeat(None));
-        let all = self.parts.into_iter().zip(matched);
-        all.map(|(rows, matched)| with_matched(rows, matched)).collect()
+    pub(super) fn rows(&self) -> Result<Vec<RecordBatch>, DataflowError> {
+        let matched = self.matched.iter().map(Some).chain(std::iter::repeat(None));
+        let all = self.parts.iter().zip(matched);
+        let rows = |(rows, matched): (&RecordBatch, Option<&Vec<bool>>)| {
+            let Some(matched) = matched else { return Ok(rows.clone()) };
+            let matched: ArrayRef = Arc::new(BooleanArray::from(matched.clone()));
+            let columns = rows.columns().iter().cloned().chain([matched]).collect();
+            Ok(RecordBatch::try_new(with_matched(&rows.schema()), columns)?)
+        };
+        all.map(rows).collect()
     }
 
     /// Bytes held.
@@ -142,15 +148,9 @@ impl Span {
     }
 }
 
-/// Rows with a column that says which have found a partner, if that is known.
-fn with_matched(
-    rows: RecordBatch,
-    matched: Option<Vec<bool>>,
-) -> Result<RecordBatch, DataflowError> {
-    let Some(matched) = matched else { return Ok(rows) };
+/// The columns of rows, and one that says which have found a partner.
+pub(super) fn with_matched(schema: &SchemaRef) -> SchemaRef {
     let field = Arc::new(Field::new("matched", DataType::Boolean, false));
-    let fields = rows.schema().fields().iter().cloned().chain([field]).collect::<Fields>();
-    let matched: ArrayRef = Arc::new(BooleanArray::from(matched));
-    let columns = rows.columns().iter().cloned().chain([matched]);
-    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.collect())?)
+    let fields = schema.fields().iter().cloned().chain([field]).collect::<Fields>();
+    Arc::new(Schema::new(fields))
 }

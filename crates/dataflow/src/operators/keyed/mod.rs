@@ -24,11 +24,15 @@ use state::epoch::Progress;
 
 pub(crate) use self::run::Run;
 use self::spillable::SpillableState;
+use crate::checkpoint::{OperatorSnapshot, SavedRows};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
-use crate::job::{Exchange, Keyed, KeyedInput};
+use crate::job::{
+    Distribution, Exchange, Keyed, KeyedInput, OperatorSpec, RowOwner, SavedParts, SavedState,
+};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, end_round};
+use crate::operators::restoring::{Restoring, some_of};
 use crate::rows::Rows;
 use crate::rows::time::{last_tick, ticks, without_late};
 use crate::rows::wire::compact;
@@ -44,6 +48,7 @@ pub(crate) const TURN_BATCHES: usize = 8;
 pub(crate) struct KeyedRun<D> {
     instance: Instance,
     spec: Keyed,
+    workers: u32,
     rows_max: usize,
     accounting: Rc<StateAccounting>,
     state: RefCell<SpillableState>,
@@ -82,6 +87,7 @@ impl<D: Downstream> KeyedRun<D> {
         let alone = inputs.is_local();
         Self {
             instance: Instance::new(tag, place, net, inputs, alone),
+            workers: place.workers,
             rows_max: place.settings.batch_rows_max,
             accounting: place.accounting.clone(),
             state: RefCell::new(SpillableState::new(spec, place.disk.clone())),
@@ -170,6 +176,29 @@ impl<D: Downstream> KeyedRun<D> {
         Ok(on_time)
     }
 
+    /// Those of some rows which no other worker saves too: what was sent to several is saved by the
+    /// first of them.
+    fn saved_here(
+        &self,
+        owner: &RowOwner,
+        rows: RecordBatch,
+    ) -> Result<Option<RecordBatch>, DataflowError> {
+        let &RowOwner::Input(input) = owner else { return Ok(Some(rows)) };
+        let Some(of) = self.spec.inputs.get(input) else { return Ok(Some(rows)) };
+        if self.instance.inputs.is_local() {
+            return Ok(Some(rows));
+        }
+        let worker = self.instance.worker;
+        if let Some(to) = self.spec.operator.multi_partitioner(input) {
+            let (columns, mut sets) = ((0..of.schema.fields().len()).collect::<Vec<_>>(), vec![]);
+            to.partition(&rows.project(&columns)?, self.workers, &mut sets)?;
+            let first = |row: usize| sets.get(row).and_then(|set| set.iter().next());
+            return some_of(&rows, |row| first(row) == Some(worker));
+        }
+        let is_first = worker == 0;
+        Ok(Some(rows).filter(|_| is_first || of.distribution != Distribution::Broadcast))
+    }
+
     /// Publishes the bytes of state, and holds them to their bound.
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let state = self.state.borrow();
@@ -213,6 +242,29 @@ impl<D: Downstream> OperatorTask for KeyedRun<D> {
         self.behind.is_satisfied()
     }
 
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        let SavedState::Parts(SavedParts { version, parts: of }) = self.spec.saved_state() else {
+            let message = "an operator does not say what it keeps: the job cannot be saved";
+            return Err(DataflowError::Recovery(message.into()));
+        };
+        let (operator, watermark) = (self.instance.tag, self.least());
+        let mut parts = vec![];
+        for SavedRows { part, rows } in self.state.borrow_mut().save()? {
+            let Some(of_part) = of.get(part as usize) else { return Err(no_part(part)) };
+            let rows = self.saved_here(&of_part.owner, rows)?;
+            parts.extend(rows.map(|rows| SavedRows { part, rows }));
+        }
+        Ok(Some(OperatorSnapshot { operator, version, watermark, parts }))
+    }
+
+    fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {
+        let share = self.accounting.share(self.instance.tag);
+        from.each(self.instance.tag, |saved| {
+            self.state.borrow_mut().load(saved, share)?;
+            self.publish_bytes()
+        })
+    }
+
     fn run(&self) -> Task<'_> {
         Box::pin(self.fire())
     }
@@ -247,6 +299,17 @@ impl<D: Downstream> Member for KeyedRun<D> {
         }
         self.publish_bytes()
     }
+}
+
+/// Refuses to save what is not at rest.
+pub(crate) fn at_rest(is: bool) -> Result<(), DataflowError> {
+    let message = "an operator is to be saved while it emits";
+    if is { Ok(()) } else { Err(DataflowError::Recovery(message.into())) }
+}
+
+/// Saved rows of a part that an operator does not have.
+pub(crate) fn no_part(part: u32) -> DataflowError {
+    DataflowError::Recovery(format!("an operator has saved rows of a part {part} that it has not"))
 }
 
 /// The ends of the windows of a batch's rows.

@@ -31,9 +31,10 @@ use arrow::compute::concat_batches;
 use state::{Disk, SpillPartitions, SpillStore, Spilled, SpilledBatch};
 
 use self::passes::Passes;
-use super::Run;
+use super::{Run, at_rest};
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
-use crate::job::{InputBatches, Keyed, KeyedState, SpillSpec};
+use crate::job::{InputBatches, Keyed, KeyedOperator, KeyedState, RowOwner, SavedPart, SpillSpec};
 
 /// Bytes of rows that are put in order and written together, and the fewest of a span.
 const GATHERED_BYTES: usize = 4 << 20;
@@ -57,7 +58,12 @@ struct Due {
 
 /// The state of an operator on one worker, with the rows that it has no room for.
 pub(super) struct SpillableState {
+    operator: Arc<dyn KeyedOperator>,
     state: Box<dyn KeyedState>,
+    /// Whether it has had nothing to give when it was asked last.
+    is_at_rest: bool,
+    /// How many inputs there are: parts of what is saved begin with the rows that wait of each.
+    inputs: usize,
     rows: Option<SpillableRows>,
 }
 
@@ -66,8 +72,10 @@ impl SpillableState {
     /// them.
     pub(super) fn new(spec: &Keyed, disk: Option<Arc<dyn Disk>>) -> Self {
         let rows =
-            spec.spill_specs().zip(disk).map(|(waits, disk)| SpillableRows::new(disk, waits));
-        Self { state: spec.operator.create(), rows }
+            spec.spill_specs().zip(disk).map(|(waits, disk)| SpillableRows::new(disk, waits, spec));
+        let operator = spec.operator.clone();
+        let state = operator.create();
+        Self { operator, state, is_at_rest: true, inputs: spec.inputs.len(), rows }
     }
 
     /// Takes rows of an input; all may hold `share` bytes.
@@ -77,9 +85,8 @@ impl SpillableState {
         batch: RecordBatch,
         share: usize,
     ) -> Result<(), DataflowError> {
-        let Self { state, rows: Some(spillable) } = self else {
-            return self.state.push(input, batch);
-        };
+        let Some(spillable) = &mut self.rows else { return self.state.push(input, batch) };
+        let state = &mut self.state;
         let is_over = |state: &dyn KeyedState| state.bytes() > share / HELD_PART;
         if spillable.is_empty() && spillable.passes.is_none() && !is_over(&**state) {
             state.push(input, batch)?;
@@ -90,11 +97,47 @@ impl SpillableState {
             for (input, rows) in state.drain()? {
                 spillable.push(input, rows)?;
             }
-            if is_over(&**state) {
-                spillable.begin_passes(&mut **state, share)?;
+            if is_over(&**state) && self.is_at_rest {
+                spillable.begin_passes(state, &self.operator, share)?;
             }
         }
         spillable.relieve(share)
+    }
+
+    /// All rows that it keeps, in memory and on the disk, at rest: by part of what the operator
+    /// [saves](crate::job::Keyed). All are in memory then.
+    pub(super) fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        at_rest(self.is_at_rest)?;
+        let mut all = self.state.save()?;
+        all.iter_mut().for_each(|saved| saved.part += self.inputs as u32);
+        if let Some(spillable) = &self.rows {
+            let rows = spillable.saved()?.into_iter();
+            all.extend(rows.map(|(part, rows)| SavedRows { part: part as u32, rows }));
+        }
+        Ok(all)
+    }
+
+    /// Takes up saved rows.
+    pub(super) fn load(
+        &mut self,
+        SavedRows { part, rows }: SavedRows,
+        share: usize,
+    ) -> Result<(), DataflowError> {
+        let number = part as usize;
+        let Some(own) = number.checked_sub(self.inputs) else {
+            return self.push(number, rows, share);
+        };
+        let Some(spillable) = &mut self.rows else {
+            return self.state.load(SavedRows { part: own as u32, rows });
+        };
+        if spillable.passes.is_some() {
+            return spillable.load(number, rows, share);
+        }
+        self.state.load(SavedRows { part: own as u32, rows })?;
+        if self.state.bytes() > share / HELD_PART {
+            spillable.begin_passes(&mut self.state, &self.operator, share)?;
+        }
+        Ok(())
     }
 
     /// As [`KeyedState::windows_over`].
@@ -109,21 +152,26 @@ impl SpillableState {
         rows_max: usize,
         share: usize,
     ) -> Result<Option<RecordBatch>, DataflowError> {
-        let Self { state, rows: Some(spillable) } = self else {
-            return self.state.advance(watermark, rows_max);
+        let Self { operator, state, is_at_rest, rows, .. } = self;
+        let Some(spillable) = rows else {
+            let batch = state.advance(watermark, rows_max)?;
+            *is_at_rest = batch.is_none();
+            return Ok(batch);
         };
         loop {
             let until = spillable.until(watermark);
             spillable.reached = spillable.reached.max(until);
-            if let Some(batch) = state.advance(until, rows_max)? {
-                return Ok(Some(batch));
+            let batch = state.advance(until, rows_max)?;
+            *is_at_rest = batch.is_none();
+            if batch.is_some() {
+                return Ok(batch);
             }
-            // It has emitted everything, so it can export its state.
+            // It has emitted everything, so that its state can be laid down.
             if spillable.passes.is_none() && state.bytes() > share / HELD_PART {
-                spillable.begin_passes(&mut **state, share)?;
+                spillable.begin_passes(state, operator, share)?;
             }
             if spillable.passes.is_some() {
-                if spillable.step(&mut **state, watermark, share)? {
+                if spillable.step(state, operator, watermark, share)? {
                     continue;
                 }
                 return Ok(None);
@@ -182,13 +230,27 @@ struct SpillableRows {
     passes: Option<Passes>,
     /// The watermark of the operator.
     reached: i64,
+    /// By part of the operator the input whose columns its rows have, where what it keeps can be
+    /// taken by keys.
+    parts: Option<Vec<usize>>,
 }
 
 impl SpillableRows {
     /// Nothing yet; `waits` by input.
-    fn new(disk: Arc<dyn Disk>, waits: Vec<SpillSpec>) -> Self {
+    fn new(disk: Arc<dyn Disk>, waits: Vec<SpillSpec>, spec: &Keyed) -> Self {
+        let of_part = |part: SavedPart| match part.owner {
+            RowOwner::Input(input) => Some(input),
+            _ => None,
+        };
+        let saved = spec.operator.saved().unwrap_or_default().parts.into_iter();
+        let parts: Option<Vec<usize>> = saved.map(of_part).collect();
+        let parts = parts.filter(|_| waits.iter().any(|waits| waits.keeps));
+        let parts = parts.filter(|_| waits.iter().all(|waits| !waits.apart.is_empty()));
+        let of_parts = parts.iter().flatten().map(|&input| &waits[input]);
+        let apart = waits.iter().chain(of_parts).map(|waits| waits.apart.clone()).collect();
         Self {
-            store: SpillStore::new(disk, waits.iter().map(|waits| waits.apart.clone()).collect()),
+            store: SpillStore::new(disk, apart),
+            parts,
             waits,
             runs: vec![],
             next: i64::MAX,
@@ -380,6 +442,19 @@ impl SpillableRows {
         });
         self.look();
         given
+    }
+
+    /// All rows, by part of what is saved. What lies on the disk is read.
+    fn saved(&self) -> Result<InputBatches, DataflowError> {
+        at_rest(self.partitions.is_empty())?;
+        let mut all: InputBatches =
+            self.runs.iter().map(|(input, run)| (*input, run.rest())).collect();
+        let retained = self.passes.as_ref().map(Passes::retained).transpose()?;
+        let spilled = self.spilled.values().flatten().chain(retained.into_iter().flatten());
+        for batch in spilled {
+            all.push((batch.input(), self.store.read(batch)?));
+        }
+        Ok(all)
     }
 
     /// Bytes of memory.

@@ -20,11 +20,13 @@ use arrow::record_batch::RecordBatch;
 use state::Spilled;
 use state::epoch::Progress;
 
+use crate::checkpoint::OperatorSnapshot;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, GATHERER, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Distribution, Exchange, LocalInput, LocalMemory, LocalOperator, LocalRun};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
+use crate::operators::restoring::Restoring;
 use crate::rows::Rows;
 use crate::rows::wire::compact;
 use crate::runtime::accounting::StateAccounting;
@@ -257,6 +259,15 @@ impl<D: Downstream> OperatorTask for LocalPlanRun<D> {
 
     fn is_satisfied(&self) -> bool {
         self.behind.is_satisfied()
+    }
+
+    /// Nothing is saved: see [`SavedState::Rebuilt`](crate::job::SavedState::Rebuilt).
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        Ok(None)
+    }
+
+    fn load(&self, _: &Restoring<'_>) -> Result<(), DataflowError> {
+        Ok(())
     }
 
     fn run(&self) -> Task<'_> {

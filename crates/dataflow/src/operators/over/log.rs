@@ -166,6 +166,14 @@ impl Log {
         self.at = (self.at.0.max(row), self.at.1.max(row));
     }
 
+    /// What a frame to come may be made of: what is put together of all rows before the first that
+    /// is kept, and the rows, with their times where frames are of time.
+    pub(super) fn saved(&self) -> (Option<Node>, impl Iterator<Item = (Option<i64>, Node)>) {
+        let times = self.times.iter().copied().map(Some).chain(std::iter::repeat(None));
+        let rows = self.levels.first().map(|level| level.nodes.iter().copied());
+        (self.before, times.zip(rows.into_iter().flatten()))
+    }
+
     /// How many rows are kept.
     pub(super) fn len(&self) -> u64 {
         self.count - self.first

@@ -30,22 +30,29 @@ mod waiting;
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt32Array};
 use arrow::compute::{interleave_record_batch, take_record_batch};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use state::{Aggregate, KeyRows, NullKeys};
 
 pub use self::edge::{first_value, last_value};
 pub use self::nth::nth_value;
-use self::sliding::{Run, Sliding};
+use self::sliding::{Run, SavedFrame, Sliding};
 pub use self::steps::times;
 use self::waiting::{Due, Waiting};
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::{
-    Description, InputBatches, KeyedOperator, KeyedState, Retention, SpillSpec, list,
+    Description, InputBatches, KeyedOperator, KeyedState, Retention, RowOwner, SavedPart,
+    SavedParts, SpillSpec, list,
 };
-use crate::rows::keys::RowKeys;
+use crate::operators::keyed::{at_rest, no_part};
+use crate::rows::keys::{RowKeys, key_fields};
 use crate::rows::time::ticks_text;
+
+/// The parts of what is saved: rows that wait, and from then on frames.
+const WAITING: u32 = 0;
+const FRAMES: u32 = 1;
 
 /// Keys below which those whose window has ended may stay.
 const KEYS_MIN: usize = 1_024;
@@ -109,23 +116,22 @@ impl KeyedOperator for Over {
     }
 
     fn create(&self) -> Box<dyn KeyedState> {
-        let mut frames: Vec<Sliding> = vec![];
-        for (at, call) in self.calls.iter().enumerate() {
-            let known = frames.iter().position(|sliding| sliding.frame == call.frame);
-            let frame = known.unwrap_or_else(|| {
-                frames.push(Sliding::new(call.frame));
-                frames.len() - 1
-            });
-            frames[frame].call(at, call);
-        }
         Box::new(Framed {
             waiting: Waiting::new(self.time),
             spec: self.clone(),
             slots: Slots::new(),
-            frames,
+            frames: self.frames(),
             load: None,
             swept: Swept { at: i64::MIN, keys: 0 },
         })
+    }
+
+    /// Rows that wait, and of each frame what frames to come may be made of.
+    fn saved(&self) -> Option<SavedParts> {
+        let rows = SavedPart { schema: self.input.clone(), owner: RowOwner::Input(0) };
+        let frames = self.frames();
+        let frames = frames.iter().map(|sliding| self.saved_frame(sliding));
+        Some(SavedParts { version: 1, parts: std::iter::once(rows).chain(frames).collect() })
     }
 
     fn retention(&self, _: usize) -> Option<Retention> {
@@ -171,6 +177,39 @@ impl KeyedOperator for Over {
         properties.push(("order by", list(columns, &[self.time])));
         properties.extend(self.calls.iter().map(shown));
         Description { name: "OverAggregate", properties }
+    }
+}
+
+impl Over {
+    /// A frame for each that calls are over.
+    fn frames(&self) -> Vec<Sliding> {
+        let mut frames: Vec<Sliding> = vec![];
+        for (at, call) in self.calls.iter().enumerate() {
+            let known = frames.iter().position(|sliding| sliding.frame == call.frame);
+            let frame = known.unwrap_or_else(|| {
+                frames.push(Sliding::new(call.frame));
+                frames.len() - 1
+            });
+            frames[frame].call(at, call);
+        }
+        frames
+    }
+
+    /// The part of a frame: keys, the end of their window, whether it is a row or what is put
+    /// together before the first row, the row's time, and states.
+    fn saved_frame(&self, sliding: &Sliding) -> SavedPart {
+        let states = sliding.state_types(self).into_iter().enumerate();
+        let states = states.map(|(at, of)| Field::new(format!("state{at}"), of, true));
+        let own = [
+            Field::new("window_end", DataType::Int64, true),
+            Field::new("is_row", DataType::Boolean, false),
+            Field::new("time", DataType::Int64, true),
+        ];
+        let fields = key_fields(&self.input, &self.keys).into_iter().chain(own).chain(states);
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let keys = self.keys.iter().copied().zip(0..);
+        let end = self.window_end.map(|end| (end, self.keys.len()));
+        SavedPart { schema, owner: RowOwner::Keys(keys.chain(end).collect()) }
     }
 }
 
@@ -248,6 +287,58 @@ impl KeyedState for Framed {
 
     fn drain(&mut self) -> Result<InputBatches, DataflowError> {
         Ok(self.waiting.drain()?.into_iter().map(|rows| (0, rows)).collect())
+    }
+
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        at_rest(self.load.is_none())?;
+        let rows = self.waiting.rows()?.into_iter().map(|rows| SavedRows { part: WAITING, rows });
+        let mut all: Vec<SavedRows> = rows.collect();
+        for (part, sliding) in (FRAMES..).zip(&self.frames) {
+            let SavedFrame { slots, is_row, times, states } = sliding.save()?;
+            if slots.is_empty() {
+                continue;
+            }
+            let mut columns = match self.spec.keys.as_slice() {
+                [] => vec![],
+                _ => self.slots.keys.keys(&slots)?,
+            };
+            let ends = slots.iter().map(|&slot| self.slots.ends[slot as usize]);
+            let ends = ends.map(|end| (end != i64::MAX).then_some(end));
+            columns.push(Arc::new(ends.collect::<Int64Array>()));
+            columns.push(Arc::new(BooleanArray::from(is_row)));
+            columns.push(Arc::new(Int64Array::from(times)));
+            columns.extend(states);
+            let schema = self.spec.saved_frame(sliding).schema;
+            all.push(SavedRows { part, rows: RecordBatch::try_new(schema, columns)? });
+        }
+        Ok(all)
+    }
+
+    fn load(&mut self, SavedRows { part, rows }: SavedRows) -> Result<(), DataflowError> {
+        if part == WAITING {
+            return self.push(0, rows);
+        }
+        let Some(sliding) = self.frames.get_mut((part - FRAMES) as usize) else {
+            return Err(no_part(part));
+        };
+        let (keys, others) = rows.columns().split_at(self.spec.keys.len());
+        let [ends, is_row, times, states @ ..] = others else { return Err(no_part(part)) };
+        let mut slots = vec![];
+        self.slots.keys.intern(keys, rows.num_rows(), &mut slots)?;
+        let ends = ends.as_primitive::<Int64Type>();
+        for (end, &slot) in ends.iter().zip(&slots) {
+            // New keys have the next slots, in their order.
+            if slot as usize == self.slots.ends.len() {
+                self.slots.ends.push(end.unwrap_or(i64::MAX));
+            }
+        }
+        let saved = SavedFrame {
+            slots,
+            is_row: is_row.as_boolean().values().iter().collect(),
+            times: times.as_primitive::<Int64Type>().iter().collect(),
+            states: states.to_vec(),
+        };
+        sliding.load(&self.spec, saved, self.slots.ends.len())
     }
 
     fn bytes(&self) -> usize {

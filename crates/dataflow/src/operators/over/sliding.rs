@@ -32,6 +32,16 @@ pub(super) struct Sliding {
     long: bool,
 }
 
+/// What is saved of a frame: a row for each row of a key that is kept, and one for what is put
+/// together before them.
+pub(super) struct SavedFrame {
+    /// The slot of each.
+    pub(super) slots: Vec<u32>,
+    pub(super) is_row: Vec<bool>,
+    pub(super) times: Vec<Option<i64>>,
+    pub(super) states: Vec<ArrayRef>,
+}
+
 /// Rows of one key, side by side.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
@@ -72,14 +82,7 @@ impl Sliding {
         times: &[i64],
         slots: usize,
     ) -> Result<(), DataflowError> {
-        if self.parts.is_empty() {
-            let mut nothing = vec![];
-            for call in self.aggregates(spec) {
-                nothing.extend(call.create().state(&Part::all(0..1, 1))?);
-            }
-            self.parts.add(nothing, 1);
-        }
-        self.logs.resize_with(slots, Log::default);
+        self.begin(spec, slots)?;
         let count = rows.num_rows();
         let ids: Vec<u32> = (0..count as u32).collect();
         let mut states = vec![];
@@ -97,6 +100,71 @@ impl Sliding {
         }
         self.rows += count as u64;
         self.join(spec, runs)
+    }
+
+    /// Makes room for so many slots, and the aggregate of no rows.
+    fn begin(&mut self, spec: &Over, slots: usize) -> Result<(), DataflowError> {
+        if self.parts.is_empty() {
+            let mut nothing = vec![];
+            for call in self.aggregates(spec) {
+                nothing.extend(call.create().state(&Part::all(0..1, 1))?);
+            }
+            self.parts.add(nothing, 1);
+        }
+        self.logs.resize_with(slots, Log::default);
+        Ok(())
+    }
+
+    /// What frames to come may be made of: by slot what is put together, and rows. Runs of several
+    /// rows are made anew.
+    pub(super) fn save(&self) -> Result<SavedFrame, DataflowError> {
+        let (mut slots, mut times, mut is_row, mut nodes) = (vec![], vec![], vec![], vec![]);
+        for (slot, log) in (0..).zip(&self.logs) {
+            let (before, rows) = log.saved();
+            let before = before.map(|node| (false, None, node));
+            let rows = rows.map(|(time, node)| (true, time, node));
+            for (row, time, node) in before.into_iter().chain(rows) {
+                slots.push(slot);
+                is_row.push(row);
+                times.push(time);
+                nodes.push(node);
+            }
+        }
+        let states = if nodes.is_empty() { vec![] } else { self.parts.gather(&nodes)? };
+        Ok(SavedFrame { slots, is_row, times, states })
+    }
+
+    /// Takes up saved rows of keys, those of a key in order, where there are so many `slots`.
+    pub(super) fn load(
+        &mut self,
+        spec: &Over,
+        saved: SavedFrame,
+        slots: usize,
+    ) -> Result<(), DataflowError> {
+        self.begin(spec, slots)?;
+        let SavedFrame { slots, is_row, times, states } = saved;
+        let part = self.parts.add(states, slots.len());
+        let (mut from, mut runs) = (0, vec![]);
+        for of_slot in slots.chunk_by(|a, b| a == b) {
+            let to = from + of_slot.len();
+            let log = &mut self.logs[of_slot[0] as usize];
+            while from < to && !is_row[from] {
+                let old = log.before.replace(Node::of(part, from));
+                old.into_iter().for_each(|node| self.parts.forget(node));
+                from += 1;
+            }
+            let times: Vec<i64> = times[from..to].iter().map(|time| time.unwrap_or(0)).collect();
+            log.push(&self.frame, part, from, &times);
+            self.rows += times.len() as u64;
+            runs.push(Run { slot: of_slot[0], from, to });
+            from = to;
+        }
+        self.join(spec, &runs)
+    }
+
+    /// The types of the states of its calls.
+    pub(super) fn state_types(&self, spec: &Over) -> Vec<DataType> {
+        self.aggregates(spec).flat_map(Aggregate::state_types).collect()
     }
 
     /// Makes the runs that the last rows have completed, each of two shorter ones.

@@ -117,17 +117,23 @@ impl Waiting {
     }
 
     /// All rows.
-    pub(super) fn drain(&mut self) -> Result<Vec<RecordBatch>, ArrowError> {
-        self.bytes = 0;
-        let all = std::mem::take(&mut self.batches).into_values();
-        let left = |Held { rows: Due { batch, order, .. }, .. }: Held| {
+    pub(super) fn rows(&self) -> Result<Vec<RecordBatch>, ArrowError> {
+        let left = |Held { rows: Due { batch, order }, .. }: &Held| {
             let rows: UInt32Array = order.iter().map(|&(_, row)| Some(row)).collect();
             if rows.len() == batch.num_rows() {
-                Ok(batch)
+                Ok(batch.clone())
             } else {
-                take_record_batch(&batch, &rows)
+                take_record_batch(batch, &rows)
             }
         };
-        all.map(left).collect()
+        self.batches.values().map(left).collect()
+    }
+
+    /// Takes out all rows.
+    pub(super) fn drain(&mut self) -> Result<Vec<RecordBatch>, ArrowError> {
+        let all = self.rows()?;
+        self.batches.clear();
+        self.bytes = 0;
+        Ok(all)
     }
 }

@@ -19,11 +19,13 @@ use arrow::error::ArrowError;
 use arrow::row::Rows;
 use state::{KeyRows, has_floats};
 
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::{
-    Description, InputBatches, KeyedOperator, KeyedState, Retention, SpillSpec, list,
+    Description, InputBatches, KeyedOperator, KeyedState, Retention, RowOwner, SavedPart,
+    SavedParts, SpillSpec, list,
 };
-use crate::operators::keyed::{before_windows, by_window};
+use crate::operators::keyed::{at_rest, before_windows, by_window, no_part};
 use crate::rows::wire::bytes_of;
 
 /// Rows of a window below which none are thrown away before it ends.
@@ -54,6 +56,12 @@ impl KeyedOperator for Ranking {
     fn create(&self) -> Box<dyn KeyedState> {
         let (windows, firing) = (BTreeMap::new(), None);
         Box::new(Ranked { spec: self.clone(), windows, firing, over: 0, held: 0 })
+    }
+
+    /// The rows of windows that have not ended, without those that cannot be among the first.
+    fn saved(&self) -> Option<SavedParts> {
+        let rows = SavedPart { schema: self.input.clone(), owner: RowOwner::Input(0) };
+        Some(SavedParts { version: 1, parts: vec![rows] })
     }
 
     fn retention(&self, _: usize) -> Option<Retention> {
@@ -227,6 +235,16 @@ impl KeyedState for Ranked {
         self.held -= windows.values().map(|window| window.bytes).sum::<usize>();
         let all = windows.into_values().flat_map(|window| window.parts);
         Ok(all.map(|rows| (0, rows)).collect())
+    }
+
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        at_rest(self.firing.is_none())?;
+        let all = self.windows.values().flat_map(|window| &window.parts);
+        Ok(all.map(|rows| SavedRows { part: 0, rows: rows.clone() }).collect())
+    }
+
+    fn load(&mut self, SavedRows { part, rows }: SavedRows) -> Result<(), DataflowError> {
+        if part == 0 { self.push(0, rows) } else { Err(no_part(part)) }
     }
 
     fn windows_over(&mut self) -> usize {

@@ -14,26 +14,34 @@ mod open;
 mod rows;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, make_array};
+use arrow::array::{Array, ArrayData, ArrayRef, AsArray, Int64Array, RecordBatch, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer};
 use arrow::compute::{filter_record_batch, prep_null_mask_filter};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use state::{NullKeys, Windows};
 
 use self::open::{AHEAD, Open, Session};
 use self::rows::{Chain, Chains, Part, Place, Waiting};
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::{
-    Description, InputBatches, KeyedOperator, KeyedState, Retention, SpillSpec, list,
+    Description, KeyedOperator, KeyedState, Retention, RowOwner, SavedPart, SavedParts, SpillSpec,
+    list,
 };
+use crate::operators::keyed::{at_rest, no_part};
 use crate::pairing::columns_of;
-use crate::rows::keys::RowKeys;
+use crate::rows::keys::{RowKeys, key_fields};
 use crate::rows::time::{last_tick, ticks, ticks_text};
 
 /// How many times the rows that wait batches may hold, and how many times the keys with sessions
 /// there may be ids, besides [`Slack`].
 const SLACK_TIMES: usize = 2;
+
+/// The parts of what is saved.
+const ROWS: u32 = 0;
+const SPANS: u32 = 1;
 
 /// Columns that are added to rows.
 const BOUNDS: usize = 3;
@@ -59,6 +67,8 @@ impl Slack {
 /// Gives each row the bounds of its session.
 #[derive(Debug, Clone)]
 pub struct RowSessions {
+    /// The columns of the rows.
+    pub input: SchemaRef,
     /// The columns that sessions are of.
     pub keys: Vec<usize>,
     /// When a row was: a timestamp.
@@ -79,6 +89,15 @@ impl KeyedOperator for RowSessions {
 
     fn create(&self) -> Box<dyn KeyedState> {
         Box::new(Sessions::new(self.clone(), Slack::USUAL))
+    }
+
+    /// Rows that wait, and the spans of sessions where other rows make them too.
+    fn saved(&self) -> Option<SavedParts> {
+        let rows = SavedPart { schema: self.input.clone(), owner: RowOwner::Input(0) };
+        let keys = self.keys.iter().copied().zip(0..).collect();
+        let spans = SavedPart { schema: self.spans_schema(), owner: RowOwner::Keys(keys) };
+        let parts = std::iter::once(rows).chain(self.given.map(|_| spans));
+        Some(SavedParts { version: 1, parts: parts.collect() })
     }
 
     fn retention(&self, _: usize) -> Option<Retention> {
@@ -105,6 +124,15 @@ impl KeyedOperator for RowSessions {
         }
         properties.extend(self.given.map(|given| ("filter", list(columns, &[given]))));
         Description { name: "SessionWindow", properties }
+    }
+}
+
+impl RowSessions {
+    /// Keys and the times of the first and the last row of a session.
+    fn spans_schema(&self) -> SchemaRef {
+        let bounds = ["first", "last"].map(|name| Field::new(name, DataType::Int64, false));
+        let keys = key_fields(&self.input, &self.keys);
+        Arc::new(Schema::new(keys.into_iter().chain(bounds).collect::<Vec<_>>()))
     }
 }
 
@@ -202,22 +230,26 @@ impl KeyedState for Sessions {
         Ok(batch)
     }
 
-    fn export_state(&mut self) -> Result<Option<InputBatches>, DataflowError> {
-        // Rows that only make sessions are not kept.
-        if self.spec.given.is_some() || self.ending.is_some() || !self.out.is_empty() {
-            return Ok(None);
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        at_rest(self.ending.is_none() && self.out.is_empty())?;
+        let mut all: Vec<SavedRows> = self.spans()?.into_iter().collect();
+        let mut places = Vec::with_capacity(self.waiting.len());
+        for (_, session) in self.open.sessions() {
+            self.chains.each(&session.rows, |place| places.push(place));
         }
-        let mut all = vec![];
-        loop {
-            let over = self.over(i64::MAX, self.slack.batch_rows);
-            if over.places.is_empty() {
-                break;
-            }
-            all.extend(self.waiting.rows(&over.places)?.map(|rows| (0, rows)));
-            self.waiting.forget();
+        for places in places.chunks(self.slack.batch_rows) {
+            let rows = self.waiting.rows(places)?;
+            all.extend(rows.map(|rows| SavedRows { part: ROWS, rows }));
         }
-        *self = Self::new(self.spec.clone(), self.slack);
-        Ok(Some(all))
+        Ok(all)
+    }
+
+    fn load(&mut self, SavedRows { part, rows }: SavedRows) -> Result<(), DataflowError> {
+        match part {
+            ROWS => self.push(0, rows),
+            SPANS if self.spec.given.is_some() => self.load_spans(&rows),
+            _ => Err(no_part(part)),
+        }
     }
 
     /// Sessions that are left end at the least time of rows to come, or later.
@@ -249,6 +281,38 @@ impl Sessions {
             out: VecDeque::new(),
             spec,
         }
+    }
+
+    /// From when until when sessions last, where not all of their rows wait.
+    fn spans(&self) -> Result<Option<SavedRows>, DataflowError> {
+        if self.spec.given.is_none() || self.open.keys() == 0 {
+            return Ok(None);
+        }
+        let (ids, bounds): (Vec<u32>, Vec<[i64; 2]>) =
+            self.open.sessions().map(|(key, session)| (key, [session.first, session.last])).unzip();
+        let mut columns = match self.spec.keys.as_slice() {
+            [] => vec![],
+            _ => self.keys.keys(&ids)?,
+        };
+        for bound in 0..2 {
+            let ticks = bounds.iter().map(|bounds| bounds[bound]);
+            columns.push(Arc::new(Int64Array::from_iter_values(ticks)));
+        }
+        let rows = RecordBatch::try_new(self.spec.spans_schema(), columns)?;
+        Ok(Some(SavedRows { part: SPANS, rows }))
+    }
+
+    /// Sessions as they were saved, before the rows of their keys that wait.
+    fn load_spans(&mut self, rows: &RecordBatch) -> Result<(), DataflowError> {
+        let keys = self.spec.keys.len();
+        let known = self.keys.intern(&rows.columns()[..keys], rows.num_rows(), &mut self.ids)?;
+        self.open.grow(known);
+        let ticks = |at: usize| rows.column(at).as_primitive::<Int64Type>().values();
+        let (firsts, lasts) = (ticks(keys), ticks(keys + 1));
+        for ((&key, &first), &last) in self.ids.iter().zip(firsts).zip(lasts) {
+            self.open.add_span(key, first, last);
+        }
+        Ok(())
     }
 
     /// The least time of rows to come.

@@ -287,6 +287,18 @@ impl Open {
         old
     }
 
+    /// Adds a session that is close to no other of its key.
+    pub(super) fn add_span(&mut self, key: u32, first: i64, last: i64) {
+        let at = self.begin(key, first);
+        self.sessions[at as usize].last = last.max(first);
+    }
+
+    /// All sessions, with the ids of their keys.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = (u32, &Session)> {
+        let open = self.sessions.iter().filter(|session| session.key != NONE);
+        open.map(|session| (session.key, session))
+    }
+
     /// The rows of all sessions.
     pub(super) fn chains(&mut self) -> impl Iterator<Item = &mut Chain> {
         self.sessions.iter_mut().map(|session| &mut session.rows)

@@ -162,6 +162,16 @@ impl Chains {
         }
     }
 
+    /// The rows of a chain.
+    pub(super) fn each(&self, chain: &Chain, mut each: impl FnMut(Place)) {
+        chain.own().iter().for_each(|place| each(*place));
+        let mut at = chain.blocks().map_or(NONE, |(first, _)| first);
+        while let Some(block) = self.blocks.get(at as usize) {
+            block.places[..block.len as usize].iter().for_each(|place| each(*place));
+            at = block.next;
+        }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.blocks.capacity() * size_of::<Block>() + self.free.capacity() * size_of::<u32>()
     }

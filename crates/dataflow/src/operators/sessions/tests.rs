@@ -25,7 +25,9 @@ fn spec(keyed: bool, gap: i64) -> RowSessions {
     let inner = vec![number("k"), number("n")].into_iter().chain(fields(&["ts"]));
     let all = inner.chain(fields(&["window_start", "window_end", "window_time"]));
     let schema = Arc::new(Schema::new(all.collect::<Vec<_>>()));
-    RowSessions { keys: if keyed { vec![0] } else { vec![] }, time: 2, gap, given: None, schema }
+    let input = Arc::new(schema.project(&[0, 1, 2]).unwrap());
+    let keys = if keyed { vec![0] } else { vec![] };
+    RowSessions { input, keys, time: 2, gap, given: None, schema }
 }
 
 fn batch(schema: &SchemaRef, rows: &[Row]) -> RecordBatch {

@@ -33,6 +33,7 @@ use self::merge::{Merge, Merged};
 use self::order::Order;
 use self::runs::{Runs, Sorted};
 use self::top::Top;
+use crate::checkpoint::OperatorSnapshot;
 use crate::error::DataflowError;
 use crate::exchange::{
     AnyExchange, Arrival, GATHERER, Gather, Inputs, Instance, Member, Outgoing, Task,
@@ -41,6 +42,7 @@ use crate::job::Sort;
 use crate::operators::downstream::Downstream;
 use crate::operators::limit::RowCut;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask};
+use crate::operators::restoring::Restoring;
 use crate::rows::Rows;
 use crate::rows::size::row_bytes;
 use crate::rows::wire::{bytes_of, compact};
@@ -370,6 +372,15 @@ impl<D: Downstream> OperatorTask for SortRun<D> {
 
     fn is_satisfied(&self) -> bool {
         self.behind.is_satisfied()
+    }
+
+    /// Nothing is saved: see [`SavedState::Rebuilt`](crate::job::SavedState::Rebuilt).
+    fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
+        Ok(None)
+    }
+
+    fn load(&self, _: &Restoring<'_>) -> Result<(), DataflowError> {
+        Ok(())
     }
 
     fn run(&self) -> Task<'_> {

@@ -17,11 +17,14 @@ use arrow::datatypes::SchemaRef;
 use arrow::row::OwnedRow;
 use state::{KeyRows, NullKeys, gather};
 
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::{
-    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Retention, SpillSpec, list,
+    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Retention, RowOwner, SavedPart,
+    SavedParts, SpillSpec, list,
 };
 use crate::operators::interval_join::TimedSide;
+use crate::operators::keyed::{at_rest, no_part};
 use crate::pairing::columns_of;
 use crate::rows::keys::RowKeys;
 use crate::rows::time::ticks;
@@ -53,6 +56,16 @@ impl KeyedOperator for TemporalJoin {
             passed: i64::MIN,
             held: 0,
         })
+    }
+
+    /// Left rows whose time may come, and the versions that they, or rows to come, may ask for.
+    fn saved(&self) -> Option<SavedParts> {
+        let side = |(number, side): (usize, &TimedSide)| SavedPart {
+            schema: side.schema.clone(),
+            owner: RowOwner::Input(number),
+        };
+        let parts = self.sides.iter().enumerate().map(side).collect();
+        Some(SavedParts { version: 1, parts })
     }
 
     fn retention(&self, input: usize) -> Option<Retention> {
@@ -222,7 +235,7 @@ impl Versions {
     }
 
     /// The rows of all versions.
-    fn into_rows(self) -> Result<Vec<RecordBatch>, DataflowError> {
+    fn rows(&self) -> Result<Vec<RecordBatch>, DataflowError> {
         let mut of_part: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for version in self.by_key.iter().flat_map(BTreeMap::values) {
             of_part.entry(version.part).or_default().push(version.row);
@@ -378,15 +391,18 @@ impl KeyedState for Versioned {
         Ok(all.inspect(|(_, rows)| self.held -= rows.get_array_memory_size()).collect())
     }
 
-    fn export_state(&mut self) -> Result<Option<InputBatches>, DataflowError> {
-        if !self.due.is_empty() {
-            return Ok(None);
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        at_rest(self.due.is_empty())?;
+        let waiting = self.waiting.iter().map(|rows| (0, rows.batch.clone()));
+        let versions = self.versions.rows()?.into_iter().map(|rows| (1, rows));
+        Ok(waiting.chain(versions).map(|(part, rows)| SavedRows { part, rows }).collect())
+    }
+
+    fn load(&mut self, SavedRows { part, rows }: SavedRows) -> Result<(), DataflowError> {
+        if part as usize >= self.spec.sides.len() {
+            return Err(no_part(part));
         }
-        let mut all = self.drain()?;
-        let versions = std::mem::replace(&mut self.versions, Versions::new()).into_rows()?;
-        all.extend(versions.into_iter().map(|rows| (1, rows)));
-        self.passed = i64::MIN;
-        Ok(Some(all))
+        self.push(part as usize, rows)
     }
 
     fn bytes(&self) -> usize {

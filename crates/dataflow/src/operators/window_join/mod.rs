@@ -15,12 +15,13 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use state::NullKeys;
 
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::{
-    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Retention, SpillSpec, Step,
-    list,
+    Description, InputBatches, JoinKind, KeyedOperator, KeyedState, Retention, RowOwner, SavedPart,
+    SavedParts, SpillSpec, Step, list,
 };
-use crate::operators::keyed::{Run, before_windows};
+use crate::operators::keyed::{Run, at_rest, before_windows, no_part};
 use crate::pairing::{Hashed, Pairing, ProbeSide, Terms};
 use crate::rows::wire::bytes_of;
 
@@ -68,6 +69,16 @@ impl KeyedOperator for WindowJoin {
             over: 0,
             held: 0,
         })
+    }
+
+    /// The rows of either side, of windows that have not ended.
+    fn saved(&self) -> Option<SavedParts> {
+        let side = |(number, side): (usize, &JoinSide)| SavedPart {
+            schema: side.schema.clone(),
+            owner: RowOwner::Input(number),
+        };
+        let parts = self.sides.iter().enumerate().map(side).collect();
+        Some(SavedParts { version: 1, parts })
     }
 
     fn retention(&self, _: usize) -> Option<Retention> {
@@ -168,6 +179,22 @@ impl KeyedState for Joining {
             }
         }
         Ok(all)
+    }
+
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        at_rest(self.firing.is_none())?;
+        let side = |(part, runs): (u32, &Vec<Run>)| {
+            let rows = |run: &Run| SavedRows { part, rows: run.rest() };
+            runs.iter().map(rows).collect::<Vec<_>>()
+        };
+        Ok((0..).zip(&self.runs).flat_map(side).collect())
+    }
+
+    fn load(&mut self, SavedRows { part, rows }: SavedRows) -> Result<(), DataflowError> {
+        if part as usize >= self.runs.len() {
+            return Err(no_part(part));
+        }
+        self.push(part as usize, rows)
     }
 
     fn windows_over(&mut self) -> usize {

@@ -10,12 +10,16 @@
 //! is new, in bytes or in time, and at the end. Until then the operator hears of no time beyond the
 //! last pass: results come later, and its watermark with them.
 
+use std::sync::Arc;
+
 use arrow::array::RecordBatch;
 use state::SpilledBatch;
 
 use super::{Due, ROOM_PART, SpillableRows};
+use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
-use crate::job::KeyedState;
+use crate::job::{InputBatches, KeyedOperator, KeyedState};
+use crate::operators::keyed::at_rest;
 use crate::rows::time::ticks;
 
 /// The part of the retained rows that must be new.
@@ -61,6 +65,12 @@ impl Passes {
         self.retained.iter().map(Retained::bytes).sum()
     }
 
+    /// All that is retained, when no pass is under way.
+    pub(super) fn retained(&self) -> Result<impl Iterator<Item = &SpilledBatch>, DataflowError> {
+        at_rest(self.pass.is_none())?;
+        Ok(self.retained.iter().flat_map(|retained| &retained.batches))
+    }
+
     /// Batches on the disk.
     pub(super) fn batches(&self) -> usize {
         let due = self.pass.iter().flat_map(|pass| &pass.due).map(Vec::len);
@@ -69,21 +79,55 @@ impl Passes {
 }
 
 impl SpillableRows {
-    /// Lays down what the operator keeps, if it can now.
+    /// Lays down what the operator keeps, if that can be taken by keys.
     pub(super) fn begin_passes(
         &mut self,
-        state: &mut dyn KeyedState,
+        state: &mut Box<dyn KeyedState>,
+        operator: &Arc<dyn KeyedOperator>,
         share: usize,
     ) -> Result<(), DataflowError> {
-        if self.waits.iter().any(|waits| waits.apart.is_empty()) {
+        if self.parts.is_none() {
             return Ok(());
         }
-        let Some(rows) = state.export_state()? else { return Ok(()) };
-        let firsts = rows.iter().map(|(input, rows)| self.first_of(*input, rows));
-        let first = firsts.min().unwrap_or(i64::MAX);
+        let (rows, first) = self.taken(state, operator)?;
         let partitions = self.partitioned(Due { rows, spilled: vec![] }, share)?.into_iter();
         let retained = partitions.map(|batches| Retained { batches, first }).collect();
         self.passes = Some(Passes { retained, pass: None, until: self.reached });
+        Ok(())
+    }
+
+    /// Takes all out that the operator keeps: its rows by part of what is saved, and the time of
+    /// the first.
+    fn taken(
+        &self,
+        state: &mut Box<dyn KeyedState>,
+        operator: &Arc<dyn KeyedOperator>,
+    ) -> Result<(InputBatches, i64), DataflowError> {
+        let saved = state.save()?;
+        *state = operator.create();
+        let number = |part: u32| self.waits.len() + part as usize;
+        let rows: InputBatches =
+            saved.into_iter().map(|SavedRows { part, rows }| (number(part), rows)).collect();
+        let firsts = rows.iter().map(|(number, rows)| self.first_of(*number, rows));
+        let first = firsts.min().unwrap_or(i64::MAX);
+        Ok((rows, first))
+    }
+
+    /// Lays down saved rows beside those that the operator keeps.
+    pub(super) fn load(
+        &mut self,
+        number: usize,
+        rows: RecordBatch,
+        share: usize,
+    ) -> Result<(), DataflowError> {
+        let first = self.first_of(number, &rows);
+        let rows = vec![(number, rows)];
+        let partitions = self.partitioned(Due { rows, spilled: vec![] }, share)?;
+        let retained = self.passes.iter_mut().flat_map(|passes| &mut passes.retained);
+        for (retained, batches) in retained.zip(partitions) {
+            retained.batches.extend(batches);
+            retained.first = retained.first.min(first);
+        }
         Ok(())
     }
 
@@ -96,9 +140,11 @@ impl SpillableRows {
         Ok(writer.finish_partitions(due.spilled)?)
     }
 
-    /// The time of the first of some rows.
-    fn first_of(&self, input: usize, rows: &RecordBatch) -> i64 {
-        let times = ticks(rows.column(self.waits[input].until));
+    /// The time of the first of some rows of a part.
+    fn first_of(&self, number: usize, rows: &RecordBatch) -> i64 {
+        let parts = self.parts.as_deref().unwrap_or_default();
+        let input = number.checked_sub(self.waits.len()).and_then(|part| parts.get(part));
+        let times = input.and_then(|&input| ticks(rows.column(self.waits[input].until)));
         times.and_then(|times| times.iter().min().copied()).unwrap_or(i64::MAX)
     }
 
@@ -106,7 +152,8 @@ impl SpillableRows {
     /// to do at this watermark.
     pub(super) fn step(
         &mut self,
-        state: &mut dyn KeyedState,
+        state: &mut Box<dyn KeyedState>,
+        operator: &Arc<dyn KeyedOperator>,
         watermark: i64,
         share: usize,
     ) -> Result<bool, DataflowError> {
@@ -124,14 +171,14 @@ impl SpillableRows {
         }
         let Some(pass) = &mut passes.pass else { return Ok(false) };
         if std::mem::take(&mut pass.is_loaded) {
-            passes.retained[pass.partition] = self.laid_down(state, share)?;
+            passes.retained[pass.partition] = self.laid_down(state, operator, share)?;
             pass.partition += 1;
         }
         if let Some(due) = pass.due.get_mut(pass.partition) {
             pass.is_loaded = true;
             let due = std::mem::take(due);
             let retained = &mut passes.retained[pass.partition];
-            self.import_state(state, std::mem::replace(retained, Retained::NOTHING))?;
+            self.take_up(&mut **state, std::mem::replace(retained, Retained::NOTHING))?;
             for batch in due {
                 state.push(batch.input(), self.store.read(&batch)?)?;
             }
@@ -144,7 +191,8 @@ impl SpillableRows {
             return Ok(true);
         }
         // There is room for all again.
-        passes.retained.into_iter().try_for_each(|retained| self.import_state(state, retained))?;
+        let mut retained = passes.retained.into_iter();
+        retained.try_for_each(|retained| self.take_up(&mut **state, retained))?;
         Ok(true)
     }
 
@@ -162,13 +210,10 @@ impl SpillableRows {
             || due >= (passes.bytes() / NEW_PART).max(room)
     }
 
-    fn import_state(
-        &self,
-        state: &mut dyn KeyedState,
-        from: Retained,
-    ) -> Result<(), DataflowError> {
+    fn take_up(&self, state: &mut dyn KeyedState, from: Retained) -> Result<(), DataflowError> {
         for batch in from.batches {
-            state.import_state(batch.input(), self.store.read(&batch)?)?;
+            let part = (batch.input() - self.waits.len()) as u32;
+            state.load(SavedRows { part, rows: self.store.read(&batch)? })?;
         }
         Ok(())
     }
@@ -176,17 +221,14 @@ impl SpillableRows {
     /// Writes what the operator keeps of a partition.
     fn laid_down(
         &self,
-        state: &mut dyn KeyedState,
+        state: &mut Box<dyn KeyedState>,
+        operator: &Arc<dyn KeyedOperator>,
         share: usize,
     ) -> Result<Retained, DataflowError> {
-        let rows = state
-            .export_state()?
-            .expect("an operator that has emitted everything exports its state");
-        let mut first = i64::MAX;
+        let (rows, first) = self.taken(state, operator)?;
         let mut writer = self.store.writer(None, share);
-        for (input, rows) in rows {
-            first = first.min(self.first_of(input, &rows));
-            writer.add(input, &rows)?;
+        for (number, rows) in rows {
+            writer.add(number, &rows)?;
         }
         Ok(Retained { batches: writer.finish()?, first })
     }

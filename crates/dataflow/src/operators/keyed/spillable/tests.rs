@@ -84,7 +84,8 @@ fn sessions(gap: i64) -> Keyed {
     let time = DataType::Timestamp(TimeUnit::Millisecond, None);
     let bounds = ["start", "end", "last"].map(|name| Field::new(name, time.clone(), true));
     let (keys, given) = (vec![0], None);
-    keyed(RowSessions { keys, time: 2, gap, given, schema: and(&bounds) }, 1)
+    let input = schema("left");
+    keyed(RowSessions { input, keys, time: 2, gap, given, schema: and(&bounds) }, 1)
 }
 
 /// Batches by input, and the watermark behind them.
