@@ -216,10 +216,12 @@ impl Instance {
     fn progress(&self, edges: usize) -> Progress {
         let presence = |edge| self.edges.of(edge as u32).map(|of| of.presence);
         let none_active = (0..edges).all(|edge| presence(edge) != Some(Presence::Active));
-        match self.edges.ended() {
-            true => Progress::ended(END_OF_STREAM),
-            false if none_active => Progress::idle(self.edges.least()),
-            false => Progress::active(self.edges.least()),
+        if self.edges.ended() {
+            Progress::ended(END_OF_STREAM)
+        } else if none_active {
+            Progress::idle(self.edges.least())
+        } else {
+            Progress::active(self.edges.least())
         }
     }
 }
@@ -380,10 +382,12 @@ impl Rounds {
         let ended = of.edges.ended();
         let counts = self.flaw != Flaw::EdgeEndNotCounted;
         let due = counts && of.alignment.end_edge(edge);
-        match (ended, due) {
-            (true, _) => self.announce(state, worker, operator),
-            (false, true) => self.send_marker(state, worker, operator),
-            (false, false) => Ok(()),
+        if ended {
+            self.announce(state, worker, operator)
+        } else if due {
+            self.send_marker(state, worker, operator)
+        } else {
+            Ok(())
         }
     }
 
@@ -779,7 +783,6 @@ fn each_row_is_in_the_cut_once_whatever_comes_first() {
             panic!("{name}: {}\n{}", violation.reason, violation.trace)
         });
         assert!(explored.finals > 0, "{name}");
-        println!("{name}: {explored:?}");
         states += explored.states;
     }
     assert!(states > 500_000, "only {states} states");

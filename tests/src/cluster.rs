@@ -112,14 +112,14 @@ impl Cluster {
     }
 
     /// In the group of the workers with the same place in their node.
-    fn member(&self, net: &SimNet, worker: u32) -> Option<Box<dyn GroupMember>> {
+    pub(crate) fn member(&self, net: &SimNet, worker: u32) -> Option<Box<dyn GroupMember>> {
         let fabric = net.fabric(worker / self.workers);
         let group = Group::new(*b"group of the job").branch(worker % self.workers);
         Some(fabric.multicast()?.join(group).expect("the simulator has room"))
     }
 
     /// Connects every pair of workers of two nodes; `[worker][peer]`.
-    fn links(&self, net: &SimNet, job: &JobGraph) -> Vec<Vec<Option<Link>>> {
+    pub(crate) fn links(&self, net: &SimNet, job: &JobGraph) -> Vec<Vec<Option<Link>>> {
         let total = self.nodes * self.workers;
         let fabrics: Vec<Arc<SimFabric>> = (0..self.nodes).map(|node| net.fabric(node)).collect();
         let fabric = |worker: u32| fabrics[(worker / self.workers) as usize].clone();

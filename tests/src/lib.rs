@@ -13,6 +13,7 @@ pub mod random;
 mod reconnect;
 pub mod relational;
 pub mod remainder;
+pub mod rounds;
 pub mod rows;
 pub mod scenario;
 pub mod terminal;

@@ -9,7 +9,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::sink::{Placement, Sink, SinkWriter, Staging, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
 /// What a flow does, in order.
@@ -38,6 +38,8 @@ pub struct Table {
 pub struct Memory {
     tables: Arc<Mutex<BTreeMap<String, Arc<Table>>>>,
     committed: Arc<Mutex<BTreeMap<String, Vec<RecordBatch>>>>,
+    /// What writers have staged, by the number that they gave for it.
+    staged: Arc<Mutex<BTreeMap<u64, Vec<RecordBatch>>>>,
     opened: Arc<Mutex<BTreeMap<String, Arc<AtomicUsize>>>>,
     placement: Option<Placement>,
 }
@@ -143,16 +145,26 @@ impl Source for MemorySource {
     fn open(
         &self,
         split: &Split,
-        _: Option<&Position>,
+        from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(MemoryFlow {
+        let mut flow = MemoryFlow {
+            name: split.name.clone(),
             events: self.table.flows[split.number].clone().into(),
             projection: self.projection.clone(),
             context: context.clone(),
             silent_until_ns: 0,
-        }))
+            done: 0,
+            rows: 0,
+        };
+        if let Some(from) = from {
+            let [done, rows] = from.numbers(FORMAT, 1, &split.name)?;
+            flow.events.drain(..done as usize);
+            flow.skip(rows as usize);
+            flow.done = done;
+        }
+        Ok(Box::new(flow))
     }
 }
 
@@ -177,11 +189,32 @@ fn earliest(events: &[Event], column: usize) -> Option<i64> {
     times.min()
 }
 
+/// The format of positions: events that are over, and rows of the next one.
+const FORMAT: &str = "memory";
+
 struct MemoryFlow {
+    name: String,
+    done: u64,
+    rows: u64,
     events: VecDeque<Event>,
     projection: Vec<usize>,
     context: ReaderContext,
     silent_until_ns: u64,
+}
+
+impl MemoryFlow {
+    /// Leaves out rows of the next event, which are fewer than it has.
+    fn skip(&mut self, rows: usize) {
+        if let Some(Event::Rows(batch)) = self.events.front_mut() {
+            *batch = batch.slice(rows, batch.num_rows() - rows);
+            self.rows += rows as u64;
+        }
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        (self.done, self.rows) = (self.done + 1, 0);
+        self.events.pop_front()
+    }
 }
 
 impl SplitReader for MemoryFlow {
@@ -189,17 +222,19 @@ impl SplitReader for MemoryFlow {
         if self.context.clock.now_ns() < self.silent_until_ns {
             return Ok(Next::Wait { until_ns: self.silent_until_ns });
         }
-        match self.events.pop_front() {
+        match self.events.front().cloned() {
             None => Ok(Next::End),
             Some(Event::Silence(ns)) => {
+                self.next_event();
                 self.silent_until_ns = self.context.clock.now_ns() + ns;
                 Ok(Next::Wait { until_ns: self.silent_until_ns })
             }
             Some(Event::Rows(batch)) => {
                 let rows = batch.num_rows().min(rows_max);
                 if rows < batch.num_rows() {
-                    let rest = batch.slice(rows, batch.num_rows() - rows);
-                    self.events.push_front(Event::Rows(rest));
+                    self.skip(rows);
+                } else {
+                    self.next_event();
                 }
                 let batch = batch.slice(0, rows).project(&self.projection).expect("a projection");
                 Ok(Next::Batch(batch))
@@ -208,7 +243,7 @@ impl SplitReader for MemoryFlow {
     }
 
     fn position(&self) -> Position {
-        Position::none("t")
+        Position::new(FORMAT, 1, &self.name, &[self.done, self.rows])
     }
 }
 
@@ -220,6 +255,22 @@ struct MemorySink {
 impl Sink for MemorySink {
     fn placement(&self) -> Placement {
         self.memory.placement.unwrap_or(Placement::Gather)
+    }
+
+    fn staging(&self) -> Staging {
+        Staging::ByCheckpoint
+    }
+
+    /// What is published is staged no more, so that nothing is seen twice.
+    fn publish(&self, staged: &[Vec<u8>], _: bool) -> Result<(), ConnectorError> {
+        let mut all = self.memory.staged.lock().expect("not poisoned");
+        let mut committed = self.memory.committed.lock().expect("not poisoned");
+        for number in staged {
+            let number = number.as_slice().try_into().map(u64::from_le_bytes);
+            let batches = all.remove(&number.expect("a number")).expect("it was staged");
+            committed.entry(self.name.clone()).or_default().extend(batches);
+        }
+        Ok(())
     }
 
     fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
@@ -242,6 +293,14 @@ impl SinkWriter for MemoryWriter {
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         Ok(())
+    }
+
+    fn stage(&mut self, _: u64, _: bool) -> Result<Vec<u8>, ConnectorError> {
+        let mut staged = self.memory.staged.lock().expect("not poisoned");
+        // Numbers of what was published may come again.
+        let number = staged.last_key_value().map_or(0, |(last, _)| last + 1);
+        staged.insert(number, std::mem::take(&mut self.batches));
+        Ok(number.to_le_bytes().to_vec())
     }
 
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {

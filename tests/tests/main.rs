@@ -21,6 +21,7 @@ mod receive_windows;
 mod reconnection;
 mod relational;
 mod remote;
+mod rounds;
 mod shell;
 mod simulation;
 mod slt;
