@@ -127,7 +127,7 @@ impl PoolWriter {
     /// Hands in what was written, which is sealed, and opens another writer.
     fn hand_in(&mut self) -> Result<(), ConnectorError> {
         let Some(growth) = &mut self.growth else { return Ok(()) };
-        let WriterContext { worker, waker } = growth.context.clone();
+        let WriterContext { worker, waker, .. } = growth.context.clone();
         let next = growth.loading.writer(worker, waker).map_err(refused)?;
         let mut writer = std::mem::replace(&mut self.writer, next);
         writer.replace(std::mem::take(&mut self.replaced));

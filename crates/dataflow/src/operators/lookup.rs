@@ -497,13 +497,12 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
     fn run(&self) -> Task<'_> {
         let is_first = self.instance.worker == self.process.workers().start;
         let Some(every_ns) = self.spec.refresh_ns.filter(|_| is_first) else {
-            return Box::pin(self.load());
+            return Box::pin(self.read_table());
         };
         Box::pin(async move {
-            self.load().await?;
+            self.read_table().await?;
             self.refresh(every_ns).await
         })
-        Box::pin(self.read_table())
     }
 }
 
