@@ -35,33 +35,49 @@ pub const LAYERS: &[Layer] = &[
     layer("fabric", &[], ROWS_ASYNC),
     layer("channel", &["fabric"], ROWS_ASYNC),
     layer("pool", &["fabric"], ROWS_ASYNC),
+    layer("checkpoint", &[], ROWS_ASYNC),
     layer("state", &["fabric"], SQL_ASYNC),
     layer("dataflow", &["fabric", "channel", "state"], SQL_ASYNC),
     layer("sql", &[], ASYNC),
     layer("plan", &["fabric", "channel", "state", "dataflow", "sql"], &[]),
     layer("stream", &["fabric", "channel", "state", "dataflow"], SQL_ASYNC),
-    layer("connectors", &["fabric", "pool", "dataflow"], SQL),
+    layer("connectors", &["fabric", "pool", "checkpoint", "dataflow"], SQL),
     layer("cluster", &["fabric", "channel"], ROWS),
     layer("millstream", ENGINE, &[]),
     layer("oracle", &[], &[]),
     layer("bench", EVERYTHING, SQL),
     layer("cli", &["millstream", "bench"], SQL),
     // Beside the layers.
-    layer("models", &["fabric", "channel", "pool", "state"], ROWS),
+    layer("models", &["fabric", "channel", "pool", "checkpoint", "state"], ROWS),
     layer("tidy", &[], ROWS_ASYNC),
     layer("verbs-sim", &["fabric", "channel"], ROWS_ASYNC),
     layer("tests", TESTS, &[]),
-    layer("fuzz", &["fabric", "pool", "dataflow", "connectors", "plan", "cluster"], SQL),
+    layer(
+        "fuzz",
+        &["fabric", "pool", "checkpoint", "dataflow", "connectors", "plan", "cluster"],
+        SQL,
+    ),
     // Another engine, to be compared with: it knows nothing of ours.
     layer("peer-timely", &[], SQL),
 ];
 
-const ENGINE: &[&str] =
-    &["fabric", "channel", "pool", "state", "dataflow", "plan", "stream", "connectors", "cluster"];
+const ENGINE: &[&str] = &[
+    "fabric",
+    "channel",
+    "pool",
+    "checkpoint",
+    "state",
+    "dataflow",
+    "plan",
+    "stream",
+    "connectors",
+    "cluster",
+];
 const EVERYTHING: &[&str] = &[
     "fabric",
     "channel",
     "pool",
+    "checkpoint",
     "state",
     "dataflow",
     "plan",
@@ -79,6 +95,7 @@ const TESTS: &[&str] = &[
     "fabric",
     "channel",
     "pool",
+    "checkpoint",
     "state",
     "dataflow",
     "plan",

@@ -1,0 +1,130 @@
+//! Collection: the records and segments that nobody goes on from are deleted (rule C7).
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use super::Chain;
+use super::decide::{RECORD_RETAINED_MS, retained_from};
+use super::names::{
+    chain_folder, collected_marker, record_number, segment_folder, segment_numbers,
+};
+use super::view::{ChainView, kept, look, read_checkpoint, repeated};
+use crate::error::CheckpointError;
+use crate::record::BaseCheckpoint;
+use crate::store::{ObjectName, Store, StoredObject};
+
+/// What a collection has deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Collected {
+    /// Records.
+    pub records: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Chain {
+    /// Deletes what nobody goes on from. It keeps the last checkpoints
+    /// ([`CHECKPOINTS_RETAINED`](super::CHECKPOINTS_RETAINED)), those that were kept under a name, and
+    /// records that are younger than an hour by the clock of the store.
+    ///
+    /// Nothing depends on it but the space that is used. It may be called at any time, and run to any
+    /// point.
+    ///
+    /// # Errors
+    /// When the store fails or a record that is needed for it is damaged; then nothing that a kept
+    /// checkpoint needs was deleted. When this generation is fenced: nothing was deleted.
+    pub fn collect(&mut self) -> Result<Collected, CheckpointError> {
+        let store = self.store.as_ref();
+        let view = look(store, &self.job)?;
+        if view.head != self.last && self.pending.is_none() {
+            return Err(self.fenced(self.last + 1));
+        }
+        let retained = view.retained(store)?;
+        let mut collected = Collected::default();
+        self.collect_records(&view, &retained, &mut collected)?;
+        self.collect_segments(&retained, &mut collected)?;
+        Ok(collected)
+    }
+
+    fn collect_records(
+        &self,
+        view: &ChainView,
+        retained: &[BaseCheckpoint],
+        collected: &mut Collected,
+    ) -> Result<(), CheckpointError> {
+        let store = self.store.as_ref();
+        let listed = store.list(Some(&chain_folder(&self.job)))?;
+        let mut records: Vec<(u64, StoredObject)> = listed
+            .into_iter()
+            .filter_map(|object| Some((record_number(&object.name)?, object)))
+            .collect();
+        records.sort();
+        // The store's clock: that of this machine may be another one.
+        let now_ms = records.iter().map(|(_, object)| object.modified_ms).max().unwrap_or(0);
+        let is_young =
+            |object: &StoredObject| now_ms.saturating_sub(object.modified_ms) < RECORD_RETAINED_MS;
+        let young = records.iter().find(|(_, object)| is_young(object));
+        let young = young.map_or(view.head, |(number, _)| *number);
+        let base = view.checkpoint.as_ref().filter(|base| base.kept.is_none());
+        let mut numbers: Vec<u64> = retained.iter().map(|base| base.record).collect();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        let from = retained_from(&numbers, base.map(|base| base.record), young);
+        let old: Vec<_> = records.into_iter().filter(|(number, _)| *number < from).collect();
+        if old.is_empty() {
+            return Ok(());
+        }
+        // Before the first one goes: an empty listing is from now on no new chain.
+        repeated(|| store.create(&collected_marker(&self.job), &Bytes::new()))?;
+        for (_, object) in old {
+            // The next one goes after this one is known to be gone.
+            repeated(|| store.delete(&object.name))?;
+            collected.records += 1;
+            collected.bytes += object.bytes;
+        }
+        Ok(())
+    }
+
+    fn collect_segments(
+        &self,
+        retained: &[BaseCheckpoint],
+        collected: &mut Collected,
+    ) -> Result<(), CheckpointError> {
+        let store = self.store.as_ref();
+        let needed = needed_segments(store, &self.job, retained)?;
+        for object in store.list(Some(&segment_folder(&self.job)))? {
+            let file = object.name.last_part();
+            // Files that have other names are not ours to delete.
+            let Some((generation, number)) = segment_numbers(file) else { continue };
+            // One of this generation behind the last checkpoint may belong to the next one.
+            let is_over = generation < self.generation
+                || (generation == self.generation && number <= self.greatest);
+            if is_over && self.pending.is_none() && !needed.contains(file) {
+                repeated(|| store.delete(&object.name))?;
+                collected.segments += 1;
+                collected.bytes += object.bytes;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The segments that a checkpoint names which is retained, or was kept under a name.
+fn needed_segments(
+    store: &dyn Store,
+    job: &ObjectName,
+    retained: &[BaseCheckpoint],
+) -> Result<BTreeSet<String>, CheckpointError> {
+    let mut needed = BTreeSet::new();
+    for base in retained {
+        let manifest = read_checkpoint(store, job, base)?;
+        needed.extend(manifest.segments.into_iter().map(|segment| segment.file));
+    }
+    for entry in kept(store, job)? {
+        // Which segments a damaged one names is unknown: none is deleted.
+        needed.extend(entry.manifest?.segments.into_iter().map(|segment| segment.file));
+    }
+    Ok(needed)
+}

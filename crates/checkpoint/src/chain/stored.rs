@@ -1,0 +1,119 @@
+//! Requests of the chain as calls to a store, and segments by their names.
+
+use std::thread;
+
+use bytes::Bytes;
+
+use super::decide::{ChainReply, ChainRequest, Claim};
+use super::names::{
+    chain_folder, collected_marker, record_name, record_number, segment_file, segment_name,
+};
+use super::{CLAIMS_MAX, PAUSE, PAUSE_MAX};
+use crate::error::{CheckpointError, Effect, StoreError};
+use crate::record::{RECORD_BYTES_MAX, SegmentEntry};
+use crate::segment::{EncodedSegment, SegmentReader};
+use crate::store::{ObjectName, Store};
+
+/// How often a segment is written whose answer was lost: the same bytes take the same name.
+const PUTS_MAX: u32 = 5;
+
+/// Asks the store.
+pub(super) fn ask(
+    store: &dyn Store,
+    job: &ObjectName,
+    request: &ChainRequest<Bytes>,
+) -> Result<ChainReply<Bytes>, StoreError> {
+    Ok(match request {
+        ChainRequest::Greatest => {
+            let listed = store.list(Some(&chain_folder(job)))?;
+            let numbers = listed.iter().filter_map(|object| record_number(&object.name));
+            ChainReply::Greatest(numbers.max().unwrap_or(0))
+        }
+        ChainRequest::Read(number) => ChainReply::Record(read_record(store, job, *number)?),
+        ChainRequest::Create(number, record) => {
+            ChainReply::Created(store.create(&record_name(job, *number), record)?)
+        }
+        ChainRequest::IsCollected => {
+            ChainReply::Collected(store.get(&collected_marker(job), None)?.is_some())
+        }
+    })
+}
+
+/// The bytes of a record, if it is there: one more than a record may have at most.
+pub(super) fn read_record(
+    store: &dyn Store,
+    job: &ObjectName,
+    number: u64,
+) -> Result<Option<Bytes>, StoreError> {
+    store.get(&record_name(job, number), Some(0..RECORD_BYTES_MAX as u64 + 1))
+}
+
+/// Goes on until the head is found. Reads that fail are an error; nothing was written.
+pub(super) fn find_head(
+    store: &dyn Store,
+    job: &ObjectName,
+    claim: &mut Claim<Bytes>,
+) -> Result<(), CheckpointError> {
+    let (mut listings, mut pause) = (0, PAUSE);
+    while !matches!(claim, Claim::Found(_) | Claim::Beginning(_) | Claim::Begun(_)) {
+        let Some(request) = claim.request() else { break };
+        if request == ChainRequest::Greatest {
+            listings += 1;
+            if listings == CLAIMS_MAX {
+                let reason = "its listings do not show the records that are there";
+                return Err(StoreError::refused(store.place(&chain_folder(job)), reason).into());
+            }
+            if listings > 1 {
+                thread::sleep(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+        claim.reply(ask(store, job, &request)?);
+    }
+    Ok(())
+}
+
+/// Stores the segment of a node for a checkpoint, and gives the entry for its manifest. A write
+/// whose answer was lost is repeated.
+///
+/// # Errors
+/// When the store fails.
+pub fn store_segment(
+    store: &dyn Store,
+    job: &ObjectName,
+    at: (u64, u32, u64),
+    segment: &EncodedSegment,
+) -> Result<SegmentEntry, CheckpointError> {
+    let (generation, node, number) = at;
+    let file = segment_file(generation, node, number);
+    let name = name_of(job, &file)?;
+    let (mut tries, mut pause) = (0, PAUSE);
+    loop {
+        match store.put(&name, &segment.parts) {
+            Ok(()) => return Ok(SegmentEntry { file, bytes: segment.bytes, crc: segment.crc }),
+            Err(error) if error.effect == Effect::Unknown && tries < PUTS_MAX => {
+                tries += 1;
+                thread::sleep(pause);
+                pause *= 2;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Opens a segment that a manifest names.
+///
+/// # Errors
+/// When the store fails, or when the segment is missing or not the one that was written.
+pub fn open_segment<'a>(
+    store: &'a dyn Store,
+    job: &ObjectName,
+    entry: &SegmentEntry,
+) -> Result<SegmentReader<'a>, CheckpointError> {
+    SegmentReader::open(store, name_of(job, &entry.file)?, entry)
+}
+
+fn name_of(job: &ObjectName, file: &str) -> Result<ObjectName, CheckpointError> {
+    let wrong = || CheckpointError::invalid(format!("{file:?} is no name of a segment"));
+    segment_name(job, file).ok_or_else(wrong)
+}
