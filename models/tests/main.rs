@@ -1,6 +1,7 @@
 //! The models, side by side.
 
 mod broadcast;
+mod chain;
 mod epoch;
 mod payloads;
 mod pool;

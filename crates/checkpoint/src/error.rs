@@ -91,6 +91,15 @@ pub enum CheckpointError {
         /// The last failure.
         cause: StoreError,
     },
+    /// The store does not decide between two runs of a job.
+    #[error(
+        "{place}: this store replaces what a conditional put (If-None-Match) must not replace, so \
+         that two runs of a job could both believe that they go on"
+    )]
+    Unconditional {
+        /// The object that was replaced.
+        place: String,
+    },
     /// A name, a number or a size that is out of bounds, given by the caller.
     #[error("{reason}")]
     Invalid {

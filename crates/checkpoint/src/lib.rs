@@ -7,7 +7,7 @@
 //! <job>/chain/00000000000000000412   a record: a line with its checksum, then JSON
 //! <job>/seg/g7-n2-000031.seg         sections of all workers of a node, of one checkpoint
 //! <job>/keep/<name>                  a record copied under a name: never collected
-//! <job>/chain.collected              records were deleted: an empty chain is not a new one
+//! <job>/collected/00000000000000000400   records below this one were deleted
 //! ```
 //!
 //! A record is created once and never replaced. Each run of a job is a *generation*, and its first

@@ -21,7 +21,8 @@ fn job() -> ObjectName {
 }
 
 fn run(pid: u32) -> RunDescription {
-    let holder = Holder { host: "h".into(), machine: "m".into(), pid, started: 1, nonce: 7 };
+    let holder =
+        Holder { host: "h".into(), machine: "m".into(), pid, started: 1, nonce: pid.into() };
     RunDescription {
         holder,
         nodes: 1,
@@ -211,10 +212,7 @@ fn a_run_that_collection_has_passed_is_fenced() {
     for first in [true, false] {
         let store = Arc::new(MemoryStore::default());
         // A process that was stopped before its first record, or behind its second one.
-        let mut old = match first {
-            true => None,
-            false => Some(begin(&store, 1, &ResumeFrom::Latest).unwrap().0),
-        };
+        let mut old = (!first).then(|| begin(&store, 1, &ResumeFrom::Latest).unwrap().0);
         let mut chain = begin(&store, 2, &ResumeFrom::Latest).unwrap().0;
         for number in 1..=6 {
             save(&mut chain, number).unwrap();

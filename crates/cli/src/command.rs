@@ -6,6 +6,7 @@ use crate::args::{
     CertArgs, ExplainArgs, FabricArgs, MemoryArgs, PoolCommandArgs, RunArgs, SqlArgs, TopArgs,
 };
 use crate::bench::{self, BenchArgs};
+use crate::state::StateCommandArgs;
 
 /// Streaming SQL over one-sided memory.
 #[derive(Debug, Parser)]
@@ -89,6 +90,13 @@ Examples:
   millstream pool stat lineorder --pool 127.0.0.1:7740
   MILLSTREAM_POOL=127.0.0.1:7740 millstream pool verify lineorder";
 
+const STATE_EXAMPLES: &str = "\
+Examples:
+  millstream state list --state /var/lib/millstream
+  millstream state show clicks --state s3://bucket/jobs
+  millstream state keep clicks before-upgrade --state s3://bucket/jobs
+  millstream state verify --state /var/lib/millstream";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs the statements of a SQL file.
@@ -113,6 +121,9 @@ pub(crate) enum Command {
     /// Shows, checks and drops the tables of memory servers.
     #[command(after_help = POOL_EXAMPLES)]
     Pool(PoolCommandArgs),
+    /// Shows, checks, keeps and drops the checkpoints of jobs.
+    #[command(after_help = STATE_EXAMPLES)]
+    State(StateCommandArgs),
     /// Makes certificates by which nodes on several machines know each other.
     #[command(after_help = CERT_EXAMPLES)]
     Cert(CertArgs),

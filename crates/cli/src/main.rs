@@ -31,7 +31,9 @@ mod serve;
 mod session;
 mod signals;
 mod sql;
+mod state;
 mod summary;
+mod table;
 mod telemetry;
 mod terminal;
 mod top;
@@ -74,6 +76,7 @@ fn command(command: Command) -> Result<ExitCode, Failure> {
         Command::Bench(args) => bench::bench(&args),
         Command::Memory(args) => memory::memory(&args),
         Command::Pool(args) => pool::pool(&args),
+        Command::State(args) => state::state(&args),
         Command::Cert(args) => cert::cert(&args),
     }
 }

@@ -5,12 +5,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use millstream::pool::{At, BlockRange, Client, Manifest, Pinned, PoolAccess, PoolError};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::args::{PoolArgs, PoolCommand, PoolCommandArgs, ProgressStyle};
 use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::session::{pool_options, print};
+use crate::table::{lines, table};
 use crate::{human, log};
 
 /// Blocks that are read ahead.
@@ -185,24 +186,4 @@ fn verify(client: &Client, name: &str, json: bool) -> Result<String, PoolError> 
 fn dropped(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
     client.drop_table(name)?;
     Ok(if json { lines(std::iter::once(json!({ "dropped": name }))) } else { String::new() })
-}
-
-fn lines(values: impl Iterator<Item = Value>) -> String {
-    values.map(|value| format!("{value}\n")).collect()
-}
-
-/// Columns of text; the first to the left, numbers to the right.
-fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
-    let head: Vec<String> = head.iter().map(|name| (*name).to_owned()).collect();
-    let widths: Vec<usize> = (0..head.len())
-        .map(|at| rows.iter().chain([&head]).map(|row| row[at].chars().count()).max().unwrap_or(0))
-        .collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, &width))| match at {
-            0 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        format!("{}\n", cells.collect::<Vec<_>>().join("  "))
-    };
-    std::iter::once(&head).chain(&rows).map(line).collect()
 }

@@ -5,4 +5,5 @@ mod command;
 mod launched;
 mod memory;
 mod pool;
+mod state;
 mod swallowed;

@@ -41,6 +41,7 @@ pub use file::{AtomicFile, FileConnector};
 pub use flight::FlightConnector;
 pub use generator::Generator;
 pub use http::Http;
+pub use object::{BucketStore, is_url};
 pub use options::nearest;
 pub use socket::Socket;
 pub use stdin::Stdin;

@@ -51,9 +51,11 @@ mod report;
 mod script;
 mod session;
 mod spill;
+pub mod state_store;
 mod streams;
 mod usage;
 
+pub use checkpoint;
 pub use cluster;
 pub use cluster::NODES_MAX;
 pub use connectors::AtomicFile;

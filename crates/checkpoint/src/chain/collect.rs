@@ -7,7 +7,8 @@ use bytes::Bytes;
 use super::Chain;
 use super::decide::{RECORD_RETAINED_MS, retained_from};
 use super::names::{
-    chain_folder, collected_marker, record_number, segment_folder, segment_numbers,
+    chain_folder, collected_folder, collected_marker, record_number, segment_folder,
+    segment_numbers,
 };
 use super::view::{ChainView, kept, look, read_checkpoint, repeated};
 use crate::error::CheckpointError;
@@ -76,13 +77,19 @@ impl Chain {
         if old.is_empty() {
             return Ok(());
         }
-        // Before the first one goes: an empty listing is from now on no new chain.
-        repeated(|| store.create(&collected_marker(&self.job), &Bytes::new()))?;
+        // Before the first one goes: whoever creates a record in the place of one sees the marker.
+        repeated(|| store.create(&collected_marker(&self.job, from), &Bytes::new()))?;
         for (_, object) in old {
             // The next one goes after this one is known to be gone.
             repeated(|| store.delete(&object.name))?;
             collected.records += 1;
             collected.bytes += object.bytes;
+        }
+        // The greatest marker says all that the others do.
+        for marker in store.list(Some(&collected_folder(&self.job)))? {
+            if record_number(&marker.name).is_some_and(|number| number < from) {
+                repeated(|| store.delete(&marker.name))?;
+            }
         }
         Ok(())
     }

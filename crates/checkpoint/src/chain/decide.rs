@@ -11,12 +11,15 @@
 //!   there, the generation is fenced: it writes and publishes nothing any more.
 //! * **C4** A create whose answer was lost is asked again with the same record until the store says
 //!   that it is new or that it exists.
-//! * **C5** After a create the record before it must still be there, and before the first one no
-//!   record must ever have been collected. Else collection has passed this place: records behind it
-//!   were made and deleted, and the process is fenced.
+//! * **C5** After a create the record before it must still be there, and no marker of collection must
+//!   be beyond this one. Else collection has passed this place: records behind it were made and
+//!   deleted, and the process is fenced. Each of the two has a hole that the other one closes: a
+//!   create that takes effect very late can bring the record before it back, and the listing of
+//!   markers can be behind the time.
 //! * **C6** Output of a checkpoint is published after its record was written by C3 to C5.
 //! * **C7** Collection deletes the records with the lowest numbers, one after the other, each after
-//!   the store has confirmed that the one before is gone ([`retained_from`]).
+//!   the store has confirmed that the one before is gone ([`retained_from`]). Before that it makes a
+//!   marker with the number of the lowest record that it keeps; the greatest marker is never deleted.
 
 use crate::store::Created;
 
@@ -29,8 +32,8 @@ pub enum ChainRequest<R> {
     Read(u64),
     /// Creates the record of a number: [`ChainReply::Created`] or [`ChainReply::Lost`].
     Create(u64, R),
-    /// Whether records were ever collected: [`ChainReply::Collected`].
-    IsCollected,
+    /// The greatest marker of collection: [`ChainReply::CollectedBelow`].
+    CollectedBelow,
 }
 
 /// The answer to a [`ChainRequest`].
@@ -44,8 +47,8 @@ pub enum ChainReply<R> {
     Created(Created),
     /// The answer to a create was lost: it may have taken effect, or may yet.
     Lost,
-    /// Whether records were ever collected.
-    Collected(bool),
+    /// Records with lower numbers were collected, or are about to be; 0 if there is no marker.
+    CollectedBelow(u64),
 }
 
 /// The last record of a chain, as it was found.
@@ -72,6 +75,8 @@ enum AppendPhase {
     Comparing,
     /// The record is this one: the one before it must be there.
     Confirming,
+    /// The one before it is there: collection must not have passed.
+    Counting,
     Written,
     Fenced,
 }
@@ -102,8 +107,8 @@ impl<R: Clone + Eq> Append<R> {
         match self.phase {
             AppendPhase::Creating => Some(ChainRequest::Create(self.number(), self.record.clone())),
             AppendPhase::Comparing => Some(ChainRequest::Read(self.number())),
-            AppendPhase::Confirming if self.last == 0 => Some(ChainRequest::IsCollected),
             AppendPhase::Confirming => Some(ChainRequest::Read(self.last)),
+            AppendPhase::Counting => Some(ChainRequest::CollectedBelow),
             AppendPhase::Written | AppendPhase::Fenced => None,
         }
     }
@@ -111,24 +116,47 @@ impl<R: Clone + Eq> Append<R> {
     /// Takes the answer to [`request`](Self::request). One that does not belong to it is passed
     /// over.
     pub fn reply(&mut self, reply: &ChainReply<R>) {
+        // The first record of a chain has none before it.
+        let confirming =
+            if self.last == 0 { AppendPhase::Counting } else { AppendPhase::Confirming };
+        let number = self.number();
         self.phase = match (self.phase, reply) {
-            (AppendPhase::Creating, ChainReply::Created(Created::New)) => AppendPhase::Confirming,
+            (AppendPhase::Creating, ChainReply::Created(Created::New)) => confirming,
             (AppendPhase::Creating, ChainReply::Created(Created::Exists)) => AppendPhase::Comparing,
-            // Rule C4: the outcome is unknown, and the same record is asked for again.
-            (AppendPhase::Creating, ChainReply::Lost) => AppendPhase::Creating,
             (AppendPhase::Comparing, ChainReply::Record(Some(found))) if *found == self.record => {
-                AppendPhase::Confirming
+                confirming
             }
-            (AppendPhase::Comparing, ChainReply::Record(_)) => AppendPhase::Fenced,
-            (
-                AppendPhase::Confirming,
-                ChainReply::Record(Some(_)) | ChainReply::Collected(false),
-            ) => AppendPhase::Written,
-            (AppendPhase::Confirming, ChainReply::Record(None) | ChainReply::Collected(true)) => {
+            (AppendPhase::Comparing, ChainReply::Record(Some(_))) => AppendPhase::Fenced,
+            // It was collected meanwhile, or another process creates it at this moment: the next
+            // create tells.
+            (AppendPhase::Comparing, ChainReply::Record(None)) => AppendPhase::Creating,
+            (AppendPhase::Confirming, ChainReply::Record(Some(_))) => AppendPhase::Counting,
+            (AppendPhase::Confirming, ChainReply::Record(None)) => AppendPhase::Fenced,
+            (AppendPhase::Counting, ChainReply::CollectedBelow(below)) if *below > number => {
                 AppendPhase::Fenced
             }
+            (AppendPhase::Counting, ChainReply::CollectedBelow(_)) => AppendPhase::Written,
+            (AppendPhase::Written, _) => AppendPhase::Written,
+            (AppendPhase::Fenced, _) => AppendPhase::Fenced,
+            // Rule C4: the outcome is unknown, and the same record is created again.
+            (_, ChainReply::Lost) => AppendPhase::Creating,
             (phase, _) => phase,
         };
+    }
+
+    /// The record.
+    pub fn record(&self) -> &R {
+        &self.record
+    }
+
+    /// Whether the record is there, and it is asked whether collection has passed it (rule C5).
+    pub fn is_confirming(&self) -> bool {
+        matches!(self.phase, AppendPhase::Confirming | AppendPhase::Counting)
+    }
+
+    /// Whether a record is there that is compared with this one.
+    pub fn is_comparing(&self) -> bool {
+        self.phase == AppendPhase::Comparing
     }
 
     /// The outcome, when it is known.
@@ -167,7 +195,7 @@ impl<R: Clone + Eq> Claim<R> {
             Self::Listing => Some(ChainRequest::Greatest),
             Self::Reading(number) => Some(ChainRequest::Read(*number)),
             Self::Probing(head) => Some(ChainRequest::Read(head.number + 1)),
-            Self::Doubting => Some(ChainRequest::IsCollected),
+            Self::Doubting => Some(ChainRequest::CollectedBelow),
             Self::Beginning(append) => append.request(),
             Self::Found(_) | Self::Begun(_) => None,
         }
@@ -191,8 +219,8 @@ impl<R: Clone + Eq> Claim<R> {
             }
             (Self::Probing(head), ChainReply::Record(None)) if head.number == 0 => Self::Doubting,
             (Self::Probing(head), ChainReply::Record(None)) => Self::Found(head.clone()),
-            (Self::Doubting, ChainReply::Collected(true)) => Self::Listing,
-            (Self::Doubting, ChainReply::Collected(false)) => {
+            (Self::Doubting, ChainReply::CollectedBelow(1..)) => Self::Listing,
+            (Self::Doubting, ChainReply::CollectedBelow(0)) => {
                 Self::Found(ChainHead { number: 0, record: None })
             }
             (Self::Beginning(append), reply) => {

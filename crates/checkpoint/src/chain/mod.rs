@@ -130,6 +130,7 @@ impl Chain {
     ) -> Result<(Self, Option<Resumed>), CheckpointError> {
         // What is left of dead processes is no reason not to begin.
         let _ = store.clean(job);
+        stored::probe(store.as_ref(), job, run.holder.nonce)?;
         let mut claim = Claim::Listing;
         let mut begun: Option<(Record, Option<Resumed>)> = None;
         let mut greatest = 0;
@@ -272,7 +273,8 @@ impl Chain {
         if let Some(Pending { append, cause, .. }) = &self.pending {
             return Err(self.pending_error(append.number(), cause.clone()));
         }
-        let record = Record { generation: self.generation, body };
+        let (job, generation) = (self.job.to_string(), self.generation);
+        let record = Record { job, record: self.last + 1, generation, kept: None, body };
         let append = Append::new(self.last, record.encode()?);
         self.run(append, record.body, false)
     }
@@ -314,7 +316,7 @@ impl Chain {
         let name = record_name(&self.job, number);
         let bytes = self.store.get(&name, None).ok().flatten().unwrap_or_default();
         let by = match Record::decode(&self.store.place(&name), &bytes) {
-            Ok(Record { generation, body: RecordBody::Begin(begin) }) => {
+            Ok(Record { generation, body: RecordBody::Begin(begin), .. }) => {
                 let Holder { host, pid, .. } = begin.holder;
                 format!(" as generation {generation} on {host} (process {pid})")
             }
@@ -333,13 +335,24 @@ fn settle(
     patience: Duration,
 ) -> (Result<AppendOutcome, CheckpointError>, bool) {
     let (began, mut pause, mut lost) = (Instant::now(), PAUSE, false);
+    let mut creates = 0;
     loop {
         let Some(request) = append.request() else {
             let outcome = append.outcome().unwrap_or(AppendOutcome::Fenced);
             return (Ok(outcome), lost);
         };
         let is_create = matches!(request, ChainRequest::Create(..));
-        match stored::ask(store, job, &request) {
+        creates += u32::from(is_create);
+        let answer = match stored::ask(store, job, &request) {
+            // It exists, and cannot be read: not for long, on a store that keeps its promises.
+            Ok(ChainReply::Record(None)) if creates > 1 && append.is_comparing() => {
+                let message = "the store says that it is there, and does not give it";
+                let place = store.place(&record_name(job, append.number()));
+                Err(StoreError::unknown(place, message))
+            }
+            answer => answer,
+        };
+        match answer {
             Ok(reply) => {
                 // From here on the record may be there, whatever becomes of the next request.
                 lost |= is_create;
@@ -375,8 +388,7 @@ fn resumed(
             let entry = entry.ok_or_else(|| CheckpointError::NotFound { what: what() })?;
             let manifest = entry.manifest?;
             let (number, kept) = (manifest.number, Some(name.clone()));
-            // Its record in the chain may have been collected.
-            Some(BaseCheckpoint { record: 0, number, kept })
+            Some(BaseCheckpoint { record: entry.record, number, kept })
         }
     };
     let read = |base: BaseCheckpoint| {
@@ -402,5 +414,11 @@ fn begin_record(
         round: greatest + 1,
         base: resumed.map(|resumed| resumed.base.clone()),
     };
-    Record { generation: view.generation + 1, body: RecordBody::Begin(begin) }
+    Record {
+        job: view.job.to_string(),
+        record: view.head + 1,
+        generation: view.generation + 1,
+        kept: None,
+        body: RecordBody::Begin(begin),
+    }
 }

@@ -17,9 +17,14 @@ pub(super) fn kept_folder(job: &ObjectName) -> ObjectName {
     ObjectName::known(format!("{job}/keep"))
 }
 
-/// The object that is there once records were collected.
-pub(super) fn collected_marker(job: &ObjectName) -> ObjectName {
-    ObjectName::known(format!("{job}/chain.collected"))
+/// The markers of collection: their numbers are those of the lowest records that were kept.
+pub(super) fn collected_folder(job: &ObjectName) -> ObjectName {
+    ObjectName::known(format!("{job}/collected"))
+}
+
+/// The marker that records below a number are collected.
+pub(super) fn collected_marker(job: &ObjectName, number: u64) -> ObjectName {
+    ObjectName::known(format!("{job}/collected/{number:0RECORD_DIGITS$}"))
 }
 
 /// The name of a record.
@@ -28,7 +33,7 @@ pub fn record_name(job: &ObjectName, number: u64) -> ObjectName {
     ObjectName::known(format!("{job}/chain/{number:0RECORD_DIGITS$}"))
 }
 
-/// The number of a record, by its name; `None` if the object is none.
+/// The number of a record or of a marker, by its name; `None` if the object is neither.
 pub(super) fn record_number(name: &ObjectName) -> Option<u64> {
     let digits = name.last_part();
     let number: u64 = digits.parse().ok()?;

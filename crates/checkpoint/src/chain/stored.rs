@@ -6,13 +6,14 @@ use bytes::Bytes;
 
 use super::decide::{ChainReply, ChainRequest, Claim};
 use super::names::{
-    chain_folder, collected_marker, record_name, record_number, segment_file, segment_name,
+    chain_folder, collected_folder, record_name, record_number, segment_file, segment_name,
 };
+use super::view::repeated;
 use super::{CLAIMS_MAX, PAUSE, PAUSE_MAX};
 use crate::error::{CheckpointError, Effect, StoreError};
-use crate::record::{RECORD_BYTES_MAX, SegmentEntry};
+use crate::record::{RECORD_BYTES_MAX, Record, SegmentEntry};
 use crate::segment::{EncodedSegment, SegmentReader};
-use crate::store::{ObjectName, Store};
+use crate::store::{Created, ObjectName, Store};
 
 /// How often a segment is written whose answer was lost: the same bytes take the same name.
 const PUTS_MAX: u32 = 5;
@@ -24,19 +25,21 @@ pub(super) fn ask(
     request: &ChainRequest<Bytes>,
 ) -> Result<ChainReply<Bytes>, StoreError> {
     Ok(match request {
-        ChainRequest::Greatest => {
-            let listed = store.list(Some(&chain_folder(job)))?;
-            let numbers = listed.iter().filter_map(|object| record_number(&object.name));
-            ChainReply::Greatest(numbers.max().unwrap_or(0))
-        }
+        ChainRequest::Greatest => ChainReply::Greatest(greatest(store, &chain_folder(job))?),
         ChainRequest::Read(number) => ChainReply::Record(read_record(store, job, *number)?),
         ChainRequest::Create(number, record) => {
             ChainReply::Created(store.create(&record_name(job, *number), record)?)
         }
-        ChainRequest::IsCollected => {
-            ChainReply::Collected(store.get(&collected_marker(job), None)?.is_some())
+        ChainRequest::CollectedBelow => {
+            ChainReply::CollectedBelow(greatest(store, &collected_folder(job))?)
         }
     })
+}
+
+/// The greatest number of a record, or of a marker; 0 if there is none.
+fn greatest(store: &dyn Store, folder: &ObjectName) -> Result<u64, StoreError> {
+    let listed = store.list(Some(folder))?;
+    Ok(listed.iter().filter_map(|object| record_number(&object.name)).max().unwrap_or(0))
 }
 
 /// The bytes of a record, if it is there: one more than a record may have at most.
@@ -46,6 +49,37 @@ pub(super) fn read_record(
     number: u64,
 ) -> Result<Option<Bytes>, StoreError> {
     store.get(&record_name(job, number), Some(0..RECORD_BYTES_MAX as u64 + 1))
+}
+
+/// The record of a number, of its bytes.
+pub(super) fn decode_record(
+    store: &dyn Store,
+    job: &ObjectName,
+    number: u64,
+    bytes: &[u8],
+) -> Result<Record, CheckpointError> {
+    let file = store.place(&record_name(job, number));
+    Record::decode(&file, bytes)?.belongs(&file, job.as_str(), Some(number), None)
+}
+
+/// Refuses a store that does not honour the condition of a create.
+pub(super) fn probe(
+    store: &dyn Store,
+    job: &ObjectName,
+    nonce: u64,
+) -> Result<(), CheckpointError> {
+    let name = ObjectName::known(format!("{job}/probe-{nonce:016x}"));
+    let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));
+    let created = repeated(|| store.create(&name, &first))
+        .and_then(|_| repeated(|| store.create(&name, &second)))
+        .and_then(|again| Ok((again, store.get(&name, None)?)));
+    let deleted = repeated(|| store.delete(&name));
+    let (again, found) = created?;
+    deleted?;
+    if again == Created::Exists && found == Some(first) {
+        return Ok(());
+    }
+    Err(CheckpointError::Unconditional { place: store.place(&name) })
 }
 
 /// Goes on until the head is found. Reads that fail are an error; nothing was written.

@@ -1,13 +1,15 @@
 //! A chain as others than its leader see it: what it has, whether it is intact, what is kept of it.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::decide::{CHECKPOINTS_RETAINED, ChainHead, Claim};
 use super::names::{
-    chain_folder, collected_marker, kept_folder, record_name, record_number, segment_folder,
+    chain_folder, collected_folder, kept_folder, record_name, record_number, segment_folder,
     segment_numbers,
 };
-use super::stored::{find_head, open_segment, read_record};
+use super::stored::{decode_record, find_head, open_segment, read_record};
 use crate::error::{CheckpointError, Effect, StoreError};
 use crate::record::{
     BaseCheckpoint, Begin, CheckpointManifest, RECORD_BYTES_MAX, Record, RecordBody,
@@ -54,6 +56,8 @@ pub struct KeptCheckpoint {
     pub name: String,
     /// Its file.
     pub object: StoredObject,
+    /// The number of its record in the chain; 0 if it cannot be read.
+    pub record: u64,
     /// What it says, or why it cannot be read.
     pub manifest: Result<CheckpointManifest, CheckpointError>,
 }
@@ -79,7 +83,7 @@ impl ChainView {
     ) -> Result<Self, CheckpointError> {
         let (mut number, mut bytes) = (head.number, head.record.clone());
         while let Some(read) = bytes {
-            match Record::decode(&store.place(&record_name(job, number)), &read) {
+            match decode_record(store, job, number, &read) {
                 Ok(record) => {
                     let skipped = head.number - number;
                     return Ok(Self {
@@ -88,7 +92,7 @@ impl ChainView {
                         skipped,
                         // Each damaged record may have begun a generation.
                         generation: record.generation.saturating_add(skipped),
-                        checkpoint: record.checkpoint(number),
+                        checkpoint: record.checkpoint(),
                         record: Some(record),
                     });
                 }
@@ -117,7 +121,7 @@ impl ChainView {
     /// When the store fails or a record is damaged.
     pub fn begun(&self, store: &dyn Store) -> Result<Option<Begin>, CheckpointError> {
         let (mut number, mut record) = (self.head - self.skipped, self.record.clone());
-        while let Some(Record { body, generation }) = record {
+        while let Some(Record { body, generation, .. }) = record {
             match body {
                 RecordBody::Begin(begin) => return Ok(Some(begin)),
                 _ if number <= 1 || generation != self.generation => return Ok(None),
@@ -169,11 +173,8 @@ impl ChainView {
             return Ok(base.clone());
         }
         let numbers: Vec<String> = retained.iter().map(|base| base.number.to_string()).collect();
-        let there = match numbers.is_empty() {
-            true => "it has none".to_owned(),
-            false => format!("it has {}", numbers.join(", ")),
-        };
-        let what = format!("checkpoint {number} of job '{}' ({there})", self.job);
+        let there = if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") };
+        let what = format!("checkpoint {number} of job '{}' (it has {there})", self.job);
         Err(CheckpointError::NotFound { what })
     }
 
@@ -187,8 +188,7 @@ impl ChainView {
         let mut number = self.head;
         while number > 0 && retained.len() < CHECKPOINTS_RETAINED {
             let Some(bytes) = read_record(store, &self.job, number)? else { break };
-            let file = store.place(&record_name(&self.job, number));
-            if let Ok(record) = Record::decode(&file, &bytes)
+            if let Ok(record) = decode_record(store, &self.job, number, &bytes)
                 && let RecordBody::Manifest(manifest) = record.body
             {
                 let base = BaseCheckpoint { record: number, number: manifest.number, kept: None };
@@ -209,7 +209,7 @@ fn decoded(
     number: u64,
 ) -> Result<Option<Record>, CheckpointError> {
     let Some(bytes) = read_record(store, job, number)? else { return Ok(None) };
-    Record::decode(&store.place(&record_name(job, number)), &bytes).map(Some)
+    decode_record(store, job, number, &bytes).map(Some)
 }
 
 /// Reads a checkpoint where it is recorded.
@@ -225,7 +225,8 @@ pub fn read_checkpoint(
         Some(kept) => kept_folder(job).join(kept)?,
         None => record_name(job, base.record),
     };
-    let manifest = read_manifest(store, &name)?;
+    let (record, kept) = (Some(base.record), base.kept.as_deref());
+    let (_, manifest) = read_manifest(store, job, &name, record, kept)?;
     if manifest.number == base.number {
         return Ok(manifest);
     }
@@ -233,16 +234,21 @@ pub fn read_checkpoint(
     Err(CheckpointError::damaged(&store.place(&name), 0, reason))
 }
 
-/// Reads the record of a checkpoint.
-pub(super) fn read_manifest(
+/// Reads the record of a checkpoint, and its number in the chain.
+fn read_manifest(
     store: &dyn Store,
+    job: &ObjectName,
     name: &ObjectName,
-) -> Result<CheckpointManifest, CheckpointError> {
+    number: Option<u64>,
+    kept: Option<&str>,
+) -> Result<(u64, CheckpointManifest), CheckpointError> {
     let file = store.place(name);
     let bytes = store.get(name, Some(0..RECORD_BYTES_MAX as u64 + 1))?;
     let Some(bytes) = bytes else { return Err(CheckpointError::Missing { file }) };
-    match Record::decode(&file, &bytes)?.body {
-        RecordBody::Manifest(manifest) => Ok(manifest),
+    let record = Record::decode(&file, &bytes)?;
+    let record = record.belongs(&file, job.as_str(), number, kept)?;
+    match record.body {
+        RecordBody::Manifest(manifest) => Ok((record.record, manifest)),
         _ => Err(CheckpointError::damaged(&file, 0, "it is not the record of a checkpoint")),
     }
 }
@@ -265,7 +271,7 @@ pub fn records(store: &dyn Store, job: &ObjectName) -> Result<Vec<ChainRecord>, 
     for object in store.list(Some(&chain_folder(job)))? {
         let Some(number) = record_number(&object.name) else { continue };
         let Some(bytes) = read_record(store, job, number)? else { continue };
-        let record = Record::decode(&store.place(&object.name), &bytes);
+        let record = decode_record(store, job, number, &bytes);
         records.push(ChainRecord { number, object, record });
     }
     Ok(records)
@@ -278,11 +284,14 @@ pub fn records(store: &dyn Store, job: &ObjectName) -> Result<Vec<ChainRecord>, 
 pub fn kept(store: &dyn Store, job: &ObjectName) -> Result<Vec<KeptCheckpoint>, CheckpointError> {
     let mut kept = Vec::new();
     for object in store.list(Some(&kept_folder(job)))? {
-        let manifest = match read_manifest(store, &object.name) {
-            Err(CheckpointError::Store(error)) => return Err(error.into()),
-            other => other,
-        };
-        kept.push(KeptCheckpoint { name: object.name.last_part().to_owned(), object, manifest });
+        let read =
+            match read_manifest(store, job, &object.name, None, Some(object.name.last_part())) {
+                Err(CheckpointError::Store(error)) => return Err(error.into()),
+                other => other,
+            };
+        let record = read.as_ref().map_or(0, |(record, _)| *record);
+        let (name, manifest) = (object.name.last_part().to_owned(), read.map(|read| read.1));
+        kept.push(KeptCheckpoint { name, object, record, manifest });
     }
     Ok(kept)
 }
@@ -325,7 +334,8 @@ pub fn keep(
         None => view.checkpoint.clone().filter(|base| base.kept.is_none()).ok_or_else(none)?,
     };
     let manifest = read_checkpoint(store, job, &base)?;
-    let bytes = read_record(store, job, base.record)?.ok_or_else(none)?;
+    let record = decoded(store, job, base.record)?.ok_or_else(none)?;
+    let bytes = Record { kept: Some(name.to_owned()), ..record }.encode()?;
     match repeated(|| store.create(&target, &bytes))? {
         Created::New => {}
         Created::Exists if store.get(&target, None)?.as_ref() == Some(&bytes) => {}
@@ -375,15 +385,16 @@ pub fn drop_job(store: &dyn Store, job: &ObjectName) -> Result<(u64, u64), Check
     // Records go first and in order, as collection deletes them: a run that is under way sees that
     // its last one is gone.
     let mut objects = store.list(Some(&chain_folder(job)))?;
-    objects.extend(store.list(Some(job))?.into_iter().filter(|object| {
-        object.name != collected_marker(job) && record_number(&object.name).is_none()
-    }));
+    let markers = store.list(Some(&collected_folder(job)))?;
+    let ordered: BTreeSet<StoredObject> = objects.iter().chain(&markers).cloned().collect();
+    let rest = store.list(Some(job))?.into_iter().filter(|object| !ordered.contains(object));
+    objects.extend(rest);
+    objects.extend(markers);
     for object in objects {
         repeated(|| store.delete(&object.name))?;
         files += 1;
         bytes += object.bytes;
     }
-    repeated(|| store.delete(&collected_marker(job)))?;
     store.remove_folder(job)?;
     Ok((files, bytes))
 }

@@ -24,6 +24,9 @@ pub(super) fn encode(record: &Record) -> Result<String, String> {
     };
     fields["kind"] = json!(kind);
     fields["generation"] = json!(record.generation);
+    fields["job"] = json!(record.job);
+    fields["record"] = json!(record.record);
+    fields["copy"] = json!(record.kept);
     // What is written must be readable: the bounds are those of the reader.
     from_value(&fields)?;
     Ok(fields.to_string())
@@ -50,7 +53,9 @@ fn from_value(value: &Value) -> Result<Record, String> {
         "done" => RecordBody::Done(base_from(fields.get("of")?)?),
         other => return Err(format!("'kind' of record is {other:?}, which is none")),
     };
-    Ok(Record { generation, body })
+    let (job, record) = (fields.text("job")?, fields.number("record")?);
+    let kept = fields.option("copy").map(|_| fields.text("copy")).transpose()?;
+    Ok(Record { job, record, generation, kept, body })
 }
 
 fn begin_to(begin: &Begin) -> Value {

@@ -37,8 +37,14 @@ const HEADER_BYTES_MAX: usize = 64;
 /// A record: what a generation says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
+    /// The job: a record that was moved to another chain is found.
+    pub job: String,
+    /// Its number in the chain: a record in the place of another one is found.
+    pub record: u64,
     /// The run of the job that wrote it. The first one is 1.
     pub generation: u64,
+    /// The name under which this copy is kept; `None` in the chain.
+    pub kept: Option<String>,
     /// Its contents.
     pub body: RecordBody,
 }
@@ -240,14 +246,33 @@ impl Record {
             .map_err(|(at, reason)| CheckpointError::damaged(file, start + at, reason))
     }
 
-    /// The checkpoint that a job goes on from if this is the last record of its chain and has the
-    /// number `at`.
+    /// Refuses a record of another job, a copy under another name, or a record of another number
+    /// unless that is `None`.
+    pub(crate) fn belongs(
+        self,
+        file: &str,
+        job: &str,
+        record: Option<u64>,
+        kept: Option<&str>,
+    ) -> Result<Self, CheckpointError> {
+        let is_there = record.is_none_or(|record| self.record == record);
+        if self.job == job && is_there && self.kept.as_deref() == kept {
+            return Ok(self);
+        }
+        let Self { job, record, kept, .. } = self;
+        let copy = kept.map_or_else(String::new, |kept| format!(", kept as '{kept}'"));
+        let reason = format!("it is record {record} of job '{job}'{copy}, which belongs elsewhere");
+        Err(CheckpointError::damaged(file, 0, reason))
+    }
+
+    /// The checkpoint that a job goes on from if this is the last record of its chain.
     #[must_use]
-    pub fn checkpoint(&self, at: u64) -> Option<BaseCheckpoint> {
+    pub fn checkpoint(&self) -> Option<BaseCheckpoint> {
         match &self.body {
             RecordBody::Begin(begin) => begin.base.clone(),
             RecordBody::Manifest(manifest) => {
-                Some(BaseCheckpoint { record: at, number: manifest.number, kept: None })
+                let (record, number) = (self.record, manifest.number);
+                Some(BaseCheckpoint { record, number, kept: None })
             }
             RecordBody::Settled(of) | RecordBody::Done(of) => Some(of.clone()),
         }

@@ -57,7 +57,8 @@ fn records() -> Vec<Record> {
         RecordBody::Settled(base.clone()),
         RecordBody::Done(base),
     ];
-    bodies.into_iter().map(|body| Record { generation: 7, body }).collect()
+    let record = |body| Record { job: "clicks".into(), record: 5, generation: 7, kept: None, body };
+    bodies.into_iter().map(record).collect()
 }
 
 fn summed(json: &str) -> Vec<u8> {

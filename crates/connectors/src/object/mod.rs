@@ -30,9 +30,11 @@ use crate::options::{OptionReader, refuse};
 use crate::remote::{Io, KEEPALIVE, chain, redirects, retry_timeout_ns};
 
 mod blob;
+mod checkpoints;
 mod list;
 mod upload;
 
+pub use checkpoints::BucketStore;
 pub(crate) use list::expand;
 pub(crate) use upload::Upload;
 
@@ -83,7 +85,7 @@ pub(crate) const S3_OPTIONS: [OptionSpec; 6] = [
 ];
 
 /// Whether a path is one of a store, and not of a file.
-pub(crate) fn is_url(path: &str) -> bool {
+pub fn is_url(path: &str) -> bool {
     ["s3://", "s3a://", "http://", "https://"].iter().any(|scheme| path.starts_with(scheme))
 }
 

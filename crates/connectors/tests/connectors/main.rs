@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bed;
+mod checkpoints;
 mod corpus;
 mod crafted;
 mod damaged;

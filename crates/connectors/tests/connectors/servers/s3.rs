@@ -1,6 +1,6 @@
 //! A subset of S3: objects in memory, by path-style addresses.
 //!
-//! Puts, gets with ranges and conditions, heads, listings in pages (version 2) and multipart
+//! Puts, gets with ranges and conditions, heads, deletes, listings in pages (version 2) and multipart
 //! uploads. Of a signature only the key is looked at.
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +32,8 @@ pub struct StoreState {
     pub uploads: HashMap<String, BTreeMap<u32, Bytes>>,
     /// Method, path and range of each request, in order.
     pub log: Vec<String>,
+    /// Whether it passes over the conditions of puts, as some stores do.
+    pub takes_all: bool,
     versions: u64,
 }
 
@@ -102,9 +104,14 @@ async fn handle(State(state): State<Arc<Mutex<StoreState>>>, request: Request) -
         (&Method::GET, None) if query.contains_key("list-type") => list(&state, &path, &query),
         (&Method::GET | &Method::HEAD, None) => get(&state, &path, &parts.headers),
         (&Method::PUT, None) => {
+            let creates = parts.headers.get("if-none-match").is_some_and(|tag| tag == "*");
+            if creates && !state.takes_all && state.objects.contains_key(&path) {
+                return respond(StatusCode::PRECONDITION_FAILED, "");
+            }
             state.put(path, body);
             respond(StatusCode::OK, "")
         }
+        (&Method::POST, None) if query.contains_key("delete") => delete(&mut state, &path, &body),
         (&Method::POST, None) => {
             state.versions += 1;
             let id = format!("upload-{}", state.versions);
@@ -132,6 +139,18 @@ async fn handle(State(state): State<Arc<Mutex<StoreState>>>, request: Request) -
         },
         _ => respond(StatusCode::METHOD_NOT_ALLOWED, ""),
     }
+}
+
+/// Deletes the objects of a bucket that the body names.
+fn delete(state: &mut StoreState, bucket: &str, body: &[u8]) -> Response {
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    let mut answer = "<DeleteResult>".to_owned();
+    for key in body.split("<Key>").skip(1) {
+        let key = key.split_once("</Key>").unwrap().0;
+        state.objects.remove(&format!("{}/{key}", bucket.trim_end_matches('/')));
+        write!(answer, "<Deleted><Key>{key}</Key></Deleted>").unwrap();
+    }
+    respond(StatusCode::OK, &(answer + "</DeleteResult>"))
 }
 
 fn get(state: &StoreState, path: &str, headers: &HeaderMap) -> Response {
