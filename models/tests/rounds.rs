@@ -10,7 +10,9 @@
 //! Invariants: R1 what is saved of a round has each row once that was read before the saved
 //! positions, and no other; R2 the instances of an operator have saved at the same time; R3 what is
 //! saved waits for a later time; R4 nobody breaks the protocol; R5 when all is quiet, the second
-//! operator has each row once: that is the absence of dead ends too. Each [`Flaw`] must be found.
+//! operator has each row once: that is the absence of dead ends too; R6 a worker that keeps rows of
+//! the next round apart marks its own, so that what is kept has a bound. Each [`Flaw`] must be
+//! found.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -728,7 +730,15 @@ impl Model for Rounds {
         }
     }
 
-    fn check(&self, _: &State) -> Result<(), String> {
+    fn check(&self, state: &State) -> Result<(), String> {
+        for worker in &state.workers {
+            let keeps = |of: &&Instance| !of.kept.is_empty();
+            if let Some(of) = worker.operators.iter().find(keeps)
+                && worker.asked <= of.alignment.round()
+            {
+                return Err("R6: a worker that keeps the next round apart goes on in its own".into());
+            }
+        }
         Ok(())
     }
 
@@ -805,7 +815,7 @@ fn each_part_of_the_protocol_is_needed() {
         (Flaw::CastsNotCounted, "R", relays()),
         (Flaw::EdgeEndNotCounted, "dead end", edges(Shuffle)),
         (Flaw::PeerEndNotCounted, "dead end", small(Shuffle)),
-        (Flaw::NoLamport, "dead end", small(Shuffle)),
+        (Flaw::NoLamport, "R6", small(Shuffle)),
         (Flaw::SaveBeforeDue, "R3", small(Shuffle)),
         (Flaw::ClocksNotSettled, "R2", Rounds { idle: true, ..small(Shuffle) }),
         (Flaw::NoWaitForSaved, "R4", Rounds { rounds: 3, ..small(Shuffle) }),

@@ -111,7 +111,8 @@ pub fn run(
         let job = job(nodes, workers);
         let network = SimOptions::seeded(random.number());
         let cluster = Cluster { network, ..Cluster::seeded(nodes, workers, seed) };
-        let turns = (at + 1 < sizes.len()).then(|| 1 + random.below(1 << random.below(10)));
+        let about = 1 << random.below(10);
+        let turns = (at + 1 < sizes.len()).then(|| 1 + random.below(about));
         let attempt = Attempt { cluster, job, restored: restored.take(), turns };
         let (ended, whole) = attempt.run(&mut random, &mut ran)?;
         if ended {

@@ -12,8 +12,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrow::array::{ArrayRef, AsArray, Float64Array, Int64Array, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
+use dataflow::checkpoint::SavedRows;
 use dataflow::error::{ConnectorError, DataflowError};
-use dataflow::job::{Description, KeyedOperator, KeyedState};
+use dataflow::job::{Description, KeyedOperator, KeyedState, SavedParts};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
 /// Every this many requests one is followed on its way.
@@ -283,6 +284,11 @@ impl KeyedOperator for Matching {
         })
     }
 
+    /// A measurement that fails is begun anew.
+    fn saved(&self) -> Option<SavedParts> {
+        None
+    }
+
     fn describe(&self, _: &[Vec<String>]) -> Description {
         let properties = vec![
             ("instances", self.instances.to_string()),
@@ -315,6 +321,14 @@ impl KeyedState for Hosted {
                 }
             }
         }
+        Ok(())
+    }
+
+    fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+        Ok(vec![])
+    }
+
+    fn load(&mut self, _: SavedRows) -> Result<(), DataflowError> {
         Ok(())
     }
 
