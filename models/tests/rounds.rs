@@ -736,7 +736,9 @@ impl Model for Rounds {
             if let Some(of) = worker.operators.iter().find(keeps)
                 && worker.asked <= of.alignment.round()
             {
-                return Err("R6: a worker that keeps the next round apart goes on in its own".into());
+                return Err(
+                    "R6: a worker that keeps the next round apart goes on in its own".into()
+                );
             }
         }
         Ok(())

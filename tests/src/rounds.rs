@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::random::Random;
 
 /// Turns after which a run that does not end is given up.
-const TURNS_MAX: u64 = 2_000_000;
+const TURNS_MAX: u64 = 200_000;
 
 /// What became of a job.
 #[derive(Debug, Default, Clone, Copy)]
@@ -151,7 +151,14 @@ impl Attempt {
         let every = 1 + random.below(60);
         let mut told = vec![];
         for turn in 0.. {
-            assert!(turn < TURNS_MAX, "the job does not end");
+            assert!(
+                turn < TURNS_MAX,
+                "round {} does not end: asked {}, {} of {count} have saved it, {} have ended",
+                leader.round,
+                leader.asked,
+                leader.saved.len(),
+                leader.last.len()
+            );
             if turns == Some(turn) {
                 return Ok((false, restored));
             }

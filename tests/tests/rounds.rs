@@ -43,11 +43,9 @@ fn query(random: &mut Random) -> String {
              GROUP BY window_start, window_end, g"
         ),
         7 => format!(
-            "CREATE VIEW counted AS SELECT window_start, window_end, window_time AS at, k,
-               count(*) AS n FROM TUMBLE({window}) GROUP BY window_start, window_end, window_time, k;
-             SELECT window_end, max(n), count(*) FROM
-               TUMBLE(TABLE counted, DESCRIPTOR(at), INTERVAL '{}' SECOND)
-             GROUP BY window_start, window_end",
+            "SELECT k, max(v), min(ts), count(*) FROM
+               CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '{size}' SECOND, INTERVAL '{}' SECOND)
+             {starts}",
             4 * size
         ),
         _ => "SELECT k, s, v, ts FROM t WHERE v > 0".into(),
