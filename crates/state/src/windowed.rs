@@ -320,4 +320,4 @@ impl Windowed {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -310,8 +310,33 @@ impl<'a> Restoring<'a> {
     }
 }
 
+/// Those rows of a keyed operator on worker `worker` of `workers` which no other worker saves too:
+/// what was sent to several is saved by the first of them.
+///
+/// # Errors
+/// When it cannot be told to whom a row was sent.
+pub(crate) fn saved_here(
+    keyed: &Keyed,
+    (worker, workers): (u32, u32),
+    owner: &RowOwner,
+    rows: RecordBatch,
+) -> Result<Option<RecordBatch>, DataflowError> {
+    let &RowOwner::Input(input) = owner else { return Ok(Some(rows)) };
+    let Some(of) = keyed.inputs.get(input) else { return Ok(Some(rows)) };
+    if let Some(to) = keyed.operator.multi_partitioner(input) {
+        let (columns, mut sets) = ((0..of.schema.fields().len()).collect::<Vec<_>>(), vec![]);
+        to.partition(&rows.project(&columns)?, workers, &mut sets)?;
+        let first = |row: usize| sets.get(row).and_then(|set| set.iter().next());
+        return some_of(&rows, |row| first(row) == Some(worker));
+    }
+    let several = |number| keyed.operator.multi_partitioner(number).is_some();
+    let travels = keyed.exchange != Exchange::Forward || (0..keyed.inputs.len()).any(several);
+    let is_everywhere = travels && of.distribution == Distribution::Broadcast;
+    Ok(Some(rows).filter(|_| worker == FIRST || !is_everywhere))
+}
+
 /// Some rows of a batch, if there are any.
-pub(crate) fn some_of(
+fn some_of(
     rows: &RecordBatch,
     which: impl Fn(usize) -> bool,
 ) -> Result<Option<RecordBatch>, DataflowError> {

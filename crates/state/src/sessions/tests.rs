@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::aggregates::{count, max, min, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
+use crate::windowed::tests::elsewhere;
 use crate::{StateOptions, Windowed};
 
 /// Time, key and value.
@@ -164,6 +165,10 @@ proptest! {
                 let due = brute_force(&counted, gap).into_iter().filter(over).count();
                 let found = triggered.len();
                 prop_assert!(least == i64::MIN || found >= due, "{found} of {due}");
+                if action == 6 {
+                    let disk = spills.then(|| disk.clone());
+                    leader = elsewhere(&mut leader, helpers as u32, least, &disk);
+                }
             }
         }
         partials.iter_mut().for_each(|partial| hand_over(partial, &mut leader));

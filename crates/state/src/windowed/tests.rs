@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::aggregates::{count, max, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
-use crate::{KeyMode, RowPlace, StateOptions};
+use crate::{KeyMode, Partitioner, RowPlace, RowsByOwner, StateOptions};
 
 /// Key and value.
 type Row = (i64, i64);
@@ -76,6 +76,64 @@ fn rows_of(columns: &GroupColumns) -> Groups {
     keys.map(|(row, key)| (key, (values[0][row], values[1][row], values[2][row]))).collect()
 }
 
+/// What is saved is taken up by some owners of keys, saved by them, and put together again.
+pub(crate) fn elsewhere(
+    from: &mut Windowed,
+    owners: u32,
+    watermark: i64,
+    disk: &Disks,
+) -> Windowed {
+    let (spec, windows) = (from.spec.clone(), from.windows);
+    let new = || {
+        let mut to = Windowed::new(&spec, windows);
+        if let Some(disk) = disk {
+            to.slices().spill_to(disk.clone(), None);
+        }
+        to
+    };
+    let saved = |from: &mut Windowed| {
+        let mut all = vec![];
+        from.save(|key, part| {
+            all.push((key, part));
+            Ok::<_, StateError>(())
+        })
+        .unwrap();
+        (all, from.early_emitted())
+    };
+    let (parts, early) = saved(from);
+    assert_eq!((&parts, &early), (&saved(from).0, &from.early_emitted()), "it stays as it is");
+    let mut partitioner = Partitioner::in_blocks(owners);
+    let mut split = RowsByOwner::default();
+    let (mut all, mut of_all) = (vec![], BTreeMap::new());
+    for owner in 0..owners {
+        let mut one = new();
+        for (key, part) in &parts {
+            partitioner.split(part, &mut split).unwrap();
+            if split.rows(owner) > 0 {
+                one.load(*key, &split.select(owner, part).unwrap()).unwrap();
+            }
+        }
+        one.resume_at(watermark);
+        one.load_early(&early.iter().copied().collect());
+        if disk.is_some() && owner % 2 == 0 {
+            one.slices().spill_all();
+        }
+        let (parts, early) = saved(&mut one);
+        all.extend(parts);
+        for (end, latest) in early {
+            *of_all.entry(end).or_insert(true) &= latest;
+        }
+    }
+    let mut to = new();
+    all.iter().for_each(|(key, part)| to.load(*key, part).unwrap());
+    to.resume_at(watermark);
+    to.load_early(&of_all);
+    to
+}
+
+/// Where groups go that do not fit, if they may.
+pub(crate) type Disks = Option<Arc<SimDisk>>;
+
 fn kinds() -> impl Strategy<Value = Windows> {
     let hop = (1i64..40, 1i64..15).prop_map(|(size, slide)| (size, slide, false));
     let cumulate = (1i64..8, 1i64..8).prop_map(|(steps, step)| (steps * step, step, true));
@@ -98,6 +156,7 @@ proptest! {
         steps in prop::collection::vec((-3i64..9, 0i64..25, 0i64..6, -9i64..9), 0..80),
         hash in any::<bool>(),
         spills in any::<bool>(),
+        owners in 1u32..4,
     ) {
         let spec = spec(hash.then_some(KeyMode::Hash));
         let mut windowed = Windowed::new(&spec, Some(windows));
@@ -107,7 +166,7 @@ proptest! {
         }
         let mut expected = BTreeMap::<i64, (WindowBounds, Groups)>::new();
         let (mut latest, mut watermark, mut triggered) = (0, i64::MIN, vec![]);
-        let mut emitted = BTreeMap::new();
+        let (mut emitted, mut fired) = (BTreeMap::new(), i64::MIN);
         for (ahead, behind, group, value) in steps {
             latest += ahead.max(0);
             let (time, row) = (latest - behind, (group, value));
@@ -130,6 +189,11 @@ proptest! {
             // Other workers may hold windows back for any time.
             if ahead < 0 {
                 trigger(&mut windowed, watermark, &mut triggered);
+                fired = watermark;
+            }
+            if value == 5 {
+                let disk = spills.then(|| disk.clone());
+                windowed = elsewhere(&mut windowed, owners, fired, &disk);
             }
             if ahead == -2 {
                 let done = triggered.last().map_or(i64::MIN, |(window, _)| window.end);
@@ -145,6 +209,17 @@ proptest! {
         prop_assert_eq!(triggered, expected.into_values().collect::<Vec<_>>());
         prop_assert!(windowed.slices().is_empty() && disk.files() == 0);
     }
+}
+
+#[test]
+fn a_window_on_its_way_out_is_not_saved() {
+    let mut windowed = Windowed::new(&spec(None), Windows::tumbling(10, 0));
+    add(windowed.slices(), 0, (1, 1));
+    assert!(windowed.trigger(10).unwrap().is_some());
+    let refused = windowed.save(|_, _| Ok::<_, StateError>(()));
+    assert!(matches!(refused, Err(StateError::BeingDrained)));
+    assert!(windowed.trigger(10).unwrap().is_none());
+    windowed.save(|_, _| Err(StateError::BeingDrained)).unwrap();
 }
 
 #[test]

@@ -30,6 +30,8 @@ mod fold;
 mod frequent;
 mod fused;
 mod late;
+#[cfg(test)]
+mod recovery_tests;
 mod saved;
 mod sessions;
 

@@ -6,6 +6,8 @@
 
 #[cfg(test)]
 pub(crate) mod fixtures;
+#[cfg(test)]
+mod recovery_tests;
 mod run;
 mod spillable;
 
@@ -27,12 +29,10 @@ use self::spillable::SpillableState;
 use crate::checkpoint::{OperatorSnapshot, SavedRows};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
-use crate::job::{
-    Distribution, Exchange, Keyed, KeyedInput, OperatorSpec, RowOwner, SavedParts, SavedState,
-};
+use crate::job::{Exchange, Keyed, KeyedInput, OperatorSpec, SavedParts, SavedState};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, end_round};
-use crate::operators::restoring::{Restoring, some_of};
+use crate::operators::restoring::{Restoring, saved_here};
 use crate::rows::Rows;
 use crate::rows::time::{last_tick, ticks, without_late};
 use crate::rows::wire::compact;
@@ -176,29 +176,6 @@ impl<D: Downstream> KeyedRun<D> {
         Ok(on_time)
     }
 
-    /// Those of some rows which no other worker saves too: what was sent to several is saved by the
-    /// first of them.
-    fn saved_here(
-        &self,
-        owner: &RowOwner,
-        rows: RecordBatch,
-    ) -> Result<Option<RecordBatch>, DataflowError> {
-        let &RowOwner::Input(input) = owner else { return Ok(Some(rows)) };
-        let Some(of) = self.spec.inputs.get(input) else { return Ok(Some(rows)) };
-        if self.instance.inputs.is_local() {
-            return Ok(Some(rows));
-        }
-        let worker = self.instance.worker;
-        if let Some(to) = self.spec.operator.multi_partitioner(input) {
-            let (columns, mut sets) = ((0..of.schema.fields().len()).collect::<Vec<_>>(), vec![]);
-            to.partition(&rows.project(&columns)?, self.workers, &mut sets)?;
-            let first = |row: usize| sets.get(row).and_then(|set| set.iter().next());
-            return some_of(&rows, |row| first(row) == Some(worker));
-        }
-        let is_first = worker == 0;
-        Ok(Some(rows).filter(|_| is_first || of.distribution != Distribution::Broadcast))
-    }
-
     /// Publishes the bytes of state, and holds them to their bound.
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let state = self.state.borrow();
@@ -248,10 +225,11 @@ impl<D: Downstream> OperatorTask for KeyedRun<D> {
             return Err(DataflowError::Recovery(message.into()));
         };
         let (operator, watermark) = (self.instance.tag, self.least());
+        let place = (self.instance.worker, self.workers);
         let mut parts = vec![];
         for SavedRows { part, rows } in self.state.borrow_mut().save()? {
             let Some(of_part) = of.get(part as usize) else { return Err(no_part(part)) };
-            let rows = self.saved_here(&of_part.owner, rows)?;
+            let rows = saved_here(&self.spec, place, &of_part.owner, rows)?;
             parts.extend(rows.map(|rows| SavedRows { part, rows }));
         }
         Ok(Some(OperatorSnapshot { operator, version, watermark, parts }))

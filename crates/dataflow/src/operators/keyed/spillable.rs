@@ -34,7 +34,9 @@ use self::passes::Passes;
 use super::{Run, at_rest};
 use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
-use crate::job::{InputBatches, Keyed, KeyedOperator, KeyedState, RowOwner, SavedPart, SpillSpec};
+use crate::job::{
+    Distribution, InputBatches, Keyed, KeyedOperator, KeyedState, RowOwner, SavedPart, SpillSpec,
+};
 
 /// Bytes of rows that are put in order and written together, and the fewest of a span.
 const GATHERED_BYTES: usize = 4 << 20;
@@ -64,6 +66,10 @@ pub(super) struct SpillableState {
     is_at_rest: bool,
     /// How many inputs there are: parts of what is saved begin with the rows that wait of each.
     inputs: usize,
+    /// Whether rows of an input are on several workers.
+    is_shared: bool,
+    /// Whether passes are not put off.
+    settles: bool,
     rows: Option<SpillableRows>,
 }
 
@@ -75,7 +81,12 @@ impl SpillableState {
             spec.spill_specs().zip(disk).map(|(waits, disk)| SpillableRows::new(disk, waits, spec));
         let operator = spec.operator.clone();
         let state = operator.create();
-        Self { operator, state, is_at_rest: true, inputs: spec.inputs.len(), rows }
+        let is_shared = (0..).zip(&spec.inputs).any(|(number, input)| {
+            input.distribution == Distribution::Broadcast
+                || operator.multi_partitioner(number).is_some()
+        });
+        let inputs = spec.inputs.len();
+        Self { operator, state, is_at_rest: true, inputs, is_shared, settles: false, rows }
     }
 
     /// Takes rows of an input; all may hold `share` bytes.
@@ -107,7 +118,9 @@ impl SpillableState {
     /// All rows that it keeps, in memory and on the disk, at rest: by part of what the operator
     /// [saves](crate::job::Keyed). All are in memory then.
     pub(super) fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
-        at_rest(self.is_at_rest)?;
+        let is_passing = self.rows.as_ref().is_some_and(|rows| rows.passes.is_some());
+        at_rest(self.is_at_rest && (self.settles || !self.is_shared || !is_passing))?;
+        self.settles = false;
         let mut all = self.state.save()?;
         all.iter_mut().for_each(|saved| saved.part += self.inputs as u32);
         if let Some(spillable) = &self.rows {
@@ -134,10 +147,24 @@ impl SpillableState {
             return spillable.load(number, rows, share);
         }
         self.state.load(SavedRows { part: own as u32, rows })?;
-        if self.state.bytes() > share / HELD_PART {
+        let is_over = |state: &dyn KeyedState| state.bytes() > share / HELD_PART;
+        if is_over(&*self.state) || !spillable.is_empty() {
+            // Rows of a time wait in one place.
+            for (input, rows) in self.state.drain()? {
+                spillable.push(input, rows)?;
+            }
+        }
+        if is_over(&*self.state) {
             spillable.begin_passes(&mut self.state, &self.operator, share)?;
         }
-        Ok(())
+        spillable.relieve(share)
+    }
+
+    /// Until it is saved, a pass that there is something for is not put off. Where rows are on
+    /// several workers, these must have made the same use of them, for one of them saves the rows.
+    /// It is called before [`advance`](Self::advance) is asked for the last time before that.
+    pub(super) fn settle(&mut self) {
+        self.settles = self.is_shared;
     }
 
     /// As [`KeyedState::windows_over`].
@@ -152,7 +179,7 @@ impl SpillableState {
         rows_max: usize,
         share: usize,
     ) -> Result<Option<RecordBatch>, DataflowError> {
-        let Self { operator, state, is_at_rest, rows, .. } = self;
+        let Self { operator, state, is_at_rest, settles, rows, .. } = self;
         let Some(spillable) = rows else {
             let batch = state.advance(watermark, rows_max)?;
             *is_at_rest = batch.is_none();
@@ -171,7 +198,7 @@ impl SpillableState {
                 spillable.begin_passes(state, operator, share)?;
             }
             if spillable.passes.is_some() {
-                if spillable.step(state, operator, watermark, share)? {
+                if spillable.step(state, operator, (watermark, *settles), share)? {
                     continue;
                 }
                 return Ok(None);

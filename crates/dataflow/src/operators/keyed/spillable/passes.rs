@@ -149,18 +149,19 @@ impl SpillableRows {
     }
 
     /// Takes the next step, when the operator has emitted what it could: false if there is nothing
-    /// to do at this watermark.
+    /// to do at this watermark, or it can be put off and the operator settles nothing.
     pub(super) fn step(
         &mut self,
         state: &mut Box<dyn KeyedState>,
         operator: &Arc<dyn KeyedOperator>,
-        watermark: i64,
+        (watermark, settles): (i64, bool),
         share: usize,
     ) -> Result<bool, DataflowError> {
         let room = share / ROOM_PART;
         let Some(mut passes) = self.passes.take() else { return Ok(false) };
         if passes.pass.is_none() {
-            if !self.is_time(&passes, watermark, room) {
+            let settles = settles && watermark > passes.until;
+            if !settles && !self.is_time(&passes, watermark, room) {
                 self.passes = Some(passes);
                 return Ok(false);
             }

@@ -1,0 +1,658 @@
+//! Operators that are cut at some watermark, saved, and taken up by other workers, against the same
+//! without a cut.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch};
+use arrow::compute::{SortOptions, cast, filter_record_batch};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::StreamWriter;
+use state::sim::{SimDisk, SimDiskOptions};
+use state::{Disk, KeyRows, aggregates};
+
+use super::fixtures::{KINDS, Numbers, Row, SIDES, batch, both, given_out, schema};
+use super::spillable::SpillableState;
+use crate::checkpoint::{OperatorSnapshot, Restored, SavedRows, WorkerSnapshot};
+use crate::error::DataflowError;
+use crate::exchange::Partition;
+use crate::job::worker_set::WorkerSet;
+use crate::job::{
+    Description, Distribution, Edge, Exchange, JobGraph, Keyed, KeyedInput, KeyedOperator,
+    KeyedState, MultiPartitioner, Operator, OperatorKind, OperatorSpec, Recovery, RowRange,
+    SavedParts, SavedState, Settings, Sort, SpillSpec,
+};
+use crate::keyed::{
+    FrameUnit, IntervalJoin, JoinKind, JoinSide, Over, OverCall, OverFrame, Ranking, RowSessions,
+    TemporalJoin, TimedSide, WindowJoin, first_value, nth_value, times,
+};
+use crate::operators::restoring::{Restoring, saved_here};
+
+const WIDTH: i64 = 100;
+const ROUNDS: i64 = 10;
+
+/// From how many workers to how many.
+const MOVES: [[u32; 2]; 4] = [[1, 1], [1, 3], [3, 2], [2, 1]];
+
+/// Columns with another type of key.
+fn keyed_by(schema: &Schema, key: &DataType) -> SchemaRef {
+    let field = |field: &Arc<Field>| {
+        let of = if field.name().ends_with("_key") { key } else { field.data_type() };
+        Arc::new(Field::new(field.name(), of.clone(), true))
+    };
+    Arc::new(Schema::new(schema.fields().iter().map(field).collect::<Vec<_>>()))
+}
+
+/// Rows whose keys are of that type. Floats have both zeros and several NaNs.
+fn rows_of(side: &str, key: &DataType, rows: &[Row]) -> RecordBatch {
+    let rows = batch(side, rows);
+    let ints = rows.column(0).as_primitive::<Int64Type>();
+    let keys: ArrayRef = match key {
+        DataType::Float64 => {
+            let float = |key: i64| match key {
+                1 => 0.0,
+                2 => -0.0,
+                3 => f64::NAN,
+                4 => -f64::NAN,
+                other => other as f64 / 2.0,
+            };
+            Arc::new(ints.iter().map(|key| key.map(float)).collect::<Float64Array>())
+        }
+        DataType::Dictionary(..) => {
+            cast(&cast(rows.column(0), &DataType::Utf8).unwrap(), key).unwrap()
+        }
+        _ => rows.column(0).clone(),
+    };
+    let mut columns = rows.columns().to_vec();
+    columns[0] = keys;
+    RecordBatch::try_new(keyed_by(&schema(side), key), columns).unwrap()
+}
+
+fn keyed(operator: impl KeyedOperator + 'static, inputs: usize, key: &DataType) -> Keyed {
+    let input = |side: &str| KeyedInput {
+        schema: keyed_by(&schema(side), key),
+        keys: vec![0],
+        distribution: Distribution::Hash,
+        time: Some(2),
+        grace: 0,
+    };
+    Keyed {
+        inputs: SIDES.into_iter().map(input).take(inputs).collect(),
+        exchange: Exchange::Shuffle,
+        granularity: 1,
+        operator: Arc::new(operator),
+    }
+}
+
+fn timed(key: &DataType) -> [TimedSide; 2] {
+    SIDES.map(|name| TimedSide { schema: keyed_by(&schema(name), key), keys: vec![0], time: 2 })
+}
+
+/// Columns of the left side, and these.
+fn and(key: &DataType, more: Vec<Field>) -> SchemaRef {
+    let left = keyed_by(&schema("left"), key);
+    let fields = left.fields().iter().map(|field| field.as_ref().clone()).chain(more);
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+fn window_join(kind: JoinKind, key: &DataType) -> Keyed {
+    let side = |name: &str| JoinSide {
+        schema: keyed_by(&schema(name), key),
+        keys: vec![0],
+        window_end: 2,
+    };
+    let (schema, both) = (keyed_by(&given_out(kind), key), keyed_by(&both(), key));
+    keyed(WindowJoin { sides: SIDES.map(side), kind, on: None, schema, both }, 2, key)
+}
+
+fn interval_join(kind: JoinKind, key: &DataType) -> Keyed {
+    let (sides, apart, on) = (timed(key), [-2 * WIDTH, WIDTH], None);
+    let (schema, both) = (keyed_by(&given_out(kind), key), keyed_by(&both(), key));
+    keyed(IntervalJoin { sides, kind, apart, on, schema, both }, 2, key)
+}
+
+fn temporal_join(outer: bool, key: &DataType) -> Keyed {
+    let schema = keyed_by(&both(), key);
+    keyed(TemporalJoin { sides: timed(key), outer, earlier: !outer, schema }, 2, key)
+}
+
+fn ranking(limit: Option<usize>, key: &DataType) -> Keyed {
+    let (input, order) = (keyed_by(&schema("left"), key), vec![(1, SortOptions::default())]);
+    let schema = and(key, vec![Field::new("rank", DataType::UInt64, false)]);
+    keyed(Ranking { input, keys: vec![0], window_end: 2, order, limit, schema }, 1, key)
+}
+
+fn sessions(gap: i64, given: bool, key: &DataType) -> Keyed {
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    let bounds = ["start", "end", "last"].map(|name| Field::new(name, time.clone(), true));
+    let (mut input, schema) = (keyed_by(&schema("left"), key), and(key, bounds.to_vec()));
+    if given {
+        input = and(key, vec![Field::new("given", DataType::Boolean, true)]);
+    }
+    let given = given.then_some(3);
+    let of = input.clone();
+    let mut spec = keyed(RowSessions { input, keys: vec![0], time: 2, gap, given, schema }, 1, key);
+    spec.inputs[0].schema = of;
+    spec
+}
+
+fn over(key: &DataType) -> Keyed {
+    let of = DataType::Int64;
+    let frame = |unit, from, to| OverFrame { unit, from, to };
+    let range = frame(FrameUnit::Range, Some(3 * WIDTH), 0);
+    let all = frame(FrameUnit::Range, None, WIDTH / 2);
+    let rows = frame(FrameUnit::Rows, Some(11), 2);
+    let all_rows = frame(FrameUnit::Rows, None, 3);
+    let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+    let calls = [
+        (aggregates::sum(&of).unwrap(), vec![1], range),
+        (aggregates::max(&of).unwrap(), vec![1], all),
+        (first_value(of.clone(), false), vec![1], rows),
+        (nth_value(of.clone(), 3, false), vec![1], rows),
+        (times(time), vec![2], all_rows),
+        (aggregates::avg(&of).unwrap(), vec![1], all_rows),
+        (aggregates::count(), vec![], range),
+    ];
+    let call = |(aggregate, args, frame)| OverCall { text: "".into(), aggregate, args, frame };
+    let calls = calls.into_iter().map(call).collect::<Vec<_>>();
+    let results = calls.iter().enumerate();
+    let result = |(at, call): (usize, &OverCall)| {
+        Field::new(format!("call{at}"), call.aggregate.output_type(), true)
+    };
+    let input = keyed_by(&schema("left"), key);
+    let schema = and(key, results.map(result).collect());
+    let (keys, ties) = (vec![0], vec![2, 1, 0]);
+    keyed(Over { input, keys, time: 2, ties, window_end: None, calls, schema }, 1, key)
+}
+
+/// Batches by input and by the worker that reads them, of three; and the watermark behind them.
+type Round = (Vec<(usize, usize, RecordBatch)>, i64);
+
+/// Rows of all inputs up to some widths ahead of a watermark that moves by one.
+fn rounds(spec: &Keyed, seed: u64, rows: i64, key: &DataType, exact: bool) -> Vec<Round> {
+    let mut numbers = Numbers(seed);
+    let inputs = spec.inputs.len();
+    let mut next = 0;
+    let mut one = |round: i64| {
+        let mut batches = vec![];
+        for at in 0..3 * inputs {
+            let count = numbers.below(rows + 1);
+            let mut row = |_| -> Row {
+                next += 1;
+                let (key, ahead) = (numbers.below(9), numbers.below(3 * WIDTH));
+                let time = WIDTH * round + if exact { ahead / WIDTH * WIDTH } else { ahead };
+                ((key > 0).then_some(key), next, time + WIDTH)
+            };
+            let rows: Vec<Row> = (0..count).map(&mut row).collect();
+            let mut rows = rows_of(SIDES[at % inputs], key, &rows);
+            if spec.inputs[at % inputs].schema.fields().len() > 3 {
+                let given = rows.column(1).as_primitive::<Int64Type>();
+                let given = given.iter().map(|number| number.map(|number| number % 3 == 0));
+                let given: ArrayRef = Arc::new(given.collect::<arrow::array::BooleanArray>());
+                let columns = rows.columns().iter().cloned().chain([given]).collect();
+                let schema = spec.inputs[at % inputs].schema.clone();
+                rows = RecordBatch::try_new(schema, columns).unwrap();
+            }
+            if rows.num_rows() > 0 {
+                batches.push((at % inputs, at / inputs, rows));
+            }
+        }
+        (batches, if round == ROUNDS - 1 { i64::MAX } else { WIDTH * round + WIDTH - 1 })
+    };
+    (0..ROUNDS).map(&mut one).collect()
+}
+
+/// The instances of an operator on some workers.
+struct Bed<'a> {
+    spec: &'a Keyed,
+    share: usize,
+    states: Vec<SpillableState>,
+    given: Vec<Vec<u8>>,
+}
+
+impl<'a> Bed<'a> {
+    fn new(spec: &'a Keyed, workers: u32, share: usize) -> Self {
+        let disk = || -> Option<Arc<dyn Disk>> {
+            (share < usize::MAX).then(|| SimDisk::new(SimDiskOptions::default()) as _)
+        };
+        let states = (0..workers).map(|_| SpillableState::new(spec, disk())).collect();
+        Self { spec, share, states, given: vec![] }
+    }
+
+    fn workers(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    /// The workers of each row of an input.
+    fn receivers(&self, input: usize, reader: usize, rows: &RecordBatch) -> Vec<WorkerSet> {
+        let workers = self.workers();
+        let of = &self.spec.inputs[input];
+        if let Some(several) = self.spec.operator.multi_partitioner(input) {
+            let mut sets = vec![];
+            several.partition(rows, workers, &mut sets).unwrap();
+            return sets;
+        }
+        let mut owners = vec![];
+        match of.distribution {
+            Distribution::Broadcast => {
+                return vec![WorkerSet::all(0..workers); rows.num_rows()];
+            }
+            Distribution::Local | Distribution::RoundRobin => {
+                owners = vec![reader as u32 % workers; rows.num_rows()];
+            }
+            Distribution::Hash => {
+                let partition = Partition::by_key(&of.keys, 0, workers);
+                partition.owners(rows, None, &mut owners).unwrap();
+            }
+        }
+        owners.into_iter().map(|owner| [owner].into_iter().collect()).collect()
+    }
+
+    fn play(&mut self, rounds: &[Round]) {
+        for (batches, watermark) in rounds {
+            for (input, reader, rows) in batches {
+                let receivers = self.receivers(*input, *reader, rows);
+                for (worker, state) in (0..).zip(&mut self.states) {
+                    let mine = receivers.iter().map(|set| Some(set.contains(worker))).collect();
+                    let mine = filter_record_batch(rows, &mine).unwrap();
+                    if mine.num_rows() > 0 {
+                        state.push(*input, mine, self.share).unwrap();
+                    }
+                }
+            }
+            self.advance(*watermark);
+        }
+    }
+
+    fn advance(&mut self, watermark: i64) {
+        for state in &mut self.states {
+            while let Some(rows) = state.advance(watermark, 7, self.share).unwrap() {
+                let rows = KeyRows::exact(rows.columns()).unwrap();
+                self.given.extend(rows.iter().map(|row| row.data().to_vec()));
+            }
+        }
+    }
+
+    fn job(&self) -> JobGraph {
+        let inputs = vec![vec![]; self.spec.inputs.len()];
+        let kind = OperatorKind::Keyed(self.spec.clone());
+        let operators = vec![Operator::new("operator", inputs, kind)];
+        JobGraph { operators, settings: Settings::default() }
+    }
+
+    fn save(&mut self, watermark: i64) -> Restored {
+        self.states.iter_mut().for_each(SpillableState::settle);
+        self.advance(watermark);
+        let SavedState::Parts(form) = self.spec.saved_state() else { panic!("it is saved") };
+        let workers = self.workers();
+        let mut all = vec![];
+        for (worker, state) in (0..).zip(&mut self.states) {
+            let mut parts = vec![];
+            for SavedRows { part, rows } in state.save().unwrap() {
+                let of = &form.parts[part as usize];
+                let place = (worker, workers);
+                if let Some(rows) = saved_here(self.spec, place, &of.owner, rows).unwrap() {
+                    parts.push(SavedRows { part, rows: encoded(&rows) });
+                }
+            }
+            let (operator, version) = (0, form.version);
+            let operators = vec![OperatorSnapshot { operator, version, watermark, parts }];
+            all.push(WorkerSnapshot { worker, operators, ..WorkerSnapshot::default() });
+        }
+        // They come in any order.
+        all.reverse();
+        Restored { round: 3, workers: all }
+    }
+
+    fn load(&mut self, restored: &Restored) {
+        let (job, workers) = (self.job(), self.workers());
+        for (worker, state) in (0..).zip(&mut self.states) {
+            let from = Restoring::new(restored, &job, worker, workers);
+            let share = self.share;
+            from.each(0, |saved| state.load(saved, share)).unwrap();
+        }
+    }
+}
+
+/// Rows that were written and read.
+fn encoded(rows: &RecordBatch) -> RecordBatch {
+    let mut bytes = vec![];
+    let mut writer = StreamWriter::try_new(&mut bytes, &rows.schema()).unwrap();
+    writer.write(rows).unwrap();
+    writer.finish().unwrap();
+    drop(writer);
+    StreamReader::try_new(&bytes[..], None).unwrap().next().unwrap().unwrap()
+}
+
+/// What an operator gives that is cut behind some of its rounds, in an order of its own; and how
+/// many rows were saved.
+fn cut(
+    spec: &Keyed,
+    rounds: &[Round],
+    at: usize,
+    [from, to]: [u32; 2],
+    share: usize,
+) -> (Vec<Vec<u8>>, usize) {
+    let mut before = Bed::new(spec, from, share);
+    before.play(&rounds[..at]);
+    let watermark = at.checked_sub(1).map_or(i64::MIN, |last| rounds[last].1);
+    let restored = before.save(watermark);
+    // What was saved stays: it is saved once more.
+    let restored_again = before.save(watermark);
+    let rows = |restored: &Restored| {
+        let parts = restored.workers.iter().flat_map(|worker| &worker.operators[0].parts);
+        parts.map(|saved| saved.rows.num_rows()).sum::<usize>()
+    };
+    assert_eq!(rows(&restored), rows(&restored_again));
+    let mut after = Bed::new(spec, to, share);
+    after.load(&restored);
+    after.advance(watermark);
+    after.play(&rounds[at..]);
+    let mut given = before.given;
+    given.extend(after.given);
+    given.sort();
+    (given, rows(&restored))
+}
+
+fn uncut(spec: &Keyed, rounds: &[Round]) -> Vec<Vec<u8>> {
+    let mut bed = Bed::new(spec, 1, usize::MAX);
+    bed.play(rounds);
+    bed.given.sort();
+    bed.given
+}
+
+/// Cuts everywhere give what no cut gives.
+fn check(specs: &[Keyed], key: &DataType) {
+    let mut saved_rows = 0;
+    for (number, spec) in specs.iter().enumerate() {
+        let name = spec.operator.describe(&[]).name;
+        for (rows, exact) in [(0, false), (1, true), (12, false), (30, true)] {
+            let seed = 31 * number as u64 + rows as u64;
+            let rounds = rounds(spec, seed, rows, key, exact);
+            let expected = uncut(spec, &rounds);
+            let mut numbers = Numbers(seed + 7);
+            for moved in MOVES {
+                for share in [usize::MAX, 1 << 30, 6 << 10, 0] {
+                    let at = numbers.below(ROUNDS) as usize;
+                    let (given, saved) = cut(spec, &rounds, at, moved, share);
+                    let what = format!("{name} {number}, {rows} rows, {key}, {moved:?}");
+                    assert_eq!(given.len(), expected.len(), "{what}, cut at {at}, {share} bytes");
+                    assert!(given == expected, "{what}, cut at {at}, {share} bytes");
+                    saved_rows += saved;
+                }
+            }
+        }
+    }
+    assert!(saved_rows > 1_000, "too tame: {saved_rows}");
+}
+
+fn keys() -> [DataType; 3] {
+    let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    [DataType::Int64, DataType::Float64, dictionary]
+}
+
+#[test]
+fn window_joins_go_on_elsewhere() {
+    keys().iter().for_each(|key| check(&KINDS.map(|kind| window_join(kind, key)), key));
+}
+
+#[test]
+fn interval_joins_go_on_elsewhere() {
+    keys().iter().for_each(|key| check(&KINDS.map(|kind| interval_join(kind, key)), key));
+}
+
+#[test]
+fn temporal_joins_go_on_elsewhere() {
+    keys().iter().for_each(|key| check(&[true, false].map(|outer| temporal_join(outer, key)), key));
+}
+
+#[test]
+fn rankings_go_on_elsewhere() {
+    keys().iter().for_each(|key| check(&[None, Some(1), Some(3)].map(|n| ranking(n, key)), key));
+}
+
+#[test]
+fn sessions_go_on_elsewhere() {
+    for key in &keys() {
+        let all = [(20, false), (150, false), (20, true), (150, true)];
+        check(&all.map(|(gap, given)| sessions(gap, given, key)), key);
+    }
+}
+
+#[test]
+fn frames_go_on_elsewhere() {
+    keys().iter().for_each(|key| check(&[over(key)], key));
+}
+
+/// Rows of the right side are everywhere, those of the left side on any worker: what is everywhere
+/// is saved once.
+#[test]
+fn rows_that_are_everywhere_are_saved_once() {
+    let key = &DataType::Int64;
+    let of = |distribution: Distribution| {
+        let inner = window_join(JoinKind::Inner, key);
+        let all = [
+            inner,
+            window_join(JoinKind::Left, key),
+            interval_join(JoinKind::Left, key),
+            temporal_join(true, key),
+        ];
+        all.map(|mut spec| {
+            spec.inputs[0].distribution = distribution;
+            spec.inputs[1].distribution = Distribution::Broadcast;
+            spec
+        })
+    };
+    for distribution in [Distribution::Hash, Distribution::RoundRobin, Distribution::Local] {
+        let specs = of(distribution);
+        check(&specs, key);
+        let rounds = rounds(&specs[3], 5, 20, key, false);
+        let (_, once) = cut(&specs[3], &rounds, 5, [1, 1], usize::MAX);
+        let (_, thrice) = cut(&specs[3], &rounds, 5, [3, 2], usize::MAX);
+        // Each worker forgets versions when it looks.
+        assert!(thrice < 2 * once, "{thrice} rows of {once}");
+    }
+}
+
+/// A join whose right rows are led to two workers.
+struct ToTwo(WindowJoin);
+
+impl KeyedOperator for ToTwo {
+    fn schema(&self) -> SchemaRef {
+        self.0.schema()
+    }
+
+    fn create(&self) -> Box<dyn KeyedState> {
+        self.0.create()
+    }
+
+    fn saved(&self) -> Option<SavedParts> {
+        self.0.saved()
+    }
+
+    fn multi_partitioner(&self, input: usize) -> Option<Arc<dyn MultiPartitioner>> {
+        (input == 1).then(|| Arc::new(OfKey) as _)
+    }
+
+    fn spill_spec(&self, input: usize) -> Option<SpillSpec> {
+        self.0.spill_spec(input)
+    }
+
+    fn describe(&self, columns: &[Vec<String>]) -> Description {
+        self.0.describe(columns)
+    }
+}
+
+/// The leader of a row's key and the worker behind it; a row without key is for nobody.
+struct OfKey;
+
+impl MultiPartitioner for OfKey {
+    fn partition(
+        &self,
+        rows: &RecordBatch,
+        workers: u32,
+        to: &mut Vec<WorkerSet>,
+    ) -> Result<(), DataflowError> {
+        assert_eq!(rows.num_columns(), 3, "the columns of the input");
+        let mut owners = vec![];
+        Partition::by_key(&[0], 0, workers).owners(rows, None, &mut owners)?;
+        let of_row = |(row, &owner): (usize, &u32)| {
+            let to = [owner, (owner + 1) % workers].into_iter().collect();
+            if rows.column(0).is_null(row) { WorkerSet::default() } else { to }
+        };
+        to.extend(owners.iter().enumerate().map(of_row));
+        Ok(())
+    }
+}
+
+#[test]
+fn rows_for_some_workers_are_saved_by_the_first_of_them() {
+    let key = &DataType::Int64;
+    let side = |name: &str| JoinSide { schema: schema(name), keys: vec![0], window_end: 2 };
+    let (sides, kind, both) = (SIDES.map(side), JoinKind::Inner, both());
+    let join = WindowJoin { sides, kind, on: None, schema: both.clone(), both };
+    check(&[keyed(ToTwo(join), 2, key)], key);
+}
+
+/// The saved state of an operator that has had some rows.
+fn restored_of(spec: &Keyed, workers: u32) -> Restored {
+    let rounds = rounds(spec, 3, 20, &DataType::Int64, false);
+    let mut bed = Bed::new(spec, workers, usize::MAX);
+    bed.play(&rounds[..4]);
+    bed.save(rounds[3].1)
+}
+
+fn load(spec: &Keyed, restored: &Restored, workers: u32) -> Result<(), DataflowError> {
+    let mut bed = Bed::new(spec, workers, usize::MAX);
+    let job = bed.job();
+    let from = Restoring::new(restored, &job, 0, workers);
+    from.each(0, |saved| bed.states[0].load(saved, usize::MAX))
+}
+
+#[test]
+fn rows_that_stay_where_they_are_read_do_not_go_elsewhere() {
+    let mut spec = window_join(JoinKind::Inner, &DataType::Int64);
+    let restored = restored_of(&spec, 2);
+    spec.exchange = Exchange::Forward;
+    load(&spec, &restored, 2).unwrap();
+    let refused = load(&spec, &restored, 3).unwrap_err().to_string();
+    assert!(refused.contains("'operator'") && refused.contains("2 workers"), "{refused}");
+}
+
+#[test]
+fn what_is_not_the_operators_is_refused() {
+    let key = &DataType::Int64;
+    let spec = interval_join(JoinKind::Left, key);
+    let restored = restored_of(&spec, 1);
+    let refused = |change: &dyn Fn(&mut OperatorSnapshot), has: &str| {
+        let mut restored = restored.clone();
+        change(&mut restored.workers[0].operators[0]);
+        let error = load(&spec, &restored, 1).unwrap_err();
+        assert!(matches!(error, DataflowError::Recovery(_)), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("operator 'operator'") && text.contains(has), "{text}");
+    };
+    refused(&|of| of.version = 9, "form 9");
+    refused(&|of| of.parts[0].part = 7, "part 7");
+    refused(&|of| of.parts[0].rows = of.parts[0].rows.project(&[0, 1]).unwrap(), "columns");
+    let other = JobGraph { operators: vec![], settings: Settings::default() };
+    let from = Restoring::new(&restored, &other, 0, 1);
+    assert!(from.each(0, |_| Ok(())).is_err());
+}
+
+/// The state of an operator behind one that has brought the rows of a key together.
+#[test]
+fn rows_that_an_operator_before_has_led_follow_their_keys() {
+    let key = DataType::Int64;
+    let first = ranking(Some(2), &key);
+    let mut second = first.clone();
+    second.exchange = Exchange::Forward;
+    let edge = Edge { from: 0, step: None, timed: true, lateness: 0 };
+    let operators = vec![
+        Operator::new("first", vec![vec![]], OperatorKind::Keyed(first)),
+        Operator::new("second", vec![vec![edge]], OperatorKind::Keyed(second)),
+    ];
+    let job = JobGraph { operators, settings: Settings::default() };
+    let rows: Vec<Row> = (0..200).map(|at| (Some(at % 40), at, WIDTH)).collect();
+    let rows = rows_of("left", &key, &rows);
+    let saved = |watermarks: [i64; 2]| {
+        let snapshot = |worker: usize| {
+            let rows = rows.slice(100 * worker, 100);
+            let (operator, version, watermark) = (1, 1, watermarks[worker]);
+            let parts = vec![SavedRows { part: 1, rows }];
+            let operators = vec![OperatorSnapshot { operator, version, watermark, parts }];
+            let worker = worker as u32;
+            WorkerSnapshot { worker, operators, ..WorkerSnapshot::default() }
+        };
+        Restored { round: 1, workers: vec![snapshot(0), snapshot(1)] }
+    };
+    let even = saved([7, 7]);
+    let mut owners = vec![];
+    Partition::by_key(&[0], 0, 3).owners(&rows, None, &mut owners).unwrap();
+    let numbers = |rows: &RecordBatch| rows.column(1).as_primitive::<Int64Type>().values().to_vec();
+    for worker in 0..3 {
+        let from = Restoring::new(&even, &job, worker, 3);
+        let mut taken = vec![];
+        from.each(1, |saved| {
+            taken.extend(numbers(&saved.rows));
+            Ok(())
+        })
+        .unwrap();
+        let mine = (0..200).filter(|&at| owners[at as usize] == worker).collect::<Vec<i64>>();
+        assert!(!mine.is_empty() && taken == mine, "worker {worker}");
+        assert_eq!(from.watermark(1), 7);
+    }
+    // They have emitted the windows of different times: one worker cannot take up both.
+    let uneven = saved([7, 9]);
+    let error = Restoring::new(&uneven, &job, 0, 3).each(1, |_| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("'second'"), "{error}");
+    let own = Restoring::new(&uneven, &job, 1, 2);
+    own.each(1, |saved| {
+        assert_eq!(numbers(&saved.rows), (100..200).collect::<Vec<_>>());
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(own.watermark(1), 9);
+}
+
+/// Says nothing of its state.
+struct Silent(Ranking);
+
+impl KeyedOperator for Silent {
+    fn schema(&self) -> SchemaRef {
+        self.0.schema()
+    }
+
+    fn create(&self) -> Box<dyn KeyedState> {
+        self.0.create()
+    }
+
+    fn saved(&self) -> Option<SavedParts> {
+        None
+    }
+
+    fn describe(&self, columns: &[Vec<String>]) -> Description {
+        self.0.describe(columns)
+    }
+}
+
+#[test]
+fn a_job_says_how_it_is_recovered() {
+    let of = |kind: OperatorKind| {
+        let operators = vec![Operator::new("greatest", vec![vec![]], kind)];
+        JobGraph { operators, settings: Settings::default() }.recovery()
+    };
+    let keyed_ranking = ranking(None, &DataType::Int64);
+    let kind = OperatorKind::Keyed(keyed_ranking.clone());
+    assert_eq!(of(kind).unwrap(), Recovery::Checkpoints);
+    let schema = schema("left");
+    let sort = Sort { schema: schema.clone(), order: vec![], range: RowRange::default() };
+    let rebuilt = Recovery::Rebuilt { operators: vec!["greatest".into()] };
+    assert_eq!(of(OperatorKind::Sort(sort)).unwrap(), rebuilt);
+    let order = vec![(1, SortOptions::default())];
+    let (input, keys, schema) = (schema.clone(), vec![0], keyed_ranking.operator.schema());
+    let silent = Silent(Ranking { input, keys, window_end: 2, order, limit: None, schema });
+    let silent = OperatorKind::Keyed(keyed(silent, 1, &DataType::Int64));
+    let refused = of(silent).unwrap_err().to_string();
+    assert!(refused.contains("'greatest' does not say what it keeps"), "{refused}");
+}
