@@ -160,9 +160,10 @@ impl SpillableState {
         spillable.relieve(share)
     }
 
-    /// Until it is saved, a pass that there is something for is not put off. Where rows are on
-    /// several workers, these must have made the same use of them, for one of them saves the rows.
-    /// It is called before [`advance`](Self::advance) is asked for the last time before that.
+    /// Until it is saved, no rows wait that the operator could take, and no pass is put off. Where
+    /// rows are on several workers, these must have made the same use of them, for one of them
+    /// saves the rows. It is called before [`advance`](Self::advance) is asked for the last time
+    /// before that.
     pub(super) fn settle(&mut self) {
         self.settles = self.is_shared;
     }
@@ -203,7 +204,11 @@ impl SpillableState {
                 }
                 return Ok(None);
             }
-            let Some(rows) = spillable.next(watermark, share)? else { return Ok(None) };
+            let rows = match spillable.next(watermark, share)? {
+                None if *settles => spillable.ahead()?,
+                rows => rows,
+            };
+            let Some(rows) = rows else { return Ok(None) };
             for (input, rows) in rows {
                 state.push(input, rows)?;
             }
@@ -416,6 +421,19 @@ impl SpillableRows {
             }
             self.partitions.split(writer, due.spilled)?;
         }
+    }
+
+    /// Rows that are ahead of time, if there are any, for an operator that keeps rows: it may have
+    /// had such rows where there is more room.
+    fn ahead(&mut self) -> Result<Option<InputBatches>, DataflowError> {
+        if self.is_empty() || !self.waits.iter().any(|waits| waits.keeps) {
+            return Ok(None);
+        }
+        let mut rows = self.take(i64::MAX);
+        for batch in self.spilled_until(i64::MAX) {
+            rows.push((batch.input(), self.store.read(&batch)?));
+        }
+        Ok(Some(rows))
     }
 
     /// Takes out what lies on the disk with rows that are needed until then.

@@ -160,12 +160,12 @@ impl SpillableRows {
         let room = share / ROOM_PART;
         let Some(mut passes) = self.passes.take() else { return Ok(false) };
         if passes.pass.is_none() {
-            let settles = settles && watermark > passes.until;
+            let settles = settles && (watermark > passes.until || !self.is_empty());
             if !settles && !self.is_time(&passes, watermark, room) {
                 self.passes = Some(passes);
                 return Ok(false);
             }
-            let due = self.due(watermark)?;
+            let due = self.due(if settles { i64::MAX } else { watermark })?;
             let due = self.partitioned(due, share)?;
             passes.until = watermark;
             passes.pass = Some(Pass { partition: 0, is_loaded: false, due });
