@@ -106,6 +106,9 @@ impl<D: Downstream> KeyedRun<D> {
             // round is complete, it stands still.
             let completed = self.instance.completed();
             let seen = self.time();
+            if completed.is_some() {
+                self.state.borrow_mut().settle();
+            }
             let mut given = 0;
             while let Some(batch) = self.advance(seen.0)? {
                 let rows = batch.num_rows();
