@@ -116,6 +116,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NxBYTES", value_parser = memory_servers, conflicts_with = "pool")]
     pub(crate) memory_servers: Option<(u32, u64)>,
 
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+
     /// Plans, shows the memory that would be used, and starts nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -136,6 +139,41 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
+}
+
+/// Where a job keeps checkpoints.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StateArgs {
+    /// Keeps checkpoints in this directory: the job goes on where it was when it is run again, and a
+    /// node that dies is started again
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<String>,
+
+    /// The job's name among those of the directory [default: the file's name without extension]
+    #[arg(long, value_name = "NAME", requires = "state")]
+    pub(crate) job: Option<String>,
+
+    /// What it goes on from: the latest checkpoint, none, or one by its number or name
+    #[arg(long, value_name = "latest|none|N|NAME", requires = "state", default_value = "latest")]
+    pub(crate) from: String,
+
+    /// Drops state that the SQL has no use for any more, and begins what is new empty
+    #[arg(long, requires = "state")]
+    pub(crate) evolve: bool,
+
+    /// Ends another run of the job that may be alive
+    #[arg(long, requires = "state")]
+    pub(crate) take_over: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// The job
+    pub(crate) job: String,
+
+    /// The directory of its checkpoints
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: String,
 }
 
 #[derive(Debug, Args)]

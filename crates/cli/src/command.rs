@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::{
-    CertArgs, ExplainArgs, FabricArgs, MemoryArgs, PoolCommandArgs, RunArgs, SqlArgs, TopArgs,
+    CertArgs, ExplainArgs, FabricArgs, MemoryArgs, PoolCommandArgs, RunArgs, SqlArgs, StopArgs,
+    TopArgs,
 };
 use crate::bench::{self, BenchArgs};
 use crate::state::StateCommandArgs;
@@ -102,6 +103,8 @@ pub(crate) enum Command {
     /// Runs the statements of a SQL file.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Stops a job that keeps checkpoints: it keeps what it has, and goes on when it is run again.
+    Stop(StopArgs),
     /// Reads statements from the keyboard and shows their rows.
     #[command(after_help = SQL_EXAMPLES)]
     Sql(SqlArgs),

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use millstream::panics::Panicked;
 use millstream::{Diagnostic, Error, FaultKind, Place};
 
+use crate::recover::AGAIN;
+
 /// The exit code after Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -46,6 +48,11 @@ impl Failure {
     /// The same end, of which another process tells.
     pub(crate) fn silenced(self) -> Self {
         Self { text: String::new(), ..self }
+    }
+
+    /// The same, of a job that goes on when it is started again.
+    pub(crate) fn to_begin_again(self) -> Self {
+        Self { code: AGAIN, ..self }
     }
 
     /// The error, in one line.

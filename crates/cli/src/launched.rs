@@ -26,7 +26,7 @@ use crate::screen::Screen;
 use crate::script::{self, SqlText};
 use crate::session::{Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
-use crate::{rows, signals};
+use crate::{recover, rows, signals};
 
 mod rank_arguments;
 
@@ -59,6 +59,7 @@ fn run_rank(
     // All ranks have the same arguments, and one of them is enough to say what is wrong with them.
     let sent = |failure: Failure| if first { failure } else { failure.silenced() };
     let mut args = prepared(args, assignment).map_err(sent)?;
+    let state = recover::state_of(&args).map_err(sent)?;
     if args.dry_run {
         return if first { plan_only(&args, screen) } else { Ok(ExitCode::SUCCESS) };
     }
@@ -96,6 +97,7 @@ fn run_rank(
         control: Some(&control),
         cancel: Some(&cancel),
         observer: Some(telemetry),
+        state: state.as_ref(),
         ..RunOptions::default()
     };
     let result = planned.run(&options);

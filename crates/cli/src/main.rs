@@ -23,6 +23,7 @@ mod memory;
 mod output;
 mod pipe;
 mod pool;
+mod recover;
 mod rows;
 mod run;
 mod screen;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
 fn command(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Stop(args) => recover::stop(&args),
         Command::Sql(args) => sql::sql(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Top(args) => top::top(&args),

@@ -11,6 +11,7 @@ use millstream::{Error, RunOptions};
 use crate::args::{ProgressStyle, RunArgs};
 use crate::failure::Failure;
 use crate::output::OutputWriter;
+use crate::recover;
 use crate::screen::Screen;
 use crate::session::{SCRIPT_STEP, Start, session};
 use crate::signals;
@@ -55,6 +56,9 @@ fn work(
     let session = session.map_err(|_| Error::Unlike { rank: 0, what: "arguments" })?;
     let planned = session?.sql(&sql)?;
     let cancel = Some(cancel);
-    planned.run(&RunOptions { control: Some(control), cancel, ..RunOptions::default() })?;
+    let state = recover::state_of(args);
+    let state = state.map_err(|_| Error::Unlike { rank: 0, what: "arguments" })?;
+    let (control, state) = (Some(control), state.as_ref());
+    planned.run(&RunOptions { control, cancel, state, ..RunOptions::default() })?;
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::screen::Screen;
 use crate::script::{self, SqlText};
 use crate::session::{SCRIPT_STEP, Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
-use crate::{launched, member, memory, rows, signals};
+use crate::{launched, member, memory, recover, rows, signals};
 
 /// How long other nodes may take to end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,6 +29,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(assignment) = assignment()? {
         return launched::run(args, &assignment);
     }
+    if recover::supervises(args) {
+        return recover::supervise(args);
+    }
+    recover::die_with_supervisor();
     let style = if args.quiet { ProgressStyle::None } else { args.progress };
     let screen = Screen::new(style);
     let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, true)?;
@@ -45,6 +49,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         return Err(Failure::usage(&message, Some(hint)));
     }
     let script = script::read(&args.job.file)?;
+    let state = recover::state_of(args)?;
     let mut start = Start::now(args);
     let servers = match args.memory_servers {
         Some(servers) => {
@@ -73,6 +78,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         control: Some(&launched.control),
         cancel: Some(&cancel),
         observer: Some(telemetry),
+        state: state.as_ref(),
         ..RunOptions::default()
     };
     let result = tell(&launched.control, &script, &start).and_then(|()| planned.run(&options));
@@ -91,7 +97,12 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     // The plan holds leases of them.
     drop((planned, session, servers));
     let interrupted = cancel.load(Ordering::Relaxed);
-    finish(args, screen, output, result, interrupted).map_err(|end| end.failure(&script))
+    let lost = state.is_some() && result.as_ref().is_err_and(Error::has_lost_node);
+    let ended = finish(args, screen, output, result, interrupted);
+    ended.map_err(|end| {
+        let failure = end.failure(&script);
+        if lost { failure.to_begin_again() } else { failure }
+    })
 }
 
 /// The invitation that makes this process another node than 0.

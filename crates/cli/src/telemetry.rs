@@ -63,6 +63,10 @@ impl Observer for Telemetry {
         }
     }
 
+    fn recovers(&self, line: &str) {
+        self.screen.line(line);
+    }
+
     fn ended(&self, result: &Result<Report, Error>) {
         if let Some(dashboard) = &self.dashboard {
             dashboard.ended(result);

@@ -6,4 +6,5 @@ mod launched;
 mod memory;
 mod pool;
 mod state;
+mod recover;
 mod swallowed;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::sink::{Placement, Sink, SinkWriter, Staging, WriterContext};
 
 /// The connector `blackhole`. Clones count together.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +36,10 @@ impl Connector for Blackhole {
 impl Sink for Blackhole {
     fn placement(&self) -> Placement {
         Placement::Everywhere
+    }
+
+    fn staging(&self) -> Staging {
+        Staging::AsTheyCome
     }
 
     fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -1,6 +1,7 @@
 //! Errors of a job, and whose fault they are.
 
 use channel::LinkError;
+use checkpoint::CheckpointError;
 use cluster::{Cause, ClusterError, NodeFailure};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::panics::Panicked;
@@ -68,6 +69,9 @@ pub enum Error {
     /// The job was dropped, as its caller asked; nothing of it is published.
     #[error("interrupted")]
     Interrupted,
+    /// A checkpoint cannot be stored, read or recorded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// The operating system gave no thread.
     #[error("cannot start worker {worker}: {source}")]
     Thread {
@@ -101,6 +105,14 @@ impl Error {
             Error::Statement { statement, .. } => Some(statement),
             _ => None,
         }
+    }
+
+    /// Whether only a checkpoint could not be stored, so that the job goes on without it.
+    pub(crate) fn leaves_checkpoint_out(&self) -> bool {
+        matches!(
+            self,
+            Error::Checkpoint(CheckpointError::Store(_) | CheckpointError::Invalid { .. })
+        )
     }
 
     /// Whose fault it is.
@@ -219,6 +231,19 @@ impl Error {
         match &self.failed_node()?.cause {
             Cause::Reported(text) => Some(fault::decode(text)),
             _ => None,
+        }
+    }
+
+    /// Whether a node was lost, by no fault of the job: another start may go on.
+    pub fn has_lost_node(&self) -> bool {
+        use DataflowError::{Link, NotReconnected};
+        match self.cause() {
+            Error::Cluster(ClusterError::Node(failure)) => {
+                !matches!(failure.cause, Cause::Reported(_))
+            }
+            Error::Cluster(ClusterError::Closed) | Error::Link(_) => true,
+            Error::Dataflow(error) => matches!(error.cause(), Link { .. } | NotReconnected { .. }),
+            _ => false,
         }
     }
 

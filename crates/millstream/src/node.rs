@@ -39,6 +39,7 @@ use crate::pairs::Pairs;
 use crate::progress::ProgressWatch;
 use crate::pulse::Vigil;
 use crate::reconnect::{BrokenLink, ReconnectService, WorkerEnd, link_events};
+use crate::recovery::{Beginning, Recovery};
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
@@ -46,6 +47,10 @@ use crate::usage::Usage;
 
 /// How often a node looks for requests, failures and progress.
 const TICK: Duration = Duration::from_millis(50);
+/// The same while only checkpoints are waited for.
+const OVER_TICK: Duration = Duration::from_millis(2);
+/// How long after a link was lost a node waits to hear that the job was stopped.
+const STOP_HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// Ticks between two reports of progress.
 const TICKS_PER_REPORT: u32 = 4;
 /// How long a node that lost a link waits to learn why: longer than the control plane takes.
@@ -62,6 +67,8 @@ pub(crate) struct NodeRunner<'a> {
     pub(crate) interrupt: Arc<AtomicBool>,
     /// Where the operators of each statement end in the job.
     pub(crate) ends: &'a [usize],
+    /// The text of the statements.
+    pub(crate) sql: String,
 }
 
 /// An event from a worker's thread.
@@ -122,6 +129,11 @@ impl NodeRunner<'_> {
 
     fn run_inner(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
         let settings = &self.job.settings;
+        let mut recovery = match self.recovery(options)? {
+            Some(Beginning::HasEnded) => return Ok(Report::default()),
+            Some(Beginning::Runs(recovery)) => Some(*recovery),
+            None => None,
+        };
         let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings)?;
         let links = join(&pairs, self.control, self.layout, settings)?;
         let members = self.members(&pairs)?;
@@ -157,6 +169,11 @@ impl NodeRunner<'_> {
                 let (gate, opened) = mpsc::channel();
                 let mut config = self.config(worker, links, metrics, &shared);
                 config.disk = disk.clone();
+                if let Some(recovery) = &recovery {
+                    config.checkpoints = Some(recovery.target());
+                    config.restored.clone_from(&recovery.restored);
+                    config.round = recovery.round;
+                }
                 config.multicast = member;
                 let events = events.clone();
                 config.reconnector = service.is_enabled().then(|| {
@@ -186,10 +203,22 @@ impl NodeRunner<'_> {
                 Reconnects { service: &service, scope },
                 &shared,
                 watch,
-                options,
+                (options, recovery.as_mut()),
             )?;
             Ok(Report { joined: pairs.joined().to_vec(), ..report })
         })
+    }
+
+    /// The checkpoints of the job, if it keeps some.
+    fn recovery(&self, options: &RunOptions<'_>) -> Result<Option<Beginning<'_>>, Error> {
+        let Some(state) = options.state else { return Ok(None) };
+        let tell = |line: &str| {
+            if let Some(observer) = options.observer {
+                observer.recovers(line);
+            }
+        };
+        let job = (&self.job, &*self.sql);
+        Recovery::begin(self.control, self.layout, job, state, &tell).map(Some)
     }
 
     /// The multicast group that each worker of this node is in, if the job needs groups.
@@ -269,7 +298,7 @@ impl NodeRunner<'_> {
         reconnects: Reconnects<'scope, '_>,
         shared: &Shared,
         mut watch: ProgressWatch<'_>,
-        options: &RunOptions<'_>,
+        (options, mut recovery): (&RunOptions<'_>, Option<&mut Recovery<'_>>),
     ) -> Result<Report, Error> {
         let mut running = shared.metrics.len();
         let mut vigil = Vigil::new(self.control, reconnects.service.pairs);
@@ -278,6 +307,11 @@ impl NodeRunner<'_> {
             match events.recv_timeout(TICK) {
                 Ok(WorkerEvent::Ended(Ok(()))) => running -= 1,
                 Ok(WorkerEvent::Ended(Err(_))) if is_set(options.abort) => {}
+                Ok(WorkerEvent::Ended(Err(_)))
+                    if self.stops(recovery.as_deref_mut(), &shared.signals) =>
+                {
+                    running -= 1;
+                }
                 Ok(WorkerEvent::Ended(Err(error))) => {
                     shared.signals.abort();
                     return Err(worst(Some(error), events));
@@ -299,16 +333,37 @@ impl NodeRunner<'_> {
             }
             reconnects.service.answer();
             vigil.turn(self.clock.now_ns());
-            self.pass_on(&shared.signals, options.cancel);
+            self.pass_on(&shared.signals, options.cancel, recovery.is_some());
+            if let Some(recovery) = &mut recovery {
+                recovery.turn(&shared.signals, self.control.cancelled())?;
+            }
             ticks += 1;
             if ticks % TICKS_PER_REPORT == 0 {
                 watch.report(&self.counters(shared), options.observer);
             }
         }
+        while let Some(recovery) = recovery.as_mut().filter(|recovery| !recovery.is_over()) {
+            recovery.turn(&shared.signals, self.control.cancelled())?;
+            vigil.turn(self.clock.now_ns());
+            if let Some(failure) = self.control.failure() {
+                return Err(ClusterError::Node(failure).into());
+            }
+            thread::sleep(OVER_TICK);
+        }
         let own = encode_end(&self.counters(shared), &shared.bad.kept());
         // Others may still wait for what was sent last, and learn from this that it is lost.
-        let mut watch_on = || vigil.turn(self.clock.now_ns());
+        let mut failed = None;
+        let mut watch_on = || {
+            vigil.turn(self.clock.now_ns());
+            if let Some(recovery) = recovery.as_deref_mut() {
+                let turned = recovery.turn(&shared.signals, self.control.cancelled());
+                failed = failed.take().or(turned.err());
+            }
+        };
         let all = self.control.all_gather_while("end", own, TICK, &mut watch_on)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         // About links of this job: the next one has others.
         self.control.discard_messages();
         let elapsed = start.elapsed();
@@ -326,16 +381,31 @@ impl NodeRunner<'_> {
         Ok(report)
     }
 
+    /// Whether a worker has failed because the job is stopped, and others have left before it: this
+    /// node may hear of that a moment later.
+    fn stops(&self, recovery: Option<&mut Recovery<'_>>, signals: &Signals) -> bool {
+        let Some(recovery) = recovery.filter(|_| self.control.cancelled()) else { return false };
+        let until = Instant::now() + STOP_HEARD_WITHIN;
+        while !recovery.is_stopped() && Instant::now() < until {
+            if recovery.turn(signals, true).is_err() {
+                return false;
+            }
+            thread::sleep(OVER_TICK);
+        }
+        recovery.is_stopped()
+    }
+
     fn counters(&self, shared: &Shared) -> NodeCounters {
         NodeCounters::read(&shared.metrics, &shared.bad)
     }
 
     /// Passes the user's wish to end on to all nodes and workers.
-    fn pass_on(&self, signals: &Signals, cancel: Option<&AtomicBool>) {
+    fn pass_on(&self, signals: &Signals, cancel: Option<&AtomicBool>, keeps: bool) {
         if is_set(cancel) {
             self.control.cancel();
         }
-        if self.control.cancelled() && !signals.is_stopped() {
+        // A job that keeps checkpoints is stopped behind its last one.
+        if !keeps && self.control.cancelled() && !signals.is_stopped() {
             signals.stop();
         }
     }

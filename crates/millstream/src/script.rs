@@ -19,6 +19,7 @@ use crate::memory::{self, Memory};
 use crate::node::{NodeRunner, statement_of};
 use crate::pool::Client;
 use crate::progress::Observer;
+use crate::recovery::StateOptions;
 use crate::report::{Report, SinkWait};
 
 /// How a script is run.
@@ -34,6 +35,9 @@ pub struct RunOptions<'a> {
     pub abort: Option<&'a AtomicBool>,
     /// Observes the jobs.
     pub observer: Option<&'a dyn Observer>,
+    /// Where the jobs keep checkpoints. [`cancel`](Self::cancel) stops a job then: it keeps what it
+    /// has, and goes on when it is run again.
+    pub state: Option<&'a StateOptions>,
 }
 
 /// The script that [`Session::sql`](crate::Session::sql) made of a text.
@@ -118,8 +122,13 @@ impl Script {
             self.check_others(control)?;
         }
         let mut report = Report::default();
-        for job in &self.jobs {
-            let ran = job.run(options)?;
+        for (at, job) in self.jobs.iter().enumerate() {
+            let of_job = options.state.filter(|_| self.jobs.len() > 1).map(|state| {
+                let job = format!("{}.{}", state.job, at + 1);
+                StateOptions { job, ..state.clone() }
+            });
+            let state = of_job.as_ref().or(options.state);
+            let ran = job.run(&RunOptions { state, ..*options })?;
             if let Some(analyzed) = &job.analyzed {
                 analyzed.tell(&job.explain.analyzed(analyzed.format, &ran.ran()));
             }
@@ -237,6 +246,7 @@ impl Job {
             clock: Arc::new(MonotonicClock::new()),
             interrupt: Arc::clone(&self.interrupt),
             ends: &self.ends,
+            sql: self.statements.iter().map(|one| &*one.sql).collect::<Vec<_>>().join(";\n"),
         }
     }
 

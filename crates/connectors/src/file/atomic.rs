@@ -73,7 +73,7 @@ impl AtomicFile {
                 return Err(ConnectorError::Io {
                     place: path.display().to_string(),
                     message: "is a directory".into(),
-                    hint: Some("a sink writes a single file: add its name".into()),
+                    hint: Some("add the name of a file, or a slash to write parts into it".into()),
                 });
             }
             Ok(metadata) if !is_replaced(path, &metadata) => {

@@ -7,6 +7,8 @@
 //! Reading: a record that is no row of the table is counted at `file:line` and passed over, or ends
 //! the query with `'on_bad' = 'fail'`. Writing: a file appears under its name when the query has
 //! ended well and not before; an existing one is replaced in the same instant, like DuckDB's COPY.
+//! A path that ends in a slash is a [`directory`] of parts. In a job that keeps checkpoints rows are
+//! [`staged`], beside the [single file](spool) or as parts.
 //!
 //! With 'watch', new files are read as they appear (`watch`) and the table has no end.
 //!
@@ -26,9 +28,13 @@ use dataflow::source::Source;
 
 mod atomic;
 mod blob;
+mod directory;
+mod encoder;
 mod paths;
 mod pipe;
 mod sink;
+mod spool;
+mod staged;
 mod walk;
 mod watch;
 
@@ -60,7 +66,7 @@ const OPTIONS: &[OptionSpec] = &[
         values: "file, directory, glob or URL",
         default: "",
         doc: "The files to read, in the order of their names; a sink writes a single file or \
-              object.",
+              object, or parts into a directory whose name ends in a slash.",
     },
     OptionSpec {
         key: "format",
@@ -93,6 +99,8 @@ const OPTIONS: &[OptionSpec] = &[
     CSV_OPTIONS[4],
     fixed::OPTIONS[0],
     fixed::OPTIONS[1],
+    directory::ROLL,
+    directory::PARTITION_BY,
     OptionSpec {
         key: "parquet.compression",
         values: "snappy | zstd | gzip | brotli | lz4 | none",
@@ -181,6 +189,10 @@ impl Connector for FileConnector {
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        let path = OptionReader(&table.options).text("path").unwrap_or_default();
+        if directory::is_directory(path) {
+            return Ok(Arc::new(directory::DirectorySink::new(table)?));
+        }
         Ok(Arc::new(sink::FileSink::new(table)?))
     }
 }

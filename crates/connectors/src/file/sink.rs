@@ -1,56 +1,25 @@
 //! Rows into a file. One worker writes: a file has one end.
 
-use std::fmt::Display;
 use std::fs;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Schema, SchemaRef};
-use arrow::error::ArrowError;
-use arrow::ipc::CompressionType;
-use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
-use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
-use parquet::basic::Compression as ParquetCodec;
-use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
+use dataflow::sink::{
+    Placement, Publishing, Room, RunId, Sink, SinkWriter, Staging, WriterContext,
+};
 
 use super::PATH_HINT;
 use super::atomic::{AtomicFile, is_replaced};
-use super::paths::{io_error, kind_of, one_name};
-use crate::format::compression::CompressingWriter;
-use crate::format::csv::Dialect;
-use crate::format::encode::{RowEncoding, check_csv_columns};
-use crate::format::{Compression, Kind, fixed};
+use super::encoder::{Encoder, Output};
+use super::paths::{io_error, one_name};
+use super::spool::{Spool, SpoolPlace};
 use crate::object::{self, Upload};
-use crate::options::{OptionReader, refuse};
+use crate::options::OptionReader;
 use crate::queued::QueuedWriter;
-use crate::stored::not_packed;
-
-/// Bytes of rows gathered before they are written.
-const BUFFER_BYTES: usize = 1 << 20;
-
-/// Bytes that appear all at once under their name, or not at all where they are dropped.
-trait Output: Write + Send {
-    fn commit(self: Box<Self>) -> Result<(), ConnectorError>;
-}
-
-impl Output for AtomicFile {
-    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        AtomicFile::commit(*self)
-    }
-}
-
-impl Output for Upload {
-    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        Upload::commit(*self)
-    }
-}
 
 /// A device or a pipe, whose reader may be slow: a thread writes what is queued for it.
 struct Pipe(Arc<QueuedWriter>);
@@ -76,64 +45,17 @@ impl Output for Pipe {
 /// A file to be written.
 pub(super) struct FileSink {
     path: PathBuf,
-    /// For a store, where the path is a URL.
+    /// Those of the table: of a store, where the path is a URL.
     options: Options,
-    schema: SchemaRef,
-    format: SinkFormat,
-}
-
-enum SinkFormat {
-    Rows(RowEncoding, Compression),
-    Parquet(ParquetCodec),
-    Arrow { stream: bool, options: IpcWriteOptions, packed: Compression },
+    encoder: Encoder,
 }
 
 impl FileSink {
     pub(super) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
         let options = OptionReader(&table.options);
         let path = PathBuf::from(options.required("path", PATH_HINT)?);
-        let kind = Kind::given(options)?.or_else(|| kind_of(&path)).ok_or_else(|| {
-            refuse(
-                "format",
-                format!("the name '{}' does not tell it", path.display()),
-                Some("write 'format' = 'csv', 'json', 'parquet', 'arrow' or 'fixed'".into()),
-            )
-        })?;
-        let name = path.to_string_lossy();
-        let packed = Compression::given(options)?.unwrap_or_else(|| Compression::of(&name));
-        let mut schema = Arc::clone(&table.schema);
-        let format = match kind {
-            Kind::Csv => {
-                check_csv_columns(&schema)?;
-                SinkFormat::Rows(RowEncoding::Csv(Dialect::new(options, &name)?.style()), packed)
-            }
-            Kind::Json => SinkFormat::Rows(RowEncoding::Json, packed),
-            Kind::Fixed => {
-                let layout = fixed::FixedLayout::new(&schema, &fixed::FixedOptions::new(options)?)?;
-                SinkFormat::Rows(RowEncoding::Fixed(layout), packed)
-            }
-            Kind::Parquet if packed != Compression::None => return Err(not_packed()),
-            Kind::Parquet => {
-                ArrowSchemaConverter::new().convert(&schema).map_err(|error| {
-                    ConnectorError::Column {
-                        column: table.name.clone(),
-                        message: format!("Parquet cannot carry its columns: {error}"),
-                        hint: Some("write 'format' = 'json'".into()),
-                    }
-                })?;
-                SinkFormat::Parquet(parquet_codec(options)?)
-            }
-            Kind::Arrow => {
-                schema = Arc::new(flat(&schema));
-                let stream = match options.choice("arrow.layout", &["file", "stream"])? {
-                    Some(0) if packed != Compression::None => return Err(no_footer()),
-                    Some(layout) => layout == 1,
-                    None => packed != Compression::None || name.ends_with(".arrows"),
-                };
-                SinkFormat::Arrow { stream, options: arrow_options(options)?, packed }
-            }
-        };
-        Ok(Self { path, options: table.options.clone(), schema, format })
+        let encoder = Encoder::new(table, &path)?;
+        Ok(Self { path, options: table.options.clone(), encoder })
     }
 
     fn output(&self) -> Result<Box<dyn Output>, ConnectorError> {
@@ -156,79 +78,10 @@ impl FileSink {
         Ok(Some(Arc::new(QueuedWriter::start(&place, &context.waker, write)?)))
     }
 
-    /// Writes rows in the format of the table.
-    fn writer(&self, file: Box<dyn Output>) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        let schema = Arc::clone(&self.schema);
-        Ok(match &self.format {
-            SinkFormat::Rows(format, packed) => {
-                let buffer = format.prologue(schema).map_err(|error| unfit(&self.path, &error))?;
-                let path = self.path.clone();
-                Box::new(RowWriter { path, to: packed.pack(file)?, format: format.clone(), buffer })
-            }
-            SinkFormat::Parquet(codec) => {
-                let properties = WriterProperties::builder().set_compression(*codec).build();
-                let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-                let writer = ArrowWriter::try_new(file, schema, Some(properties))
-                    .map_err(|error| parquet_error(&self.path, error))?;
-                Box::new(ParquetWriter { path: self.path.clone(), writer })
-            }
-            SinkFormat::Arrow { stream, options, packed } => {
-                let to = BufWriter::with_capacity(BUFFER_BYTES, packed.pack(file)?);
-                let options = options.clone();
-                let writer = if *stream {
-                    StreamWriter::try_new_with_options(to, &schema, options)
-                        .map(ArrowLayout::Stream)
-                } else {
-                    FileWriter::try_new_with_options(to, &schema, options).map(ArrowLayout::File)
-                };
-                let writer = writer.map_err(|error| arrow_error(&self.path, error))?;
-                Box::new(IpcWriter { path: self.path.clone(), schema, writer })
-            }
-        })
+    /// Where rows are kept until the job has ended.
+    fn spool(&self) -> SpoolPlace<'_> {
+        SpoolPlace { path: &self.path, schema: self.encoder.schema() }
     }
-}
-
-fn parquet_codec(options: OptionReader<'_>) -> Result<ParquetCodec, ConnectorError> {
-    let names = ["snappy", "zstd", "gzip", "brotli", "lz4", "none"];
-    Ok(match options.choice("parquet.compression", &names)? {
-        None | Some(0) => ParquetCodec::SNAPPY,
-        Some(1) => ParquetCodec::ZSTD(Default::default()),
-        Some(2) => ParquetCodec::GZIP(Default::default()),
-        Some(3) => ParquetCodec::BROTLI(Default::default()),
-        Some(4) => ParquetCodec::LZ4_RAW,
-        Some(_) => ParquetCodec::UNCOMPRESSED,
-    })
-}
-
-fn arrow_options(options: OptionReader<'_>) -> Result<IpcWriteOptions, ConnectorError> {
-    let codec = match options.choice("arrow.compression", &["lz4", "zstd", "none"])? {
-        None | Some(0) => Some(CompressionType::LZ4_FRAME),
-        Some(1) => Some(CompressionType::ZSTD),
-        Some(_) => None,
-    };
-    IpcWriteOptions::default()
-        .try_with_compression(codec)
-        .map_err(|error| refuse("arrow.compression", error.to_string(), None))
-}
-
-fn no_footer() -> ConnectorError {
-    refuse(
-        "arrow.layout",
-        "an Arrow file that is packed as a whole is a stream",
-        Some("leave 'compression' out: 'arrow.compression' packs the columns".into()),
-    )
-}
-
-/// Columns with the values of dictionaries in place: a file may have one dictionary per column
-/// only, and batches come with their own.
-fn flat(schema: &Schema) -> Schema {
-    let fields = schema.fields().iter().map(|field| match field.data_type() {
-        DataType::Dictionary(_, values) => {
-            Arc::new(field.as_ref().clone().with_data_type(values.as_ref().clone()))
-        }
-        _ => Arc::clone(field),
-    });
-    Schema::new(fields.collect::<Vec<_>>())
 }
 
 impl Sink for FileSink {
@@ -247,13 +100,43 @@ impl Sink for FileSink {
         }
     }
 
-    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        match self.pipe(context)? {
-            Some(queued) => {
-                let writer = Some(self.writer(Box::new(Pipe(Arc::clone(&queued))))?);
-                Ok(Box::new(PipeWriter { writer, queued }))
+    fn staging(&self) -> Staging {
+        match self.path.to_str().filter(|path| object::is_url(path)) {
+            Some(_) => Staging::AtEnd,
+            None if self.replaces().is_none() => Staging::AsTheyCome,
+            None => Staging::Kept,
+        }
+    }
+
+    fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
+        if !how.last {
+            return Ok(());
+        }
+        staged.iter().try_for_each(|staged| {
+            if how.again && self.spool().is_gone(staged)? {
+                return Ok(());
             }
-            None => self.writer(self.output()?),
+            let rows = self.spool().read(staged)?;
+            let mut writer: Box<dyn SinkWriter> = self.encoder.begin(&self.path, self.output()?)?;
+            rows.each(|batch| writer.write(batch))?;
+            writer.commit()?;
+            self.spool().remove(staged)
+        })
+    }
+
+    fn sweep(&self, run: RunId, kept: &[Vec<u8>]) -> Result<(), ConnectorError> {
+        self.spool().sweep(run, kept)
+    }
+
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        if let Some(queued) = self.pipe(context)? {
+            let file = Box::new(Pipe(Arc::clone(&queued)));
+            let writer: Box<dyn SinkWriter> = self.encoder.begin(&self.path, file)?;
+            return Ok(Box::new(PipeWriter { writer: Some(writer), queued }));
+        }
+        match &context.staging {
+            Some(staging) => Ok(Box::new(Spool::begin(&self.spool(), staging)?)),
+            None => Ok(self.encoder.begin(&self.path, self.output()?)?),
         }
     }
 }
@@ -287,131 +170,4 @@ impl SinkWriter for PipeWriter {
         self.drain()?;
         self.queued.finish()
     }
-}
-
-struct RowWriter {
-    path: PathBuf,
-    to: CompressingWriter<Box<dyn Output>>,
-    format: RowEncoding,
-    buffer: Vec<u8>,
-}
-
-impl RowWriter {
-    fn send(&mut self) -> Result<(), ConnectorError> {
-        let sent = self.to.write_all(&self.buffer);
-        sent.map_err(|error| io_error(&self.path, &error))?;
-        self.buffer.clear();
-        Ok(())
-    }
-}
-
-impl SinkWriter for RowWriter {
-    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        self.format.encode(batch, &mut self.buffer).map_err(|error| unfit(&self.path, &error))?;
-        if self.buffer.len() >= BUFFER_BYTES { self.send() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> Result<(), ConnectorError> {
-        Ok(())
-    }
-
-    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
-        self.send()?;
-        let Self { path, to, .. } = *self;
-        to.finish().map_err(|error| io_error(&path, &error))?.commit()
-    }
-}
-
-struct ParquetWriter {
-    path: PathBuf,
-    writer: ArrowWriter<BufWriter<Box<dyn Output>>>,
-}
-
-impl SinkWriter for ParquetWriter {
-    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        self.writer.write(batch).map_err(|error| parquet_error(&self.path, error))
-    }
-
-    fn flush(&mut self) -> Result<(), ConnectorError> {
-        Ok(())
-    }
-
-    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        let Self { path, writer } = *self;
-        let buffered = writer.into_inner().map_err(|error| parquet_error(&path, error))?;
-        let file = buffered.into_inner().map_err(|error| io_error(&path, error.error()))?;
-        file.commit()
-    }
-}
-
-type Buffered = BufWriter<CompressingWriter<Box<dyn Output>>>;
-
-enum ArrowLayout {
-    File(FileWriter<Buffered>),
-    Stream(StreamWriter<Buffered>),
-}
-
-struct IpcWriter {
-    path: PathBuf,
-    /// Without dictionaries.
-    schema: SchemaRef,
-    writer: ArrowLayout,
-}
-
-impl SinkWriter for IpcWriter {
-    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        let columns: Result<Vec<_>, _> = batch
-            .columns()
-            .iter()
-            .zip(self.schema.fields())
-            .map(|(column, field)| cast(column, field.data_type()))
-            .collect();
-        let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let batch = columns.and_then(|columns| {
-            RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &rows)
-        });
-        let written = batch.and_then(|batch| match &mut self.writer {
-            ArrowLayout::File(writer) => writer.write(&batch),
-            ArrowLayout::Stream(writer) => writer.write(&batch),
-        });
-        written.map_err(|error| arrow_error(&self.path, error))
-    }
-
-    fn flush(&mut self) -> Result<(), ConnectorError> {
-        Ok(())
-    }
-
-    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        let Self { path, writer, .. } = *self;
-        // Both write their end mark on the way.
-        let buffered = match writer {
-            ArrowLayout::File(writer) => writer.into_inner(),
-            ArrowLayout::Stream(writer) => writer.into_inner(),
-        };
-        let buffered = buffered.map_err(|error| arrow_error(&path, error))?;
-        let packer = buffered.into_inner().map_err(|error| io_error(&path, error.error()))?;
-        packer.finish().map_err(|error| io_error(&path, &error))?.commit()
-    }
-}
-
-fn arrow_error(path: &Path, error: ArrowError) -> ConnectorError {
-    match error {
-        ArrowError::IoError(_, error) => io_error(path, &error),
-        other => unfit(path, &other),
-    }
-}
-
-fn parquet_error(path: &Path, error: ParquetError) -> ConnectorError {
-    match error {
-        ParquetError::External(inner) => match inner.downcast_ref::<std::io::Error>() {
-            Some(error) => io_error(path, error),
-            None => unfit(path, &inner),
-        },
-        other => unfit(path, &other),
-    }
-}
-
-fn unfit(path: &Path, error: &dyn Display) -> ConnectorError {
-    let place = path.display().to_string();
-    ConnectorError::Io { place, message: error.to_string(), hint: None }
 }

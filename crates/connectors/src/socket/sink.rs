@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
+use dataflow::sink::{Placement, Room, Sink, SinkWriter, Staging, WriterContext};
 
 use super::Settings;
 use super::source::unreachable;
@@ -64,6 +64,10 @@ impl SocketSink {
 impl Sink for SocketSink {
     fn placement(&self) -> Placement {
         Placement::Gather
+    }
+
+    fn staging(&self) -> Staging {
+        Staging::AsTheyCome
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -23,7 +23,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
+use dataflow::sink::{Placement, Room, Sink, SinkWriter, Staging, WriterContext};
 
 use crate::format::encode::{CsvStyle, RowEncoding};
 use crate::options::OptionReader;
@@ -191,6 +191,13 @@ struct StdoutSink {
 impl Sink for StdoutSink {
     fn placement(&self) -> Placement {
         Placement::Gather
+    }
+
+    fn staging(&self) -> Staging {
+        match self.format {
+            Format::Table { .. } => Staging::AtEnd,
+            Format::Stream(_) => Staging::AsTheyCome,
+        }
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -6,6 +6,7 @@ mod checkpoints;
 mod corpus;
 mod crafted;
 mod damaged;
+mod directory;
 mod fixed;
 mod flight;
 mod generator;

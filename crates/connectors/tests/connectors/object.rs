@@ -240,7 +240,7 @@ fn an_output_that_cannot_be_written_fails_before_the_first_row() {
     let web = error("http://127.0.0.1:1/t.csv", &[]);
     assert!(web.to_string().contains("cannot be written to"), "{web}");
     let unnamed = error("s3://bucket/", &[("format", "csv")]);
-    assert!(unnamed.to_string().contains("add its name"), "{unnamed}");
+    assert!(hint(&unnamed).contains("add its name"), "{unnamed}");
 }
 
 #[test]

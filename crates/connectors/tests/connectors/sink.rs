@@ -224,8 +224,9 @@ fn an_output_that_cannot_be_made_fails_before_the_first_row() {
     };
     let nowhere = refused(open(&scratch.path("nowhere/t.csv")));
     assert!(hint(&nowhere).starts_with("make it first: mkdir -p"), "{nowhere}");
-    let directory = refused(open(&scratch.path("")));
+    let directory = refused(open(scratch.path("").trim_end_matches('/')));
     assert!(directory.to_string().contains("is a directory"), "{directory}");
+    assert!(hint(&directory).contains("or a slash"), "{directory}");
     let unnamed = table(&sample().schema(), &[("path", &scratch.path("t.txt"))]);
     let unnamed = refused(FileConnector::default().sink(&unnamed).map(drop));
     assert!(matches!(&unnamed, ConnectorError::Option { key, .. } if key == "format"));

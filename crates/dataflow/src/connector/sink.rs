@@ -25,14 +25,14 @@ pub trait Sink: Send + Sync {
         Staging::AtEnd
     }
 
-    /// Makes visible what writers have staged: the rows of a checkpoint, or, with `last`, all that
-    /// remain. It may be called again with the same, by another process, when nobody knows how
-    /// far the first call came: what is visible already stays as it is.
+    /// Makes visible what writers have staged for a checkpoint. It may be called again with the
+    /// same, by another process, when nobody knows how far the first call came: what is visible
+    /// already stays as it is.
     ///
     /// # Errors
     /// When that cannot be made visible; the call may be repeated.
-    fn publish(&self, staged: &[Vec<u8>], last: bool) -> Result<(), ConnectorError> {
-        let _ = (staged, last);
+    fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
+        let _ = (staged, how);
         Ok(())
     }
 
@@ -68,6 +68,16 @@ pub enum Staging {
     Kept,
 }
 
+/// How output is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Publishing {
+    /// The job has ended: all that remains becomes visible.
+    pub last: bool,
+    /// It may have been published before. What is not there any more was, and somebody has taken
+    /// it since.
+    pub again: bool,
+}
+
 /// One run of a job that keeps checkpoints, unlike every other run of every job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RunId {
@@ -82,6 +92,8 @@ pub struct RunId {
 pub struct StagingContext {
     /// The run. It is part of the names of what is staged.
     pub run: RunId,
+    /// Whether it goes on from a checkpoint, and does not begin the job.
+    pub goes_on: bool,
     /// What this worker takes over of what the writers of the run before had staged and not
     /// published.
     pub before: Vec<Vec<u8>>,

@@ -35,6 +35,7 @@ pub mod wires;
 pub mod worker_set;
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use state::epoch::LengthBounds;
@@ -253,6 +254,8 @@ pub struct Settings {
     /// Where groups go that do not fit, by a name that whoever starts the workers makes a
     /// [`Disk`](state::Disk) of; if there is none, the job fails.
     pub spill: Option<String>,
+    /// How often the job is saved, where it has a place for that; `None` for never.
+    pub checkpoint: Option<CheckpointInterval>,
     /// The receive window: bytes of the rows of an input that a worker may have sent another worker
     /// which has not processed them, for inputs whose rows may have to wait before they are
     /// processed.
@@ -281,6 +284,7 @@ impl Default for Settings {
             epochs_kept_max: 4,
             state_bytes_max: 4 << 30,
             spill: None,
+            checkpoint: Some(CheckpointInterval::Auto),
             receive_bytes: 256 << 10,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
@@ -290,6 +294,15 @@ impl Default for Settings {
             hardware_counters: false,
         }
     }
+}
+
+/// How often a job is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CheckpointInterval {
+    /// As often as costs little, by how long checkpoints take.
+    Auto,
+    /// Every so many nanoseconds.
+    Every(NonZeroU64),
 }
 
 /// What a worker does when nothing is ready (S4, Q4).

@@ -105,7 +105,8 @@ fn staging(tag: u32, sink: &dyn Sink, place: &WorkerContext) -> Option<StagingCo
     };
     let before = place.restored.iter().flat_map(|restored| &restored.workers).filter(takes);
     let before = before.flat_map(|before| &before.sinks).filter(|sink| sink.operator == tag);
-    Some(StagingContext { run, before: before.map(|sink| sink.staged.clone()).collect() })
+    let goes_on = place.restored.is_some();
+    Some(StagingContext { run, goes_on, before: before.map(|sink| sink.staged.clone()).collect() })
 }
 
 impl SinkTask {

@@ -11,8 +11,8 @@ use dataflow::job::{Exchange, Settings, ShuffleSettings};
 use state::KeyMode;
 
 use self::values::{
-    bytes, exchange, idle, key_mode, nanos, on, prefetch, racks, set_casting, set_shuffle,
-    set_wires, spill_dir, transfer,
+    bytes, checkpoint, exchange, idle, key_mode, nanos, on, prefetch, racks, set_casting,
+    set_shuffle, set_wires, spill_dir, transfer,
 };
 
 /// One setting, for checks and for the reference page.
@@ -67,6 +67,14 @@ const SETTINGS: &[SettingSpec] = &[
         default: "16384",
         scope: Scope::Job,
         doc: "Rows of a batch at most.",
+    },
+    SettingSpec {
+        name: "millstream.checkpoint",
+        values: "auto, off, or a time: 100 ms, 1 s",
+        default: "auto",
+        scope: Scope::Job,
+        doc: "How often a job that runs with --state is saved. With auto a checkpoint is begun a \
+              hundred times as long after another as that took, and after 1 s to 60 s.",
     },
     SettingSpec {
         name: "millstream.checksum",
@@ -405,6 +413,9 @@ impl InForce {
             "millstream.epochs_kept" => job.epochs_kept_max = number(1, 64)? as usize,
             "millstream.frequent_keys" | "millstream.shuffle_bytes" | "millstream.shuffle_wait" => {
                 set_shuffle(&mut changed.shuffle, name, &lower).ok_or(refused.clone())?;
+            }
+            "millstream.checkpoint" => {
+                job.checkpoint = checkpoint(&lower).ok_or(refused.clone())?;
             }
             "millstream.prefetch" => job.prefetch = prefetch(&lower).ok_or(refused.clone())?,
             "millstream.receive_bytes" => job.receive_bytes = number(1 << 10, 1 << 30)?,

@@ -1,9 +1,12 @@
 //! The values of settings, read from text.
 
+use std::num::NonZeroU64;
+
 use channel::Transfer;
 use channel::broadcast::Shape;
 use dataflow::job::{
-    Casting, Exchange, FrequentKeys, Idle, MulticastChoice, ShuffleSettings, TreeChoice,
+    Casting, CheckpointInterval, Exchange, FrequentKeys, Idle, MulticastChoice, ShuffleSettings,
+    TreeChoice,
 };
 use dataflow::wires::{Checksum, Connection, ProgressMode, Wires};
 use state::KeyMode;
@@ -207,4 +210,13 @@ pub(super) fn nanos(text: &str) -> Option<u64> {
     };
     let ns = text[..end].parse::<u64>().ok()?.checked_mul(unit)?;
     (ns <= i64::MAX as u64).then_some(ns)
+}
+
+/// How often a job is saved; the inner `None` is for never.
+pub(super) fn checkpoint(text: &str) -> Option<Option<CheckpointInterval>> {
+    match text {
+        "auto" => Some(Some(CheckpointInterval::Auto)),
+        "off" => Some(None),
+        _ => Some(Some(CheckpointInterval::Every(NonZeroU64::new(nanos(text)?)?))),
+    }
 }

@@ -1,0 +1,500 @@
+//! Rows into a directory of files: every worker writes parts of its own.
+//!
+//! ```text
+//! 'path' = 'out/'    out/part-<checkpoint>-<worker>.csv
+//!                    out/country=DE/part-<checkpoint>-<worker>.csv     'partition.by' = 'country'
+//! ```
+//!
+//! A part is written under a hidden name or none. In a job that keeps checkpoints it ends with the
+//! checkpoint, at the latest, and gets its name when the manifest of that is stored; a part whose
+//! name is there was published before. Else parts get their names when the job has ended, or as
+//! they roll.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use arrow::array::UInt32Array;
+use arrow::compute::take_record_batch;
+use arrow::record_batch::RecordBatch;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use dataflow::connector::{OptionSpec, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::sink::{
+    Placement, Publishing, RunId, Sink, SinkWriter, Staging, StagingContext, WriterContext,
+};
+
+use super::PATH_HINT;
+use super::atomic::AtomicFile;
+use super::encoder::{Encoder, FormatWriter, Output};
+use super::paths::{io_error, one_name};
+use super::staged::{self, Part, Staged};
+use crate::object;
+use crate::options::{OptionReader, nearest, refuse};
+
+/// Parts that a worker has open at most.
+const OPEN_PARTS_MAX: usize = 500;
+/// Bytes of the name of a directory at most, as file systems have it.
+const NAME_BYTES_MAX: usize = 255;
+/// What the hidden names of parts begin with.
+const HIDDEN: &str = ".part-";
+/// What their visible names begin with.
+const VISIBLE: &str = "part-";
+/// The name of a directory of rows whose column is NULL.
+const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// When a part ends before its time.
+pub(super) const ROLL: OptionSpec = OptionSpec {
+    key: "roll",
+    values: "duration | bytes | both",
+    default: "at the end, and with each checkpoint",
+    doc: "When a sink that writes a directory begins another part: '1 min', '128 MiB', or \
+          '1 min, 128 MiB' for whatever comes first.",
+};
+
+/// The columns whose values name directories.
+pub(super) const PARTITION_BY: OptionSpec = OptionSpec {
+    key: "partition.by",
+    values: "columns, separated by commas",
+    default: "none",
+    doc: "Columns by whose values a sink sorts rows into directories, as in 'country=DE/'; the \
+          files do not have them.",
+};
+
+/// Whether a sink writes a directory of parts, by its path.
+pub(super) fn is_directory(path: &str) -> bool {
+    path.ends_with('/')
+}
+
+/// When a part ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Roll {
+    after: Option<Duration>,
+    bytes: Option<u64>,
+}
+
+impl Roll {
+    fn given(options: OptionReader<'_>) -> Result<Self, ConnectorError> {
+        let mut roll = Self { after: None, bytes: None };
+        let Some(text) = options.text(ROLL.key) else { return Ok(roll) };
+        for one in text.split(',') {
+            let only = [(ROLL.key.to_owned(), one.to_owned())].into_iter().collect();
+            let given = match bytes_of(one) {
+                Some(bytes) => roll.bytes.replace(bytes).is_some(),
+                None => {
+                    let ns =
+                        OptionReader(&only).duration_ns(ROLL.key).map_err(|_| not_a_roll(text))?;
+                    let after = ns.filter(|ns| *ns > 0).ok_or_else(|| not_a_roll(text))?;
+                    roll.after.replace(Duration::from_nanos(after)).is_some()
+                }
+            };
+            if given {
+                return Err(not_a_roll(text));
+            }
+        }
+        Ok(roll)
+    }
+}
+
+fn not_a_roll(text: &str) -> ConnectorError {
+    let message = format!("'{text}' is neither a duration nor a number of bytes, nor one of each");
+    refuse(ROLL.key, message, Some("write 'roll' = '1 min, 128 MiB'".into()))
+}
+
+/// The number of bytes that a text with a unit says; `None` if it has none.
+fn bytes_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+    let unit: u64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "b" | "bytes" => 1,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        _ => return None,
+    };
+    let number = text[..digits].replace('_', "").parse::<u64>().ok()?;
+    number.checked_mul(unit).filter(|bytes| *bytes > 0)
+}
+
+/// A directory to be written.
+pub(super) struct DirectorySink(Arc<Layout>);
+
+/// Which files a directory has.
+struct Layout {
+    directory: PathBuf,
+    encoder: Encoder,
+    roll: Roll,
+    /// The columns whose values name directories, and the others.
+    by: Vec<usize>,
+    rest: Vec<usize>,
+}
+
+impl DirectorySink {
+    pub(super) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
+        let options = OptionReader(&table.options);
+        let path = options.required("path", PATH_HINT)?;
+        if object::is_url(path) {
+            return Err(refuse(
+                "path",
+                format!("'{path}' names no object, and directories of a store are not written"),
+                Some(format!("add its name, as in '{path}all.parquet'")),
+            ));
+        }
+        let roll = Roll::given(options)?;
+        let by = columns(table, options)?;
+        let rest: Vec<usize> =
+            (0..table.schema.fields().len()).filter(|column| !by.contains(column)).collect();
+        if rest.is_empty() {
+            let message = "every column names directories, so that none is left for the files";
+            return Err(refuse(PARTITION_BY.key, message, None));
+        }
+        let schema = table
+            .schema
+            .project(&rest)
+            .map_err(|error| refuse(PARTITION_BY.key, error.to_string(), None))?;
+        let of_files = TableDef { schema: Arc::new(schema), ..table.clone() };
+        let encoder = Encoder::new(&of_files, Path::new(path))?;
+        let directory = PathBuf::from(path);
+        Ok(Self(Arc::new(Layout { directory, encoder, roll, by, rest })))
+    }
+}
+
+impl Layout {
+    /// Makes the directory and refuses one that has parts of others.
+    fn prepare(&self, is_new: bool) -> Result<(), ConnectorError> {
+        let directory = &self.directory;
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let parent = directory.parent().unwrap_or(Path::new(".")).display();
+                return Err(ConnectorError::Io {
+                    place: directory.display().to_string(),
+                    message: format!("there is no directory '{parent}'"),
+                    hint: Some(format!("make it first: mkdir -p '{parent}'")),
+                });
+            }
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(io_error(directory, &error));
+            }
+            _ => {}
+        }
+        if !is_new {
+            return Ok(());
+        }
+        for entry in fs::read_dir(directory).map_err(|error| io_error(directory, &error))? {
+            let name = entry.map_err(|error| io_error(directory, &error))?.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with(VISIBLE) || !self.by.is_empty() && name.contains('=') {
+                return Err(ConnectorError::Io {
+                    place: directory.display().to_string(),
+                    message: format!("it has rows already, such as '{name}'"),
+                    hint: Some("name another directory, or remove its parts".into()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory of each row below this one, with its rows.
+    fn split(&self, batch: &RecordBatch) -> Result<Vec<(String, RecordBatch)>, ConnectorError> {
+        if self.by.is_empty() {
+            return Ok(vec![(String::new(), batch.clone())]);
+        }
+        let unfit = |error: arrow::error::ArrowError| ConnectorError::Io {
+            place: self.directory.display().to_string(),
+            message: error.to_string(),
+            hint: None,
+        };
+        let options = FormatOptions::default();
+        let schema = batch.schema();
+        let mut columns = Vec::with_capacity(self.by.len());
+        for &at in &self.by {
+            let values = batch.column(at);
+            let texts = ArrayFormatter::try_new(values.as_ref(), &options).map_err(unfit)?;
+            columns.push((encoded(schema.field(at).name()), values, texts));
+        }
+        let mut rows = BTreeMap::<String, Vec<u32>>::new();
+        for row in 0..batch.num_rows() {
+            let directory = columns.iter().map(|(name, values, texts)| {
+                let value = if values.is_null(row) {
+                    NULL.to_owned()
+                } else {
+                    encoded(&texts.value(row).to_string())
+                };
+                format!("{name}={value}/")
+            });
+            rows.entry(directory.collect()).or_default().push(row as u32);
+        }
+        let rest = batch.project(&self.rest).map_err(unfit)?;
+        let taken = rows.into_iter().map(|(directory, rows)| {
+            Ok((directory, take_record_batch(&rest, &UInt32Array::from(rows)).map_err(unfit)?))
+        });
+        taken.collect()
+    }
+}
+
+/// The columns that the option names.
+fn columns(table: &TableDef, options: OptionReader<'_>) -> Result<Vec<usize>, ConnectorError> {
+    let Some(text) = options.text(PARTITION_BY.key) else { return Ok(Vec::new()) };
+    let mut columns = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let fields = table.schema.fields();
+        let Some((at, _)) = table.schema.column_with_name(name) else {
+            let near = nearest(name, fields.iter().map(|field| field.name().as_str()));
+            let hint = near.map(|near| format!("did you mean '{near}'?"));
+            return Err(refuse(PARTITION_BY.key, format!("there is no column '{name}'"), hint));
+        };
+        if columns.contains(&at) {
+            return Err(refuse(PARTITION_BY.key, format!("it names '{name}' twice"), None));
+        }
+        columns.push(at);
+    }
+    Ok(columns)
+}
+
+/// A text as the name of a directory, as in a URL.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_. :,+@".contains(&byte);
+    // These stand for NULL.
+    let all = ["NULL", NULL].contains(&text);
+    let each = text.bytes().enumerate().map(|(at, byte)| {
+        let plain = plain(byte) && !(all && at == 0);
+        if plain { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    });
+    each.collect()
+}
+
+impl Sink for DirectorySink {
+    fn placement(&self) -> Placement {
+        Placement::Everywhere
+    }
+
+    fn replaces(&self) -> Option<String> {
+        Some(one_name(&self.0.directory).display().to_string())
+    }
+
+    fn staging(&self) -> Staging {
+        Staging::ByCheckpoint
+    }
+
+    fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
+        let mut parts = Vec::new();
+        for staged in staged {
+            if let Staged::Parts(of) = Staged::decode(staged, &self.0.directory)? {
+                parts.extend(of);
+            }
+        }
+        staged::publish(&self.0.directory, &parts, how.again)
+    }
+
+    fn sweep(&self, run: RunId, kept: &[Vec<u8>]) -> Result<(), ConnectorError> {
+        let mut names = Vec::new();
+        for kept in kept {
+            if let Staged::Parts(parts) = Staged::decode(kept, &self.0.directory)? {
+                names.extend(parts.into_iter().map(|part| part.hidden));
+            }
+        }
+        staged::sweep(&self.0.directory, HIDDEN, run, |name| names.iter().any(|kept| kept == name))
+    }
+
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        let is_new = context.staging.as_ref().is_none_or(|staging| !staging.goes_on);
+        self.0.prepare(is_new)?;
+        Ok(Box::new(DirectoryWriter {
+            layout: Arc::clone(&self.0),
+            worker: context.worker,
+            staging: context.staging.clone(),
+            open: BTreeMap::new(),
+            begun: 0,
+            whole: Vec::new(),
+        }))
+    }
+}
+
+/// A file that counts its bytes.
+struct Counted {
+    file: AtomicFile,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes.fetch_add(written as u64, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Output for Counted {
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        self.file.commit()
+    }
+}
+
+/// A part that takes rows.
+struct OpenPart {
+    writer: Box<dyn FormatWriter>,
+    /// Its number among those of the worker.
+    number: u64,
+    bytes: Arc<AtomicU64>,
+    since: Instant,
+}
+
+impl OpenPart {
+    fn is_due(&self, roll: Roll) -> bool {
+        let bytes = || self.bytes.load(Ordering::Relaxed) + self.writer.unwritten();
+        roll.after.is_some_and(|after| self.since.elapsed() >= after)
+            || roll.bytes.is_some_and(|max| bytes() >= max)
+    }
+}
+
+/// Writes the parts of a worker.
+struct DirectoryWriter {
+    layout: Arc<Layout>,
+    worker: u32,
+    staging: Option<StagingContext>,
+    /// By the directory below.
+    open: BTreeMap<String, OpenPart>,
+    /// Parts that were begun.
+    begun: u64,
+    /// Parts that are durable under a hidden name: their directories and numbers.
+    whole: Vec<(String, u64)>,
+}
+
+impl DirectoryWriter {
+    /// The path of a part until it is whole, from which on it has that name.
+    fn path(&self, directory: &str, number: u64) -> PathBuf {
+        let name = match &self.staging {
+            Some(_) => self.hidden(number),
+            None => format!("{directory}{}", self.visible(0, number)),
+        };
+        self.layout.directory.join(name)
+    }
+
+    /// The hidden name of a part. All lie in the directory itself.
+    fn hidden(&self, number: u64) -> String {
+        let run = self.staging.as_ref().map_or(RunId { job: 0, generation: 0 }, |it| it.run);
+        staged::name(HIDDEN, run, &format!("-{}-{number}", self.worker))
+    }
+
+    /// The name of the part of a checkpoint that is the worker's `nth` of that.
+    fn visible(&self, checkpoint: u64, nth: u64) -> String {
+        let (worker, extension) = (self.worker, self.layout.encoder.extension());
+        let nth = if nth == 0 { String::new() } else { format!("-{nth:06}") };
+        format!("{VISIBLE}{checkpoint:010}-{worker:04}{nth}.{extension}")
+    }
+
+    fn begin(&mut self, directory: &str) -> Result<OpenPart, ConnectorError> {
+        let number = self.begun;
+        let path = self.path(directory, number);
+        if self.staging.is_none()
+            && let Some(parent) = path.parent()
+        {
+            fs::create_dir_all(parent).map_err(|error| io_error(parent, &error))?;
+        }
+        let bytes = Arc::<AtomicU64>::default();
+        let file = Counted { file: AtomicFile::create(&path)?, bytes: Arc::clone(&bytes) };
+        let writer = self.layout.encoder.begin(&path, Box::new(file))?;
+        self.begun += 1;
+        Ok(OpenPart { writer, number, bytes, since: Instant::now() })
+    }
+
+    /// Makes durable the parts for which it is time.
+    fn end(&mut self, is_due: impl Fn(&OpenPart) -> bool) -> Result<(), ConnectorError> {
+        for (directory, part) in self.open.extract_if(.., |_, part| is_due(part)) {
+            part.writer.commit()?;
+            if self.staging.is_some() {
+                self.whole.push((directory, part.number));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SinkWriter for DirectoryWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        for (directory, rows) in self.layout.split(batch)? {
+            if !self.open.contains_key(&directory) {
+                if directory.split('/').any(|name| name.len() > NAME_BYTES_MAX) {
+                    let message = format!("a value is too long for a name: '{directory}'");
+                    return Err(refuse(PARTITION_BY.key, message, None));
+                }
+                if self.open.len() == OPEN_PARTS_MAX {
+                    let message = format!("more than {OPEN_PARTS_MAX} directories at a time");
+                    let hint = "choose columns with fewer values, or a coarser one".to_owned();
+                    return Err(refuse(PARTITION_BY.key, message, Some(hint)));
+                }
+                let part = self.begin(&directory)?;
+                self.open.insert(directory.clone(), part);
+            }
+            if let Some(part) = self.open.get_mut(&directory) {
+                part.writer.write(&rows)?;
+            }
+        }
+        let roll = self.layout.roll;
+        self.end(|part| part.is_due(roll))
+    }
+
+    /// Ends parts whose time is over.
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        let roll = self.layout.roll;
+        self.end(|part| part.is_due(roll))
+    }
+
+    fn stage(&mut self, checkpoint: u64, _: bool) -> Result<Vec<u8>, ConnectorError> {
+        self.end(|_| true)?;
+        let mut of_directories = BTreeMap::<String, u64>::new();
+        let mut parts = Vec::with_capacity(self.whole.len());
+        for (directory, number) in std::mem::take(&mut self.whole) {
+            let nth = of_directories.entry(directory.clone()).or_default();
+            let visible = format!("{directory}{}", self.visible(checkpoint, *nth));
+            parts.push(Part { hidden: self.hidden(number), visible });
+            *nth += 1;
+        }
+        Ok(Staged::Parts(parts).encode())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
+        self.end(|_| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roll(text: &str) -> Result<Roll, ConnectorError> {
+        let options = [(ROLL.key.to_owned(), text.to_owned())].into_iter().collect();
+        Roll::given(OptionReader(&options))
+    }
+
+    #[test]
+    fn a_part_rolls_by_time_by_bytes_or_by_both() {
+        let min = Some(Duration::from_secs(60));
+        assert_eq!(roll("1 min").unwrap(), Roll { after: min, bytes: None });
+        assert_eq!(roll("128MiB").unwrap(), Roll { after: None, bytes: Some(128 << 20) });
+        assert_eq!(roll("5 kB, 1 min").unwrap(), Roll { after: min, bytes: Some(5_000) });
+        for text in ["", "0 s", "0 MiB", "1 min, 2 min", "1 MiB, 2 MiB", "-1 s", "often", "1 s,"] {
+            let error = roll(text).unwrap_err().to_string();
+            assert!(error.contains("neither a duration"), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn names_of_directories_are_read_as_what_they_were() {
+        assert_eq!(encoded("DE"), "DE");
+        assert_eq!(encoded("a/b=c%"), "a%2Fb%3Dc%25");
+        assert_eq!(encoded("NULL"), "%4EULL");
+        assert_eq!(encoded(".."), "..");
+    }
+}

@@ -1,0 +1,255 @@
+//! What a checkpoint says of files that are written and not visible yet.
+//!
+//! ```text
+//! 1 l .out.csv.<job>-<generation>.staged 4096         rows up to a length
+//! 1 p <hidden> <final> <hidden> <final> …             parts, to be given their names
+//! ```
+//!
+//! Hidden names carry the run that writes them, so that two runs that both believe that they are
+//! the job never write one file; final names do not, so that the same part is published once.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path};
+
+use dataflow::error::ConnectorError;
+use dataflow::sink::RunId;
+
+use super::paths::io_error;
+
+/// What hidden names end in.
+const SUFFIX: &str = ".staged";
+/// The encoding of what is staged.
+const VERSION: &str = "1";
+
+/// A part, with its names below the directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) hidden: String,
+    pub(super) visible: String,
+}
+
+/// What a writer has staged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Staged {
+    /// Rows up to a length of a hidden file.
+    Length { name: String, bytes: u64 },
+    /// Files that are whole.
+    Parts(Vec<Part>),
+}
+
+impl Staged {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let text = match self {
+            Self::Length { name, bytes } => format!("{VERSION}\tl\t{name}\t{bytes}"),
+            Self::Parts(parts) => {
+                let each = |part: &Part| format!("\t{}\t{}", part.hidden, part.visible);
+                format!("{VERSION}\tp{}", parts.iter().map(each).collect::<String>())
+            }
+        };
+        text.into_bytes()
+    }
+
+    /// What `encode` has made.
+    ///
+    /// # Errors
+    /// When nothing did, or a name leads out of the directory.
+    pub(super) fn decode(staged: &[u8], of: &Path) -> Result<Self, ConnectorError> {
+        let text = std::str::from_utf8(staged).ok();
+        text.and_then(decoded).ok_or_else(|| ConnectorError::Io {
+            place: of.display().to_string(),
+            message: "what the checkpoint says of its staged rows is damaged, or of a later \
+                      version"
+                .into(),
+            hint: Some("go on from an older checkpoint: --from N".into()),
+        })
+    }
+}
+
+fn decoded(text: &str) -> Option<Staged> {
+    let mut fields = text.split('\t');
+    let (VERSION, kind) = (fields.next()?, fields.next()?) else { return None };
+    let names: Vec<&str> = fields.collect();
+    match (kind, &names[..]) {
+        ("l", [name, bytes]) if is_below(name) => {
+            Some(Staged::Length { name: (*name).to_owned(), bytes: bytes.parse().ok()? })
+        }
+        ("p", names) if names.len() % 2 == 0 && names.iter().all(|name| is_below(name)) => {
+            let part = |pair: &[&str]| Part { hidden: pair[0].into(), visible: pair[1].into() };
+            Some(Staged::Parts(names.chunks(2).map(part).collect()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a name stays below the directory that it is taken in.
+fn is_below(name: &str) -> bool {
+    let path = Path::new(name);
+    !name.is_empty() && path.components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// A hidden name of a run.
+pub(super) fn name(prefix: &str, run: RunId, rest: &str) -> String {
+    let RunId { job, generation } = run;
+    format!("{prefix}{job:016x}-{generation}{rest}{SUFFIX}")
+}
+
+/// Whether an earlier run of the same job has given this name.
+fn is_of_earlier(name: &str, prefix: &str, run: RunId) -> bool {
+    let behind = name.strip_prefix(prefix).and_then(|name| name.strip_suffix(SUFFIX));
+    let Some((job, rest)) = behind.and_then(|behind| behind.split_once('-')) else {
+        return false;
+    };
+    let digits = rest.find(|of: char| !of.is_ascii_digit()).unwrap_or(rest.len());
+    let generation = rest[..digits].parse::<u64>();
+    job == format!("{:016x}", run.job) && generation.is_ok_and(|it| it < run.generation)
+}
+
+/// Removes from a directory what earlier runs of a job have staged and is not kept.
+pub(super) fn sweep(
+    directory: &Path,
+    prefix: &str,
+    run: RunId,
+    is_kept: impl Fn(&str) -> bool,
+) -> Result<(), ConnectorError> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(|error| io_error(directory, &error))?,
+    };
+    for entry in entries.flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if is_of_earlier(&name, prefix, run) && !is_kept(&name) {
+            match fs::remove_file(entry.path()) {
+                Ok(()) => tracing::info!(file = %entry.path().display(), "removed what was staged"),
+                Err(error) => tracing::warn!(file = %entry.path().display(), %error, "it stays"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives parts their visible names. A part that has it already stays as it is. With `again`, one
+/// that has no name any more was published, and somebody has taken it.
+///
+/// A hidden name goes when the visible one is on the disk.
+///
+/// # Errors
+/// When another file has the name, or a part is gone.
+pub(super) fn publish(directory: &Path, parts: &[Part], again: bool) -> Result<(), ConnectorError> {
+    let mut named = BTreeSet::new();
+    for part in parts {
+        link(directory, part, again)?;
+        // The directories from the top to the part: some may be new.
+        let below = Path::new(&part.visible).ancestors().skip(1);
+        named.extend(below.map(|below| directory.join(below)));
+    }
+    named
+        .iter()
+        .filter(|directory| directory.is_dir())
+        .try_for_each(|directory| sync(directory))?;
+    parts.iter().try_for_each(|part| remove(&directory.join(&part.hidden)))
+}
+
+fn link(directory: &Path, part: &Part, again: bool) -> Result<(), ConnectorError> {
+    let (hidden, visible) = (directory.join(&part.hidden), directory.join(&part.visible));
+    if again && !hidden.exists() && !visible.exists() {
+        tracing::info!(part = %visible.display(), "it was published, and taken");
+        return Ok(());
+    }
+    if let Some(parent) = visible.parent() {
+        fs::create_dir_all(parent).map_err(|error| io_error(parent, &error))?;
+    }
+    match fs::hard_link(&hidden, &visible) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => taken(&hidden, &visible),
+        Err(error) if error.kind() == ErrorKind::NotFound && visible.exists() => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(gone(directory, &part.hidden, &error))
+        }
+        // There are file systems without links.
+        Err(_) if !visible.exists() => {
+            fs::rename(&hidden, &visible).map_err(|error| io_error(&visible, &error))
+        }
+        Err(error) => Err(io_error(&visible, &error)),
+    }
+}
+
+/// There is a file of the visible name: it is the part, or that of somebody else.
+fn taken(hidden: &Path, visible: &Path) -> Result<(), ConnectorError> {
+    let inode = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    let same = match (inode(hidden), inode(visible)) {
+        (Ok(hidden), Ok(visible)) => hidden == visible,
+        // Another process has published it meanwhile.
+        (Err(error), Ok(_)) => error.kind() == ErrorKind::NotFound,
+        (_, Err(error)) => return Err(io_error(visible, &error)),
+    };
+    if same {
+        return Ok(());
+    }
+    Err(ConnectorError::Io {
+        place: visible.display().to_string(),
+        message: "there is a file of that name that this job has not written".into(),
+        hint: Some("give each job a directory of its own".into()),
+    })
+}
+
+fn remove(hidden: &Path) -> Result<(), ConnectorError> {
+    match fs::remove_file(hidden) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error(hidden, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes names of a directory durable.
+pub(super) fn sync(directory: &Path) -> Result<(), ConnectorError> {
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| io_error(directory, &error))
+}
+
+/// The error that rows are gone that a checkpoint names.
+pub(super) fn gone(of: &Path, hidden: &str, error: &io::Error) -> ConnectorError {
+    ConnectorError::Io {
+        place: of.display().to_string(),
+        message: format!("rows of the checkpoint were staged as '{hidden}': {error}"),
+        hint: Some("the output has to lie where all nodes see it; --from none begins anew".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(text: &str) -> Result<Staged, ConnectorError> {
+        Staged::decode(text.as_bytes(), Path::new("out"))
+    }
+
+    #[test]
+    fn what_is_staged_is_read_again_and_nothing_that_leads_elsewhere() {
+        let part = |name: &str| Part { hidden: format!(".{name}"), visible: name.into() };
+        let parts = Staged::Parts(vec![part("a"), part("b c")]);
+        assert_eq!(Staged::decode(&parts.encode(), Path::new("out")).unwrap(), parts);
+        let none = Staged::Parts(vec![]);
+        assert_eq!(Staged::decode(&none.encode(), Path::new("out")).unwrap(), none);
+        let length = Staged::Length { name: ".a".into(), bytes: 9 };
+        assert_eq!(Staged::decode(&length.encode(), Path::new("out")).unwrap(), length);
+        let out =
+            ["1\tl\t../a\t9", "1\tl\t/a\t9", "1\tp\ta\tb\tc", "1\tp\ta\t../b", "2\tp", "", "1"];
+        for text in out {
+            assert!(decode(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_earlier_runs_of_the_same_job_left_something() {
+        let run = |job, generation| RunId { job, generation };
+        let of = |run| name(".part-", run, "-3-17");
+        assert!(is_of_earlier(&of(run(5, 9)), ".part-", run(5, 10)));
+        assert!(!is_of_earlier(&of(run(5, 10)), ".part-", run(5, 10)));
+        assert!(!is_of_earlier(&of(run(5, 11)), ".part-", run(5, 10)));
+        assert!(!is_of_earlier(&of(run(6, 9)), ".part-", run(5, 10)));
+        assert!(!is_of_earlier("part-9", ".part-", run(5, 10)));
+        assert!(is_of_earlier(&name(".o.csv.", run(5, 9), ""), ".o.csv.", run(5, 10)));
+    }
+}

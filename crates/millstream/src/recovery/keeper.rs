@@ -1,0 +1,437 @@
+//! A node's thread that stores what its workers keep of a round, so that no worker waits for a disk.
+//!
+//! Rows that sinks have staged are part of the checkpoint of their round, or of a later one where
+//! that was given up: they stay here until the leader says that a checkpoint with them is stored.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use checkpoint::chain::{self, Chain};
+use checkpoint::{
+    CheckpointError, CheckpointManifest, ObjectName, OperatorEntry, SegmentEntry, SinkEntry,
+    SourceEntry, SplitEntry, StagedPart, Store,
+};
+use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, WorkerSnapshot};
+use dataflow::job::JobGraph;
+use dataflow::sink::{Publishing, Staging};
+
+use super::encode::{self, OperatorNames};
+use super::ids::OperatorId;
+use crate::error::Error;
+
+/// The name under which a manifest says that the job has read all of its input.
+pub(super) const ENDED: &str = "ended";
+
+/// What happens at a node.
+pub(super) enum KeeperEvent {
+    /// A worker has kept its part of a round.
+    Saved(WorkerSnapshot),
+    /// The leader ends a round. Output up to the checkpoint `stored` is in the chain.
+    EndRound { round: u64, stored: u64 },
+    /// At the leader: all nodes have stored their part of a round.
+    Complete { round: u64, parts: Vec<SegmentEntry>, end: RoundEnd },
+}
+
+/// What becomes of a job behind a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RoundEnd {
+    /// It goes on.
+    GoesOn,
+    /// It is stopped, and goes on when it is run again.
+    Stops,
+    /// It has ended.
+    Ended,
+}
+
+/// What a node's thread has done.
+pub(super) enum Kept {
+    /// The node's part of a round is stored, or why it is not.
+    Part { round: u64, stored: Result<SegmentEntry, CheckpointError> },
+    /// All workers of the node have ended.
+    Ended,
+    /// At the leader: a checkpoint is in the chain and its output is published, or why not.
+    Checkpoint { round: u64, end: RoundEnd, stored: Result<(), Error> },
+}
+
+/// Takes snapshots on workers' threads.
+pub(super) struct Target {
+    pub(super) run: RunId,
+    /// Behind a lock, for a sender is not shared.
+    pub(super) events: Mutex<Sender<KeeperEvent>>,
+}
+
+impl CheckpointTarget for Target {
+    fn run(&self) -> RunId {
+        self.run
+    }
+
+    fn saved(&self, snapshot: WorkerSnapshot) {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a receiver the job has failed.
+        let _ = events.send(KeeperEvent::Saved(snapshot));
+    }
+}
+
+/// What a node's thread knows.
+pub(super) struct Keeper {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) name: ObjectName,
+    pub(super) job: Arc<JobGraph>,
+    pub(super) ids: Arc<[OperatorId]>,
+    pub(super) generation: u64,
+    pub(super) node: u32,
+    pub(super) nodes: u32,
+    /// The workers of the node.
+    pub(super) workers: std::ops::Range<u32>,
+    pub(super) workers_in_all: u32,
+    pub(super) fingerprint: String,
+    /// At the leader.
+    pub(super) chain: Option<Chain>,
+    pub(super) to: Sender<Kept>,
+    state: KeeperState,
+}
+
+#[derive(Default)]
+struct KeeperState {
+    /// By worker, what it has kept of the round under way.
+    saved: HashMap<u32, WorkerSnapshot>,
+    /// By worker, how it has ended.
+    ended: HashMap<u32, WorkerSnapshot>,
+    /// The round that the leader ends.
+    round: Option<u64>,
+    /// Staged parts that no checkpoint of the chain names, with round and worker.
+    waiting: Vec<(u64, u32, SinkSnapshot)>,
+    /// The same of sinks whose rows are kept until the end: each has those of the earlier ones.
+    until_end: Vec<(u64, u32, SinkSnapshot)>,
+}
+
+impl KeeperState {
+    /// What a worker has staged that belongs to the checkpoint of a round.
+    fn staged(&self, round: u64, worker: u32) -> Vec<SinkSnapshot> {
+        let all = self.waiting.iter().chain(&self.until_end);
+        let own = all.filter(|(of, by, _)| *of <= round && *by == worker);
+        own.map(|(.., sink)| sink.clone()).collect()
+    }
+
+    /// Drops rows that are kept until the end where a later part, which is not behind the round,
+    /// has them too. A worker may be ahead of the round that the leader ends.
+    fn forget_covered(&mut self, round: u64) {
+        let newest = |worker: u32, operator: u32| {
+            let of = |(_, by, sink): &&(u64, u32, SinkSnapshot)| {
+                *by == worker && sink.operator == operator
+            };
+            let own = self.until_end.iter().filter(of).map(|(of, ..)| *of);
+            own.filter(|of| *of <= round).max()
+        };
+        let covered: Vec<bool> = self
+            .until_end
+            .iter()
+            .map(|(of, worker, sink)| {
+                newest(*worker, sink.operator).is_some_and(|newest| *of < newest)
+            })
+            .collect();
+        let mut covered = covered.into_iter();
+        self.until_end.retain(|_| !covered.next().unwrap_or(false));
+    }
+}
+
+/// The thread and the way to it.
+pub(super) struct KeeperThread {
+    pub(super) events: Sender<KeeperEvent>,
+    pub(super) kept: Receiver<Kept>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl KeeperThread {
+    /// Begins the thread of a node, which `make` gives the way back.
+    pub(super) fn start(make: impl FnOnce(Sender<Kept>) -> Keeper) -> std::io::Result<Self> {
+        let (to, kept) = mpsc::channel();
+        let (events, happened) = mpsc::channel();
+        let keeper = make(to);
+        let thread = std::thread::Builder::new()
+            .name("checkpoints".into())
+            .spawn(move || keeper.run(&happened))?;
+        Ok(Self { events, kept, thread: Some(thread) })
+    }
+}
+
+impl Keeper {
+    #[expect(clippy::too_many_arguments, reason = "it is made once, of what it is")]
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        name: ObjectName,
+        (job, ids): (Arc<JobGraph>, Arc<[OperatorId]>),
+        generation: u64,
+        (node, nodes): (u32, u32),
+        (workers, workers_in_all): (std::ops::Range<u32>, u32),
+        fingerprint: String,
+        chain: Option<Chain>,
+        to: Sender<Kept>,
+    ) -> Self {
+        let state = KeeperState::default();
+        Self {
+            store,
+            name,
+            job,
+            ids,
+            generation,
+            node,
+            nodes,
+            workers,
+            workers_in_all,
+            fingerprint,
+            chain,
+            to,
+            state,
+        }
+    }
+
+    /// Until nobody is left who could tell it something.
+    fn run(mut self, happened: &Receiver<KeeperEvent>) {
+        while let Ok(event) = happened.recv() {
+            match event {
+                KeeperEvent::Saved(snapshot) => self.saved(snapshot),
+                KeeperEvent::EndRound { round, stored } => {
+                    self.state.round = Some(round);
+                    self.state.waiting.retain(|(of, ..)| *of > stored);
+                }
+                KeeperEvent::Complete { round, parts, end } => {
+                    let stored = self.complete(round, parts, end);
+                    let _ = self.to.send(Kept::Checkpoint { round, end, stored });
+                    continue;
+                }
+            }
+            self.store_round();
+        }
+    }
+
+    fn saved(&mut self, mut snapshot: WorkerSnapshot) {
+        let (worker, round) = (snapshot.worker, snapshot.round);
+        for sink in snapshot.sinks.drain(..) {
+            let operator = self.job.operators.get(sink.operator as usize);
+            let staging = operator.and_then(|operator| operator.kind.spec().sink());
+            if staging.is_some_and(|sink| sink.staging() == Staging::Kept) {
+                self.state.until_end.push((round, worker, sink));
+            } else {
+                self.state.waiting.push((round, worker, sink));
+            }
+        }
+        if snapshot.last {
+            self.state.ended.insert(worker, snapshot);
+            if self.state.ended.len() == self.workers.len() {
+                let _ = self.to.send(Kept::Ended);
+            }
+        } else {
+            self.state.saved.insert(worker, snapshot);
+        }
+    }
+
+    /// Stores the part of the round that ends, if all workers have kept theirs.
+    fn store_round(&mut self) {
+        let Some(round) = self.state.round else { return };
+        let of = |worker: u32| {
+            let saved = self.state.saved.get(&worker).filter(|saved| saved.round == round);
+            saved.or_else(|| self.state.ended.get(&worker))
+        };
+        let workers: Option<Vec<WorkerSnapshot>> =
+            self.workers.clone().map(|worker| of(worker).cloned()).collect();
+        let Some(mut workers) = workers else { return };
+        self.state.round = None;
+        self.state.saved.retain(|_, saved| saved.round > round);
+        self.state.forget_covered(round);
+        for worker in &mut workers {
+            worker.sinks.extend(self.state.staged(round, worker.worker));
+        }
+        let at = (self.generation, self.node, round);
+        let stored = encode::encode(&workers, OperatorNames(&self.ids))
+            .and_then(|segment| chain::store_segment(&*self.store, &self.name, at, &segment));
+        let _ = self.to.send(Kept::Part { round, stored });
+    }
+
+    /// Writes the record of a checkpoint, publishes its output, and says what comes behind it.
+    fn complete(
+        &mut self,
+        round: u64,
+        parts: Vec<SegmentEntry>,
+        end: RoundEnd,
+    ) -> Result<(), Error> {
+        let Some(chain) = &mut self.chain else { return Ok(()) };
+        let names = OperatorNames(&self.ids);
+        let workers = read(&*self.store, &self.name, &parts, names, false)?;
+        let manifest = manifest(&workers, &self.ids, round, chain.checkpoint().map(|of| of.number));
+        let mut manifest = CheckpointManifest {
+            nodes: self.nodes,
+            workers: self.workers_in_all,
+            fingerprint: self.fingerprint.clone(),
+            segments: parts,
+            ..manifest
+        };
+        manifest.counters.insert(ENDED.into(), u64::from(end == RoundEnd::Ended));
+        append(chain, manifest)?;
+        let last = end == RoundEnd::Ended;
+        publish(&self.job, &workers, Publishing { last, again: false })?;
+        match end {
+            RoundEnd::GoesOn => {
+                if let Err(error) = chain.collect() {
+                    tracing::warn!(%error, "old checkpoints stay");
+                }
+            }
+            RoundEnd::Stops => chain.settled()?,
+            RoundEnd::Ended => chain.done()?,
+        }
+        Ok(())
+    }
+}
+
+/// How long the outcome of a record may stay unknown before the job ends.
+const UNKNOWN_MAX: Duration = Duration::from_secs(120);
+
+fn append(chain: &mut Chain, manifest: CheckpointManifest) -> Result<(), CheckpointError> {
+    let since = Instant::now();
+    let mut appended = chain.append(manifest).map(drop);
+    while let Err(CheckpointError::Pending { .. }) = &appended {
+        if since.elapsed() > UNKNOWN_MAX {
+            break;
+        }
+        appended = chain.settle_pending().map(drop);
+    }
+    appended
+}
+
+/// What workers have kept in the segments of a checkpoint; without `rows` only what they list.
+pub(super) fn read(
+    store: &dyn Store,
+    job: &ObjectName,
+    segments: &[SegmentEntry],
+    names: OperatorNames<'_>,
+    rows: bool,
+) -> Result<Vec<WorkerSnapshot>, CheckpointError> {
+    let mut workers = Vec::new();
+    for entry in segments {
+        let segment = chain::open_segment(store, job, entry)?;
+        workers.extend(encode::decode(&entry.file, &segment, names, rows)?);
+    }
+    Ok(workers)
+}
+
+/// Makes visible what the sinks of a job have staged.
+pub(super) fn publish(
+    job: &JobGraph,
+    workers: &[WorkerSnapshot],
+    how: Publishing,
+) -> Result<(), Error> {
+    for (at, operator) in job.operators.iter().enumerate() {
+        let Some(sink) = operator.kind.spec().sink() else { continue };
+        let staged: Vec<Vec<u8>> = staged_of(workers, at as u32);
+        let published = sink.publish(&staged, how);
+        published.map_err(|error| dataflow::error::DataflowError::from(error).of_operator(at))?;
+    }
+    Ok(())
+}
+
+/// What the writers of a sink have staged.
+pub(super) fn staged_of(workers: &[WorkerSnapshot], operator: u32) -> Vec<Vec<u8>> {
+    let sinks = workers.iter().flat_map(|worker| &worker.sinks);
+    let of = sinks.filter(|sink| sink.operator == operator);
+    of.map(|sink| sink.staged.clone()).collect()
+}
+
+/// What a checkpoint says of operators, sources and sinks.
+fn manifest(
+    workers: &[WorkerSnapshot],
+    ids: &[OperatorId],
+    number: u64,
+    parent: Option<u64>,
+) -> CheckpointManifest {
+    let entry = |(at, of): (usize, &OperatorId)| {
+        let operators = workers.iter().flat_map(|worker| &worker.operators);
+        let own = operators.filter(|operator| operator.operator as usize == at);
+        let watermark = own.map(|operator| operator.watermark).max();
+        OperatorEntry { id: of.id.clone(), text: of.text.clone(), watermark }
+    };
+    let operators = ids.iter().enumerate().map(entry).collect();
+    let (mut sources, mut sinks) = (Vec::new(), Vec::new());
+    for (at, of) in ids.iter().enumerate() {
+        let splits: Vec<SplitEntry> = workers
+            .iter()
+            .flat_map(|worker| &worker.splits)
+            .filter(|split| split.operator as usize == at)
+            .map(|split| SplitEntry {
+                name: split.position.split().to_owned(),
+                position: split.position.to_bytes(),
+                greatest: split.greatest,
+                ended: split.ended,
+            })
+            .collect();
+        if !splits.is_empty() {
+            sources.push(SourceEntry { id: of.id.clone(), splits });
+        }
+        let of_worker = |worker: &WorkerSnapshot| {
+            let own = worker.sinks.iter().filter(|sink| sink.operator as usize == at);
+            let part = worker.worker;
+            own.map(move |sink| StagedPart { part, staged: sink.staged.clone() })
+                .collect::<Vec<_>>()
+        };
+        let parts: Vec<StagedPart> = workers.iter().flat_map(of_worker).collect();
+        if !parts.is_empty() {
+            sinks.push(SinkEntry { id: of.id.clone(), parts });
+        }
+    }
+    let counters = [
+        ("late".to_owned(), workers.iter().map(|worker| worker.late).sum()),
+        ("bad".to_owned(), workers.iter().map(|worker| worker.bad).sum()),
+    ];
+    CheckpointManifest {
+        number,
+        parent,
+        operators,
+        sources,
+        sinks,
+        counters: counters.into(),
+        ..CheckpointManifest::default()
+    }
+}
+
+impl Drop for KeeperThread {
+    fn drop(&mut self) {
+        // It ends when nobody can tell it anything any more.
+        let (nobody, _) = mpsc::channel();
+        self.events = nobody;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of checkpoints panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sink(staged: &str) -> SinkSnapshot {
+        SinkSnapshot { operator: 3, staged: staged.into() }
+    }
+
+    fn staged(state: &KeeperState, round: u64, worker: u32) -> Vec<String> {
+        let all = state.staged(round, worker).into_iter();
+        all.map(|sink| String::from_utf8(sink.staged).unwrap()).collect()
+    }
+
+    /// A worker may have ended when the leader's word of the round before comes.
+    #[test]
+    fn a_checkpoint_has_no_rows_of_a_later_round() {
+        let mut state = KeeperState::default();
+        state.until_end.extend([(7, 0, sink("up to 7")), (8, 0, sink("up to 8"))]);
+        state.until_end.extend([(9, 0, sink("up to 9")), (8, 1, sink("of another"))]);
+        state.waiting.extend([(7, 0, sink("a part of 7")), (9, 0, sink("a part of 9"))]);
+        state.forget_covered(8);
+        assert_eq!(staged(&state, 8, 0), ["a part of 7", "up to 8"]);
+        assert_eq!(staged(&state, 8, 1), ["of another"]);
+        state.forget_covered(9);
+        assert_eq!(staged(&state, 9, 0), ["a part of 7", "a part of 9", "up to 9"]);
+    }
+}

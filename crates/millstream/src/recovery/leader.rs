@@ -1,0 +1,389 @@
+//! The node that leads: when a round ends, and what its nodes have stored of it.
+//!
+//! A round ends only when all workers have saved the one before, stored or not: no more than two
+//! are under way.
+
+use std::time::{Duration, Instant};
+
+use checkpoint::{CheckpointError, SegmentEntry};
+use dataflow::job::CheckpointInterval;
+
+use super::keeper::{KeeperEvent, Kept, RoundEnd};
+use crate::error::Error;
+
+/// The shortest and the longest interval of `auto`.
+const AUTO: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// How many times longer than a checkpoint an interval of `auto` is.
+const AUTO_SHARE: u32 = 100;
+
+/// How often the last checkpoint of a job is tried.
+const ENDS_TRIED_MAX: u32 = 5;
+/// The pause behind the first try; behind the second it is twice as long, and so on.
+const END_PAUSE: Duration = Duration::from_secs(1);
+
+/// What nodes tell each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Message {
+    /// To all: a round ends. Output of the checkpoint `stored`, and of earlier ones, is in the chain.
+    EndRound { round: u64, stored: u64 },
+    /// To all: the job is stopped.
+    Stop,
+    /// To the leader: a node's part is stored.
+    Part { round: u64, entry: SegmentEntry },
+    /// To the leader: a node's part could not be stored.
+    NoPart { round: u64, why: String },
+    /// To the leader: all workers of a node have ended.
+    Ended,
+}
+
+impl Message {
+    /// What a node's thread has done, for the leader.
+    pub(super) fn of(kept: Kept) -> Self {
+        match kept {
+            Kept::Part { round, stored: Ok(entry) } => Self::Part { round, entry },
+            Kept::Part { round, stored: Err(why) } => Self::NoPart { round, why: why.to_string() },
+            Kept::Ended | Kept::Checkpoint { .. } => Self::Ended,
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let text = match self {
+            Self::EndRound { round, stored } => format!("end\t{round}\t{stored}"),
+            Self::Stop => "stop".into(),
+            Self::Part { round, entry: SegmentEntry { file, bytes, crc } } => {
+                format!("part\t{round}\t{file}\t{bytes}\t{crc}")
+            }
+            Self::NoPart { round, why } => {
+                let why: String = why.chars().take(WHY_CHARS_MAX).collect();
+                format!("none\t{round}\t{}", why.replace('\t', " "))
+            }
+            Self::Ended => "ended".into(),
+        };
+        text.into_bytes()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let fields: Vec<&str> = text.split('\t').collect();
+        Some(match fields[..] {
+            ["end", round, stored] => {
+                Self::EndRound { round: round.parse().ok()?, stored: stored.parse().ok()? }
+            }
+            ["stop"] => Self::Stop,
+            ["part", round, file, bytes, crc] => {
+                let (bytes, crc) = (bytes.parse().ok()?, crc.parse().ok()?);
+                let entry = SegmentEntry { file: file.into(), bytes, crc };
+                Self::Part { round: round.parse().ok()?, entry }
+            }
+            ["none", round, why] => Self::NoPart { round: round.parse().ok()?, why: why.into() },
+            ["ended"] => Self::Ended,
+            _ => return None,
+        })
+    }
+}
+
+/// Characters of a reason in a message at most.
+const WHY_CHARS_MAX: usize = 1000;
+
+/// What the leader wants to be done.
+pub(super) enum Order {
+    /// To be told to all nodes.
+    All(Message),
+    /// For its own thread.
+    Complete(KeeperEvent),
+}
+
+/// How far a checkpoint is.
+enum Phase {
+    /// None is under way.
+    Rests,
+    /// Nodes store their parts.
+    Gathers { round: u64, end: RoundEnd, parts: Vec<Option<Option<SegmentEntry>>>, since: Instant },
+    /// The record is written, and output is published.
+    Records { since: Instant },
+    /// The job is stopped, or has ended.
+    Over,
+}
+
+/// The state of the leader.
+pub(super) struct Leader {
+    interval: Option<CheckpointInterval>,
+    /// Whether the job can be saved.
+    can_save: bool,
+    auto: Duration,
+    /// When the last round was ended.
+    ended_at: Instant,
+    /// The round that is under way.
+    round: u64,
+    /// The last checkpoint in the chain.
+    stored: u64,
+    /// By node, whether all of its workers have ended.
+    nodes_ended: Vec<bool>,
+    phase: Phase,
+    stop_told: bool,
+    /// Last checkpoints of the job in a row that could not be stored, and why the last could not.
+    failed_ends: u32,
+    why: String,
+}
+
+impl Leader {
+    /// Of a job whose first round is `round`. Without an interval only its end, and its stop if it
+    /// can be saved, is a checkpoint.
+    pub(super) fn new(
+        (interval, can_save): (Option<CheckpointInterval>, bool),
+        round: u64,
+        nodes: u32,
+    ) -> Self {
+        Self {
+            interval: interval.filter(|_| can_save),
+            can_save,
+            auto: AUTO[0],
+            ended_at: Instant::now(),
+            round,
+            stored: 0,
+            nodes_ended: vec![false; nodes as usize],
+            phase: Phase::Rests,
+            stop_told: false,
+            failed_ends: 0,
+            why: String::new(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// A message of a node.
+    pub(super) fn heard(&mut self, from: u32, message: Message) -> Result<(), Error> {
+        let unlike = Error::Unlike { rank: from, what: "checkpoints" };
+        let from = from as usize;
+        let (of, part) = match message {
+            Message::Part { round, entry } => (round, Some(entry)),
+            Message::NoPart { round, why } => {
+                tracing::warn!(node = from, round, %why, "a checkpoint is given up");
+                self.why = why;
+                (round, None)
+            }
+            Message::Ended => {
+                self.nodes_ended[from] = true;
+                return Ok(());
+            }
+            Message::EndRound { .. } | Message::Stop => return Err(unlike),
+        };
+        match &mut self.phase {
+            Phase::Gathers { round, parts, .. } if *round == of => {
+                parts[from] = Some(part);
+                Ok(())
+            }
+            _ => Err(unlike),
+        }
+    }
+
+    /// A record was written and its output published, or not.
+    pub(super) fn recorded(
+        &mut self,
+        round: u64,
+        end: RoundEnd,
+        stored: Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let Phase::Records { since } = &self.phase {
+            self.auto = (since.elapsed() * AUTO_SHARE).clamp(AUTO[0], AUTO[1]);
+        }
+        let stored = match stored {
+            Err(error) if end == RoundEnd::GoesOn && error.leaves_checkpoint_out() => {
+                tracing::warn!(round, %error, "a checkpoint is given up");
+                self.phase = Phase::Rests;
+                return Ok(());
+            }
+            stored => stored,
+        };
+        stored?;
+        self.stored = round;
+        self.phase = if end == RoundEnd::GoesOn { Phase::Rests } else { Phase::Over };
+        Ok(())
+    }
+
+    /// What is to be done now. `stop`: the user asks for the job's end.
+    ///
+    /// # Errors
+    /// When the last checkpoint of the job cannot be stored. The one before stays.
+    pub(super) fn turn(&mut self, stop: bool) -> Result<Vec<Order>, Error> {
+        if let Phase::Gathers { round, end, parts, since } = &self.phase {
+            if parts.iter().any(Option::is_none) {
+                return Ok(Vec::new());
+            }
+            let (round, end, since) = (*round, *end, *since);
+            let whole: Option<Vec<SegmentEntry>> =
+                parts.iter().cloned().map(Option::flatten).collect();
+            self.phase = Phase::Rests;
+            if let Some(parts) = whole {
+                self.phase = Phase::Records { since };
+                return Ok(vec![Order::Complete(KeeperEvent::Complete { round, parts, end })]);
+            }
+            if end != RoundEnd::GoesOn {
+                self.failed_ends += 1;
+                if self.failed_ends == ENDS_TRIED_MAX {
+                    let reason = format!("the last checkpoint cannot be stored: {}", self.why);
+                    return Err(CheckpointError::Invalid { reason }.into());
+                }
+            }
+        }
+        Ok(match self.phase {
+            Phase::Over if stop && !self.stop_told && !self.all_ended() => {
+                self.stop_told = true;
+                vec![Order::All(Message::Stop)]
+            }
+            Phase::Rests if self.ended_at.elapsed() < END_PAUSE * self.failed_ends => Vec::new(),
+            Phase::Rests => self.rest(stop),
+            _ => Vec::new(),
+        })
+    }
+
+    fn all_ended(&self) -> bool {
+        self.nodes_ended.iter().all(|ended| *ended)
+    }
+
+    /// Ends the round, if it is time for that.
+    fn rest(&mut self, stop: bool) -> Vec<Order> {
+        let interval = self.interval.map(|interval| match interval {
+            CheckpointInterval::Auto => self.auto,
+            CheckpointInterval::Every(ns) => Duration::from_nanos(ns.get()),
+        });
+        let end = if self.all_ended() {
+            RoundEnd::Ended
+        } else if stop && !self.can_save {
+            // Nothing of it can be kept.
+            self.phase = Phase::Over;
+            self.stop_told = true;
+            return vec![Order::All(Message::Stop)];
+        } else if stop {
+            RoundEnd::Stops
+        } else if interval.is_some_and(|interval| self.ended_at.elapsed() >= interval) {
+            RoundEnd::GoesOn
+        } else {
+            return Vec::new();
+        };
+        let round = self.round;
+        self.round += 1;
+        self.ended_at = Instant::now();
+        let parts = vec![None; self.nodes_ended.len()];
+        self.phase = Phase::Gathers { round, end, parts, since: Instant::now() };
+        vec![Order::All(Message::EndRound { round, stored: self.stored })]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    const ALWAYS: Option<CheckpointInterval> = Some(CheckpointInterval::Every(NonZeroU64::MIN));
+
+    fn entry(file: &str) -> SegmentEntry {
+        SegmentEntry { file: file.into(), bytes: 7, crc: 9 }
+    }
+
+    fn part(round: u64) -> Message {
+        Message::Part { round, entry: entry("f") }
+    }
+
+    /// What the leader orders, in short.
+    fn turn(leader: &mut Leader, stop: bool) -> String {
+        let texts = leader.turn(stop).unwrap().into_iter().map(|order| match order {
+            Order::All(message) => String::from_utf8(message.encode()).unwrap().replace('\t', " "),
+            Order::Complete(KeeperEvent::Complete { round, parts, end }) => {
+                format!("complete {round} of {} {end:?}", parts.len())
+            }
+            Order::Complete(_) => "an event".into(),
+        });
+        texts.collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn a_round_ends_when_all_nodes_have_stored_the_one_before() {
+        let mut leader = Leader::new((ALWAYS, true), 5, 2);
+        assert_eq!(turn(&mut leader, false), "end 5 0");
+        leader.heard(1, part(5)).unwrap();
+        assert_eq!(turn(&mut leader, false), "");
+        leader.heard(0, part(5)).unwrap();
+        assert_eq!(turn(&mut leader, false), "complete 5 of 2 GoesOn");
+        assert_eq!(turn(&mut leader, false), "", "it is being written");
+        leader.recorded(5, RoundEnd::GoesOn, Ok(())).unwrap();
+        assert_eq!(turn(&mut leader, false), "end 6 5");
+        // One node cannot store its part: the checkpoint is given up, and output waits.
+        leader.heard(0, part(6)).unwrap();
+        leader.heard(1, Message::NoPart { round: 6, why: "full".into() }).unwrap();
+        assert_eq!(turn(&mut leader, false), "end 7 5");
+        assert!(leader.heard(1, part(6)).is_err(), "of a round that is over");
+    }
+
+    #[test]
+    fn a_stop_is_told_behind_the_last_checkpoint() {
+        let mut leader = Leader::new((ALWAYS, true), 5, 1);
+        assert_eq!(turn(&mut leader, true), "end 5 0");
+        leader.heard(0, part(5)).unwrap();
+        assert_eq!(turn(&mut leader, true), "complete 5 of 1 Stops");
+        assert!(!leader.is_over());
+        leader.recorded(5, RoundEnd::Stops, Ok(())).unwrap();
+        assert_eq!(turn(&mut leader, true), "stop");
+        assert_eq!(turn(&mut leader, true), "");
+        assert!(leader.is_over());
+        let mut unsaved = Leader::new((ALWAYS, false), 5, 1);
+        assert_eq!(turn(&mut unsaved, false), "", "it takes no checkpoints");
+        assert_eq!(turn(&mut unsaved, true), "stop");
+    }
+
+    #[test]
+    fn the_end_of_all_nodes_is_a_checkpoint_also_of_a_job_that_takes_no_others() {
+        let mut leader = Leader::new((ALWAYS, false), 1, 2);
+        leader.heard(0, Message::Ended).unwrap();
+        assert_eq!(turn(&mut leader, false), "");
+        leader.heard(1, Message::Ended).unwrap();
+        assert_eq!(turn(&mut leader, false), "end 1 0");
+        leader.heard(0, part(1)).unwrap();
+        leader.heard(1, part(1)).unwrap();
+        assert_eq!(turn(&mut leader, false), "complete 1 of 2 Ended");
+        leader.recorded(1, RoundEnd::Ended, Ok(())).unwrap();
+        assert_eq!(turn(&mut leader, false), "");
+        assert!(leader.is_over());
+    }
+
+    #[test]
+    fn a_last_checkpoint_that_cannot_be_stored_ends_the_job() {
+        let mut leader = Leader::new((ALWAYS, true), 1, 1);
+        for round in 1..=u64::from(ENDS_TRIED_MAX) {
+            // As if the pause were over.
+            leader.ended_at = Instant::now() - END_PAUSE * ENDS_TRIED_MAX;
+            assert_eq!(turn(&mut leader, true), format!("end {round} 0"));
+            leader.heard(0, Message::NoPart { round, why: "no room".into() }).unwrap();
+            leader.ended_at = Instant::now();
+            match leader.turn(true) {
+                Ok(orders) => assert!(orders.is_empty(), "it pauses"),
+                Err(error) => {
+                    assert_eq!(round, u64::from(ENDS_TRIED_MAX));
+                    assert!(error.to_string().ends_with("cannot be stored: no room"), "{error}");
+                    return;
+                }
+            }
+        }
+        panic!("it goes on for ever");
+    }
+
+    #[test]
+    fn messages_are_read_again_and_others_refused() {
+        let messages = [
+            Message::EndRound { round: 7, stored: 6 },
+            Message::Stop,
+            Message::Part { round: 7, entry: entry("g1-n0-000007.seg") },
+            Message::NoPart { round: 7, why: "no room".into() },
+            Message::Ended,
+        ];
+        for message in messages {
+            assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
+        for bytes in [&b""[..], b"end\t1", b"part\t1\tf\tx\t1", b"\xff", b"stop\t"] {
+            assert_eq!(Message::decode(bytes), None);
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! Jobs that go on where they were: checkpoints while they run, and what a run begins with.
+//!
+//! ```text
+//! leader (node 0)   end of round r ─▶ every node ─▶ its workers mark, and keep what they have
+//! each node         what its workers keep ─▶ a segment in the store ─▶ its entry to the leader
+//! leader            a record in the chain ─▶ output of the round is published ─▶ the next round
+//! ```
+//!
+//! Nodes talk by messages of the control plane, on the thread that watches over the workers; all
+//! that may wait for the store runs on a thread beside it ([`keeper`]). A job with an operator or a
+//! sink that cannot be saved takes no checkpoints: its output is published when it has ended, and
+//! after a failure it begins anew.
+
+mod encode;
+mod ids;
+mod keeper;
+mod leader;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
+use checkpoint::{BaseCheckpoint, CheckpointManifest, Holder, ObjectName, Store};
+use cluster::Control;
+use dataflow::checkpoint::{CheckpointTarget, Restored, RunId};
+use dataflow::job::{JobGraph, Recovery as JobRecovery};
+use dataflow::sink::{Publishing, Staging};
+use dataflow::worker::Signals;
+
+use self::encode::OperatorNames;
+use self::ids::{OperatorId, fnv, operator_ids};
+use self::keeper::{ENDED, Keeper, KeeperThread, Kept, Target};
+use self::leader::Leader;
+use crate::error::Error;
+use crate::links::NodeLayout;
+
+/// The topic of messages about checkpoints. Topics of workers are made of their numbers, and never
+/// this one.
+const ABOUT: u64 = u64::MAX - 1;
+/// How long the head of a chain is watched whose writer may live on another machine.
+const HEAD_WATCH: Duration = Duration::from_secs(10);
+/// Between two looks at it.
+const HEAD_LOOK: Duration = Duration::from_millis(500);
+
+/// Where a job keeps its checkpoints, and what it begins with.
+#[derive(Clone)]
+pub struct StateOptions {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The job, by a name that no other job of the store has.
+    pub job: String,
+    /// The checkpoint that it goes on from.
+    pub from: ResumeFrom,
+    /// Whether state that the job has no operator for is dropped, and operators without state begin
+    /// empty.
+    pub evolve: bool,
+    /// Whether a run of the job that may be alive is ended by this one.
+    pub take_over: bool,
+}
+
+impl std::fmt::Debug for StateOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StateOptions(job '{}')", self.job)
+    }
+}
+
+/// The checkpoints of a running job, at one node.
+pub(crate) struct Recovery<'a> {
+    control: &'a Control,
+    target: Arc<Target>,
+    /// What the job goes on from.
+    pub(crate) restored: Option<Arc<Restored>>,
+    /// Its first round.
+    pub(crate) round: u64,
+    /// At node 0.
+    leader: Option<Leader>,
+    /// Whether the job ends here because it was stopped.
+    stopped: bool,
+    thread: KeeperThread,
+}
+
+/// How a job begins.
+pub(crate) enum Beginning<'a> {
+    /// It runs.
+    Runs(Box<Recovery<'a>>),
+    /// It had ended before: there is nothing to do.
+    HasEnded,
+}
+
+/// Why a job takes no checkpoints; empty if it does.
+fn obstacles(job: &JobGraph) -> Result<Vec<String>, Error> {
+    let mut obstacles: Vec<String> = match job.recovery()? {
+        JobRecovery::Checkpoints => Vec::new(),
+        JobRecovery::Rebuilt { operators } => {
+            let each = operators.iter();
+            each.map(|name| format!("'{name}' is built anew from all rows")).collect()
+        }
+    };
+    let sinks = job.operators.iter().filter_map(|operator| {
+        let at_end = operator.kind.spec().sink()?.staging() == Staging::AtEnd;
+        at_end.then(|| format!("rows of '{}' are kept until the job has ended", operator.name))
+    });
+    obstacles.extend(sinks);
+    Ok(obstacles)
+}
+
+/// What a user should hear of a job's sources and sinks: what is not exactly once.
+pub(crate) fn promises(job: &JobGraph) -> Vec<String> {
+    let each = job.operators.iter().filter_map(|operator| {
+        let sink = operator.kind.spec().sink()?;
+        let comes = sink.staging() == Staging::AsTheyCome;
+        let name = &operator.name;
+        comes.then(|| {
+            format!("rows of '{name}' since the last checkpoint come again after a failure")
+        })
+    });
+    each.collect()
+}
+
+impl<'a> Recovery<'a> {
+    /// Begins a run of a job: at node 0 a generation of its chain, at all nodes by reading the
+    /// checkpoint that it goes on from. `tell` takes lines for the user.
+    ///
+    /// # Errors
+    /// When another run of the job lives, its state does not fit the job or is damaged, or the store
+    /// fails.
+    pub(crate) fn begin(
+        control: &'a Control,
+        layout: NodeLayout,
+        (job, sql): (&Arc<JobGraph>, &str),
+        options: &StateOptions,
+        tell: &dyn Fn(&str),
+    ) -> Result<Beginning<'a>, Error> {
+        let ids: Arc<[OperatorId]> = operator_ids(job).into();
+        let all: Vec<&str> = ids.iter().map(|id| id.id.as_str()).collect();
+        let fingerprint = format!("{:016x}", fnv(all.join(" ").as_bytes()));
+        let name = ObjectName::job(&options.job)?;
+        let store = &options.store;
+        let (mut begun, mut told) = (None, Vec::new());
+        if layout.rank == 0 {
+            let run = RunDescription {
+                holder: Holder::this_process(),
+                nodes: layout.nodes,
+                workers: layout.workers(),
+                release: env!("CARGO_PKG_VERSION").into(),
+                fingerprint: fingerprint.clone(),
+                sql: sql.to_owned(),
+            };
+            let opening = Opening { store, name: &name, options, ids: &ids, job, tell };
+            begun = opening.begin(&run)?;
+            told = Start::of(begun.as_ref()).encode();
+        }
+        let mut all = control.all_gather("resume", told)?;
+        let start = Start::decode(&all.swap_remove(0));
+        let start = start.ok_or(Error::Unlike { rank: 0, what: "checkpoints" })?;
+        let Some(Start { generation, round, base }) = start else {
+            return Ok(Beginning::HasEnded);
+        };
+        let restored = base.map(|base| {
+            let manifest = chain::read_checkpoint(&**store, &name, &base)?;
+            let names = OperatorNames(&ids);
+            let workers = keeper::read(&**store, &name, &manifest.segments, names, true)?;
+            Ok::<_, Error>(Arc::new(Restored { round: manifest.number, workers }))
+        });
+        let restored = restored.transpose()?;
+        let (chain, resumed) = begun.unzip();
+        let run = RunId { job: fnv(store.place(&name).as_bytes()), generation };
+        let kept = restored.iter().flat_map(|restored| &restored.workers).cloned();
+        let kept: Vec<_> = kept.collect();
+        if layout.rank == 0
+            && let Err(error) = sweep(&**store, &name, (job, &ids), run)
+        {
+            tracing::warn!(%error, "what earlier runs have staged stays");
+        }
+        let thread = KeeperThread::start(|to| {
+            Keeper::new(
+                store.clone(),
+                name.clone(),
+                (job.clone(), ids.clone()),
+                generation,
+                (layout.rank, layout.nodes),
+                (layout.own(), layout.workers()),
+                fingerprint,
+                chain,
+                to,
+            )
+        });
+        let thread = thread.map_err(|source| Error::Thread { worker: 0, source })?;
+        let target = Target { run, events: Mutex::new(thread.events.clone()) };
+        let obstacles = obstacles(job)?;
+        let leader = (layout.rank == 0).then(|| {
+            announce(tell, job, &obstacles, resumed.flatten().as_ref(), generation, &kept);
+            let interval = (job.settings.checkpoint, obstacles.is_empty());
+            Leader::new(interval, round, layout.nodes)
+        });
+        Ok(Beginning::Runs(Box::new(Self {
+            control,
+            target: Arc::new(target),
+            restored,
+            round,
+            leader,
+            stopped: false,
+            thread,
+        })))
+    }
+
+    /// Takes what the workers keep.
+    pub(crate) fn target(&self) -> Arc<dyn CheckpointTarget> {
+        self.target.clone()
+    }
+
+    /// Whether the job ends because it was stopped, with all that it has kept.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Whether this node may leave: what its workers have done is stored, and at node 0 it is
+    /// published.
+    pub(crate) fn is_over(&self) -> bool {
+        self.leader.as_ref().is_none_or(Leader::is_over)
+    }
+
+    /// Passes on what has happened since the last call. `stop`: the user asks for the job's end.
+    ///
+    /// # Errors
+    /// When a checkpoint cannot be recorded because another run has begun, or output cannot be
+    /// published.
+    pub(crate) fn turn(&mut self, signals: &Signals, stop: bool) -> Result<(), Error> {
+        let rank = self.control.rank();
+        while let Ok(kept) = self.thread.kept.try_recv() {
+            match (kept, &mut self.leader) {
+                (Kept::Checkpoint { round, end, stored }, Some(leader)) => {
+                    leader.recorded(round, end, stored)?;
+                }
+                (kept, _) => self.send(0, &leader::Message::of(kept))?,
+            }
+        }
+        for from in 0..self.control.nodes() {
+            while let Some(message) = self.receive(from)? {
+                self.heard(from, message, signals)?;
+            }
+        }
+        let Some(leader) = &mut self.leader else { return Ok(()) };
+        for message in leader.turn(stop)? {
+            match message {
+                leader::Order::All(message) => {
+                    for to in 0..self.control.nodes() {
+                        if to == rank {
+                            self.heard(rank, message.clone(), signals)?;
+                        } else {
+                            self.send(to, &message)?;
+                        }
+                    }
+                }
+                leader::Order::Complete(event) => {
+                    let _ = self.thread.events.send(event);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn heard(
+        &mut self,
+        from: u32,
+        message: leader::Message,
+        signals: &Signals,
+    ) -> Result<(), Error> {
+        match message {
+            leader::Message::EndRound { round, stored } => {
+                signals.end_round(round);
+                let _ = self.thread.events.send(keeper::KeeperEvent::EndRound { round, stored });
+            }
+            leader::Message::Stop => {
+                self.stopped = true;
+                signals.abort();
+            }
+            message => {
+                if let Some(leader) = &mut self.leader {
+                    leader.heard(from, message)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, to: u32, message: &leader::Message) -> Result<(), Error> {
+        if to == self.control.rank() {
+            return match &mut self.leader {
+                Some(leader) => leader.heard(to, message.clone()),
+                None => Ok(()),
+            };
+        }
+        Ok(self.control.send_to(to, ABOUT, message.encode())?)
+    }
+
+    fn receive(&self, from: u32) -> Result<Option<leader::Message>, Error> {
+        if from == self.control.rank() || !self.control.unread_messages().contains(&(from, ABOUT)) {
+            return Ok(None);
+        }
+        let Some(bytes) = self.control.receive_message(from, ABOUT, Duration::ZERO)? else {
+            return Ok(None);
+        };
+        let message = leader::Message::decode(&bytes);
+        message.map(Some).ok_or(Error::Unlike { rank: from, what: "checkpoints" })
+    }
+}
+
+/// Removes what earlier runs have staged and no checkpoint names that a run could go on from.
+fn sweep(
+    store: &dyn Store,
+    name: &ObjectName,
+    (job, ids): (&JobGraph, &[OperatorId]),
+    run: RunId,
+) -> Result<(), Error> {
+    let mut manifests = Vec::new();
+    for base in chain::look(store, name)?.retained(store)? {
+        manifests.push(chain::read_checkpoint(store, name, &base)?);
+    }
+    manifests.extend(chain::kept(store, name)?.into_iter().filter_map(|kept| kept.manifest.ok()));
+    for (operator, id) in job.operators.iter().zip(ids) {
+        let Some(sink) = operator.kind.spec().sink() else { continue };
+        let sinks = manifests.iter().flat_map(|manifest| &manifest.sinks);
+        let own = sinks.filter(|sink| sink.id == id.id).flat_map(|sink| &sink.parts);
+        let staged: Vec<Vec<u8>> = own.map(|part| part.staged.clone()).collect();
+        sink.sweep(run, &staged).map_err(dataflow::error::DataflowError::from)?;
+    }
+    Ok(())
+}
+
+/// Tells the user what the job goes on from, and what it cannot promise.
+fn announce(
+    tell: &dyn Fn(&str),
+    job: &JobGraph,
+    obstacles: &[String],
+    resumed: Option<&Resumed>,
+    generation: u64,
+    kept: &[dataflow::checkpoint::WorkerSnapshot],
+) {
+    if let Some(Resumed { base, manifest }) = resumed {
+        let bytes: u64 = manifest.segments.iter().map(|segment| segment.bytes).sum();
+        let splits: usize = kept.iter().map(|worker| worker.splits.len()).sum();
+        tell(&format!(
+            "goes on from checkpoint {}: {splits} splits of sources, {bytes} bytes of state, \
+             generation {generation}",
+            base.number
+        ));
+    }
+    if !obstacles.is_empty() {
+        tell(&format!(
+            "takes no checkpoints, and begins anew after a failure: {}",
+            obstacles.join("; ")
+        ));
+    }
+    promises(job).iter().for_each(|promise| tell(promise));
+}
+
+/// The beginning of a run at node 0.
+struct Opening<'o> {
+    store: &'o Arc<dyn Store>,
+    name: &'o ObjectName,
+    options: &'o StateOptions,
+    ids: &'o [OperatorId],
+    job: &'o JobGraph,
+    tell: &'o dyn Fn(&str),
+}
+
+impl Opening<'_> {
+    /// Begins a generation; `None` if the job has ended.
+    fn begin(&self, run: &RunDescription) -> Result<Option<(Chain, Option<Resumed>)>, Error> {
+        let view = chain::look(&**self.store, self.name);
+        let anew = self.options.from != ResumeFrom::Latest;
+        if let Ok(view) = &view {
+            if view.is_done() && !anew {
+                let job = &self.options.job;
+                (self.tell)(&format!("job '{job}' has ended: --from none begins it anew"));
+                return Ok(None);
+            }
+            if !self.options.take_over {
+                self.check_alone(view)?;
+            }
+        }
+        let (mut chain, resumed) =
+            Chain::begin(self.store.clone(), self.name, run, &self.options.from)?;
+        if let Some(Resumed { manifest, base }) = &resumed {
+            self.check_fits(manifest)?;
+            let names = OperatorNames(self.ids);
+            let workers = keeper::read(&**self.store, self.name, &manifest.segments, names, false)?;
+            let ended = manifest.counters.get(ENDED) == Some(&1);
+            // Output of an older checkpoint was published when a later one was begun.
+            let newest = view.as_ref().ok().and_then(|view| view.checkpoint.as_ref());
+            if ended || newest.is_some_and(|newest| newest.number == base.number) {
+                let how = Publishing { last: ended, again: true };
+                keeper::publish(self.job, &workers, how)?;
+            }
+            if ended {
+                chain.done()?;
+                let job = &self.options.job;
+                (self.tell)(&format!("job '{job}' had ended; its output is published"));
+                return Ok(None);
+            }
+        }
+        Ok(Some((chain, resumed)))
+    }
+
+    /// Refuses a second run of the job.
+    fn check_alone(&self, view: &ChainView) -> Result<(), Error> {
+        let Some(begin) = view.begun(&**self.store)? else { return Ok(()) };
+        let over = matches!(
+            view.record.as_ref().map(|record| &record.body),
+            Some(checkpoint::RecordBody::Done(_) | checkpoint::RecordBody::Settled(_))
+        );
+        let here = Holder::this_process();
+        let is_here = begin.holder.machine == here.machine
+            && (begin.holder.pid, begin.holder.started) == (here.pid, here.started);
+        if over || begin.holder.is_known_dead() || is_here {
+            return Ok(());
+        }
+        if begin.holder.machine != here.machine {
+            let since = std::time::Instant::now();
+            let mut moved = false;
+            while !moved && since.elapsed() < HEAD_WATCH {
+                std::thread::sleep(HEAD_LOOK);
+                moved = chain::look(&**self.store, self.name)?.head != view.head;
+            }
+            if !moved {
+                return Ok(());
+            }
+        }
+        Err(Error::Usage {
+            message: format!(
+                "job '{}' runs as generation {} on {} (process {})",
+                self.options.job, view.generation, begin.holder.host, begin.holder.pid
+            ),
+            hint: "stop it, give this one another name by --job, or end the other by --take-over"
+                .into(),
+        })
+    }
+
+    /// Refuses state that the job has no operator for, and operators that would begin empty.
+    fn check_fits(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
+        if self.options.evolve {
+            return Ok(());
+        }
+        let has = |id: &str| self.ids.iter().any(|of| of.id == id);
+        let had = |id: &str| manifest.operators.iter().any(|of| of.id == id);
+        let gone: Vec<&str> =
+            manifest.operators.iter().filter(|of| !has(&of.id)).map(|of| &*of.text).collect();
+        let new: Vec<&str> =
+            self.ids.iter().filter(|of| !had(&of.id)).map(|of| &*of.text).collect();
+        if gone.is_empty() && new.is_empty() {
+            return Ok(());
+        }
+        let mut message =
+            format!("the saved state does not fit the text of job '{}'", self.options.job);
+        for (word, texts) in [("gone", &gone), ("new ", &new)] {
+            for text in texts {
+                message += &format!("\n  {word}  {text}");
+            }
+        }
+        let hint = "--evolve drops the state of what is gone and begins what is new empty, and --from \
+                    none begins anew";
+        Err(Error::Usage { message, hint: hint.into() })
+    }
+}
+
+/// What node 0 tells the others.
+struct Start {
+    generation: u64,
+    round: u64,
+    base: Option<BaseCheckpoint>,
+}
+
+impl Start {
+    fn of(begun: Option<&(Chain, Option<Resumed>)>) -> Option<Self> {
+        let (chain, resumed) = begun?;
+        Some(Self {
+            generation: chain.generation(),
+            round: chain.first_round(),
+            base: resumed.as_ref().map(|resumed| resumed.base.clone()),
+        })
+    }
+
+    /// What `encode` has made; `Some(None)` if the job has ended.
+    fn decode(bytes: &[u8]) -> Option<Option<Self>> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let fields: Vec<&str> = text.split('\t').collect();
+        let base = |record: &str, number: &str, kept: Option<&str>| {
+            let (record, number) = (record.parse().ok()?, number.parse().ok()?);
+            Some(BaseCheckpoint { record, number, kept: kept.map(str::to_owned) })
+        };
+        let start = |generation: &str, round: &str, base| {
+            let (generation, round) = (generation.parse().ok()?, round.parse().ok()?);
+            Some(Some(Self { generation, round, base }))
+        };
+        match fields[..] {
+            ["ended"] => Some(None),
+            [generation, round] => start(generation, round, None),
+            [generation, round, record, number] => {
+                start(generation, round, Some(base(record, number, None)?))
+            }
+            [generation, round, record, number, kept] => {
+                start(generation, round, Some(base(record, number, Some(kept))?))
+            }
+            _ => None,
+        }
+    }
+}
+
+trait Encoded {
+    fn encode(&self) -> Vec<u8>;
+}
+
+impl Encoded for Option<Start> {
+    fn encode(&self) -> Vec<u8> {
+        let Some(Start { generation, round, base }) = self else { return b"ended".to_vec() };
+        let mut text = format!("{generation}\t{round}");
+        if let Some(BaseCheckpoint { record, number, kept }) = base {
+            text += &format!("\t{record}\t{number}");
+            text.extend(kept.iter().map(|kept| format!("\t{kept}")));
+        }
+        text.into_bytes()
+    }
+}
