@@ -5,6 +5,6 @@ mod command;
 mod launched;
 mod memory;
 mod pool;
-mod state;
 mod recover;
+mod state;
 mod swallowed;

@@ -64,12 +64,8 @@ impl State {
         let (store, at) = (self.store(), (chain.generation(), 0, number));
         let entry =
             store_segment(store.as_ref(), chain.job(), at, &segment.finish().unwrap()).unwrap();
-        let split = |ended| SplitEntry {
-            name: "0".into(),
-            position: vec![],
-            greatest: None,
-            ended,
-        };
+        let split =
+            |ended| SplitEntry { name: "0".into(), position: vec![], greatest: None, ended };
         chain
             .append(CheckpointManifest {
                 number,
@@ -138,7 +134,8 @@ fn jobs_are_listed_with_their_last_checkpoint() {
     let dead = Holder { started: 1, ..Holder::this_process() };
     drop(state.begin("other", dead));
     let text = stdout(&state.run(&["list"]));
-    let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    let words: Vec<Vec<&str>> =
+        text.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[0], ["job", "checkpoint", "generation", "kept", "bytes", "status"]);
     assert_eq!(words[1][..4], ["clicks", "4", "1", "1"]);
     assert!(text.contains(&format!("runs as process {}", std::process::id())), "{text}");

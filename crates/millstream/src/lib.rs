@@ -79,7 +79,6 @@ pub use collect::Collected;
 pub use error::Error;
 pub use fault::FaultKind;
 
-pub use checkpoint;
 pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rdma_survey};
 pub use memory::{JobMemoryNeed, Memory};
 pub use metrics::{JOB_METRICS, JobMetric};

@@ -220,6 +220,7 @@ impl<'a> Shell<'a> {
             cancel: Some(&cancel),
             abort: Some(&abort),
             observer: Some(self.telemetry),
+            state: None,
         };
         let ends = bounded(planned);
         thread::scope(|scope| {
