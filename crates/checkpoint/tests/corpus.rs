@@ -73,7 +73,8 @@ fn records() -> Seeds {
         ("done", RecordBody::Done(base)),
     ];
     let seed = |(name, body): (&str, RecordBody)| {
-        let record = Record { job: "clicks".into(), record: 5, generation: 7, kept: None, body };
+        let record =
+            Record { job: "clicks".into(), record: 5, generation: 7, run: 9, kept: None, body };
         let bytes = record.encode().unwrap();
         let json = bytes.iter().position(|&byte| byte == b'\n').unwrap() + 1;
         (name.to_owned(), bytes[json..].to_vec())

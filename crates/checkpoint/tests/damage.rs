@@ -89,7 +89,7 @@ fn check(store: &Arc<MemoryStore>, what: &str) {
     let copies = [
         (ResumeFrom::Latest, CHECKPOINTS),
         (ResumeFrom::Number(3), 3),
-        (ResumeFrom::Kept("friday".into()), 2),
+        (ResumeFrom::Named("friday".into()), 2),
     ];
     for (from, most) in copies {
         match resume(store, &from) {
@@ -121,7 +121,7 @@ fn without_damage_all_of_them_are_there() {
     let store = saved();
     assert_eq!(resume(&store, &ResumeFrom::Latest).unwrap(), Some(CHECKPOINTS));
     assert_eq!(resume(&store, &ResumeFrom::Number(3)).unwrap(), Some(3));
-    assert_eq!(resume(&store, &ResumeFrom::Kept("friday".into())).unwrap(), Some(2));
+    assert_eq!(resume(&store, &ResumeFrom::Named("friday".into())).unwrap(), Some(2));
     assert_eq!(objects(&saved()).len(), 2 + 4 + 8 + 1);
     assert!(records(store.as_ref(), &job()).unwrap().iter().all(|record| record.record.is_ok()));
 }

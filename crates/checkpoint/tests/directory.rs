@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use checkpoint::{Created, DirectoryStore, Effect, MemoryStore, ObjectName, Store, conformance};
+use checkpoint::{
+    Created, DirectoryStore, MemoryStore, ObjectName, Store, WriteEffect, conformance,
+};
 
 /// A directory that goes with its test.
 struct Dir(PathBuf);
@@ -94,7 +96,7 @@ fn what_is_no_object_is_passed_over_or_refused() {
     assert!(listed.len() == 1 && listed[0].name == name("job/a"), "{listed:?}");
     for other in ["job/link", "job/folder", "job/pipe"] {
         let error = store.get(&name(other), None).unwrap_err();
-        assert_eq!(error.effect, Effect::None);
+        assert_eq!(error.effect, WriteEffect::None);
         assert!(error.to_string().contains(other), "{error}");
         assert_eq!(store.create(&name(other), &BYTES).unwrap(), Created::Exists);
     }
@@ -103,7 +105,7 @@ fn what_is_no_object_is_passed_over_or_refused() {
     assert_eq!(store.get(&name("job/a/b"), None).unwrap(), None);
     assert_eq!(store.list(Some(&name("job/a"))).unwrap(), []);
     let error = store.create(&name("job/a/b"), &BYTES).unwrap_err();
-    assert_eq!(error.effect, Effect::None, "{error}");
+    assert_eq!(error.effect, WriteEffect::None, "{error}");
 }
 
 #[test]
@@ -115,7 +117,7 @@ fn a_folder_that_must_not_be_written_is_an_error_that_names_it() {
     fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o700)).unwrap();
     // Root may write everywhere.
     if let Err(error) = created {
-        assert_eq!(error.effect, Effect::None);
+        assert_eq!(error.effect, WriteEffect::None);
         assert!(error.to_string().contains(&dir.0.display().to_string()), "{error}");
     }
 }

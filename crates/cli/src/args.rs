@@ -144,9 +144,9 @@ pub(crate) struct RunArgs {
 /// Where a job keeps checkpoints.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StateArgs {
-    /// Keeps checkpoints in this directory: the job goes on where it was when it is run again, and a
-    /// node that dies is started again
-    #[arg(long, value_name = "DIR")]
+    /// Keeps checkpoints in this directory, or under this URL of a bucket: the job goes on where it
+    /// was when it is run again, and a node that dies is started again
+    #[arg(long, value_name = "DIR|URL")]
     pub(crate) state: Option<String>,
 
     /// The job's name among those of the directory [default: the file's name without extension]
@@ -171,8 +171,8 @@ pub(crate) struct StopArgs {
     /// The job
     pub(crate) job: String,
 
-    /// The directory of its checkpoints
-    #[arg(long, value_name = "DIR")]
+    /// The directory of its checkpoints, or their URL
+    #[arg(long, value_name = "DIR|URL")]
     pub(crate) state: String,
 }
 

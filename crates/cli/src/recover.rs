@@ -13,19 +13,19 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use millstream::StateOptions;
-use millstream::checkpoint::chain::{self, ResumeFrom};
-use millstream::checkpoint::{DirectoryStore, ObjectName, Store};
+use millstream::checkpoint::chain::{self, ChainView, ResumeFrom};
+use millstream::checkpoint::{ObjectName, Store};
+use millstream::{StateOptions, state_store};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use crate::args::{RunArgs, StateArgs, StopArgs};
-use crate::failure::Failure;
-use crate::signals;
+use crate::failure::{Failure, INTERRUPTED};
 
 /// The exit code of a node that has lost another one: the job can be started again (`EX_TEMPFAIL`).
 pub(crate) const AGAIN: u8 = 75;
@@ -61,7 +61,7 @@ pub(crate) fn state_of(args: &RunArgs) -> Result<Option<StateOptions>, Failure> 
         "none" => ResumeFrom::Nothing,
         text => match text.parse() {
             Ok(number) => ResumeFrom::Number(number),
-            Err(_) => ResumeFrom::Kept(text.to_owned()),
+            Err(_) => ResumeFrom::Named(text.to_owned()),
         },
     };
     // What is begun anew, or goes on from an older checkpoint, is that once.
@@ -75,11 +75,7 @@ pub(crate) fn state_of(args: &RunArgs) -> Result<Option<StateOptions>, Failure> 
 const STARTED_AGAIN: &str = "MILLSTREAM_STARTED_AGAIN";
 
 fn open(place: &str) -> Result<Arc<dyn Store>, Failure> {
-    if place.contains("://") {
-        let message = format!("--state {place}: only directories can be written to yet");
-        return Err(Failure::usage(&message, Some("name a directory of this machine")));
-    }
-    Ok(Arc::new(DirectoryStore::new(place)))
+    state_store::open(place).map_err(|error| Failure::usage(&error.to_string(), None))
 }
 
 /// Whether this process is the one that the user has started, and starts its nodes again.
@@ -103,15 +99,25 @@ pub(crate) fn supervise(args: &RunArgs) -> Result<ExitCode, Failure> {
     let state = state_of(args)?;
     let failed = |error: std::io::Error| Failure::runtime(&format!("cannot start: {error}"), None);
     let child_pid = Arc::new(AtomicU32::new(0));
-    signals::ignore_interrupts()?;
-    pass_on_terminations(child_pid.clone()).map_err(failed)?;
+    let asked = Arc::new(AtomicBool::new(false));
+    pass_on_terminations(child_pid.clone(), asked.clone()).map_err(failed)?;
     let (mut fruitless, mut starts) = (0u32, 0u32);
     let mut before = state.as_ref().and_then(checkpoint_of);
+    let generations = state.as_ref().map(generations_of);
     loop {
-        let mut child = start(starts > 0).map_err(failed)?;
+        if asked.load(Ordering::Acquire) {
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        // What is begun anew is that once, when its run is in the chain.
+        let begun = starts > 0 && generations != state.as_ref().map(generations_of);
+        let mut child = start(begun).map_err(failed)?;
         child_pid.store(child.id(), Ordering::Release);
         let status = child.wait().map_err(failed)?;
         child_pid.store(0, Ordering::Release);
+        if asked.load(Ordering::Acquire) && is_lost(status) {
+            // The user has ended it: it goes on when it is run again.
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
         if !is_lost(status) {
             return Ok(ExitCode::from(status.code().unwrap_or(1) as u8));
         }
@@ -157,11 +163,13 @@ fn start(again: bool) -> std::io::Result<Child> {
 }
 
 /// The terminal's Ctrl-C reaches the child without us; SIGTERM is passed on.
-fn pass_on_terminations(child: Arc<AtomicU32>) -> std::io::Result<()> {
+fn pass_on_terminations(child: Arc<AtomicU32>, asked: Arc<AtomicBool>) -> std::io::Result<()> {
     let (mut came, comes) = UnixStream::pair()?;
     pipe::register(SIGTERM, comes)?;
+    flag::register(SIGINT, asked.clone())?;
     let pass_on = move || {
         while came.read_exact(&mut [0]).is_ok() {
+            asked.store(true, Ordering::Release);
             if let Some(pid) = Pid::from_raw(child.load(Ordering::Acquire).cast_signed()) {
                 let _ = kill_process(pid, Signal::TERM);
             }
@@ -170,15 +178,25 @@ fn pass_on_terminations(child: Arc<AtomicU32>) -> std::io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(pass_on).map(drop)
 }
 
-/// The number of the last checkpoint of a job's chains; `None` if there is none, or nobody knows.
-fn checkpoint_of(state: &StateOptions) -> Option<u64> {
-    let jobs = chain::jobs(&*state.store).ok()?;
+/// The views of a job's chains.
+fn views(state: &StateOptions) -> Vec<ChainView> {
+    let jobs = chain::jobs(&*state.store).unwrap_or_default();
     let own = jobs.into_iter().filter(|job| {
         let parts = job.as_str().strip_prefix(&state.job);
         parts.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     });
-    let number = |job: ObjectName| Some(chain::look(&*state.store, &job).ok()?.checkpoint?.number);
-    own.filter_map(number).reduce(u64::saturating_add)
+    own.filter_map(|job| chain::look(&*state.store, &job).ok()).collect()
+}
+
+/// How many runs of a job were begun.
+fn generations_of(state: &StateOptions) -> u64 {
+    views(state).iter().map(|view| view.generation).sum()
+}
+
+/// The number of the last checkpoint of a job's chains; `None` if there is none, or nobody knows.
+fn checkpoint_of(state: &StateOptions) -> Option<u64> {
+    let views = views(state).into_iter();
+    views.filter_map(|view| Some(view.checkpoint?.number)).reduce(u64::saturating_add)
 }
 
 /// `millstream stop`: a last checkpoint, and the end. Open windows are kept.

@@ -155,7 +155,7 @@ const HOP: (&str, &str) = (
 );
 const RANKED: (&str, &str) = (
     "ws TIMESTAMP(3), auction BIGINT, price BIGINT, nth BIGINT",
-    "SELECT window_start, auction, price, nth FROM (
+    "SELECT window_start, auction, price, CAST(nth AS BIGINT) FROM (
        SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY price DESC, ts, auction) AS nth
        FROM TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECOND)) WHERE nth <= 3",
 );

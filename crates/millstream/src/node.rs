@@ -194,6 +194,10 @@ impl NodeRunner<'_> {
                 gates.push(gate);
             }
             drop(events);
+            if let Some(recovery) = &mut recovery {
+                // The workers have what is theirs.
+                recovery.restored = None;
+            }
             // Without a gate, workers that wait at it end.
             started?;
             let start = self.open(gates, &received, &shared)?;

@@ -22,7 +22,7 @@ use multiversion::target::target_cfg_f;
 
 use crate::KeyMap;
 use crate::kernel::{FAR_BYTES, prefetch_near};
-use crate::vector::{Each, Eight, Four, Store, ascend};
+use crate::vector::{Each, Eight, Four, MaskedStore, ascend};
 use crate::words;
 
 /// Rows of a block.
@@ -317,7 +317,11 @@ pub(crate) fn count(tables: &mut [u32], lanes: usize, near: &DenseRows<'_>) -> C
 }
 
 #[inline(always)]
-fn count_by<S: Store>(tables: &mut [u32], lanes: usize, near: &DenseRows<'_>) -> ConsumedRows {
+fn count_by<S: MaskedStore>(
+    tables: &mut [u32],
+    lanes: usize,
+    near: &DenseRows<'_>,
+) -> ConsumedRows {
     match near.rows.key {
         KeyOf::Word => count_of::<S, _>(tables, lanes, near, ByWord(near)),
         KeyOf::Scaled(scale) => count_of::<S, _>(tables, lanes, near, ByQuotient(near, *scale)),
@@ -334,7 +338,7 @@ fn count_by<S: Store>(tables: &mut [u32], lanes: usize, near: &DenseRows<'_>) ->
 /// [`count_of`] rows of which some may have no group: a slot counts them that belongs to the key
 /// below all that the map has, and is as it was afterwards.
 #[inline(always)]
-fn count_found<S: Store>(
+fn count_found<S: MaskedStore>(
     tables: &mut [u32],
     lanes: usize,
     near: &DenseRows<'_>,
@@ -353,7 +357,7 @@ fn count_found<S: Store>(
 }
 
 #[inline(always)]
-fn count_of<S: Store, F: Find>(
+fn count_of<S: MaskedStore, F: Find>(
     tables: &mut [u32],
     lanes: usize,
     near: &DenseRows<'_>,

@@ -26,7 +26,7 @@ mod neon;
 mod pack;
 
 pub use pack::filter;
-pub(crate) use pack::{Each, Eight, Four, Store};
+pub(crate) use pack::{Each, Eight, Four, MaskedStore};
 
 /// Whether no time lies before the one in front of it; false as well if some lie in the outer
 /// halves of the axis, whose differences might overflow.

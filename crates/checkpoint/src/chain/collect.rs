@@ -17,7 +17,7 @@ use crate::store::{ObjectName, Store, StoredObject};
 
 /// What a collection has deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Collected {
+pub struct CollectedObjects {
     /// Records.
     pub records: u64,
     /// Segments.
@@ -28,23 +28,23 @@ pub struct Collected {
 
 impl Chain {
     /// Deletes what nobody goes on from. It keeps the last checkpoints
-    /// ([`CHECKPOINTS_RETAINED`](super::CHECKPOINTS_RETAINED)), those that were kept under a name, and
-    /// records that are younger than an hour by the clock of the store.
+    /// ([`CHECKPOINTS_RETAINED`](super::CHECKPOINTS_RETAINED)), those that were kept under a name,
+    /// and records that are younger than an hour by the clock of the store.
     ///
-    /// Nothing depends on it but the space that is used. It may be called at any time, and run to any
-    /// point.
+    /// Nothing depends on it but the space that is used. It may be called at any time, and run to
+    /// any point.
     ///
     /// # Errors
     /// When the store fails or a record that is needed for it is damaged; then nothing that a kept
     /// checkpoint needs was deleted. When this generation is fenced: nothing was deleted.
-    pub fn collect(&mut self) -> Result<Collected, CheckpointError> {
+    pub fn collect(&mut self) -> Result<CollectedObjects, CheckpointError> {
         let store = self.store.as_ref();
         let view = look(store, &self.job)?;
-        if view.head != self.last && self.pending.is_none() {
-            return Err(self.fenced(self.last + 1));
+        if view.head != self.last.number && self.pending.is_none() {
+            return Err(self.fenced(self.last.number + 1));
         }
         let retained = view.retained(store)?;
-        let mut collected = Collected::default();
+        let mut collected = CollectedObjects::default();
         self.collect_records(&view, &retained, &mut collected)?;
         self.collect_segments(&retained, &mut collected)?;
         Ok(collected)
@@ -54,7 +54,7 @@ impl Chain {
         &self,
         view: &ChainView,
         retained: &[BaseCheckpoint],
-        collected: &mut Collected,
+        collected: &mut CollectedObjects,
     ) -> Result<(), CheckpointError> {
         let store = self.store.as_ref();
         let listed = store.list(Some(&chain_folder(&self.job)))?;
@@ -97,7 +97,7 @@ impl Chain {
     fn collect_segments(
         &self,
         retained: &[BaseCheckpoint],
-        collected: &mut Collected,
+        collected: &mut CollectedObjects,
     ) -> Result<(), CheckpointError> {
         let store = self.store.as_ref();
         let needed = needed_segments(store, &self.job, retained)?;

@@ -1,8 +1,8 @@
 //! What a process does about the chain, as values without input and output.
 //!
-//! [`Claim`] finds the head of a chain and begins a generation behind it; [`Append`] writes a record
-//! behind the last one of its generation. Each says what it asks the store next, and takes the
-//! answer. They hold these rules:
+//! [`Claim`] finds the head of a chain and begins a generation behind it; [`Append`] writes a
+//! record behind the last one of its generation. Each says what it asks the store next, and takes
+//! the answer. They hold these rules:
 //!
 //! * **C1** A record is created once and never replaced.
 //! * **C2** The first record of a generation goes behind the head. Who finds that place taken looks
@@ -11,15 +11,16 @@
 //!   there, the generation is fenced: it writes and publishes nothing any more.
 //! * **C4** A create whose answer was lost is asked again with the same record until the store says
 //!   that it is new or that it exists.
-//! * **C5** After a create the record before it must still be there, and no marker of collection must
-//!   be beyond this one. Else collection has passed this place: records behind it were made and
-//!   deleted, and the process is fenced. Each of the two has a hole that the other one closes: a
-//!   create that takes effect very late can bring the record before it back, and the listing of
-//!   markers can be behind the time.
+//! * **C5** After a create the record before it must still be the one that it was, and no marker of
+//!   collection must be beyond this one. Else collection has passed this place, or the job was
+//!   dropped and begun anew, and the process is fenced. Each of the two has a hole that the other
+//!   one closes: a create that takes effect very late can bring the record before it back, and the
+//!   listing of markers can be behind the time.
 //! * **C6** Output of a checkpoint is published after its record was written by C3 to C5.
 //! * **C7** Collection deletes the records with the lowest numbers, one after the other, each after
-//!   the store has confirmed that the one before is gone ([`retained_from`]). Before that it makes a
-//!   marker with the number of the lowest record that it keeps; the greatest marker is never deleted.
+//!   the store has confirmed that the one before is gone ([`retained_from`]). Before that it makes
+//!   a marker with the number of the lowest record that it keeps; the greatest marker is never
+//!   deleted.
 
 use crate::store::Created;
 
@@ -63,7 +64,7 @@ pub struct ChainHead<R> {
 /// Where a process stands that writes a record behind another one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Append<R> {
-    last: u64,
+    last: ChainHead<R>,
     record: R,
     phase: AppendPhase,
 }
@@ -91,15 +92,15 @@ pub enum AppendOutcome {
 }
 
 impl<R: Clone + Eq> Append<R> {
-    /// Begins to write `record` behind the record `last`, which was read or written by this process;
-    /// 0 if the chain was empty.
-    pub fn new(last: u64, record: R) -> Self {
+    /// Begins to write `record` behind the record `last`, which was read or written by this
+    /// process.
+    pub fn new(last: ChainHead<R>, record: R) -> Self {
         Self { last, record, phase: AppendPhase::Creating }
     }
 
     /// The number that the record gets.
     pub fn number(&self) -> u64 {
-        self.last + 1
+        self.last.number + 1
     }
 
     /// What is asked next; `None` when the outcome is known.
@@ -107,7 +108,7 @@ impl<R: Clone + Eq> Append<R> {
         match self.phase {
             AppendPhase::Creating => Some(ChainRequest::Create(self.number(), self.record.clone())),
             AppendPhase::Comparing => Some(ChainRequest::Read(self.number())),
-            AppendPhase::Confirming => Some(ChainRequest::Read(self.last)),
+            AppendPhase::Confirming => Some(ChainRequest::Read(self.last.number)),
             AppendPhase::Counting => Some(ChainRequest::CollectedBelow),
             AppendPhase::Written | AppendPhase::Fenced => None,
         }
@@ -118,7 +119,7 @@ impl<R: Clone + Eq> Append<R> {
     pub fn reply(&mut self, reply: &ChainReply<R>) {
         // The first record of a chain has none before it.
         let confirming =
-            if self.last == 0 { AppendPhase::Counting } else { AppendPhase::Confirming };
+            if self.last.number == 0 { AppendPhase::Counting } else { AppendPhase::Confirming };
         let number = self.number();
         self.phase = match (self.phase, reply) {
             (AppendPhase::Creating, ChainReply::Created(Created::New)) => confirming,
@@ -130,8 +131,10 @@ impl<R: Clone + Eq> Append<R> {
             // It was collected meanwhile, or another process creates it at this moment: the next
             // create tells.
             (AppendPhase::Comparing, ChainReply::Record(None)) => AppendPhase::Creating,
-            (AppendPhase::Confirming, ChainReply::Record(Some(_))) => AppendPhase::Counting,
-            (AppendPhase::Confirming, ChainReply::Record(None)) => AppendPhase::Fenced,
+            (AppendPhase::Confirming, ChainReply::Record(found)) if *found == self.last.record => {
+                AppendPhase::Counting
+            }
+            (AppendPhase::Confirming, ChainReply::Record(_)) => AppendPhase::Fenced,
             (AppendPhase::Counting, ChainReply::CollectedBelow(below)) if *below > number => {
                 AppendPhase::Fenced
             }
@@ -241,7 +244,7 @@ impl<R: Clone + Eq> Claim<R> {
     /// [`Found`](Self::Found); elsewhere it changes nothing.
     pub fn begin(&mut self, record: R) {
         if let Self::Found(head) = self {
-            *self = Self::Beginning(Append::new(head.number, record));
+            *self = Self::Beginning(Append::new(head.clone(), record));
         }
     }
 }

@@ -6,8 +6,9 @@
 //!             the next record of generation 1 would go here: it is taken, so generation 1 is fenced
 //! ```
 //!
-//! [`Chain`] is what leads a generation: it writes its records and collects old ones. [`look`] reads
-//! the end of a chain without writing. What both do next is decided in [`Append`] and [`Claim`].
+//! [`Chain`] is what leads a generation: it writes its records and collects old ones. [`look`]
+//! reads the end of a chain without writing. What both do next is decided in [`Append`] and
+//! [`Claim`].
 
 mod collect;
 mod decide;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-pub use collect::Collected;
+pub use collect::CollectedObjects;
 pub use decide::{
     Append, AppendOutcome, CHECKPOINTS_RETAINED, ChainHead, ChainReply, ChainRequest, Claim,
     RECORD_RETAINED_MS, retained_from,
@@ -33,13 +34,13 @@ pub use view::{
     read_checkpoint, records, verify,
 };
 
-use crate::error::{CheckpointError, Effect, StoreError};
+use crate::error::{CheckpointError, StoreError, WriteEffect};
 use crate::record::{BaseCheckpoint, Begin, CheckpointManifest, Holder, Record, RecordBody};
 use crate::secrets;
 use crate::store::{ObjectName, Store};
 
 /// How long a write is asked again whose answer was lost, before its caller hears of it.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first pause before a request is repeated; it doubles, up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause before a request is repeated.
@@ -58,7 +59,7 @@ pub enum ResumeFrom {
     /// The checkpoint of this number, which must be one of the last [`CHECKPOINTS_RETAINED`].
     Number(u64),
     /// The checkpoint that was kept under this name.
-    Kept(String),
+    Named(String),
 }
 
 /// What a run says of itself when it begins.
@@ -96,8 +97,10 @@ pub struct Chain {
     store: Arc<dyn Store>,
     job: ObjectName,
     generation: u64,
-    /// The number of its last record.
-    last: u64,
+    /// The nonce of this process.
+    run: u64,
+    /// Its last record.
+    last: ChainHead<Bytes>,
     /// What a run would go on from now.
     base: Option<BaseCheckpoint>,
     /// The greatest number of a checkpoint of this chain, also of one that was left out.
@@ -106,7 +109,7 @@ pub struct Chain {
     round: u64,
     /// A write whose outcome is unknown.
     pending: Option<Pending>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 struct Pending {
@@ -138,14 +141,14 @@ impl Chain {
             stored::find_head(store.as_ref(), job, &mut claim)?;
             if let Claim::Found(head) = &claim {
                 let view = ChainView::of(store.as_ref(), job, head, *from != ResumeFrom::Latest)?;
-                let resumed = resumed(store.as_ref(), &view, from)?;
+                let resumed = resolve(store.as_ref(), &view, from)?;
                 greatest = view.greatest(store.as_ref())?;
                 let record = begin_record(run, &view, resumed.as_ref(), greatest);
                 claim.begin(record.encode()?);
                 begun = Some((record, resumed));
             }
             if let Claim::Beginning(append) = &mut claim {
-                let (outcome, _) = settle(store.as_ref(), job, append, PATIENCE);
+                let (outcome, _) = settle(store.as_ref(), job, append, WRITE_TIMEOUT);
                 claim = match outcome? {
                     AppendOutcome::Written(number) => Claim::Begun(number),
                     AppendOutcome::Fenced => Claim::Listing,
@@ -153,16 +156,18 @@ impl Chain {
             }
             if let (Claim::Begun(last), Some((record, resumed))) = (&claim, begun.take()) {
                 let RecordBody::Begin(begin) = &record.body else { unreachable!("it was made so") };
+                let last = ChainHead { number: *last, record: Some(record.encode()?) };
                 let chain = Self {
                     store,
                     job: job.clone(),
                     generation: record.generation,
-                    last: *last,
+                    run: record.run,
+                    last,
                     base: begin.base.clone(),
                     greatest,
                     round: begin.round,
                     pending: None,
-                    patience: PATIENCE,
+                    timeout: WRITE_TIMEOUT,
                 };
                 return Ok((chain, resumed));
             }
@@ -174,9 +179,9 @@ impl Chain {
         .into())
     }
 
-    /// Sets how long a write is asked again whose answer was lost: [`PATIENCE`] at first.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
+    /// Sets how long a write is asked again whose answer was lost: [`WRITE_TIMEOUT`] at first.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
     }
 
     /// The generation of this run. The first one is 1.
@@ -210,8 +215,8 @@ impl Chain {
         self.base.as_ref()
     }
 
-    /// Writes the record of a checkpoint. When it returns, the checkpoint is complete, and its output
-    /// may be published.
+    /// Writes the record of a checkpoint. When it returns, the checkpoint is complete, and its
+    /// output may be published.
     ///
     /// # Errors
     /// [`Fenced`](CheckpointError::Fenced): another generation has begun.
@@ -257,8 +262,9 @@ impl Chain {
         self.base.clone().ok_or_else(missing)
     }
 
-    /// Asks again for a write whose outcome is unknown (rule C4), and gives the checkpoint if it was
-    /// the record of one and is written now. `None`: nothing was pending, or it was another record.
+    /// Asks again for a write whose outcome is unknown (rule C4), and gives the checkpoint if it
+    /// was the record of one and is written now. `None`: nothing was pending, or it was another
+    /// record.
     ///
     /// # Errors
     /// As [`append`](Self::append): `Pending` if the outcome is still unknown.
@@ -274,8 +280,15 @@ impl Chain {
             return Err(self.pending_error(append.number(), cause.clone()));
         }
         let (job, generation) = (self.job.to_string(), self.generation);
-        let record = Record { job, record: self.last + 1, generation, kept: None, body };
-        let append = Append::new(self.last, record.encode()?);
+        let record = Record {
+            job,
+            record: self.last.number + 1,
+            generation,
+            run: self.run,
+            kept: None,
+            body,
+        };
+        let append = Append::new(self.last.clone(), record.encode()?);
         self.run(append, record.body, false)
     }
 
@@ -286,14 +299,14 @@ impl Chain {
         body: RecordBody,
         unknown: bool,
     ) -> Result<(), CheckpointError> {
-        let (outcome, lost) = settle(self.store.as_ref(), &self.job, &mut append, self.patience);
+        let (outcome, lost) = settle(self.store.as_ref(), &self.job, &mut append, self.timeout);
         match outcome {
             Ok(AppendOutcome::Written(number)) => {
-                self.last = number;
+                self.last = ChainHead { number, record: Some(append.record().clone()) };
                 if let RecordBody::Manifest(manifest) = body {
                     self.greatest = manifest.number;
-                    let number = manifest.number;
-                    self.base = Some(BaseCheckpoint { record: self.last, number, kept: None });
+                    let (record, number) = (number, manifest.number);
+                    self.base = Some(BaseCheckpoint { record, number, kept: None });
                 }
                 Ok(())
             }
@@ -326,19 +339,22 @@ impl Chain {
     }
 }
 
-/// Asks until the outcome of a write is known, or until `patience` is over. Also tells whether an
+/// Asks until the outcome of a write is known, or until `timeout` is over. Also tells whether an
 /// answer to the create was lost: then an error leaves the outcome unknown.
 fn settle(
     store: &dyn Store,
     job: &ObjectName,
     append: &mut Append<Bytes>,
-    patience: Duration,
+    timeout: Duration,
 ) -> (Result<AppendOutcome, CheckpointError>, bool) {
     let (began, mut pause, mut lost) = (Instant::now(), PAUSE, false);
     let mut creates = 0;
     loop {
         let Some(request) = append.request() else {
             let outcome = append.outcome().unwrap_or(AppendOutcome::Fenced);
+            if outcome == AppendOutcome::Fenced {
+                stored::remove_stray(store, job, append.number(), append.record());
+            }
             return (Ok(outcome), lost);
         };
         let is_create = matches!(request, ChainRequest::Create(..));
@@ -359,21 +375,24 @@ fn settle(
                 append.reply(&reply);
             }
             Err(error) => {
-                lost |= is_create && error.effect == Effect::Unknown;
+                lost |= is_create && error.effect == WriteEffect::Unknown;
                 // A create that was refused has changed nothing: its caller decides.
-                if !lost || began.elapsed() >= patience {
+                if !lost || began.elapsed() >= timeout {
                     return (Err(error.into()), lost);
                 }
                 append.reply(&ChainReply::Lost);
-                thread::sleep(pause.min(patience.saturating_sub(began.elapsed())));
+                thread::sleep(pause.min(timeout.saturating_sub(began.elapsed())));
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
     }
 }
 
-/// The checkpoint that a run goes on from.
-fn resumed(
+/// The checkpoint that a run would go on from.
+///
+/// # Errors
+/// When the store fails, when the record is damaged, or when there is none of the number or name.
+pub fn resolve(
     store: &dyn Store,
     view: &ChainView,
     from: &ResumeFrom,
@@ -382,7 +401,7 @@ fn resumed(
         ResumeFrom::Nothing => None,
         ResumeFrom::Latest => view.checkpoint.clone(),
         ResumeFrom::Number(number) => Some(view.find(store, *number)?),
-        ResumeFrom::Kept(name) => {
+        ResumeFrom::Named(name) => {
             let entry = kept(store, &view.job)?.into_iter().find(|entry| entry.name == *name);
             let what = || format!("checkpoint '{name}' of job '{}'", view.job);
             let entry = entry.ok_or_else(|| CheckpointError::NotFound { what: what() })?;
@@ -418,6 +437,7 @@ fn begin_record(
         job: view.job.to_string(),
         record: view.head + 1,
         generation: view.generation + 1,
+        run: run.holder.nonce,
         kept: None,
         body: RecordBody::Begin(begin),
     }

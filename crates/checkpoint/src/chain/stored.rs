@@ -10,7 +10,7 @@ use super::names::{
 };
 use super::view::repeated;
 use super::{CLAIMS_MAX, PAUSE, PAUSE_MAX};
-use crate::error::{CheckpointError, Effect, StoreError};
+use crate::error::{CheckpointError, StoreError, WriteEffect};
 use crate::record::{RECORD_BYTES_MAX, Record, SegmentEntry};
 use crate::segment::{EncodedSegment, SegmentReader};
 use crate::store::{Created, ObjectName, Store};
@@ -60,6 +60,16 @@ pub(super) fn decode_record(
 ) -> Result<Record, CheckpointError> {
     let file = store.place(&record_name(job, number));
     Record::decode(&file, bytes)?.belongs(&file, job.as_str(), Some(number), None)
+}
+
+/// Deletes a record of a process that is fenced, if it is there and nothing is behind it. It was
+/// created in the place of one that was collected or dropped, and would be taken for the head of a
+/// chain that begins anew. A failure leaves it.
+pub(super) fn remove_stray(store: &dyn Store, job: &ObjectName, number: u64, record: &Bytes) {
+    let is_own = matches!(read_record(store, job, number), Ok(Some(found)) if found == *record);
+    if is_own && matches!(read_record(store, job, number + 1), Ok(None)) {
+        let _ = repeated(|| store.delete(&record_name(job, number)));
+    }
 }
 
 /// Refuses a store that does not honour the condition of a create.
@@ -125,7 +135,7 @@ pub fn store_segment(
     loop {
         match store.put(&name, &segment.parts) {
             Ok(()) => return Ok(SegmentEntry { file, bytes: segment.bytes, crc: segment.crc }),
-            Err(error) if error.effect == Effect::Unknown && tries < PUTS_MAX => {
+            Err(error) if error.effect == WriteEffect::Unknown && tries < PUTS_MAX => {
                 tries += 1;
                 thread::sleep(pause);
                 pause *= 2;

@@ -10,7 +10,7 @@ use super::names::{
     segment_numbers,
 };
 use super::stored::{decode_record, find_head, open_segment, read_record};
-use crate::error::{CheckpointError, Effect, StoreError};
+use crate::error::{CheckpointError, StoreError, WriteEffect};
 use crate::record::{
     BaseCheckpoint, Begin, CheckpointManifest, RECORD_BYTES_MAX, Record, RecordBody,
 };
@@ -178,8 +178,8 @@ impl ChainView {
         Err(CheckpointError::NotFound { what })
     }
 
-    /// The checkpoints whose segments are kept: the last [`CHECKPOINTS_RETAINED`], newest first, and
-    /// the one that a run goes on from. Damaged records are passed over.
+    /// The checkpoints whose segments are kept: the last [`CHECKPOINTS_RETAINED`], newest first,
+    /// and the one that a run goes on from. Damaged records are passed over.
     ///
     /// # Errors
     /// When the store fails.
@@ -313,8 +313,8 @@ pub fn verify(
     Ok(bytes)
 }
 
-/// Keeps a checkpoint under a name: it and its segments stay until [`drop_kept`]. `number` is one of
-/// the checkpoints that the chain retains, or `None` for the last one.
+/// Keeps a checkpoint under a name: it and its segments stay until [`drop_kept`]. `number` is one
+/// of the checkpoints that the chain retains, or `None` for the last one.
 ///
 /// # Errors
 /// When the store fails, when there is no such checkpoint, or when another one has the name.
@@ -406,7 +406,7 @@ pub(super) fn repeated<T>(
     let mut tries = 0;
     loop {
         match call() {
-            Err(error) if error.effect == Effect::Unknown && tries < TRIES_MAX => tries += 1,
+            Err(error) if error.effect == WriteEffect::Unknown && tries < TRIES_MAX => tries += 1,
             other => return other,
         }
     }

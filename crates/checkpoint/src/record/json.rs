@@ -26,6 +26,7 @@ pub(super) fn encode(record: &Record) -> Result<String, String> {
     fields["generation"] = json!(record.generation);
     fields["job"] = json!(record.job);
     fields["record"] = json!(record.record);
+    fields["run"] = json!(record.run);
     fields["copy"] = json!(record.kept);
     // What is written must be readable: the bounds are those of the reader.
     from_value(&fields)?;
@@ -55,7 +56,8 @@ fn from_value(value: &Value) -> Result<Record, String> {
     };
     let (job, record) = (fields.text("job")?, fields.number("record")?);
     let kept = fields.option("copy").map(|_| fields.text("copy")).transpose()?;
-    Ok(Record { job, record, generation, kept, body })
+    let run = fields.number("run")?;
+    Ok(Record { job, record, generation, run, kept, body })
 }
 
 fn begin_to(begin: &Begin) -> Value {

@@ -8,6 +8,7 @@
 //! A record is read as a stranger's: every length is bounded, and what it says is checked before it
 //! is believed.
 
+mod holder;
 mod json;
 
 use std::collections::BTreeMap;
@@ -43,6 +44,9 @@ pub struct Record {
     pub record: u64,
     /// The run of the job that wrote it. The first one is 1.
     pub generation: u64,
+    /// The nonce of its holder: two runs of one generation, before and behind a drop of the job, do
+    /// not write equal records.
+    pub run: u64,
     /// The name under which this copy is kept; `None` in the chain.
     pub kept: Option<String>,
     /// Its contents.
@@ -92,7 +96,8 @@ pub struct Holder {
     pub machine: String,
     /// The process.
     pub pid: u32,
-    /// When it started, in clock ticks since its machine did: tells two processes of one number apart.
+    /// When it started, in clock ticks since its machine did: tells two processes of one number
+    /// apart.
     pub started: u64,
     /// A random number, by which two processes of two hosts with one name differ.
     pub nonce: u64,

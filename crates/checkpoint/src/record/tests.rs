@@ -57,7 +57,8 @@ fn records() -> Vec<Record> {
         RecordBody::Settled(base.clone()),
         RecordBody::Done(base),
     ];
-    let record = |body| Record { job: "clicks".into(), record: 5, generation: 7, kept: None, body };
+    let record =
+        |body| Record { job: "clicks".into(), record: 5, generation: 7, run: 9, kept: None, body };
     bodies.into_iter().map(record).collect()
 }
 

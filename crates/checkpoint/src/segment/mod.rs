@@ -8,11 +8,11 @@
 //!      trailer  crc32c u32 | footer's bytes u32 | version u16 | 'MSSEG\0'
 //! ```
 //!
-//! Numbers are little-endian. Each section begins where the one before it ends, at the next multiple
-//! of 64. The checksum of the trailer is that of the footer, of its length and of the version. The
-//! record that names a segment has the same checksum, and the segment's size: another segment, or a
-//! stale one, is not taken for it. What a section means is the caller's: bytes are given out after
-//! their checksum was compared.
+//! Numbers are little-endian. Each section begins where the one before it ends, at the next
+//! multiple of 64. The checksum of the trailer is that of the footer, of its length and of the
+//! version. The record that names a segment has the same checksum, and the segment's size: another
+//! segment, or a stale one, is not taken for it. What a section means is the caller's. The
+//! checksum of a section is compared before its bytes are used.
 
 mod read;
 

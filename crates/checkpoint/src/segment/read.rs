@@ -1,4 +1,5 @@
-//! Segments are read as a stranger's: sections are where the layout says, or the segment is refused.
+//! Segments are read as a stranger's: sections are where the layout says, or the segment is
+//! refused.
 
 use std::ops::Range;
 

@@ -23,8 +23,8 @@ const DEPTH_MAX: usize = 256;
 /// A temporary file of a process that cannot be asked is removed after a day.
 const LEFT_AFTER_MS: i64 = 24 * 3600 * 1000;
 
-/// Objects as files. Folders appear with their first object, for the user alone (0700), as its files
-/// are (0600).
+/// Objects as files. Folders appear with their first object, for the user alone (0700), as its
+/// files are (0600).
 ///
 /// An object is written under a temporary name, brought to the disk, and then gets its name: by
 /// `link`, which fails if the name is there, or by `rename`. The folder is brought to the disk
@@ -89,7 +89,7 @@ impl DirectoryStore {
         }
         if matches!(errno, Some(Errno::PERM | Errno::NOTSUP | Errno::NOSYS)) {
             let message = format!(
-                "this file system has no hard links, by which two runs of a job are told apart: \
+                "this file system has no hard links, by which two runs of a job are kept apart: \
                  use another directory ({error})"
             );
             return Err(StoreError::refused(place, message));

@@ -60,8 +60,8 @@ pub trait Store: Send + Sync {
     /// When the store cannot be reached or refuses.
     fn put(&self, name: &ObjectName, parts: &[Bytes]) -> Result<(), StoreError>;
 
-    /// The bytes of an object, or those of a range of it; `None` if there is no such object. A range
-    /// that reaches beyond the end gives fewer bytes.
+    /// The bytes of an object, or those of a range of it; `None` if there is no such object. A
+    /// range that reaches beyond the end gives fewer bytes.
     ///
     /// # Errors
     /// When the store cannot be reached or refuses.

@@ -149,7 +149,7 @@ impl Spool {
             });
         }
         let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let file = options.write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(|error| io_error(place.path, &error))?;
         // A checkpoint may name it from now on.
         staged::sync(place.directory())?;

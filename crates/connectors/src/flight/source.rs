@@ -35,6 +35,11 @@ impl Source for FlightSource {
         Arc::clone(&self.target.projected)
     }
 
+    /// A server gives a stream from its beginning.
+    fn replays(&self) -> bool {
+        false
+    }
+
     fn bounded(&self) -> bool {
         self.bounded
     }

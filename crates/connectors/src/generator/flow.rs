@@ -102,6 +102,10 @@ impl Source for GeneratorSource {
         Arc::clone(&self.stream.schema)
     }
 
+    fn replays(&self) -> bool {
+        true
+    }
+
     fn bounded(&self) -> bool {
         self.stream.rows.is_some()
     }

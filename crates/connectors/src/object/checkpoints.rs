@@ -30,8 +30,8 @@ const CALL_MAX: Duration = Duration::from_secs(600);
 
 /// The objects of checkpoints below a URL.
 ///
-/// [`Store::create`] is a put with `If-None-Match: *`. [`checkpoint::chain::Chain::begin`] refuses a
-/// store that does not honour it.
+/// [`Store::create`] is a put with `If-None-Match: *`. [`checkpoint::chain::Chain::begin`] refuses
+/// a store that does not honour it.
 #[derive(Clone)]
 pub struct BucketStore {
     store: ObjectStoreClient,
@@ -232,8 +232,8 @@ fn found<T>(answer: object_store::Result<T>) -> object_store::Result<Option<T>> 
     }
 }
 
-/// The error of a store. One that a server has refused has changed nothing; after any other, a write
-/// may have taken effect.
+/// The error of a store. One that a server has refused has changed nothing; after any other, a
+/// write may have taken effect.
 fn failed(store: &ObjectStoreClient, place: &str, error: &Error) -> StoreError {
     let message = store.cause(error);
     match error {

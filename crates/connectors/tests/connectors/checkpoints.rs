@@ -5,7 +5,7 @@ use std::sync::Arc;
 use checkpoint::chain::{Chain, ResumeFrom, RunDescription, store_segment, verify};
 use checkpoint::segment::SegmentWriter;
 use checkpoint::{
-    CheckpointError, CheckpointManifest, Effect, Holder, ObjectName, Store, conformance,
+    CheckpointError, CheckpointManifest, Holder, ObjectName, Store, WriteEffect, conformance,
 };
 use connectors::BucketStore;
 use dataflow::connector::Options;
@@ -94,11 +94,11 @@ fn failures_say_whether_they_changed_anything() {
     wrong.insert("s3.access_key_id".into(), "stranger".into());
     let error =
         BucketStore::open("s3://bucket", &wrong).unwrap().create(&name, &bytes).unwrap_err();
-    assert_eq!(error.effect, Effect::None);
+    assert_eq!(error.effect, WriteEffect::None);
     let text = "s3://bucket/job/a: access is refused: InvalidAccessKeyId: who are you?";
     assert_eq!(error.to_string(), text);
 
     let gone = BucketStore::open("s3://bucket", &options(&format!("http://{}", nobody()))).unwrap();
-    assert_eq!(gone.create(&name, &bytes).unwrap_err().effect, Effect::Unknown);
+    assert_eq!(gone.create(&name, &bytes).unwrap_err().effect, WriteEffect::Unknown);
     assert!(BucketStore::open("https://host/x", &Options::default()).is_err());
 }

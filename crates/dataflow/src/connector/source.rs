@@ -32,6 +32,11 @@ pub trait Source: Send + Sync {
         self.bounded()
     }
 
+    /// Whether its splits are read on from positions, so that a job goes on behind a checkpoint.
+    fn replays(&self) -> bool {
+        self.repeats()
+    }
+
     /// The splits, equal on every node. `workers` is the number of workers of the whole job, for
     /// sources that can be cut at will; `time_column` asks for [`Split::event_time_min`] of that
     /// column.

@@ -16,14 +16,15 @@ mod ids;
 mod keeper;
 mod leader;
 
+use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
-use checkpoint::{BaseCheckpoint, CheckpointManifest, Holder, ObjectName, Store};
+use checkpoint::{BaseCheckpoint, CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
 use cluster::Control;
 use dataflow::checkpoint::{CheckpointTarget, Restored, RunId};
-use dataflow::job::{JobGraph, Recovery as JobRecovery};
+use dataflow::job::{JobGraph, OperatorKind, Recovery as JobRecovery};
 use dataflow::sink::{Publishing, Staging};
 use dataflow::worker::Signals;
 
@@ -101,6 +102,25 @@ fn obstacles(job: &JobGraph) -> Result<Vec<String>, Error> {
         at_end.then(|| format!("rows of '{}' are kept until the job has ended", operator.name))
     });
     obstacles.extend(sinks);
+    let scans = job.operators.iter().filter_map(|operator| match &operator.kind {
+        OperatorKind::Source(scan) => Some((operator, scan)),
+        _ => None,
+    });
+    let (mut ends, mut once) = (true, Vec::new());
+    for (operator, scan) in scans {
+        ends &= scan.bounded();
+        if !scan.source.replays() {
+            once.push(format!("'{}' is not read on from a position", operator.name));
+        }
+    }
+    obstacles.extend(once);
+    if !ends && !obstacles.is_empty() {
+        return Err(Error::Usage {
+            message: format!("the job has no end and cannot be saved: {}", obstacles.join("; ")),
+            hint: "run it without --state: nothing of it can be kept, and a failure begins it anew"
+                .into(),
+        });
+    }
     Ok(obstacles)
 }
 
@@ -136,6 +156,7 @@ impl<'a> Recovery<'a> {
         let fingerprint = format!("{:016x}", fnv(all.join(" ").as_bytes()));
         let name = ObjectName::job(&options.job)?;
         let store = &options.store;
+        let obstacles = obstacles(job)?;
         let (mut begun, mut told) = (None, Vec::new());
         if layout.rank == 0 {
             let run = RunDescription {
@@ -165,8 +186,6 @@ impl<'a> Recovery<'a> {
         let restored = restored.transpose()?;
         let (chain, resumed) = begun.unzip();
         let run = RunId { job: fnv(store.place(&name).as_bytes()), generation };
-        let kept = restored.iter().flat_map(|restored| &restored.workers).cloned();
-        let kept: Vec<_> = kept.collect();
         if layout.rank == 0
             && let Err(error) = sweep(&**store, &name, (job, &ids), run)
         {
@@ -187,9 +206,8 @@ impl<'a> Recovery<'a> {
         });
         let thread = thread.map_err(|source| Error::Thread { worker: 0, source })?;
         let target = Target { run, events: Mutex::new(thread.events.clone()) };
-        let obstacles = obstacles(job)?;
         let leader = (layout.rank == 0).then(|| {
-            announce(tell, job, &obstacles, resumed.flatten().as_ref(), generation, &kept);
+            announce(tell, job, &obstacles, resumed.flatten().as_ref(), generation);
             let interval = (job.settings.checkpoint, obstacles.is_empty());
             Leader::new(interval, round, layout.nodes)
         });
@@ -227,7 +245,15 @@ impl<'a> Recovery<'a> {
     /// published.
     pub(crate) fn turn(&mut self, signals: &Signals, stop: bool) -> Result<(), Error> {
         let rank = self.control.rank();
-        while let Ok(kept) = self.thread.kept.try_recv() {
+        loop {
+            let kept = match self.thread.kept.try_recv() {
+                Ok(kept) => kept,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    let reason = "the thread that stores checkpoints has ended".to_owned();
+                    return Err(CheckpointError::Invalid { reason }.into());
+                }
+            };
             match (kept, &mut self.leader) {
                 (Kept::Checkpoint { round, end, stored }, Some(leader)) => {
                     leader.recorded(round, end, stored)?;
@@ -335,11 +361,10 @@ fn announce(
     obstacles: &[String],
     resumed: Option<&Resumed>,
     generation: u64,
-    kept: &[dataflow::checkpoint::WorkerSnapshot],
 ) {
     if let Some(Resumed { base, manifest }) = resumed {
         let bytes: u64 = manifest.segments.iter().map(|segment| segment.bytes).sum();
-        let splits: usize = kept.iter().map(|worker| worker.splits.len()).sum();
+        let splits: usize = manifest.sources.iter().map(|source| source.splits.len()).sum();
         tell(&format!(
             "goes on from checkpoint {}: {splits} splits of sources, {bytes} bytes of state, \
              generation {generation}",
@@ -378,6 +403,9 @@ impl Opening<'_> {
             }
             if !self.options.take_over {
                 self.check_alone(view)?;
+            }
+            if let (false, Some(base)) = (anew, &view.checkpoint) {
+                self.check_fits(&chain::read_checkpoint(&**self.store, self.name, base)?)?;
             }
         }
         let (mut chain, resumed) =

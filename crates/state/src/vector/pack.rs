@@ -27,7 +27,12 @@ pub fn filter(values: &[u64], bits: &BooleanBuffer, out: &mut Vec<u64>) {
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn filter_by<S: Store>(values: &[u64], bits: &BooleanBuffer, count: usize, out: &mut Vec<u64>) {
+fn filter_by<S: MaskedStore>(
+    values: &[u64],
+    bits: &BooleanBuffer,
+    count: usize,
+    out: &mut Vec<u64>,
+) {
     let (eights, rest) = values.as_chunks::<8>();
     out.clear();
     out.reserve(count + 8);
@@ -48,7 +53,7 @@ fn filter_by<S: Store>(values: &[u64], bits: &BooleanBuffer, count: usize, out: 
 }
 
 /// A way to store the values that are in a mask.
-pub(crate) trait Store {
+pub(crate) trait MaskedStore {
     /// Stores the values in the mask, one behind the other, and something up to eight.
     ///
     /// # Safety
@@ -64,7 +69,7 @@ pub(crate) struct Four;
 pub(crate) struct Each;
 
 #[cfg(target_arch = "x86_64")]
-impl Store for Eight {
+impl MaskedStore for Eight {
     #[inline(always)]
     unsafe fn store(values: &[u64; 8], mask: u8, to: *mut u64) {
         #[inline]
@@ -85,7 +90,7 @@ impl Store for Eight {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Store for Four {
+impl MaskedStore for Four {
     #[inline(always)]
     unsafe fn store(values: &[u64; 8], mask: u8, to: *mut u64) {
         #[inline]
@@ -114,7 +119,7 @@ impl Store for Four {
     }
 }
 
-impl Store for Each {
+impl MaskedStore for Each {
     #[inline(always)]
     unsafe fn store(values: &[u64; 8], mask: u8, to: *mut u64) {
         let mut next = 0;
@@ -174,7 +179,7 @@ mod tests {
 
     /// # Safety
     /// The processor must have the instructions.
-    unsafe fn stores_what_is_in_each_mask<S: Store>() {
+    unsafe fn stores_what_is_in_each_mask<S: MaskedStore>() {
         let values = [3, 1 << 40, 5, u64::MAX, 7, 8, 1 << 63, 10];
         for mask in 0..=u8::MAX {
             let mut stored = [0; 8];

@@ -1,7 +1,7 @@
 //! A subset of S3: objects in memory, by path-style addresses.
 //!
-//! Puts, gets with ranges and conditions, heads, deletes, listings in pages (version 2) and multipart
-//! uploads. Of a signature only the key is looked at.
+//! Puts, gets with ranges and conditions, heads, deletes, listings in pages (version 2) and
+//! multipart uploads. Of a signature only the key is looked at.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
