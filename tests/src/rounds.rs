@@ -199,7 +199,15 @@ impl Attempt {
                     net.step();
                 }
                 (_, Some(wake)) if !busy => net.advance_to(wake.max(net.now_ns() + 1)),
-                _ => assert!(busy, "nothing moves any more, and the job has not ended"),
+                _ => assert!(
+                    busy,
+                    "nothing moves any more in round {}: asked {}, {} of {count} have saved it, {} \
+                     have ended, {turn} turns",
+                    leader.round,
+                    leader.asked,
+                    leader.saved.len(),
+                    leader.last.len()
+                ),
             }
         }
         unreachable!("turns have a bound")

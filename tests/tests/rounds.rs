@@ -83,8 +83,10 @@ fn case(seed: u64) -> (String, Vec<String>, Vec<String>, Ran) {
     memory.clear();
     let runs = 1 + random.below(5);
     let sizes: Vec<(u32, u32)> = (0..runs).map(|_| *random.one_of(&SIZES)).collect();
-    let ran = run(job, &sizes, seed);
     let at = format!("seed {seed}, {sizes:?}: {script}");
+    // It is seen where a run fails.
+    println!("{at}");
+    let ran = run(job, &sizes, seed);
     let ran = ran.unwrap_or_else(|error| panic!("{at}: {error}"));
     (at, sorted(&memory.all_committed()), expected, ran)
 }

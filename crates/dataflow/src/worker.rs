@@ -389,8 +389,9 @@ impl Worker {
     /// Hands over what is left when all operators have ended, once: no state, but rows of sinks.
     fn save_last(&mut self) {
         let Some(checkpoints) = self.checkpoints.take() else { return };
-        if let Some(rounds) = &self.rounds {
-            return rounds.hand_over_last();
+        // A worker with rounds has handed it over when its last operator ended.
+        if self.rounds.is_some() {
+            return;
         }
         let (worker, round, sinks) = (self.number, self.round, self.staged_last.take());
         let snapshot = WorkerSnapshot { worker, round, sinks, last: true, ..Default::default() };

@@ -23,6 +23,10 @@ pub(crate) trait Connected {
     /// Its rounds, if the job has some.
     fn rounds(&self) -> Option<&InstanceRounds>;
 
+    /// An edge of this worker has ended; if it is the last, that has been sent to the others. True
+    /// if the marker of a round has to be sent.
+    fn end_edge(&self, edge: u32) -> bool;
+
     /// Takes rows that came without a frame: by the network's own multicast.
     ///
     /// # Errors
@@ -58,6 +62,10 @@ impl<M: Member> Connected for M {
 
     fn rounds(&self) -> Option<&InstanceRounds> {
         self.instance().rounds.as_ref()
+    }
+
+    fn end_edge(&self, edge: u32) -> bool {
+        self.rounds().is_some_and(|rounds| rounds.end_edge(self, edge))
     }
 
     fn poll(&self) -> Result<(), DataflowError> {

@@ -131,9 +131,12 @@ impl InstanceRounds {
         marked.map_err(|breach| DataflowError::Expression(breach.to_string()))
     }
 
-    /// An edge has ended. True if the marker has to be sent.
-    pub(crate) fn end_edge(&self, edge: u32) -> bool {
-        self.alignment.borrow_mut().end_edge(edge as usize)
+    /// An edge has ended. True if the marker has to be sent. Where it is the last, the end is on
+    /// its way to the peers in place of a marker: what is sent behind it would be of the next round.
+    pub(super) fn end_edge(&self, member: &impl Member, edge: u32) -> bool {
+        let due = self.alignment.borrow_mut().end_edge(edge as usize);
+        self.look(member);
+        due
     }
 
     /// The workers that markers go to.

@@ -229,14 +229,17 @@ impl Node {
             if let Some(announced) = self.announce() {
                 announced.await?;
             }
-            return match rounds.filter(|rounds| rounds.end_edge(edge.number)) {
+            return match rounds.filter(|_| self.operator.end_edge(edge.number)) {
                 Some(rounds) => self.end_round(rounds).await,
                 None => Ok(()),
             };
         }
-        rounds.inspect(|rounds| _ = rounds.end_edge(edge.number));
         let watermark = self.inputs.borrow().clock.least();
         self.operator.end(watermark).await?;
+        // Behind the rows that were sent with the end: a round may be complete now.
+        if rounds.is_some() {
+            self.operator.end_edge(edge.number);
+        }
         rounds.filter(|rounds| rounds.is_passing()).inspect(|rounds| rounds.end());
         Ok(())
     }

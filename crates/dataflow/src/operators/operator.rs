@@ -185,7 +185,9 @@ pub(crate) async fn end_round<M: Member + OperatorTask>(
     round: u64,
 ) -> Result<(), DataflowError> {
     let Some(rounds) = operator.rounds() else { return Ok(()) };
-    rounds.of_worker().save_operator(round, operator.save()?, None);
+    // What nobody needs any more is not given out to its end, and need not be kept.
+    let kept = if behind.is_satisfied() { None } else { operator.save()? };
+    rounds.of_worker().save_operator(round, kept, None);
     behind.mark(round).await?;
     begin_next(operator)
 }

@@ -553,12 +553,16 @@ type Places = (BTreeMap<usize, SplitSnapshot>, BTreeMap<usize, SplitSnapshot>);
 
 /// Finds saved splits among those of a table.
 fn places(splits: &[Split], saved: &[SplitSnapshot]) -> Result<Places, DataflowError> {
-    let number = |saved: &SplitSnapshot| {
+    let place = |saved: &SplitSnapshot| {
         let found = splits.iter().position(|split| split.name == saved.position.split());
-        found.ok_or_else(|| refused(saved.position.split(), "it is not there any more".into()))
+        match found {
+            Some(number) => Some(Ok((number, saved.clone()))),
+            // It was read: whoever took it away need not keep it.
+            None if saved.ended => None,
+            None => Some(Err(refused(saved.position.split(), "it is not there any more".into()))),
+        }
     };
-    let placed = saved.iter().map(|saved| Ok((number(saved)?, saved.clone())));
-    let placed = placed.collect::<Result<Vec<_>, ConnectorError>>()?;
+    let placed = saved.iter().filter_map(place).collect::<Result<Vec<_>, ConnectorError>>()?;
     let (ended, open) = placed.into_iter().partition(|(_, saved)| saved.ended);
     Ok((open, ended))
 }

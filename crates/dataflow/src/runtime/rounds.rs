@@ -149,6 +149,10 @@ impl WorkerRounds {
             saving.sinks.extend(staged);
         }
         self.hand_over();
+        // Its peers may go on for long, and their rounds must not wait until it is done.
+        if self.saving.borrow().ended.len() == self.edges.len() {
+            self.hand_over_last();
+        }
     }
 
     /// Hands over the rounds that everybody has saved.
@@ -188,7 +192,7 @@ impl WorkerRounds {
 
     /// All sources and operators have ended: hands over what is left, which stands for this round
     /// and all later ones.
-    pub(crate) fn hand_over_last(&self) {
+    fn hand_over_last(&self) {
         let mut saving = self.saving.borrow_mut();
         let splits = std::mem::take(&mut saving.splits).into_values().flatten().collect();
         let sinks = std::mem::take(&mut saving.sinks);
