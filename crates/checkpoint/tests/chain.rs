@@ -233,6 +233,23 @@ fn a_run_that_collection_has_passed_is_fenced() {
 }
 
 #[test]
+fn what_is_left_of_runs_that_died_in_their_first_calls_goes() {
+    let store = Arc::new(MemoryStore::default());
+    let left = |store: &MemoryStore| -> Vec<String> {
+        let listed = store.list(Some(&ObjectName::new("clicks/probe").unwrap())).unwrap();
+        listed.iter().map(|object| object.name.last_part().to_owned()).collect()
+    };
+    for (name, now_ms) in [("old", 0), ("young", HOUR_MS / 2)] {
+        store.set_time(now_ms);
+        let name = ObjectName::new(format!("clicks/probe/{name}")).unwrap();
+        store.put(&name, &[Bytes::new()]).unwrap();
+    }
+    store.set_time(HOUR_MS + 1);
+    begin(&store, 1, &ResumeFrom::Latest).unwrap();
+    assert_eq!(left(&store), ["young"]);
+}
+
+#[test]
 fn a_checkpoint_is_kept_under_a_name() {
     let store = Arc::new(MemoryStore::default());
     assert!(keep(store.as_ref(), &job(), None, "friday").is_err(), "there is none");

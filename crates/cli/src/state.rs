@@ -214,7 +214,8 @@ impl States {
         if self.json {
             return Ok(lines(std::iter::once(json!({
                 "job": job.as_str(), "generation": view.generation, "status": self.status(&view)?,
-                "sql": begin.as_ref().map(|begin| &begin.sql), "checkpoints": numbers, "kept": names,
+                "sql": begin.as_ref().map(|begin| &begin.sql), "checkpoints": numbers,
+                "kept": names,
                 "checkpoint": manifest.as_ref().map(|of| checkpoint_json(of, &sections)),
             }))));
         }

@@ -1,9 +1,9 @@
 //! The chain of a job's records.
 //!
 //! ```text
-//!  1 begin g1 ── 2 manifest ── 3 manifest ── 4 begin g2 ── 5 manifest ── …
-//!                                            ▲
-//!             the next record of generation 1 would go here: it is taken, so generation 1 is fenced
+//! 1 begin g1 ── 2 manifest ── 3 manifest ── 4 begin g2 ── 5 manifest ── …
+//!                                           ▲
+//!            generation 1 would write its next record here: it is taken, so generation 1 is fenced
 //! ```
 //!
 //! [`Chain`] is what leads a generation: it writes its records and collects old ones. [`look`]

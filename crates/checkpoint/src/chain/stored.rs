@@ -4,7 +4,7 @@ use std::thread;
 
 use bytes::Bytes;
 
-use super::decide::{ChainReply, ChainRequest, Claim};
+use super::decide::{ChainReply, ChainRequest, Claim, RECORD_RETAINED_MS};
 use super::names::{
     chain_folder, collected_folder, record_name, record_number, segment_file, segment_name,
 };
@@ -78,14 +78,24 @@ pub(super) fn probe(
     job: &ObjectName,
     nonce: u64,
 ) -> Result<(), CheckpointError> {
-    let name = ObjectName::known(format!("{job}/probe-{nonce:016x}"));
+    let folder = ObjectName::known(format!("{job}/probe"));
+    let name = ObjectName::known(format!("{folder}/{nonce:016x}"));
     let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));
     let created = repeated(|| store.create(&name, &first))
         .and_then(|_| repeated(|| store.create(&name, &second)))
         .and_then(|again| Ok((again, store.get(&name, None)?)));
+    let listed = store.list(Some(&folder));
     let deleted = repeated(|| store.delete(&name));
     let (again, found) = created?;
     deleted?;
+    // Those of processes that died while they probed. A young one may be that of another run.
+    let listed = listed?;
+    let now_ms = listed.iter().map(|object| object.modified_ms).max().unwrap_or(0);
+    for object in listed {
+        if now_ms.saturating_sub(object.modified_ms) > RECORD_RETAINED_MS {
+            repeated(|| store.delete(&object.name))?;
+        }
+    }
     if again == Created::Exists && found == Some(first) {
         return Ok(());
     }

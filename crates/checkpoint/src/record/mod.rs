@@ -148,7 +148,7 @@ pub struct OperatorEntry {
     pub id: String,
     /// What it does, as EXPLAIN says it: operators of one id and another text do not fit.
     pub text: String,
-    /// The watermark up to which its results were emitted.
+    /// The watermark up to which its results were emitted, in milliseconds since 1970.
     pub watermark: Option<i64>,
 }
 
