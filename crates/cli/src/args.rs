@@ -347,7 +347,13 @@ pub(crate) struct PoolArgs {
     pub(crate) pool: Vec<String>,
 
     /// How their memory is read: shm, tcp, verbs, or auto: shm on a machine, else verbs or tcp
-    #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Auto, global = true)]
+    #[arg(
+        long,
+        value_name = "FABRIC",
+        value_parser = pool_fabric,
+        default_value_t = FabricKind::Auto,
+        global = true
+    )]
     pub(crate) pool_fabric: FabricKind,
 
     /// The certificate of this process, which `millstream cert issue` has made, for memory servers
@@ -539,6 +545,16 @@ fn bounded(text: &str, max: u32) -> Option<u32> {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write an address and a port, such as 127.0.0.1:0".to_owned())
+}
+
+/// A memory server is outside of a world that mpirun starts.
+fn pool_fabric(text: &str) -> Result<FabricKind, String> {
+    match text.parse()? {
+        FabricKind::Mpi => Err("memory servers are not read by mpi, also by jobs whose workers \
+                                are joined by it; there are auto, shm, tcp, verbs"
+            .to_owned()),
+        kind => Ok(kind),
+    }
 }
 
 /// `8GiB`, `512 MiB`, `1000000`.

@@ -60,7 +60,7 @@ fn names_the_server(said: &str) -> bool {
 
 #[test]
 fn a_load_that_is_killed_or_cut_off_at_any_request_leaves_what_was_there() {
-    let mut pool = Pool::start("steps", &["--bytes", "256MiB"]);
+    let mut pool = Pool::start("fault-steps", &["--bytes", "256MiB"]);
     pool.rows(LOAD, WAYS[0]);
     let bytes = pool.stat()["bytes"].clone();
     let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, step| {
@@ -83,7 +83,7 @@ fn a_load_that_is_killed_or_cut_off_at_any_request_leaves_what_was_there() {
 
 #[test]
 fn a_server_that_dies_at_any_request_of_a_load_is_named() {
-    let mut pool = Pool::start("server", &["--bytes", "256MiB"]);
+    let mut pool = Pool::start("fault-server", &["--bytes", "256MiB"]);
     pool.rows(LOAD, WAYS[0]);
     let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, step| {
         pool.server.kill();
@@ -100,7 +100,7 @@ fn a_server_that_dies_at_any_request_of_a_load_is_named() {
 
 #[test]
 fn a_reader_that_dies_at_any_request_lets_go() {
-    let mut pool = Pool::start("reader", &["--bytes", "64MiB"]);
+    let mut pool = Pool::start("fault-reader", &["--bytes", "64MiB"]);
     pool.rows(LOAD, WAYS[0]);
     let sql = "SELECT count(*), sum(n) FROM t;";
     let steps = at_each_request(&mut pool, sql, |pool, proxy, mut process, step| {
@@ -110,6 +110,35 @@ fn a_reader_that_dies_at_any_request_lets_go() {
     });
     assert!(steps > 4, "a query has more requests than {steps}");
     assert_eq!(pool.sums(WAYS[0]), SUMS);
+}
+
+#[test]
+fn a_client_whose_request_is_changed_harms_nobody_else() {
+    const CHANGES: u64 = 20;
+    let pool = Pool::start("fault-changed", &["--bytes", "256MiB"]);
+    pool.rows(LOAD, WAYS[0]);
+    for seed in 0..CHANGES {
+        let own = format!(
+            "CREATE TABLE numbers (n BIGINT) WITH (
+                'connector' = 'generator', 'rows' = '5000', 'fields.n.kind' = 'sequence');
+             CREATE TABLE own WITH ('connector' = 'pool', 'table' = 'own{seed}') AS
+             SELECT n, CAST(n AS STRING) AS text FROM numbers;"
+        );
+        let proxy = Proxy::changing(&pool, seed as usize % 10, seed);
+        let (code, said) = ended(&mut start(&pool, &proxy, &own, WAYS[0]).0);
+        assert!(matches!(code, Some(0..=2)), "change {seed}: {code:?}, {said}");
+        drop(proxy);
+        // Whatever it has loaded: who reads it gets rows or an error.
+        let read = format!(
+            "CREATE TABLE own WITH ('connector' = 'pool', 'table' = 'own{seed}');
+             SELECT count(*), sum(n), max(text) FROM own;"
+        );
+        let read = pool.run(&read, WAYS[2]);
+        assert!(matches!(read.status.code(), Some(0..=2)), "change {seed}: {read:?}");
+        assert_eq!(pool.sums(WAYS[seed as usize % 2 * 2]), SUMS, "change {seed}");
+    }
+    pool.await_stat("nobody uses it", |stat| stat["loads"] == 0 && stat["leases"] == 0);
+    assert_ends(&pool.command(&["pool", "verify", "t"]).output().unwrap(), 0);
 }
 
 /// Tells others of a thread that has panicked.
@@ -124,7 +153,7 @@ impl Drop for Failed<'_> {
 #[test]
 fn each_result_is_of_one_version_while_the_table_is_replaced() {
     const VERSIONS: usize = 12;
-    let pool = Pool::start("replaced", &["--bytes", "256MiB"]);
+    let pool = Pool::start("fault-replaced", &["--bytes", "256MiB"]);
     let load = |version: usize| {
         let declared = if version == 0 {
             "CREATE TABLE v WITH ('connector' = 'pool') AS"
@@ -177,7 +206,7 @@ fn each_result_is_of_one_version_while_the_table_is_replaced() {
 
 #[test]
 fn a_sort_keeps_no_version_when_its_statement_has_ended() {
-    let pool = Pool::start("sort", &["--bytes", "64MiB"]);
+    let pool = Pool::start("fault-sort", &["--bytes", "64MiB"]);
     pool.rows(LOAD, WAYS[0]);
     let script = pool.dir.script(&format!(
         "{TABLE} CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
@@ -202,7 +231,7 @@ fn a_sort_keeps_no_version_when_its_statement_has_ended() {
 
 #[test]
 fn without_a_server_each_command_says_so() {
-    let mut pool = Pool::start("none", &["--bytes", "64MiB"]);
+    let mut pool = Pool::start("fault-none", &["--bytes", "64MiB"]);
     pool.server.kill();
     for command in [&["ls"][..], &["stat"], &["stat", "t"], &["verify", "t"], &["drop", "t"]] {
         let none = pool.command(&[&["pool"], command].concat()).output().unwrap();

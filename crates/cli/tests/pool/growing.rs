@@ -70,7 +70,7 @@ const SHORTLY: &str = "'commit.interval' = '100 ms'";
 #[test]
 fn a_table_grows_while_it_is_read_and_has_the_rows_of_a_bounded_run() {
     for args in WAYS {
-        let pool = Pool::start("grows", &["--bytes", "256MiB"]);
+        let pool = Pool::start("grow-grows", &["--bytes", "256MiB"]);
         let mut growing = Growing::start(&pool, SHORTLY, args);
         let workers = if args.contains(&"2") { 4 } else { 1 };
         for step in 1..=6 {
@@ -103,7 +103,7 @@ fn a_table_grows_while_it_is_read_and_has_the_rows_of_a_bounded_run() {
 
 #[test]
 fn a_statement_reads_one_version_while_others_appear() {
-    let pool = Pool::start("one", &["--bytes", "256MiB"]);
+    let pool = Pool::start("grow-one", &["--bytes", "256MiB"]);
     for args in [WAYS[0], WAYS[2]] {
         let mut growing = Growing::start(&pool, SHORTLY, WAYS[0]);
         growing.write(100_000);
@@ -124,7 +124,7 @@ fn a_statement_reads_one_version_while_others_appear() {
 #[test]
 fn an_interrupt_commits_what_has_come() {
     for args in [WAYS[0], WAYS[1]] {
-        let pool = Pool::start("interrupt", &["--bytes", "64MiB"]);
+        let pool = Pool::start("grow-interrupt", &["--bytes", "64MiB"]);
         let mut growing = Growing::start(&pool, SHORTLY, args);
         growing.write(5000);
         await_rows(&pool, 5000);
@@ -138,7 +138,7 @@ fn an_interrupt_commits_what_has_come() {
 
 #[test]
 fn what_a_dead_writer_has_committed_stays_and_another_one_goes_on() {
-    let pool = Pool::start("dead", &["--bytes", "64MiB"]);
+    let pool = Pool::start("grow-dead", &["--bytes", "64MiB"]);
     let mut growing = Growing::start(&pool, SHORTLY, WAYS[0]);
     growing.write(1000);
     await_rows(&pool, 1000);
@@ -162,7 +162,7 @@ fn what_a_dead_writer_has_committed_stays_and_another_one_goes_on() {
 
 #[test]
 fn the_end_of_a_server_is_an_error_of_who_writes() {
-    let mut pool = Pool::start("server", &["--bytes", "64MiB"]);
+    let mut pool = Pool::start("grow-server", &["--bytes", "64MiB"]);
     let mut growing = Growing::start(&pool, SHORTLY, WAYS[1]);
     growing.write(1000);
     await_rows(&pool, 1000);

@@ -1,5 +1,5 @@
 //! Between clients and a memory server: it passes so many requests on, and then nothing more until
-//! it is dropped.
+//! it is dropped; or it changes one of them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -24,6 +24,8 @@ pub struct Proxy {
 
 struct Shared {
     left: AtomicUsize,
+    /// Where numbers that look like chance begin, if the next request is changed.
+    change: Option<u64>,
     ends: AtomicBool,
     sockets: Mutex<Vec<TcpStream>>,
     reached: Sender<()>,
@@ -32,6 +34,15 @@ struct Shared {
 impl Proxy {
     /// Passes `requests` requests on, of all clients together.
     pub fn start(pool: &Pool, requests: usize) -> Self {
+        Self::with(pool, requests, None)
+    }
+
+    /// Passes all requests on, and changes some bytes of one.
+    pub fn changing(pool: &Pool, requests: usize, seed: u64) -> Self {
+        Self::with(pool, requests, Some(seed))
+    }
+
+    fn with(pool: &Pool, requests: usize, change: Option<u64>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let tokens = pool.dir.0.join("millstream");
@@ -40,7 +51,7 @@ impl Proxy {
         std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
         let (reached, hears) = channel();
         let (left, ends, sockets) = (requests.into(), false.into(), Mutex::default());
-        let shared = Arc::new(Shared { left, ends, sockets, reached });
+        let shared = Arc::new(Shared { left, change, ends, sockets, reached });
         let (server, own) = (pool.address.clone(), Arc::clone(&shared));
         std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -90,8 +101,13 @@ fn pass(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
     });
     let ([mut from, mut to], shared) = (copies(), Arc::clone(shared));
     std::thread::spawn(move || {
-        while let Some(request) = request(&mut from) {
-            if request[8] != BEAT && !shared.admits() {
+        while let Some(mut request) = request(&mut from) {
+            let is_held = request[8] != BEAT && !shared.admits();
+            if let Some(seed) = shared.change.filter(|_| is_held) {
+                // The others are as they were.
+                shared.left.store(usize::MAX, Ordering::SeqCst);
+                change(&mut request, seed);
+            } else if is_held {
                 let _ = shared.reached.send(());
                 // Neither peer hears of the other until one of them ends.
                 let _ = from.read(&mut [0]);
@@ -120,4 +136,22 @@ fn request(from: &mut TcpStream) -> Option<Vec<u8>> {
     request.resize(8 + length as usize, 0);
     from.read_exact(&mut request[8..]).ok()?;
     (length > 0).then_some(request)
+}
+
+/// Changes some bytes of a request's body, and has its checksum agree.
+fn change(request: &mut [u8], seed: u64) {
+    let (head, body) = request.split_at_mut(8);
+    let mut random = seed;
+    for _ in 0..=seed % 4 {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let at = (random >> 33) as usize % body.len();
+        body[at] ^= ((random >> 20) as u8).max(1);
+    }
+    head[4..].copy_from_slice(&crc32c(body).to_le_bytes());
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
+    let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));
+    !bytes.iter().fold(!0, byte)
 }

@@ -29,8 +29,8 @@ pub(super) struct Growth {
     /// The time when it has last begun to hand in.
     times: u64,
     stage: Stage,
-    /// The short strips that it hands in: their positions among those that it has written, and their
-    /// partitions.
+    /// The short strips that it hands in: their positions among those that it has written, and
+    /// their partitions.
     short: Vec<(usize, u32)>,
     /// Rows that came while it handed in.
     late: Vec<RecordBatch>,

@@ -95,7 +95,7 @@ impl PoolSink {
         Ok(begun.insert(Begun { loading, clock }).clone())
     }
 
-    /// The clock of a table that grows; what is promised of it is said.
+    /// The clock of a table that grows.
     fn clock(&self, every: CommitEvery) -> Result<Arc<CommitClock>, ConnectorError> {
         let table = &self.load.table;
         let clock = CommitClock::start(every).map_err(|error| ConnectorError::Io {
@@ -103,11 +103,6 @@ impl PoolSink {
             message: format!("the system gives no thread: {error}"),
             hint: None,
         })?;
-        tracing::warn!(
-            "pool table '{table}' grows by a version each {:?}, at least once: what a job that \
-             fails has committed stays, and is there twice when it is run again",
-            every.interval
-        );
         Ok(Arc::new(clock))
     }
 }
@@ -123,6 +118,15 @@ impl Sink for PoolSink {
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let Begun { loading, clock } = self.loading()?;
+        // One worker of the job says what is promised.
+        if let Some(every) = self.every.filter(|_| context.worker == 0) {
+            tracing::warn!(
+                "pool table '{}' grows by a version each {:?}, at least once: what a job that \
+                 fails has committed stays, and is there twice when it is run again",
+                self.load.table,
+                every.interval
+            );
+        }
         let writer = loading.writer(context.worker, context.waker.clone()).map_err(refused)?;
         Ok(Box::new(PoolWriter {
             table: self.load.table.clone(),

@@ -376,7 +376,7 @@ impl Home {
         let used = manifest.extents.iter().map(|(extent, _)| extent.number);
         let own = used.filter(|number| state.sealed.contains(number)).collect();
         let (manifest, bytes) = (Arc::new(manifest), Arc::new(bytes));
-        Ok(PreparedVersion { snapshot: state.snapshot, manifest, bytes, own })
+        Ok(PreparedVersion { snapshot: state.snapshot, manifest, bytes, own, goes_on: false })
     }
 
     /// The next version: with [`LoadMode::Append`], the strips of the newest one come first in each

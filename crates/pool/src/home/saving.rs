@@ -41,6 +41,8 @@ pub(super) struct PreparedVersion {
     pub(super) bytes: Arc<Vec<u8>>,
     /// The extents of its load.
     pub(super) own: Vec<u32>,
+    /// Whether its load goes on: what becomes of that is decided later.
+    pub(super) goes_on: bool,
 }
 
 impl Home {
@@ -73,8 +75,7 @@ impl Home {
 
     fn appear(&mut self, load: u64, version: PreparedVersion) -> (u64, Vec<Effect>) {
         let number = version.manifest.version;
-        // Of a load that goes on, more is to be decided.
-        if !self.loads.contains_key(&load) {
+        if !version.goes_on {
             self.remember(load, Outcome::Version(version.snapshot, number));
         }
         (number, self.publish(version.manifest, version.bytes))
@@ -94,7 +95,9 @@ impl Home {
                 self.bytes -= counted(version.bytes.len());
                 let reason = format!("the version cannot be saved: {reason}");
                 let given_up = self.cannot_go_on(load, &reason);
-                self.remember(load, Outcome::Failed(version.snapshot, reason));
+                if !version.goes_on {
+                    self.remember(load, Outcome::Failed(version.snapshot, reason));
+                }
                 let own = |number: &u32| self.extents.contains_key(number);
                 let own: Vec<u32> = version.own.into_iter().filter(own).collect();
                 let freed = own.into_iter().map(|number| self.free(number));

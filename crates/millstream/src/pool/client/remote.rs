@@ -224,11 +224,7 @@ fn choose(asked: FabricKind, welcome: &Welcome, host: &str) -> Result<FabricKind
     let has = |kind: FabricKind| welcome.fabrics.contains(&kind.to_string());
     let here = welcome.host == host;
     match asked {
-        // A world of MPI has the processes that mpirun has started, and no others.
-        FabricKind::Mpi => Err("a memory server is not read by mpi, not even by a job whose \
-                                workers are joined by it: leave --pool-fabric out, or use shm, \
-                                tcp or verbs"
-            .into()),
+        FabricKind::Mpi => Err("a memory server is not read by mpi".into()),
         FabricKind::Auto => {
             let all = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
             let fits = |kind: &FabricKind| has(*kind) && (*kind != FabricKind::Shm || here);

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use super::{LoadState, Then, writing};
 use crate::access::LoadMode;
 use crate::error::PoolError;
-use crate::home::saving::Outcome;
+use crate::home::saving::{Outcome, PreparedVersion};
 use crate::home::{ClientId, Effect, Home};
 use crate::manifest::{STRIPS_MAX, Strip};
 
@@ -138,7 +138,7 @@ impl Home {
         let blocks = blocks.filter(|block| block.bytes > 0);
         let replaced: BTreeSet<u32> = blocks.map(|block| block.at.extent.number).collect();
         let prepared = match self.prepare(&mut state) {
-            Ok(prepared) => prepared,
+            Ok(prepared) => PreparedVersion { goes_on: true, ..prepared },
             Err(error) => {
                 self.loads.insert(load, state);
                 let effects = self.give_up_since(load, error.to_string());
