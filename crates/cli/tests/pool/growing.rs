@@ -42,13 +42,17 @@ impl Growing {
         self.next += count;
     }
 
-    /// What it has said in the end, and its exit code.
-    fn end(mut self) -> (String, Option<i32>) {
+    /// No row follows: what it has said in the end, and its exit code.
+    fn end(self) -> (String, Option<i32>) {
         drop(self.rows);
-        let mut said = String::new();
-        self.process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (said, self.process.0.wait().unwrap().code())
+        ended(self.process)
     }
+}
+
+fn ended(mut process: Process) -> (String, Option<i32>) {
+    let mut said = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (said, process.0.wait().unwrap().code())
 }
 
 /// What the pool tells of the table, once it has so many rows.
@@ -128,8 +132,11 @@ fn an_interrupt_commits_what_has_come() {
         let mut growing = Growing::start(&pool, SHORTLY, args);
         growing.write(5000);
         await_rows(&pool, 5000);
-        growing.process.signal(Signal::INT);
-        let (said, code) = growing.end();
+        // Its input stays open: it is the signal that ends it.
+        let Growing { process, rows, .. } = growing;
+        process.signal(Signal::INT);
+        let (said, code) = ended(process);
+        drop(rows);
         assert_eq!(code, Some(130), "{said}");
         assert_eq!(await_rows(&pool, 5000)["rows"], 5000);
         pool.await_stat("nobody loads", |stat| stat["loads"] == 0);
@@ -153,9 +160,8 @@ fn what_a_dead_writer_has_committed_stays_and_another_one_goes_on() {
     // A table that goes is an error of who writes it.
     assert_ends(&pool.command(&["pool", "drop", "t"]).output().unwrap(), 0);
     again.write(1);
-    let mut said = String::new();
-    again.process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(again.process.0.wait().unwrap().code(), Some(1), "{said}");
+    let (said, code) = ended(again.process);
+    assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("the pool has no table 't'"), "{said}");
     pool.await_stat("all is free", |stat| stat["bytes"] == 0 && stat["loads"] == 0);
 }
@@ -167,8 +173,7 @@ fn the_end_of_a_server_is_an_error_of_who_writes() {
     growing.write(1000);
     await_rows(&pool, 1000);
     pool.server.kill();
-    let mut said = String::new();
-    growing.process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(growing.process.0.wait().unwrap().code(), Some(1), "{said}");
+    let (said, code) = ended(growing.process);
+    assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("memory server 'm0' is gone"), "{said}");
 }
