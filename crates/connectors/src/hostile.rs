@@ -7,8 +7,8 @@
 use crate::format::ipc::{IpcContext, schema_in};
 use crate::{http, remote};
 
-/// Reads a block of a table in a pool, behind a type u8, a codec u8, the rows u16, NULLs u16 and the
-/// least number i64. Gives the rows.
+/// Reads a block of a table in a pool, behind a type u8, a codec u8, the rows u16, NULLs u16 and
+/// the least number i64. Gives the rows.
 ///
 /// # Errors
 /// Why it does not fit that.

@@ -50,8 +50,8 @@ pub type ClientId = u64;
 /// An action of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Nobody may write the extent, nobody is served reads of it, and its memory is given back; then
-    /// tells [`Home::freed`].
+    /// Nobody may write the extent, nobody is served reads of it, and its memory is given back;
+    /// then tells [`Home::freed`].
     Free(u32),
     /// Saves a version, and then tells [`Home::saved`].
     Save(Box<SavedVersion>),

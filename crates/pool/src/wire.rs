@@ -170,7 +170,8 @@ pub enum ClientRequest {
         /// Whether these are the writer's last.
         last: bool,
     },
-    /// Strips that those of the writer's next [`HandIn`](Self::HandIn) or `Commit` take the place of.
+    /// Strips that those of the writer's next [`HandIn`](Self::HandIn) or `Commit` take the place
+    /// of.
     Replace {
         /// The load.
         load: u64,
@@ -179,8 +180,8 @@ pub enum ClientRequest {
         /// Strips as they were committed, each with its partition; [`COMMIT_STRIPS_MAX`] at most.
         strips: Vec<(u32, Strip)>,
     },
-    /// As [`Commit`](Self::Commit), of a writer that goes on: a version appears when each has handed
-    /// in its part.
+    /// As [`Commit`](Self::Commit), of a writer that goes on: a version appears when each has
+    /// handed in its part.
     HandIn {
         /// The load.
         load: u64,
