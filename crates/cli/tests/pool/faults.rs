@@ -22,9 +22,9 @@ fn start(pool: &Pool, proxy: &Proxy, sql: &str, args: &[&str]) -> Process {
 }
 
 fn ended(process: &mut Child) -> (Option<i32>, String) {
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut process.stderr.take().unwrap(), &mut said).unwrap();
-    (process.wait().unwrap().code(), said)
+    let mut messages = String::new();
+    std::io::Read::read_to_string(&mut process.stderr.take().unwrap(), &mut messages).unwrap();
+    (process.wait().unwrap().code(), messages)
 }
 
 /// Has `each` look at a process whose next request is held back, for each of its requests; gives
@@ -39,8 +39,8 @@ fn at_each_request(
         let way = [WAYS[0], WAYS[2]][requests % 2];
         let mut process = start(pool, &proxy, sql, way);
         if !proxy.is_reached_before_end(&mut process.0) {
-            let (code, said) = ended(&mut process.0);
-            assert_eq!(code, Some(0), "{said}");
+            let (code, messages) = ended(&mut process.0);
+            assert_eq!(code, Some(0), "{messages}");
             return requests;
         }
         each(pool, proxy, process, requests);
@@ -54,8 +54,9 @@ fn has_failed(code: Option<i32>) -> bool {
 }
 
 /// Whether an error is one of a server that went away at some request.
-fn names_the_server(said: &str) -> bool {
-    said.contains("memory server 'm0' is gone") || said.contains("no memory server answers at")
+fn names_the_server(messages: &str) -> bool {
+    messages.contains("memory server 'm0' is gone")
+        || messages.contains("no memory server answers at")
 }
 
 #[test]
@@ -69,9 +70,9 @@ fn a_load_that_is_killed_or_cut_off_at_any_request_leaves_what_was_there() {
             drop(proxy);
         } else {
             drop(proxy);
-            let (code, said) = ended(&mut process.0);
-            assert!(has_failed(code), "cut off at request {step}: {said}");
-            assert!(names_the_server(&said), "cut off at request {step}: {said}");
+            let (code, messages) = ended(&mut process.0);
+            assert!(has_failed(code), "cut off at request {step}: {messages}");
+            assert!(names_the_server(&messages), "cut off at request {step}: {messages}");
         }
         pool.await_stat("nothing of it is left", |stat| {
             stat["loads"] == 0 && stat["leases"] == 0 && stat["bytes"] == bytes
@@ -88,9 +89,9 @@ fn a_server_that_dies_at_any_request_of_a_load_is_named() {
     let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, step| {
         pool.server.kill();
         drop(proxy);
-        let (code, said) = ended(&mut process.0);
-        assert!(has_failed(code), "request {step}: {said}");
-        assert!(names_the_server(&said), "request {step}: {said}");
+        let (code, messages) = ended(&mut process.0);
+        assert!(has_failed(code), "request {step}: {messages}");
+        assert!(names_the_server(&messages), "request {step}: {messages}");
         let (server, _) = serve(&pool.dir, &pool.address, &["--bytes", "256MiB"]);
         pool.server = server;
         pool.rows(LOAD, WAYS[0]);
@@ -125,8 +126,8 @@ fn a_client_whose_request_is_changed_harms_nobody_else() {
              SELECT n, CAST(n AS STRING) AS text FROM numbers;"
         );
         let proxy = Proxy::changing(&pool, seed as usize % 10, seed);
-        let (code, said) = ended(&mut start(&pool, &proxy, &own, WAYS[0]).0);
-        assert!(matches!(code, Some(0..=2)), "change {seed}: {code:?}, {said}");
+        let (code, messages) = ended(&mut start(&pool, &proxy, &own, WAYS[0]).0);
+        assert!(matches!(code, Some(0..=2)), "change {seed}: {code:?}, {messages}");
         drop(proxy);
         // Whatever it has loaded: who reads it gets rows or an error.
         let read = format!(

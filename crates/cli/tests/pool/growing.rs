@@ -50,9 +50,9 @@ impl Growing {
 }
 
 fn ended(mut process: Process) -> (String, Option<i32>) {
-    let mut said = String::new();
-    process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    (said, process.0.wait().unwrap().code())
+    let mut messages = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+    (messages, process.0.wait().unwrap().code())
 }
 
 /// What the pool tells of the table, once it has so many rows.
@@ -87,9 +87,9 @@ fn a_table_grows_while_it_is_read_and_has_the_rows_of_a_bounded_run() {
             assert_eq!(sums, format!("{},{n},{}", 1000 * step, halves.sum::<u64>()), "{args:?}");
         }
         growing.write(194_000);
-        let (said, code) = growing.end();
-        assert_eq!(code, Some(0), "{said}");
-        assert!(said.contains("at least once"), "{said}");
+        let (messages, code) = growing.end();
+        assert_eq!(code, Some(0), "{messages}");
+        assert!(messages.contains("at least once"), "{messages}");
         assert_eq!(pool.sums(args), SUMS, "{args:?}");
         assert_ends(&pool.command(&["pool", "verify", "t"]).output().unwrap(), 0);
         // Nothing is kept of the versions before: the rows need 25 full strips, and some are short.
@@ -117,8 +117,8 @@ fn a_statement_reads_one_version_while_others_appear() {
             growing.write(1000);
             await_rows(&pool, 100_000 + step * 1000);
         }
-        let (rows, said, code) = reading.end();
-        assert_eq!((rows, code), (100_000, Some(0)), "{said}");
+        let (rows, messages, code) = reading.end();
+        assert_eq!((rows, code), (100_000, Some(0)), "{messages}");
         assert_eq!(growing.end().1, Some(0));
         assert_ends(&pool.command(&["pool", "drop", "t"]).output().unwrap(), 0);
         pool.await_stat("all is free", |stat| stat["bytes"] == 0);
@@ -135,9 +135,9 @@ fn an_interrupt_commits_what_has_come() {
         // Its input stays open: it is the signal that ends it.
         let Growing { process, rows, .. } = growing;
         process.signal(Signal::INT);
-        let (said, code) = ended(process);
+        let (messages, code) = ended(process);
         drop(rows);
-        assert_eq!(code, Some(130), "{said}");
+        assert_eq!(code, Some(130), "{messages}");
         assert_eq!(await_rows(&pool, 5000)["rows"], 5000);
         pool.await_stat("nobody loads", |stat| stat["loads"] == 0);
     }
@@ -160,9 +160,9 @@ fn what_a_dead_writer_has_committed_stays_and_another_one_goes_on() {
     // A table that goes is an error of who writes it.
     assert_ends(&pool.command(&["pool", "drop", "t"]).output().unwrap(), 0);
     again.write(1);
-    let (said, code) = ended(again.process);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("the pool has no table 't'"), "{said}");
+    let (messages, code) = ended(again.process);
+    assert_eq!(code, Some(1), "{messages}");
+    assert!(messages.contains("the pool has no table 't'"), "{messages}");
     pool.await_stat("all is free", |stat| stat["bytes"] == 0 && stat["loads"] == 0);
 }
 
@@ -173,7 +173,7 @@ fn the_end_of_a_server_is_an_error_of_who_writes() {
     growing.write(1000);
     await_rows(&pool, 1000);
     pool.server.kill();
-    let (said, code) = ended(growing.process);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("memory server 'm0' is gone"), "{said}");
+    let (messages, code) = ended(growing.process);
+    assert_eq!(code, Some(1), "{messages}");
+    assert!(messages.contains("memory server 'm0' is gone"), "{messages}");
 }
