@@ -25,7 +25,7 @@ use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node, ScanTask};
-use crate::job::{Idle, JobGraph, Recovery, readers};
+use crate::job::{Idle, JobGraph, Recovery, Scan, readers};
 use crate::operators::restoring::Restoring;
 use crate::operators::source::SourceRun;
 use crate::runtime::accounting::StateAccounting;
@@ -177,6 +177,15 @@ fn limits(job: &JobGraph, workers: u32) -> Limits {
     }
 }
 
+/// The flows of a scan that a worker reads: of one that is pulled, its process reads them all.
+fn share_of(input: &Scan, job: &JobGraph, place: &WorkerContext) -> Share {
+    let (worker, workers, own) = (place.worker, place.workers, place.process.workers());
+    if input.is_pulled {
+        return Share { number: Some(worker - own.start), of: own.len() as u32 };
+    }
+    Share { number: job.reader(worker, workers), of: readers(&job.operators, workers) }
+}
+
 impl Worker {
     /// Opens sources and sinks and makes the coroutines; nothing runs yet.
     ///
@@ -246,14 +255,8 @@ impl Worker {
         for ScanTask { operator: at, input, builds, fusion, behind } in scans {
             let rows_max = job.settings.batch_rows_max;
             let (context, metrics) = (context.clone(), metrics.clone());
-            let own = place.process.workers();
             let input = input.of_process(place.process.rank());
-            let share = if input.is_pulled {
-                Share { number: Some(worker - own.start), of: own.len() as u32 }
-            } else {
-                let number = job.reader(worker, workers);
-                Share { number, of: readers(&job.operators, workers) }
-            };
+            let share = share_of(&input, &job, &place);
             let saved: Vec<SplitSnapshot> =
                 restored.iter().flat_map(|restored| restored.splits(at as u32).cloned()).collect();
             let reader = Reader::going_on(&input, share, rows_max, context, metrics, &saved);

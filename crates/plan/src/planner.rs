@@ -14,9 +14,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
-use dataflow::grid;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
-use dataflow::probed_builds;
+use dataflow::{grid, probed_builds};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 

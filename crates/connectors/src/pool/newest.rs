@@ -25,17 +25,17 @@ impl AskedVersion {
     pub(super) fn new(source: PoolSource, waker: Waker) -> Self {
         let answer = Arc::<Mutex<Option<Answer>>>::default();
         let (slot, name) = (Arc::clone(&answer), source.table.name.clone());
-        let tell = move |slot: &Mutex<Option<Answer>>, found: Answer| {
+        let report = move |slot: &Mutex<Option<Answer>>, found: Answer| {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             waker.wake_by_ref();
         };
-        let told = tell.clone();
+        let reported = report.clone();
         let thread = std::thread::Builder::new().name("pool-version".into());
-        let started = thread.spawn(move || told(&slot, source.newer()));
+        let started = thread.spawn(move || reported(&slot, source.newer()));
         if let Err(error) = started {
             let message = format!("the system gives no thread: {error}");
             let place = format!("pool table '{name}'");
-            tell(&answer, Err(ConnectorError::Io { place, message, hint: None }));
+            report(&answer, Err(ConnectorError::Io { place, message, hint: None }));
         }
         Self(answer)
     }

@@ -47,7 +47,8 @@ pub fn divide(job: &mut JobGraph, processes: u32) {
     }
 }
 
-/// Whether rows stay in an operator that would else be led by their keys, or only some workers read.
+/// Whether rows stay in an operator that would else be led by their keys, or if only some workers
+/// read.
 fn relies(operator: &Operator) -> bool {
     let spec = operator.spec();
     let Some(exchange) = spec.exchange() else { return false };

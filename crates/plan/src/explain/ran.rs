@@ -447,8 +447,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let expected = [
             "pairs of nodes: 2 by shm, 4 by tcp",
-            "source t: 40 blocks of the pool read, 10.0 KiB, 75 % mapped; 7 pruned; waited 2 times, \
-             1.500 s; leases: 1",
+            "source t: 40 blocks of the pool read, 10.0 KiB, 75 % mapped; 7 pruned; waited 2 \
+             times, 1.500 s; leases: 1",
             "join: 400 rows came, 400 sent to other processes in 4.9 KiB, 12.5 B each",
             "join: 400 rows came, 7 passed by reference within a process",
             "join: 25 % waiting for rows that it sent to be processed, with full receive windows",

@@ -201,11 +201,7 @@ pub(crate) fn lookup_join(
     filter: Option<&Expr>,
 ) -> Result<Relation, LowerError> {
     let Sides { table: at, kind, bytes_max, reason } = sides;
-    let relations = [&left, &right];
-    // A scan is made for the answer, so only where it is asked for.
-    let can_pull =
-        !broadcast::is_pull_asked(&cx.hints, relations, at) || is_shared(cx, relations[at])?;
-    let (hinted, is_pulled) = broadcast::is_everywhere(&cx.hints, relations, at, can_pull)?;
+    let (hinted, is_pulled) = everywhere(cx, [&left, &right], at)?;
     let reason = hinted.or(reason);
     if left.is_volatile() || right.is_volatile() {
         let reason = "a random value would be another for each row that it is joined with";
@@ -254,17 +250,8 @@ pub(crate) fn lookup_join(
     let (times, attached) = (stream.times.clone(), stream.attached.clone());
     let windows = stream.windows.clone();
     let (multi_window, lateness_ns) = (stream.multi_window.clone(), stream.lateness_ns);
-    let join = LookupJoin {
-        stream,
-        table,
-        kind,
-        keys,
-        on: on.transpose()?,
-        columns,
-        bytes_max,
-        reason,
-        is_pulled,
-    };
+    let on = on.transpose()?;
+    let join = LookupJoin { stream, table, kind, keys, on, columns, bytes_max, reason, is_pulled };
     let base = Base::Lookup(Box::new(join));
     let (filters, rank) = (vec![], None);
     Ok(Relation {
@@ -280,6 +267,19 @@ pub(crate) fn lookup_join(
         rank,
         names,
     })
+}
+
+/// Why every process has a side whole, if a hint says so, and whether each reads it itself, if it
+/// can.
+fn everywhere(
+    cx: &Context<'_>,
+    sides: [&Relation; 2],
+    table: usize,
+) -> Result<(Option<Reason>, bool), LowerError> {
+    // A scan is made for the answer, so only where it is asked for.
+    let is_asked = broadcast::is_pull_asked(&cx.hints, sides, table);
+    let can_pull = !is_asked || is_shared(cx, sides[table])?;
+    broadcast::is_everywhere(&cx.hints, sides, table, can_pull)
 }
 
 /// Makes the operator of a relation that a table widens. It emits the columns that `exprs` name.
