@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use millstream::panics::Panicked;
 use millstream::{Diagnostic, Error, FaultKind, Place};
 
-use crate::recover::AGAIN;
+/// The exit code of a node that has lost another one: the job can be started again (`EX_TEMPFAIL`).
+pub(crate) const AGAIN: u8 = 75;
 
 /// The exit code after Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;

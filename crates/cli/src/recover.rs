@@ -18,17 +18,15 @@ use std::time::Duration;
 
 use millstream::checkpoint::chain::{self, ChainView, ResumeFrom};
 use millstream::checkpoint::{ObjectName, Store};
-use millstream::{StateOptions, state_store};
+use millstream::{CheckpointOptions, state_store};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use crate::args::{RunArgs, StateArgs, StopArgs};
-use crate::failure::{Failure, INTERRUPTED};
+use crate::failure::{AGAIN, Failure, INTERRUPTED};
 
-/// The exit code of a node that has lost another one: the job can be started again (`EX_TEMPFAIL`).
-pub(crate) const AGAIN: u8 = 75;
 /// The variable by which a process knows that another one starts it again: the process of that.
 const SUPERVISED: &str = "MILLSTREAM_SUPERVISED";
 /// Starts in a row without a checkpoint in between.
@@ -43,7 +41,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(60);
 const STOP_LOOK: Duration = Duration::from_millis(50);
 
 /// Where and how the job of these arguments keeps checkpoints; `None` without `--state`.
-pub(crate) fn state_of(args: &RunArgs) -> Result<Option<StateOptions>, Failure> {
+pub(crate) fn state_of(args: &RunArgs) -> Result<Option<CheckpointOptions>, Failure> {
     let StateArgs { state, job, from, evolve, take_over } = &args.state;
     let Some(place) = state else { return Ok(None) };
     let stem = args.job.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -68,7 +66,7 @@ pub(crate) fn state_of(args: &RunArgs) -> Result<Option<StateOptions>, Failure> 
     let again = std::env::var_os(STARTED_AGAIN).is_some();
     let from = if again { ResumeFrom::Latest } else { from };
     let (store, evolve, take_over) = (open(place)?, *evolve, *take_over);
-    Ok(Some(StateOptions { store, job, from, evolve, take_over }))
+    Ok(Some(CheckpointOptions { store, job, from, evolve, take_over }))
 }
 
 /// The variable of a start behind the first.
@@ -179,7 +177,7 @@ fn pass_on_terminations(child: Arc<AtomicU32>, asked: Arc<AtomicBool>) -> std::i
 }
 
 /// The views of a job's chains.
-fn views(state: &StateOptions) -> Vec<ChainView> {
+fn views(state: &CheckpointOptions) -> Vec<ChainView> {
     let jobs = chain::jobs(&*state.store).unwrap_or_default();
     let own = jobs.into_iter().filter(|job| {
         let parts = job.as_str().strip_prefix(&state.job);
@@ -189,12 +187,12 @@ fn views(state: &StateOptions) -> Vec<ChainView> {
 }
 
 /// How many runs of a job were begun.
-fn generations_of(state: &StateOptions) -> u64 {
+fn generations_of(state: &CheckpointOptions) -> u64 {
     views(state).iter().map(|view| view.generation).sum()
 }
 
 /// The number of the last checkpoint of a job's chains; `None` if there is none, or nobody knows.
-fn checkpoint_of(state: &StateOptions) -> Option<u64> {
+fn checkpoint_of(state: &CheckpointOptions) -> Option<u64> {
     let views = views(state).into_iter();
     views.filter_map(|view| Some(view.checkpoint?.number)).reduce(u64::saturating_add)
 }
@@ -202,10 +200,10 @@ fn checkpoint_of(state: &StateOptions) -> Option<u64> {
 /// `millstream stop`: a last checkpoint, and the end. Open windows are kept.
 pub(crate) fn stop(args: &StopArgs) -> Result<ExitCode, Failure> {
     let store = open(&args.state)?;
-    let told = |error: &dyn std::fmt::Display| Failure::runtime(&error.to_string(), None);
-    let job = ObjectName::job(&args.job).map_err(|error| told(&error))?;
-    let view = chain::look(&*store, &job).map_err(|error| told(&error))?;
-    let Some(begin) = view.begun(&*store).map_err(|error| told(&error))? else {
+    let reported = |error: &dyn std::fmt::Display| Failure::runtime(&error.to_string(), None);
+    let job = ObjectName::job(&args.job).map_err(|error| reported(&error))?;
+    let view = chain::look(&*store, &job).map_err(|error| reported(&error))?;
+    let Some(begin) = view.begun(&*store).map_err(|error| reported(&error))? else {
         let message = format!("{} has no job '{}'", args.state, args.job);
         return Err(Failure::usage(&message, Some("see: millstream state list")));
     };
@@ -224,7 +222,7 @@ pub(crate) fn stop(args: &StopArgs) -> Result<ExitCode, Failure> {
         ));
     }
     if let Some(pid) = Pid::from_raw(holder.pid.cast_signed()) {
-        kill_process(pid, Signal::TERM).map_err(|error| told(&error))?;
+        kill_process(pid, Signal::TERM).map_err(|error| reported(&error))?;
     }
     let since = std::time::Instant::now();
     while !holder.is_known_dead() {
@@ -239,7 +237,7 @@ pub(crate) fn stop(args: &StopArgs) -> Result<ExitCode, Failure> {
         }
         std::thread::sleep(STOP_LOOK);
     }
-    let view = chain::look(&*store, &job).map_err(|error| told(&error))?;
+    let view = chain::look(&*store, &job).map_err(|error| reported(&error))?;
     match view.checkpoint {
         Some(of) => println!("job '{}' is stopped at checkpoint {}", args.job, of.number),
         None => println!("job '{}' is stopped, and begins anew when it is run again", args.job),

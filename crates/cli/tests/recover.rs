@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a job may take, on a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A directory that is removed at the end.
 struct Dir(PathBuf);
@@ -84,7 +84,7 @@ impl Running {
     }
 
     fn ends(&mut self) -> Option<i32> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while Instant::now() < until {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.code();
@@ -156,7 +156,8 @@ const HOP: (&str, &str) = (
 const RANKED: (&str, &str) = (
     "ws TIMESTAMP(3), auction BIGINT, price BIGINT, nth BIGINT",
     "SELECT window_start, auction, price, CAST(nth AS BIGINT) FROM (
-       SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY price DESC, ts, auction) AS nth
+       SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end
+                                    ORDER BY price DESC, ts, auction) AS nth
        FROM TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECOND)) WHERE nth <= 3",
 );
 
@@ -194,8 +195,8 @@ fn killed(name: &str, of: (&str, &str), exchange: &str, fabric: &str, kills: u32
     assert_eq!(dir.rows("out"), expected, "{}", dir.log());
     // A job that has ended has nothing to do.
     let again = dir.run(&[&["run", "q.sql", "--state", "state"], &layout[..]].concat());
-    let told = String::from_utf8_lossy(&again.stderr).into_owned();
-    assert!(again.status.success() && told.contains("job 'q' has ended"), "{told}");
+    let reported = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(again.status.success() && reported.contains("job 'q' has ended"), "{reported}");
     assert_eq!(dir.rows("out"), expected);
 }
 
@@ -230,7 +231,7 @@ fn a_job_that_is_stopped_goes_on_with_another_number_of_nodes() {
     let mut ended = None;
     for nodes in ["2", "3", "1"] {
         let mut job = dir.start(&run(nodes));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         // Some rows are seen while it runs.
         let before = dir.0.join("out").read_dir().map_or(0, Iterator::count);
         while dir.0.join("out").read_dir().map_or(0, Iterator::count) == before
@@ -241,8 +242,8 @@ fn a_job_that_is_stopped_goes_on_with_another_number_of_nodes() {
         }
         let second = dir.run(&run(nodes));
         if second.status.code() == Some(2) {
-            let told = String::from_utf8_lossy(&second.stderr).into_owned();
-            assert!(told.contains("job 'q' runs as generation"), "{told}");
+            let reported = String::from_utf8_lossy(&second.stderr).into_owned();
+            assert!(reported.contains("job 'q' runs as generation"), "{reported}");
         }
         let stopped = dir.run(&["stop", "q", "--state", "state"]);
         assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
@@ -263,7 +264,7 @@ fn state_of_another_text_is_refused_until_it_may_evolve() {
     dir.write("q.sql", &query(TUMBLE.0, TUMBLE.1, CHECKPOINT));
     let run = ["run", "q.sql", "--state", "state", "--workers", "1"];
     let mut job = dir.start(&run);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while dir.0.join("out").read_dir().map_or(0, Iterator::count) == 0 {
         assert!(Instant::now() < until && job.0.try_wait().unwrap().is_none(), "{}", dir.log());
         std::thread::sleep(Duration::from_millis(10));
@@ -273,10 +274,10 @@ fn state_of_another_text_is_refused_until_it_may_evolve() {
     let other = TUMBLE.1.replace("INTERVAL '10' SECOND", "INTERVAL '20' SECOND");
     dir.write("q.sql", &query(TUMBLE.0, &other, CHECKPOINT));
     let refused = dir.run(&run);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(2), "{told}");
+    let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{reported}");
     for part in ["gone", "SIZE 10 s", "new", "SIZE 20 s", "--evolve"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
     let evolved = dir.run(&[&run[..], &["--evolve"]].concat());
     assert!(evolved.status.success(), "{}", String::from_utf8_lossy(&evolved.stderr));
@@ -299,7 +300,7 @@ fn a_flipped_byte_of_the_state_is_named_and_nothing_is_published() {
     dir.write("q.sql", &query(TUMBLE.0, TUMBLE.1, CHECKPOINT));
     let run = ["run", "q.sql", "--state", "state", "--workers", "1"];
     let mut job = dir.start(&run);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while dir.0.join("out").read_dir().map_or(0, Iterator::count) == 0 {
         assert!(Instant::now() < until && job.0.try_wait().unwrap().is_none(), "{}", dir.log());
         std::thread::sleep(Duration::from_millis(10));
@@ -319,9 +320,9 @@ fn a_flipped_byte_of_the_state_is_named_and_nothing_is_published() {
     }
     assert!(!segments.is_empty());
     let refused = dir.run(&run);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(1), "{told}");
-    assert!(told.contains(".seg") && told.contains("byte"), "{told}");
+    let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{reported}");
+    assert!(reported.contains(".seg") && reported.contains("byte"), "{reported}");
     assert_eq!(dir.rows("out"), seen);
 }
 

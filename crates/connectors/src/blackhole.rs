@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter, Staging, WriterContext};
+use dataflow::sink::{Placement, Sink, SinkVisibility, SinkWriter, WriterContext};
 
 /// The connector `blackhole`. Clones count together.
 #[derive(Debug, Clone, Default)]
@@ -38,8 +38,8 @@ impl Sink for Blackhole {
         Placement::Everywhere
     }
 
-    fn staging(&self) -> Staging {
-        Staging::AsTheyCome
+    fn staging(&self) -> SinkVisibility {
+        SinkVisibility::AsTheyCome
     }
 
     fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -39,7 +39,7 @@ use crate::pairs::Pairs;
 use crate::progress::ProgressWatch;
 use crate::pulse::Vigil;
 use crate::reconnect::{BrokenLink, ReconnectService, WorkerEnd, link_events};
-use crate::recovery::{Beginning, Recovery};
+use crate::recovery::{Beginning, JobCheckpoints};
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
@@ -222,7 +222,7 @@ impl NodeRunner<'_> {
             }
         };
         let job = (&self.job, &*self.sql);
-        Recovery::begin(self.control, self.layout, job, state, &tell).map(Some)
+        JobCheckpoints::begin(self.control, self.layout, job, state, &tell).map(Some)
     }
 
     /// The multicast group that each worker of this node is in, if the job needs groups.
@@ -302,7 +302,7 @@ impl NodeRunner<'_> {
         reconnects: Reconnects<'scope, '_>,
         shared: &Shared,
         mut watch: ProgressWatch<'_>,
-        (options, mut recovery): (&RunOptions<'_>, Option<&mut Recovery<'_>>),
+        (options, mut recovery): (&RunOptions<'_>, Option<&mut JobCheckpoints<'_>>),
     ) -> Result<Report, Error> {
         let mut running = shared.metrics.len();
         let mut vigil = Vigil::new(self.control, reconnects.service.pairs);
@@ -387,7 +387,7 @@ impl NodeRunner<'_> {
 
     /// Whether a worker has failed because the job is stopped, and others have left before it: this
     /// node may hear of that a moment later.
-    fn stops(&self, recovery: Option<&mut Recovery<'_>>, signals: &Signals) -> bool {
+    fn stops(&self, recovery: Option<&mut JobCheckpoints<'_>>, signals: &Signals) -> bool {
         let Some(recovery) = recovery.filter(|_| self.control.cancelled()) else { return false };
         let until = Instant::now() + STOP_HEARD_WITHIN;
         while !recovery.is_stopped() && Instant::now() < until {

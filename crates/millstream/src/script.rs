@@ -19,7 +19,7 @@ use crate::memory::{self, Memory};
 use crate::node::{NodeRunner, statement_of};
 use crate::pool::Client;
 use crate::progress::Observer;
-use crate::recovery::StateOptions;
+use crate::recovery::CheckpointOptions;
 use crate::report::{Report, SinkWait};
 
 /// How a script is run.
@@ -37,7 +37,7 @@ pub struct RunOptions<'a> {
     pub observer: Option<&'a dyn Observer>,
     /// Where the jobs keep checkpoints. [`cancel`](Self::cancel) stops a job then: it keeps what it
     /// has, and goes on when it is run again.
-    pub state: Option<&'a StateOptions>,
+    pub state: Option<&'a CheckpointOptions>,
 }
 
 /// The script that [`Session::sql`](crate::Session::sql) made of a text.
@@ -125,7 +125,7 @@ impl Script {
         for (at, job) in self.jobs.iter().enumerate() {
             let of_job = options.state.filter(|_| self.jobs.len() > 1).map(|state| {
                 let job = format!("{}.{}", state.job, at + 1);
-                StateOptions { job, ..state.clone() }
+                CheckpointOptions { job, ..state.clone() }
             });
             let state = of_job.as_ref().or(options.state);
             let ran = job.run(&RunOptions { state, ..*options })?;

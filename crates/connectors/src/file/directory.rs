@@ -25,7 +25,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
-    Placement, Publishing, RunId, Sink, SinkWriter, Staging, StagingContext, WriterContext,
+    Placement, Publishing, RunId, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
 };
 
 use super::PATH_HINT;
@@ -279,8 +279,8 @@ impl Sink for DirectorySink {
         Some(one_name(&self.0.directory).display().to_string())
     }
 
-    fn staging(&self) -> Staging {
-        Staging::ByCheckpoint
+    fn staging(&self) -> SinkVisibility {
+        SinkVisibility::ByCheckpoint
     }
 
     fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {

@@ -7,8 +7,8 @@
 //! Reading: a record that is no row of the table is counted at `file:line` and passed over, or ends
 //! the query with `'on_bad' = 'fail'`. Writing: a file appears under its name when the query has
 //! ended well and not before; an existing one is replaced in the same instant, like DuckDB's COPY.
-//! A path that ends in a slash is a [`directory`] of parts. In a job that keeps checkpoints rows are
-//! [`staged`], beside the [single file](spool) or as parts.
+//! A path that ends in a slash is a [`directory`] of parts. In a job that keeps checkpoints rows
+//! are [`staged`], beside the [single file](spool) or as parts.
 //!
 //! With 'watch', new files are read as they appear (`watch`) and the table has no end.
 //!

@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
-    Placement, Publishing, Room, RunId, Sink, SinkWriter, Staging, WriterContext,
+    Placement, Publishing, Room, RunId, Sink, SinkVisibility, SinkWriter, WriterContext,
 };
 
 use super::PATH_HINT;
@@ -100,11 +100,11 @@ impl Sink for FileSink {
         }
     }
 
-    fn staging(&self) -> Staging {
+    fn staging(&self) -> SinkVisibility {
         match self.path.to_str().filter(|path| object::is_url(path)) {
-            Some(_) => Staging::AtEnd,
-            None if self.replaces().is_none() => Staging::AsTheyCome,
-            None => Staging::Kept,
+            Some(_) => SinkVisibility::AtEnd,
+            None if self.replaces().is_none() => SinkVisibility::AsTheyCome,
+            None => SinkVisibility::Retained,
         }
     }
 

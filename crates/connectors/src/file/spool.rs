@@ -2,7 +2,7 @@
 //! a checkpoint finds them again.
 //!
 //! ```text
-//! out.csv ◀─publish─ .out.csv.<job>-<generation>.staged: an Arrow stream; a checkpoint names a length
+//! out.csv ◀─publish─ .out.csv.<job>-<generation>.staged   an Arrow stream up to a length
 //! ```
 //!
 //! A run copies what the checkpoint names of the run before into a file of its own: that of a run

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Room, Sink, SinkWriter, Staging, WriterContext};
+use dataflow::sink::{Placement, Room, Sink, SinkVisibility, SinkWriter, WriterContext};
 
 use super::Settings;
 use super::source::unreachable;
@@ -66,8 +66,8 @@ impl Sink for SocketSink {
         Placement::Gather
     }
 
-    fn staging(&self) -> Staging {
-        Staging::AsTheyCome
+    fn staging(&self) -> SinkVisibility {
+        SinkVisibility::AsTheyCome
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -23,7 +23,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Room, Sink, SinkWriter, Staging, WriterContext};
+use dataflow::sink::{Placement, Room, Sink, SinkVisibility, SinkWriter, WriterContext};
 
 use crate::format::encode::{CsvStyle, RowEncoding};
 use crate::options::OptionReader;
@@ -193,10 +193,10 @@ impl Sink for StdoutSink {
         Placement::Gather
     }
 
-    fn staging(&self) -> Staging {
+    fn staging(&self) -> SinkVisibility {
         match self.format {
-            Format::Table { .. } => Staging::AtEnd,
-            Format::Stream(_) => Staging::AsTheyCome,
+            Format::Table { .. } => SinkVisibility::AtEnd,
+            Format::Stream(_) => SinkVisibility::AsTheyCome,
         }
     }
 

@@ -10,7 +10,7 @@ use arrow::record_batch::RecordBatch;
 use connectors::FileConnector;
 use dataflow::connector::Connector;
 use dataflow::sink::{
-    Placement, Publishing, RunId, Sink, SinkWriter, Staging, StagingContext, WriterContext,
+    Placement, Publishing, RunId, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
 };
 
 use crate::bed::*;
@@ -89,7 +89,7 @@ fn each_worker_writes_a_part_in_every_format() {
         let sink = sink(&scratch, &options);
         assert_eq!(
             (sink.placement(), sink.staging()),
-            (Placement::Everywhere, Staging::ByCheckpoint)
+            (Placement::Everywhere, SinkVisibility::ByCheckpoint)
         );
         let open = |worker| sink.open(&WriterContext::of(worker)).unwrap();
         let mut writers: Vec<Box<dyn SinkWriter>> = (0..3).map(open).collect();
@@ -237,7 +237,10 @@ fn a_single_file_keeps_its_rows_beside_it_until_the_job_has_ended() {
         let options = [("path", path.as_str())];
         let table = table(&numbers(0, 1).schema(), &options);
         let sink = FileConnector::default().sink(&table).unwrap();
-        assert_eq!((sink.placement(), sink.staging()), (Placement::Gather, Staging::Kept));
+        assert_eq!(
+            (sink.placement(), sink.staging()),
+            (Placement::Gather, SinkVisibility::Retained)
+        );
         let mut writer = sink.open(&staging(0, 3, false)).unwrap();
         writer.write(&numbers(0, 10)).unwrap();
         let first = writer.stage(1, false).unwrap();

@@ -21,8 +21,8 @@ pub trait Sink: Send + Sync {
     }
 
     /// When its rows are seen, in a job that keeps checkpoints.
-    fn staging(&self) -> Staging {
-        Staging::AtEnd
+    fn staging(&self) -> SinkVisibility {
+        SinkVisibility::AtEnd
     }
 
     /// Makes visible what writers have staged for a checkpoint. It may be called again with the
@@ -56,7 +56,7 @@ pub trait Sink: Send + Sync {
 
 /// When rows are seen that a sink has taken, in a job that keeps checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Staging {
+pub enum SinkVisibility {
     /// As they come: after a failure those since the last checkpoint come again.
     AsTheyCome,
     /// When the job has ended. Until then they are kept by nobody else, so that a job with such a
@@ -65,7 +65,7 @@ pub enum Staging {
     /// With the checkpoint that they are part of: each row once, whatever fails.
     ByCheckpoint,
     /// When the job has ended. Until then checkpoints keep them.
-    Kept,
+    Retained,
 }
 
 /// How output is published.

@@ -16,7 +16,7 @@ use crate::checkpoint::OperatorSnapshot;
 use crate::checkpoint::{SinkSnapshot, WorkerSnapshot};
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{
-    Placement, Room, Sink, SinkWriter, Staging, StagingContext, WriterContext,
+    Placement, Room, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
 };
 use crate::error::DataflowError;
 use crate::exchange::{
@@ -94,7 +94,7 @@ pub(crate) struct SinkTask {
 
 /// What the writer of a sink stages for on a worker; `None` if it does not.
 fn staging(tag: u32, sink: &dyn Sink, place: &WorkerContext) -> Option<StagingContext> {
-    if !matches!(sink.staging(), Staging::ByCheckpoint | Staging::Kept) {
+    if !matches!(sink.staging(), SinkVisibility::ByCheckpoint | SinkVisibility::Retained) {
         return None;
     }
     let run = place.checkpoints.as_ref()?.run();

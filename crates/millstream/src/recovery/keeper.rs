@@ -1,4 +1,4 @@
-//! A node's thread that stores what its workers keep of a round, so that no worker waits for a disk.
+//! A node's thread that stores what its workers keep of a round: no worker waits for a disk.
 //!
 //! Rows that sinks have staged are part of the checkpoint of their round, or of a later one where
 //! that was given up: they stay here until the leader says that a checkpoint with them is stored.
@@ -16,7 +16,7 @@ use checkpoint::{
 };
 use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, WorkerSnapshot};
 use dataflow::job::JobGraph;
-use dataflow::sink::{Publishing, Staging};
+use dataflow::sink::{Publishing, SinkVisibility};
 
 use super::encode::{self, OperatorNames};
 use super::ids::OperatorId;
@@ -47,7 +47,7 @@ pub(super) enum RoundEnd {
 }
 
 /// What a node's thread has done.
-pub(super) enum Kept {
+pub(super) enum KeeperReport {
     /// The node's part of a round is stored, or why it is not.
     Part { round: u64, stored: Result<SegmentEntry, CheckpointError> },
     /// All workers of the node have ended.
@@ -90,7 +90,7 @@ pub(super) struct Keeper {
     pub(super) fingerprint: String,
     /// At the leader.
     pub(super) chain: Option<Chain>,
-    pub(super) to: Sender<Kept>,
+    pub(super) to: Sender<KeeperReport>,
     state: KeeperState,
 }
 
@@ -141,13 +141,15 @@ impl KeeperState {
 /// The thread and the way to it.
 pub(super) struct KeeperThread {
     pub(super) events: Sender<KeeperEvent>,
-    pub(super) kept: Receiver<Kept>,
+    pub(super) kept: Receiver<KeeperReport>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl KeeperThread {
     /// Begins the thread of a node, which `make` gives the way back.
-    pub(super) fn start(make: impl FnOnce(Sender<Kept>) -> Keeper) -> std::io::Result<Self> {
+    pub(super) fn start(
+        make: impl FnOnce(Sender<KeeperReport>) -> Keeper,
+    ) -> std::io::Result<Self> {
         let (to, kept) = mpsc::channel();
         let (events, happened) = mpsc::channel();
         let keeper = make(to);
@@ -169,7 +171,7 @@ impl Keeper {
         (workers, workers_in_all): (std::ops::Range<u32>, u32),
         fingerprint: String,
         chain: Option<Chain>,
-        to: Sender<Kept>,
+        to: Sender<KeeperReport>,
     ) -> Self {
         let state = KeeperState::default();
         Self {
@@ -200,7 +202,7 @@ impl Keeper {
                 }
                 KeeperEvent::Complete { round, parts, end } => {
                     let stored = self.complete(round, parts, end);
-                    let _ = self.to.send(Kept::Checkpoint { round, end, stored });
+                    let _ = self.to.send(KeeperReport::Checkpoint { round, end, stored });
                     continue;
                 }
             }
@@ -213,7 +215,7 @@ impl Keeper {
         for sink in snapshot.sinks.drain(..) {
             let operator = self.job.operators.get(sink.operator as usize);
             let staging = operator.and_then(|operator| operator.kind.spec().sink());
-            if staging.is_some_and(|sink| sink.staging() == Staging::Kept) {
+            if staging.is_some_and(|sink| sink.staging() == SinkVisibility::Retained) {
                 self.state.until_end.push((round, worker, sink));
             } else {
                 self.state.waiting.push((round, worker, sink));
@@ -222,7 +224,7 @@ impl Keeper {
         if snapshot.last {
             self.state.ended.insert(worker, snapshot);
             if self.state.ended.len() == self.workers.len() {
-                let _ = self.to.send(Kept::Ended);
+                let _ = self.to.send(KeeperReport::Ended);
             }
         } else {
             self.state.saved.insert(worker, snapshot);
@@ -248,7 +250,7 @@ impl Keeper {
         let at = (self.generation, self.node, round);
         let stored = encode::encode(&workers, OperatorNames(&self.ids))
             .and_then(|segment| chain::store_segment(&*self.store, &self.name, at, &segment));
-        let _ = self.to.send(Kept::Part { round, stored });
+        let _ = self.to.send(KeeperReport::Part { round, stored });
     }
 
     /// Writes the record of a checkpoint, publishes its output, and says what comes behind it.

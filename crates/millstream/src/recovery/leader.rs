@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use checkpoint::{CheckpointError, SegmentEntry};
 use dataflow::job::CheckpointInterval;
 
-use super::keeper::{KeeperEvent, Kept, RoundEnd};
+use super::keeper::{KeeperEvent, KeeperReport, RoundEnd};
 use crate::error::Error;
 
 /// The shortest and the longest interval of `auto`.
@@ -24,7 +24,7 @@ const END_PAUSE: Duration = Duration::from_secs(1);
 /// What nodes tell each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
-    /// To all: a round ends. Output of the checkpoint `stored`, and of earlier ones, is in the chain.
+    /// To all: a round ends. The checkpoint `stored`, and earlier ones, are in the chain.
     EndRound { round: u64, stored: u64 },
     /// To all: the job is stopped.
     Stop,
@@ -38,11 +38,13 @@ pub(super) enum Message {
 
 impl Message {
     /// What a node's thread has done, for the leader.
-    pub(super) fn of(kept: Kept) -> Self {
+    pub(super) fn of(kept: KeeperReport) -> Self {
         match kept {
-            Kept::Part { round, stored: Ok(entry) } => Self::Part { round, entry },
-            Kept::Part { round, stored: Err(why) } => Self::NoPart { round, why: why.to_string() },
-            Kept::Ended | Kept::Checkpoint { .. } => Self::Ended,
+            KeeperReport::Part { round, stored: Ok(entry) } => Self::Part { round, entry },
+            KeeperReport::Part { round, stored: Err(why) } => {
+                Self::NoPart { round, why: why.to_string() }
+            }
+            KeeperReport::Ended | KeeperReport::Checkpoint { .. } => Self::Ended,
         }
     }
 
@@ -120,7 +122,7 @@ pub(super) struct Leader {
     /// By node, whether all of its workers have ended.
     nodes_ended: Vec<bool>,
     phase: Phase,
-    stop_told: bool,
+    stop_sent: bool,
     /// Last checkpoints of the job in a row that could not be stored, and why the last could not.
     failed_ends: u32,
     why: String,
@@ -143,7 +145,7 @@ impl Leader {
             stored: 0,
             nodes_ended: vec![false; nodes as usize],
             phase: Phase::Rests,
-            stop_told: false,
+            stop_sent: false,
             failed_ends: 0,
             why: String::new(),
         }
@@ -154,7 +156,7 @@ impl Leader {
     }
 
     /// A message of a node.
-    pub(super) fn heard(&mut self, from: u32, message: Message) -> Result<(), Error> {
+    pub(super) fn received(&mut self, from: u32, message: Message) -> Result<(), Error> {
         let unlike = Error::Unlike { rank: from, what: "checkpoints" };
         let from = from as usize;
         let (of, part) = match message {
@@ -229,8 +231,8 @@ impl Leader {
             }
         }
         Ok(match self.phase {
-            Phase::Over if stop && !self.stop_told && !self.all_ended() => {
-                self.stop_told = true;
+            Phase::Over if stop && !self.stop_sent && !self.all_ended() => {
+                self.stop_sent = true;
                 vec![Order::All(Message::Stop)]
             }
             Phase::Rests if self.ended_at.elapsed() < END_PAUSE * self.failed_ends => Vec::new(),
@@ -254,7 +256,7 @@ impl Leader {
         } else if stop && !self.can_save {
             // Nothing of it can be kept.
             self.phase = Phase::Over;
-            self.stop_told = true;
+            self.stop_sent = true;
             return vec![Order::All(Message::Stop)];
         } else if stop {
             RoundEnd::Stops
@@ -304,25 +306,25 @@ mod tests {
     fn a_round_ends_when_all_nodes_have_stored_the_one_before() {
         let mut leader = Leader::new((ALWAYS, true), 5, 2);
         assert_eq!(turn(&mut leader, false), "end 5 0");
-        leader.heard(1, part(5)).unwrap();
+        leader.received(1, part(5)).unwrap();
         assert_eq!(turn(&mut leader, false), "");
-        leader.heard(0, part(5)).unwrap();
+        leader.received(0, part(5)).unwrap();
         assert_eq!(turn(&mut leader, false), "complete 5 of 2 GoesOn");
         assert_eq!(turn(&mut leader, false), "", "it is being written");
         leader.recorded(5, RoundEnd::GoesOn, Ok(())).unwrap();
         assert_eq!(turn(&mut leader, false), "end 6 5");
         // One node cannot store its part: the checkpoint is given up, and output waits.
-        leader.heard(0, part(6)).unwrap();
-        leader.heard(1, Message::NoPart { round: 6, why: "full".into() }).unwrap();
+        leader.received(0, part(6)).unwrap();
+        leader.received(1, Message::NoPart { round: 6, why: "full".into() }).unwrap();
         assert_eq!(turn(&mut leader, false), "end 7 5");
-        assert!(leader.heard(1, part(6)).is_err(), "of a round that is over");
+        assert!(leader.received(1, part(6)).is_err(), "of a round that is over");
     }
 
     #[test]
     fn a_stop_is_told_behind_the_last_checkpoint() {
         let mut leader = Leader::new((ALWAYS, true), 5, 1);
         assert_eq!(turn(&mut leader, true), "end 5 0");
-        leader.heard(0, part(5)).unwrap();
+        leader.received(0, part(5)).unwrap();
         assert_eq!(turn(&mut leader, true), "complete 5 of 1 Stops");
         assert!(!leader.is_over());
         leader.recorded(5, RoundEnd::Stops, Ok(())).unwrap();
@@ -337,12 +339,12 @@ mod tests {
     #[test]
     fn the_end_of_all_nodes_is_a_checkpoint_also_of_a_job_that_takes_no_others() {
         let mut leader = Leader::new((ALWAYS, false), 1, 2);
-        leader.heard(0, Message::Ended).unwrap();
+        leader.received(0, Message::Ended).unwrap();
         assert_eq!(turn(&mut leader, false), "");
-        leader.heard(1, Message::Ended).unwrap();
+        leader.received(1, Message::Ended).unwrap();
         assert_eq!(turn(&mut leader, false), "end 1 0");
-        leader.heard(0, part(1)).unwrap();
-        leader.heard(1, part(1)).unwrap();
+        leader.received(0, part(1)).unwrap();
+        leader.received(1, part(1)).unwrap();
         assert_eq!(turn(&mut leader, false), "complete 1 of 2 Ended");
         leader.recorded(1, RoundEnd::Ended, Ok(())).unwrap();
         assert_eq!(turn(&mut leader, false), "");
@@ -356,7 +358,7 @@ mod tests {
             // As if the pause were over.
             leader.ended_at = Instant::now() - END_PAUSE * ENDS_TRIED_MAX;
             assert_eq!(turn(&mut leader, true), format!("end {round} 0"));
-            leader.heard(0, Message::NoPart { round, why: "no room".into() }).unwrap();
+            leader.received(0, Message::NoPart { round, why: "no room".into() }).unwrap();
             leader.ended_at = Instant::now();
             match leader.turn(true) {
                 Ok(orders) => assert!(orders.is_empty(), "it pauses"),

@@ -24,13 +24,13 @@ use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescript
 use checkpoint::{BaseCheckpoint, CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
 use cluster::Control;
 use dataflow::checkpoint::{CheckpointTarget, Restored, RunId};
-use dataflow::job::{JobGraph, OperatorKind, Recovery as JobRecovery};
-use dataflow::sink::{Publishing, Staging};
+use dataflow::job::{JobGraph, OperatorKind, Recovery};
+use dataflow::sink::{Publishing, SinkVisibility};
 use dataflow::worker::Signals;
 
 use self::encode::OperatorNames;
 use self::ids::{OperatorId, fnv, operator_ids};
-use self::keeper::{ENDED, Keeper, KeeperThread, Kept, Target};
+use self::keeper::{ENDED, Keeper, KeeperReport, KeeperThread, Target};
 use self::leader::Leader;
 use crate::error::Error;
 use crate::links::NodeLayout;
@@ -45,7 +45,7 @@ const HEAD_LOOK: Duration = Duration::from_millis(500);
 
 /// Where a job keeps its checkpoints, and what it begins with.
 #[derive(Clone)]
-pub struct StateOptions {
+pub struct CheckpointOptions {
     /// The store.
     pub store: Arc<dyn Store>,
     /// The job, by a name that no other job of the store has.
@@ -59,14 +59,14 @@ pub struct StateOptions {
     pub take_over: bool,
 }
 
-impl std::fmt::Debug for StateOptions {
+impl std::fmt::Debug for CheckpointOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "StateOptions(job '{}')", self.job)
+        write!(f, "CheckpointOptions(job '{}')", self.job)
     }
 }
 
 /// The checkpoints of a running job, at one node.
-pub(crate) struct Recovery<'a> {
+pub(crate) struct JobCheckpoints<'a> {
     control: &'a Control,
     target: Arc<Target>,
     /// What the job goes on from.
@@ -83,7 +83,7 @@ pub(crate) struct Recovery<'a> {
 /// How a job begins.
 pub(crate) enum Beginning<'a> {
     /// It runs.
-    Runs(Box<Recovery<'a>>),
+    Runs(Box<JobCheckpoints<'a>>),
     /// It had ended before: there is nothing to do.
     HasEnded,
 }
@@ -91,14 +91,14 @@ pub(crate) enum Beginning<'a> {
 /// Why a job takes no checkpoints; empty if it does.
 fn obstacles(job: &JobGraph) -> Result<Vec<String>, Error> {
     let mut obstacles: Vec<String> = match job.recovery()? {
-        JobRecovery::Checkpoints => Vec::new(),
-        JobRecovery::Rebuilt { operators } => {
+        Recovery::Checkpoints => Vec::new(),
+        Recovery::Rebuilt { operators } => {
             let each = operators.iter();
             each.map(|name| format!("'{name}' is built anew from all rows")).collect()
         }
     };
     let sinks = job.operators.iter().filter_map(|operator| {
-        let at_end = operator.kind.spec().sink()?.staging() == Staging::AtEnd;
+        let at_end = operator.kind.spec().sink()?.staging() == SinkVisibility::AtEnd;
         at_end.then(|| format!("rows of '{}' are kept until the job has ended", operator.name))
     });
     obstacles.extend(sinks);
@@ -128,7 +128,7 @@ fn obstacles(job: &JobGraph) -> Result<Vec<String>, Error> {
 pub(crate) fn promises(job: &JobGraph) -> Vec<String> {
     let each = job.operators.iter().filter_map(|operator| {
         let sink = operator.kind.spec().sink()?;
-        let comes = sink.staging() == Staging::AsTheyCome;
+        let comes = sink.staging() == SinkVisibility::AsTheyCome;
         let name = &operator.name;
         comes.then(|| {
             format!("rows of '{name}' since the last checkpoint come again after a failure")
@@ -137,18 +137,18 @@ pub(crate) fn promises(job: &JobGraph) -> Vec<String> {
     each.collect()
 }
 
-impl<'a> Recovery<'a> {
+impl<'a> JobCheckpoints<'a> {
     /// Begins a run of a job: at node 0 a generation of its chain, at all nodes by reading the
     /// checkpoint that it goes on from. `tell` takes lines for the user.
     ///
     /// # Errors
-    /// When another run of the job lives, its state does not fit the job or is damaged, or the store
-    /// fails.
+    /// When another run of the job lives, its state does not fit the job or is damaged, or the
+    /// store fails.
     pub(crate) fn begin(
         control: &'a Control,
         layout: NodeLayout,
         (job, sql): (&Arc<JobGraph>, &str),
-        options: &StateOptions,
+        options: &CheckpointOptions,
         tell: &dyn Fn(&str),
     ) -> Result<Beginning<'a>, Error> {
         let ids: Arc<[OperatorId]> = operator_ids(job).into();
@@ -157,7 +157,7 @@ impl<'a> Recovery<'a> {
         let name = ObjectName::job(&options.job)?;
         let store = &options.store;
         let obstacles = obstacles(job)?;
-        let (mut begun, mut told) = (None, Vec::new());
+        let (mut begun, mut start) = (None, Vec::new());
         if layout.rank == 0 {
             let run = RunDescription {
                 holder: Holder::this_process(),
@@ -169,9 +169,9 @@ impl<'a> Recovery<'a> {
             };
             let opening = Opening { store, name: &name, options, ids: &ids, job, tell };
             begun = opening.begin(&run)?;
-            told = Start::of(begun.as_ref()).encode();
+            start = Start::of(begun.as_ref()).encode();
         }
-        let mut all = control.all_gather("resume", told)?;
+        let mut all = control.all_gather("resume", start)?;
         let start = Start::decode(&all.swap_remove(0));
         let start = start.ok_or(Error::Unlike { rank: 0, what: "checkpoints" })?;
         let Some(Start { generation, round, base }) = start else {
@@ -255,7 +255,7 @@ impl<'a> Recovery<'a> {
                 }
             };
             match (kept, &mut self.leader) {
-                (Kept::Checkpoint { round, end, stored }, Some(leader)) => {
+                (KeeperReport::Checkpoint { round, end, stored }, Some(leader)) => {
                     leader.recorded(round, end, stored)?;
                 }
                 (kept, _) => self.send(0, &leader::Message::of(kept))?,
@@ -263,7 +263,7 @@ impl<'a> Recovery<'a> {
         }
         for from in 0..self.control.nodes() {
             while let Some(message) = self.receive(from)? {
-                self.heard(from, message, signals)?;
+                self.received(from, message, signals)?;
             }
         }
         let Some(leader) = &mut self.leader else { return Ok(()) };
@@ -272,7 +272,7 @@ impl<'a> Recovery<'a> {
                 leader::Order::All(message) => {
                     for to in 0..self.control.nodes() {
                         if to == rank {
-                            self.heard(rank, message.clone(), signals)?;
+                            self.received(rank, message.clone(), signals)?;
                         } else {
                             self.send(to, &message)?;
                         }
@@ -286,7 +286,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn heard(
+    fn received(
         &mut self,
         from: u32,
         message: leader::Message,
@@ -303,7 +303,7 @@ impl<'a> Recovery<'a> {
             }
             message => {
                 if let Some(leader) = &mut self.leader {
-                    leader.heard(from, message)?;
+                    leader.received(from, message)?;
                 }
             }
         }
@@ -313,7 +313,7 @@ impl<'a> Recovery<'a> {
     fn send(&mut self, to: u32, message: &leader::Message) -> Result<(), Error> {
         if to == self.control.rank() {
             return match &mut self.leader {
-                Some(leader) => leader.heard(to, message.clone()),
+                Some(leader) => leader.received(to, message.clone()),
                 None => Ok(()),
             };
         }
@@ -384,7 +384,7 @@ fn announce(
 struct Opening<'o> {
     store: &'o Arc<dyn Store>,
     name: &'o ObjectName,
-    options: &'o StateOptions,
+    options: &'o CheckpointOptions,
     ids: &'o [OperatorId],
     job: &'o JobGraph,
     tell: &'o dyn Fn(&str),
@@ -486,8 +486,8 @@ impl Opening<'_> {
                 message += &format!("\n  {word}  {text}");
             }
         }
-        let hint = "--evolve drops the state of what is gone and begins what is new empty, and --from \
-                    none begins anew";
+        let hint = "--evolve drops the state of what is gone and begins what is new empty, and \
+                    --from none begins anew";
         Err(Error::Usage { message, hint: hint.into() })
     }
 }
