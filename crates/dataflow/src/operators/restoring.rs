@@ -19,6 +19,7 @@ use crate::job::{
     SavedPart, SavedParts, SavedState,
 };
 use crate::optimize::placement::{Placements, keys_of};
+use crate::rows::wire::compact;
 
 /// The worker that has the rows which all have.
 const FIRST: u32 = 0;
@@ -46,7 +47,7 @@ enum Taker {
     /// Those that it is among the receivers of.
     Listed { multi_partitioner: Arc<dyn MultiPartitioner>, width: usize },
     /// Those of some savers: any division is right.
-    Spread,
+    BySaver,
     /// Those that it has saved itself.
     Own,
 }
@@ -128,7 +129,8 @@ impl<'a> Restoring<'a> {
                 };
                 self.check(of, at, expected, rows)?;
                 if let Some(rows) = self.taken(of, taker, saver, rows)? {
-                    take(SavedRows { part: *part, rows })?;
+                    // A few rows must not hold what all workers have saved.
+                    take(SavedRows { part: *part, rows: compact(rows) })?;
                 }
             }
         }
@@ -237,7 +239,7 @@ impl<'a> Restoring<'a> {
         match (of.distribution, keyed.operator.partitioner(input)) {
             (Distribution::Broadcast, _) => Taker::All,
             _ if workers == 1 => Taker::All,
-            (Distribution::RoundRobin, _) => Taker::Spread,
+            (Distribution::RoundRobin, _) => Taker::BySaver,
             (Distribution::Local, _) => self.local(operator, keyed, input),
             (Distribution::Hash, Some(partitioner)) => {
                 let partition = Partition::by_function(partitioner, worker, workers);
@@ -263,7 +265,7 @@ impl<'a> Restoring<'a> {
         // Beside rows that are everywhere it does not matter where a row is.
         let broadcast =
             keyed.inputs.iter().any(|other| other.distribution == Distribution::Broadcast);
-        if broadcast { Taker::Spread } else { Taker::Own }
+        if broadcast { Taker::BySaver } else { Taker::Own }
     }
 
     /// The rows of a batch that this worker takes, if there are any.
@@ -282,7 +284,7 @@ impl<'a> Restoring<'a> {
             _ if rows.num_rows() == 0 => false,
             Taker::All => true,
             Taker::Nothing => false,
-            Taker::Spread => saver % self.workers == self.worker,
+            Taker::BySaver => saver % self.workers == self.worker,
             Taker::Own if self.workers == self.saved_workers => saver == self.worker,
             Taker::Own => {
                 let why = format!(

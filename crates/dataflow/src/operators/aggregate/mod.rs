@@ -452,9 +452,14 @@ impl<D: Downstream> OperatorTask for Grouping<D> {
         self.behind.is_satisfied()
     }
 
+    /// Nothing where no more rows are needed: then a window may have been left half given out, and
+    /// the limit behind is saved as one that has all of its rows.
     fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
         let emits_early = self.spec.early_ns.is_some();
-        let mut parts = saved::save(&mut self.bounded(), &self.form, emits_early)?;
+        let mut parts = vec![];
+        if !self.behind.is_satisfied() {
+            parts = saved::save(&mut self.bounded(), &self.form, emits_early)?;
+        }
         if self.is_total() && self.emitted.get() {
             parts.push(saved::save_emitted(&self.form)?);
         }
@@ -463,7 +468,7 @@ impl<D: Downstream> OperatorTask for Grouping<D> {
     }
 
     fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {
-        let mut loading = saved::Loading::default();
+        let mut loading = saved::RestoredGroups::default();
         from.each(self.instance.tag, |saved| {
             loading.take(&mut self.bounded(), self.spec.keys.len(), &saved)?;
             self.publish_bytes()

@@ -13,7 +13,7 @@ use state::sim::{SimDisk, SimDiskOptions};
 use state::{GroupBy, KeyMode, KeyRows, StateOptions, Triggered, Windowed, Windows, aggregates};
 
 use super::fold::Folder;
-use super::saved::{self, Loading};
+use super::saved::{self, RestoredGroups};
 use crate::checkpoint::{OperatorSnapshot, Restored, SavedRows, WorkerSnapshot};
 use crate::exchange::{Partition, uppar};
 use crate::job::{Aggregation, Exchange, JobGraph, Operator, OperatorKind, Settings, TimeWindow};
@@ -197,7 +197,7 @@ impl Bed {
         let (job, workers, keys) = (self.job(), self.workers(), self.spec.keys.len());
         for (worker, (merged, _)) in (0..).zip(&mut self.merged) {
             let from = Restoring::new(restored, &job, worker, workers);
-            let mut loading = Loading::default();
+            let mut loading = RestoredGroups::default();
             from.each(0, |saved| loading.take(merged, keys, &saved)).unwrap();
             loading.finish(merged, from.watermark(0));
         }

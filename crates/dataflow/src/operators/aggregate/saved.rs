@@ -55,13 +55,13 @@ pub(super) fn save_emitted(form: &SavedParts) -> Result<SavedRows, DataflowError
 
 /// What is loaded of a grouping.
 #[derive(Default)]
-pub(super) struct Loading {
+pub(super) struct RestoredGroups {
     early: BTreeMap<i64, bool>,
     /// Whether its row was emitted.
     pub(super) emitted: bool,
 }
 
-impl Loading {
+impl RestoredGroups {
     /// Takes saved rows that belong to this worker; there are `keys` keys.
     pub(super) fn take(
         &mut self,
