@@ -186,6 +186,56 @@ fn share_of(input: &Scan, job: &JobGraph, place: &WorkerContext) -> Share {
     Share { number: job.reader(worker, workers), of: readers(&job.operators, workers) }
 }
 
+/// Spawns the coroutines of the sources. Gives by operator which rows a source is busy with.
+fn spawn_scans(
+    scheduler: &mut Scheduler,
+    scans: Vec<ScanTask>,
+    job: &JobGraph,
+    place: &WorkerContext,
+    context: &ReaderContext,
+    metrics: &Arc<Metrics>,
+) -> Result<Vec<Option<Rc<Reading>>>, DataflowError> {
+    let mut alignments = alignments(&job.operators);
+    let mut readings = vec![None; job.operators.len()];
+    for ScanTask { operator: at, input, builds, fusion, behind } in scans {
+        let rows_max = job.settings.batch_rows_max;
+        let (context, metrics) = (context.clone(), metrics.clone());
+        let input = input.of_process(place.process.rank());
+        let share = share_of(&input, job, place);
+        let saved = place.restored.iter().flat_map(|restored| restored.splits(at as u32).cloned());
+        let saved: Vec<SplitSnapshot> = saved.collect();
+        let reader = Reader::going_on(&input, share, rows_max, context, metrics, &saved);
+        let reader = reader.map_err(|error| error.of_operator(at))?.counted_as(at);
+        readings[at] = Some(reader.reading());
+        let source = SourceRun::new(at, fusion, alignments[at].take(), builds, place);
+        scheduler.spawn_of(at, source.run(reader, behind));
+    }
+    Ok(readings)
+}
+
+/// Spawns the coroutines that take the frames of other workers, and the one that says goodbye.
+fn spawn_receivers(
+    scheduler: &mut Scheduler,
+    net: &Rc<Net>,
+    nodes: &Rc<[Option<Rc<Node>>]>,
+    clock: &Arc<dyn Clock>,
+    metrics: &Arc<Metrics>,
+) {
+    for from in net.peers() {
+        let (clock, metrics) = (clock.clone(), metrics.clone());
+        scheduler.spawn(receive(from, net.clone(), nodes.clone(), clock, metrics));
+    }
+    scheduler.spawn(goodbye(net.clone(), nodes.clone()));
+}
+
+/// Loads what the operators had saved.
+fn load(nodes: &[Option<Rc<Node>>], from: &Restoring<'_>) -> Result<(), DataflowError> {
+    nodes.iter().enumerate().try_for_each(|(at, node)| {
+        let loaded = node.as_ref().map_or(Ok(()), |node| node.load(from));
+        loaded.map_err(|error| error.of_operator(at))
+    })
+}
+
 impl Worker {
     /// Opens sources and sinks and makes the coroutines; nothing runs yet.
     ///
@@ -209,9 +259,9 @@ impl Worker {
             (0..job.operators.len() as u32).map(|operator| restoring.watermark(operator))
         });
         let watermarks = watermarks.collect();
-        let recovered = matches!(job.recovery(), Ok(Recovery::Checkpoints));
-        let keeps = checkpoints.clone().filter(|_| recovered);
-        let rounds = keeps.map(|target| {
+        let target = checkpoints.clone();
+        let rounds = target.filter(|_| matches!(job.recovery(), Ok(Recovery::Checkpoints)));
+        let rounds = rounds.map(|target| {
             let edges = job.operators.iter().map(|of| of.inputs.iter().map(Vec::len).sum());
             let (signals, metrics) = (signals.clone(), metrics.clone());
             WorkerRounds::new(worker, round, edges.collect(), target, signals, metrics)
@@ -244,34 +294,11 @@ impl Worker {
         let context = ReaderContext::new(clock.clone(), bad);
         let context = ReaderContext { waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
-        if let Some(restoring) = &restoring {
-            for (at, node) in nodes.iter().enumerate() {
-                let loaded = node.as_ref().map_or(Ok(()), |node| node.load(restoring));
-                loaded.map_err(|error| error.of_operator(at))?;
-            }
-        }
-        let mut alignments = alignments(&job.operators);
-        let mut readings = vec![None; job.operators.len()];
-        for ScanTask { operator: at, input, builds, fusion, behind } in scans {
-            let rows_max = job.settings.batch_rows_max;
-            let (context, metrics) = (context.clone(), metrics.clone());
-            let input = input.of_process(place.process.rank());
-            let share = share_of(&input, &job, &place);
-            let saved: Vec<SplitSnapshot> =
-                restored.iter().flat_map(|restored| restored.splits(at as u32).cloned()).collect();
-            let reader = Reader::going_on(&input, share, rows_max, context, metrics, &saved);
-            let reader = reader.map_err(|error| error.of_operator(at))?.counted_as(at);
-            readings[at] = Some(reader.reading());
-            let source = SourceRun::new(at, fusion, alignments[at].take(), builds, &place);
-            scheduler.spawn_of(at, source.run(reader, behind));
-        }
+        restoring.map_or(Ok(()), |restoring| load(&nodes, &restoring))?;
+        let readings = spawn_scans(&mut scheduler, scans, &job, &place, &context, &metrics)?;
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
         spawn_nodes(&mut scheduler, &nodes, &timers);
-        for from in net.peers() {
-            let (clock, metrics) = (clock.clone(), metrics.clone());
-            scheduler.spawn(receive(from, net.clone(), nodes.clone(), clock, metrics));
-        }
-        scheduler.spawn(goodbye(net.clone(), nodes.clone()));
+        spawn_receivers(&mut scheduler, &net, &nodes, &clock, &metrics);
         let idle = job.settings.idle;
         Ok(Self {
             scheduler,

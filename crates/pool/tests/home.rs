@@ -61,7 +61,7 @@ impl Account {
     fn new(seed: u64) -> Self {
         let home = Home::new(3, BUDGET);
         Self {
-            home: if seed % 2 == 0 { home } else { home.with_saving() },
+            home: if seed.is_multiple_of(2) { home } else { home.with_saving() },
             now_ns: 0,
             random: Random(seed),
             extents: BTreeMap::new(),

@@ -11,6 +11,8 @@
 //! reader attaches the watermark to each row of a batch in which some row lags behind it; a batch
 //! without such a row cannot hold a late one and carries nothing.
 
+mod places;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,10 +25,10 @@ use arrow::record_batch::RecordBatch;
 
 use state::{Times, vector};
 
+use self::places::places;
 use crate::checkpoint::SplitSnapshot;
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
-use crate::connector::position::refused;
 use crate::connector::source::{Next, ReaderContext, SkippedRows, Split, SplitReader};
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{OnBad, Scan, TimeColumn};
@@ -132,17 +134,14 @@ impl Reader {
         infos.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
         // Each reader counts its own blocks.
         let context = ReaderContext { blocks: Arc::default(), ..context };
-        let (mut from, ended) = places(&infos, saved)?;
-        from.retain(|split, _| share.has(*split));
-        let own = ended.iter().filter(|(split, _)| share.has(**split));
-        let own_ended = own.map(|(_, saved)| saved.clone()).collect();
+        let (from, ended) = places(&infos, saved, |split| share.has(split))?;
         let is_left = |flow: &usize| share.has(*flow) && !ended.contains_key(flow);
-        let pending = (0..infos.len()).filter(is_left);
+        let pending = (0..infos.len()).filter(is_left).collect();
         let mut reader = Self {
             input: input.clone(),
             context,
             rows_max,
-            pending: pending.collect(),
+            pending,
             infos,
             open: Vec::new(),
             turn: 0,
@@ -154,7 +153,7 @@ impl Reader {
             reading: Rc::default(),
             readers,
             from,
-            ended: own_ended,
+            ended: ended.into_values().collect(),
         };
         let at_once = if input.bounded() { usize::from(!input.is_listening()) } else { usize::MAX };
         while reader.open.len() < at_once && reader.open_next()? {}
@@ -546,25 +545,6 @@ impl Reader {
         let ends = self.open.iter().map(|flow| flow.last_row_ns.saturating_add(timeout));
         ends.filter(|&at| at > now).min()
     }
-}
-
-/// By split where those are to be read on, and those that were read to their end.
-type Places = (BTreeMap<usize, SplitSnapshot>, BTreeMap<usize, SplitSnapshot>);
-
-/// Finds saved splits among those of a table.
-fn places(splits: &[Split], saved: &[SplitSnapshot]) -> Result<Places, DataflowError> {
-    let place = |saved: &SplitSnapshot| {
-        let found = splits.iter().position(|split| split.name == saved.position.split());
-        match found {
-            Some(number) => Some(Ok((number, saved.clone()))),
-            // It was read: whoever took it away need not keep it.
-            None if saved.ended => None,
-            None => Some(Err(refused(saved.position.split(), "it is not there any more".into()))),
-        }
-    };
-    let placed = saved.iter().filter_map(place).collect::<Result<Vec<_>, ConnectorError>>()?;
-    let (ended, open) = placed.into_iter().partition(|(_, saved)| saved.ended);
-    Ok((open, ended))
 }
 
 /// Whether a flow was asked when the time was over, and had nothing. One that a busy worker has not

@@ -1,0 +1,32 @@
+//! Where the splits of a table stood when a round was saved.
+
+use std::collections::BTreeMap;
+
+use crate::checkpoint::SplitSnapshot;
+use crate::connector::position::refused;
+use crate::connector::source::Split;
+use crate::error::{ConnectorError, DataflowError};
+
+/// By split where those are to be read on, and those that were read to their end.
+pub(super) type Places = (BTreeMap<usize, SplitSnapshot>, BTreeMap<usize, SplitSnapshot>);
+
+/// Finds saved splits among those of a table, and takes those of a reader.
+pub(super) fn places(
+    splits: &[Split],
+    saved: &[SplitSnapshot],
+    is_own: impl Fn(usize) -> bool,
+) -> Result<Places, DataflowError> {
+    let place = |saved: &SplitSnapshot| {
+        let found = splits.iter().position(|split| split.name == saved.position.split());
+        match found {
+            Some(number) => Some(Ok((number, saved.clone()))),
+            // It was read: whoever took it away need not keep it.
+            None if saved.ended => None,
+            None => Some(Err(refused(saved.position.split(), "it is not there any more".into()))),
+        }
+    };
+    let placed = saved.iter().filter_map(place).collect::<Result<Vec<_>, ConnectorError>>()?;
+    let own = placed.into_iter().filter(|(number, _)| is_own(*number));
+    let (ended, open) = own.partition(|(_, saved)| saved.ended);
+    Ok((open, ended))
+}
