@@ -43,6 +43,8 @@ enum Flaw {
     EdgeEndNotCounted,
     /// A peer that ends holds the round back.
     PeerEndNotCounted,
+    /// The end of the last edge counts before it is sent behind the rows.
+    EndBeforeRows,
     /// Who is not told does not mark.
     NoLamport,
     /// An operator saves before it has emitted what is due.
@@ -384,7 +386,9 @@ impl Rounds {
         let ended = of.edges.ended();
         let counts = self.flaw != Flaw::EdgeEndNotCounted;
         let due = counts && of.alignment.end_edge(edge);
-        if ended {
+        if ended && self.flaw == Flaw::EndBeforeRows && operator == 0 {
+            self.look(state, worker, operator)
+        } else if ended {
             self.announce(state, worker, operator)
         } else if due {
             self.send_marker(state, worker, operator)
@@ -676,7 +680,8 @@ impl Rounds {
         }
         let of = &state.workers[worker].operators[0];
         let progress = of.progress(state.workers[worker].splits.len());
-        let quiet = of.alignment.is_marked() || progress.presence == Presence::Ended;
+        let has_ended = progress.presence == Presence::Ended;
+        let quiet = of.alignment.is_marked() || has_ended && self.flaw != Flaw::EndBeforeRows;
         if progress != of.announced && !quiet {
             let mut next = state.clone();
             let announced = self.announce(&mut next, worker, 0);
@@ -817,6 +822,7 @@ fn each_part_of_the_protocol_is_needed() {
         (Flaw::CastsNotCounted, "R", relays()),
         (Flaw::EdgeEndNotCounted, "dead end", edges(Shuffle)),
         (Flaw::PeerEndNotCounted, "dead end", small(Shuffle)),
+        (Flaw::EndBeforeRows, "dead end", small(Shuffle)),
         (Flaw::NoLamport, "R6", small(Shuffle)),
         (Flaw::SaveBeforeDue, "R3", small(Shuffle)),
         (Flaw::ClocksNotSettled, "R2", Rounds { idle: true, ..small(Shuffle) }),

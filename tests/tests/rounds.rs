@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use dataflow::sink::Placement;
 use tests::asked::endless;
 use tests::cases::cases;
 use tests::cluster::Cluster;
@@ -72,7 +73,8 @@ fn case(seed: u64) -> (String, Vec<String>, Vec<String>, Ran) {
         random.one_of(&["tree", "hardware"]),
         delay = DELAY_MS / 1_000,
     );
-    let memory = Memory::new(None);
+    // What each worker writes itself, or one for all.
+    let memory = Memory::new(random.chance(50).then_some(Placement::Everywhere));
     let [t, u] = tables;
     memory.add("t", t);
     memory.add("u", u);
