@@ -228,6 +228,21 @@ fn spawn_receivers(
     scheduler.spawn(goodbye(net.clone(), nodes.clone()));
 }
 
+/// Whether all operators of a job can be saved.
+fn keeps_checkpoints(job: &JobGraph) -> bool {
+    matches!(job.recovery(), Ok(Recovery::Checkpoints))
+}
+
+/// By operator, the edges that lead to it.
+fn edges_of(job: &JobGraph) -> Vec<usize> {
+    job.operators.iter().map(|of| of.inputs.iter().map(Vec::len).sum()).collect()
+}
+
+/// By operator, the watermark up to which its results had been emitted.
+fn watermarks(from: &Restoring<'_>, job: &JobGraph) -> Vec<i64> {
+    (0..job.operators.len() as u32).map(|operator| from.watermark(operator)).collect()
+}
+
 /// Loads what the operators had saved.
 fn load(nodes: &[Option<Rc<Node>>], from: &Restoring<'_>) -> Result<(), DataflowError> {
     nodes.iter().enumerate().try_for_each(|(at, node)| {
@@ -255,16 +270,11 @@ impl Worker {
         let external = Rc::new(External::new(process.parker(worker)));
         let restoring =
             restored.as_deref().map(|restored| Restoring::new(restored, &job, worker, workers));
-        let watermarks = restoring.iter().flat_map(|restoring| {
-            (0..job.operators.len() as u32).map(|operator| restoring.watermark(operator))
-        });
-        let watermarks = watermarks.collect();
-        let target = checkpoints.clone();
-        let rounds = target.filter(|_| matches!(job.recovery(), Ok(Recovery::Checkpoints)));
-        let rounds = rounds.map(|target| {
-            let edges = job.operators.iter().map(|of| of.inputs.iter().map(Vec::len).sum());
+        let watermarks = restoring.as_ref().map_or(vec![], |from| watermarks(from, &job));
+        let target = checkpoints.clone().filter(|_| keeps_checkpoints(&job));
+        let rounds = target.map(|target| {
             let (signals, metrics) = (signals.clone(), metrics.clone());
-            WorkerRounds::new(worker, round, edges.collect(), target, signals, metrics)
+            WorkerRounds::new(worker, round, edges_of(&job), target, signals, metrics)
         });
         let place = WorkerContext {
             worker,
