@@ -393,7 +393,6 @@ impl Job {
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "the steps of one protocol, in their order")]
     fn publish(&self, s: &State, i: usize, saved: Saved, at: Publishing, out: &mut Steps) {
         let process = &s.processes[i];
         let mut then = s.clone();
