@@ -635,7 +635,7 @@ fn long(flaw: Flaw) -> Job {
 
 #[test]
 fn rows_are_visible_once_whatever_becomes_of_a_run() {
-    holds(&Job { stale: 1, ..Job::honest(SinkKind::Transactions) }, 50_000);
+    holds(&Job { stale: 1, ..Job::honest(SinkKind::Transactions) }, 300_000);
     let uneven = Job { even: false, ..Job::honest(SinkKind::Files) };
     holds(&uneven, 20_000);
 }
@@ -645,7 +645,7 @@ fn rows_are_visible_once_whatever_becomes_of_a_run() {
 /// that is on its way for longer than a record is kept, and are not explored.
 #[test]
 fn collection_and_runs_that_fall_behind_it() {
-    holds(&Job { faults: 1, ..long(Flaw::None) }, 500_000);
+    holds(&Job { faults: 1, ..long(Flaw::None) }, 700_000);
     holds(&Job { stale: 1, ..long(Flaw::None) }, 100_000);
 }
 
