@@ -109,7 +109,8 @@ async fn handle(State(state): State<Arc<Mutex<StoreState>>>, request: Request) -
                 return respond(StatusCode::PRECONDITION_FAILED, "");
             }
             state.put(path, body);
-            respond(StatusCode::OK, "")
+            let tag = format!("\"v{}\"", state.versions);
+            Response::builder().header("etag", tag).body(Body::empty()).unwrap()
         }
         (&Method::POST, None) if query.contains_key("delete") => delete(&mut state, &path, &body),
         (&Method::POST, None) => {
