@@ -394,34 +394,44 @@ impl Job {
     }
 
     fn publish(&self, s: &State, i: usize, saved: Saved, at: Publishing, out: &mut Steps) {
+        if self.sink == SinkKind::Transactions {
+            return self.commit(s, i, saved, at, out);
+        }
+        let mut then = s.clone();
+        let generation = match self.flaw {
+            Flaw::NamesOfGenerations => s.processes[i].generation,
+            _ => 0,
+        };
+        let (name, rows) = ((generation, saved.number), (saved.from, saved.to));
+        let result = match then.files.insert(name, rows) {
+            Some(before) if before != rows => {
+                Err(format!("K3: file {name:?} is replaced by other rows"))
+            }
+            _ => Ok(()),
+        };
+        self.publication_done(&mut then, i, saved);
+        out.push((Step::Publish(i, "rename"), result.map(|()| then)));
+    }
+
+    /// Goes on behind a publication.
+    fn publication_done(&self, then: &mut State, i: usize, saved: Saved) {
+        let process = &then.processes[i];
+        let is_resumed = process.saved == saved.to;
+        if self.flaw == Flaw::SinkBeforeManifest && !is_resumed {
+            then.processes[i].phase = self.appending(process, saved);
+        } else {
+            then.processes[i] = published(process, saved);
+        }
+    }
+
+    /// Publishes in a transaction.
+    fn commit(&self, s: &State, i: usize, saved: Saved, at: Publishing, out: &mut Steps) {
         let process = &s.processes[i];
         let mut then = s.clone();
-        let is_resumed = process.saved == saved.to;
-        let done = |then: &mut State| {
-            let process = &then.processes[i];
-            let before = self.flaw == Flaw::SinkBeforeManifest && !is_resumed;
-            let phase = if before { Some(self.appending(process, saved)) } else { None };
-            match phase {
-                Some(phase) => then.processes[i].phase = phase,
-                None => then.processes[i] = published(&then.processes[i], saved),
-            }
-        };
+        let done = |then: &mut State| self.publication_done(then, i, saved);
         let next = |then: &mut State, at| then.processes[i].phase = Phase::Publishing(saved, at);
-        let mut result = Ok(());
-        let what = match (self.sink, at) {
-            (SinkKind::Files, _) => {
-                let generation = match self.flaw {
-                    Flaw::NamesOfGenerations => process.generation,
-                    _ => 0,
-                };
-                let (name, rows) = ((generation, saved.number), (saved.from, saved.to));
-                if then.files.insert(name, rows).is_some_and(|before| before != rows) {
-                    result = Err(format!("K3: file {name:?} is replaced by other rows"));
-                }
-                done(&mut then);
-                "rename"
-            }
-            (SinkKind::Transactions, Publishing::Begins) => {
+        let what = match at {
+            Publishing::Begins => {
                 if process.epoch.is_none() {
                     // Fences whoever had the name, and gives up its transaction.
                     then.topic.epoch += 1;
@@ -436,21 +446,20 @@ impl Job {
                 }
                 "fence"
             }
-            (
-                _,
-                Publishing::Sends(epoch, _)
-                | Publishing::Commits(epoch)
-                | Publishing::WritesMarker(epoch),
-            ) if epoch != s.topic.epoch => {
+            Publishing::Sends(epoch, _)
+            | Publishing::Commits(epoch)
+            | Publishing::WritesMarker(epoch)
+                if epoch != s.topic.epoch =>
+            {
                 then.processes[i].phase = Phase::Fenced;
                 "fenced"
             }
-            (_, Publishing::Sends(epoch, sent)) if saved.from + sent < saved.to => {
+            Publishing::Sends(epoch, sent) if saved.from + sent < saved.to => {
                 then.topic.open.push(saved.from + sent);
                 next(&mut then, Publishing::Sends(epoch, sent + 1));
                 "send"
             }
-            (_, Publishing::Sends(epoch, _)) => {
+            Publishing::Sends(epoch, _) => {
                 if !matches!(self.flaw, Flaw::NoMarker | Flaw::MarkerApart) {
                     then.topic.open_marker = saved.number;
                 }
@@ -458,7 +467,7 @@ impl Job {
                 next(&mut then, Publishing::Commits(epoch));
                 "commit"
             }
-            (_, Publishing::Commits(epoch)) => {
+            Publishing::Commits(epoch) => {
                 if !then.topic.committed.remove(&epoch) {
                     return;
                 }
@@ -471,13 +480,13 @@ impl Job {
                 }
                 "committed"
             }
-            (_, Publishing::WritesMarker(_)) => {
+            Publishing::WritesMarker(_) => {
                 then.topic.marker = saved.number;
                 done(&mut then);
                 "marker"
             }
         };
-        out.push((Step::Publish(i, what), result.map(|()| then)));
+        out.push((Step::Publish(i, what), Ok(then)));
     }
 
     /// Commits arrive, once or twice: one ends the transaction that its epoch has open.
