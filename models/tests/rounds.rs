@@ -51,8 +51,6 @@ enum Flaw {
     SaveBeforeDue,
     /// Time depends on the order in which idle workers were heard.
     ClocksNotSettled,
-    /// The second round may begin before all have saved the first.
-    NoWaitForSaved,
 }
 
 /// How rows come to the first operator.
@@ -703,7 +701,7 @@ impl Model for Rounds {
     }
 
     fn steps(&self, state: &State, out: &mut Steps) {
-        let waits = self.flaw != Flaw::NoWaitForSaved && state.asked > state.done;
+        let waits = state.asked > state.done;
         if state.asked < self.rounds && !waits && !state.crashed {
             for told in 0..state.workers.len() {
                 let mut next = state.clone();
@@ -826,7 +824,6 @@ fn each_part_of_the_protocol_is_needed() {
         (Flaw::NoLamport, "R6", small(Shuffle)),
         (Flaw::SaveBeforeDue, "R3", small(Shuffle)),
         (Flaw::ClocksNotSettled, "R2", Rounds { idle: true, ..small(Shuffle) }),
-        (Flaw::NoWaitForSaved, "R4", Rounds { rounds: 3, ..small(Shuffle) }),
     ] {
         let found = run(&Rounds { flaw, ..model }).err();
         let found = found.unwrap_or_else(|| panic!("{flaw:?} goes unnoticed"));

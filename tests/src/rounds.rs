@@ -53,6 +53,8 @@ struct Leader<'a> {
     /// What was saved of it, and by workers that have ended.
     saved: Vec<WorkerSnapshot>,
     last: Vec<WorkerSnapshot>,
+    /// All workers have ended, and everything is published.
+    is_over: bool,
 }
 
 impl Leader<'_> {
@@ -72,7 +74,8 @@ impl Leader<'_> {
         let has_ended = |last: &&mut WorkerSnapshot| last.round <= round;
         let ended = self.last.iter().filter(|last| last.round <= round).count();
         let all_ended = ended == self.workers as usize;
-        if self.saved.len() + ended < self.workers as usize || !(self.asked || all_ended) {
+        let is_whole = self.saved.len() + ended == self.workers as usize;
+        if self.is_over || !is_whole || !(self.asked || all_ended) {
             return None;
         }
         let mut workers = std::mem::take(&mut self.saved);
@@ -87,7 +90,7 @@ impl Leader<'_> {
             };
             of.sink.publish(std::slice::from_ref(&sink.staged), all_ended).expect("it is staged");
         }
-        (self.round, self.asked) = (round + 1, false);
+        (self.round, self.asked, self.is_over) = (round + 1, false, all_ended);
         Some(Restored { round, workers })
     }
 }
@@ -147,7 +150,8 @@ impl Attempt {
         let mut workers = workers(&cluster, &net, &job, &nodes, &kept, restored.as_ref())?;
         let (last, saved) = (vec![], vec![]);
         let count = cluster.nodes * cluster.workers;
-        let mut leader = Leader { job: &job, workers: count, round, asked: false, saved, last };
+        let (asked, is_over) = (false, false);
+        let mut leader = Leader { job: &job, workers: count, round, asked, saved, last, is_over };
         let every = 1 + random.below(60);
         let mut told = vec![];
         for turn in 0.. {
@@ -162,7 +166,7 @@ impl Attempt {
             if turns == Some(turn) {
                 return Ok((false, restored));
             }
-            if !leader.asked && random.below(every) == 0 {
+            if !leader.asked && !leader.is_over && random.below(every) == 0 {
                 leader.asked = true;
                 // Others may hear of it by the marker first.
                 told = (0..nodes.len()).collect();
