@@ -415,7 +415,7 @@ impl InForce {
                 set_shuffle(&mut changed.shuffle, name, &lower).ok_or(refused.clone())?;
             }
             "millstream.checkpoint" => {
-                job.checkpoint = checkpoint(&lower).ok_or(refused.clone())?;
+                job.checkpoint = checkpoint(&lower).ok_or(refused.clone())?
             }
             "millstream.prefetch" => job.prefetch = prefetch(&lower).ok_or(refused.clone())?,
             "millstream.receive_bytes" => job.receive_bytes = number(1 << 10, 1 << 30)?,
