@@ -387,8 +387,7 @@ impl InForce {
     /// Puts a value in force.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), Refused> {
         let spec = SETTINGS.iter().find(|spec| spec.name == name).ok_or(Refused::Unknown)?;
-        let refused = Refused::Value(spec.values);
-        let mut changed = self.clone();
+        let (refused, mut changed) = (Refused::Value(spec.values), self.clone());
         let job = &mut changed.job;
         let lower = value.trim().to_lowercase();
         let number = |least: u64, most: u64| {
