@@ -113,9 +113,6 @@ struct Chains {
     next: Vec<u32>,
 }
 
-/// Any number of owners makes hashes.
-const FINGERPRINT_OWNERS: u32 = 2;
-
 impl Hashed {
     /// Rows of several batches, which have the columns `keys`; `nulls` says whether NULL in a key
     /// is equal to NULL.
@@ -143,7 +140,8 @@ impl Hashed {
     /// How many rows there are, and a number that the same rows have in any order: the sum of their
     /// hashes. Columns of values that have no hash do not count.
     pub(crate) fn fingerprint(&self) -> (u64, u64) {
-        let mut partitioner = Partitioner::new(FINGERPRINT_OWNERS);
+        // With one owner there are no hashes.
+        let mut partitioner = Partitioner::new(2);
         let (mut owners, mut sum) = (vec![], 0u64);
         for batch in self.rows.batches() {
             let hashed = |column: &&ArrayRef| {

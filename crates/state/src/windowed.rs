@@ -10,8 +10,8 @@
 //! Sessions are chains of slices ([`Sessions`]).
 //!
 //! What is kept is what windows to come need, and one window. What windows have come to that have
-//! not ended is put together in the same way, of copies ([`early`]). All of it can be read as it is,
-//! and merged into another ([`saved`]).
+//! not ended is put together in the same way, of copies ([`early`]). All of it can be read as it
+//! is, and merged into another ([`saved`]).
 
 mod early;
 mod saved;

@@ -106,8 +106,8 @@ impl Slices {
         }
     }
 
-    /// Gives the partial states of all groups of the slice that starts at `start`, which keeps them.
-    /// A group that lies in several places comes several times.
+    /// Gives the partial states of all groups of the slice that starts at `start`, which keeps
+    /// them. A group that lies in several places comes several times.
     ///
     /// # Errors
     /// Those of the disk, of accumulators and of `each`; [`StateError::BeingDrained`].
