@@ -119,7 +119,7 @@ impl Service {
                 // The connection is gone again.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    tracing::warn!("a connection cannot be accepted: {error}");
+                    tracing::debug!("a connection cannot be accepted: {error}");
                     return (accepted, true);
                 }
             };

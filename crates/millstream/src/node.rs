@@ -166,32 +166,22 @@ impl NodeRunner<'_> {
             for (((worker, links), metrics), (member, link_events)) in
                 own.zip(members.into_iter().zip(link_events))
             {
-                let (gate, opened) = mpsc::channel();
                 let mut config = self.config(worker, links, metrics, &shared);
                 config.disk = disk.clone();
                 if let Some(recovery) = &recovery {
-                    config.checkpoints = Some(recovery.target());
-                    config.restored.clone_from(&recovery.restored);
-                    config.round = recovery.round;
+                    recovery.configure(&mut config);
                 }
                 config.multicast = member;
-                let events = events.clone();
-                config.reconnector = service.is_enabled().then(|| {
-                    let end = WorkerEnd { worker, events: events.clone(), link_events };
-                    Box::new(end) as Box<dyn Reconnector>
-                });
-                let span = tracing::info_span!("worker", worker);
-                let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(
-                    scope,
-                    move || {
-                        span.in_scope(|| run_worker(config, &opened, &events));
-                    },
-                );
-                if let Err(source) = spawned {
-                    started = Err(Error::Thread { worker, source });
-                    break;
+                let end = WorkerEnd { worker, events: events.clone(), link_events };
+                config.reconnector =
+                    service.is_enabled().then(|| Box::new(end) as Box<dyn Reconnector>);
+                match spawn_worker(scope, config, events.clone()) {
+                    Ok(gate) => gates.push(gate),
+                    Err(error) => {
+                        started = Err(error);
+                        break;
+                    }
                 }
-                gates.push(gate);
             }
             drop(events);
             if let Some(recovery) = &mut recovery {
@@ -294,6 +284,24 @@ impl NodeRunner<'_> {
         Ok(start)
     }
 
+    /// Until the last checkpoint of the job is stored and published.
+    fn finish_checkpoints(
+        &self,
+        mut recovery: Option<&mut JobCheckpoints<'_>>,
+        signals: &Signals,
+        vigil: &mut Vigil<'_>,
+    ) -> Result<(), Error> {
+        while let Some(recovery) = recovery.as_mut().filter(|recovery| !recovery.is_over()) {
+            recovery.turn(signals, self.control.cancelled())?;
+            vigil.turn(self.clock.now_ns());
+            if let Some(failure) = self.control.failure() {
+                return Err(ClusterError::Node(failure).into());
+            }
+            thread::sleep(OVER_TICK);
+        }
+        Ok(())
+    }
+
     /// Until all workers have ended here and everywhere.
     fn watch<'scope>(
         &self,
@@ -346,14 +354,7 @@ impl NodeRunner<'_> {
                 watch.report(&self.counters(shared), options.observer);
             }
         }
-        while let Some(recovery) = recovery.as_mut().filter(|recovery| !recovery.is_over()) {
-            recovery.turn(&shared.signals, self.control.cancelled())?;
-            vigil.turn(self.clock.now_ns());
-            if let Some(failure) = self.control.failure() {
-                return Err(ClusterError::Node(failure).into());
-            }
-            thread::sleep(OVER_TICK);
-        }
+        self.finish_checkpoints(recovery.as_deref_mut(), &shared.signals, &mut vigil)?;
         let own = encode_end(&self.counters(shared), &shared.bad.kept());
         // Others may still wait for what was sent last, and learn from this that it is lost.
         let mut failed = None;
@@ -437,6 +438,21 @@ pub(crate) fn statement_of(error: &Error, ends: &[usize]) -> Option<usize> {
     let Error::Dataflow(error) = error.cause() else { return None };
     let operator = error.located()?.operator?;
     ends.iter().position(|end| operator < *end)
+}
+
+/// Starts the thread of a worker. Gives the gate at which it waits.
+fn spawn_worker<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    config: WorkerConfig,
+    events: Sender<WorkerEvent>,
+) -> Result<Sender<()>, Error> {
+    let (gate, opened) = mpsc::channel();
+    let worker = config.worker;
+    let span = tracing::info_span!("worker", worker);
+    let run = move || span.in_scope(|| run_worker(config, &opened, &events));
+    let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(scope, run);
+    spawned.map_err(|source| Error::Thread { worker, source })?;
+    Ok(gate)
 }
 
 /// Opens a worker, waits at the gate, and runs it.

@@ -4,6 +4,7 @@
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 
 use crate::manifest::Manifest;
+use crate::record;
 use crate::wire::{ClientRequest, ServerResponse, split};
 
 /// Takes messages one after the other. The first byte tells what they are: requests where it is
@@ -47,6 +48,20 @@ fn summed(mut messages: &[u8]) -> Vec<u8> {
     }
     out.extend_from_slice(messages);
     out
+}
+
+/// Whether these bytes, with the right checksum behind them, are the file of a table.
+///
+/// # Panics
+/// When it is another one behind being written again, or is not of the table that it names.
+pub fn saved(bytes: &[u8]) -> bool {
+    let whole = [bytes, &crc32c::crc32c(bytes).to_le_bytes()].concat();
+    let table = record::table(&whole);
+    let Ok((version, sums)) = record::decode(&whole) else { return false };
+    assert_eq!(record::encode(&version, &sums), whole);
+    assert_eq!(table.as_deref(), Some(version.manifest.table.as_str()));
+    assert_eq!(sums.len(), version.manifest.extents.len());
+    true
 }
 
 /// Whether these bytes, with the right checksum behind them, are a manifest.

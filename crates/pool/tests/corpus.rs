@@ -2,13 +2,16 @@
 //! writes the seeds anew; a finding of a fuzz target is added by its own name.
 #![allow(missing_docs)]
 
+use std::sync::Arc;
+
 use pool::access::{At, LoadMode, TableLoad, TableSummary};
-use pool::hostile;
+use pool::home::SavedVersion;
 use pool::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, Strip};
 use pool::pointer::{ExtentId, Pointer};
 use pool::wire::{
     ClientRequest, MESSAGE_BYTES_MAX, PROTOCOL, Rights, ServerResponse, Stat, StatementId, Welcome,
 };
+use pool::{hostile, record};
 
 #[path = "../../../fuzz/replay/mutate.rs"]
 mod mutate;
@@ -178,6 +181,39 @@ fn manifest_seeds() -> Seeds {
         bytes
     };
     all.map(|(name, of)| (name.to_owned(), bytes(of))).into()
+}
+
+/// The name of one that is the file of a table begins with `good`.
+fn saved_seeds() -> Seeds {
+    let saved = |of: Manifest, sums: &[u32]| {
+        let bytes = Arc::new(of.encode());
+        let snapshot = StatementId { job: 5 << 70, statement: 3 };
+        let version = SavedVersion { load: 9, snapshot, manifest: Arc::new(of), bytes };
+        let mut bytes = record::encode(&version, sums);
+        bytes.truncate(bytes.len() - 4);
+        bytes
+    };
+    let mut head = saved(manifest(), &[7]);
+    head[12] ^= 1;
+    let mut format = saved(manifest(), &[7]);
+    format[7] = 2;
+    let all = [
+        ("good", saved(manifest(), &[7])),
+        ("bad-sums", saved(manifest(), &[7, 8])),
+        ("bad-head", head),
+        ("bad-format", format),
+        ("bad-empty", vec![]),
+    ];
+    all.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+}
+
+#[test]
+fn files_of_tables_are_what_they_say_or_refused() {
+    let all = replayed("pool_saved", saved_seeds);
+    for (name, bytes) in &all {
+        assert_eq!(hostile::saved(bytes), name.starts_with("good"), "{name}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::saved);
 }
 
 #[test]

@@ -23,10 +23,10 @@ use std::time::Duration;
 use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
 use checkpoint::{BaseCheckpoint, CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
 use cluster::Control;
-use dataflow::checkpoint::{CheckpointTarget, Restored, RunId};
+use dataflow::checkpoint::{Restored, RunId};
 use dataflow::job::{JobGraph, OperatorKind, Recovery};
 use dataflow::sink::{Publishing, SinkVisibility};
-use dataflow::worker::Signals;
+use dataflow::worker::{Signals, WorkerConfig};
 
 use self::encode::OperatorNames;
 use self::ids::{OperatorId, fnv, operator_ids};
@@ -222,9 +222,11 @@ impl<'a> JobCheckpoints<'a> {
         })))
     }
 
-    /// Takes what the workers keep.
-    pub(crate) fn target(&self) -> Arc<dyn CheckpointTarget> {
-        self.target.clone()
+    /// Has a worker begin where the job goes on, and hand over what it keeps.
+    pub(crate) fn configure(&self, config: &mut WorkerConfig) {
+        config.checkpoints = Some(self.target.clone());
+        config.restored.clone_from(&self.restored);
+        config.round = self.round;
     }
 
     /// Whether the job ends because it was stopped, with all that it has kept.

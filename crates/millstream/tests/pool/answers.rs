@@ -24,6 +24,8 @@ enum Cut {
     Commit,
     /// It arrives, and its answer does not.
     Answer,
+    /// Nothing is cut: the server promises so many bytes of a manifest.
+    Promise(u64),
 }
 
 /// Stands between clients and a server. Its first connection is cut; others are not.
@@ -63,34 +65,60 @@ fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
     let (mut answers, mut heard) = (server.try_clone().unwrap(), client.try_clone().unwrap());
     let is_silent = Arc::clone(&silent);
     let back = std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(n @ 1..) = answers.read(&mut bytes) {
+        while let Some(body) = message(&mut answers) {
             if is_silent.load(Ordering::SeqCst) {
                 // The answer to the commit is there, and goes nowhere.
                 let _ = heard.shutdown(Shutdown::Both);
             }
-            let _ = heard.write_all(&bytes[..n]);
+            let answer = match (ServerResponse::decode(&body).unwrap(), cut) {
+                (ServerResponse::Pinned { version, lease, .. }, Some(Cut::Promise(bytes))) => {
+                    ServerResponse::Pinned { version, lease, manifest_bytes: bytes }
+                }
+                (answer, _) => answer,
+            };
+            let _ = heard.write_all(&answer.encode());
         }
         let _ = heard.shutdown(Shutdown::Both);
     });
     let mut server = server;
-    let mut header = [0; 8];
-    while client.read_exact(&mut header).is_ok() {
-        let mut body = vec![0; u32::from_le_bytes(header[..4].try_into().unwrap()) as usize];
-        client.read_exact(&mut body).unwrap();
+    while let Some(body) = message(&mut client) {
         let request = ClientRequest::decode(&body).unwrap();
         if matches!(request, ClientRequest::Commit { last: true, .. }) {
             match cut {
                 Some(Cut::Commit) => break,
                 Some(Cut::Answer) => silent.store(true, Ordering::SeqCst),
-                None => {}
+                Some(Cut::Promise(_)) | None => {}
             }
         }
-        server.write_all(&[&header[..], &body].concat()).unwrap();
+        server.write_all(&request.encode()).unwrap();
     }
     let _ = client.shutdown(Shutdown::Both);
     let _ = server.shutdown(Shutdown::Both);
     back.join().unwrap();
+}
+
+/// The body of the next message; `None` when the connection has ended.
+fn message(from: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut header = [0; 8];
+    from.read_exact(&mut header).ok()?;
+    let mut body = vec![0; u32::from_le_bytes(header[..4].try_into().unwrap()) as usize];
+    from.read_exact(&mut body).ok()?;
+    Some(body)
+}
+
+#[test]
+fn a_client_takes_no_more_of_a_manifest_than_was_promised_or_may_be() {
+    let server = serve(None);
+    let loader = client(server.address(), FabricKind::Tcp);
+    load(&loader, "t", LoadMode::Create, 0..1000).unwrap();
+    for (promise, what) in
+        [(u64::MAX, "length of a manifest"), ((1 << 30) + 1, "length of a manifest"), (7, "answer")]
+    {
+        let between = Between::new(server.address(), Cut::Promise(promise));
+        let refused = sums(&client(between.address, FabricKind::Tcp), "t").unwrap_err();
+        assert_eq!(refused, PoolError::Malformed { what }, "{promise} bytes");
+    }
+    assert_eq!(sums(&loader, "t").unwrap(), (1, 1000, 499_500));
 }
 
 #[test]
@@ -116,6 +144,7 @@ fn a_loader_learns_the_truth_when_the_answer_to_its_commit_is_lost() {
                     let is_free = || reader.stat().unwrap()[0].bytes == 0;
                     awaited("what it had loaded is free", is_free);
                 }
+                Cut::Promise(_) => {}
             }
         }
     }

@@ -254,8 +254,8 @@ struct Control {
     /// Threads that connect.
     connecting: usize,
     refusals: u64,
-    /// Until then nobody is accepted.
-    accepts_from: Instant,
+    /// Until then nobody is accepted: the system had no descriptor.
+    accepts_from: Option<Instant>,
     /// Signalled for events and endpoints.
     wakes: Arc<EventFd>,
     started: Instant,
@@ -310,7 +310,7 @@ impl Control {
             connects,
             connecting: 0,
             refusals: 0,
-            accepts_from: Instant::now(),
+            accepts_from: None,
             wakes,
             started: Instant::now(),
         })
@@ -323,7 +323,7 @@ impl Control {
     fn run(mut self, stop: &AtomicBool, stats: &MemoryStats) -> Stat {
         let (mut more, mut told) = (false, Instant::now());
         while !stop.load(Ordering::Acquire) {
-            let accepts = Instant::now() >= self.accepts_from;
+            let accepts = self.accepts_from.is_none_or(|from| Instant::now() >= from);
             let limit = if more { Duration::ZERO } else { TICK };
             self.clients.wait(accepts.then_some(&self.service), &self.wakes, limit);
             self.wakes.clear();
@@ -357,9 +357,10 @@ impl Control {
     fn accept(&mut self) {
         let (accepted, starved) = self.service.accept();
         accepted.into_iter().for_each(|attachment| self.clients.add(attachment));
-        if starved {
-            self.accepts_from = Instant::now() + ACCEPT_PAUSE;
+        if starved && self.accepts_from.is_none() {
+            tracing::warn!("clients wait: the system has no descriptor for their connections");
         }
+        self.accepts_from = starved.then(|| Instant::now() + ACCEPT_PAUSE);
     }
 
     /// Reads of all clients, and answers them: of each as much as its slice admits. True when one
