@@ -9,7 +9,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter, Staging, WriterContext};
+use dataflow::sink::{Placement, Publishing, Sink, SinkVisibility, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
 /// What a flow does, in order.
@@ -257,12 +257,12 @@ impl Sink for MemorySink {
         self.memory.placement.unwrap_or(Placement::Gather)
     }
 
-    fn staging(&self) -> Staging {
-        Staging::ByCheckpoint
+    fn staging(&self) -> SinkVisibility {
+        SinkVisibility::ByCheckpoint
     }
 
     /// What is published is staged no more, so that nothing is seen twice.
-    fn publish(&self, staged: &[Vec<u8>], _: bool) -> Result<(), ConnectorError> {
+    fn publish(&self, staged: &[Vec<u8>], _: Publishing) -> Result<(), ConnectorError> {
         let mut all = self.memory.staged.lock().expect("not poisoned");
         let mut committed = self.memory.committed.lock().expect("not poisoned");
         for number in staged {

@@ -7,6 +7,7 @@ use dataflow::checkpoint::{CheckpointTarget, Restored, RunId, WorkerSnapshot};
 use dataflow::error::DataflowError;
 use dataflow::job::{JobGraph, OperatorKind};
 use dataflow::process::Process;
+use dataflow::sink::Publishing;
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 
@@ -88,7 +89,8 @@ impl Leader<'_> {
             let OperatorKind::Sink(of) = &self.job.operators[sink.operator as usize].kind else {
                 panic!("operator {} is no sink", sink.operator);
             };
-            of.sink.publish(std::slice::from_ref(&sink.staged), all_ended).expect("it is staged");
+            let how = Publishing { last: all_ended, again: false };
+            of.sink.publish(std::slice::from_ref(&sink.staged), how).expect("it is staged");
         }
         (self.round, self.asked, self.is_over) = (round + 1, false, all_ended);
         Some(Restored { round, workers })
@@ -134,6 +136,16 @@ struct Attempt {
     job: Arc<JobGraph>,
     restored: Option<Arc<Restored>>,
     turns: Option<u64>,
+}
+
+impl Ran {
+    /// Counts a round that was saved.
+    fn count(&mut self, whole: &Restored) {
+        let operators = whole.workers.iter().flat_map(|worker| &worker.operators);
+        let parts = operators.flat_map(|operator| &operator.parts);
+        self.rows += parts.map(|part| part.rows.num_rows() as u64).sum::<u64>();
+        self.saved += 1;
+    }
 }
 
 impl Attempt {
@@ -187,10 +199,7 @@ impl Attempt {
             }
             if let Some(whole) = leader.take(&kept) {
                 told.clear();
-                let operators = whole.workers.iter().flat_map(|worker| &worker.operators);
-                let parts = operators.flat_map(|operator| &operator.parts);
-                ran.rows += parts.map(|part| part.rows.num_rows() as u64).sum::<u64>();
-                ran.saved += 1;
+                ran.count(&whole);
                 restored = Some(Arc::new(whole));
                 busy = true;
             }

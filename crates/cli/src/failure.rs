@@ -52,7 +52,7 @@ impl Failure {
     }
 
     /// The same, of a job that goes on when it is started again.
-    pub(crate) fn to_begin_again(self) -> Self {
+    pub(crate) fn beginning_again(self) -> Self {
         Self { code: AGAIN, ..self }
     }
 

@@ -101,7 +101,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     let ended = finish(args, screen, output, result, interrupted);
     ended.map_err(|end| {
         let failure = end.failure(&script);
-        if lost { failure.to_begin_again() } else { failure }
+        if lost { failure.beginning_again() } else { failure }
     })
 }
 
