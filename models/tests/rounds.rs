@@ -1,11 +1,11 @@
-//! Rounds, explored completely: sources, two operators in a row, and the cut between them. The
+//! RoundModel, explored completely: sources, two operators in a row, and the cut between them. The
 //! alignment and the clocks are those that run.
 //!
 //! Each worker reads some splits. Its rows come over one edge per split to the first operator,
 //! which keeps a row until time has passed it and emits it then; its rows are shuffled, merged or
 //! broadcast along a chain of relays. What it emits is shuffled to the second operator, which keeps
-//! it. Any worker alone is told that a round ends. When all have saved it, the job may crash, and
-//! goes on from there on another number of workers.
+//! it. Any worker alone is announced that a round ends. When all have saved it, the job may crash,
+//! and goes on from there on another number of workers.
 //!
 //! Invariants: R1 what is saved of a round has each row once that was read before the saved
 //! positions, and no other; R2 the instances of an operator have saved at the same time; R3 what is
@@ -45,11 +45,11 @@ enum Flaw {
     PeerEndNotCounted,
     /// The end of the last edge counts before it is sent behind the rows.
     EndBeforeRows,
-    /// Who is not told does not mark.
+    /// Who is not announced does not mark.
     NoLamport,
     /// An operator saves before it has emitted what is due.
     SaveBeforeDue,
-    /// Time depends on the order in which idle workers were heard.
+    /// Time depends on the order in which idle workers were sends.
     ClocksNotSettled,
 }
 
@@ -61,7 +61,7 @@ enum Way {
     Broadcast,
 }
 
-struct Rounds {
+struct RoundModel {
     way: Way,
     workers: usize,
     /// The times of the rows of each split. A row is known by its place among all of them.
@@ -140,7 +140,7 @@ struct Split {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Worker {
     splits: Vec<Split>,
-    /// Rounds before this one are to be ended.
+    /// RoundModel before this one are to be ended.
     asked: u64,
     operators: [Instance; 2],
 }
@@ -169,7 +169,7 @@ struct State {
 #[derive(Debug, Clone)]
 #[expect(dead_code, reason = "fields are read by whoever reads a trace")]
 enum Step {
-    EndRound { told: usize },
+    EndRound { announced: usize },
     Read { worker: usize, split: usize },
     Push { worker: usize, split: usize },
     Mark { worker: usize, split: usize },
@@ -191,9 +191,9 @@ fn breach(breach: RoundBreach) -> String {
 }
 
 fn instance(round: u64, edges: usize, worker: usize, workers: usize, least: i64) -> Instance {
-    let heard = (0..workers).map(|other| other != worker);
+    let sends = (0..workers).map(|other| other != worker);
     Instance {
-        alignment: RoundAlignment::new(round, edges, heard),
+        alignment: RoundAlignment::new(round, edges, sends),
         edges: VectorClock::beginning_at(edges as u32, least),
         clock: VectorClock::beginning_at(workers as u32, least),
         announced: Progress::active(i64::MIN),
@@ -209,7 +209,7 @@ fn instance(round: u64, edges: usize, worker: usize, workers: usize, least: i64)
 
 impl Instance {
     /// Rows whose time has come.
-    fn due(&self, model: &Rounds) -> Vec<Row> {
+    fn due(&self, model: &RoundModel) -> Vec<Row> {
         let is_due = |row: &&Row| model.time(**row) <= self.clock.least();
         self.rows.iter().filter(is_due).copied().collect()
     }
@@ -235,7 +235,7 @@ impl State {
     }
 }
 
-impl Rounds {
+impl RoundModel {
     fn new(way: Way, workers: usize, splits: &[&[i64]]) -> Self {
         let splits = splits.iter().map(|times| times.to_vec()).collect();
         Self { way, workers, splits, rounds: 1, idle: false, crash: None, flaw: Flaw::None }
@@ -692,7 +692,7 @@ impl Rounds {
     }
 }
 
-impl Model for Rounds {
+impl Model for RoundModel {
     type State = State;
     type Step = Step;
 
@@ -703,11 +703,11 @@ impl Model for Rounds {
     fn steps(&self, state: &State, out: &mut Steps) {
         let waits = state.asked > state.done;
         if state.asked < self.rounds && !waits && !state.crashed {
-            for told in 0..state.workers.len() {
+            for announced in 0..state.workers.len() {
                 let mut next = state.clone();
                 next.asked += 1;
-                next.workers[told].asked = next.asked;
-                out.push((Step::EndRound { told }, Ok(next)));
+                next.workers[announced].asked = next.asked;
+                out.push((Step::EndRound { announced }, Ok(next)));
             }
         }
         for worker in 0..state.workers.len() {
@@ -760,16 +760,16 @@ impl Model for Rounds {
 
 const STATES_MAX: usize = 3_000_000;
 
-fn run(model: &Rounds) -> Result<Explored, Violation> {
+fn run(model: &RoundModel) -> Result<Explored, Violation> {
     explore(model, STATES_MAX)
 }
 
 /// The configurations that are explored.
-fn honest() -> Vec<(&'static str, Rounds)> {
-    let of = Rounds::new;
-    let idle = |model: Rounds| Rounds { idle: true, ..model };
-    let crash = |workers, model: Rounds| Rounds { crash: Some(workers), ..model };
-    let twice = |model: Rounds| Rounds { rounds: 2, ..model };
+fn honest() -> Vec<(&'static str, RoundModel)> {
+    let of = RoundModel::new;
+    let idle = |model: RoundModel| RoundModel { idle: true, ..model };
+    let crash = |workers, model: RoundModel| RoundModel { crash: Some(workers), ..model };
+    let twice = |model: RoundModel| RoundModel { rounds: 2, ..model };
     use Way::{Broadcast, Merge, Shuffle};
     vec![
         ("two edges", of(Shuffle, 2, &[&[1, 3], &[2], &[2]])),
@@ -806,9 +806,9 @@ fn each_row_is_in_the_cut_once_whatever_comes_first() {
 #[test]
 fn each_part_of_the_protocol_is_needed() {
     use Way::{Broadcast, Merge, Shuffle};
-    let small = |way| Rounds::new(way, 2, &[&[1, 3], &[2]]);
-    let edges = |way| Rounds::new(way, 2, &[&[1], &[2], &[2]]);
-    let relays = || Rounds::new(Broadcast, 3, &[&[1], &[], &[]]);
+    let small = |way| RoundModel::new(way, 2, &[&[1, 3], &[2]]);
+    let edges = |way| RoundModel::new(way, 2, &[&[1], &[2], &[2]]);
+    let relays = || RoundModel::new(Broadcast, 3, &[&[1], &[], &[]]);
     for (flaw, reason, model) in [
         (Flaw::NoColour, "R1", small(Broadcast)),
         (Flaw::NothingKept, "R1", small(Shuffle)),
@@ -823,9 +823,9 @@ fn each_part_of_the_protocol_is_needed() {
         (Flaw::EndBeforeRows, "dead end", small(Shuffle)),
         (Flaw::NoLamport, "R6", small(Shuffle)),
         (Flaw::SaveBeforeDue, "R3", small(Shuffle)),
-        (Flaw::ClocksNotSettled, "R2", Rounds { idle: true, ..small(Shuffle) }),
+        (Flaw::ClocksNotSettled, "R2", RoundModel { idle: true, ..small(Shuffle) }),
     ] {
-        let found = run(&Rounds { flaw, ..model }).err();
+        let found = run(&RoundModel { flaw, ..model }).err();
         let found = found.unwrap_or_else(|| panic!("{flaw:?} goes unnoticed"));
         assert!(found.reason.starts_with(reason), "{flaw:?}: {}\n{}", found.reason, found.trace);
     }

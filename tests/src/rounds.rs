@@ -1,5 +1,5 @@
-//! A job that keeps checkpoints, in the simulator: rounds end at random turns, and the whole cluster
-//! is lost at random turns and goes on with another number of workers.
+//! A job that keeps checkpoints, in the simulator: rounds end at random turns, and the whole
+//! cluster is lost at random turns and goes on with another number of workers.
 
 use std::sync::{Arc, Mutex};
 

@@ -29,7 +29,8 @@ fn query(random: &mut Random) -> String {
         0 => format!("SELECT window_start, k, count(*), sum(v) FROM TUMBLE({window}) {starts}"),
         1 => format!(
             "SELECT window_end, k, count(*), min(v) FROM
-               HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '{size}' SECOND, INTERVAL '{}' SECOND) {starts}",
+               HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '{size}' SECOND,
+               INTERVAL '{}' SECOND) {starts}",
             3 * size
         ),
         2 => format!(

@@ -181,10 +181,10 @@ fn a_server_tells_what_it_has_and_has_done() {
     let mut line = String::new();
     BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let address = line.split(" at ").nth(1).unwrap().split(": ").next().unwrap().to_owned();
-    let mut said = String::new();
-    BufReader::new(process.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    let mut announced = String::new();
+    BufReader::new(process.stderr.as_mut().unwrap()).read_line(&mut announced).unwrap();
     let server = Server { process, address };
-    let metrics = said.trim().strip_prefix("metrics on http://").unwrap();
+    let metrics = announced.trim().strip_prefix("metrics on http://").unwrap();
     let metrics: SocketAddr = metrics.strip_suffix("/metrics").unwrap().parse().unwrap();
     let at = server.address.as_str();
     out(&place.run(at, &numbers(50_000, CREATE), &[]));

@@ -335,11 +335,11 @@ mod tests {
         let socket = listener.accept().unwrap().0;
         let mut server = Security::Certificates(identity).server(socket).unwrap();
         let mut word = [0; 4];
-        let heard = server.read_exact(&mut word).is_ok() && word == *b"word";
-        assert_eq!(server.shows(NODE_NAME) || server.shows(READER_NAME), heard);
+        let received = server.read_exact(&mut word).is_ok() && word == *b"word";
+        assert_eq!(server.shows(NODE_NAME) || server.shows(READER_NAME), received);
         drop(server);
         says.join().unwrap();
-        heard
+        received
     }
 
     #[test]

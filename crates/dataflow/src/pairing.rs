@@ -18,6 +18,7 @@ use crate::error::DataflowError;
 use crate::job::JoinKind;
 use crate::job::step::Step;
 use crate::rows::chunks::Chunks;
+use crate::rows::keys::columns_of;
 use crate::rows::origin::Origin;
 use crate::rows::selection::Selection;
 
@@ -594,8 +595,4 @@ impl Met {
         let marks = Selection::of(RecordBatch::try_from_iter([("mark", marks)])?);
         Ok(Some((own.beside(marks, terms.schema.clone()), rows)))
     }
-}
-
-pub(crate) fn columns_of(batch: &RecordBatch, columns: &[usize]) -> Vec<ArrayRef> {
-    columns.iter().map(|&column| batch.column(column).clone()).collect()
 }

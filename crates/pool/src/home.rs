@@ -36,7 +36,7 @@ use loads::LoadState;
 pub use pins::Pin;
 use pins::{Lease, Memo};
 use saving::PreparedVersion;
-pub use saving::{OUTCOMES_MAX, Outcome, SavedVersion};
+pub use saving::{LoadOutcome, OUTCOMES_MAX, SavedVersion};
 
 /// A client that says nothing for this long has no leases any more, in ns.
 pub const LEASE_NS: u64 = 10_000_000_000;
@@ -109,7 +109,7 @@ pub struct Home {
     /// Versions of loads that are over, which are being saved.
     saving: BTreeMap<u64, PreparedVersion>,
     /// By load: what has become of it.
-    outcomes: BTreeMap<u64, Outcome>,
+    outcomes: BTreeMap<u64, LoadOutcome>,
     /// Tables whose bytes were lost, by name, with the reason.
     damaged: BTreeMap<String, String>,
     leases: BTreeMap<u64, Lease>,

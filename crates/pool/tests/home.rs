@@ -54,7 +54,7 @@ struct Account {
     /// By load: versions that are being saved.
     saving: BTreeMap<u64, SavedVersion>,
     /// Loads of which a writer has handed something in.
-    handed_in: BTreeSet<u64>,
+    submitted: BTreeSet<u64>,
 }
 
 impl Account {
@@ -72,7 +72,7 @@ impl Account {
             versions: BTreeMap::new(),
             freeing: vec![],
             saving: BTreeMap::new(),
-            handed_in: BTreeSet::new(),
+            submitted: BTreeSet::new(),
         }
     }
 
@@ -116,7 +116,7 @@ impl Account {
             (Ok(_), false) => assert!(outcome.is_err(), "{outcome:?}"),
             (Ok(_), true) => match outcome {
                 Ok(Some(version)) => assert_eq!(version, number),
-                Ok(None) | Err(_) => assert!(self.handed_in.contains(&load), "{outcome:?}"),
+                Ok(None) | Err(_) => assert!(self.submitted.contains(&load), "{outcome:?}"),
             },
         }
         let other = self.home.outcome(load, StatementId { job: 2, statement: 0 });
@@ -233,7 +233,7 @@ impl Account {
         let (version, effects) = if self.random.below(2) == 0 {
             self.home.commit(client, load, writer, strips, last)
         } else {
-            self.handed_in.insert(load);
+            self.submitted.insert(load);
             self.replace(client, load, writer);
             self.home.hand_in(client, load, writer, strips, last)
         };

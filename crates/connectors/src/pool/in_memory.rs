@@ -46,7 +46,7 @@ struct Part {
     /// Strips that the next version does not have any more.
     replaced: Vec<(u32, Strip)>,
     /// Writers that have handed in their part since a version appeared, and that have committed.
-    handed_in: BTreeSet<u32>,
+    submitted: BTreeSet<u32>,
     committed: BTreeSet<u32>,
     has_failed: bool,
 }
@@ -156,7 +156,7 @@ impl PoolAccess for InMemoryPool {
             strips: vec![],
             extents: vec![],
             replaced: vec![],
-            handed_in: BTreeSet::new(),
+            submitted: BTreeSet::new(),
             committed: BTreeSet::new(),
             has_failed: false,
         }));
@@ -374,10 +374,10 @@ impl InMemoryWriter {
         part.strips.append(&mut self.strips);
         part.extents.append(&mut self.extents);
         part.replaced.append(&mut self.replaced);
-        let to = if is_end { &mut part.committed } else { &mut part.handed_in };
+        let to = if is_end { &mut part.committed } else { &mut part.submitted };
         to.insert(self.worker);
         let is_missing =
-            |worker| !part.handed_in.contains(&worker) && !part.committed.contains(&worker);
+            |worker| !part.submitted.contains(&worker) && !part.committed.contains(&worker);
         if (0..self.writers).any(is_missing) {
             return Ok(());
         }
@@ -387,7 +387,7 @@ impl InMemoryWriter {
         let versions = state.tables.entry(part.load.table.clone()).or_default();
         let newest = versions.last().map(|newest| &**newest);
         versions.push(Arc::new(published(&part, newest)));
-        part.handed_in.clear();
+        part.submitted.clear();
         part.load.mode = LoadMode::Append;
         (part.strips, part.extents, part.replaced) = (vec![], vec![], vec![]);
         Ok(())

@@ -153,7 +153,7 @@ pub(super) struct Waiting {
     rows: usize,
     bytes: usize,
     /// How many of the rows were handed in as a short strip …
-    handed_in: usize,
+    submitted: usize,
     /// … which lies here, once it is known.
     pub(super) short: Option<Strip>,
 }
@@ -165,13 +165,13 @@ impl Waiting {
         schema: &SchemaRef,
         table: &str,
     ) -> Result<Option<RecordBatch>, ConnectorError> {
-        if self.rows == self.handed_in {
+        if self.rows == self.submitted {
             return Ok(None);
         }
         let rows = concat_batches(schema, &self.batches);
         let rows = rows.map_err(|error| damaged(table, error.to_string()))?;
         self.batches = vec![rows.clone()];
-        self.handed_in = self.rows;
+        self.submitted = self.rows;
         Ok(Some(rows))
     }
 }
@@ -223,7 +223,7 @@ impl PoolWriter {
     fn cut(&mut self, partition: u32, whole: bool) -> Result<(), ConnectorError> {
         let Some(waiting) = self.waiting.remove(&partition) else { return Ok(()) };
         self.waiting_bytes -= waiting.bytes;
-        if whole && waiting.rows == waiting.handed_in {
+        if whole && waiting.rows == waiting.submitted {
             return Ok(());
         }
         self.replaced.extend(waiting.short.map(|strip| (partition, strip)));

@@ -375,7 +375,8 @@ impl Inputs {
         }
     }
 
-    /// Gives a frame of another worker to the exchange of its input, or keeps it for the next round.
+    /// Gives a frame of another worker to the exchange of its input, or keeps it for the next
+    /// round.
     ///
     /// # Errors
     /// When it is malformed, comes behind the end of its sender or in a round that cannot be under
@@ -387,7 +388,7 @@ impl Inputs {
         message: Message,
     ) -> Result<(), DataflowError> {
         let admitted = match &member.instance().rounds {
-            Some(rounds) => rounds.admit(member, from, message)?,
+            Some(rounds) => rounds.take_or_keep(member, from, message)?,
             None => Some(message),
         };
         match admitted {

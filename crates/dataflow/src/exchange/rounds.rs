@@ -50,14 +50,14 @@ impl InstanceRounds {
     pub(super) fn of(tag: u32, place: &WorkerContext, inputs: &Inputs) -> Option<Self> {
         let worker = place.rounds.clone()?;
         let others = || (0..place.workers).filter(|&other| other != place.worker);
-        let (heard, to): (Vec<u32>, Vec<u32>) = match inputs {
+        let (senders, to): (Vec<u32>, Vec<u32>) = match inputs {
             _ if inputs.is_local() => (vec![], vec![]),
             _ if inputs.gathers() && place.worker == GATHERER => (others().collect(), vec![]),
             _ if inputs.gathers() => (vec![], vec![GATHERER]),
             _ => (others().collect(), others().collect()),
         };
-        let heard = (0..place.workers).map(|other| heard.contains(&other));
-        let alignment = RoundAlignment::new(worker.first(), worker.edges(tag), heard);
+        let sends = (0..place.workers).map(|other| senders.contains(&other));
+        let alignment = RoundAlignment::new(worker.first(), worker.edges(tag), sends);
         Some(Self {
             tag,
             alignment: RefCell::new(alignment),
@@ -132,7 +132,8 @@ impl InstanceRounds {
     }
 
     /// An edge has ended. True if the marker has to be sent. Where it is the last, the end is on
-    /// its way to the peers in place of a marker: what is sent behind it would be of the next round.
+    /// its way to the peers in place of a marker: what is sent behind it would be of the next
+    /// round.
     pub(super) fn end_edge(&self, member: &impl Member, edge: u32) -> bool {
         let due = self.alignment.borrow_mut().end_edge(edge as usize);
         self.look(member);
@@ -189,7 +190,7 @@ impl InstanceRounds {
 
     /// Gives a frame back that belongs to this round, or to none; keeps it if it belongs to the
     /// next.
-    pub(super) fn admit(
+    pub(super) fn take_or_keep(
         &self,
         member: &impl Member,
         from: u32,

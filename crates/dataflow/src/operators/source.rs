@@ -87,7 +87,7 @@ impl SourceRun {
             if let Some(alignment) = &self.alignment
                 && !alignment.may_go()
             {
-                self.or_heard(either(alignment.wait(), self.notified(seen))).await;
+                self.or_received(either(alignment.wait(), self.notified(seen))).await;
                 continue;
             }
             if self.signals.is_stopped() {
@@ -126,7 +126,7 @@ impl SourceRun {
                         yield_now().await;
                     } else {
                         let notified = self.external.notified_or_at(seen, &self.timers, until_ns);
-                        self.or_heard(notified).await;
+                        self.or_received(notified).await;
                     }
                 }
                 Read::End => return self.end(&reader, &behind, i64::MAX).await,
@@ -162,10 +162,10 @@ impl SourceRun {
     }
 
     /// Waits for something, but not longer than until a peer has marked the round.
-    async fn or_heard(&self, waits: impl Future) {
+    async fn or_received(&self, waits: impl Future) {
         match &self.rounds {
             Some(SourceRounds { round, of_worker, .. }) => {
-                either(waits, of_worker.heard(*round)).await;
+                either(waits, of_worker.received(*round)).await;
             }
             None => _ = waits.await,
         }

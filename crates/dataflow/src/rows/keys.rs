@@ -6,6 +6,7 @@
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{Field, Schema};
+use arrow::record_batch::RecordBatch;
 use state::{KeyTable, NullKeys, StateError, without_dictionary};
 
 /// The columns of a key as [`RowKeys::keys`] gives them.
@@ -108,4 +109,9 @@ pub(crate) fn nulls_of(key: &[ArrayRef]) -> Option<NullBuffer> {
         NullBuffer::union(all.as_ref(), nulls.as_ref())
     });
     all.filter(|valid| valid.null_count() > 0)
+}
+
+/// Some columns of a batch.
+pub(crate) fn columns_of(batch: &RecordBatch, columns: &[usize]) -> Vec<ArrayRef> {
+    columns.iter().map(|&column| batch.column(column).clone()).collect()
 }

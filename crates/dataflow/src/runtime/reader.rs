@@ -11,21 +11,25 @@
 //! reader attaches the watermark to each row of a batch in which some row lags behind it; a batch
 //! without such a row cannot hold a late one and carries nothing.
 
+mod lagging;
 mod places;
+mod widths;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::{Array, BooleanArray, Int64Array};
+use arrow::array::{Array, BooleanArray};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::datatypes::TimeUnit;
 use arrow::record_batch::RecordBatch;
 
 use state::{Times, vector};
 
+use self::lagging::row_watermarks;
 use self::places::places;
+use self::widths::Widths;
 use crate::checkpoint::SplitSnapshot;
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
@@ -35,9 +39,6 @@ use crate::job::{OnBad, Scan, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
 use crate::rows::{FusedRows, Rows};
 use crate::runtime::metrics::Metrics;
-
-/// Rows between two looks at the running maximum where no row lags.
-const BLOCK: usize = 64;
 
 /// What a reader has to give.
 pub(crate) enum Read {
@@ -559,77 +560,6 @@ fn is_idle(flow: &OpenFlow, timeout: Option<u64>) -> bool {
 fn in_order(times: &[i64], reached: i64, delay: i64) -> Option<(i64, i64)> {
     let (&first, &last) = (times.first()?, times.last()?);
     (first >= reached.saturating_sub(delay) && vector::ascends(times)).then_some((first, last))
-}
-
-/// The greatest time after `times`, given the greatest before them; and for each row the watermark
-/// that it met, if some row lies before its own.
-fn row_watermarks(times: &[i64], reached: i64, delay: i64) -> (i64, Option<Int64Array>) {
-    let mut greatest = reached;
-    let mut lagging = false;
-    for block in times.chunks(BLOCK) {
-        let (least, most) = extremes(block);
-        let after = greatest.max(most);
-        if least < after.saturating_sub(delay) {
-            lagging |= lags(block, greatest, delay);
-        }
-        greatest = after;
-    }
-    if !lagging {
-        return (greatest, None);
-    }
-    let mut running = reached;
-    let watermarks = times.iter().map(|&time| {
-        let watermark = running.saturating_sub(delay);
-        running = running.max(time);
-        watermark
-    });
-    (greatest, Some(Int64Array::from_iter_values(watermarks)))
-}
-
-fn extremes(times: &[i64]) -> (i64, i64) {
-    times.iter().fold((i64::MAX, i64::MIN), |(least, most), &t| (least.min(t), most.max(t)))
-}
-
-fn lags(times: &[i64], mut greatest: i64, delay: i64) -> bool {
-    times.iter().any(|&time| {
-        let lags = time < greatest.saturating_sub(delay);
-        greatest = greatest.max(time);
-        lags
-    })
-}
-
-/// Bytes of a batch's rows, without looking at fixed-width columns.
-struct Widths {
-    fixed: u64,
-    variable: Vec<usize>,
-}
-
-impl Widths {
-    fn new(schema: &arrow::datatypes::Schema) -> Self {
-        let mut widths = Self { fixed: 0, variable: Vec::new() };
-        for (i, field) in schema.fields().iter().enumerate() {
-            match field.data_type() {
-                DataType::Dictionary(key, _) => {
-                    widths.fixed += key.primitive_width().unwrap_or(4) as u64;
-                }
-                DataType::Boolean => widths.fixed += 1,
-                other => match other.primitive_width() {
-                    Some(width) => widths.fixed += width as u64,
-                    None => widths.variable.push(i),
-                },
-            }
-        }
-        widths
-    }
-
-    fn bytes(&self, batch: &RecordBatch) -> u64 {
-        let variable: usize = self
-            .variable
-            .iter()
-            .map(|&i| batch.column(i).to_data().get_slice_memory_size().unwrap_or(0))
-            .sum();
-        self.fixed * batch.num_rows() as u64 + variable as u64
-    }
 }
 
 #[cfg(test)]

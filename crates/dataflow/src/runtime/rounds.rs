@@ -29,7 +29,7 @@ pub(crate) struct WorkerRounds {
     signals: Arc<Signals>,
     metrics: Arc<Metrics>,
     /// The rounds before this one have been marked by a peer.
-    heard: Cell<u64>,
+    received: Cell<u64>,
     asked: Event,
     saving: RefCell<Saving>,
 }
@@ -68,7 +68,7 @@ impl WorkerRounds {
             target,
             signals,
             metrics,
-            heard: Cell::new(first),
+            received: Cell::new(first),
             asked: Event::default(),
             saving,
         })
@@ -86,18 +86,18 @@ impl WorkerRounds {
 
     /// Whether a round is to be ended.
     pub(crate) fn is_due(&self, round: u64) -> bool {
-        self.heard.get().max(self.signals.rounds_ended()) > round
+        self.received.get().max(self.signals.rounds_ended()) > round
     }
 
     /// Waits until a peer has marked a round. [`Signals::end_round`] wakes the worker otherwise.
-    pub(crate) async fn heard(&self, round: u64) {
-        self.asked.wait_for(|| (self.heard.get() > round).then_some(())).await;
+    pub(crate) async fn received(&self, round: u64) {
+        self.asked.wait_for(|| (self.received.get() > round).then_some(())).await;
     }
 
     /// A peer has marked a round.
     pub(crate) fn hear(&self, round: u64) {
-        if self.heard.get() <= round {
-            self.heard.set(round + 1);
+        if self.received.get() <= round {
+            self.received.set(round + 1);
             self.asked.notify();
         }
     }

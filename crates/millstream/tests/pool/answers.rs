@@ -62,13 +62,13 @@ impl Drop for Between {
 /// Passes messages until one side ends, or it is the time to cut.
 fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
     let silent = Arc::new(AtomicBool::new(false));
-    let (mut answers, mut heard) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+    let (mut answers, mut received) = (server.try_clone().unwrap(), client.try_clone().unwrap());
     let is_silent = Arc::clone(&silent);
     let back = std::thread::spawn(move || {
         while let Some(body) = message(&mut answers) {
             if is_silent.load(Ordering::SeqCst) {
                 // The answer to the commit is there, and goes nowhere.
-                let _ = heard.shutdown(Shutdown::Both);
+                let _ = received.shutdown(Shutdown::Both);
             }
             let answer = match (ServerResponse::decode(&body).unwrap(), cut) {
                 (ServerResponse::Pinned { version, lease, .. }, Some(Cut::Promise(bytes))) => {
@@ -76,9 +76,9 @@ fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
                 }
                 (answer, _) => answer,
             };
-            let _ = heard.write_all(&answer.encode());
+            let _ = received.write_all(&answer.encode());
         }
-        let _ = heard.shutdown(Shutdown::Both);
+        let _ = received.shutdown(Shutdown::Both);
     });
     let mut server = server;
     while let Some(body) = message(&mut client) {

@@ -5,7 +5,7 @@ mod growing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::saving::{Outcome, PreparedVersion};
+use super::saving::{LoadOutcome, PreparedVersion};
 use super::{ClientId, Effect, Extent, Home, counted, no_table};
 use crate::access::{LoadMode, TableLoad};
 use crate::error::PoolError;
@@ -47,7 +47,7 @@ pub(super) struct LoadState {
     /// does.
     counted: u64,
     /// The writers that have handed in strips since a version appeared, and go on.
-    handed_in: BTreeSet<u32>,
+    submitted: BTreeSet<u32>,
     /// The writers that have committed.
     committed: BTreeSet<u32>,
     /// Whether a version has appeared while writers go on.
@@ -147,7 +147,7 @@ impl Home {
             replaced: vec![],
             count: 0,
             counted: needed,
-            handed_in: BTreeSet::new(),
+            submitted: BTreeSet::new(),
             committed: BTreeSet::new(),
             grows: false,
         };
@@ -303,7 +303,7 @@ impl Home {
         }
         state.replaced.extend(replaced);
         match then {
-            Then::Continues => state.handed_in.insert(writer),
+            Then::Continues => state.submitted.insert(writer),
             Then::Ends => state.committed.insert(writer),
         };
         self.go_on(load)
@@ -318,7 +318,7 @@ impl Home {
         let newest = self.tables.get(&state.load.table).copied();
         if let Some(newest) = newest.filter(|_| state.grows && state.has_nothing()) {
             // The version that appeared last has all of its rows.
-            self.remember(load, Outcome::Version(state.snapshot, newest));
+            self.remember(load, LoadOutcome::Version(state.snapshot, newest));
             let unused: Vec<u32> =
                 state.sealed.iter().chain(state.written_by.keys()).copied().collect();
             let effects = unused.into_iter().map(|number| self.free(number)).collect();
@@ -337,7 +337,7 @@ impl Home {
                 (Ok(version), effects)
             }
             Err(error) => {
-                self.remember(load, Outcome::Failed(state.snapshot, error.to_string()));
+                self.remember(load, LoadOutcome::Failed(state.snapshot, error.to_string()));
                 (Err(error), effects)
             }
         }
@@ -455,7 +455,7 @@ impl Home {
 
     fn give_up_since(&mut self, load: u64, reason: String) -> Vec<Effect> {
         let Some(state) = self.loads.remove(&load) else { return vec![] };
-        self.remember(load, Outcome::Failed(state.snapshot, reason));
+        self.remember(load, LoadOutcome::Failed(state.snapshot, reason));
         self.bytes -= state.counted;
         let extents = state.sealed.iter().chain(state.written_by.keys());
         extents.map(|number| self.free(*number)).collect()

@@ -13,7 +13,7 @@ pub const OUTCOMES_MAX: usize = 4096;
 
 /// The outcome of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum LoadOutcome {
     /// This version has appeared.
     Version(StatementId, u64),
     /// No version will appear, for this reason.
@@ -76,7 +76,7 @@ impl Home {
     fn appear(&mut self, load: u64, version: PreparedVersion) -> (u64, Vec<Effect>) {
         let number = version.manifest.version;
         if !version.goes_on {
-            self.remember(load, Outcome::Version(version.snapshot, number));
+            self.remember(load, LoadOutcome::Version(version.snapshot, number));
         }
         (number, self.publish(version.manifest, version.bytes))
     }
@@ -96,7 +96,7 @@ impl Home {
                 let reason = format!("the version cannot be saved: {reason}");
                 let given_up = self.cannot_go_on(load, &reason);
                 if !version.goes_on {
-                    self.remember(load, Outcome::Failed(version.snapshot, reason));
+                    self.remember(load, LoadOutcome::Failed(version.snapshot, reason));
                 }
                 let own = |number: &u32| self.extents.contains_key(number);
                 let own: Vec<u32> = version.own.into_iter().filter(own).collect();
@@ -106,7 +106,7 @@ impl Home {
         }
     }
 
-    pub(super) fn remember(&mut self, load: u64, outcome: Outcome) {
+    pub(super) fn remember(&mut self, load: u64, outcome: LoadOutcome) {
         self.outcomes.insert(load, outcome);
         if self.outcomes.len() > OUTCOMES_MAX {
             self.outcomes.pop_first();
@@ -120,8 +120,8 @@ impl Home {
     pub fn outcome(&self, load: u64, snapshot: StatementId) -> Result<Option<u64>, PoolError> {
         let refused = |reason: &str| Err(PoolError::Refused { reason: reason.to_owned() });
         match self.outcomes.get(&load) {
-            Some(Outcome::Version(of, version)) if *of == snapshot => Ok(Some(*version)),
-            Some(Outcome::Failed(of, reason)) if *of == snapshot => refused(reason),
+            Some(LoadOutcome::Version(of, version)) if *of == snapshot => Ok(Some(*version)),
+            Some(LoadOutcome::Failed(of, reason)) if *of == snapshot => refused(reason),
             Some(_) => refused("the load is one of another statement"),
             None if self.loads.contains_key(&load) || self.saving.contains_key(&load) => Ok(None),
             None => refused("the server does not know the load: it was restarted, or forgot it"),
@@ -157,7 +157,7 @@ impl Home {
             self.extents.insert(id.number, Extent { bytes, used, load: None, versions: 0 });
             self.extents_made = self.extents_made.max(id.number + 1);
         }
-        self.remember(load, Outcome::Version(snapshot, manifest.version));
+        self.remember(load, LoadOutcome::Version(snapshot, manifest.version));
         self.publish(manifest, bytes);
         Ok(())
     }

@@ -364,7 +364,7 @@ fn rows_of(home: &mut Home) -> (u64, Vec<u32>) {
 }
 
 #[test]
-fn a_version_appears_when_each_writer_has_handed_in_or_ended() {
+fn a_version_appears_when_each_writer_has_submitted_or_ended() {
     let mut home = home();
     let load = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 2).unwrap();
     let first = sealed(&mut home, load, 1);

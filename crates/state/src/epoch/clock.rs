@@ -173,16 +173,16 @@ mod tests {
 
     #[test]
     fn clocks_that_have_heard_the_same_settle_at_the_same_time() {
-        let told = [(0, Progress::active(100)), (0, Progress::idle(100))];
+        let announced = [(0, Progress::active(100)), (0, Progress::idle(100))];
         let also = [(1, Progress::active(200)), (1, Progress::idle(200))];
-        let clock = |told: [&[(u32, Progress)]; 2]| {
+        let clock = |announced: [&[(u32, Progress)]; 2]| {
             let mut clock = VectorClock::beginning_at(2, 50);
-            for &(helper, progress) in told.into_iter().flatten() {
+            for &(helper, progress) in announced.into_iter().flatten() {
                 clock.advance(helper, progress);
             }
             clock
         };
-        let (mut one, mut other) = (clock([&told, &also]), clock([&also, &told]));
+        let (mut one, mut other) = (clock([&announced, &also]), clock([&also, &announced]));
         assert_eq!((one.least(), other.least()), (200, 100));
         assert!(!one.settle() && other.settle());
         assert_eq!(one, other);

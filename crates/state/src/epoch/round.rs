@@ -18,8 +18,8 @@
 //!   [may pass](RoundAlignment::may_pass), keeps apart what arrives [`Arrives::Later`], and sends
 //!   its own marker behind all rows of the round.
 //! - An edge or a peer that has ended counts as marked in all later rounds.
-//! - Rows that are broadcast may overtake a marker, and a marker may overtake them: it says how many
-//!   of them it is behind, and counts when so many are here.
+//! - Rows that are broadcast may overtake a marker, and a marker may overtake them: it says how
+//!   many of them it is behind, and counts when so many are here.
 
 /// The rounds of one instance of an operator: who has marked the one that is under way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ enum EdgeMark {
 enum PeerMark {
     Open,
     /// It has marked behind so many broadcast frames, of which some are not here.
-    Waits(u64),
+    Behind(u64),
     Marked,
     Ended,
 }
@@ -86,11 +86,11 @@ pub enum RoundBreach {
 }
 
 impl RoundAlignment {
-    /// An instance that begins with `round`, with so many edges of its own worker. `heard` says of
+    /// An instance that begins with `round`, with so many edges of its own worker. `sends` says of
     /// each worker whether its rows come here.
-    pub fn new(round: u64, edges: usize, heard: impl IntoIterator<Item = bool>) -> Self {
-        let peer = |heard: bool| if heard { PeerMark::Open } else { PeerMark::Ended };
-        let peers = heard.into_iter().map(peer).collect();
+    pub fn new(round: u64, edges: usize, sends: impl IntoIterator<Item = bool>) -> Self {
+        let peer = |sends: bool| if sends { PeerMark::Open } else { PeerMark::Ended };
+        let peers = sends.into_iter().map(peer).collect();
         Self { round, edges: vec![EdgeMark::Open; edges], peers, sent: false }
     }
 
@@ -105,8 +105,8 @@ impl RoundAlignment {
         self.edges.get(edge) != Some(&EdgeMark::Marked)
     }
 
-    /// An edge marks the round. True if it is the last: then what waits for peers is sent, behind it
-    /// the marker, and [`RoundAlignment::sent`] follows.
+    /// An edge marks the round. True if it is the last: then what waits for peers is sent, behind
+    /// it the marker, and [`RoundAlignment::sent`] follows.
     ///
     /// # Errors
     /// [`RoundBreach::Marker`] when it marks another round, or there is no such edge.
@@ -150,7 +150,7 @@ impl RoundAlignment {
     /// [`RoundBreach::Colour`] and [`RoundBreach::BehindMarker`].
     pub fn arrives(&self, from: u32, colour: u16) -> Result<Arrives, RoundBreach> {
         let arrives = self.relayed(colour)?;
-        let marked = matches!(self.peer(from), Some(PeerMark::Waits(_) | PeerMark::Marked));
+        let marked = matches!(self.peer(from), Some(PeerMark::Behind(_) | PeerMark::Marked));
         match arrives {
             Arrives::Now if marked => Err(RoundBreach::BehindMarker { round: self.round }),
             arrives => Ok(arrives),
@@ -185,7 +185,7 @@ impl RoundAlignment {
         if round != self.round || self.peer(from) != Some(PeerMark::Open) {
             return Err(RoundBreach::Marker { marked: round, round: self.round });
         }
-        self.peers[from as usize] = PeerMark::Waits(broadcast_before);
+        self.peers[from as usize] = PeerMark::Behind(broadcast_before);
         self.received(from, received);
         Ok(())
     }
@@ -193,7 +193,7 @@ impl RoundAlignment {
     /// So many broadcast frames of a peer are here.
     pub fn received(&mut self, from: u32, received: u64) {
         if let Some(mark) = self.peers.get_mut(from as usize)
-            && matches!(*mark, PeerMark::Waits(before) if before <= received)
+            && matches!(*mark, PeerMark::Behind(before) if before <= received)
         {
             *mark = PeerMark::Marked;
         }

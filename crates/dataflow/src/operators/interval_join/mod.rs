@@ -28,8 +28,9 @@ use crate::job::{
     SavedPart, SavedParts, SpillSpec, Step, list,
 };
 use crate::operators::keyed::{at_rest, no_part};
-use crate::pairing::{Terms, columns_of};
+use crate::pairing::Terms;
 use crate::rows::keys::RowKeys;
+use crate::rows::keys::columns_of;
 use crate::rows::time::{ticks, ticks_text};
 
 /// Spans that the time in which a row may have partners is cut into.

@@ -11,7 +11,7 @@ use arrow::compute::{take, take_record_batch};
 use arrow::error::ArrowError;
 
 use crate::error::DataflowError;
-use crate::pairing::columns_of;
+use crate::rows::keys::columns_of;
 use crate::rows::time::ticks;
 
 /// Rows below which a batch is not copied.

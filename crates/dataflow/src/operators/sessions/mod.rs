@@ -31,7 +31,7 @@ use crate::job::{
     list,
 };
 use crate::operators::keyed::{at_rest, no_part};
-use crate::pairing::columns_of;
+use crate::rows::keys::columns_of;
 use crate::rows::keys::{RowKeys, key_fields};
 use crate::rows::time::{last_tick, ticks, ticks_text};
 

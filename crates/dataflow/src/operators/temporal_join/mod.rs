@@ -25,8 +25,8 @@ use crate::job::{
 };
 use crate::operators::interval_join::TimedSide;
 use crate::operators::keyed::{at_rest, no_part};
-use crate::pairing::columns_of;
 use crate::rows::keys::RowKeys;
+use crate::rows::keys::columns_of;
 use crate::rows::time::ticks;
 
 /// A join of each left row with the version of its key at its time.

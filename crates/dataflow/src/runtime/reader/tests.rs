@@ -2,6 +2,7 @@ use std::cell::Cell;
 use std::sync::Mutex;
 
 use arrow::array::TimestampMillisecondArray;
+use arrow::datatypes::DataType;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use fabric::Clock;
 

@@ -11,7 +11,7 @@ use super::answers::refused;
 use super::checker::Check;
 use super::clients::Waiting;
 use super::mover::{Command, Event};
-use super::store::Keeping;
+use super::store::StoreTask;
 use super::{ClientId, Control};
 
 /// How long an extent is not granted because memory is on its way back.
@@ -85,7 +85,7 @@ impl Control {
         };
         match &self.store {
             Some(store) => {
-                store.ask(Keeping::Drop { client, table });
+                store.ask(StoreTask::Drop { client, table });
                 self.defer(client, Waiting::Drop);
             }
             None => self.tell(client, Ok(ServerResponse::Done)),
@@ -231,7 +231,7 @@ impl Control {
         match (&sealed, &self.store) {
             (Ok(()), Some(store)) => {
                 if let Some((slab, used, crc)) = self.extents.hold(number) {
-                    store.ask(Keeping::Extent { number, slab, used, crc });
+                    store.ask(StoreTask::Extent { number, slab, used, crc });
                 }
             }
             (Ok(()), None) => {}

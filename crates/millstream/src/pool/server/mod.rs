@@ -48,7 +48,7 @@ use directory::Directory;
 use extents::{Extents, Freeing};
 use mover::{Command, Event, Mover};
 use restart::Found;
-use store::{Keeping, Store};
+use store::{Store, StoreTask};
 
 pub(super) use pool::home::ClientId;
 
@@ -77,8 +77,8 @@ pub struct MemoryOptions {
     pub fabric: FabricKind,
     /// Its certificate; without one it listens on loopback alone.
     pub certs: Option<PathBuf>,
-    /// A file in which a token for readers is left, where there are no certificates: who shows it may
-    /// read, and neither load nor drop.
+    /// A file in which a token for readers is left, where there are no certificates: who shows it
+    /// may read, and neither load nor drop.
     pub read_token: Option<PathBuf>,
     /// Threads that serve reads of clients that do not map its memory.
     pub threads: usize,
@@ -154,9 +154,9 @@ impl MemoryServer {
             Control::new(options, service, fabrics, kept, Arc::clone(&wakes)).map_err(refused)?;
         let (until, stats) = (Arc::clone(&stop), MemoryStats::default());
         stats.set(control.stat());
-        let told = stats.clone();
+        let reported = stats.clone();
         let thread = std::thread::Builder::new().name("memory server".into());
-        let thread = thread.spawn(move || control.run(&until, &told)).map_err(refused)?;
+        let thread = thread.spawn(move || control.run(&until, &reported)).map_err(refused)?;
         Ok(Self { address, fabrics: names, stop, wakes, stats, thread: Some(thread) })
     }
 
@@ -321,7 +321,7 @@ impl Control {
     }
 
     fn run(mut self, stop: &AtomicBool, stats: &MemoryStats) -> Stat {
-        let (mut more, mut told) = (false, Instant::now());
+        let (mut more, mut reported) = (false, Instant::now());
         while !stop.load(Ordering::Acquire) {
             let accepts = self.accepts_from.is_none_or(|from| Instant::now() >= from);
             let limit = if more { Duration::ZERO } else { TICK };
@@ -346,9 +346,9 @@ impl Control {
             let effects = self.home.tick(now_ns);
             self.act(effects);
             more |= self.do_effects();
-            if told.elapsed() >= TICK {
+            if reported.elapsed() >= TICK {
                 stats.set(self.stat());
-                told = Instant::now();
+                reported = Instant::now();
             }
         }
         self.stat()
@@ -399,7 +399,7 @@ impl Control {
                 Effect::Free(extent) => self.free(extent),
                 Effect::Save(version) => {
                     if let Some(store) = &self.store {
-                        store.ask(Keeping::Version(version));
+                        store.ask(StoreTask::Version(version));
                     }
                 }
                 Effect::Close(client, why) => self.close(client, why),
@@ -421,7 +421,7 @@ impl Control {
             Freeing::Later => {}
         }
         if let Some(store) = &self.store {
-            store.ask(Keeping::Free(extent));
+            store.ask(StoreTask::Free(extent));
         }
     }
 

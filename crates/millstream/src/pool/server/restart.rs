@@ -1,8 +1,8 @@
 //! What a server that was restarted finds in its directory.
 //!
 //! Extents are copied into memory of the server, compared with their checksums, and sealed, by all
-//! processors: what clients map is sealed memory, which no file can be. A table of which one byte is
-//! not as it was written is damaged; the others are there.
+//! processors: what clients map is sealed memory, which no file can be. A table of which one byte
+//! is not as it was written is damaged; the others are there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -54,7 +54,7 @@ pub(super) fn memory_of(used: u32) -> u64 {
 }
 
 /// An extent that is to be read, of a table by its position.
-struct Wanted {
+struct SavedExtent {
     table: usize,
     number: u32,
     used: u32,
@@ -162,7 +162,7 @@ impl Found {
                     damaged.insert(table, format!("{name}: it is another table's, too"));
                     continue;
                 }
-                wanted.push(Wanted { table, number, used, crc });
+                wanted.push(SavedExtent { table, number, used, crc });
             }
         }
         for (of, read) in read_all(directory, maker, &wanted) {
@@ -195,8 +195,8 @@ impl Found {
 fn read_all<'a>(
     directory: &Directory,
     maker: &dyn Fabric,
-    wanted: &'a [Wanted],
-) -> Vec<(&'a Wanted, Result<Slab, String>)> {
+    wanted: &'a [SavedExtent],
+) -> Vec<(&'a SavedExtent, Result<Slab, String>)> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(wanted.len())));
     let work = || {
         while let Some(of) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -211,7 +211,11 @@ fn read_all<'a>(
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read_extent(directory: &Directory, maker: &dyn Fabric, of: &Wanted) -> Result<Slab, String> {
+fn read_extent(
+    directory: &Directory,
+    maker: &dyn Fabric,
+    of: &SavedExtent,
+) -> Result<Slab, String> {
     let (mut file, length) =
         directory.read(Entry::Extent(of.number)).map_err(|error| error.to_string())?;
     if length != u64::from(of.used) {

@@ -5,8 +5,8 @@
 //!   sealed extent ─▶ its file ─┴─▶ commit: 3.table.tmp ─ rename ─▶ 3.table ─▶ the version appears
 //! ```
 //!
-//! Tasks are done in order. Invariants: a table's file names extents whose files are on the disk; an
-//! extent's file goes after the last table's file that names it.
+//! Tasks are done in order. Invariants: a table's file names extents whose files are on the disk;
+//! an extent's file goes after the last table's file that names it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -26,7 +26,7 @@ use super::mover::Event;
 const WRITTEN_BYTES: usize = 1 << 20;
 
 /// A task.
-pub(super) enum Keeping {
+pub(super) enum StoreTask {
     /// The first bytes of a sealed extent, with their checksum.
     Extent { number: u32, slab: Slab, used: u32, crc: u32 },
     /// A version, in place of the one before.
@@ -50,7 +50,7 @@ pub(super) struct Files {
 
 /// The handle of the thread, which ends when this is dropped and all was done.
 pub(super) struct Store {
-    tasks: Option<Sender<Keeping>>,
+    tasks: Option<Sender<StoreTask>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -72,7 +72,7 @@ impl Store {
         Ok(Self { tasks: Some(tasks), thread: Some(thread) })
     }
 
-    pub(super) fn ask(&self, task: Keeping) {
+    pub(super) fn ask(&self, task: StoreTask) {
         if let Some(tasks) = &self.tasks {
             // It ends with this handle alone.
             let _ = tasks.send(task);
@@ -101,18 +101,20 @@ struct Work {
 }
 
 impl Work {
-    fn run(mut self, tasks: &Receiver<Keeping>, events: &Sender<Event>, signal: &EventFd) {
+    fn run(mut self, tasks: &Receiver<StoreTask>, events: &Sender<Event>, signal: &EventFd) {
         while let Ok(task) = tasks.recv() {
             let event = match task {
-                Keeping::Extent { number, slab, used, crc } => {
+                StoreTask::Extent { number, slab, used, crc } => {
                     self.extent(number, &slab, used, crc);
                     // The memory may be wanted.
                     drop(slab);
                     Event::LetGo(number)
                 }
-                Keeping::Version(version) => Event::Saved(version.load, self.version(&version)),
-                Keeping::Drop { client, table } => Event::Dropped(client, self.drop_table(&table)),
-                Keeping::Free(number) => {
+                StoreTask::Version(version) => Event::Saved(version.load, self.version(&version)),
+                StoreTask::Drop { client, table } => {
+                    Event::Dropped(client, self.drop_table(&table))
+                }
+                StoreTask::Free(number) => {
                     self.free(number);
                     continue;
                 }

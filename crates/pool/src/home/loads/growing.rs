@@ -15,15 +15,15 @@ use std::collections::BTreeSet;
 use super::{LoadState, Then, writing};
 use crate::access::LoadMode;
 use crate::error::PoolError;
-use crate::home::saving::{Outcome, PreparedVersion};
+use crate::home::saving::{LoadOutcome, PreparedVersion};
 use crate::home::{ClientId, Effect, Home};
 use crate::manifest::{STRIPS_MAX, Strip};
 
 impl LoadState {
     /// Whether a version appears now: each writer has handed in its part, or has ended.
     pub(super) fn is_due(&self) -> bool {
-        let has = |writer| self.handed_in.contains(&writer) || self.committed.contains(&writer);
-        !self.handed_in.is_empty() && (0..self.writers).all(has)
+        let has = |writer| self.submitted.contains(&writer) || self.committed.contains(&writer);
+        !self.submitted.is_empty() && (0..self.writers).all(has)
     }
 
     /// Whether the next version would be the one that is there.
@@ -120,7 +120,7 @@ impl Home {
     /// Publishes, or saves, what has been handed in; the load goes on.
     fn publish_part(&mut self, load: u64) -> (Result<Option<u64>, PoolError>, Vec<Effect>) {
         let Some(mut state) = self.loads.remove(&load) else { return (Ok(None), vec![]) };
-        state.handed_in.clear();
+        state.submitted.clear();
         // A table that is made is there from the first time on, whether it has rows or not.
         if state.load.mode == LoadMode::Append && state.has_nothing() {
             state.grows = true;
@@ -159,7 +159,7 @@ impl Home {
     /// The reason why a load was given up, if it is known better than by an error.
     pub(super) fn reason_of(&self, load: u64, error: PoolError) -> PoolError {
         match self.outcomes.get(&load) {
-            Some(Outcome::Failed(_, reason)) => PoolError::Refused { reason: reason.clone() },
+            Some(LoadOutcome::Failed(_, reason)) => PoolError::Refused { reason: reason.clone() },
             _ => error,
         }
     }

@@ -1,0 +1,38 @@
+//! The arguments of jobs that keep checkpoints.
+
+use clap::Args;
+
+/// Where a job keeps checkpoints.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StateArgs {
+    /// Keeps checkpoints in this directory, or under this URL of a bucket: the job goes on where it
+    /// was when it is run again, and a node that dies is started again
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) state: Option<String>,
+
+    /// The job's name among those of the directory [default: the file's name without extension]
+    #[arg(long, value_name = "NAME", requires = "state")]
+    pub(crate) job: Option<String>,
+
+    /// What it goes on from: the latest checkpoint, none, or one by its number or name
+    #[arg(long, value_name = "latest|none|N|NAME", requires = "state", default_value = "latest")]
+    pub(crate) from: String,
+
+    /// Drops state that the SQL has no use for any more, and begins what is new empty
+    #[arg(long, requires = "state")]
+    pub(crate) evolve: bool,
+
+    /// Ends another run of the job that may be alive
+    #[arg(long, requires = "state")]
+    pub(crate) take_over: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// The job
+    pub(crate) job: String,
+
+    /// The directory of its checkpoints, or their URL
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) state: String,
+}
