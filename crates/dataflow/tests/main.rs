@@ -10,4 +10,5 @@ mod lists;
 mod local_exchange;
 mod local_plan;
 mod room;
+mod settling;
 mod slicing;

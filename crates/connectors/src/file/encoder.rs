@@ -13,7 +13,7 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
-use dataflow::sink::SinkWriter;
+use dataflow::sink::{Room, SinkWriter};
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
 use parquet::basic::Compression as ParquetCodec;
 use parquet::errors::ParquetError;
@@ -122,6 +122,11 @@ impl Encoder {
     /// The columns of a file. None of them is a dictionary in the formats of Arrow.
     pub(super) fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// Whether rows are whole behind each batch, and not behind the end of the file alone.
+    pub(super) fn writes_by_row(&self) -> bool {
+        matches!(self.format, SinkFormat::Rows(..))
     }
 
     /// The extension of a file that is read in this format, with its packing.
@@ -253,6 +258,12 @@ impl SinkWriter for RowWriter {
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         Ok(())
+    }
+
+    fn settle(&mut self) -> Result<Room, ConnectorError> {
+        self.send()?;
+        self.to.flush().map_err(|error| io_error(&self.path, &error))?;
+        Ok(Room::Ready)
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {

@@ -103,7 +103,10 @@ impl Sink for FileSink {
     fn staging(&self) -> SinkVisibility {
         match self.path.to_str().filter(|path| object::is_url(path)) {
             Some(_) => SinkVisibility::AtEnd,
-            None if self.replaces().is_none() => SinkVisibility::AsTheyCome,
+            None if self.replaces().is_none() && self.encoder.writes_by_row() => {
+                SinkVisibility::AsTheyCome
+            }
+            None if self.replaces().is_none() => SinkVisibility::AtEnd,
             None => SinkVisibility::Retained,
         }
     }
@@ -159,6 +162,13 @@ impl SinkWriter for PipeWriter {
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         self.queued.drain().map(drop)
+    }
+
+    fn settle(&mut self) -> Result<Room, ConnectorError> {
+        if let Some(writer) = &mut self.writer {
+            writer.settle()?;
+        }
+        self.queued.drain()
     }
 
     fn drain(&mut self) -> Result<Room, ConnectorError> {

@@ -115,6 +115,10 @@ impl SinkWriter for SocketWriter {
         }
     }
 
+    fn settle(&mut self) -> Result<Room, ConnectorError> {
+        self.drain()
+    }
+
     fn drain(&mut self) -> Result<Room, ConnectorError> {
         self.flush()?;
         self.queued.as_ref().map_or(Ok(Room::Ready), QueuedWriter::drain)

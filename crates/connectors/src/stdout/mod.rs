@@ -361,6 +361,10 @@ impl SinkWriter for StreamWriter {
         }
     }
 
+    fn settle(&mut self) -> Result<Room, ConnectorError> {
+        self.drain()
+    }
+
     fn drain(&mut self) -> Result<Room, ConnectorError> {
         self.flush()?;
         self.to.drain()

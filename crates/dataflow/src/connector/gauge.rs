@@ -77,6 +77,14 @@ impl SinkGauge {
         self.call(|| writer.drain())
     }
 
+    /// Has the writer hand on the rows before a checkpoint.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn settle(&self, writer: &mut dyn SinkWriter) -> Result<Room, ConnectorError> {
+        self.call(|| writer.settle())
+    }
+
     /// Says whether rows are held back, because the writer has no room.
     pub(crate) fn hold_back(&self, holds_back: bool) {
         self.holds_back.store(holds_back, Ordering::Relaxed);

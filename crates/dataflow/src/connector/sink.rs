@@ -163,6 +163,17 @@ pub trait SinkWriter: Send {
     /// When the output cannot be written.
     fn flush(&mut self) -> Result<(), ConnectorError>;
 
+    /// The rows that were written so far are about to be part of a checkpoint, though nobody stages
+    /// them: hands them on to their reader, so that none is lost. [`Room::Full`] while it waits for
+    /// its reader: it is asked again when it has woken the worker. More rows follow.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    fn settle(&mut self) -> Result<Room, ConnectorError> {
+        self.flush()?;
+        Ok(Room::Ready)
+    }
+
     /// All rows are written: hands on what the writer still holds. [`Room::Full`] while it waits
     /// for its reader: it is asked again when it has woken the worker. [`commit`](Self::commit)
     /// follows when it is [`Room::Ready`], and has to wait for nobody.

@@ -231,8 +231,17 @@ impl SinkTask {
         Ok(())
     }
 
-    /// All rows of a round are written: stages them.
-    fn save_round(&self, round: u64) -> Result<(), DataflowError> {
+    /// All rows of a round are written: stages them, or waits until their reader has them.
+    async fn save_round(&self, round: u64) -> Result<(), DataflowError> {
+        let mut stop_wait = StopWait::default();
+        loop {
+            let seen = self.external.notifications();
+            if self.stages || self.settle()? == Room::Ready {
+                break;
+            }
+            self.wait_for_reader(seen, &mut stop_wait).await;
+        }
+        self.gauge.hold_back(false);
         if let Some(rounds) = &self.instance.rounds {
             rounds.of_worker().save_operator(round, None, self.stage(round, false)?);
         }
@@ -256,6 +265,14 @@ impl SinkTask {
         match self.writer.borrow_mut().as_mut() {
             Some(writer) if self.hands_on => Ok(writer.drain()?),
             Some(writer) => Ok(self.gauge.drain(writer.as_mut())?),
+            None => Ok(Room::Ready),
+        }
+    }
+
+    fn settle(&self) -> Result<Room, DataflowError> {
+        match self.writer.borrow_mut().as_mut() {
+            Some(writer) if self.hands_on => Ok(writer.settle()?),
+            Some(writer) => Ok(self.gauge.settle(writer.as_mut())?),
             None => Ok(Room::Ready),
         }
     }
@@ -286,7 +303,7 @@ impl SinkTask {
             self.instance.clock_moved.wait_for(|| (waits() || is_over()).then_some(())).await;
             if self.held.borrow().is_empty() {
                 if let Some(round) = completed() {
-                    self.save_round(round)?;
+                    self.save_round(round).await?;
                     continue;
                 }
                 return Ok(());
