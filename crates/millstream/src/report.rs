@@ -19,7 +19,7 @@ use crate::FabricKind;
 pub(crate) const REPORTED_WORKERS_MAX: usize = 256;
 
 /// Operators of a worker that are reported one by one at most.
-pub(crate) const REPORTED_OPERATORS_MAX: usize = 64;
+pub(crate) const REPORTED_OPERATORS_MAX: usize = 48;
 
 /// A node's report: `total | bad rows | number of workers | each worker`, and of a worker
 /// `counters | number of operators | each operator`. All numbers are [`packed`].

@@ -5,13 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::bed::{LOAD, Pool, Process, SUMS, TABLE, WAYS, assert_ends, assert_fails, serve};
+use super::bed::{LOAD, Pool, Process, SUMS, TABLE, WAYS, assert_ends, assert_fails};
 use super::proxy::Proxy;
 
 /// Requests that one of these statements sends at most.
 const REQUESTS_MAX: usize = 100;
-
-const MORE: &str = "INSERT INTO t SELECT n, half, name FROM t;";
 
 /// A statement whose requests pass a proxy.
 fn start(pool: &Pool, proxy: &Proxy, sql: &str, args: &[&str]) -> Process {
@@ -46,57 +44,6 @@ fn at_each_request(
         each(pool, proxy, process, requests);
     }
     panic!("it sends more than {REQUESTS_MAX} requests");
-}
-
-/// Whether it has ended with an error, while it was planned or while it ran.
-fn has_failed(code: Option<i32>) -> bool {
-    matches!(code, Some(1 | 2))
-}
-
-/// Whether an error is one of a server that went away at some request.
-fn names_the_server(messages: &str) -> bool {
-    messages.contains("memory server 'm0' is gone")
-        || messages.contains("no memory server answers at")
-}
-
-#[test]
-fn a_load_that_is_killed_or_cut_off_at_any_request_leaves_what_was_there() {
-    let mut pool = Pool::start("fault-steps", &["--bytes", "256MiB"]);
-    pool.rows(LOAD, WAYS[0]);
-    let bytes = pool.stat()["bytes"].clone();
-    let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, step| {
-        if step % 3 == 0 {
-            process.kill();
-            drop(proxy);
-        } else {
-            drop(proxy);
-            let (code, messages) = ended(&mut process.0);
-            assert!(has_failed(code), "cut off at request {step}: {messages}");
-            assert!(names_the_server(&messages), "cut off at request {step}: {messages}");
-        }
-        pool.await_stat("nothing of it is left", |stat| {
-            stat["loads"] == 0 && stat["leases"] == 0 && stat["bytes"] == bytes
-        });
-    });
-    assert!(steps > 8, "a load has more requests than {steps}");
-    assert_eq!(pool.sums(WAYS[2]), "400000,39999800000,19999800000", "the last one was whole");
-}
-
-#[test]
-fn a_server_that_dies_at_any_request_of_a_load_is_named() {
-    let mut pool = Pool::start("fault-server", &["--bytes", "256MiB"]);
-    pool.rows(LOAD, WAYS[0]);
-    let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, step| {
-        pool.server.kill();
-        drop(proxy);
-        let (code, messages) = ended(&mut process.0);
-        assert!(has_failed(code), "request {step}: {messages}");
-        assert!(names_the_server(&messages), "request {step}: {messages}");
-        let (server, _) = serve(&pool.dir, &pool.address, &["--bytes", "256MiB"]);
-        pool.server = server;
-        pool.rows(LOAD, WAYS[0]);
-    });
-    assert!(steps > 8, "a load has more requests than {steps}");
 }
 
 #[test]
