@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 'MSSAVED' | format u8 | table | crc u32 of this head
-//! load u64 | statement {job u128, number u32} | sums {crc u32 of each extent}
+//! load u64 | statement {job u128, number u32} | goes on u8 | sums {crc u32 of each extent}
 //! manifest | crc u32 of all
 //! ```
 //!
@@ -33,6 +33,7 @@ pub fn encode(version: &SavedVersion, sums: &[u32]) -> Vec<u8> {
     out.u64(version.load);
     out.u128(version.snapshot.job);
     out.u32(version.snapshot.statement);
+    out.u8(version.goes_on.into());
     out.list(sums, |out, sum| out.u32(*sum));
     out.bytes(&version.bytes);
     out.u32(crc32c::crc32c(&out.0));
@@ -70,6 +71,11 @@ pub fn decode(bytes: &[u8]) -> Result<(SavedVersion, Vec<u32>), PoolError> {
     let (table, mut from) = head(body)?;
     let load = from.u64()?;
     let snapshot = StatementId { job: from.u128()?, statement: from.u32()? };
+    let goes_on = match from.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(malformed),
+    };
     let sums = from.list(EXTENTS_MAX, FieldReader::u32)?;
     let bytes = from.bytes()?.to_vec();
     from.end()?;
@@ -78,7 +84,7 @@ pub fn decode(bytes: &[u8]) -> Result<(SavedVersion, Vec<u32>), PoolError> {
         return Err(malformed);
     }
     let (manifest, bytes) = (Arc::new(manifest), Arc::new(bytes));
-    Ok((SavedVersion { load, snapshot, manifest, bytes }, sums))
+    Ok((SavedVersion { load, snapshot, manifest, bytes, goes_on }, sums))
 }
 
 #[cfg(test)]
@@ -102,7 +108,7 @@ mod tests {
         };
         let bytes = Arc::new(manifest.encode());
         let snapshot = StatementId { job: 1 << 100, statement: 4 };
-        SavedVersion { load: 5, snapshot, manifest: Arc::new(manifest), bytes }
+        SavedVersion { load: 5, snapshot, manifest: Arc::new(manifest), bytes, goes_on: true }
     }
 
     #[test]

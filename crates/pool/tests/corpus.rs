@@ -188,7 +188,8 @@ fn saved_seeds() -> Seeds {
     let saved = |of: Manifest, sums: &[u32]| {
         let bytes = Arc::new(of.encode());
         let snapshot = StatementId { job: 5 << 70, statement: 3 };
-        let version = SavedVersion { load: 9, snapshot, manifest: Arc::new(of), bytes };
+        let version =
+            SavedVersion { load: 9, snapshot, manifest: Arc::new(of), bytes, goes_on: false };
         let mut bytes = record::encode(&version, sums);
         bytes.truncate(bytes.len() - 4);
         bytes

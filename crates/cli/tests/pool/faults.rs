@@ -5,11 +5,15 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::bed::{LOAD, Pool, Process, SUMS, TABLE, WAYS, assert_ends, assert_fails};
+use super::bed::{LOAD, Pool, Process, SUMS, TABLE, WAYS, assert_ends, assert_fails, serve};
 use super::proxy::Proxy;
 
 /// Requests that one of these statements sends at most.
 const REQUESTS_MAX: usize = 100;
+
+/// A load of as many rows again, and the sums behind it.
+const MORE: &str = "INSERT INTO t SELECT n, half, name FROM t;";
+const SUMS_TWICE: &str = "400000,39999800000,19999800000";
 
 /// A statement whose requests pass a proxy.
 fn start(pool: &Pool, proxy: &Proxy, sql: &str, args: &[&str]) -> Process {
@@ -44,6 +48,81 @@ fn at_each_request(
         each(pool, proxy, process, requests);
     }
     panic!("it sends more than {REQUESTS_MAX} requests");
+}
+
+/// Whether a process has ended well. Else its message names the server, which went away while the
+/// statement was planned or while it ran.
+fn has_ended_well(process: &mut Child, request: usize) -> bool {
+    let (code, messages) = ended(process);
+    let names_the_server = messages.contains("memory server 'm0' is gone")
+        || messages.contains("no memory server answers at");
+    match code {
+        Some(0) => true,
+        Some(1 | 2) if names_the_server => false,
+        _ => panic!("request {request}: code {code:?}, {messages}"),
+    }
+}
+
+/// A load that is decided may be cut off behind that: it has ended well then, and all of its rows
+/// are there. Before that, none are.
+#[test]
+fn a_load_that_is_killed_or_cut_off_at_any_request_is_there_as_a_whole_or_not_at_all() {
+    let mut pool = Pool::start("fault-steps", &["--bytes", "256MiB"]);
+    pool.rows(LOAD, WAYS[0]);
+    let bytes = pool.stat()["bytes"].clone();
+    let mut failed = 0;
+    let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, request| {
+        let ended_well = if request % 3 == 0 {
+            process.kill();
+            drop(proxy);
+            None
+        } else {
+            drop(proxy);
+            Some(has_ended_well(&mut process.0, request))
+        };
+        pool.await_stat("nobody loads", |stat| stat["loads"] == 0 && stat["leases"] == 0);
+        let sums = pool.sums(WAYS[2]);
+        if sums == SUMS_TWICE {
+            assert_ne!(ended_well, Some(false), "request {request}: its rows are there");
+            assert_ends(&pool.command(&["pool", "drop", "t"]).output().unwrap(), 0);
+            pool.rows(LOAD, WAYS[0]);
+        } else {
+            assert_eq!(sums, SUMS, "request {request}");
+            assert_ne!(ended_well, Some(true), "request {request}: its rows are lost");
+            failed += 1;
+        }
+        pool.await_stat("nothing else is left", |stat| {
+            stat["leases"] == 0 && stat["bytes"] == bytes
+        });
+    });
+    assert!(failed > 8, "{failed} of {steps} requests come before the load is decided");
+    assert_eq!(pool.sums(WAYS[2]), SUMS_TWICE, "the last one was whole");
+}
+
+#[test]
+fn a_server_that_dies_at_any_request_of_a_load_is_named() {
+    let mut pool = Pool::start("fault-server", &["--bytes", "256MiB"]);
+    pool.rows(LOAD, WAYS[0]);
+    // By the way that the process takes to the server: they send different requests.
+    let (mut failed, mut decided) = (0, [None; 2]);
+    let steps = at_each_request(&mut pool, MORE, |pool, proxy, mut process, request| {
+        pool.server.kill();
+        drop(proxy);
+        let decided = &mut decided[request % 2];
+        if has_ended_well(&mut process.0, request) {
+            decided.get_or_insert(request);
+        } else {
+            assert_eq!(
+                *decided, None,
+                "request {request} comes behind one of a load that was told"
+            );
+            failed += 1;
+        }
+        let (server, _) = serve(&pool.dir, &pool.address, &["--bytes", "256MiB"]);
+        pool.server = server;
+        pool.rows(LOAD, WAYS[0]);
+    });
+    assert!(failed > 8, "{failed} of {steps} requests come before the load is decided");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use pool::manifest::Layout;
 use pool::wire::{ClientRequest, ServerResponse, VERIFY_EXTENTS_MAX};
 
 use crate::rig::{
-    Dir, FABRICS, Raw, awaited, blocks, client, load, options, serve, sums, token_file, written,
+    Dir, FABRICS, Raw, awaited, blocks, client, load, options, serve, strips, sums, token_file,
+    written,
 };
 
 /// The place at which a connection is cut.
@@ -221,4 +222,23 @@ fn extents_are_compared_a_few_at_a_time_beside_other_requests() {
     // Memory that was compared comes back like other memory.
     millstream::pool::PoolAccess::drop_table(&loader, "t").unwrap();
     awaited("all is free", || loader.stat().unwrap()[0].bytes == 0);
+}
+
+#[test]
+fn a_load_that_needs_what_another_gives_back_waits_for_it() {
+    let mut options = options(None);
+    options.bytes = 4 << 20;
+    let server = MemoryServer::start(options).unwrap();
+    let loader = client(server.address(), FabricKind::Tcp);
+    for _ in 0..20 {
+        // More than half of the server: it fits when the one before has come back.
+        let values = || strips(0..300_000);
+        let writer = written(&loader, "t", LoadMode::Create, Layout::Fixed(8), values()).unwrap();
+        drop(writer);
+        // The next one is of the same statement, and would take part in this one.
+        awaited("the load is over", || loader.stat().unwrap()[0].loads == 0);
+    }
+    awaited("all is free", || loader.stat().unwrap()[0].bytes == 0);
+    let full = load(&loader, "t", LoadMode::Create, 0..1_000_000).unwrap_err();
+    assert!(matches!(full, PoolError::Full { .. }), "{full}");
 }

@@ -31,6 +31,8 @@ pub struct SavedVersion {
     pub manifest: Arc<Manifest>,
     /// Its encoding.
     pub bytes: Arc<Vec<u8>>,
+    /// Whether the load goes on behind it, so that the version is not the outcome of the load.
+    pub goes_on: bool,
 }
 
 /// A version whose writers have all committed, and that has not appeared.
@@ -51,9 +53,17 @@ impl Home {
         self.saving.values().any(|version| version.manifest.table == table)
     }
 
-    /// Whether the version of a load is being saved.
-    pub fn is_saving_load(&self, load: u64) -> bool {
+    /// Whether a version of a load is being saved.
+    pub(super) fn is_saving_load(&self, load: u64) -> bool {
         self.saving.contains_key(&load)
+    }
+
+    /// Whether all writers of a load have committed, and its last version has not appeared yet.
+    pub fn is_ending(&self, load: u64) -> bool {
+        match self.loads.get(&load) {
+            Some(state) => state.has_committed(),
+            None => self.is_saving_load(load),
+        }
     }
 
     /// Lets a version appear, or asks that it be saved.
@@ -66,9 +76,10 @@ impl Home {
             let (number, effects) = self.appear(load, version);
             return (Some(number), effects);
         }
-        let PreparedVersion { snapshot, manifest, bytes, .. } = &version;
+        let PreparedVersion { snapshot, manifest, bytes, goes_on, .. } = &version;
         let (manifest, bytes) = (Arc::clone(manifest), Arc::clone(bytes));
-        let save = SavedVersion { load, snapshot: *snapshot, manifest, bytes };
+        let (snapshot, goes_on) = (*snapshot, *goes_on);
+        let save = SavedVersion { load, snapshot, manifest, bytes, goes_on };
         self.saving.insert(load, version);
         (None, vec![Effect::Save(Box::new(save))])
     }
@@ -138,7 +149,7 @@ impl Home {
         version: SavedVersion,
         bytes_of: impl Fn(u32) -> u64,
     ) -> Result<(), PoolError> {
-        let SavedVersion { load, snapshot, manifest, bytes } = version;
+        let SavedVersion { load, snapshot, manifest, bytes, goes_on } = version;
         let extents = &manifest.extents;
         let is_strange = |number: u32| self.extents.contains_key(&number) || number == u32::MAX;
         let strange =
@@ -157,7 +168,9 @@ impl Home {
             self.extents.insert(id.number, Extent { bytes, used, load: None, versions: 0 });
             self.extents_made = self.extents_made.max(id.number + 1);
         }
-        self.remember(load, LoadOutcome::Version(snapshot, manifest.version));
+        if !goes_on {
+            self.remember(load, LoadOutcome::Version(snapshot, manifest.version));
+        }
         self.publish(manifest, bytes);
         Ok(())
     }

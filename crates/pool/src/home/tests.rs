@@ -251,6 +251,42 @@ fn what_was_saved_is_there_again_and_what_is_damaged_is_named() {
     assert!(matches!(small, Err(PoolError::Full { .. })), "{small:?}");
 }
 
+/// Rows of the load behind that version were not saved: its loader must not take it for the end.
+#[test]
+fn a_version_of_a_load_that_went_on_is_no_outcome_of_it_after_a_restart() {
+    let mut home = self::home().with_saving();
+    let load = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
+    let strip = sealed(&mut home, load, 1);
+    let (_, effects) = home.hand_in(LOADER, load, 0, vec![strip], true);
+    let [Effect::Save(saved)] = &effects[..] else { panic!("{effects:?}") };
+    assert!(saved.goes_on);
+    let mut restarted = self::home().with_saving().with_incarnation(7);
+    restarted.restore(*saved.clone(), |_| 4096).unwrap();
+    assert!(restarted.outcome(load, statement(0)).is_err());
+    assert_eq!(rows_of(&mut restarted), (1, vec![1]));
+}
+
+#[test]
+fn a_load_ends_when_its_last_writer_has_committed_and_not_before() {
+    let mut home = home().with_saving();
+    let load = home.begin(LOADER, "loader", load(LoadMode::Create), statement(0), 2).unwrap();
+    for writer in 0..2 {
+        let strip = sealed(&mut home, load, 1 + writer);
+        assert_eq!(home.hand_in(LOADER, load, writer, vec![strip], true).0, Ok(None));
+    }
+    // The first version is being saved.
+    assert_eq!(home.commit(LOADER, load, 0, vec![], true), (Ok(None), vec![]));
+    assert!(!home.is_ending(load), "the other writer may go on for long");
+    let last = sealed(&mut home, load, 3);
+    assert_eq!(home.commit(LOADER, load, 1, vec![last], true), (Ok(None), vec![]));
+    assert!(home.is_ending(load));
+    assert_eq!(home.saved(load, Ok(())).len(), 1, "the last version is saved");
+    assert!(home.is_ending(load));
+    assert_eq!(home.saved(load, Ok(())), []);
+    assert!(!home.is_ending(load));
+    assert_eq!(rows_of(&mut home), (2, vec![1, 2, 3]));
+}
+
 #[test]
 fn a_dropped_table_is_read_to_the_end_and_its_numbers_are_not_used_again() {
     let mut home = home();

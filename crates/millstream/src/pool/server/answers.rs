@@ -93,7 +93,7 @@ impl Control {
                 let (version, effects) = self.home.commit(client, load, writer, strips, last);
                 self.act(effects);
                 match version? {
-                    None if self.home.is_saving_load(load) => ServerResponse::UnderWay,
+                    None if self.home.is_ending(load) => ServerResponse::UnderWay,
                     version => ServerResponse::Committed { version },
                 }
             }

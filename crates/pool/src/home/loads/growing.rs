@@ -26,6 +26,11 @@ impl LoadState {
         !self.submitted.is_empty() && (0..self.writers).all(has)
     }
 
+    /// Whether all writers have committed.
+    pub(in crate::home) fn has_committed(&self) -> bool {
+        self.committed.len() == self.writers as usize
+    }
+
     /// Whether the next version would be the one that is there.
     pub(super) fn has_nothing(&self) -> bool {
         self.strips.is_empty() && self.replaced.is_empty()
@@ -106,7 +111,7 @@ impl Home {
     ) -> (Result<Option<u64>, PoolError>, Vec<Effect>) {
         match self.loads.get(&load) {
             Some(_) if self.is_saving_load(load) => (Ok(None), vec![]),
-            Some(state) if state.committed.len() == state.writers as usize => self.complete(load),
+            Some(state) if state.has_committed() => self.complete(load),
             Some(state) if state.is_due() => self.publish_part(load),
             _ => (Ok(None), vec![]),
         }
