@@ -258,12 +258,13 @@ fn a_job_that_is_stopped_goes_on_with_another_number_of_nodes() {
     assert!(dir.log().contains("goes on from checkpoint"), "{}", dir.log());
 }
 
-#[test]
-fn state_of_another_text_is_refused_until_it_may_evolve() {
-    let dir = Dir::new("evolve");
+/// How the job of `q.sql` is run.
+const RUN: [&str; 6] = ["run", "q.sql", "--state", "state", "--workers", "1"];
+
+/// Runs a job until it has published rows, and stops it.
+fn stopped_behind_a_checkpoint(dir: &Dir) {
     dir.write("q.sql", &query(TUMBLE.0, TUMBLE.1, CHECKPOINT));
-    let run = ["run", "q.sql", "--state", "state", "--workers", "1"];
-    let mut job = dir.start(&run);
+    let mut job = dir.start(&RUN);
     let until = Instant::now() + TIMEOUT;
     while dir.0.join("out").read_dir().map_or(0, Iterator::count) == 0 {
         assert!(Instant::now() < until && job.0.try_wait().unwrap().is_none(), "{}", dir.log());
@@ -271,19 +272,38 @@ fn state_of_another_text_is_refused_until_it_may_evolve() {
     }
     assert!(dir.run(&["stop", "q", "--state", "state"]).status.success());
     assert_eq!(job.ends(), Some(130));
+}
+
+#[test]
+fn state_of_another_text_is_refused_until_it_may_evolve() {
+    let dir = Dir::new("evolve");
+    stopped_behind_a_checkpoint(&dir);
     let other = TUMBLE.1.replace("INTERVAL '10' SECOND", "INTERVAL '20' SECOND");
     dir.write("q.sql", &query(TUMBLE.0, &other, CHECKPOINT));
-    let refused = dir.run(&run);
+    let refused = dir.run(&RUN);
     let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{reported}");
     for part in ["gone", "SIZE 10 s", "new", "SIZE 20 s", "--evolve"] {
         assert!(reported.contains(part), "{part}: {reported}");
     }
-    let evolved = dir.run(&[&run[..], &["--evolve"]].concat());
+    let evolved = dir.run(&[&RUN[..], &["--evolve"]].concat());
     assert!(evolved.status.success(), "{}", String::from_utf8_lossy(&evolved.stderr));
 }
 
-/// The files of a directory, and of those below it.
+#[test]
+fn a_text_that_cannot_be_saved_does_not_take_up_the_positions_of_one_that_could() {
+    let dir = Dir::new("unsaved");
+    stopped_behind_a_checkpoint(&dir);
+    let sorted = format!("{} ORDER BY window_start, auction LIMIT 5", TUMBLE.1);
+    dir.write("q.sql", &query(TUMBLE.0, &sorted, CHECKPOINT));
+    let refused = dir.run(&[&RUN[..], &["--evolve"]].concat());
+    let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{reported}");
+    assert!(reported.contains("cannot go on from it"), "{reported}");
+    assert!(reported.contains("--from none"), "{reported}");
+}
+
+/// The files of a directory, and of the directories in it.
 fn files(of: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(of).unwrap() {
@@ -297,16 +317,7 @@ fn files(of: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_flipped_byte_of_the_state_is_named_and_nothing_is_published() {
     let dir = Dir::new("damaged");
-    dir.write("q.sql", &query(TUMBLE.0, TUMBLE.1, CHECKPOINT));
-    let run = ["run", "q.sql", "--state", "state", "--workers", "1"];
-    let mut job = dir.start(&run);
-    let until = Instant::now() + TIMEOUT;
-    while dir.0.join("out").read_dir().map_or(0, Iterator::count) == 0 {
-        assert!(Instant::now() < until && job.0.try_wait().unwrap().is_none(), "{}", dir.log());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert!(dir.run(&["stop", "q", "--state", "state"]).status.success());
-    assert_eq!(job.ends(), Some(130));
+    stopped_behind_a_checkpoint(&dir);
     let seen = dir.rows("out");
     let segments: Vec<PathBuf> = files(&dir.0.join("state"))
         .into_iter()
@@ -319,7 +330,7 @@ fn a_flipped_byte_of_the_state_is_named_and_nothing_is_published() {
         fs::write(segment, bytes).unwrap();
     }
     assert!(!segments.is_empty());
-    let refused = dir.run(&run);
+    let refused = dir.run(&RUN);
     let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{reported}");
     assert!(reported.contains(".seg") && reported.contains("byte"), "{reported}");

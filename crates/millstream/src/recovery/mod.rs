@@ -167,7 +167,8 @@ impl<'a> JobCheckpoints<'a> {
                 fingerprint: fingerprint.clone(),
                 sql: sql.to_owned(),
             };
-            let opening = Opening { store, name: &name, options, ids: &ids, job, tell };
+            let obstacles = &obstacles;
+            let opening = Opening { store, name: &name, options, ids: &ids, job, obstacles, tell };
             begun = opening.begin(&run)?;
             start = Start::of(begun.as_ref()).encode();
         }
@@ -389,6 +390,8 @@ struct Opening<'o> {
     options: &'o CheckpointOptions,
     ids: &'o [OperatorId],
     job: &'o JobGraph,
+    /// The reasons why the job takes no checkpoints.
+    obstacles: &'o [String],
     tell: &'o dyn Fn(&str),
 }
 
@@ -406,17 +409,18 @@ impl Opening<'_> {
             if !self.options.take_over {
                 self.check_alone(view)?;
             }
-            if let (false, Some(base)) = (anew, &view.checkpoint) {
-                self.check_fits(&chain::read_checkpoint(&**self.store, self.name, base)?)?;
+            if let Some(resumed) = chain::resolve(&**self.store, view, &self.options.from)? {
+                self.check(&resumed.manifest)?;
             }
         }
         let (mut chain, resumed) =
             Chain::begin(self.store.clone(), self.name, run, &self.options.from)?;
         if let Some(Resumed { manifest, base }) = &resumed {
-            self.check_fits(manifest)?;
+            // Another run may have gone on meanwhile.
+            self.check(manifest)?;
             let names = OperatorNames(self.ids);
             let workers = keeper::read(&**self.store, self.name, &manifest.segments, names, false)?;
-            let ended = manifest.counters.get(ENDED) == Some(&1);
+            let ended = has_ended(manifest);
             // Output of an older checkpoint was published when a later one was begun.
             let newest = view.as_ref().ok().and_then(|view| view.checkpoint.as_ref());
             if ended || newest.is_some_and(|newest| newest.number == base.number) {
@@ -467,6 +471,21 @@ impl Opening<'_> {
         })
     }
 
+    /// Refuses a checkpoint that the job cannot go on from.
+    fn check(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
+        if !self.obstacles.is_empty() && !has_ended(manifest) {
+            let (job, number) = (&self.options.job, manifest.number);
+            let reasons = self.obstacles.join("; ");
+            return Err(Error::Usage {
+                message: format!(
+                    "job '{job}' has checkpoint {number}, and cannot go on from it: {reasons}"
+                ),
+                hint: "run the text that was saved, or begin anew by --from none".into(),
+            });
+        }
+        self.check_fits(manifest)
+    }
+
     /// Refuses state that the job has no operator for, and operators that would begin empty.
     fn check_fits(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
         if self.options.evolve {
@@ -492,6 +511,11 @@ impl Opening<'_> {
                     --from none begins anew";
         Err(Error::Usage { message, hint: hint.into() })
     }
+}
+
+/// Whether a checkpoint is that of the end of its job.
+fn has_ended(manifest: &CheckpointManifest) -> bool {
+    manifest.counters.get(ENDED) == Some(&1)
 }
 
 /// What node 0 tells the others.
