@@ -250,11 +250,8 @@ impl Home {
         writer: u32,
         strips: Vec<(u32, Strip)>,
     ) -> Result<(), PoolError> {
-        let (server, free) = (self.server, self.bytes_max - self.bytes);
+        let server = self.server;
         let state = writing(&mut self.loads, client, load, writer)?;
-        if state.count + strips.len() > STRIPS_MAX {
-            return Err(misuse("more strips than a version may have"));
-        }
         let partitions = state.load.definition.partitions();
         for (partition, strip) in &strips {
             if *partition >= partitions {
@@ -276,6 +273,25 @@ impl Home {
                 }
             }
         }
+        self.arriving(client, load, writer, &strips)?.strips.extend(strips);
+        Ok(())
+    }
+
+    /// Counts strips of a message: their number to the load, and their bytes to the budget. Gives
+    /// what the writer has sent before.
+    fn arriving(
+        &mut self,
+        client: ClientId,
+        load: u64,
+        writer: u32,
+        strips: &[(u32, Strip)],
+    ) -> Result<&mut Arriving, PoolError> {
+        let free = self.bytes_max - self.bytes;
+        let state = writing(&mut self.loads, client, load, writer)?;
+        if state.count + strips.len() > STRIPS_MAX {
+            let reason = format!("a load names {STRIPS_MAX} strips at most");
+            return Err(PoolError::Refused { reason });
+        }
         let needed = strips.iter().map(|(_, strip)| 2 * strip.encoded_bytes()).sum();
         if needed > free {
             return Err(PoolError::Full { needed, free });
@@ -285,8 +301,7 @@ impl Home {
         state.count += strips.len();
         let arriving = state.arriving.entry(writer).or_default();
         arriving.bytes += needed;
-        arriving.strips.extend(strips);
-        Ok(())
+        Ok(arriving)
     }
 
     /// The last message of a commit has come: a version appears if it was the one that was missing.

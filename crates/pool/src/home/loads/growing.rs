@@ -12,12 +12,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{LoadState, Then, writing};
+use super::{LoadState, Then};
 use crate::access::LoadMode;
 use crate::error::PoolError;
 use crate::home::saving::{LoadOutcome, PreparedVersion};
 use crate::home::{ClientId, Effect, Home};
-use crate::manifest::{STRIPS_MAX, Strip};
+use crate::manifest::Strip;
 
 impl LoadState {
     /// Whether a version appears now: each writer has handed in its part, or has ended.
@@ -51,36 +51,13 @@ impl Home {
         writer: u32,
         strips: Vec<(u32, Strip)>,
     ) -> (Result<(), PoolError>, Vec<Effect>) {
-        match self.take_replaced(client, load, writer, strips) {
-            Ok(()) => (Ok(()), vec![]),
+        match self.arriving(client, load, writer, &strips) {
+            Ok(arriving) => {
+                arriving.replaced.extend(strips);
+                (Ok(()), vec![])
+            }
             Err(error) => (Err(self.reason_of(load, error)), self.abort(client, load)),
         }
-    }
-
-    fn take_replaced(
-        &mut self,
-        client: ClientId,
-        load: u64,
-        writer: u32,
-        strips: Vec<(u32, Strip)>,
-    ) -> Result<(), PoolError> {
-        let free = self.bytes_max - self.bytes;
-        let state = writing(&mut self.loads, client, load, writer)?;
-        if state.count + strips.len() > STRIPS_MAX {
-            let reason = format!("a load names {STRIPS_MAX} strips at most");
-            return Err(PoolError::Refused { reason });
-        }
-        let needed = strips.iter().map(|(_, strip)| 2 * strip.encoded_bytes()).sum();
-        if needed > free {
-            return Err(PoolError::Full { needed, free });
-        }
-        self.bytes += needed;
-        state.counted += needed;
-        state.count += strips.len();
-        let arriving = state.arriving.entry(writer).or_default();
-        arriving.bytes += needed;
-        arriving.replaced.extend(strips);
-        Ok(())
     }
 
     /// Takes strips of a writer that goes on. With the last ones of the last writer a version
