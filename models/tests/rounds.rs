@@ -45,7 +45,7 @@ enum Flaw {
     PeerEndNotCounted,
     /// The end of the last edge counts before it is sent behind the rows.
     EndBeforeRows,
-    /// Who is not announced does not mark.
+    /// A worker that is not announced does not mark.
     NoLamport,
     /// An operator saves before it has emitted what is due.
     SaveBeforeDue,
@@ -79,7 +79,7 @@ type Row = u8;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Kind {
     Rows(Vec<Row>),
-    /// What an epoch has brought of a worker's rows.
+    /// The rows of a worker that an epoch has brought.
     Delta {
         rows: Vec<Row>,
         progress: Progress,
@@ -145,7 +145,7 @@ struct Worker {
     operators: [Instance; 2],
 }
 
-/// What is saved of a round.
+/// The saved part of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Saved {
     positions: BTreeMap<usize, usize>,
@@ -183,7 +183,7 @@ enum Step {
 
 type Steps = StepsOf<Step, State>;
 
-/// What a step comes to: nothing, or a breach.
+/// The result of a step: nothing, or a breach.
 type Done = Result<(), String>;
 
 fn breach(breach: RoundBreach) -> String {

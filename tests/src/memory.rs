@@ -38,7 +38,7 @@ pub struct Table {
 pub struct Memory {
     tables: Arc<Mutex<BTreeMap<String, Arc<Table>>>>,
     committed: Arc<Mutex<BTreeMap<String, Vec<RecordBatch>>>>,
-    /// What writers have staged, by the number that they gave for it.
+    /// The batches that writers have staged, by the number that they gave for them.
     staged: Arc<Mutex<BTreeMap<u64, Vec<RecordBatch>>>>,
     opened: Arc<Mutex<BTreeMap<String, Arc<AtomicUsize>>>>,
     placement: Option<Placement>,
@@ -261,7 +261,7 @@ impl Sink for MemorySink {
         SinkVisibility::ByCheckpoint
     }
 
-    /// What is published is staged no more, so that nothing is seen twice.
+    /// Batches that are published are staged no more, so that none is seen twice.
     fn publish(&self, staged: &[Vec<u8>], _: Publishing) -> Result<(), ConnectorError> {
         let mut all = self.memory.staged.lock().expect("not poisoned");
         let mut committed = self.memory.committed.lock().expect("not poisoned");

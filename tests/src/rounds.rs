@@ -17,7 +17,7 @@ use crate::random::Random;
 /// Turns after which a run that does not end is given up.
 const TURNS_MAX: u64 = 200_000;
 
-/// What became of a job.
+/// The fate of a job.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Ran {
     /// Rounds that all workers saved.
@@ -51,7 +51,7 @@ struct Leader<'a> {
     /// The round that is under way.
     round: u64,
     asked: bool,
-    /// What was saved of it, and by workers that have ended.
+    /// Its saved parts, and those of workers that have ended.
     saved: Vec<WorkerSnapshot>,
     last: Vec<WorkerSnapshot>,
     /// All workers have ended, and everything is published.
@@ -59,7 +59,7 @@ struct Leader<'a> {
 }
 
 impl Leader<'_> {
-    /// Takes what workers have saved. Gives the whole round, when it is, whose rows are published.
+    /// Takes the snapshots of workers. Gives the whole round, when it is, whose rows are published.
     fn take(&mut self, kept: &Kept) -> Option<Restored> {
         for snapshot in kept.0.lock().expect("not poisoned").drain(..) {
             if snapshot.last {

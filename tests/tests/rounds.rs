@@ -74,7 +74,7 @@ fn case(seed: u64) -> (String, Vec<String>, Vec<String>, Ran) {
         random.one_of(&["tree", "hardware"]),
         delay = DELAY_MS / 1_000,
     );
-    // What each worker writes itself, or one for all.
+    // Each worker writes its rows itself, or one for all.
     let memory = Memory::new(random.chance(50).then_some(Placement::Everywhere));
     let [t, u] = tables;
     memory.add("t", t);

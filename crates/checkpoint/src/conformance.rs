@@ -1,4 +1,4 @@
-//! What every [`Store`] must do, as one check that tests of each implementation call.
+//! One check of the contract of [`Store`], which the tests of each implementation call.
 
 use std::sync::Arc;
 use std::thread;

@@ -51,7 +51,7 @@ pub enum CheckpointError {
         file: String,
         /// Where the damage was found, in bytes from the beginning.
         offset: u64,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
     /// A file that a record names is not there.
@@ -103,7 +103,7 @@ pub enum CheckpointError {
     /// A name, a number or a size that is out of bounds, given by the caller.
     #[error("{reason}")]
     Invalid {
-        /// What is wrong.
+        /// The mistake.
         reason: String,
     },
     /// Something that was asked for is not there.

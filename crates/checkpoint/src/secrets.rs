@@ -19,7 +19,7 @@ const SECRET: &[&str] = &[
     "access_key",
     "access-key",
 ];
-/// What stands in place of a secret.
+/// The text in place of a secret.
 const MASK: &str = "…";
 
 /// The text with the values of options masked whose names speak of secrets, and with the user and

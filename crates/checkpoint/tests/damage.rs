@@ -38,7 +38,7 @@ fn begin(store: &Arc<MemoryStore>, from: &ResumeFrom) -> Result<Option<Resumed>,
     Chain::begin(store, &job(), &run(), from).map(|(_, resumed)| resumed)
 }
 
-/// What a checkpoint of a number has as its state, on two nodes.
+/// The state of the checkpoint of a number, on two nodes.
 fn state(number: u64, node: u32) -> Vec<u8> {
     (0..300).map(|i| (i * number + u64::from(node)) as u8).collect()
 }
@@ -78,7 +78,7 @@ fn load(store: &MemoryStore, manifest: &CheckpointManifest) -> Result<u64, Check
     Ok(manifest.number)
 }
 
-/// What a run goes on from.
+/// The checkpoint that a run goes on from.
 fn resume(store: &Arc<MemoryStore>, from: &ResumeFrom) -> Result<Option<u64>, CheckpointError> {
     begin(store, from)?.map(|resumed| load(store, &resumed.manifest)).transpose()
 }

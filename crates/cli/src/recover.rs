@@ -62,7 +62,7 @@ pub(crate) fn state_of(args: &RunArgs) -> Result<Option<CheckpointOptions>, Fail
             Err(_) => ResumeFrom::Named(text.to_owned()),
         },
     };
-    // What is begun anew, or goes on from an older checkpoint, is that once.
+    // A job begins anew, or goes on from an older checkpoint, once and not at each restart.
     let again = std::env::var_os(STARTED_AGAIN).is_some();
     let from = if again { ResumeFrom::Latest } else { from };
     let (store, evolve, take_over) = (open(place)?, *evolve, *take_over);
@@ -106,7 +106,7 @@ pub(crate) fn supervise(args: &RunArgs) -> Result<ExitCode, Failure> {
         if asked.load(Ordering::Acquire) {
             return Ok(ExitCode::from(INTERRUPTED));
         }
-        // What is begun anew is that once, when its run is in the chain.
+        // A job that begins anew does so once, when its run is in the chain.
         let begun = starts > 0 && generations != state.as_ref().map(generations_of);
         let mut child = start(begun).map_err(failed)?;
         child_pid.store(child.id(), Ordering::Release);

@@ -160,7 +160,7 @@ fn a_load_in_which_the_server_is_killed_is_there_whole_or_not_at_all() {
     }
 }
 
-/// What is served there.
+/// The tables that are served there.
 fn page(at: &str) -> String {
     let mut socket = TcpStream::connect(at).unwrap();
     socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

@@ -33,7 +33,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes of room that a connection keeps for its next message.
 const KEPT_BYTES: usize = 4 * READ_BYTES;
 
-/// What a client has proved to be.
+/// The role that a client has proved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A process of the service's owner, or a node of its cluster.

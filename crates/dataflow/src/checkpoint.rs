@@ -50,16 +50,16 @@ pub struct SplitSnapshot {
     pub readers: u32,
 }
 
-/// What a sink's writer has staged of a round: durable, and not visible yet.
+/// The rows of a round that a sink's writer has staged: they are durable, and not visible yet.
 #[derive(Debug, Clone)]
 pub struct SinkSnapshot {
     /// The sink, by its number in the job.
     pub operator: u32,
-    /// What its connector needs in order to publish it.
+    /// The bytes by which its connector publishes them.
     pub staged: Vec<u8>,
 }
 
-/// What one worker keeps of a round.
+/// The part of one worker in the checkpoint of a round.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerSnapshot {
     /// The worker.
@@ -70,7 +70,7 @@ pub struct WorkerSnapshot {
     pub operators: Vec<OperatorSnapshot>,
     /// The splits that it reads, or has read.
     pub splits: Vec<SplitSnapshot>,
-    /// What its sinks have staged.
+    /// The staged output of its sinks.
     pub sinks: Vec<SinkSnapshot>,
     /// Rows that came late, since the job began.
     pub late: u64,
@@ -96,7 +96,7 @@ pub trait CheckpointTarget: Send + Sync {
 pub struct Restored {
     /// The round that was saved. The job goes on in the one behind it.
     pub round: u64,
-    /// What was kept, in no order.
+    /// The snapshots, in no order.
     pub workers: Vec<WorkerSnapshot>,
 }
 

@@ -69,7 +69,7 @@ pub struct WorkerConfig {
     /// Takes what the worker keeps of rounds, if the job keeps checkpoints: sinks stage their rows
     /// then, and what they have staged is published by others.
     pub checkpoints: Option<Arc<dyn CheckpointTarget>>,
-    /// What the job goes on from; `None` if it begins.
+    /// The checkpoint that the job goes on from; `None` if it begins.
     pub restored: Option<Arc<Restored>>,
     /// Counters, for others to read.
     pub metrics: Arc<Metrics>,
@@ -162,7 +162,7 @@ pub struct Worker {
     rounds: Option<Rc<WorkerRounds>>,
     /// Until it has what is left at the end.
     checkpoints: Option<Arc<dyn CheckpointTarget>>,
-    /// What sinks have staged that have all of their rows.
+    /// The staged output of sinks that have all of their rows.
     staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
 }
 

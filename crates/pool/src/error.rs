@@ -37,7 +37,7 @@ pub enum PoolError {
     Damaged {
         /// The table.
         table: String,
-        /// What was found, and in which file.
+        /// The damage, and the file.
         reason: String,
     },
     /// The pool has no room for what is loaded.

@@ -204,7 +204,7 @@ pub enum ClientRequest {
     },
     /// The state of the server.
     Stat,
-    /// What has become of a load whose writer has committed and was told nothing.
+    /// The question for the outcome of a load: its writer has committed and got no answer.
     Outcome {
         /// The load.
         load: u64,
@@ -283,7 +283,7 @@ pub struct Welcome {
     pub host: String,
     /// Names of the fabrics by which it is read.
     pub fabrics: Vec<String>,
-    /// What the client may do here: what it has asked for, or less.
+    /// The rights of the client here: those that it has asked for, or less.
     pub rights: Rights,
 }
 

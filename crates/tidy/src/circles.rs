@@ -23,7 +23,7 @@ const PLAN: &[&str] =
 const DATAFLOW: &[&str] = &[
     "error",
     "connector",
-    // What workers keep of a round.
+    // Snapshots of workers.
     "checkpoint",
     "rows",
     // Specifications: the work of a worker, as data.

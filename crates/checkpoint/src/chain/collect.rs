@@ -15,7 +15,7 @@ use crate::error::CheckpointError;
 use crate::record::BaseCheckpoint;
 use crate::store::{ObjectName, Store, StoredObject};
 
-/// What a collection has deleted.
+/// The objects that a collection has deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CollectedObjects {
     /// Records.
@@ -130,7 +130,7 @@ fn needed_segments(
         needed.extend(manifest.segments.into_iter().map(|segment| segment.file));
     }
     for entry in kept(store, job)? {
-        // Which segments a damaged one names is unknown: none is deleted.
+        // Nobody knows which segments a damaged record names: none is deleted.
         needed.extend(entry.manifest?.segments.into_iter().map(|segment| segment.file));
     }
     Ok(needed)

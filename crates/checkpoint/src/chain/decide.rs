@@ -1,4 +1,4 @@
-//! What a process does about the chain, as values without input and output.
+//! The decisions of a process about the chain, as values without input and output.
 //!
 //! [`Claim`] finds the head of a chain and begins a generation behind it; [`Append`] writes a
 //! record behind the last one of its generation. Each says what it asks the store next, and takes
@@ -24,7 +24,7 @@
 
 use crate::store::Created;
 
-/// What is asked of the store. `R` is a record; equal records have equal bytes.
+/// A call to the store. `R` is a record; equal records have equal bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ChainRequest<R> {
     /// The greatest number of a record, by a listing: [`ChainReply::Greatest`].
@@ -103,7 +103,7 @@ impl<R: Clone + Eq> Append<R> {
         self.last.number + 1
     }
 
-    /// What is asked next; `None` when the outcome is known.
+    /// The next call; `None` when the outcome is known.
     pub fn request(&self) -> Option<ChainRequest<R>> {
         match self.phase {
             AppendPhase::Creating => Some(ChainRequest::Create(self.number(), self.record.clone())),
@@ -192,7 +192,7 @@ pub enum Claim<R> {
 }
 
 impl<R: Clone + Eq> Claim<R> {
-    /// What is asked next; `None` in [`Found`](Self::Found) and [`Begun`](Self::Begun).
+    /// The next call; `None` in [`Found`](Self::Found) and [`Begun`](Self::Begun).
     pub fn request(&self) -> Option<ChainRequest<R>> {
         match self {
             Self::Listing => Some(ChainRequest::Greatest),

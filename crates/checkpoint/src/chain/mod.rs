@@ -48,7 +48,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a head that moves, or listings that are behind the time, are looked at again.
 const CLAIMS_MAX: u32 = 1000;
 
-/// What a run goes on from.
+/// The checkpoint that a run goes on from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ResumeFrom {
     /// The last checkpoint, if there is one.
@@ -62,7 +62,7 @@ pub enum ResumeFrom {
     Named(String),
 }
 
-/// What a run says of itself when it begins.
+/// The description that a run writes when it begins.
 #[derive(Debug, Clone)]
 pub struct RunDescription {
     /// The process that leads it.
@@ -79,7 +79,7 @@ pub struct RunDescription {
     pub sql: String,
 }
 
-/// What a run goes on from, as the chain has it.
+/// The checkpoint that a run goes on from, as the chain has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumed {
     /// Where the checkpoint is recorded. Other nodes read it there ([`read_checkpoint`]).
@@ -101,7 +101,7 @@ pub struct Chain {
     run: u64,
     /// Its last record.
     last: ChainHead<Bytes>,
-    /// What a run would go on from now.
+    /// The checkpoint that a run would go on from now.
     base: Option<BaseCheckpoint>,
     /// The greatest number of a checkpoint of this chain, also of one that was left out.
     greatest: u64,
@@ -131,7 +131,7 @@ impl Chain {
         run: &RunDescription,
         from: &ResumeFrom,
     ) -> Result<(Self, Option<Resumed>), CheckpointError> {
-        // What is left of dead processes is no reason not to begin.
+        // The run begins although the leftovers of dead processes stay.
         let _ = store.clean(job);
         stored::probe(store.as_ref(), job, run.holder.nonce)?;
         let mut claim = Claim::Listing;

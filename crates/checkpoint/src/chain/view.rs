@@ -34,7 +34,7 @@ pub struct ChainView {
     pub skipped: u64,
     /// The last generation; 0 before the first one.
     pub generation: u64,
-    /// What a run goes on from.
+    /// The checkpoint that a run goes on from.
     pub checkpoint: Option<BaseCheckpoint>,
 }
 
@@ -45,7 +45,7 @@ pub struct ChainRecord {
     pub number: u64,
     /// Its file.
     pub object: StoredObject,
-    /// What it says, or why it cannot be read.
+    /// Its content, or the reason why it cannot be read.
     pub record: Result<Record, CheckpointError>,
 }
 
@@ -58,7 +58,7 @@ pub struct KeptCheckpoint {
     pub object: StoredObject,
     /// The number of its record in the chain; 0 if it cannot be read.
     pub record: u64,
-    /// What it says, or why it cannot be read.
+    /// Its content, or the reason why it cannot be read.
     pub manifest: Result<CheckpointManifest, CheckpointError>,
 }
 

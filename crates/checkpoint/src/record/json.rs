@@ -28,7 +28,7 @@ pub(super) fn encode(record: &Record) -> Result<String, String> {
     fields["record"] = json!(record.record);
     fields["run"] = json!(record.run);
     fields["copy"] = json!(record.kept);
-    // What is written must be readable: the bounds are those of the reader.
+    // The writer keeps the bounds of the reader, so that each record can be read.
     from_value(&fields)?;
     Ok(fields.to_string())
 }
@@ -212,7 +212,7 @@ fn part_from(value: &Value) -> Result<StagedPart, String> {
 /// The fields of an object, by name.
 struct Fields<'a> {
     object: &'a Map<String, Value>,
-    /// What the object is, for messages.
+    /// The name of the object, for messages.
     what: &'static str,
 }
 

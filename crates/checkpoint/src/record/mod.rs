@@ -146,7 +146,7 @@ pub struct CheckpointManifest {
 pub struct OperatorEntry {
     /// Its name, which outlives edits of the SQL.
     pub id: String,
-    /// What it does, as EXPLAIN says it: operators of one id and another text do not fit.
+    /// Its description, as EXPLAIN has it: operators of one id and another text do not fit.
     pub text: String,
     /// The watermark up to which its results were emitted, in milliseconds since 1970.
     pub watermark: Option<i64>,
@@ -190,16 +190,16 @@ pub struct SplitEntry {
 pub struct SinkEntry {
     /// Its name, which outlives edits of the SQL.
     pub id: String,
-    /// What its writers have staged.
+    /// The output that its writers have staged.
     pub parts: Vec<StagedPart>,
 }
 
-/// What a writer of a sink has staged.
+/// The output that a writer of a sink has staged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedPart {
     /// The writer: the worker's number.
     pub part: u32,
-    /// What the connector needs in order to publish it.
+    /// The bytes by which the connector publishes it.
     pub staged: Vec<u8>,
 }
 

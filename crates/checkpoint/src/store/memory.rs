@@ -44,7 +44,7 @@ pub struct Faults {
     pub stale: u32,
 }
 
-/// What happens to a call.
+/// The fate of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Refused,

@@ -40,9 +40,9 @@ use crate::options::{OptionReader, nearest, refuse};
 const OPEN_PARTS_MAX: usize = 500;
 /// Bytes of the name of a directory at most, as file systems have it.
 const NAME_BYTES_MAX: usize = 255;
-/// What the hidden names of parts begin with.
+/// The beginning of the hidden names of parts.
 const HIDDEN: &str = ".part-";
-/// What their visible names begin with.
+/// The beginning of their visible names.
 const VISIBLE: &str = "part-";
 /// The name of a directory of rows whose column is NULL.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -126,7 +126,7 @@ fn bytes_of(text: &str) -> Option<u64> {
 /// A directory to be written.
 pub(super) struct DirectorySink(Arc<Layout>);
 
-/// Which files a directory has.
+/// The files of a directory.
 struct Layout {
     directory: PathBuf,
     encoder: Encoder,

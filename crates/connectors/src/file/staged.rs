@@ -1,4 +1,4 @@
-//! What a checkpoint says of files that are written and not visible yet.
+//! The entries of a checkpoint for files that are written and not visible yet.
 //!
 //! ```text
 //! 1 l .out.csv.<job>-<generation>.staged 4096         rows up to a length
@@ -19,7 +19,7 @@ use dataflow::sink::RunId;
 
 use super::paths::io_error;
 
-/// What hidden names end in.
+/// The end of hidden names.
 const SUFFIX: &str = ".staged";
 /// The encoding of what is staged.
 const VERSION: &str = "1";
@@ -31,7 +31,7 @@ pub(super) struct Part {
     pub(super) visible: String,
 }
 
-/// What a writer has staged.
+/// The files that a writer has staged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Staged {
     /// Rows up to a length of a hidden file.
@@ -52,7 +52,7 @@ impl Staged {
         text.into_bytes()
     }
 
-    /// What `encode` has made.
+    /// The value that `encode` was given.
     ///
     /// # Errors
     /// When nothing did, or a name leads out of the directory.

@@ -216,7 +216,7 @@ mod tests {
             let loads = loads(&of_runs, parts);
             let (most, all) = (loads.iter().max().expect("a part"), loads.iter().sum::<u64>());
             let of_mean = *most as f64 * parts as f64 / all as f64;
-            // What is over at the end is less than a run.
+            // The rest at the end is less than a run.
             assert!(of_mean <= 1.0 + 1.0 / RUNS as f64, "{parts} readers: {of_mean}");
         }
     }

@@ -87,7 +87,7 @@ pub struct RunId {
     pub generation: u64,
 }
 
-/// What a writer stages for.
+/// The run for which a writer stages rows.
 #[derive(Debug, Clone)]
 pub struct StagingContext {
     /// The run. It is part of the names of what is staged.

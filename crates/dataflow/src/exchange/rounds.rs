@@ -35,7 +35,7 @@ pub(crate) struct InstanceRounds {
     kept: RefCell<KeptApart>,
 }
 
-/// What belongs to the next round.
+/// Rows and frames of the next round.
 #[derive(Default)]
 struct KeptApart {
     /// Broadcast rows that were relayed or handed over.

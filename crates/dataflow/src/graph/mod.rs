@@ -259,7 +259,7 @@ impl Node {
     /// Gives out results until there will be no more, here or for anybody else.
     pub(crate) async fn run(self: Rc<Self>) -> Result<(), DataflowError> {
         self.operator.run().await?;
-        // What markers pass through has ended when its edges have.
+        // An operator that only passes markers on has ended when its edges have.
         self.rounds().filter(|rounds| !rounds.is_passing()).inspect(|rounds| rounds.end());
         self.ended.set(true);
         self.end.notify();

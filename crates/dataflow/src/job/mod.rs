@@ -301,7 +301,7 @@ impl Default for Settings {
 pub enum CheckpointInterval {
     /// As often as costs little, by how long checkpoints take.
     Auto,
-    /// Every so many nanoseconds.
+    /// The interval in nanoseconds.
     Every(NonZeroU64),
 }
 

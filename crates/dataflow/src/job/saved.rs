@@ -10,7 +10,7 @@ use arrow::datatypes::SchemaRef;
 use super::{JobGraph, Operator};
 use crate::error::DataflowError;
 
-/// What becomes of the state of an operator when a job is recovered.
+/// The fate of an operator's state when a job is recovered.
 #[derive(Debug, Clone)]
 pub enum SavedState {
     /// It keeps nothing at the end of a round.
@@ -44,7 +44,7 @@ pub struct SavedPart {
     pub owner: RowOwner,
 }
 
-/// Which worker a saved row belongs to.
+/// The worker that a saved row belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowOwner {
     /// The worker that the exchange of this input leads the row to. The first columns are those of

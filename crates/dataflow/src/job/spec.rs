@@ -39,7 +39,7 @@ pub trait OperatorSpec {
         StateMemory::Stateless
     }
 
-    /// What becomes of its state when a job is recovered. An operator that keeps none says so.
+    /// The fate of its state when a job is recovered. An operator that keeps none says so.
     fn saved_state(&self) -> SavedState;
 
     /// Whether rows, or what is made of them, wait in it for those of other inputs or for time.

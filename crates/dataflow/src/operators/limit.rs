@@ -44,14 +44,14 @@ impl RowCut {
         (taken > 0).then(|| batch.slice(skipped, taken))
     }
 
-    /// What is left of the range, as a row.
+    /// The rest of the range, as a row.
     fn save(&self) -> Result<RecordBatch, DataflowError> {
         let count = |rows: usize| -> ArrayRef { Arc::new(UInt64Array::from(vec![rows as u64])) };
         let columns = [("skip", count(self.skip)), ("left", count(self.left))];
         Ok(RecordBatch::try_from_iter(columns)?)
     }
 
-    /// What was left of the range.
+    /// The rest of the range.
     fn load(&mut self, rows: &RecordBatch) -> Result<(), DataflowError> {
         let count = |at: usize| rows.column(at).as_primitive::<UInt64Type>().values().first();
         if let (Some(&skip), Some(&left)) = (count(0), count(1)) {

@@ -259,7 +259,7 @@ impl<D: Downstream> LookupRun<D> {
         }
     }
 
-    /// What is kept of rows of the table.
+    /// The columns that are kept of rows of the table.
     fn kept_of(&self, rows: Option<Rows>) -> Result<Option<RecordBatch>, DataflowError> {
         let Some(Rows { batch, .. }) = rows else { return Ok(None) };
         Ok(Some(match &self.spec.step {

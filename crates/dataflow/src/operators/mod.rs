@@ -2,7 +2,7 @@
 //!
 //! All that have inputs are an [`OperatorTask`](self::operator::OperatorTask), made in [`build`].
 //!
-//! What they keep is saved, and taken up again on any number of workers: [`restoring`].
+//! Their state is saved, and loaded on any number of workers: [`restoring`].
 //!
 //! A [`source`](self::source) reads; an [`aggregate`] groups; what keeps rows by key until time has
 //! passed them (joins, rankings, sessions, frames of `OVER`) is a state that [`keyed`] runs; a

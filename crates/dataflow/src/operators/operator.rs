@@ -185,7 +185,7 @@ pub(crate) async fn end_round<M: Member + OperatorTask>(
     round: u64,
 ) -> Result<(), DataflowError> {
     let Some(rounds) = operator.rounds() else { return Ok(()) };
-    // What nobody needs any more is not given out to its end, and need not be kept.
+    // Results that nobody needs any more are not emitted, and need not be kept.
     let kept = if behind.is_satisfied() { None } else { operator.save()? };
     rounds.of_worker().save_operator(round, kept, None);
     behind.mark(round).await?;

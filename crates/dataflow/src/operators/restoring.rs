@@ -36,7 +36,7 @@ pub(crate) struct Restoring<'a> {
     snapshots: BTreeMap<u32, BTreeMap<u32, &'a OperatorSnapshot>>,
 }
 
-/// Which rows of a part a worker takes.
+/// The rows of a part that a worker takes.
 enum Taker {
     /// All of them.
     All,
@@ -53,7 +53,7 @@ enum Taker {
 }
 
 impl<'a> Restoring<'a> {
-    /// What worker `worker` of `workers` takes up of `restored`.
+    /// The state of `restored` that belongs to worker `worker` of `workers`.
     pub(crate) fn new(
         restored: &'a Restored,
         job: &'a JobGraph,
@@ -162,7 +162,7 @@ impl<'a> Restoring<'a> {
         Err(self.refused(operator, &why))
     }
 
-    /// Which rows of a part this worker takes.
+    /// The rows of a part that this worker takes.
     fn taker(&self, number: usize, owner: &RowOwner, even: bool) -> Taker {
         let first = || if self.worker == FIRST { Taker::All } else { Taker::Nothing };
         let operator = &self.operators[number];

@@ -381,7 +381,7 @@ impl OperatorTask for SinkTask {
         Box::pin(self.instance.inputs.end_round(self, round, progress))
     }
 
-    /// What it has written is staged, and no state.
+    /// Its rows are staged, and are no state.
     fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
         Ok(None)
     }

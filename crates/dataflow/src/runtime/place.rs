@@ -31,7 +31,7 @@ pub(crate) struct WorkerContext {
     pub(crate) external: Rc<External>,
     /// Takes what the worker keeps, if the job keeps checkpoints.
     pub(crate) checkpoints: Option<Arc<dyn CheckpointTarget>>,
-    /// What the job goes on from.
+    /// The checkpoint that the job goes on from.
     pub(crate) restored: Option<Arc<Restored>>,
     /// By operator the watermark up to which its results had been emitted, if the job goes on.
     pub(crate) watermarks: Vec<i64>,
@@ -39,7 +39,7 @@ pub(crate) struct WorkerContext {
     pub(crate) round: u64,
     /// The rounds of the worker, if its job keeps checkpoints and all of its operators can save.
     pub(crate) rounds: Option<Rc<WorkerRounds>>,
-    /// What sinks have staged that have all of their rows.
+    /// The staged output of sinks that have all of their rows.
     pub(crate) staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct WorkerRounds {
     saving: RefCell<Saving>,
 }
 
-/// What is saved of rounds that the worker has not handed over.
+/// The saved parts of rounds that the worker has not handed over.
 #[derive(Default)]
 struct Saving {
     /// The next round that is handed over.

@@ -1,4 +1,4 @@
-//! What workers keep, as sections of a segment, and back.
+//! Snapshots of workers as sections of a segment, and back.
 //!
 //! Each worker has a section `worker` that lists what it keeps, and behind it one Arrow stream for
 //! each part of an operator's state:
@@ -79,7 +79,7 @@ impl<'a> Take<'a> {
     }
 }
 
-/// What is kept of a worker, without rows.
+/// The snapshot of a worker, without rows.
 fn listed(snapshot: &WorkerSnapshot, names: OperatorNames<'_>) -> Vec<u8> {
     let WorkerSnapshot { worker, round, operators, splits, sinks, late, bad, last } = snapshot;
     let mut put = Put(vec![VERSION]);

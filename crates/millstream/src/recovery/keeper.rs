@@ -25,7 +25,7 @@ use crate::error::Error;
 /// The name under which a manifest says that the job has read all of its input.
 pub(super) const ENDED: &str = "ended";
 
-/// What happens at a node.
+/// An event at a node.
 pub(super) enum KeeperEvent {
     /// A worker has kept its part of a round.
     Saved(WorkerSnapshot),
@@ -35,7 +35,7 @@ pub(super) enum KeeperEvent {
     Complete { round: u64, parts: Vec<SegmentEntry>, end: RoundEnd },
 }
 
-/// What becomes of a job behind a round.
+/// The fate of a job behind a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RoundEnd {
     /// It goes on.
@@ -46,7 +46,7 @@ pub(super) enum RoundEnd {
     Ended,
 }
 
-/// What a node's thread has done.
+/// A report of a node's checkpoint thread.
 pub(super) enum KeeperReport {
     /// The node's part of a round is stored, or why it is not.
     Part { round: u64, stored: Result<SegmentEntry, CheckpointError> },
@@ -75,7 +75,7 @@ impl CheckpointTarget for Target {
     }
 }
 
-/// What a node's thread knows.
+/// The state of a node's checkpoint thread.
 pub(super) struct Keeper {
     pub(super) store: Arc<dyn Store>,
     pub(super) name: ObjectName,
@@ -109,7 +109,7 @@ struct KeeperState {
 }
 
 impl KeeperState {
-    /// What a worker has staged that belongs to the checkpoint of a round.
+    /// The staged output of a worker that belongs to the checkpoint of a round.
     fn staged(&self, round: u64, worker: u32) -> Vec<SinkSnapshot> {
         let all = self.waiting.iter().chain(&self.until_end);
         let own = all.filter(|(of, by, _)| *of <= round && *by == worker);
@@ -334,14 +334,14 @@ pub(super) fn publish(
     Ok(())
 }
 
-/// What the writers of a sink have staged.
+/// The staged output of the writers of a sink.
 pub(super) fn staged_of(workers: &[WorkerSnapshot], operator: u32) -> Vec<Vec<u8>> {
     let sinks = workers.iter().flat_map(|worker| &worker.sinks);
     let of = sinks.filter(|sink| sink.operator == operator);
     of.map(|sink| sink.staged.clone()).collect()
 }
 
-/// What a checkpoint says of operators, sources and sinks.
+/// The entries of a checkpoint for operators, sources and sinks.
 fn manifest(
     workers: &[WorkerSnapshot],
     ids: &[OperatorId],

@@ -21,7 +21,7 @@ const ENDS_TRIED_MAX: u32 = 5;
 /// The pause behind the first try; behind the second it is twice as long, and so on.
 const END_PAUSE: Duration = Duration::from_secs(1);
 
-/// What nodes tell each other.
+/// The messages between nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
     /// To all: a round ends. The checkpoint `stored`, and earlier ones, are in the chain.
@@ -37,7 +37,7 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// What a node's thread has done, for the leader.
+    /// The message to the leader about a report of a node's checkpoint thread.
     pub(super) fn of(kept: KeeperReport) -> Self {
         match kept {
             KeeperReport::Part { round, stored: Ok(entry) } => Self::Part { round, entry },
@@ -87,7 +87,7 @@ impl Message {
 /// Characters of a reason in a message at most.
 const WHY_CHARS_MAX: usize = 1000;
 
-/// What the leader wants to be done.
+/// An order of the leader.
 pub(super) enum Order {
     /// To be told to all nodes.
     All(Message),
@@ -205,7 +205,7 @@ impl Leader {
         Ok(())
     }
 
-    /// What is to be done now. `stop`: the user asks for the job's end.
+    /// The orders for now. `stop`: the user asks for the job's end.
     ///
     /// # Errors
     /// When the last checkpoint of the job cannot be stored. The one before stays.
@@ -290,7 +290,7 @@ mod tests {
         Message::Part { round, entry: entry("f") }
     }
 
-    /// What the leader orders, in short.
+    /// The leader's orders, in short.
     fn turn(leader: &mut Leader, stop: bool) -> String {
         let texts = leader.turn(stop).unwrap().into_iter().map(|order| match order {
             Order::All(message) => String::from_utf8(message.encode()).unwrap().replace('\t', " "),

@@ -69,7 +69,7 @@ impl std::fmt::Debug for CheckpointOptions {
 pub(crate) struct JobCheckpoints<'a> {
     control: &'a Control,
     target: Arc<Target>,
-    /// What the job goes on from.
+    /// The checkpoint that the job goes on from.
     pub(crate) restored: Option<Arc<Restored>>,
     /// Its first round.
     pub(crate) round: u64,
@@ -124,7 +124,7 @@ fn obstacles(job: &JobGraph) -> Result<Vec<String>, Error> {
     Ok(obstacles)
 }
 
-/// What a user should hear of a job's sources and sinks: what is not exactly once.
+/// Messages to the user about sinks whose rows are not exactly once.
 pub(crate) fn promises(job: &JobGraph) -> Vec<String> {
     let each = job.operators.iter().filter_map(|operator| {
         let sink = operator.kind.spec().sink()?;
@@ -518,7 +518,7 @@ fn has_ended(manifest: &CheckpointManifest) -> bool {
     manifest.counters.get(ENDED) == Some(&1)
 }
 
-/// What node 0 tells the others.
+/// The message of node 0 to the others.
 struct Start {
     generation: u64,
     round: u64,
@@ -535,7 +535,7 @@ impl Start {
         })
     }
 
-    /// What `encode` has made; `Some(None)` if the job has ended.
+    /// The value that `encode` was given; `Some(None)` if the job has ended.
     fn decode(bytes: &[u8]) -> Option<Option<Self>> {
         let text = std::str::from_utf8(bytes).ok()?;
         let fields: Vec<&str> = text.split('\t').collect();

@@ -1,4 +1,4 @@
-//! What clients get from a server: an answer that was lost, long blocks, long messages.
+//! Answers of a server: one that was lost, long blocks, long messages.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

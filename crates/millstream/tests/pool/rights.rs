@@ -1,4 +1,4 @@
-//! Who may read tables, and who may load and drop them.
+//! Rights to read tables, and to load and drop them.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;

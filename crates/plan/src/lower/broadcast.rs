@@ -209,7 +209,7 @@ fn replicates(hint: &Hint) -> bool {
     matches!(hint.asked, Asked::Broadcast(_) | Asked::Pull(_))
 }
 
-/// What to write for a side that cannot be pulled.
+/// The hint for a side that cannot be pulled.
 const NOT_PULLED_HELP: &str = "BROADCAST(t) and SHUFFLE(t) are about any table; a table is in a \
                                pool after CREATE TABLE … WITH ('connector' = 'pool') AS SELECT …";
 

@@ -62,7 +62,7 @@ struct Arriving {
     bytes: u64,
 }
 
-/// What becomes of a writer after its strips.
+/// The state of a writer behind its strips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// It goes on.
@@ -340,7 +340,7 @@ impl Home {
             return (Ok(Some(newest)), effects);
         }
         let prepared = self.prepare(&mut state);
-        // Of a load whose version does not appear, nothing is kept.
+        // Nothing is kept of a load whose version does not appear.
         let kept = |number: &u32| prepared.as_ref().is_ok_and(|of| of.own.contains(number));
         let unused = state.sealed.iter().filter(|number| !kept(number));
         let unused: Vec<u32> = unused.chain(state.written_by.keys()).copied().collect();

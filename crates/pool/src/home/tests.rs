@@ -418,7 +418,7 @@ fn a_version_appears_when_each_writer_has_submitted_or_ended() {
     for writer in 0..2 {
         assert_eq!(home.hand_in(LOADER, load, writer, vec![], true), (Ok(None), vec![]));
     }
-    // Nobody waits for who has ended.
+    // Nobody waits for a writer that has ended.
     let last = sealed(&mut home, load, 4);
     assert_eq!(home.commit(LOADER, load, 0, vec![last], true), (Ok(None), vec![]));
     let more = sealed(&mut home, load, 5);
@@ -473,7 +473,7 @@ fn a_short_strip_goes_when_a_longer_one_takes_its_place() {
     assert_eq!((version, rows_of(&mut home).1), (Ok(Some(8)), vec![3]));
     assert!(freed.contains(&Effect::Free(gone)) && freed.len() == 2, "{freed:?}");
     assert_eq!(home.stat().extents, 1);
-    // What is not there cannot be replaced; the load is over, and the table as it was.
+    // A strip that is not there cannot be replaced; the load is over, and the table as it was.
     let (_, _) = home.replace(LOADER, load, 1, vec![unseen]);
     assert!(home.hand_in(LOADER, load, 0, vec![], true).0.is_ok());
     let (error, _) = home.hand_in(LOADER, load, 1, vec![], true);
@@ -497,7 +497,7 @@ fn a_table_that_grows_is_saved_version_by_version() {
         saves(&effects)
     };
     assert_eq!(hand_in(&mut home, 1), Some(1));
-    // What is handed in meanwhile is of the version behind.
+    // A part that is handed in meanwhile is of the version behind.
     assert_eq!((hand_in(&mut home, 2), hand_in(&mut home, 3)), (None, None));
     assert!(home.pin(READER, "t", At::Newest, None).is_err(), "it has not appeared");
     assert_eq!(saves(&home.saved(load, Ok(()))), Some(2));

@@ -344,7 +344,7 @@ fn column_of(field: &Field, read: bool) -> Option<Box<dyn Column>> {
     }
 }
 
-/// Which rows have a value.
+/// The validity of the rows of a column.
 #[derive(Default)]
 struct Validity {
     rows: usize,

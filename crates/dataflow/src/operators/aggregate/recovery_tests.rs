@@ -39,7 +39,7 @@ fn schema() -> Arc<Schema> {
     Arc::new(Schema::new(columns.map(|(name, of)| Field::new(name, of, true)).to_vec()))
 }
 
-/// What is grouped, and where its groups meet.
+/// The grouping, and the exchange by which its groups meet.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     keys: &'static [usize],
@@ -318,7 +318,7 @@ fn early_results_are_not_emitted_again() {
     }
 }
 
-/// Whoever loads a group does not trust who has saved it.
+/// The loader of a group does not trust its saver.
 #[test]
 fn groups_go_to_the_leaders_of_their_keys() {
     let case = Case {

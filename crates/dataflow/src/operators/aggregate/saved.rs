@@ -53,7 +53,7 @@ pub(super) fn save_emitted(form: &SavedParts) -> Result<SavedRows, DataflowError
     Ok(SavedRows { part: EMITTED, rows })
 }
 
-/// What is loaded of a grouping.
+/// The loaded state of a grouping.
 #[derive(Default)]
 pub(super) struct RestoredGroups {
     early: BTreeMap<i64, bool>,

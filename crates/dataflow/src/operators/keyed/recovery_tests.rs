@@ -211,7 +211,7 @@ fn cut(
     before.play(&rounds[..at]);
     let watermark = at.checked_sub(1).map_or(i64::MIN, |last| rounds[last].1);
     let restored = before.save(watermark);
-    // What was saved stays: it is saved once more.
+    // The saved state stays: it is saved once more.
     let restored_again = before.save(watermark);
     let rows = |restored: &Restored| {
         let parts = restored.workers.iter().flat_map(|worker| &worker.operators[0].parts);

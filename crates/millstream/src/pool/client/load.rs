@@ -206,7 +206,7 @@ impl Writer {
     }
 }
 
-/// What becomes of a writer after its strips.
+/// The state of a writer behind its strips.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Continues,

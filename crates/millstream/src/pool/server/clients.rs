@@ -30,7 +30,7 @@ const LONG_MAX: usize = 16;
 pub(super) struct Clients {
     all: BTreeMap<ClientId, Client>,
     made: ClientId,
-    /// Clients whose turn it is to send a long message.
+    /// Clients that may send a long message now.
     long: BTreeSet<ClientId>,
     /// Clients that wait for that.
     waits_for_turn: BTreeSet<ClientId>,
@@ -111,7 +111,7 @@ impl Clients {
         self.all.get_mut(&client)
     }
 
-    /// What a client has proved to be, by this token or by its certificate.
+    /// The role that a client has proved, by this token or by its certificate.
     pub(super) fn role(&self, service: &Service, client: ClientId, token: &[u8]) -> Option<Role> {
         service.role(&self.all.get(&client)?.attachment, token)
     }

@@ -1,4 +1,4 @@
-//! The directory of a server that keeps its tables: its files, and who may have it.
+//! The directory of a server that keeps its tables: its files, its lock, and its permissions.
 //!
 //! ```text
 //!   lock               of the server that uses it; the system frees it when that ends
@@ -26,7 +26,7 @@ pub(super) struct Directory {
     _lock: File,
 }
 
-/// What a name in the directory means.
+/// The meaning of a name in the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     Extent(u32),
@@ -124,7 +124,7 @@ impl Directory {
     pub(super) fn replace(&self, entry: Entry, bytes: &[u8]) -> Result<()> {
         let temporary = format!("{}.tmp", entry.name());
         self.write(&temporary, |file| file.write_all(bytes))?;
-        // What the file names has to be there before it.
+        // The extents that the file names have to be there before it.
         self.sync()?;
         std::fs::rename(self.path.join(temporary), self.path.join(entry.name()))
     }

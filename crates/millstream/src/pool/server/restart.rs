@@ -1,4 +1,4 @@
-//! What a server that was restarted finds in its directory.
+//! The tables that a restarted server finds in its directory.
 //!
 //! Extents are copied into memory of the server, compared with their checksums, and sealed, by all
 //! processors: what clients map is sealed memory, which no file can be. A table of which one byte

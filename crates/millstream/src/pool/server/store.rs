@@ -37,7 +37,7 @@ pub(super) enum StoreTask {
     Free(u32),
 }
 
-/// What the directory has.
+/// The content of the directory.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     /// By table: the number of its file.
@@ -120,7 +120,7 @@ impl Work {
                 }
             };
             if events.send(event).is_err() {
-                // What was asked before the end is done.
+                // The tasks that came before the end are done.
                 continue;
             }
             signal.signal();

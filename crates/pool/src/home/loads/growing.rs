@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A version appears when each writer has handed something in since the one before, or has ended.
-//! Who hands in twice meanwhile has both in the same version. A short strip that a writer has
-//! handed in may be replaced by a later one with the same rows and more, so that a table grows with
-//! its rows and not with its versions.
+//! Two parts that a writer hands in meanwhile are in the same version. A short strip that a writer
+//! has handed in may be replaced by a later one with the same rows and more, so that a table grows
+//! with its rows and not with its versions.
 
 use std::collections::BTreeSet;
 
@@ -128,7 +128,7 @@ impl Home {
             }
         };
         state.sealed.retain(|number| !prepared.own.contains(number));
-        // What was replaced before it has appeared is of no version.
+        // A strip that was replaced before it has appeared is of no version.
         let gone: Vec<u32> =
             replaced.into_iter().filter(|gone| state.sealed.remove(gone)).collect();
         (state.grows, state.load.mode) = (true, LoadMode::Append);
