@@ -15,6 +15,7 @@ mod encode;
 mod ids;
 mod keeper;
 mod leader;
+mod start;
 
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
@@ -32,6 +33,7 @@ use self::encode::OperatorNames;
 use self::ids::{OperatorId, fnv, operator_ids};
 use self::keeper::{ENDED, Keeper, KeeperReport, KeeperThread, Target};
 use self::leader::Leader;
+use self::start::{Start, job_number};
 use crate::error::Error;
 use crate::links::NodeLayout;
 
@@ -170,12 +172,14 @@ impl<'a> JobCheckpoints<'a> {
             let obstacles = &obstacles;
             let opening = Opening { store, name: &name, options, ids: &ids, job, obstacles, tell };
             begun = opening.begin(&run)?;
-            start = Start::of(begun.as_ref()).encode();
+            let job = job_number(&**store, &name);
+            let begins = begun.as_ref().map(|begun| Start::of(job, begun));
+            start = Start::encode(begins.as_ref());
         }
         let mut all = control.all_gather("resume", start)?;
         let start = Start::decode(&all.swap_remove(0));
         let start = start.ok_or(Error::Unlike { rank: 0, what: "checkpoints" })?;
-        let Some(Start { generation, round, base }) = start else {
+        let Some(Start { run, round, base }) = start else {
             return Ok(Beginning::HasEnded);
         };
         let restored = base.map(|base| {
@@ -186,7 +190,6 @@ impl<'a> JobCheckpoints<'a> {
         });
         let restored = restored.transpose()?;
         let (chain, resumed) = begun.unzip();
-        let run = RunId { job: fnv(store.place(&name).as_bytes()), generation };
         if layout.rank == 0
             && let Err(error) = sweep(&**store, &name, (job, &ids), run)
         {
@@ -197,7 +200,7 @@ impl<'a> JobCheckpoints<'a> {
                 store.clone(),
                 name.clone(),
                 (job.clone(), ids.clone()),
-                generation,
+                run.generation,
                 (layout.rank, layout.nodes),
                 (layout.own(), layout.workers()),
                 fingerprint,
@@ -208,7 +211,7 @@ impl<'a> JobCheckpoints<'a> {
         let thread = thread.map_err(|source| Error::Thread { worker: 0, source })?;
         let target = Target { run, events: Mutex::new(thread.events.clone()) };
         let leader = (layout.rank == 0).then(|| {
-            announce(tell, job, &obstacles, resumed.flatten().as_ref(), generation);
+            announce(tell, job, &obstacles, resumed.flatten().as_ref(), run.generation);
             let interval = (job.settings.checkpoint, obstacles.is_empty());
             Leader::new(interval, round, layout.nodes)
         });
@@ -516,63 +519,4 @@ impl Opening<'_> {
 /// Whether a checkpoint is that of the end of its job.
 fn has_ended(manifest: &CheckpointManifest) -> bool {
     manifest.counters.get(ENDED) == Some(&1)
-}
-
-/// The message of node 0 to the others.
-struct Start {
-    generation: u64,
-    round: u64,
-    base: Option<BaseCheckpoint>,
-}
-
-impl Start {
-    fn of(begun: Option<&(Chain, Option<Resumed>)>) -> Option<Self> {
-        let (chain, resumed) = begun?;
-        Some(Self {
-            generation: chain.generation(),
-            round: chain.first_round(),
-            base: resumed.as_ref().map(|resumed| resumed.base.clone()),
-        })
-    }
-
-    /// The value that `encode` was given; `Some(None)` if the job has ended.
-    fn decode(bytes: &[u8]) -> Option<Option<Self>> {
-        let text = std::str::from_utf8(bytes).ok()?;
-        let fields: Vec<&str> = text.split('\t').collect();
-        let base = |record: &str, number: &str, kept: Option<&str>| {
-            let (record, number) = (record.parse().ok()?, number.parse().ok()?);
-            Some(BaseCheckpoint { record, number, kept: kept.map(str::to_owned) })
-        };
-        let start = |generation: &str, round: &str, base| {
-            let (generation, round) = (generation.parse().ok()?, round.parse().ok()?);
-            Some(Some(Self { generation, round, base }))
-        };
-        match fields[..] {
-            ["ended"] => Some(None),
-            [generation, round] => start(generation, round, None),
-            [generation, round, record, number] => {
-                start(generation, round, Some(base(record, number, None)?))
-            }
-            [generation, round, record, number, kept] => {
-                start(generation, round, Some(base(record, number, Some(kept))?))
-            }
-            _ => None,
-        }
-    }
-}
-
-trait Encoded {
-    fn encode(&self) -> Vec<u8>;
-}
-
-impl Encoded for Option<Start> {
-    fn encode(&self) -> Vec<u8> {
-        let Some(Start { generation, round, base }) = self else { return b"ended".to_vec() };
-        let mut text = format!("{generation}\t{round}");
-        if let Some(BaseCheckpoint { record, number, kept }) = base {
-            text += &format!("\t{record}\t{number}");
-            text.extend(kept.iter().map(|kept| format!("\t{kept}")));
-        }
-        text.into_bytes()
-    }
 }
