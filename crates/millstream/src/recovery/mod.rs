@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
-use checkpoint::{BaseCheckpoint, CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
+use checkpoint::{CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
 use cluster::Control;
 use dataflow::checkpoint::{Restored, RunId};
 use dataflow::job::{JobGraph, OperatorKind, Recovery};
@@ -173,8 +173,7 @@ impl<'a> JobCheckpoints<'a> {
             let opening = Opening { store, name: &name, options, ids: &ids, job, obstacles, tell };
             begun = opening.begin(&run)?;
             let job = job_number(&**store, &name);
-            let begins = begun.as_ref().map(|begun| Start::of(job, begun));
-            start = Start::encode(begins.as_ref());
+            start = Start::encode(begun.as_ref().map(|begun| Start::of(job, begun)).as_ref());
         }
         let mut all = control.all_gather("resume", start)?;
         let start = Start::decode(&all.swap_remove(0));
