@@ -84,7 +84,7 @@ struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Publishing {
     Begins,
-    /// By a producer with this epoch, which has sent so many rows.
+    /// By a producer with this epoch, which has sent this number of rows.
     Sends(u8, u8),
     Commits(u8),
     WritesMarker(u8),

@@ -69,7 +69,7 @@ struct RoundModel {
     rounds: u64,
     /// Whether splits that are read may be idle before they end.
     idle: bool,
-    /// After a crash there are so many workers.
+    /// The number of workers after a crash.
     crash: Option<usize>,
     flaw: Flaw,
 }
@@ -249,7 +249,7 @@ impl RoundModel {
         self.splits.iter().flatten().nth(row as usize).copied().unwrap_or(i64::MAX)
     }
 
-    /// The job on so many workers, behind what was saved.
+    /// The job on a number of workers, behind the saved round.
     fn begin(&self, workers: usize, round: u64, saved: &Saved) -> State {
         let least = saved.operators.values().map(|(_, time)| *time).max().unwrap_or(i64::MIN);
         let mut all = vec![];

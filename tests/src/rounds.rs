@@ -130,7 +130,7 @@ pub fn run(
     Ok(ran)
 }
 
-/// One run of a job, which is lost after so many turns.
+/// One run of a job, which is lost after a number of turns.
 struct Attempt {
     cluster: Cluster,
     job: Arc<JobGraph>,

@@ -20,7 +20,7 @@ const AHEAD: [u32; 6] = [1, 2, 4, 6, 8, 10];
 const BLOCK_BYTES: f64 = 2048.0;
 const STRIP_ROWS: u32 = 256;
 
-/// What is asked of pulls against shuffles, with one, two and three joins.
+/// The targets of pulls against shuffles, with one, two and three joins.
 const ASKED: [f64; 3] = [1.0, 2.0, 3.0];
 
 /// A network that is simulated: 100 Gb/s, 2 microseconds from a request to the first byte of its
@@ -175,7 +175,7 @@ fn gain(how: &str, points: &[(f64, f64)], asked: f64) -> Option<Bar> {
     })
 }
 
-/// What is not there to be measured.
+/// The parts that are not measured.
 fn multicast() -> ReportSection {
     let text = "Not measured: several receivers of a partition. Memory servers do not multicast \
                 partitions; each process that needs one reads it (I6).";

@@ -94,7 +94,7 @@ fn out(output: &Output) -> String {
     out.into_owned()
 }
 
-/// Makes the rows of a table: so many numbers from 0 on.
+/// Makes the rows of a table: the numbers from 0 on.
 fn numbers(rows: u64, then: &str) -> String {
     format!(
         "CREATE TABLE numbers (n BIGINT) WITH ('connector' = 'generator', 'rows' = '{rows}',

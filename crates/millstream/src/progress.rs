@@ -19,7 +19,7 @@ pub trait Observer: Sync {
     /// The progress of the running job: a few times a second, on node 0.
     fn progress(&self, progress: &JobProgress);
 
-    /// What the user should hear of the checkpoints of the job that begins: a line, on node 0.
+    /// A line for the user about the checkpoints of the job that begins, on node 0.
     fn recovers(&self, _line: &str) {}
 
     /// A job has ended.

@@ -55,7 +55,7 @@ fn ended(mut process: Process) -> (String, Option<i32>) {
     (messages, process.0.wait().unwrap().code())
 }
 
-/// What the pool tells of the table, once it has so many rows.
+/// The pool's entry of the table, once it has this number of rows.
 #[track_caller]
 fn await_rows(pool: &Pool, rows: u64) -> Value {
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! Between clients and a memory server: it passes so many requests on, and then nothing more until
-//! it is dropped; or it changes one of them.
+//! Between clients and a memory server: it passes a number of requests on, and then nothing more
+//! until it is dropped; or it changes one of them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

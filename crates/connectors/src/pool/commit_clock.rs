@@ -91,7 +91,7 @@ impl CommitClock {
         self.0.times.load(Ordering::Relaxed)
     }
 
-    /// A worker has written so many bytes.
+    /// A worker has written `bytes`.
     pub(super) fn written(&self, bytes: u64) {
         let before = self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before < self.0.every.bytes && before.saturating_add(bytes) >= self.0.every.bytes {

@@ -94,7 +94,7 @@ pub struct StagingContext {
     pub run: RunId,
     /// Whether it goes on from a checkpoint, and does not begin the job.
     pub goes_on: bool,
-    /// What this worker takes over of what the writers of the run before had staged and not
+    /// The part of this worker in the output that the writers of the run before had staged and not
     /// published.
     pub before: Vec<Vec<u8>>,
 }

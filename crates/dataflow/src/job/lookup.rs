@@ -74,7 +74,7 @@ impl OperatorSpec for Lookup {
         Some(self.schema.clone())
     }
 
-    /// What the table looked like: it is read again, and must not have changed.
+    /// A fingerprint of the table: it is read again, and must not have changed.
     fn saved_state(&self) -> SavedState {
         let number = |name: &str| Field::new(name, DataType::UInt64, false);
         let schema = Arc::new(Schema::new(vec![number("rows"), number("hash")]));

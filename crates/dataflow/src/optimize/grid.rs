@@ -173,7 +173,7 @@ fn axes_of(builds: &[DividedBuild], processes: u32) -> Option<Vec<GridAxis>> {
     Some(axes.map(axis).collect())
 }
 
-/// Divides `bits` among columns, which have builds of so many bytes and so many bits at most: for
+/// Divides `bits` among columns, each with the bytes of its builds and its bits at most: for
 /// each bit that a column has, half as many processes read a part of its builds. The next bit goes
 /// to the column of which most is read.
 fn divided(columns: &[(usize, u64, u8)], bits: u32) -> Option<Vec<u32>> {

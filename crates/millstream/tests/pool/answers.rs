@@ -24,7 +24,7 @@ enum Cut {
     Commit,
     /// It arrives, and its answer does not.
     Answer,
-    /// Nothing is cut: the server promises so many bytes of a manifest.
+    /// Nothing is cut: the server promises this number of bytes of a manifest.
     Promise(u64),
 }
 

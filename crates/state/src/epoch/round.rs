@@ -43,7 +43,7 @@ enum EdgeMark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum PeerMark {
     Open,
-    /// It has marked behind so many broadcast frames, of which some are not here.
+    /// It has marked behind this number of broadcast frames, and some are not here.
     Behind(u64),
     Marked,
     Ended,

@@ -198,7 +198,7 @@ fn encoded(rows: &RecordBatch) -> RecordBatch {
     StreamReader::try_new(&bytes[..], None).unwrap().next().unwrap().unwrap()
 }
 
-/// What an operator gives that is cut behind some of its rounds, in an order of its own; and how
+/// The output of an operator that is cut behind some of its rounds, in an order of its own; and how
 /// many rows were saved.
 fn cut(
     spec: &Keyed,

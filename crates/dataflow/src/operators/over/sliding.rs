@@ -102,7 +102,7 @@ impl Sliding {
         self.join(spec, runs)
     }
 
-    /// Makes room for so many slots, and the aggregate of no rows.
+    /// Makes room for the slots, and the aggregate of no rows.
     fn begin(&mut self, spec: &Over, slots: usize) -> Result<(), DataflowError> {
         if self.parts.is_empty() {
             let mut nothing = vec![];
