@@ -23,7 +23,7 @@ mod saving;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::access::TableSummary;
@@ -42,7 +42,7 @@ pub use saving::{LoadOutcome, OUTCOMES_MAX, SavedVersion};
 pub const LEASE_NS: u64 = 10_000_000_000;
 
 /// Leases of a client at most.
-pub const LEASES_MAX: usize = 65_536;
+pub const LEASES_MAX: usize = 4096;
 
 /// The number of a client on its server.
 pub type ClientId = u64;
@@ -110,6 +110,8 @@ pub struct Home {
     saving: BTreeMap<u64, PreparedVersion>,
     /// By load: what has become of it.
     outcomes: BTreeMap<u64, LoadOutcome>,
+    /// The loads of these, in the order in which they ended.
+    ended: VecDeque<u64>,
     /// Tables whose bytes were lost, by name, with the reason.
     damaged: BTreeMap<String, String>,
     leases: BTreeMap<u64, Lease>,
@@ -143,6 +145,7 @@ impl Home {
             loads: BTreeMap::new(),
             saving: BTreeMap::new(),
             outcomes: BTreeMap::new(),
+            ended: VecDeque::new(),
             damaged: BTreeMap::new(),
             leases: BTreeMap::new(),
             held: BTreeMap::new(),

@@ -20,7 +20,7 @@ use crate::error::PoolError;
 use crate::manifest::{Definition, Strip};
 
 /// The number of these messages: peers of another number are refused.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Bytes of a message at most, without its length and checksum.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -263,6 +263,9 @@ pub enum ServerResponse {
     /// To the same: all parts are there, or not yet, and the version has not appeared. The client
     /// asks for the outcome of the load.
     UnderWay,
+    /// A notice, which answers nothing: the server still works on the request, so that the client
+    /// waits on.
+    Working,
     /// To [`ClientRequest::Stat`].
     Stat(Stat),
     /// A notice, which answers nothing: a lease has ended.

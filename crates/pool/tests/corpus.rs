@@ -120,6 +120,7 @@ fn responses() -> Vec<ServerResponse> {
         ServerResponse::Stat(Stat { name: "m0".into(), bytes: 3, ..Stat::default() }),
         ServerResponse::Broken { lease: 1, reason: "it was silent".into() },
         ServerResponse::UnderWay,
+        ServerResponse::Working,
     ]
 }
 
@@ -140,13 +141,13 @@ fn message_seeds() -> Seeds {
     let all = [
         ("20-requests", 0, asked.clone()),
         ("20-requests-summed", 2, asked.clone()),
-        ("14-responses", 1, answered.clone()),
-        ("14-responses-summed", 3, answered),
+        ("15-responses", 1, answered.clone()),
+        ("15-responses-summed", 3, answered),
         ("2-half", 0, [&beats[..], &asked[..20]].concat()),
         ("0-none", 0, vec![]),
         ("bad-damaged", 0, damaged),
         ("bad-kind", 2, message(&[&[255]])),
-        ("bad-response-kind", 3, message(&[&[15]])),
+        ("bad-response-kind", 3, message(&[&[16]])),
         ("bad-empty", 2, message(&[])),
         ("bad-long", 2, [&long[..], &[0; 9]].concat()),
         ("bad-more", 2, message(&[&[8, 0]])),

@@ -26,6 +26,8 @@ enum Cut {
     Answer,
     /// Nothing is cut: the server promises this number of bytes of a manifest.
     Promise(u64),
+    /// Nothing is cut: the server works on the removal of a table for this number of seconds.
+    Works(u64),
 }
 
 /// Stands between clients and a server. Its first connection is cut; others are not.
@@ -64,6 +66,8 @@ fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
     let silent = Arc::new(AtomicBool::new(false));
     let (mut answers, mut received) = (server.try_clone().unwrap(), client.try_clone().unwrap());
     let is_silent = Arc::clone(&silent);
+    let dropping = Arc::new(AtomicBool::new(false));
+    let drops = Arc::clone(&dropping);
     let back = std::thread::spawn(move || {
         while let Some(body) = message(&mut answers) {
             if is_silent.load(Ordering::SeqCst) {
@@ -73,6 +77,15 @@ fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
             let answer = match (ServerResponse::decode(&body).unwrap(), cut) {
                 (ServerResponse::Pinned { version, lease, .. }, Some(Cut::Promise(bytes))) => {
                     ServerResponse::Pinned { version, lease, manifest_bytes: bytes }
+                }
+                (ServerResponse::Done, Some(Cut::Works(seconds)))
+                    if drops.load(Ordering::SeqCst) =>
+                {
+                    for _ in 0..seconds {
+                        let _ = received.write_all(&ServerResponse::Working.encode());
+                        std::thread::sleep(Duration::from_secs(1));
+                    }
+                    ServerResponse::Done
                 }
                 (answer, _) => answer,
             };
@@ -87,9 +100,10 @@ fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
             match cut {
                 Some(Cut::Commit) => break,
                 Some(Cut::Answer) => silent.store(true, Ordering::SeqCst),
-                Some(Cut::Promise(_)) | None => {}
+                Some(Cut::Promise(_) | Cut::Works(_)) | None => {}
             }
         }
+        dropping.store(matches!(request, ClientRequest::Drop { .. }), Ordering::SeqCst);
         server.write_all(&request.encode()).unwrap();
     }
     let _ = client.shutdown(Shutdown::Both);
@@ -144,10 +158,21 @@ fn a_loader_learns_the_truth_when_the_answer_to_its_commit_is_lost() {
                     let is_free = || reader.stat().unwrap()[0].bytes == 0;
                     awaited("what it had loaded is free", is_free);
                 }
-                Cut::Promise(_) => {}
+                Cut::Promise(_) | Cut::Works(_) => {}
             }
         }
     }
+}
+
+#[test]
+fn a_client_waits_for_as_long_as_the_server_says_that_it_works() {
+    let server = serve(None);
+    // Longer than a server may be silent.
+    let between = Between::new(server.address(), Cut::Works(5));
+    let writer = client(between.address, FabricKind::Tcp);
+    load(&writer, "t", LoadMode::Create, 0..1000).unwrap();
+    millstream::pool::PoolAccess::drop_table(&writer, "t").unwrap();
+    assert!(matches!(sums(&writer, "t").unwrap_err(), PoolError::NoTable { .. }));
 }
 
 #[test]
@@ -207,15 +232,27 @@ fn those_who_send_half_of_long_messages_disturb_nobody() {
 }
 
 #[test]
+fn a_stranger_that_announces_a_long_message_is_sent_away() {
+    let server = serve(None);
+    let mut stranger = Raw(TcpStream::connect(server.address()).unwrap());
+    stranger.0.write_all(&(8_u32 << 20).to_le_bytes()).unwrap();
+    assert_eq!(stranger.hear(), None);
+    awaited("nobody is left", || server.stats().get().clients == 0);
+}
+
+#[test]
 fn extents_are_compared_a_few_at_a_time_beside_other_requests() {
     let server = serve(None);
     let loader = client(server.address(), FabricKind::Tcp);
     load(&loader, "t", LoadMode::Create, 0..100_000).unwrap();
     let mut raw = Raw::greeted(server.address());
-    let compared = raw.ask(&ClientRequest::Verify { extents: vec![0; VERIFY_EXTENTS_MAX] });
+    let compared = raw.ask(&ClientRequest::Verify { extents: vec![0] });
     assert_eq!(compared, ServerResponse::Done);
-    let strange = raw.ask(&ClientRequest::Verify { extents: vec![0, 999] });
-    assert!(matches!(strange, ServerResponse::Failed(PoolError::Refused { .. })), "{strange:?}");
+    for refused in [vec![0, 999], vec![0; VERIFY_EXTENTS_MAX]] {
+        let refused = raw.ask(&ClientRequest::Verify { extents: refused });
+        let is = matches!(refused, ServerResponse::Failed(PoolError::Refused { .. }));
+        assert!(is, "{refused:?}");
+    }
     let many = ClientRequest::Verify { extents: vec![0; VERIFY_EXTENTS_MAX + 1] };
     raw.0.write_all(&many.encode()).unwrap();
     assert_eq!(raw.hear(), None, "it is no message");

@@ -76,7 +76,7 @@ fn damage(file: &Path, at: usize) {
 #[test]
 fn a_damaged_table_is_named_and_the_others_are_there() {
     type Harm = (&'static str, fn(&Dir));
-    let harms: [Harm; 6] = [
+    let harms: [Harm; 5] = [
         ("a", |dir| damage(&dir.files(".extent")[0], 1000)),
         ("a", |dir| std::fs::remove_file(&dir.files(".extent")[0]).unwrap()),
         ("a", |dir| {
@@ -86,10 +86,6 @@ fn a_damaged_table_is_named_and_the_others_are_there() {
         }),
         ("b", |dir| damage(&dir.files(".table")[1], 300)),
         ("file 1.table", |dir| damage(&dir.files(".table")[1], 9)),
-        ("a", |dir| {
-            let mode = std::fs::Permissions::from_mode(0o644);
-            std::fs::set_permissions(&dir.files(".extent")[0], mode).unwrap();
-        }),
     ];
     for (number, (name, harm)) in harms.iter().enumerate() {
         let dir = Dir::new();
@@ -115,6 +111,62 @@ fn a_damaged_table_is_named_and_the_others_are_there() {
         assert_eq!(reader.stat().unwrap()[0].damaged, 0, "harm {number}");
         assert_eq!(sums(&reader, other).unwrap(), (1, 100_000, below(100_000)));
         assert_eq!(sums(&reader, "c").unwrap(), (1, 3, 3));
+    }
+}
+
+#[test]
+fn a_file_that_others_may_read_stops_the_start_and_is_not_taken_for_damage() {
+    for end in [".extent", ".table"] {
+        let dir = Dir::new();
+        two_tables(&dir);
+        let file = dir.files(end)[0].clone();
+        let set_mode = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&file, mode).unwrap();
+        };
+        set_mode(0o644);
+        let refused = MemoryServer::start(options(Some(&dir.0))).expect_err("it must not start");
+        let (refused, name) = (refused.to_string(), file.file_name().unwrap().to_str().unwrap());
+        assert!(refused.contains(name) && refused.contains("mode 0600"), "{refused}");
+        set_mode(0o600);
+        let server = serve(Some(&dir.0));
+        let reader = client(server.address(), FabricKind::Shm);
+        assert_eq!(reader.stat().unwrap()[0].damaged, 0);
+        assert_eq!(sums(&reader, "a").unwrap(), (1, 100_000, below(100_000)));
+        assert_eq!(sums(&reader, "b").unwrap(), (1, 100_000, below(100_000)));
+    }
+}
+
+#[test]
+fn an_older_file_of_a_table_does_not_come_back_when_the_table_is_dropped() {
+    for older in ["7.table", "0.table"] {
+        let dir = Dir::new();
+        two_tables(&dir);
+        let (first, copy) = (dir.0.join("0.table"), dir.0.join("copy"));
+        std::fs::copy(&first, &copy).unwrap();
+        let server = serve(Some(&dir.0));
+        let writer = client(server.address(), FabricKind::Shm);
+        load(&writer, "a", LoadMode::Append, 100_000..100_003).unwrap();
+        drop(writer);
+        server.stop();
+        if older == "0.table" {
+            std::fs::rename(&first, dir.0.join("7.table")).unwrap();
+        }
+        std::fs::rename(&copy, dir.0.join(older)).unwrap();
+        for is_dropped in [false, true] {
+            let server = serve(Some(&dir.0));
+            let writer = client(server.address(), FabricKind::Shm);
+            if is_dropped {
+                writer.drop_table("a").unwrap();
+            } else {
+                assert_eq!(sums(&writer, "a").unwrap(), (2, 100_003, below(100_003)));
+            }
+        }
+        let server = serve(Some(&dir.0));
+        let reader = client(server.address(), FabricKind::Shm);
+        let gone = sums(&reader, "a").unwrap_err();
+        assert!(matches!(gone, PoolError::NoTable { .. }), "{gone}");
+        assert_eq!(sums(&reader, "b").unwrap(), (1, 100_000, below(100_000)));
     }
 }
 

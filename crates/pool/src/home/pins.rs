@@ -12,8 +12,9 @@ use crate::wire::StatementId;
 /// go, in ns: one may be late.
 const MEMO_NS: u64 = 60_000_000_000;
 
-/// Statements whose version is remembered at most.
-const MEMOS_MAX: usize = 65_536;
+/// Statements whose version is remembered at most: those of 16 clients that have as many leases as
+/// they may, so that no client alone stops the others.
+const MEMOS_MAX: usize = 16 * LEASES_MAX;
 
 /// A version that a client reads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -142,6 +143,12 @@ impl Home {
             version.leases -= 1;
         }
         self.let_go(&table, version)
+    }
+
+    /// Whether no statement more is remembered, until some of those are forgotten whose nodes have
+    /// all let go.
+    pub fn is_full_of_statements(&self) -> bool {
+        self.memos.len() >= MEMOS_MAX
     }
 
     /// Forgets the statements whose nodes have all let go, though one may be late: space is worth

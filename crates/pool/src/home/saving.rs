@@ -118,9 +118,13 @@ impl Home {
     }
 
     pub(super) fn remember(&mut self, load: u64, outcome: LoadOutcome) {
-        self.outcomes.insert(load, outcome);
-        if self.outcomes.len() > OUTCOMES_MAX {
-            self.outcomes.pop_first();
+        if self.outcomes.insert(load, outcome).is_none() {
+            self.ended.push_back(load);
+        }
+        if self.ended.len() > OUTCOMES_MAX
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.outcomes.remove(&oldest);
         }
     }
 

@@ -216,6 +216,37 @@ fn a_version_appears_when_it_was_saved_whoever_has_ended() {
 }
 
 #[test]
+fn the_outcomes_that_were_decided_first_are_forgotten_first() {
+    let mut home = home();
+    let outcome = |number: u64| LoadOutcome::Version(statement(0), number);
+    let numbers = |count: u64| (0..count).map(|number| u64::MAX - number);
+    let most = OUTCOMES_MAX as u64;
+    numbers(most).for_each(|load| home.remember(load, outcome(1)));
+    home.remember(5, outcome(2));
+    home.remember(5, outcome(3));
+    assert_eq!(home.outcome(5, statement(0)), Ok(Some(3)), "a low number is not an old one");
+    assert!(home.outcome(u64::MAX, statement(0)).is_err(), "the first has gone");
+    let others = numbers(most).skip(1);
+    others.for_each(|load| assert_eq!(home.outcome(load, statement(0)), Ok(Some(1)), "{load}"));
+}
+
+#[test]
+fn statements_that_have_let_go_make_room_for_others() {
+    let mut home = home();
+    loaded(&mut home, LoadMode::Create, 0, 3);
+    let pins_max = 16 * LEASES_MAX as u32;
+    for number in 0..pins_max {
+        assert!(!home.is_full_of_statements());
+        let pin = home.pin(READER, "t", At::Newest, Some(statement(number))).unwrap();
+        home.unpin(0, READER, pin.lease);
+    }
+    assert!(home.is_full_of_statements());
+    assert!(home.pin(LOADER, "t", At::Newest, Some(statement(pins_max))).is_err());
+    assert_eq!(home.forget_statements(), []);
+    home.pin(LOADER, "t", At::Newest, Some(statement(pins_max))).unwrap();
+}
+
+#[test]
 fn of_a_version_that_cannot_be_saved_nothing_is_kept() {
     let (mut home, load, _) = saving();
     let freed = home.saved(load, Err("no space left".into()));

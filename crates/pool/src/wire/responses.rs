@@ -68,6 +68,7 @@ impl ServerResponse {
                 encode_stat(&mut out, stat);
             }
             ServerResponse::UnderWay => out.u8(14),
+            ServerResponse::Working => out.u8(15),
             ServerResponse::Broken { lease, reason } => {
                 out.u8(13);
                 out.u64(*lease);
@@ -120,6 +121,7 @@ impl ServerResponse {
             12 => ServerResponse::Stat(decode_stat(&mut from)?),
             13 => ServerResponse::Broken { lease: from.u64()?, reason: from.text()? },
             14 => ServerResponse::UnderWay,
+            15 => ServerResponse::Working,
             _ => return Err(from.malformed()),
         };
         from.end()?;

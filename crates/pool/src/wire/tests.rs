@@ -82,6 +82,7 @@ fn responses() -> Vec<ServerResponse> {
         }),
         ServerResponse::Done,
         ServerResponse::UnderWay,
+        ServerResponse::Working,
         ServerResponse::Address(vec![1, 2]),
         ServerResponse::Tables(vec![summary]),
         ServerResponse::Pinned { version: 1, lease: 2, manifest_bytes: 3 },

@@ -176,7 +176,8 @@ impl Remote {
     }
 }
 
-/// Sends a request and waits for its answer. A notice that a lease has ended goes to `broken`.
+/// Sends a request and waits for its answer, for as long as the server says that it works on it. A
+/// notice that a lease has ended goes to `broken`.
 ///
 /// # Errors
 /// Why there will be no answer, in words.
@@ -186,7 +187,7 @@ fn converse(
     broken: &mut Option<String>,
 ) -> Result<ServerResponse, String> {
     let words = |error: std::io::Error| error.to_string();
-    let deadline = Instant::now() + ANSWER;
+    let mut deadline = Instant::now() + ANSWER;
     control.send(&request.encode());
     loop {
         while let Some((body, taken)) =
@@ -196,6 +197,7 @@ fn converse(
             control.take(taken);
             match response? {
                 ServerResponse::Broken { reason, .. } => *broken = Some(reason),
+                ServerResponse::Working => deadline = Instant::now() + ANSWER,
                 response => return Ok(response),
             }
         }

@@ -5,7 +5,10 @@ use std::time::Instant;
 use cluster::Role;
 use fabric::{Endpoint, FabricError, LinkId};
 use pool::PoolError;
-use pool::wire::{ClientRequest, MANIFEST_PIECE_BYTES, PROTOCOL, Rights, ServerResponse, Welcome};
+use pool::access::At;
+use pool::wire::{
+    ClientRequest, MANIFEST_PIECE_BYTES, PROTOCOL, Rights, ServerResponse, StatementId, Welcome,
+};
 
 use super::clients::{EndpointState, Greeted, Waiting};
 use super::mover::Command;
@@ -66,11 +69,7 @@ impl Control {
                 ServerResponse::Address(self.connect(client, &fabric, address)?)
             }
             ClientRequest::Tables => ServerResponse::Tables(self.home.tables()),
-            ClientRequest::Pin { table, at, snapshot } => {
-                let pin = self.home.pin(client, &table, at, snapshot)?;
-                let manifest_bytes = pin.manifest.len() as u64;
-                ServerResponse::Pinned { version: pin.version, lease: pin.lease, manifest_bytes }
-            }
+            ClientRequest::Pin { table, at, snapshot } => self.pin(client, &table, at, snapshot)?,
             ClientRequest::Manifest { lease, from } => {
                 let manifest = self.home.pinned(client, lease);
                 let manifest = manifest.ok_or_else(|| refused("the lease has ended"))?;
@@ -128,6 +127,22 @@ impl Control {
                 return Err(refused("the request comes out of turn"));
             }
         })
+    }
+
+    fn pin(
+        &mut self,
+        client: ClientId,
+        table: &str,
+        at: At,
+        snapshot: Option<StatementId>,
+    ) -> Result<ServerResponse, PoolError> {
+        if self.home.is_full_of_statements() {
+            let effects = self.home.forget_statements();
+            self.act(effects);
+        }
+        let pin = self.home.pin(client, table, at, snapshot)?;
+        let manifest_bytes = pin.manifest.len() as u64;
+        Ok(ServerResponse::Pinned { version: pin.version, lease: pin.lease, manifest_bytes })
     }
 
     fn hello(&mut self, client: ClientId, request: ClientRequest) {

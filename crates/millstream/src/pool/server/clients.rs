@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cluster::{Attachment, Role, Service};
@@ -75,8 +76,8 @@ pub(super) enum Waiting {
     Connect(ClientRequest),
     /// Since then for memory to come back.
     Room(ClientRequest, Instant),
-    /// For the bytes of extents to be compared.
-    Verify,
+    /// For the bytes of extents to be compared, which stops when this is dropped.
+    Verify(#[expect(dead_code, reason = "it is held, not read")] Arc<()>),
     /// For the file of a table to be removed.
     Drop,
     /// For the key of an extent that was granted.
@@ -131,6 +132,14 @@ impl Clients {
         self.waits_for_turn.iter().copied()
     }
 
+    /// Clients whose request another thread may work on for long: they hear nothing meanwhile, and
+    /// their requests are not read.
+    pub(super) fn waits_for_work(&self) -> Vec<ClientId> {
+        let long = |of: &Client| matches!(of.waiting, Some(Waiting::Verify(_) | Waiting::Drop));
+        let clients = self.all.iter().filter(|(_, of)| !of.closing && long(of));
+        clients.map(|(number, _)| *number).collect()
+    }
+
     /// Takes the requests that wait for what may be there now.
     pub(super) fn take_retried(&mut self) -> Vec<(ClientId, Waiting)> {
         let retried =
@@ -174,12 +183,12 @@ impl Clients {
                 Err(error) => return Some(Err(error.to_string())),
             }
             let unknown = client.greeted.is_none();
-            if unknown && client.attachment.received().len() > HELLO_BYTES_MAX {
+            let (announced, received) =
+                (length(client.attachment.received()), client.attachment.received().len());
+            if unknown && announced.max(received) > HELLO_BYTES_MAX {
                 return Some(Err("its hello is longer than any may be".into()));
             }
-            if length(client.attachment.received()) > SHORT_BYTES_MAX
-                && !self.long.contains(&number)
-            {
+            if announced > SHORT_BYTES_MAX && !self.long.contains(&number) {
                 if self.long.len() >= LONG_MAX {
                     self.waits_for_turn.insert(number);
                     return None;

@@ -40,7 +40,7 @@ impl Directory {
     /// # Errors
     /// When another server uses it, or others may change it, or the system refuses.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        make(path)?;
         let names = File::open(path)?;
         let metadata = names.metadata()?;
         let own = metadata.uid() == rustix::process::geteuid().as_raw();
@@ -169,6 +169,23 @@ impl Entry {
             Entry::Unfinished => "unfinished.tmp".into(),
         }
     }
+}
+
+/// Makes a directory and those above it, and has their names on the disk when this returns.
+fn make(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = path
+        .parent()
+        .map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above });
+    let Some(above) = above else { return Err(ErrorKind::NotFound.into()) };
+    make(above)?;
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    File::open(above)?.sync_all()
 }
 
 /// Opens a file of this user that is open to nobody else. A pipe or a link in its place is not

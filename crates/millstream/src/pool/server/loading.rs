@@ -1,6 +1,8 @@
 //! The requests that other threads do a part of: loads, comparisons, the end of a table; and what
 //! those threads have done.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{FabricError, RemoteKey, Slab};
@@ -62,6 +64,10 @@ impl Control {
 
     /// Has the bytes of extents compared with what was written.
     pub(super) fn verify(&mut self, client: ClientId, numbers: &[u32]) {
+        let distinct: BTreeSet<u32> = numbers.iter().copied().collect();
+        if distinct.len() < numbers.len() {
+            return self.refuse(client, "an extent is named twice");
+        }
         let mut extents = Vec::with_capacity(numbers.len());
         for number in numbers {
             match self.extents.hold(*number) {
@@ -72,8 +78,10 @@ impl Control {
                 }
             }
         }
-        self.defer(client, Waiting::Verify);
-        self.verifier.ask(Check::Verify { client, extents });
+        let waiting = Arc::new(());
+        let waits = Arc::downgrade(&waiting);
+        self.defer(client, Waiting::Verify(waiting));
+        self.verifier.ask(Check::Verify { client, extents, waits });
     }
 
     /// Drops a table; the client hears it when the table will not come back by a restart.
@@ -106,7 +114,7 @@ impl Control {
                 let intact = damaged.map_or(Ok(ServerResponse::Done), |number| {
                     Err(refused(&format!("extent {number} is damaged")))
                 });
-                self.tell_waiting(client, &|waiting| matches!(waiting, Waiting::Verify), intact);
+                self.tell_waiting(client, &|waiting| matches!(waiting, Waiting::Verify(_)), intact);
             }
             Event::LetGo(extent) => self.let_go(extent),
             Event::Saved(load, saved) => {

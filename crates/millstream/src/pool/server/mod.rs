@@ -11,7 +11,8 @@
 //! Invariants: one request of a client is answered before the next one is read; a client that has
 //! not said hello costs a socket and a few bytes; endpoints of a client are closed before anything
 //! of it is freed; memory is counted before it is taken, and until it has come back; the control
-//! thread does nothing that takes longer than [`SLICE`] before it looks at its clients again.
+//! thread looks at its clients again after each request and effect, the longest of which encodes a
+//! manifest.
 
 mod answers;
 mod checker;
@@ -36,7 +37,7 @@ use std::time::{Duration, Instant};
 use cluster::Service;
 use fabric::{Endpoint, EventFd, FabricError};
 use pool::home::{Effect, Home};
-use pool::wire::Stat;
+use pool::wire::{ServerResponse, Stat};
 
 use super::fabrics::{self, OpenFabric};
 use crate::FabricKind;
@@ -57,6 +58,9 @@ pub const MEMORY_SERVER_PORT: u16 = 7740;
 
 /// How often the server looks at its clock.
 const TICK: Duration = Duration::from_millis(250);
+
+/// How often a client is told that another thread still works on its request.
+const TELLS: Duration = Duration::from_secs(1);
 
 /// How long memory is given back, or one client is answered, before the others have their turn.
 const SLICE: Duration = Duration::from_millis(10);
@@ -322,6 +326,7 @@ impl Control {
 
     fn run(mut self, stop: &AtomicBool, stats: &MemoryStats) -> Stat {
         let (mut more, mut reported) = (false, Instant::now());
+        let mut announced = reported;
         while !stop.load(Ordering::Acquire) {
             let accepts = self.accepts_from.is_none_or(|from| Instant::now() >= from);
             let limit = if more { Duration::ZERO } else { TICK };
@@ -343,6 +348,10 @@ impl Control {
             more = self.listen();
             let now_ns = self.now_ns();
             self.clients.waits_for_turn().for_each(|client| self.home.renew(now_ns, client));
+            if announced.elapsed() >= TELLS {
+                announced = Instant::now();
+                self.tell_working(now_ns);
+            }
             let effects = self.home.tick(now_ns);
             self.act(effects);
             more |= self.do_effects();
@@ -352,6 +361,14 @@ impl Control {
             }
         }
         self.stat()
+    }
+
+    /// Tells clients that their requests are worked on. They are silent for that alone.
+    fn tell_working(&mut self, now_ns: u64) {
+        for client in self.clients.waits_for_work() {
+            self.home.renew(now_ns, client);
+            self.clients.tell(client, &ServerResponse::Working);
+        }
     }
 
     fn accept(&mut self) {

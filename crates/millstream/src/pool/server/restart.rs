@@ -5,7 +5,7 @@
 //! is not as it was written is damaged; the others are there.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Read;
+use std::io::{Error, ErrorKind, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -64,7 +64,8 @@ struct SavedExtent {
 /// Reads a directory.
 ///
 /// # Errors
-/// When it cannot be read, or its tables do not fit `bytes_max`.
+/// When it or a file of it cannot be read, or its tables do not fit `bytes_max`. A file that is not
+/// there, or has other bytes than were written, is damage of its table alone.
 pub(super) fn read(
     directory: &Directory,
     maker: &dyn Fabric,
@@ -81,7 +82,7 @@ pub(super) fn read(
     let mut saved = BTreeMap::new();
     for (entry, name) in &entries {
         match entry {
-            Entry::Table(number) => found.table(directory, *number, &mut saved),
+            Entry::Table(number) => found.table(directory, *number, &mut saved)?,
             Entry::Extent(number) => {
                 found.next_extent = found.next_extent.max(number.saturating_add(1));
             }
@@ -92,9 +93,9 @@ pub(super) fn read(
     let needed: u64 = saved.iter().map(|(version, _)| bytes_of(version)).sum();
     if needed > bytes_max {
         let message = format!("its tables need {needed} bytes, and --bytes says {bytes_max}");
-        return Err(std::io::Error::other(message));
+        return Err(Error::other(message));
     }
-    found.read_extents(directory, maker, saved);
+    found.read_extents(directory, maker, saved)?;
     if found.damaged.is_empty() {
         for (entry, name) in &entries {
             let is_used = |number| found.files.extents.contains_key(number);
@@ -112,17 +113,24 @@ fn bytes_of(version: &SavedVersion) -> u64 {
 }
 
 impl Found {
-    /// Reads the file of a table. Of two files of one table the newer counts.
+    /// Reads the file of a table. Of two files of one table the newer counts, and the other goes:
+    /// it would come back when the table has been dropped.
+    ///
+    /// # Errors
+    /// When the system refuses.
     fn table(
         &mut self,
         directory: &Directory,
         number: u64,
         saved: &mut BTreeMap<String, (SavedVersion, Vec<u32>)>,
-    ) {
+    ) -> std::io::Result<()> {
         self.files.next = self.files.next.max(number.saturating_add(1));
         let name = Entry::Table(number).name();
-        let bytes = directory.bytes(Entry::Table(number), TABLE_FILE_BYTES_MAX);
-        let version = bytes.map_err(|error| (None, error.to_string())).and_then(|bytes| {
+        let bytes = match directory.bytes(Entry::Table(number), TABLE_FILE_BYTES_MAX) {
+            Err(error) => Err((None, damage(&name, error)?)),
+            Ok(bytes) => Ok(bytes),
+        };
+        let version = bytes.and_then(|bytes| {
             let table = record::table(&bytes);
             record::decode(&bytes).map_err(|error| (table, error.to_string()))
         });
@@ -130,11 +138,18 @@ impl Found {
             Ok(read) => {
                 let table = read.0.manifest.table.clone();
                 let of = |before: &(SavedVersion, Vec<u32>)| before.0.manifest.version;
-                if saved.get(&table).is_some_and(|before| of(before) >= of(&read)) {
-                    return tracing::warn!("{name} has an older version of table '{table}'");
+                let is_older = saved.get(&table).is_some_and(|before| of(before) >= of(&read));
+                let older = if is_older {
+                    Some(number)
+                } else {
+                    saved.insert(table.clone(), read);
+                    self.files.tables.insert(table.clone(), number)
+                };
+                if let Some(older) = older {
+                    let name = Entry::Table(older).name();
+                    tracing::warn!("{name} has an older version of table '{table}' and is removed");
+                    directory.remove(&name)?;
                 }
-                self.files.tables.insert(table.clone(), number);
-                saved.insert(table, read);
             }
             Err((table, reason)) => {
                 let table = table.unwrap_or_else(|| format!("file {name}"));
@@ -142,15 +157,19 @@ impl Found {
                 self.damaged.push((table, format!("{name}: {reason}")));
             }
         }
+        Ok(())
     }
 
     /// Reads the extents of all tables.
+    ///
+    /// # Errors
+    /// When the system refuses.
     fn read_extents(
         &mut self,
         directory: &Directory,
         maker: &dyn Fabric,
         saved: Vec<(SavedVersion, Vec<u32>)>,
-    ) {
+    ) -> std::io::Result<()> {
         let mut wanted = Vec::new();
         let mut owners = HashMap::new();
         let mut damaged: BTreeMap<usize, String> = BTreeMap::new();
@@ -171,8 +190,9 @@ impl Found {
                     let extent = FoundExtent { slab, used: of.used, crc: of.crc };
                     self.extents.push((of.number, extent));
                 }
-                Err(reason) => {
+                Err(error) => {
                     let name = Entry::Extent(of.number).name();
+                    let reason = damage(&name, error)?;
                     damaged.entry(of.table).or_insert(format!("{name}: {reason}"));
                 }
             }
@@ -188,6 +208,7 @@ impl Found {
                 None => self.versions.push(version),
             }
         }
+        Ok(())
     }
 }
 
@@ -196,7 +217,7 @@ fn read_all<'a>(
     directory: &Directory,
     maker: &dyn Fabric,
     wanted: &'a [SavedExtent],
-) -> Vec<(&'a SavedExtent, Result<Slab, String>)> {
+) -> Vec<(&'a SavedExtent, std::io::Result<Slab>)> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(wanted.len())));
     let work = || {
         while let Some(of) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -215,24 +236,40 @@ fn read_extent(
     directory: &Directory,
     maker: &dyn Fabric,
     of: &SavedExtent,
-) -> Result<Slab, String> {
-    let (mut file, length) =
-        directory.read(Entry::Extent(of.number)).map_err(|error| error.to_string())?;
+) -> std::io::Result<Slab> {
+    let damaged = |what: String| Error::new(ErrorKind::InvalidData, what);
+    let (mut file, length) = directory.read(Entry::Extent(of.number))?;
     if length != u64::from(of.used) {
-        return Err(format!("it has {length} bytes, and {} were written", of.used));
+        return Err(damaged(format!("it has {length} bytes, and {} were written", of.used)));
     }
-    let slab = maker.slab(memory_of(of.used) as usize).map_err(|error| error.to_string())?;
-    let range = slab.range(0..of.used as usize).map_err(|error| error.to_string())?;
+    let slab = maker.slab(memory_of(of.used) as usize).map_err(Error::other)?;
+    let range = slab.range(0..of.used as usize).map_err(Error::other)?;
     let (mut sum, mut piece) = (0, vec![0; READ_BYTES.min(range.len())]);
     for from in (0..range.len()).step_by(READ_BYTES) {
         let piece = &mut piece[..READ_BYTES.min(range.len() - from)];
-        file.read_exact(piece).map_err(|error| error.to_string())?;
+        file.read_exact(piece)?;
         sum = crc32c::crc32c_append(sum, piece);
         range.place(from, piece);
     }
     if sum != of.crc {
-        return Err("its bytes are not those that were written".into());
+        return Err(damaged("its bytes are not those that were written".into()));
     }
     drop(range);
-    maker.seal(slab).map_err(|error| error.to_string())
+    maker.seal(slab).map_err(Error::other)
+}
+
+/// The reason why the bytes of a file are lost.
+///
+/// # Errors
+/// When they may be right, and the system does not give them: too many files are open, or there is
+/// no memory, or the file is not this user's alone. The server does not start then, so that nobody
+/// drops a table that is whole.
+fn damage(name: &str, error: Error) -> std::io::Result<String> {
+    /// The system's number of an error of the disk.
+    const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+    let lost = [ErrorKind::NotFound, ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
+    if lost.contains(&error.kind()) || error.raw_os_error() == Some(EIO) {
+        return Ok(error.to_string());
+    }
+    Err(Error::new(error.kind(), format!("{name}: {error}")))
 }
