@@ -11,6 +11,8 @@ pub const POSITION_NUMBERS_MAX: usize = 16;
 
 /// The first byte of an encoded position: how the rest is encoded.
 const ENCODING: u8 = 1;
+/// The first byte of one behind whose numbers are those of the steps of its scan.
+const ENCODING_STEPS: u8 = 2;
 
 /// How far a split was read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,6 +22,8 @@ pub struct Position {
     version: u32,
     split: String,
     numbers: Vec<u64>,
+    /// What the steps of the scan remember of the rows before.
+    steps: Vec<u64>,
 }
 
 impl Position {
@@ -29,7 +33,28 @@ impl Position {
     /// When there are more than [`POSITION_NUMBERS_MAX`] numbers.
     pub fn new(format: &str, version: u32, split: &str, numbers: &[u64]) -> Self {
         assert!(numbers.len() <= POSITION_NUMBERS_MAX, "too many numbers");
-        Self { format: format.into(), version, split: split.into(), numbers: numbers.to_vec() }
+        Self {
+            format: format.into(),
+            version,
+            split: split.into(),
+            numbers: numbers.to_vec(),
+            steps: vec![],
+        }
+    }
+
+    /// The same with what the steps of the scan remember of the rows before it, a number of each
+    /// that remembers one.
+    ///
+    /// # Panics
+    /// When there are more than [`POSITION_NUMBERS_MAX`] numbers.
+    pub(crate) fn with_steps(self, steps: Vec<u64>) -> Self {
+        assert!(steps.len() <= POSITION_NUMBERS_MAX, "too many numbers");
+        Self { steps, ..self }
+    }
+
+    /// The numbers of the steps.
+    pub(crate) fn steps(&self) -> &[u64] {
+        &self.steps
     }
 
     /// The position in a split that gives its rows once: a socket, a pipe. Nothing can be read on
@@ -77,7 +102,7 @@ impl Position {
 
     /// The position as bytes that may be kept.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![ENCODING];
+        let mut bytes = vec![if self.steps.is_empty() { ENCODING } else { ENCODING_STEPS }];
         for text in [&self.format, &self.split] {
             bytes.extend((text.len() as u32).to_le_bytes());
             bytes.extend(text.as_bytes());
@@ -85,6 +110,10 @@ impl Position {
         bytes.extend(self.version.to_le_bytes());
         bytes.push(self.numbers.len() as u8);
         self.numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        if !self.steps.is_empty() {
+            bytes.push(self.steps.len() as u8);
+            self.steps.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        }
         bytes
     }
 
@@ -98,7 +127,7 @@ impl Position {
 }
 
 fn decoded(bytes: &[u8]) -> Option<Position> {
-    let (&ENCODING, mut rest) = bytes.split_first()? else { return None };
+    let (&encoding, mut rest) = bytes.split_first()?;
     let mut text = || {
         let (length, behind) = rest.split_first_chunk::<4>()?;
         let (text, behind) = behind.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -107,12 +136,24 @@ fn decoded(bytes: &[u8]) -> Option<Position> {
     };
     let (format, split) = (text()?, text()?);
     let (version, rest) = rest.split_first_chunk::<4>()?;
-    let (&count, rest) = rest.split_first()?;
-    let (numbers, []) = rest.as_chunks::<8>() else { return None };
-    let fits = numbers.len() == usize::from(count) && numbers.len() <= POSITION_NUMBERS_MAX;
     let version = u32::from_le_bytes(*version);
+    let (numbers, rest) = decoded_numbers(rest)?;
+    let (steps, rest) = match encoding {
+        ENCODING => (vec![], rest),
+        ENCODING_STEPS => decoded_numbers(rest).filter(|(steps, _)| !steps.is_empty())?,
+        _ => return None,
+    };
+    rest.is_empty().then_some(Position { format, version, split, numbers, steps })
+}
+
+/// Numbers behind their count, and the bytes behind them.
+fn decoded_numbers(bytes: &[u8]) -> Option<(Vec<u64>, &[u8])> {
+    let (&count, rest) = bytes.split_first()?;
+    let count = usize::from(count);
+    let (numbers, rest) = rest.split_at_checked(count * size_of::<u64>())?;
+    let (numbers, _) = numbers.as_chunks::<8>();
     let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
-    fits.then_some(Position { format, version, split, numbers })
+    (count <= POSITION_NUMBERS_MAX).then_some((numbers, rest))
 }
 
 /// The error that a split gives its rows once.
@@ -154,11 +195,14 @@ mod tests {
 
     #[test]
     fn damaged_bytes_are_refused() {
-        let bytes = Position::new("csv", 1, "a.csv", &[7, 9]).to_bytes();
-        for end in 0..bytes.len() {
-            assert!(Position::from_bytes(&bytes[..end]).is_err(), "{end} bytes");
+        let position = Position::new("csv", 1, "a.csv", &[7, 9]);
+        let with_steps = position.clone().with_steps(vec![3]);
+        for bytes in [position.to_bytes(), with_steps.to_bytes()] {
+            for end in 0..bytes.len() {
+                assert!(Position::from_bytes(&bytes[..end]).is_err(), "{end} bytes");
+            }
+            assert!(Position::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
         }
-        assert!(Position::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
         let many = vec![0; POSITION_NUMBERS_MAX];
         assert!(Position::from_bytes(&Position::new("", 0, "", &many).to_bytes()).is_ok());
     }

@@ -7,7 +7,7 @@
 //! A connector reads rows of the data and knows nothing of what a table has beside them: computed
 //! columns, the time of day, the watermark, side outputs of late and of bad rows. Each of these is
 //! a [`ScanStep`]. Steps neither open nor end a split, and a position of their split is one of the
-//! connector's reader: it goes through them untouched.
+//! connector's reader, with what the steps remember of the rows before it.
 
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 
+use crate::connector::position::refused;
 use crate::connector::predicate::ColumnPredicate;
 use crate::connector::source::{
     Next, Position, ReaderContext, SkippedCounts, SkippedRows, Source, Split, SplitReader,
@@ -57,6 +58,15 @@ pub trait SplitStep: Send {
     /// When an expression fails on a row.
     fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError>;
 
+    /// The number by which its results for the next rows depend on earlier ones: it is saved with
+    /// the position of the split. `None` if they do not.
+    fn remembered(&self) -> Option<u64> {
+        None
+    }
+
+    /// Goes on behind rows of which the step remembered this.
+    fn remember(&mut self, _: u64) {}
+
     /// The rows that the step has kept back, when the split has no rows now or has ended.
     ///
     /// # Errors
@@ -94,6 +104,13 @@ pub(crate) fn open(
     let opened = steps.iter().rev().map(|step| step.open(split, &mut context));
     let mut steps: Vec<_> = opened.collect();
     steps.reverse();
+    if let Some(from) = from {
+        let mut saved = from.steps().iter();
+        for step in steps.iter_mut().filter(|step| step.remembered().is_some()) {
+            let unknown = || refused(&split.name, "it does not say what the rows had met".into());
+            step.remember(*saved.next().ok_or_else(unknown)?);
+        }
+    }
     let reader = source.open(split, from, &context)?;
     Ok(Box::new(ScanReader { reader, steps, ended: false }))
 }
@@ -131,7 +148,8 @@ impl SplitReader for ScanReader {
     }
 
     fn position(&self) -> Position {
-        self.reader.position()
+        let remembered = self.steps.iter().filter_map(|step| step.remembered());
+        self.reader.position().with_steps(remembered.collect())
     }
 
     fn owes(&self) -> bool {
@@ -267,6 +285,47 @@ mod tests {
         }
     }
 
+    /// Gives the sums of the numbers up to each.
+    struct Sum;
+
+    struct SumUpTo(u64);
+
+    impl ScanStep for Sum {
+        fn schema(&self) -> SchemaRef {
+            rows(&[]).schema()
+        }
+
+        fn passes_on(&self, _: usize) -> Option<usize> {
+            None
+        }
+
+        fn open(&self, _: &Split, _: &mut ReaderContext) -> Box<dyn SplitStep> {
+            Box::new(SumUpTo(0))
+        }
+
+        fn describe(&self) -> String {
+            "sum".into()
+        }
+    }
+
+    impl SplitStep for SumUpTo {
+        fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
+            let sums = numbers(&batch).into_iter().map(|n| {
+                self.0 += n as u64;
+                self.0 as i64
+            });
+            Ok(rows(&sums.collect::<Vec<_>>()))
+        }
+
+        fn remembered(&self) -> Option<u64> {
+            Some(self.0)
+        }
+
+        fn remember(&mut self, number: u64) {
+            self.0 = number;
+        }
+    }
+
     /// Adds one to each number.
     struct Next1;
 
@@ -362,6 +421,24 @@ mod tests {
         let mut reader = open(&Numbers, &[], &split, None, &context).unwrap();
         assert_eq!(read(reader.as_mut()), [Ok(vec![1, 2, 3]), Err(7), Ok(vec![5])]);
         assert_eq!(context.bad.count(), 2, "without steps they go where the runtime said");
+    }
+
+    #[test]
+    fn a_step_goes_on_with_what_it_remembered() {
+        let (split, context) = (Split { name: "all".into(), ..Split::default() }, context());
+        let steps: [Arc<dyn ScanStep>; 2] = [Arc::new(Next1), Arc::new(Sum)];
+        let mut reader = open(&Numbers, &steps, &split, None, &context).unwrap();
+        assert!(
+            matches!(reader.next(10).unwrap(), Next::Batch(batch) if numbers(&batch) == [2, 5, 9])
+        );
+        let position = Position::from_bytes(&reader.position().to_bytes()).unwrap();
+        let mut rest = open(&Numbers, &steps, &split, Some(&position), &context).unwrap();
+        assert_eq!(read(rest.as_mut()), [Err(7), Ok(vec![15])]);
+        // The position of a scan without such a step.
+        let of_another = Position::new("calls", 1, "all", &[1]);
+        let refused = open(&Numbers, &steps, &split, Some(&of_another), &context);
+        let message = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(message.contains("what the rows had met"), "{message}");
     }
 
     #[test]

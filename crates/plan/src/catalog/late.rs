@@ -64,6 +64,14 @@ impl SplitStep for LateSplit {
             hint: None,
         })
     }
+
+    fn remembered(&self) -> Option<u64> {
+        Some(self.met.remembered())
+    }
+
+    fn remember(&mut self, number: u64) {
+        self.met.remember(number);
+    }
 }
 
 impl LateSplit {

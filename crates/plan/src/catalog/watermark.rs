@@ -107,6 +107,16 @@ impl Met {
         Self { greatest: i64::MIN, delay }
     }
 
+    /// The greatest time so far, as a number that may be saved.
+    pub(crate) fn remembered(&self) -> u64 {
+        self.greatest.cast_unsigned()
+    }
+
+    /// Goes on behind that time.
+    pub(crate) fn remember(&mut self, number: u64) {
+        self.greatest = number.cast_signed();
+    }
+
     /// For each row the watermark that it met; `None` if there was none yet. A row without a time
     /// moves nothing.
     ///
@@ -191,5 +201,12 @@ impl SplitStep for WatermarkedSplit {
             message,
             hint: None,
         })
+    }
+    fn remembered(&self) -> Option<u64> {
+        Some(self.met.remembered())
+    }
+
+    fn remember(&mut self, number: u64) {
+        self.met.remember(number);
     }
 }
