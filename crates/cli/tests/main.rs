@@ -2,6 +2,7 @@
 
 mod bench;
 mod command;
+mod kills;
 mod launched;
 mod memory;
 mod pool;

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a job may take, on a machine that is busy with other things.
-const TIMEOUT: Duration = Duration::from_secs(180);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A directory that is removed at the end.
-struct Dir(PathBuf);
+pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let name = format!("millstream-recover-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let _ = fs::remove_dir_all(&path);
@@ -23,12 +23,12 @@ impl Dir {
         Self(path)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.0.join(name), text).unwrap();
     }
 
     /// The rows of all files of a directory, sorted, without headers.
-    fn rows(&self, name: &str) -> Vec<String> {
+    pub(crate) fn rows(&self, name: &str) -> Vec<String> {
         let mut rows = Vec::new();
         for entry in fs::read_dir(self.0.join(name)).unwrap() {
             let path = entry.unwrap().path();
@@ -47,17 +47,17 @@ impl Dir {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
 
-    fn start(&self, args: &[&str]) -> Running {
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.0.join("log"));
         let child = self.command(args).stderr(log.unwrap()).stdout(Stdio::null()).spawn().unwrap();
         Running(child)
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.0.join("log")).unwrap_or_default()
     }
 }
@@ -69,11 +69,11 @@ impl Drop for Dir {
 }
 
 /// A run; its processes are ended with it.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
     /// The processes of its nodes: children of the one that was started, and their children.
-    fn nodes(&self) -> Vec<i32> {
+    pub(crate) fn nodes(&self) -> Vec<i32> {
         let mut found = children(self.0.id().cast_signed());
         let mut at = 0;
         while at < found.len() {
@@ -83,7 +83,7 @@ impl Running {
         found
     }
 
-    fn ends(&mut self) -> Option<i32> {
+    pub(crate) fn ends(&mut self) -> Option<i32> {
         let until = Instant::now() + TIMEOUT;
         while Instant::now() < until {
             if let Some(status) = self.0.try_wait().unwrap() {
@@ -114,10 +114,10 @@ fn children(of: i32) -> Vec<i32> {
 }
 
 /// Numbers that look random, the same for the same seed.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
