@@ -182,7 +182,7 @@ impl<D: Downstream> LookupRun<D> {
             Hashed::new(rows, &kept, &self.spec.keys[1], NullKeys::Nothing)
         })?;
         drop(rows);
-        self.check_saved(&table)?;
+        self.compare_with_saved(&table);
         self.publish_bytes(table.bytes())?;
         self.listeners.announce(|key| table.filter(self.spec.keys[1][key]))?;
         *self.table.borrow_mut() = Some(table);
@@ -281,24 +281,23 @@ impl<D: Downstream> LookupRun<D> {
         Ok(())
     }
 
-    /// Refuses a table that has changed since the job was saved: results after a failure must be
-    /// those of a run without one. It is not part of what is saved, because it would be written
-    /// with each checkpoint though it never changes.
-    fn check_saved(&self, table: &Hashed) -> Result<(), DataflowError> {
-        let saved = self.saved.get();
-        let is = saved.map(|_| self.fingerprint_of(table));
-        if saved == is {
-            return Ok(());
+    /// Says that the table has changed since the job was saved: rows that come from now on are
+    /// joined with the rows that it has now, as they are with each version that is read while the
+    /// job runs. Output of a checkpoint is never made anew.
+    fn compare_with_saved(&self, table: &Hashed) {
+        let Some(saved) = self.saved.take() else { return };
+        let is = self.fingerprint_of(table);
+        // Every worker has all of the table, and one line is enough.
+        if saved == is || self.instance.worker != 0 {
+            return;
         }
-        let count = |of: Option<(u64, u64)>| of.map_or(0, |(rows, _)| rows);
-        let message = format!(
-            "table '{}' has changed since the job was saved: it had {} rows, and has {}. Put it \
-             back as it was, or run the job anew",
+        tracing::warn!(
+            "table '{}' has changed since the job was saved: it had {} rows, and has {}; rows are \
+             joined with those that it has now",
             self.spec.table.table,
-            count(saved),
-            count(is)
+            saved.0,
+            is.0
         );
-        Err(DataflowError::Recovery(message))
     }
 
     fn fingerprint_of(&self, table: &Hashed) -> (u64, u64) {
