@@ -85,6 +85,7 @@ fn run_rank(
     let control = assignment.join(&options).map_err(|error| failed(&error.into(), &script))?;
     let cancel = signals::cancel_flag(None)?;
     let started = agree(&control, &mut args, &mut script, assignment)?;
+    let started = started.resuming(state.as_ref()).map_err(|error| failed(&error, &script))?;
     let text_file = rows::text_file(&args.rows).filter(|_| first);
     let (output, writer) = OutputFile::open(text_file, screen)?;
     output.heed(&cancel);

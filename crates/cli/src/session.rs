@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millstream::pool::PoolOptions;
-use millstream::{Error, FabricKind, Memory, Report, RowFormat, RowTarget, Session};
+use millstream::{
+    CheckpointOptions, Error, FabricKind, Memory, PlanDecisions, Report, RowFormat, RowTarget,
+    Session,
+};
 
 use crate::args::{LayoutArgs, PoolArgs, RunArgs};
 use crate::failure::{Failure, INTERRUPTED};
@@ -39,7 +42,11 @@ pub(crate) fn session(
     }
     let builder = builder.started_at(start.started).rows_to(target);
     let builder = builder.output_for_programs(rows::for_programs(&args.rows));
-    Ok(builder.output(&name, output).build())
+    let session = builder.output(&name, output).build();
+    Ok(session.map(|mut session| {
+        session.resume(&start.decisions);
+        session
+    }))
 }
 
 pub(crate) fn millstream_session(layout: &LayoutArgs) -> millstream::SessionBuilder {
@@ -81,6 +88,8 @@ pub(crate) struct Start {
     pub(crate) job: u128,
     /// Where the memory servers are.
     pub(crate) pool: Vec<String>,
+    /// The decisions of the plan that a job which goes on has begun with.
+    pub(crate) decisions: PlanDecisions,
 }
 
 impl Start {
@@ -88,17 +97,30 @@ impl Start {
     pub(crate) fn now(args: &RunArgs) -> Self {
         let pool = pool_options(&args.job.layout.pool);
         let pool = pool.map_or_else(Vec::new, |options| options.addresses);
-        Self { started: SystemTime::now(), job: job_number(), pool }
+        let decisions = PlanDecisions::default();
+        Self { started: SystemTime::now(), job: job_number(), pool, decisions }
     }
 
-    /// `nanoseconds since 1970 u64 | job u128 | length u32 | addresses, behind commas | SQL`.
+    /// The same for a job that goes on, if it does.
+    ///
+    /// # Errors
+    /// When its checkpoint cannot be read.
+    pub(crate) fn resuming(self, state: Option<&CheckpointOptions>) -> Result<Self, Error> {
+        let decisions = state.map_or_else(|| Ok(PlanDecisions::default()), PlanDecisions::of)?;
+        Ok(Self { decisions, ..self })
+    }
+
+    /// `nanoseconds since 1970 u64 | job u128 | length u32 | addresses, behind commas | length u32 |
+    /// decisions | SQL`.
     pub(crate) fn encode(&self, sql: &str) -> Vec<u8> {
         let since = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let pool = self.pool.join(",");
         let length = (pool.len() as u32).to_le_bytes();
-        let (ns, job) = (ns.to_le_bytes(), self.job.to_le_bytes());
-        [&ns[..], &job, &length, pool.as_bytes(), sql.as_bytes()].concat()
+        let (ns, job, decisions) =
+            (ns.to_le_bytes(), self.job.to_le_bytes(), self.decisions.encode());
+        let decided = (decisions.len() as u32).to_le_bytes();
+        [&ns[..], &job, &length, pool.as_bytes(), &decided, &decisions, sql.as_bytes()].concat()
     }
 
     /// The inverse of [`Start::encode`].
@@ -106,11 +128,14 @@ impl Start {
         let (ns, rest) = bytes.split_first_chunk()?;
         let (job, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
-        let (pool, sql) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let (pool, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (decisions, sql) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let decisions = PlanDecisions::decode(decisions)?;
         let started = UNIX_EPOCH.checked_add(Duration::from_nanos(u64::from_le_bytes(*ns)))?;
         let pool = std::str::from_utf8(pool).ok()?.split(',').filter(|of| !of.is_empty());
         let pool = pool.map(str::to_owned).collect();
-        let start = Self { started, job: u128::from_le_bytes(*job), pool };
+        let start = Self { started, job: u128::from_le_bytes(*job), pool, decisions };
         Some((String::from_utf8(sql.to_vec()).ok()?, start))
     }
 }
@@ -212,7 +237,8 @@ mod tests {
     fn what_node_0_tells_is_understood_and_damage_is_not() {
         for pool in [vec![], vec!["a:1".to_owned()], vec!["a:1".to_owned(), "b:2".to_owned()]] {
             let started = UNIX_EPOCH + Duration::from_nanos(1_234_567_890_123_456_789);
-            let start = Start { started, job: 7 << 100, pool };
+            let decisions = PlanDecisions { streamed: pool.clone() };
+            let start = Start { started, job: 7 << 100, pool, decisions };
             let bytes = start.encode("SELECT 'é'");
             assert_eq!(Start::decode(&bytes), Some(("SELECT 'é'".to_owned(), start.clone())));
             for end in 0..bytes.len() {

@@ -83,7 +83,7 @@ pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rd
 pub use memory::{JobMemoryNeed, Memory};
 pub use metrics::{JOB_METRICS, JobMetric};
 pub use progress::Observer;
-pub use recovery::CheckpointOptions;
+pub use recovery::{CheckpointOptions, PlanDecisions};
 pub use report::{JobProgress, Report, SinkWait};
 pub use script::{Job, RunOptions, Script};
 pub use session::{RowFormat, RowTarget, Session, SessionBuilder, WORKERS_MAX};

@@ -18,6 +18,7 @@ use crate::FabricKind;
 use crate::collect::Collected;
 use crate::error::Error;
 use crate::pool::{Client, PoolOptions};
+use crate::recovery::PlanDecisions;
 use crate::script::{RunOptions, Script};
 
 /// Workers of a node at most.
@@ -190,6 +191,12 @@ impl Session {
         self.planner.set_default_sink(connector, options);
         self.rows = rows;
         Ok(())
+    }
+
+    /// Plans from now on as a job was planned that goes on from a checkpoint. Ask
+    /// [`PlanDecisions::of`] for its decisions.
+    pub fn resume(&mut self, decisions: &PlanDecisions) {
+        self.planner.set_streamed(decisions.streamed.clone());
     }
 
     /// The names that SQL may use now: tables, columns, functions, connectors, settings.

@@ -113,6 +113,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) hints: &'a Hints,
     /// The statistics of the tables of the statement.
     pub(crate) statistics: ScannedStatistics,
+    /// The tables that the job has read as streams, by their titles, if it goes on.
+    pub(crate) streamed: &'a [String],
     /// Whether EXPLAIN shows the estimated rows of joins and groupings: if a join order was chosen
     /// by them.
     pub(crate) shows_rows: bool,

@@ -48,6 +48,8 @@ pub struct Planner {
     pub(crate) engine: Engine,
     pub(crate) catalog: Catalog,
     pub(crate) settings: InForce,
+    /// The tables that a job which goes on reads as streams, by their titles.
+    streamed: Vec<String>,
     /// Of the script that is planned.
     pub(crate) hints: Hints,
 }
@@ -126,6 +128,7 @@ impl Planner {
             engine: Engine::new(),
             catalog,
             settings: InForce::default(),
+            streamed: vec![],
             hints: Hints::default(),
         }
     }
@@ -144,6 +147,14 @@ impl Planner {
     /// Says what `now()` gives from here on. Without it `now()` is not a constant.
     pub fn set_now(&mut self, instant: SystemTime) {
         self.engine.set_now(instant);
+    }
+
+    /// Says which tables the job has read as streams that goes on from a checkpoint, by the titles
+    /// that [`Labels::table`](dataflow::job::Labels::table) has. Where all input ends, statistics
+    /// decide which side of a join is the table of a lookup, and whether it is one at all; a job
+    /// that goes on keeps what was decided when it began, for its tables may have grown.
+    pub fn set_streamed(&mut self, tables: Vec<String>) {
+        self.streamed = tables;
     }
 
     /// Says where the rows of a bare `SELECT` go.
@@ -504,6 +515,7 @@ impl Planner {
             emit: understood.emit.clone(),
             hints: &self.hints,
             statistics: ScannedStatistics::new(self.workers.total()),
+            streamed: &self.streamed,
             shows_rows: false,
         };
         let OrderedPlan { plan, orders } = lowering.ordered().map_err(Vec::from_iter)?;

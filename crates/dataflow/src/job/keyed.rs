@@ -332,6 +332,11 @@ impl OperatorSpec for Keyed {
         SavedState::Parts(SavedParts { version, parts: waiting.chain(parts).collect() })
     }
 
+    /// One that passes rows on keeps none.
+    fn remembers(&self) -> bool {
+        self.operator.saved().is_none_or(|saved| !saved.parts.is_empty())
+    }
+
     fn waits_for_rows(&self) -> bool {
         true
     }

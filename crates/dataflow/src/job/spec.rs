@@ -42,6 +42,12 @@ pub trait OperatorSpec {
     /// The fate of its state when a job is recovered. An operator that keeps none says so.
     fn saved_state(&self) -> SavedState;
 
+    /// Whether later results depend on what it has saved, so that a job which goes on must find it
+    /// again, and no other operator may take it up.
+    fn remembers(&self) -> bool {
+        matches!(self.saved_state(), SavedState::Parts(_))
+    }
+
     /// Whether rows, or what is made of them, wait in it for those of other inputs or for time.
     fn waits_for_rows(&self) -> bool {
         false

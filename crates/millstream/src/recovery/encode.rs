@@ -34,7 +34,8 @@ impl OperatorNames<'_> {
     }
 
     fn number(&self, id: &str) -> Option<u32> {
-        self.0.iter().position(|operator| operator.id == id).map(|at| at as u32)
+        let found = self.0.iter().position(|operator| operator.id == id && !id.is_empty());
+        found.map(|at| at as u32)
     }
 }
 
@@ -241,7 +242,11 @@ mod tests {
     use super::*;
 
     fn ids(names: &[&str]) -> Vec<OperatorId> {
-        let id = |name: &&str| OperatorId { id: (*name).to_owned(), text: (*name).to_owned() };
+        let id = |name: &&str| OperatorId {
+            id: (*name).to_owned(),
+            text: (*name).to_owned(),
+            remembers: true,
+        };
         names.iter().map(id).collect()
     }
 

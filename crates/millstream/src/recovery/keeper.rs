@@ -354,7 +354,7 @@ fn manifest(
         let watermark = own.map(|operator| operator.watermark).max();
         OperatorEntry { id: of.id.clone(), text: of.text.clone(), watermark }
     };
-    let operators = ids.iter().enumerate().map(entry).collect();
+    let operators = ids.iter().enumerate().filter(|(_, of)| of.remembers).map(entry).collect();
     let (mut sources, mut sinks) = (Vec::new(), Vec::new());
     for (at, of) in ids.iter().enumerate() {
         let splits: Vec<SplitEntry> = workers

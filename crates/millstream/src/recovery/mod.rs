@@ -15,24 +15,27 @@ mod encode;
 mod ids;
 mod keeper;
 mod leader;
+mod opening;
+mod resumed;
 mod start;
 
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
+use checkpoint::chain::{self, ResumeFrom, Resumed, RunDescription};
 use checkpoint::{CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
 use cluster::Control;
 use dataflow::checkpoint::{Restored, RunId};
 use dataflow::job::{JobGraph, OperatorKind, Recovery};
-use dataflow::sink::{Publishing, SinkVisibility};
+use dataflow::sink::SinkVisibility;
 use dataflow::worker::{Signals, WorkerConfig};
 
-use self::encode::OperatorNames;
-use self::ids::{OperatorId, fnv, operator_ids};
-use self::keeper::{ENDED, Keeper, KeeperReport, KeeperThread, Target};
+use self::ids::{FittedState, OperatorId, fnv, operator_ids};
+use self::keeper::{Keeper, KeeperReport, KeeperThread, Target};
 use self::leader::Leader;
+use self::opening::Opening;
+pub use self::resumed::PlanDecisions;
 use self::start::{Start, job_number};
 use crate::error::Error;
 use crate::links::NodeLayout;
@@ -154,7 +157,8 @@ impl<'a> JobCheckpoints<'a> {
         tell: &dyn Fn(&str),
     ) -> Result<Beginning<'a>, Error> {
         let ids: Arc<[OperatorId]> = operator_ids(job).into();
-        let all: Vec<&str> = ids.iter().map(|id| id.id.as_str()).collect();
+        let all = ids.iter().filter(|id| id.remembers);
+        let all: Vec<&str> = all.map(|id| id.id.as_str()).collect();
         let fingerprint = format!("{:016x}", fnv(all.join(" ").as_bytes()));
         let name = ObjectName::job(&options.job)?;
         let store = &options.store;
@@ -183,8 +187,9 @@ impl<'a> JobCheckpoints<'a> {
         };
         let restored = base.map(|base| {
             let manifest = chain::read_checkpoint(&**store, &name, &base)?;
-            let names = OperatorNames(&ids);
-            let workers = keeper::read(&**store, &name, &manifest.segments, names, true)?;
+            let fitted = FittedState::of(&manifest.operators, &ids);
+            let segments = &manifest.segments;
+            let workers = keeper::read(&**store, &name, segments, fitted.names(), true)?;
             Ok::<_, Error>(Arc::new(Restored { round: manifest.number, workers }))
         });
         let restored = restored.transpose()?;
@@ -349,10 +354,15 @@ fn sweep(
         manifests.push(chain::read_checkpoint(store, name, &base)?);
     }
     manifests.extend(chain::kept(store, name)?.into_iter().filter_map(|kept| kept.manifest.ok()));
-    for (operator, id) in job.operators.iter().zip(ids) {
+    let fit = |manifest: &CheckpointManifest| FittedState::of(&manifest.operators, ids);
+    let fitted: Vec<FittedState> = manifests.iter().map(fit).collect();
+    for (at, operator) in job.operators.iter().enumerate() {
         let Some(sink) = operator.kind.spec().sink() else { continue };
-        let sinks = manifests.iter().flat_map(|manifest| &manifest.sinks);
-        let own = sinks.filter(|sink| sink.id == id.id).flat_map(|sink| &sink.parts);
+        let own = manifests.iter().zip(&fitted).flat_map(|(manifest, fitted)| {
+            let name = fitted.name(at);
+            let own = manifest.sinks.iter().filter(move |sink| Some(&*sink.id) == name);
+            own.flat_map(|sink| &sink.parts)
+        });
         let staged: Vec<Vec<u8>> = own.map(|part| part.staged.clone()).collect();
         sink.sweep(run, &staged).map_err(dataflow::error::DataflowError::from)?;
     }
@@ -383,139 +393,4 @@ fn announce(
         ));
     }
     promises(job).iter().for_each(|promise| tell(promise));
-}
-
-/// The beginning of a run at node 0.
-struct Opening<'o> {
-    store: &'o Arc<dyn Store>,
-    name: &'o ObjectName,
-    options: &'o CheckpointOptions,
-    ids: &'o [OperatorId],
-    job: &'o JobGraph,
-    /// The reasons why the job takes no checkpoints.
-    obstacles: &'o [String],
-    tell: &'o dyn Fn(&str),
-}
-
-impl Opening<'_> {
-    /// Begins a generation; `None` if the job has ended.
-    fn begin(&self, run: &RunDescription) -> Result<Option<(Chain, Option<Resumed>)>, Error> {
-        let view = chain::look(&**self.store, self.name);
-        let anew = self.options.from != ResumeFrom::Latest;
-        if let Ok(view) = &view {
-            if view.is_done() && !anew {
-                let job = &self.options.job;
-                (self.tell)(&format!("job '{job}' has ended: --from none begins it anew"));
-                return Ok(None);
-            }
-            if !self.options.take_over {
-                self.check_alone(view)?;
-            }
-            if let Some(resumed) = chain::resolve(&**self.store, view, &self.options.from)? {
-                self.check(&resumed.manifest)?;
-            }
-        }
-        let (mut chain, resumed) =
-            Chain::begin(self.store.clone(), self.name, run, &self.options.from)?;
-        if let Some(Resumed { manifest, base }) = &resumed {
-            // Another run may have gone on meanwhile.
-            self.check(manifest)?;
-            let names = OperatorNames(self.ids);
-            let workers = keeper::read(&**self.store, self.name, &manifest.segments, names, false)?;
-            let ended = has_ended(manifest);
-            // Output of an older checkpoint was published when a later one was begun.
-            let newest = view.as_ref().ok().and_then(|view| view.checkpoint.as_ref());
-            if ended || newest.is_some_and(|newest| newest.number == base.number) {
-                let how = Publishing { last: ended, again: true };
-                keeper::publish(self.job, &workers, how)?;
-            }
-            if ended {
-                chain.done()?;
-                let job = &self.options.job;
-                (self.tell)(&format!("job '{job}' had ended; its output is published"));
-                return Ok(None);
-            }
-        }
-        Ok(Some((chain, resumed)))
-    }
-
-    /// Refuses a second run of the job.
-    fn check_alone(&self, view: &ChainView) -> Result<(), Error> {
-        let Some(begin) = view.begun(&**self.store)? else { return Ok(()) };
-        let over = matches!(
-            view.record.as_ref().map(|record| &record.body),
-            Some(checkpoint::RecordBody::Done(_) | checkpoint::RecordBody::Settled(_))
-        );
-        let here = Holder::this_process();
-        let is_here = begin.holder.machine == here.machine
-            && (begin.holder.pid, begin.holder.started) == (here.pid, here.started);
-        if over || begin.holder.is_known_dead() || is_here {
-            return Ok(());
-        }
-        if begin.holder.machine != here.machine {
-            let since = std::time::Instant::now();
-            let mut moved = false;
-            while !moved && since.elapsed() < HEAD_WATCH {
-                std::thread::sleep(HEAD_LOOK);
-                moved = chain::look(&**self.store, self.name)?.head != view.head;
-            }
-            if !moved {
-                return Ok(());
-            }
-        }
-        Err(Error::Usage {
-            message: format!(
-                "job '{}' runs as generation {} on {} (process {})",
-                self.options.job, view.generation, begin.holder.host, begin.holder.pid
-            ),
-            hint: "stop it, give this one another name by --job, or end the other by --take-over"
-                .into(),
-        })
-    }
-
-    /// Refuses a checkpoint that the job cannot go on from.
-    fn check(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
-        if !self.obstacles.is_empty() && !has_ended(manifest) {
-            let (job, number) = (&self.options.job, manifest.number);
-            let reasons = self.obstacles.join("; ");
-            return Err(Error::Usage {
-                message: format!(
-                    "job '{job}' has checkpoint {number}, and cannot go on from it: {reasons}"
-                ),
-                hint: "run the text that was saved, or begin anew by --from none".into(),
-            });
-        }
-        self.check_fits(manifest)
-    }
-
-    /// Refuses state that the job has no operator for, and operators that would begin empty.
-    fn check_fits(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
-        if self.options.evolve {
-            return Ok(());
-        }
-        let has = |id: &str| self.ids.iter().any(|of| of.id == id);
-        let had = |id: &str| manifest.operators.iter().any(|of| of.id == id);
-        let gone: Vec<&str> =
-            manifest.operators.iter().filter(|of| !has(&of.id)).map(|of| &*of.text).collect();
-        let new: Vec<&str> =
-            self.ids.iter().filter(|of| !had(&of.id)).map(|of| &*of.text).collect();
-        if gone.is_empty() && new.is_empty() {
-            return Ok(());
-        }
-        let mut message =
-            format!("the saved state does not fit the text of job '{}'", self.options.job);
-        for (word, texts) in [("gone", &gone), ("new ", &new)] {
-            for text in texts {
-                message += &format!("\n  {word}  {text}");
-            }
-        }
-        let hint = "--evolve drops the state of what is gone and begins what is new empty, and \
-                    --from none begins anew";
-        Err(Error::Usage { message, hint: hint.into() })
-    }
-}
-
-/// Whether a checkpoint is that of the end of its job.
-fn has_ended(manifest: &CheckpointManifest) -> bool {
-    manifest.counters.get(ENDED) == Some(&1)
 }

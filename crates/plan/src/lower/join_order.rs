@@ -160,6 +160,30 @@ impl Lowering<'_> {
     }
 }
 
+impl Lowering<'_> {
+    /// The order of the relations of a block in a job that goes on: the one that was read as a
+    /// stream, and then the tables of its lookups. Empty where statistics decide.
+    fn resumed_order(
+        &self,
+        relations: &[LogicalPlan],
+        estimated: &EstimatedBlock<'_>,
+    ) -> Vec<usize> {
+        let is_streamed = |plan: &LogicalPlan| {
+            tables_of(plan).iter().any(|table| self.streamed.contains(&table.title()))
+        };
+        let Some(first) = relations.iter().position(is_streamed) else { return vec![] };
+        let (mut order, mut set) = (vec![first], 1 << first);
+        let all = 0..relations.len();
+        while let Some(next) =
+            all.clone().find(|at| set & (1 << at) == 0 && estimated.beside(set) & (1 << at) != 0)
+        {
+            order.push(next);
+            set |= 1 << next;
+        }
+        order
+    }
+}
+
 impl<'a> Ordering<'a> {
     /// The plan with its blocks in order.
     fn order(&mut self, plan: &LogicalPlan) -> DfResult<LogicalPlan> {
@@ -194,7 +218,7 @@ impl<'a> Ordering<'a> {
                 return Ok(plan);
             }
             Some(Ok(leading)) => leading,
-            None => vec![],
+            None => self.lowering.resumed_order(&block.relations, &estimated),
         };
         let Some(best) = search::best(&estimated, &leading) else { return Ok(plan) };
         let keeps_written = leading.is_empty() && is_kept(&estimated, &block.written, &best);

@@ -72,6 +72,7 @@ impl LookupJoin {
 /// Beside a stream that is any table that ends. Where all input ends, it is the side of which a
 /// hint asks for the broadcast, or the side without event time if the other has one, or with equal
 /// keys the smaller side, if its size is known and neither a hint nor a setting asks for a shuffle.
+/// A job that goes on has the side that it had when it began.
 pub(crate) fn table_side(
     cx: &Context<'_>,
     [left, right]: [&Relation; 2],
@@ -93,6 +94,16 @@ pub(crate) fn table_side(
     }
     let possible: Vec<(usize, JoinKind)> = possible.collect();
     let find = |fits: &dyn Fn(usize) -> bool| possible.iter().copied().find(|(at, _)| fits(*at));
+    if let Some(side) = find(&|side| was_table(cx, sides, side)) {
+        let settings = cx.lowering.settings;
+        let bytes_max = settings.table_bytes.max(settings.batch_bytes);
+        let reason = "the job goes on, and this side was a table when it began".to_owned();
+        return Ok(Some(Sides {
+            bytes_max,
+            reason: Some(Reason::Planner(reason)),
+            ..chosen(side)
+        }));
+    }
     if let Some(side) = (0..2).find(|side| broadcast::is_pull_asked(&cx.hints, sides, *side))
         && !on.is_empty()
     {
@@ -111,6 +122,14 @@ pub(crate) fn table_side(
         return Ok(None);
     }
     by_size(cx, sides, &possible)
+}
+
+/// Whether a side was the table of a lookup when the job began that goes on now: its table is none
+/// of those that are read as streams. All joins of such a job are lookups.
+fn was_table(cx: &Context<'_>, sides: [&Relation; 2], side: usize) -> bool {
+    let streamed = cx.lowering.streamed;
+    let is_streamed = |table: &Table| streamed.contains(&table.title());
+    !streamed.is_empty() && sides[side].table().is_some_and(|table| !is_streamed(table))
 }
 
 /// How many times larger than the other side a table may be that alone can be the table: a lookup

@@ -69,6 +69,7 @@ impl Planner {
             emit,
             hints,
             statistics,
+            streamed: &[],
             shows_rows: false,
         };
         let fragment = lowering.fragment(schema).map_err(Vec::from_iter)?;

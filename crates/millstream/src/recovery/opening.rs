@@ -1,0 +1,203 @@
+//! The beginning of a run at node 0: whether it may begin, and what it goes on from.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
+use checkpoint::{CheckpointManifest, Holder, ObjectName, OperatorEntry, RecordBody, Store};
+use dataflow::job::JobGraph;
+use dataflow::sink::Publishing;
+
+use super::ids::{FittedState, OperatorId};
+use super::keeper::{self, ENDED};
+use super::{CheckpointOptions, HEAD_LOOK, HEAD_WATCH};
+use crate::error::Error;
+
+/// The beginning of a run at node 0.
+pub(super) struct Opening<'o> {
+    pub(super) store: &'o Arc<dyn Store>,
+    pub(super) name: &'o ObjectName,
+    pub(super) options: &'o CheckpointOptions,
+    pub(super) ids: &'o [OperatorId],
+    pub(super) job: &'o JobGraph,
+    /// The reasons why the job takes no checkpoints.
+    pub(super) obstacles: &'o [String],
+    pub(super) tell: &'o dyn Fn(&str),
+}
+
+impl Opening<'_> {
+    /// Begins a generation; `None` if the job has ended.
+    pub(super) fn begin(
+        &self,
+        run: &RunDescription,
+    ) -> Result<Option<(Chain, Option<Resumed>)>, Error> {
+        let view = chain::look(&**self.store, self.name);
+        let anew = self.options.from != ResumeFrom::Latest;
+        if let Ok(view) = &view {
+            if view.is_done() && !anew {
+                let job = &self.options.job;
+                (self.tell)(&format!("job '{job}' has ended: --from none begins it anew"));
+                return Ok(None);
+            }
+            if !self.options.take_over {
+                self.check_alone(view)?;
+            }
+            if let Some(resumed) = chain::resolve(&**self.store, view, &self.options.from)? {
+                self.check(&resumed.manifest)?;
+                self.check_published(view, &resumed)?;
+            }
+        }
+        let (mut chain, resumed) =
+            Chain::begin(self.store.clone(), self.name, run, &self.options.from)?;
+        if let Some(Resumed { manifest, base }) = &resumed {
+            // Another run may have gone on meanwhile.
+            self.check(manifest)?;
+            self.tell_evolved(manifest)?;
+            let fitted = FittedState::of(&manifest.operators, self.ids);
+            let (store, segments) = (&**self.store, &manifest.segments);
+            let workers = keeper::read(store, self.name, segments, fitted.names(), false)?;
+            let ended = has_ended(manifest);
+            // Output of an older checkpoint was published when a later one was begun.
+            let newest = view.as_ref().ok().and_then(|view| view.checkpoint.as_ref());
+            if ended || newest.is_some_and(|newest| newest.number == base.number) {
+                let how = Publishing { last: ended, again: true };
+                keeper::publish(self.job, &workers, how)?;
+            }
+            if ended {
+                chain.done()?;
+                let job = &self.options.job;
+                (self.tell)(&format!("job '{job}' had ended; its output is published"));
+                return Ok(None);
+            }
+        }
+        Ok(Some((chain, resumed)))
+    }
+
+    /// Refuses a second run of the job.
+    fn check_alone(&self, view: &ChainView) -> Result<(), Error> {
+        let Some(begin) = view.begun(&**self.store)? else { return Ok(()) };
+        let over = matches!(
+            view.record.as_ref().map(|record| &record.body),
+            Some(RecordBody::Done(_) | RecordBody::Settled(_))
+        );
+        let here = Holder::this_process();
+        let is_here = begin.holder.machine == here.machine
+            && (begin.holder.pid, begin.holder.started) == (here.pid, here.started);
+        if over || begin.holder.is_known_dead() || is_here {
+            return Ok(());
+        }
+        if begin.holder.machine != here.machine {
+            let since = std::time::Instant::now();
+            let mut moved = false;
+            while !moved && since.elapsed() < HEAD_WATCH {
+                std::thread::sleep(HEAD_LOOK);
+                moved = chain::look(&**self.store, self.name)?.head != view.head;
+            }
+            if !moved {
+                return Ok(());
+            }
+        }
+        Err(Error::Usage {
+            message: format!(
+                "job '{}' runs as generation {} on {} (process {})",
+                self.options.job, view.generation, begin.holder.host, begin.holder.pid
+            ),
+            hint: "stop it, give this one another name by --job, or end the other by --take-over"
+                .into(),
+        })
+    }
+
+    /// Refuses a checkpoint that the job cannot go on from.
+    fn check(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
+        if !self.obstacles.is_empty() && !has_ended(manifest) {
+            let (job, number) = (&self.options.job, manifest.number);
+            let reasons = self.obstacles.join("; ");
+            return Err(Error::Usage {
+                message: format!(
+                    "job '{job}' has checkpoint {number}, and cannot go on from it: {reasons}"
+                ),
+                hint: "run the text that was saved, or begin anew by --from none".into(),
+            });
+        }
+        self.check_fits(manifest)
+    }
+
+    /// Refuses state that the job has no operator for, and operators that would begin empty.
+    fn check_fits(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
+        let FittedState { gone, new, .. } = &FittedState::of(&manifest.operators, self.ids);
+        if gone.is_empty() && new.is_empty() || self.options.evolve {
+            return Ok(());
+        }
+        let mut message =
+            format!("the saved state does not fit the text of job '{}'", self.options.job);
+        self.listed(manifest, gone, new)?.iter().for_each(|line| message += &format!("\n  {line}"));
+        let hint = "--evolve drops the state of what is gone and begins what is new empty, and \
+                    --from none begins anew";
+        Err(Error::Usage { message, hint: hint.into() })
+    }
+
+    /// Refuses to drop output of a checkpoint that may not be visible yet: no later run would make
+    /// it so.
+    fn check_published(&self, view: &ChainView, resumed: &Resumed) -> Result<(), Error> {
+        let Resumed { base, manifest } = resumed;
+        let newest = view.checkpoint.as_ref().is_some_and(|of| of.number == base.number);
+        let over = matches!(
+            view.record.as_ref().map(|record| &record.body),
+            Some(RecordBody::Done(_) | RecordBody::Settled(_))
+        );
+        if over || !newest {
+            return Ok(());
+        }
+        let gone = FittedState::of(&manifest.operators, self.ids).gone;
+        let staged = |of: &&OperatorEntry| manifest.sinks.iter().any(|sink| sink.id == of.id);
+        let Some(OperatorEntry { text, .. }) = gone.iter().find(staged) else { return Ok(()) };
+        Err(Error::Usage {
+            message: format!(
+                "rows of checkpoint {} may not be visible yet, and the text of job '{}' does not \
+                 have their sink any more: {text}",
+                base.number, self.options.job
+            ),
+            hint: "run the text that was saved, stop it, and then run this one".into(),
+        })
+    }
+
+    /// What is gone, with the bytes that are saved of it, and what is new.
+    fn listed(
+        &self,
+        manifest: &CheckpointManifest,
+        gone: &[OperatorEntry],
+        new: &[String],
+    ) -> Result<Vec<String>, Error> {
+        let mut bytes = HashMap::<String, u64>::new();
+        for entry in &manifest.segments {
+            let segment = chain::open_segment(&**self.store, self.name, entry)?;
+            for section in segment.sections() {
+                *bytes.entry(section.operator.clone()).or_default() += section.bytes;
+            }
+        }
+        let gone = gone.iter().map(|OperatorEntry { id, text, .. }| {
+            let state = bytes.get(id).copied().unwrap_or(0);
+            let sources = manifest.sources.iter().filter(|source| source.id == *id);
+            let splits = sources.flat_map(|source| &source.splits);
+            let positions: usize = splits.map(|split| split.position.len()).sum();
+            let sinks = manifest.sinks.iter().filter(|sink| sink.id == *id);
+            let staged: usize = sinks.flat_map(|of| &of.parts).map(|part| part.staged.len()).sum();
+            format!("gone  {text} ({} bytes)", state + (positions + staged) as u64)
+        });
+        Ok(gone.chain(new.iter().map(|text| format!("new   {text}"))).collect())
+    }
+
+    /// Tells the user what is dropped, and what begins empty.
+    fn tell_evolved(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
+        let FittedState { gone, new, .. } = &FittedState::of(&manifest.operators, self.ids);
+        for line in self.listed(manifest, gone, new)? {
+            (self.tell)(&line);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a checkpoint is that of the end of its job.
+pub(super) fn has_ended(manifest: &CheckpointManifest) -> bool {
+    manifest.counters.get(ENDED) == Some(&1)
+}

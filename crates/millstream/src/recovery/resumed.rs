@@ -1,0 +1,82 @@
+//! The decisions of a job's first plan that a job keeps which goes on.
+
+use std::collections::BTreeSet;
+
+use checkpoint::chain::{self, ResumeFrom};
+use checkpoint::{CheckpointError, ObjectName};
+
+use super::{CheckpointOptions, opening};
+use crate::error::Error;
+
+/// The kind of a source in the text of an operator, before its table.
+pub(super) const SOURCE: &str = "Source ";
+
+/// The decisions that a job has made when it began, as its checkpoint has them. All nodes plan with
+/// the same ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlanDecisions {
+    /// The tables that it reads as streams. Where all input ends, the others are tables of lookups.
+    pub streamed: Vec<String>,
+}
+
+impl PlanDecisions {
+    /// The decisions in the checkpoints that the jobs of a script go on from; none where they begin
+    /// anew.
+    ///
+    /// # Errors
+    /// When the store fails, or a record is damaged.
+    pub fn of(options: &CheckpointOptions) -> Result<Self, Error> {
+        let store = &*options.store;
+        if options.from == ResumeFrom::Nothing {
+            return Ok(Self::default());
+        }
+        let mut streamed = BTreeSet::new();
+        for job in chain::jobs(store)
+            .map_err(CheckpointError::from)?
+            .into_iter()
+            .filter(|job| is_of(job, &options.job))
+        {
+            // The run says what is wrong with it.
+            let Ok(view) = chain::look(store, &job) else { continue };
+            let resumed = match chain::resolve(store, &view, &options.from) {
+                // Only one of several jobs may have it; the run that needs it says so.
+                Err(CheckpointError::NotFound { .. }) => continue,
+                resumed => resumed?,
+            };
+            let Some(resumed) = resumed.filter(|of| !opening::has_ended(&of.manifest)) else {
+                continue;
+            };
+            let texts = resumed.manifest.operators.iter().map(|of| &of.text);
+            streamed.extend(texts.filter_map(|text| text.strip_prefix(SOURCE)).map(str::to_owned));
+        }
+        Ok(Self { streamed: streamed.into_iter().collect() })
+    }
+
+    /// The decisions for another node: texts behind their lengths, `u32` each.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let each = self.streamed.iter().map(String::as_bytes);
+        let each = each.map(|text| [&(text.len() as u32).to_le_bytes(), text].concat());
+        each.collect::<Vec<_>>().concat()
+    }
+
+    /// The inverse of [`encode`](Self::encode).
+    #[must_use]
+    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let mut streamed = Vec::new();
+        while !bytes.is_empty() {
+            let (length, rest) = bytes.split_first_chunk()?;
+            let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            streamed.push(std::str::from_utf8(text).ok()?.to_owned());
+            bytes = rest;
+        }
+        Some(Self { streamed })
+    }
+}
+
+/// Whether a chain is that of a script, or of one of its jobs.
+fn is_of(chain: &ObjectName, script: &str) -> bool {
+    let rest = chain.as_str().strip_prefix(script);
+    let number = |rest: &str| rest.strip_prefix('.').is_some_and(|of| of.parse::<u32>().is_ok());
+    rest.is_some_and(|rest| rest.is_empty() || number(rest))
+}

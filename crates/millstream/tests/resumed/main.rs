@@ -1,0 +1,5 @@
+//! Jobs that go on from a checkpoint by another plan or another text. Their rows are those of a sum
+//! by hand, or of a run that nothing happened to.
+
+mod plans;
+mod rig;
