@@ -8,4 +8,5 @@ mod memory;
 mod pool;
 mod recover;
 mod state;
+mod stopped_streams;
 mod swallowed;

@@ -84,6 +84,10 @@ impl SourceRun {
                 self.mark(&reader, &behind).await?;
                 continue;
             }
+            if self.rests() {
+                self.or_received(self.notified(seen)).await;
+                continue;
+            }
             if let Some(alignment) = &self.alignment
                 && !alignment.may_go()
             {
@@ -151,6 +155,12 @@ impl SourceRun {
     /// Whether the round is to be ended.
     fn is_round_due(&self) -> bool {
         self.rounds.as_ref().is_some_and(|of| of.of_worker.is_due(of.round))
+    }
+
+    /// Whether nothing is read any more, for the job ends with the round before.
+    fn rests(&self) -> bool {
+        let rests = |of: &SourceRounds| self.signals.rests_in(of.round);
+        self.rounds.as_ref().is_some_and(rests) && !self.signals.is_stopped()
     }
 
     /// Waits until another thread notifies the worker, where a round may be ended.

@@ -51,14 +51,28 @@ impl WorkerContext {
 }
 
 /// How others end a worker's run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Signals {
     stop: AtomicBool,
     abort: AtomicBool,
     /// The rounds before this one are to be ended.
     rounds_ended: AtomicU64,
+    /// In this round and later ones sources read nothing.
+    rests_from: AtomicU64,
     /// Of the workers.
     wakers: Mutex<Vec<Waker>>,
+}
+
+impl Default for Signals {
+    fn default() -> Self {
+        Self {
+            stop: AtomicBool::default(),
+            abort: AtomicBool::default(),
+            rounds_ended: AtomicU64::default(),
+            rests_from: AtomicU64::new(u64::MAX),
+            wakers: Mutex::default(),
+        }
+    }
 }
 
 impl Signals {
@@ -82,6 +96,20 @@ impl Signals {
     pub fn end_round(&self, round: u64) {
         self.rounds_ended.fetch_max(round.saturating_add(1), Ordering::AcqRel);
         self.wake();
+    }
+
+    /// Has sources read nothing more once they have marked this round: no row behind it is seen by
+    /// anybody. It is called before the round is [ended](Self::end_round) in any process, for a
+    /// worker may hear of that end from a peer. Release: a source that sees the round's end sees
+    /// this too.
+    pub fn rest_behind(&self, round: u64) {
+        self.rests_from.fetch_min(round.saturating_add(1), Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether sources read nothing in a round.
+    pub(crate) fn rests_in(&self, round: u64) -> bool {
+        round >= self.rests_from.load(Ordering::Acquire)
     }
 
     /// The rounds before this one are to be ended.

@@ -26,6 +26,10 @@ const END_PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum Message {
     /// To all: a round ends. The checkpoint `stored`, and earlier ones, are in the chain.
     EndRound { round: u64, stored: u64 },
+    /// To all: sources read nothing behind this round, with which the job is stopped.
+    Rest { round: u64 },
+    /// To the leader: the sources of a node will rest.
+    Rests,
     /// To all: the job is stopped.
     Stop,
     /// To the leader: a node's part is stored.
@@ -51,6 +55,8 @@ impl Message {
     pub(super) fn encode(&self) -> Vec<u8> {
         let text = match self {
             Self::EndRound { round, stored } => format!("end\t{round}\t{stored}"),
+            Self::Rest { round } => format!("rest\t{round}"),
+            Self::Rests => "rests".into(),
             Self::Stop => "stop".into(),
             Self::Part { round, entry: SegmentEntry { file, bytes, crc } } => {
                 format!("part\t{round}\t{file}\t{bytes}\t{crc}")
@@ -71,6 +77,8 @@ impl Message {
             ["end", round, stored] => {
                 Self::EndRound { round: round.parse().ok()?, stored: stored.parse().ok()? }
             }
+            ["rest", round] => Self::Rest { round: round.parse().ok()? },
+            ["rests"] => Self::Rests,
             ["stop"] => Self::Stop,
             ["part", round, file, bytes, crc] => {
                 let (bytes, crc) = (bytes.parse().ok()?, crc.parse().ok()?);
@@ -99,6 +107,9 @@ pub(super) enum Order {
 enum Phase {
     /// None is under way.
     Rests,
+    /// Nodes have their sources rest behind the next round: by node, whether it has heard of that.
+    /// The round ends only then: a worker that heard of its end from a peer would read on.
+    Calms { resting: Vec<bool> },
     /// Nodes store their parts.
     Gathers { round: u64, end: RoundEnd, parts: Vec<Option<Option<SegmentEntry>>>, since: Instant },
     /// The record is written, and output is published.
@@ -123,6 +134,8 @@ pub(super) struct Leader {
     nodes_ended: Vec<bool>,
     phase: Phase,
     stop_sent: bool,
+    /// Whether all sources rest behind the next round.
+    rests: bool,
     /// Last checkpoints of the job in a row that could not be stored, and why the last could not.
     failed_ends: u32,
     why: String,
@@ -146,6 +159,7 @@ impl Leader {
             nodes_ended: vec![false; nodes as usize],
             phase: Phase::Rests,
             stop_sent: false,
+            rests: false,
             failed_ends: 0,
             why: String::new(),
         }
@@ -170,7 +184,12 @@ impl Leader {
                 self.nodes_ended[from] = true;
                 return Ok(());
             }
-            Message::EndRound { .. } | Message::Stop => return Err(unlike),
+            Message::Rests => {
+                let Phase::Calms { resting } = &mut self.phase else { return Err(unlike) };
+                resting[from] = true;
+                return Ok(());
+            }
+            Message::EndRound { .. } | Message::Rest { .. } | Message::Stop => return Err(unlike),
         };
         match &mut self.phase {
             Phase::Gathers { round, parts, .. } if *round == of => {
@@ -230,6 +249,13 @@ impl Leader {
                 }
             }
         }
+        if let Phase::Calms { resting } = &self.phase {
+            if resting.contains(&false) {
+                return Ok(Vec::new());
+            }
+            self.rests = true;
+            self.phase = Phase::Rests;
+        }
         Ok(match self.phase {
             Phase::Over if stop && !self.stop_sent && !self.all_ended() => {
                 self.stop_sent = true;
@@ -258,6 +284,9 @@ impl Leader {
             self.phase = Phase::Over;
             self.stop_sent = true;
             return vec![Order::All(Message::Stop)];
+        } else if stop && !self.rests {
+            self.phase = Phase::Calms { resting: vec![false; self.nodes_ended.len()] };
+            return vec![Order::All(Message::Rest { round: self.round })];
         } else if stop {
             RoundEnd::Stops
         } else if interval.is_some_and(|interval| self.ended_at.elapsed() >= interval) {
@@ -322,10 +351,16 @@ mod tests {
 
     #[test]
     fn a_stop_is_told_behind_the_last_checkpoint() {
-        let mut leader = Leader::new((ALWAYS, true), 5, 1);
+        let mut leader = Leader::new((ALWAYS, true), 5, 2);
+        assert!(leader.received(1, Message::Rests).is_err(), "nobody has asked for it");
+        assert_eq!(turn(&mut leader, true), "rest 5");
+        leader.received(0, Message::Rests).unwrap();
+        assert_eq!(turn(&mut leader, true), "", "sources of node 1 may not have heard of it");
+        leader.received(1, Message::Rests).unwrap();
         assert_eq!(turn(&mut leader, true), "end 5 0");
         leader.received(0, part(5)).unwrap();
-        assert_eq!(turn(&mut leader, true), "complete 5 of 1 Stops");
+        leader.received(1, part(5)).unwrap();
+        assert_eq!(turn(&mut leader, true), "complete 5 of 2 Stops");
         assert!(!leader.is_over());
         leader.recorded(5, RoundEnd::Stops, Ok(())).unwrap();
         assert_eq!(turn(&mut leader, true), "stop");
@@ -354,6 +389,8 @@ mod tests {
     #[test]
     fn a_last_checkpoint_that_cannot_be_stored_ends_the_job() {
         let mut leader = Leader::new((ALWAYS, true), 1, 1);
+        assert_eq!(turn(&mut leader, true), "rest 1");
+        leader.received(0, Message::Rests).unwrap();
         for round in 1..=u64::from(ENDS_TRIED_MAX) {
             // As if the pause were over.
             leader.ended_at = Instant::now() - END_PAUSE * ENDS_TRIED_MAX;
@@ -376,6 +413,8 @@ mod tests {
     fn messages_are_read_again_and_others_refused() {
         let messages = [
             Message::EndRound { round: 7, stored: 6 },
+            Message::Rest { round: 7 },
+            Message::Rests,
             Message::Stop,
             Message::Part { round: 7, entry: entry("g1-n0-000007.seg") },
             Message::NoPart { round: 7, why: "no room".into() },

@@ -307,6 +307,10 @@ impl<'a> JobCheckpoints<'a> {
                 signals.end_round(round);
                 let _ = self.thread.events.send(keeper::KeeperEvent::EndRound { round, stored });
             }
+            leader::Message::Rest { round } => {
+                signals.rest_behind(round);
+                self.send(0, &leader::Message::Rests)?;
+            }
             leader::Message::Stop => {
                 self.stopped = true;
                 signals.abort();
