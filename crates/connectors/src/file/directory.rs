@@ -8,11 +8,10 @@
 //! A part is written under a hidden name or none. In a job that keeps checkpoints it ends with the
 //! checkpoint, at the latest, and gets its name when the manifest of that is stored; a part whose
 //! name is there was published before. Else parts get their names when the job has ended, or as
-//! they roll.
+//! they roll. They lie in a directory or [below a path of a store](PartPlace).
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +28,9 @@ use dataflow::sink::{
 };
 
 use super::PATH_HINT;
-use super::atomic::AtomicFile;
 use super::encoder::{Encoder, FormatWriter, Output};
-use super::paths::{io_error, one_name};
+use super::part_place::{PartPlace, VISIBLE};
 use super::staged::{self, Part, Staged};
-use crate::object;
 use crate::options::{OptionReader, nearest, refuse};
 
 /// Parts that a worker has open at most.
@@ -42,8 +39,6 @@ const OPEN_PARTS_MAX: usize = 500;
 const NAME_BYTES_MAX: usize = 255;
 /// The beginning of the hidden names of parts.
 const HIDDEN: &str = ".part-";
-/// The beginning of their visible names.
-const VISIBLE: &str = "part-";
 /// The name of a directory of rows whose column is NULL.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
@@ -128,7 +123,9 @@ pub(super) struct DirectorySink(Arc<Layout>);
 
 /// The files of a directory.
 struct Layout {
+    /// The path, for messages.
     directory: PathBuf,
+    place: PartPlace,
     encoder: Encoder,
     roll: Roll,
     /// The columns whose values name directories, and the others.
@@ -140,14 +137,10 @@ impl DirectorySink {
     pub(super) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
         let options = OptionReader(&table.options);
         let path = options.required("path", PATH_HINT)?;
-        if object::is_url(path) {
-            return Err(refuse(
-                "path",
-                format!("'{path}' names no object, and directories of a store are not written"),
-                Some(format!("add its name, as in '{path}all.parquet'")),
-            ));
-        }
-        let roll = Roll::given(options)?;
+        let place = PartPlace::of(path, options)?;
+        let given = Roll::given(options)?;
+        let bytes = given.bytes.into_iter().chain(place.part_bytes_max()).min();
+        let roll = Roll { bytes, ..given };
         let by = columns(table, options)?;
         let rest: Vec<usize> =
             (0..table.schema.fields().len()).filter(|column| !by.contains(column)).collect();
@@ -162,45 +155,11 @@ impl DirectorySink {
         let of_files = TableDef { schema: Arc::new(schema), ..table.clone() };
         let encoder = Encoder::new(&of_files, Path::new(path))?;
         let directory = PathBuf::from(path);
-        Ok(Self(Arc::new(Layout { directory, encoder, roll, by, rest })))
+        Ok(Self(Arc::new(Layout { directory, place, encoder, roll, by, rest })))
     }
 }
 
 impl Layout {
-    /// Makes the directory and refuses one that has parts of others.
-    fn prepare(&self, is_new: bool) -> Result<(), ConnectorError> {
-        let directory = &self.directory;
-        match fs::create_dir(directory) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let parent = directory.parent().unwrap_or(Path::new(".")).display();
-                return Err(ConnectorError::Io {
-                    place: directory.display().to_string(),
-                    message: format!("there is no directory '{parent}'"),
-                    hint: Some(format!("make it first: mkdir -p '{parent}'")),
-                });
-            }
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(io_error(directory, &error));
-            }
-            _ => {}
-        }
-        if !is_new {
-            return Ok(());
-        }
-        for entry in fs::read_dir(directory).map_err(|error| io_error(directory, &error))? {
-            let name = entry.map_err(|error| io_error(directory, &error))?.file_name();
-            let name = name.to_string_lossy();
-            if name.starts_with(VISIBLE) || !self.by.is_empty() && name.contains('=') {
-                return Err(ConnectorError::Io {
-                    place: directory.display().to_string(),
-                    message: format!("it has rows already, such as '{name}'"),
-                    hint: Some("name another directory, or remove its parts".into()),
-                });
-            }
-        }
-        Ok(())
-    }
-
     /// The directory of each row below this one, with its rows.
     fn split(&self, batch: &RecordBatch) -> Result<Vec<(String, RecordBatch)>, ConnectorError> {
         if self.by.is_empty() {
@@ -276,7 +235,7 @@ impl Sink for DirectorySink {
     }
 
     fn replaces(&self) -> Option<String> {
-        Some(one_name(&self.0.directory).display().to_string())
+        Some(self.0.place.one_name())
     }
 
     fn staging(&self) -> SinkVisibility {
@@ -290,7 +249,7 @@ impl Sink for DirectorySink {
                 parts.extend(of);
             }
         }
-        staged::publish(&self.0.directory, &parts, how.again)
+        self.0.place.publish(&parts, how.again)
     }
 
     fn sweep(&self, run: RunId, kept: &[Vec<u8>]) -> Result<(), ConnectorError> {
@@ -300,12 +259,12 @@ impl Sink for DirectorySink {
                 names.extend(parts.into_iter().map(|part| part.hidden));
             }
         }
-        staged::sweep(&self.0.directory, HIDDEN, run, |name| names.iter().any(|kept| kept == name))
+        self.0.place.sweep(HIDDEN, run, &names)
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let is_new = context.staging.as_ref().is_none_or(|staging| !staging.goes_on);
-        self.0.prepare(is_new)?;
+        self.0.place.prepare(is_new, !self.0.by.is_empty())?;
         Ok(Box::new(DirectoryWriter {
             layout: Arc::clone(&self.0),
             worker: context.worker,
@@ -319,7 +278,7 @@ impl Sink for DirectorySink {
 
 /// A file that counts its bytes.
 struct Counted {
-    file: AtomicFile,
+    file: Box<dyn Output>,
     bytes: Arc<AtomicU64>,
 }
 
@@ -372,19 +331,19 @@ struct DirectoryWriter {
 }
 
 impl DirectoryWriter {
-    /// The path of a part until it is whole, from which on it has that name.
-    fn path(&self, directory: &str, number: u64) -> PathBuf {
-        let name = match &self.staging {
+    /// The name of a part from when it is whole.
+    fn name(&self, directory: &str, number: u64) -> String {
+        match &self.staging {
             Some(_) => self.hidden(number),
             None => format!("{directory}{}", self.visible(0, number)),
-        };
-        self.layout.directory.join(name)
+        }
     }
 
-    /// The hidden name of a part. All lie in the directory itself.
+    /// The hidden name of a part. All lie in one directory.
     fn hidden(&self, number: u64) -> String {
         let run = self.staging.as_ref().map_or(RunId { job: 0, generation: 0 }, |it| it.run);
-        staged::name(HIDDEN, run, &format!("-{}-{number}", self.worker))
+        let name = staged::name(HIDDEN, run, &format!("-{}-{number}", self.worker));
+        self.layout.place.hidden(name)
     }
 
     /// The name of the part of a checkpoint that is the worker's `nth` of that.
@@ -396,14 +355,11 @@ impl DirectoryWriter {
 
     fn begin(&mut self, directory: &str) -> Result<OpenPart, ConnectorError> {
         let number = self.begun;
-        let path = self.path(directory, number);
-        if self.staging.is_none()
-            && let Some(parent) = path.parent()
-        {
-            fs::create_dir_all(parent).map_err(|error| io_error(parent, &error))?;
-        }
+        let name = self.name(directory, number);
+        let path = self.layout.directory.join(&name);
         let bytes = Arc::<AtomicU64>::default();
-        let file = Counted { file: AtomicFile::create(&path)?, bytes: Arc::clone(&bytes) };
+        let file = self.layout.place.create(&name, self.staging.is_some())?;
+        let file = Counted { file, bytes: Arc::clone(&bytes) };
         let writer = self.layout.encoder.begin(&path, Box::new(file))?;
         self.begun += 1;
         Ok(OpenPart { writer, number, bytes, since: Instant::now() })

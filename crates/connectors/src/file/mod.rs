@@ -30,6 +30,8 @@ mod atomic;
 mod blob;
 mod directory;
 mod encoder;
+mod object_spool;
+mod part_place;
 mod paths;
 mod pipe;
 mod sink;

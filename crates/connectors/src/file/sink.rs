@@ -15,6 +15,7 @@ use dataflow::sink::{
 use super::PATH_HINT;
 use super::atomic::{AtomicFile, is_replaced};
 use super::encoder::{Encoder, Output};
+use super::object_spool::{ObjectSpool, ObjectSpoolPlace};
 use super::paths::{io_error, one_name};
 use super::spool::{Spool, SpoolPlace};
 use crate::object::{self, Upload};
@@ -78,7 +79,24 @@ impl FileSink {
         Ok(Some(Arc::new(QueuedWriter::start(&place, &context.waker, write)?)))
     }
 
-    /// Where rows are kept until the job has ended.
+    /// Where rows are kept until the job has ended, if they are those of an object.
+    fn object_spool(&self) -> Option<ObjectSpoolPlace<'_>> {
+        let is_object = self.path.to_str().is_some_and(object::is_url);
+        let (url, options) = (&*self.path, OptionReader(&self.options));
+        is_object.then(|| ObjectSpoolPlace { url, options, schema: self.encoder.schema() })
+    }
+
+    /// Writes the file or object from rows that were staged.
+    fn written(
+        &self,
+        each: impl FnOnce(&mut dyn SinkWriter) -> Result<(), ConnectorError>,
+    ) -> Result<(), ConnectorError> {
+        let mut writer: Box<dyn SinkWriter> = self.encoder.begin(&self.path, self.output()?)?;
+        each(&mut *writer)?;
+        writer.commit()
+    }
+
+    /// Where rows are kept until the job has ended, if they are those of a file.
     fn spool(&self) -> SpoolPlace<'_> {
         SpoolPlace { path: &self.path, schema: self.encoder.schema() }
     }
@@ -102,7 +120,7 @@ impl Sink for FileSink {
 
     fn staging(&self) -> SinkVisibility {
         match self.path.to_str().filter(|path| object::is_url(path)) {
-            Some(_) => SinkVisibility::AtEnd,
+            Some(_) => SinkVisibility::Retained,
             None if self.replaces().is_none() && self.encoder.writes_by_row() => {
                 SinkVisibility::AsTheyCome
             }
@@ -116,19 +134,27 @@ impl Sink for FileSink {
             return Ok(());
         }
         staged.iter().try_for_each(|staged| {
+            if let Some(spool) = self.object_spool() {
+                if how.again && spool.is_gone(staged)? {
+                    return spool.remove(staged);
+                }
+                self.written(|writer| spool.each(staged, |batch| writer.write(batch)))?;
+                return spool.remove(staged);
+            }
             if how.again && self.spool().is_gone(staged)? {
                 return Ok(());
             }
             let rows = self.spool().read(staged)?;
-            let mut writer: Box<dyn SinkWriter> = self.encoder.begin(&self.path, self.output()?)?;
-            rows.each(|batch| writer.write(batch))?;
-            writer.commit()?;
+            self.written(|writer| rows.each(|batch| writer.write(batch)))?;
             self.spool().remove(staged)
         })
     }
 
     fn sweep(&self, run: RunId, kept: &[Vec<u8>]) -> Result<(), ConnectorError> {
-        self.spool().sweep(run, kept)
+        match self.object_spool() {
+            Some(spool) => spool.sweep(run, kept),
+            None => self.spool().sweep(run, kept),
+        }
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
@@ -137,9 +163,10 @@ impl Sink for FileSink {
             let writer: Box<dyn SinkWriter> = self.encoder.begin(&self.path, file)?;
             return Ok(Box::new(PipeWriter { writer: Some(writer), queued }));
         }
-        match &context.staging {
-            Some(staging) => Ok(Box::new(Spool::begin(&self.spool(), staging)?)),
-            None => Ok(self.encoder.begin(&self.path, self.output()?)?),
+        match (&context.staging, self.object_spool()) {
+            (Some(staging), Some(spool)) => Ok(Box::new(ObjectSpool::begin(&spool, staging)?)),
+            (Some(staging), None) => Ok(Box::new(Spool::begin(&self.spool(), staging)?)),
+            (None, _) => Ok(self.encoder.begin(&self.path, self.output()?)?),
         }
     }
 }

@@ -76,7 +76,7 @@ impl SpoolPlace<'_> {
     pub(super) fn is_gone(&self, staged: &[u8]) -> Result<bool, ConnectorError> {
         Ok(match Staged::decode(staged, self.path)? {
             Staged::Length { name, .. } => !self.hidden(&name).exists(),
-            Staged::Parts(_) => false,
+            Staged::Parts(_) | Staged::Rows(_) => false,
         })
     }
 
@@ -193,10 +193,6 @@ impl SinkWriter for Spool {
 
     /// A writer that stages is dropped in place of a commit.
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        Err(ConnectorError::Io {
-            place: self.path.display().to_string(),
-            message: "rows that are kept for checkpoints are published by their job".into(),
-            hint: None,
-        })
+        Err(staged::not_committed(&self.path))
     }
 }

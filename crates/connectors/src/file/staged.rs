@@ -3,6 +3,7 @@
 //! ```text
 //! 1 l .out.csv.<job>-<generation>.staged 4096         rows up to a length
 //! 1 p <hidden> <final> <hidden> <final> …             parts, to be given their names
+//! 1 s <hidden> <bytes> <hidden> <bytes> …             rows of all of these objects, in order
 //! ```
 //!
 //! Hidden names carry the run that writes them, so that two runs that both believe that they are
@@ -18,6 +19,7 @@ use dataflow::error::ConnectorError;
 use dataflow::sink::RunId;
 
 use super::paths::io_error;
+use crate::object::ObjectDirectory;
 
 /// The end of hidden names.
 const SUFFIX: &str = ".staged";
@@ -38,6 +40,8 @@ pub(super) enum Staged {
     Length { name: String, bytes: u64 },
     /// Files that are whole.
     Parts(Vec<Part>),
+    /// Objects of rows, each with its bytes.
+    Rows(Vec<(String, u64)>),
 }
 
 impl Staged {
@@ -47,6 +51,10 @@ impl Staged {
             Self::Parts(parts) => {
                 let each = |part: &Part| format!("\t{}\t{}", part.hidden, part.visible);
                 format!("{VERSION}\tp{}", parts.iter().map(each).collect::<String>())
+            }
+            Self::Rows(objects) => {
+                let each = |(name, bytes): &(String, u64)| format!("\t{name}\t{bytes}");
+                format!("{VERSION}\ts{}", objects.iter().map(each).collect::<String>())
             }
         };
         text.into_bytes()
@@ -79,6 +87,12 @@ fn decoded(text: &str) -> Option<Staged> {
         ("p", names) if names.len() % 2 == 0 && names.iter().all(|name| is_below(name)) => {
             let part = |pair: &[&str]| Part { hidden: pair[0].into(), visible: pair[1].into() };
             Some(Staged::Parts(names.chunks(2).map(part).collect()))
+        }
+        ("s", fields) if fields.len() % 2 == 0 => {
+            let object = |pair: &[&str]| Some((pair[0].to_owned(), pair[1].parse().ok()?));
+            let objects: Option<Vec<_>> = fields.chunks(2).map(object).collect();
+            let objects = objects.filter(|all| all.iter().all(|(name, _)| is_below(name)))?;
+            Some(Staged::Rows(objects))
         }
         _ => None,
     }
@@ -128,6 +142,24 @@ pub(super) fn sweep(
         }
     }
     Ok(())
+}
+
+/// The same for objects that are staged in a store.
+pub(super) fn sweep_objects(
+    objects: &ObjectDirectory,
+    prefix: &str,
+    run: RunId,
+    kept: &[String],
+) -> Result<(), ConnectorError> {
+    let left = objects.staged_names()?.into_iter();
+    let left = left.filter(|name| is_of_earlier(name, prefix, run));
+    let left = left.map(|name| ObjectDirectory::staged(&name));
+    let left: Vec<String> = left.filter(|name| !kept.contains(name)).collect();
+    if !left.is_empty() {
+        let place = objects.place("");
+        tracing::info!(place, count = left.len(), "removes what was staged");
+    }
+    objects.remove(&left)
 }
 
 /// Gives parts their visible names. A part that has it already stays as it is. With `again`, one
@@ -208,6 +240,15 @@ pub(super) fn sync(directory: &Path) -> Result<(), ConnectorError> {
     synced.map_err(|error| io_error(directory, &error))
 }
 
+/// The error that a writer that stages is committed.
+pub(super) fn not_committed(of: &Path) -> ConnectorError {
+    ConnectorError::Io {
+        place: of.display().to_string(),
+        message: "rows that are kept for checkpoints are published by their job".into(),
+        hint: None,
+    }
+}
+
 /// The error that rows are gone that a checkpoint names.
 pub(super) fn gone(of: &Path, hidden: &str, error: &io::Error) -> ConnectorError {
     ConnectorError::Io {
@@ -232,11 +273,14 @@ mod tests {
         assert_eq!(Staged::decode(&parts.encode(), Path::new("out")).unwrap(), parts);
         let none = Staged::Parts(vec![]);
         assert_eq!(Staged::decode(&none.encode(), Path::new("out")).unwrap(), none);
+        let rows = Staged::Rows(vec![("_staged/.a".into(), 9), ("_staged/.b".into(), 0)]);
+        assert_eq!(Staged::decode(&rows.encode(), Path::new("out")).unwrap(), rows);
         let length = Staged::Length { name: ".a".into(), bytes: 9 };
         assert_eq!(Staged::decode(&length.encode(), Path::new("out")).unwrap(), length);
         let out =
             ["1\tl\t../a\t9", "1\tl\t/a\t9", "1\tp\ta\tb\tc", "1\tp\ta\t../b", "2\tp", "", "1"];
-        for text in out {
+        let rows = ["1\ts\ta", "1\ts\ta\tb", "1\ts\t../a\t1"];
+        for text in out.into_iter().chain(rows) {
             assert!(decode(text).is_err(), "{text:?}");
         }
     }

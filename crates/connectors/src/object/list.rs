@@ -121,7 +121,7 @@ fn directory(
 }
 
 /// Objects whose name begins with a directory.
-fn list(
+pub(super) fn list(
     store: &ObjectStoreClient,
     place: &str,
     prefix: &str,

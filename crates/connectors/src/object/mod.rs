@@ -31,10 +31,12 @@ use crate::remote::{Io, KEEPALIVE, chain, redirects, retry_timeout_ns};
 
 mod blob;
 mod checkpoints;
+mod directory;
 mod list;
 mod upload;
 
 pub use checkpoints::BucketStore;
+pub(crate) use directory::ObjectDirectory;
 pub(crate) use list::expand;
 pub(crate) use upload::Upload;
 
@@ -306,6 +308,17 @@ impl ObjectStoreClient {
         }
         text
     }
+}
+
+/// A store that can be written, and the path in it.
+fn written(
+    opened: (ObjectStoreClient, String),
+) -> Result<(ObjectStoreClient, String), ConnectorError> {
+    if opened.0.lists {
+        return Ok(opened);
+    }
+    let hint = Some("write to 's3://…' or to a file".into());
+    Err(refuse("path", "a web server cannot be written to", hint))
 }
 
 fn silent(place: &str) -> ConnectorError {

@@ -11,7 +11,7 @@ use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt};
 use tokio::sync::oneshot;
 
-use super::{ObjectStoreClient, OptionReader, open, refuse};
+use super::{ObjectStoreClient, OptionReader, open, refuse, written};
 use crate::remote::{Task, died};
 
 /// Bytes of a part: S3 takes none smaller, but for the last.
@@ -30,7 +30,8 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Upload {
     store: ObjectStoreClient,
     place: String,
-    /// Until it is completed or given up.
+    location: Path,
+    /// From the first part that was sent off, until it is completed or given up.
     upload: Option<Box<dyn MultipartUpload>>,
     part: Vec<u8>,
     /// Parts that were sent off.
@@ -41,25 +42,39 @@ pub(crate) struct Upload {
 impl Upload {
     /// Begins an upload to `url`: so that a bucket that cannot be written is found early.
     pub(crate) fn begin(url: &str, options: OptionReader<'_>) -> Result<Self, ConnectorError> {
-        let (store, path) = open(url, options)?;
-        if !store.lists {
-            let hint = Some("write to 's3://…' or to a file".into());
-            return Err(refuse("path", "a web server cannot be written to", hint));
-        }
+        let (store, path) = written(open(url, options)?)?;
         if path.is_empty() || path.ends_with('/') {
             return Err(refuse("path", "a sink writes a single object: add its name", None));
         }
-        let place = store.name(&path);
+        let mut upload = Self::later(store, &path)?;
+        upload.start()?;
+        Ok(upload)
+    }
+
+    /// An upload of which nothing is asked before it has a part: a small object is one request, and
+    /// leaves nothing behind if it is not made.
+    pub(super) fn later(store: ObjectStoreClient, path: &str) -> Result<Self, ConnectorError> {
         let location =
-            Path::parse(&path).map_err(|error| refuse("path", error.to_string(), None))?;
-        let inner = Arc::clone(&store.store);
+            Path::parse(path).map_err(|error| refuse("path", error.to_string(), None))?;
+        let (place, sent) = (store.name(path), VecDeque::new());
+        Ok(Self { store, place, location, upload: None, part: Vec::new(), parts: 0, sent })
+    }
+
+    fn start(&mut self) -> Result<(), ConnectorError> {
+        let (inner, location) = (Arc::clone(&self.store.store), self.location.clone());
         let begun = async move { inner.put_multipart(&location).await };
-        let upload = Some(store.ask(&place, begun)?);
-        Ok(Self { store, place, upload, part: Vec::new(), parts: 0, sent: VecDeque::new() })
+        self.upload = Some(self.store.ask(&self.place, begun)?);
+        Ok(())
     }
 
     /// Makes the object of its parts.
     pub(crate) fn commit(mut self) -> Result<(), ConnectorError> {
+        if self.upload.is_none() && self.parts == 0 {
+            let (inner, location) = (Arc::clone(&self.store.store), self.location.clone());
+            let bytes = Bytes::from(std::mem::take(&mut self.part));
+            let put = async move { inner.put(&location, bytes.into()).await };
+            return self.store.ask(&self.place, put).map(drop);
+        }
         if !self.part.is_empty() {
             self.send_part()?;
         }
@@ -88,6 +103,9 @@ impl Upload {
                 message: format!("more than {PARTS_OF_OBJECT_MAX} parts of {PART_BYTES} bytes"),
                 hint: Some("write Parquet, or several objects by several INSERTs".into()),
             });
+        }
+        if self.parts == 0 && self.upload.is_none() {
+            self.start()?;
         }
         self.parts += 1;
         let Some(upload) = &mut self.upload else { return Err(died(&self.place)) };

@@ -278,14 +278,14 @@ fn look(blob: &dyn Blob, offset: u64, length: usize) -> Result<Bytes, ConnectorE
 }
 
 /// A reader of a blob from an offset on, which can jump.
-struct Tail {
+pub(crate) struct Tail {
     blob: Arc<dyn Blob>,
     offset: u64,
     buffer: Bytes,
 }
 
 impl Tail {
-    fn new(blob: Arc<dyn Blob>, offset: u64) -> Self {
+    pub(crate) fn new(blob: Arc<dyn Blob>, offset: u64) -> Self {
         Self { blob, offset, buffer: Bytes::new() }
     }
 }

@@ -13,6 +13,7 @@ mod generator;
 mod hostile;
 mod http;
 mod object;
+mod object_sink;
 mod packed;
 mod parquet;
 mod pipe;

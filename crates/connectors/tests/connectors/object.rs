@@ -239,8 +239,9 @@ fn an_output_that_cannot_be_written_fails_before_the_first_row() {
     assert!(closed.to_string().contains("access is refused"), "{closed}");
     let web = error("http://127.0.0.1:1/t.csv", &[]);
     assert!(web.to_string().contains("cannot be written to"), "{web}");
-    let unnamed = error("s3://bucket/", &[("format", "csv")]);
-    assert!(hint(&unnamed).contains("add its name"), "{unnamed}");
+    let key = ("s3.access_key_id", "somebody");
+    let closed = error("s3://bucket/out/", &[("format", "csv"), key]);
+    assert!(closed.to_string().contains("who are you?"), "{closed}");
 }
 
 #[test]

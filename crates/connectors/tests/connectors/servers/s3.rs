@@ -1,6 +1,6 @@
 //! A subset of S3: objects in memory, by path-style addresses.
 //!
-//! Puts, gets with ranges and conditions, heads, deletes, listings in pages (version 2) and
+//! Puts, copies, gets with ranges and conditions, heads, deletes, listings in pages (version 2) and
 //! multipart uploads. Of a signature only the key is looked at.
 
 use std::collections::{BTreeMap, HashMap};
@@ -88,7 +88,7 @@ async fn handle(State(state): State<Arc<Mutex<StoreState>>>, request: Request) -
         .unwrap_or("")
         .split('&')
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .map(|(key, value)| (decode(key), decode(value)))
+        .map(|(key, value)| (decode(key), decode(&value.replace('+', " "))))
         .collect();
     let mut state = state.lock().unwrap();
     let range = parts.headers.get("range").and_then(|range| range.to_str().ok()).unwrap_or("");
@@ -103,6 +103,13 @@ async fn handle(State(state): State<Arc<Mutex<StoreState>>>, request: Request) -
     match (&parts.method, upload) {
         (&Method::GET, None) if query.contains_key("list-type") => list(&state, &path, &query),
         (&Method::GET | &Method::HEAD, None) => get(&state, &path, &parts.headers),
+        (&Method::PUT, None) if parts.headers.contains_key("x-amz-copy-source") => {
+            let source = parts.headers["x-amz-copy-source"].to_str().unwrap();
+            let source = format!("/{}", decode(source).trim_start_matches('/'));
+            let Some((_, bytes)) = state.objects.get(&source).cloned() else { return missing() };
+            state.put(path, bytes);
+            respond(StatusCode::OK, "<CopyObjectResult><ETag>\"x\"</ETag></CopyObjectResult>")
+        }
         (&Method::PUT, None) => {
             let creates = parts.headers.get("if-none-match").is_some_and(|tag| tag == "*");
             if creates && !state.takes_all && state.objects.contains_key(&path) {

@@ -1,0 +1,272 @@
+//! Rows of a single object that a job has written before it ends: kept in objects beside it, where
+//! a checkpoint finds them again.
+//!
+//! ```text
+//! a/out.csv ◀─publish─ a/_staged/.out.csv.<job>-<generation>-0.staged    an Arrow stream
+//!                      a/_staged/.out.csv.<job>-<generation>-1.staged    …
+//! ```
+//!
+//! Each checkpoint adds one with its rows, and names all: objects never change, so a run goes on
+//! with those of the run before. Many small ones are merged into one.
+
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::datatypes::SchemaRef;
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::StreamWriter;
+use arrow::record_batch::RecordBatch;
+use dataflow::error::ConnectorError;
+use dataflow::sink::{RunId, SinkWriter, StagingContext};
+
+use super::encoder::{arrow_error, as_schema, flat};
+use super::paths::io_error;
+use super::staged::{self, Staged};
+use crate::object::{ObjectDirectory, Upload};
+use crate::options::OptionReader;
+use crate::stored::Tail;
+
+/// Bytes of a request when objects are read again.
+const READ_BYTES: usize = 8 << 20;
+/// Objects of fewer bytes are merged …
+const SMALL_BYTES: u64 = 8 << 20;
+/// … when there are so many at the end.
+const SMALL_MAX: usize = 32;
+
+/// An object whose rows are kept, and its columns.
+pub(super) struct ObjectSpoolPlace<'a> {
+    pub(super) url: &'a Path,
+    pub(super) options: OptionReader<'a>,
+    pub(super) schema: &'a SchemaRef,
+}
+
+impl ObjectSpoolPlace<'_> {
+    /// The directory of the object, and the beginning of the names of what is staged.
+    fn open(&self) -> Result<(ObjectDirectory, String), ConnectorError> {
+        let url = self.url.to_str().unwrap_or_default();
+        let (directory, name) = ObjectDirectory::open(url, self.options)?;
+        Ok((directory, format!(".{name}.")))
+    }
+
+    fn decode(&self, staged: &[u8]) -> Result<Vec<(String, u64)>, ConnectorError> {
+        match Staged::decode(staged, self.url)? {
+            Staged::Rows(objects) => Ok(objects),
+            Staged::Length { .. } | Staged::Parts(_) => Err(ConnectorError::Io {
+                place: self.url.display().to_string(),
+                message: "the checkpoint has rows of a file".into(),
+                hint: Some("begin anew with --from none".into()),
+            }),
+        }
+    }
+
+    /// Whether rows that were staged are not there any more: they are removed when they were
+    /// published.
+    pub(super) fn is_gone(&self, staged: &[u8]) -> Result<bool, ConnectorError> {
+        let (directory, _) = self.open()?;
+        match self.decode(staged)?.first() {
+            Some((first, _)) => Ok(directory.blob(first)?.is_none()),
+            None => Ok(false),
+        }
+    }
+
+    /// Gives the rows that were staged, in their order.
+    pub(super) fn each(
+        &self,
+        staged: &[u8],
+        mut take: impl FnMut(&RecordBatch) -> Result<(), ConnectorError>,
+    ) -> Result<(), ConnectorError> {
+        let (directory, _) = self.open()?;
+        for (name, _) in self.decode(staged)? {
+            each_of(&directory, &name, |batch| {
+                let batch = as_schema(batch, self.schema);
+                take(&batch.map_err(|error| arrow_error(self.url, error))?)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes rows that were published. The first goes first: [`is_gone`](Self::is_gone) asks for
+    /// it.
+    pub(super) fn remove(&self, staged: &[u8]) -> Result<(), ConnectorError> {
+        let (directory, _) = self.open()?;
+        let objects: Vec<String> = self.decode(staged)?.into_iter().map(|(name, _)| name).collect();
+        let (first, rest) = objects.split_at(objects.len().min(1));
+        directory.remove(first)?;
+        directory.remove(rest)
+    }
+
+    /// Removes what earlier runs left that no checkpoint names.
+    pub(super) fn sweep(&self, run: RunId, kept: &[Vec<u8>]) -> Result<(), ConnectorError> {
+        let (directory, prefix) = self.open()?;
+        let mut names = Vec::new();
+        for kept in kept {
+            names.extend(self.decode(kept)?.into_iter().map(|(name, _)| name));
+        }
+        staged::sweep_objects(&directory, &prefix, run, &names)
+    }
+}
+
+/// Gives the rows of an object.
+fn each_of(
+    directory: &ObjectDirectory,
+    name: &str,
+    mut take: impl FnMut(&RecordBatch) -> Result<(), ConnectorError>,
+) -> Result<(), ConnectorError> {
+    let place = PathBuf::from(directory.place(name));
+    let Some(blob) = directory.blob(name)? else {
+        return Err(ConnectorError::Io {
+            place: place.display().to_string(),
+            message: "rows of the checkpoint were staged in it, and it is gone".into(),
+            hint: Some("nobody else may remove what is staged; --from none begins anew".into()),
+        });
+    };
+    let bytes = BufReader::with_capacity(READ_BYTES, Tail::new(blob, 0));
+    let mut rows = StreamReader::try_new(bytes, None);
+    let rows = rows.as_mut().map_err(|error| {
+        let message = error.to_string();
+        ConnectorError::Io { place: place.display().to_string(), message, hint: None }
+    })?;
+    rows.try_for_each(|batch| take(&batch.map_err(|error| arrow_error(&place, error))?))
+}
+
+/// An upload that counts its bytes.
+struct CountedUpload {
+    upload: Upload,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Write for CountedUpload {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.upload.write(bytes)?;
+        self.bytes.fetch_add(written as u64, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An object that takes rows.
+struct OpenObject {
+    name: String,
+    place: PathBuf,
+    bytes: Arc<AtomicU64>,
+    writer: StreamWriter<BufWriter<CountedUpload>>,
+}
+
+impl OpenObject {
+    fn begin(
+        directory: &ObjectDirectory,
+        name: String,
+        schema: &SchemaRef,
+    ) -> Result<Self, ConnectorError> {
+        let (bytes, place) = (Arc::<AtomicU64>::default(), PathBuf::from(directory.place(&name)));
+        let upload = CountedUpload { upload: directory.upload(&name)?, bytes: Arc::clone(&bytes) };
+        let writer = StreamWriter::try_new(BufWriter::new(upload), schema);
+        let writer = writer.map_err(|error| arrow_error(&place, error))?;
+        Ok(Self { name, place, bytes, writer })
+    }
+
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.writer.write(batch).map_err(|error| arrow_error(&self.place, error))
+    }
+
+    /// Makes it durable. Gives its name and bytes.
+    fn commit(self) -> Result<(String, u64), ConnectorError> {
+        let Self { name, place, bytes, writer } = self;
+        let buffered = writer.into_inner().map_err(|error| arrow_error(&place, error))?;
+        let counted = buffered.into_inner().map_err(|error| io_error(&place, error.error()))?;
+        counted.upload.commit()?;
+        Ok((name, bytes.load(Ordering::Relaxed)))
+    }
+}
+
+/// Writes rows beside their object.
+pub(super) struct ObjectSpool {
+    url: PathBuf,
+    directory: ObjectDirectory,
+    prefix: String,
+    run: RunId,
+    schema: SchemaRef,
+    /// Those that are whole, in order.
+    objects: Vec<(String, u64)>,
+    open: Option<OpenObject>,
+    /// Objects that were begun.
+    begun: u64,
+}
+
+impl ObjectSpool {
+    /// Begins behind the rows of the checkpoint that a run goes on from.
+    pub(super) fn begin(
+        place: &ObjectSpoolPlace<'_>,
+        staging: &StagingContext,
+    ) -> Result<Self, ConnectorError> {
+        let (directory, prefix) = place.open()?;
+        let mut objects = Vec::new();
+        for before in &staging.before {
+            objects.extend(place.decode(before)?);
+        }
+        // A store that cannot be reached, or refuses the key, is found before the first row.
+        directory.entries()?;
+        let (url, schema) = (place.url.to_owned(), SchemaRef::new(flat(place.schema)));
+        let (run, open, begun) = (staging.run, None, 0);
+        Ok(Self { url, directory, prefix, run, schema, objects, open, begun })
+    }
+
+    fn object(&mut self) -> Result<OpenObject, ConnectorError> {
+        let name = staged::name(&self.prefix, self.run, &format!("-{}", self.begun));
+        self.begun += 1;
+        OpenObject::begin(&self.directory, ObjectDirectory::staged(&name), &self.schema)
+    }
+
+    /// Merges the last objects, if many of them are small. They stay until the next run sweeps:
+    /// earlier checkpoints name them.
+    fn merge(&mut self) -> Result<(), ConnectorError> {
+        let is_small = |(_, bytes): &&(String, u64)| *bytes < SMALL_BYTES;
+        let small = self.objects.iter().rev().take_while(is_small).count();
+        if small < SMALL_MAX {
+            return Ok(());
+        }
+        let mut merged = self.object()?;
+        let last = self.objects.split_off(self.objects.len() - small);
+        for (name, _) in &last {
+            each_of(&self.directory, name, |batch| merged.write(batch))?;
+        }
+        self.objects.push(merged.commit()?);
+        Ok(())
+    }
+}
+
+impl SinkWriter for ObjectSpool {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        let batch = as_schema(batch, &self.schema);
+        let batch = batch.map_err(|error| arrow_error(&self.url, error))?;
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.object()?,
+        };
+        open.write(&batch)?;
+        self.open = Some(open);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn stage(&mut self, _: u64, _: bool) -> Result<Vec<u8>, ConnectorError> {
+        if let Some(open) = self.open.take() {
+            self.objects.push(open.commit()?);
+            self.merge()?;
+        }
+        Ok(Staged::Rows(self.objects.clone()).encode())
+    }
+
+    /// A writer that stages is dropped in place of a commit.
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        Err(staged::not_committed(&self.url))
+    }
+}
