@@ -20,6 +20,8 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use crate::human;
+
 /// Workers that have a series of their own.
 const WORKERS_SHOWN_MAX: u32 = 256;
 /// Statements of a job that are named.
@@ -127,9 +129,8 @@ impl Observer for Dashboard {
                     elapsed: report.elapsed,
                     counters: report.total,
                     bad: report.bad,
-                    workers: vec![],
-                    done: None,
-                    lag: None,
+                    checkpoints: report.checkpoints.clone(),
+                    ..JobProgress::default()
                 };
                 (workers, Some(ended))
             }
@@ -198,6 +199,11 @@ impl Dashboard {
             for (JobMetric { metric, .. }, value) in JOB_METRICS.iter().zip(state.job_values()) {
                 let name = metric.name.trim_start_matches("job_");
                 fields.extend(value.map(|value| format!("\"{name}\":{value}")));
+            }
+            if let Some(progress) = &state.progress {
+                let waits = human::checkpoint_waits(progress, &running.operators);
+                fields
+                    .extend(waits.map(|of| format!("\"checkpoint_waits_for\":{}", json_text(&of))));
             }
             job = format!("{{{}}}", fields.join(","));
         }
@@ -417,6 +423,7 @@ mod tests {
             workers: (0..workers).map(worker).collect(),
             done: Some(0.5),
             lag: Some(Duration::from_secs(4)),
+            checkpoints: None,
         }
     }
 

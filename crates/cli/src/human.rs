@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use millstream::{CheckpointProgress, CheckpointWait, JobProgress};
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -66,6 +68,47 @@ pub(crate) fn duration(duration: Duration) -> String {
         3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
         _ => format!("{} d", seconds / 86_400),
     }
+}
+
+/// How the checkpoints of a job stand: `checkpoint 412, 1.2 s ago`. Nothing of a job that keeps
+/// none.
+pub(crate) fn checkpoint(checkpoints: &CheckpointProgress) -> Option<String> {
+    let CheckpointProgress { last, given_up_since, pending, .. } = checkpoints;
+    let mut text = match last {
+        Some(last) => format!("checkpoint {}, {} ago", last.number, duration(last.age)),
+        None if pending.is_some() || *given_up_since > 0 => "no checkpoint yet".to_owned(),
+        None => return None,
+    };
+    if *given_up_since > 0 {
+        text += &format!(", {} given up since", count(*given_up_since));
+    }
+    Some(text)
+}
+
+/// Workers that a checkpoint waits for that are named.
+const WAITS_SHOWN: usize = 3;
+
+/// What the checkpoint under way waits for: `2 WindowAggregate on worker 3`.
+pub(crate) fn checkpoint_waits(progress: &JobProgress, operators: &[String]) -> Option<String> {
+    let waits = progress.checkpoints.as_ref()?.waits(&progress.workers);
+    let shown: Vec<String> = waits
+        .iter()
+        .take(WAITS_SHOWN)
+        .map(|wait| match wait {
+            CheckpointWait::Record => "the record in the store".to_owned(),
+            CheckpointWait::Node { node } => format!("the store of node {node}"),
+            CheckpointWait::Worker { worker, operator } => {
+                match operator.and_then(|at| operators.get(at)) {
+                    Some(name) => format!("{name} on worker {worker}"),
+                    None => format!("worker {worker}"),
+                }
+            }
+        })
+        .collect();
+    let more = waits.len() - shown.len();
+    let more = (more > 0).then(|| format!("{more} more"));
+    let all: Vec<String> = shown.into_iter().chain(more).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// Milliseconds since 1970 as `2013-01-31 23:59:58` in UTC.

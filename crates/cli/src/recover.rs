@@ -71,6 +71,13 @@ pub(crate) fn state_of(args: &RunArgs) -> Result<Option<CheckpointOptions>, Fail
 
 /// The variable of a start behind the first.
 const STARTED_AGAIN: &str = "MILLSTREAM_STARTED_AGAIN";
+/// The variable that says how many starts there were before.
+const RESTARTS: &str = "MILLSTREAM_RESTARTS";
+
+/// How often the job was started again before this start.
+pub(crate) fn restarts() -> u32 {
+    std::env::var(RESTARTS).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
 
 fn open(place: &str) -> Result<Arc<dyn Store>, Failure> {
     state_store::open(place).map_err(|error| Failure::usage(&error.to_string(), None))
@@ -108,7 +115,7 @@ pub(crate) fn supervise(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         // A job that begins anew does so once, when its run is in the chain.
         let begun = starts > 0 && generations != state.as_ref().map(generations_of);
-        let mut child = start(begun).map_err(failed)?;
+        let mut child = start(begun, starts).map_err(failed)?;
         child_pid.store(child.id(), Ordering::Release);
         let status = child.wait().map_err(failed)?;
         child_pid.store(0, Ordering::Release);
@@ -151,9 +158,10 @@ fn is_lost(status: ExitStatus) -> bool {
     }
 }
 
-fn start(again: bool) -> std::io::Result<Child> {
+fn start(again: bool, restarts: u32) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).env(SUPERVISED, std::process::id().to_string());
+    command.env(RESTARTS, restarts.to_string());
     if again {
         command.env(STARTED_AGAIN, "1");
     }

@@ -80,6 +80,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         cancel: Some(&cancel),
         observer: Some(telemetry),
         state: state.as_ref(),
+        restarts: recover::restarts(),
         ..RunOptions::default()
     };
     let result = tell(&launched.control, &script, &start).and_then(|()| planned.run(&options));

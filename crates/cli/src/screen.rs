@@ -16,6 +16,8 @@ const PLAIN_EVERY: Duration = Duration::from_secs(5);
 const LAG_SHOWN_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// Waiting for a sink is shown from so much of the time on.
 const WAIT_PERCENT_MIN: f64 = 10.0;
+/// A checkpoint that has been under way for so long is shown with what it waits for.
+const PENDING_SHOWN_MIN: Duration = Duration::from_secs(2);
 /// Parts of a bar.
 const BAR_PARTS: u64 = 1000;
 
@@ -26,6 +28,8 @@ pub(crate) struct Screen {
     bar: Option<ProgressBar>,
     last: Arc<Mutex<Last>>,
     sinks: Arc<Mutex<Vec<Sink>>>,
+    /// The names of the operators of the job that runs.
+    operators: Arc<Mutex<Vec<String>>>,
 }
 
 /// A sink of the job that runs.
@@ -60,7 +64,7 @@ impl Screen {
             begin(&bar);
             bar
         });
-        Self { style, bar, last: Arc::default(), sinks: Arc::default() }
+        Self { style, bar, last: Arc::default(), sinks: Arc::default(), operators: Arc::default() }
     }
 
     /// Writes a line above the progress.
@@ -79,8 +83,14 @@ impl Screen {
         }
     }
 
-    /// A job begins, with these sinks: the place of each among its operators, and its name.
-    pub(crate) fn begins<'a>(&self, sinks: impl Iterator<Item = (usize, &'a str)>) {
+    /// A job begins, with operators of these names, and these sinks: the place of each among them,
+    /// and its name.
+    pub(crate) fn begins<'a>(
+        &self,
+        operators: Vec<String>,
+        sinks: impl Iterator<Item = (usize, &'a str)>,
+    ) {
+        *self.operators.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = operators;
         let sink = |(at, name): (usize, &str)| Sink { at, name: name.to_owned(), waited_ns: 0 };
         *self.sinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
             sinks.map(sink).collect();
@@ -96,8 +106,11 @@ impl Screen {
             return;
         }
         let mut sinks = self.sinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let text = describe(progress, &last, since) + &waits(progress, &mut sinks, since);
+        let mut text = describe(progress, &last, since) + &waits(progress, &mut sinks, since);
         drop(sinks);
+        let operators = self.operators.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        text.extend(checkpoint_waits(progress, &operators));
+        drop(operators);
         let counters = &progress.counters;
         *last = Last {
             elapsed: progress.elapsed,
@@ -164,7 +177,17 @@ fn describe(progress: &JobProgress, last: &Last, since: Duration) -> String {
             text.push_str(&format!(", {} {what}", human::count(number)));
         }
     }
+    let checkpoint = progress.checkpoints.as_ref().and_then(human::checkpoint);
+    text.extend(checkpoint.map(|checkpoint| format!(", {checkpoint}")));
     text
+}
+
+/// What a checkpoint waits for that has been under way for long.
+fn checkpoint_waits(progress: &JobProgress, operators: &[String]) -> Option<String> {
+    let pending = progress.checkpoints.as_ref()?.pending.as_ref()?;
+    let waits = human::checkpoint_waits(progress, operators)?;
+    let is_long = pending.since >= PENDING_SHOWN_MIN;
+    is_long.then(|| format!(", checkpoint {} waits for {waits}", pending.round))
 }
 
 /// The sink that workers have waited for most since the last look, if that was a good part of the
@@ -187,7 +210,10 @@ fn waits(progress: &JobProgress, sinks: &mut [Sink], since: Duration) -> String 
 
 #[cfg(test)]
 mod tests {
-    use millstream::{Counters, OperatorCounters, WorkerCounters};
+    use millstream::{
+        CheckpointProgress, Counters, LastCheckpoint, OperatorCounters, PendingCheckpoint,
+        WorkerCounters,
+    };
 
     use super::*;
 
@@ -202,13 +228,47 @@ mod tests {
         };
         let lag = Some(Duration::from_secs(3));
         let elapsed = Duration::from_secs(2);
-        let progress = JobProgress { elapsed, counters, bad: 0, workers: vec![], done: None, lag };
+        let progress = JobProgress { elapsed, counters, lag, ..JobProgress::default() };
         let last = Last { elapsed: Duration::from_secs(1), rows_in: 1_000_000, rows_out: 50 };
         assert_eq!(
             describe(&progress, &last, Duration::from_secs(1)),
             "3,000,000 rows in (2.00 M/s), 50 out (0/s), watermark 2013-01-01 10:00:00, lag 3.0 s, \
              2 late"
         );
+    }
+
+    #[test]
+    fn the_age_of_the_last_checkpoint_is_shown_and_what_the_next_waits_for() {
+        let mut progress =
+            JobProgress { checkpoints: Some(CheckpointProgress::default()), ..Default::default() };
+        let since = Duration::from_secs(1);
+        let shown = |progress: &JobProgress| {
+            let text = describe(progress, &Last::default(), since);
+            let rest = text.strip_prefix("0 rows in (0/s), 0 out (0/s)").unwrap().to_owned();
+            rest + &checkpoint_waits(progress, &["0 Scan t".into()]).unwrap_or_default()
+        };
+        assert_eq!(shown(&progress), "");
+        let pending = |since| PendingCheckpoint { round: 413, since, nodes: vec![0] };
+        let checkpoints = progress.checkpoints.as_mut().unwrap();
+        checkpoints.pending = Some(pending(PENDING_SHOWN_MIN / 2));
+        assert_eq!(shown(&progress), ", no checkpoint yet");
+        let checkpoints = progress.checkpoints.as_mut().unwrap();
+        let age = Duration::from_millis(61_200);
+        checkpoints.last = Some(LastCheckpoint { number: 412, bytes: 9, age, duration: None });
+        checkpoints.given_up_since = 3;
+        assert_eq!(shown(&progress), ", checkpoint 412, 61.2 s ago, 3 given up since");
+        let checkpoints = progress.checkpoints.as_mut().unwrap();
+        (checkpoints.pending, checkpoints.given_up_since) = (Some(pending(PENDING_SHOWN_MIN)), 0);
+        let worker = |worker| WorkerCounters {
+            node: 0,
+            worker,
+            counters: Counters { saved_round: 412, ..Counters::default() },
+            operators: vec![OperatorCounters { saved_round: 412, ..OperatorCounters::default() }],
+        };
+        progress.workers = (0..5).map(worker).collect();
+        let waits = "0 Scan t on worker 0, 0 Scan t on worker 1, 0 Scan t on worker 2, 2 more";
+        let expected = format!(", checkpoint 412, 61.2 s ago, checkpoint 413 waits for {waits}");
+        assert_eq!(shown(&progress), expected);
     }
 
     #[test]
@@ -224,7 +284,7 @@ mod tests {
         };
         let (counters, elapsed) = (Counters::default(), Duration::from_secs(2));
         let workers = vec![worker(600_000_000), worker(0)];
-        let progress = JobProgress { elapsed, counters, bad: 0, workers, done: None, lag: None };
+        let progress = JobProgress { elapsed, counters, workers, ..JobProgress::default() };
         let mut sinks = [Sink { at: 1, name: "SELECT".into(), waited_ns: 100_000_000 }];
         let since = Duration::from_secs(1);
         assert_eq!(waits(&progress, &mut sinks, since), ", waiting for SELECT 50 %");
@@ -237,7 +297,7 @@ mod tests {
         let counters = Counters { watermark_ms: 0, ..Counters::default() };
         let lag = Some(LAG_SHOWN_MAX + Duration::from_secs(1));
         let elapsed = Duration::ZERO;
-        let progress = JobProgress { elapsed, counters, bad: 0, workers: vec![], done: None, lag };
+        let progress = JobProgress { elapsed, counters, lag, ..JobProgress::default() };
         let text = describe(&progress, &Last::default(), Duration::from_secs(1));
         assert_eq!(text, "0 rows in (0/s), 0 out (0/s), watermark 1970-01-01 00:00:00");
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millstream::Report;
+use millstream::{CheckpointProgress, LastCheckpoint, Report};
 
 use crate::human;
 
@@ -41,6 +41,7 @@ pub(crate) fn summary(report: &Report) -> String {
             text.push_str(&format!(", {} pruned", human::count(total.pool_pruned_blocks)));
         }
     }
+    text.extend(report.checkpoints.as_ref().and_then(checkpoints));
     if let Some((sink, waited)) = longest_wait(report) {
         text.push_str(&format!("; waited {} for {sink}", human::duration(waited)));
     }
@@ -55,6 +56,26 @@ pub(crate) fn summary(report: &Report) -> String {
         text.push_str(&format!("\n  … and {} more", human::count(report.bad - shown)));
     }
     text
+}
+
+/// The checkpoints of a job that took some, or was started again.
+fn checkpoints(of: &CheckpointProgress) -> Option<String> {
+    let CheckpointProgress { last, stored, given_up, restarts, .. } = of;
+    if (*stored, *given_up, *restarts) == (0, 0, 0) {
+        return None;
+    }
+    let mut text = format!("; {}", human::counted(*stored, "checkpoint"));
+    if let Some(LastCheckpoint { number, bytes, .. }) = last {
+        text += &format!(", the last, {number}, of {}", human::bytes(*bytes));
+    }
+    if *given_up > 0 {
+        text += &format!(", {} given up", human::count(*given_up));
+    }
+    if *restarts > 0 {
+        let restarts = human::counted((*restarts).into(), "time");
+        text += &format!("; started again {restarts}, the counts are of the last start");
+    }
+    Some(text)
 }
 
 /// The sink that was waited for longest, if that took a good part of the time.
@@ -138,6 +159,27 @@ mod tests {
         (total.spilled_runs, total.spilled_bytes, total.unspilled_bytes) = (2, 3 << 20, 1 << 20);
         let text = summary(&report);
         assert!(text.ends_with("; spilled 3 MiB in 2 runs, read back 1 MiB"), "{text}");
+    }
+
+    #[test]
+    fn checkpoints_and_restarts_are_told() {
+        let last = |number| LastCheckpoint {
+            number,
+            bytes: 41_216,
+            age: Duration::from_secs(1),
+            duration: None,
+        };
+        let mut report = report(0);
+        report.checkpoints = Some(CheckpointProgress::default());
+        assert_eq!(summary(&report), "336,776 rows in, 20 out in 500 ms (674 K rows/s)");
+        let (last, stored) = (Some(last(412)), 12);
+        report.checkpoints = Some(CheckpointProgress { last, stored, ..Default::default() });
+        assert!(summary(&report).ends_with("; 12 checkpoints, the last, 412, of 40.2 KiB"));
+        let checkpoints = report.checkpoints.as_mut().unwrap();
+        (checkpoints.given_up, checkpoints.restarts) = (3, 1);
+        let text = summary(&report);
+        let end = ", 3 given up; started again 1 time, the counts are of the last start";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]

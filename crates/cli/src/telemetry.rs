@@ -50,7 +50,7 @@ impl Telemetry {
 
 impl Observer for Telemetry {
     fn started(&self, job: &Job) {
-        self.screen.begins(job.sinks());
+        self.screen.begins(job.operators(), job.sinks());
         if let Some(dashboard) = &self.dashboard {
             dashboard.started(job);
         }

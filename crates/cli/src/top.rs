@@ -106,7 +106,33 @@ fn heading(status: &Value) -> String {
     if let Some(bad) = status["job"]["bad_rows"].as_f64().filter(|&bad| bad > 0.0) {
         text += &format!(", {} bad", human::counted(bad as u64, "row"));
     }
-    text
+    match checkpoints(job) {
+        Some(line) => text + "\n" + &line,
+        None => text,
+    }
+}
+
+/// The line of the job's checkpoints; nothing of a job that keeps none.
+fn checkpoints(job: &Value) -> Option<String> {
+    let number = |name: &str| job[name].as_f64().filter(|number| *number >= 0.0);
+    let time = |name: &str| number(name).map(|of| human::duration(Duration::from_secs_f64(of)));
+    let restarts = number("restarts")? as u64;
+    let mut parts = vec![match number("checkpoint_number") {
+        Some(number) => format!("checkpoint {number}"),
+        None => "no checkpoint yet".to_owned(),
+    }];
+    parts.extend(time("checkpoint_age_seconds").map(|age| format!("{age} ago")));
+    parts.extend(time("checkpoint_duration_seconds").map(|lasted| format!("took {lasted}")));
+    parts.extend(number("checkpoint_bytes").map(|bytes| human::bytes(bytes as u64)));
+    let given_up = number("given_up_checkpoints").filter(|of| *of > 0.0);
+    parts.extend(given_up.map(|of| format!("{} given up", human::count(of as u64))));
+    parts.extend((restarts > 0).then(|| human::counted(restarts, "restart")));
+    if let (Some(since), Some(waits)) =
+        (time("checkpoint_pending_seconds"), job["checkpoint_waits_for"].as_str())
+    {
+        parts.push(format!("the next waits for {waits}, for {since}"));
+    }
+    Some(parts.join(", "))
 }
 
 fn names(status: &Value) -> Vec<String> {
@@ -257,6 +283,30 @@ mod tests {
         // A worker that was not there before has done all since.
         assert_eq!(between(&json!({}), &now).workers[0].counters.rows_in, 600);
         assert_eq!(heading(&now), "SELECT: for 12.5 s, 2 rows bad");
+        let mut kept = now.clone();
+        let job = kept["job"].as_object_mut().unwrap();
+        job.insert("restarts".into(), 0.0.into());
+        assert_eq!(heading(&kept), "SELECT: for 12.5 s, 2 rows bad\nno checkpoint yet");
+        let job = kept["job"].as_object_mut().unwrap();
+        for (name, value) in [
+            ("restarts", 1.0),
+            ("checkpoint_number", 412.0),
+            ("checkpoint_age_seconds", 1.2),
+            ("checkpoint_duration_seconds", 0.035),
+            ("checkpoint_bytes", 41_216.0),
+            ("given_up_checkpoints", 2.0),
+            ("checkpoint_pending_seconds", 3.0),
+        ] {
+            job.insert(name.into(), value.into());
+        }
+        job.insert("checkpoint_waits_for".into(), "0 source t on worker 1".into());
+        assert_eq!(
+            heading(&kept).lines().nth(1),
+            Some(
+                "checkpoint 412, 1.2 s ago, took 35 ms, 40.2 KiB, 2 given up, 1 restart, the next \
+                 waits for 0 source t on worker 1, for 3.0 s"
+            )
+        );
         assert_eq!(report_json(&now, &ran, &names(&now))["operators"][0]["name"], "0 source t");
     }
 }

@@ -1,6 +1,7 @@
 //! The program as its users start it.
 
 mod bench;
+mod checkpoints;
 mod command;
 mod kills;
 mod launched;

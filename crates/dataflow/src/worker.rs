@@ -273,8 +273,8 @@ impl Worker {
         let watermarks = restoring.as_ref().map_or(vec![], |from| watermarks(from, &job));
         let target = checkpoints.clone().filter(|_| keeps_checkpoints(&job));
         let rounds = target.map(|target| {
-            let (signals, metrics) = (signals.clone(), metrics.clone());
-            WorkerRounds::new(worker, round, edges_of(&job), target, signals, metrics)
+            let (signals, counted) = (signals.clone(), (metrics.clone(), clock.clone()));
+            WorkerRounds::new(worker, round, edges_of(&job), target, signals, counted)
         });
         let place = WorkerContext {
             worker,

@@ -33,6 +33,7 @@
 //! This is the only place that knows which transport carries rows. It does not know terminals.
 #![forbid(unsafe_code)]
 
+mod checkpoints;
 mod collect;
 mod error;
 mod fabric_kind;
@@ -75,6 +76,9 @@ pub use stream;
 
 pub use dataflow::panics::{self, Panicked};
 
+pub use checkpoints::{
+    CheckpointProgress, CheckpointWait, LastCheckpoint, PendingCheckpoint, RestoredCheckpoint,
+};
 pub use collect::Collected;
 pub use error::Error;
 pub use fault::FaultKind;

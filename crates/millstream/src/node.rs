@@ -131,7 +131,10 @@ impl NodeRunner<'_> {
         let settings = &self.job.settings;
         let mut recovery = match self.recovery(options)? {
             Some(Beginning::HasEnded) => return Ok(Report::default()),
-            Some(Beginning::Runs(recovery)) => Some(*recovery),
+            Some(Beginning::Runs(mut recovery)) => {
+                recovery.restarts = options.restarts;
+                Some(*recovery)
+            }
             None => None,
         };
         let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings)?;
@@ -351,7 +354,8 @@ impl NodeRunner<'_> {
             }
             ticks += 1;
             if ticks % TICKS_PER_REPORT == 0 {
-                watch.report(&self.counters(shared), options.observer);
+                let checkpoints = recovery.as_deref().and_then(JobCheckpoints::progress);
+                watch.report(&self.counters(shared), checkpoints, options.observer);
             }
         }
         self.finish_checkpoints(recovery.as_deref_mut(), &shared.signals, &mut vigil)?;
@@ -372,8 +376,12 @@ impl NodeRunner<'_> {
         // About links of this job: the next one has others.
         self.control.discard_messages();
         let elapsed = start.elapsed();
-        let mut report =
-            Report { elapsed, cancelled: self.control.cancelled(), ..Report::default() };
+        let mut report = Report {
+            elapsed,
+            cancelled: self.control.cancelled(),
+            checkpoints: recovery.as_deref().and_then(JobCheckpoints::progress),
+            ..Report::default()
+        };
         for (rank, bytes) in all.iter().enumerate() {
             let unlike = Error::Unlike { rank: rank as u32, what: "report" };
             let (node, bad) = decode_end(bytes).ok_or(unlike)?;

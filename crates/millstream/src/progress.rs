@@ -6,6 +6,7 @@ use cluster::Control;
 use dataflow::job::{JobGraph, readers};
 use dataflow::metrics::{Counters, Snapshot, finite_watermark};
 
+use crate::checkpoints::CheckpointProgress;
 use crate::error::Error;
 use crate::links::NodeLayout;
 use crate::report::{JobProgress, NodeCounters, Report};
@@ -54,7 +55,12 @@ impl<'a> ProgressWatch<'a> {
     }
 
     /// Tells rank 0 of this node; at rank 0, tells `to` of all.
-    pub(crate) fn report(&mut self, own: &NodeCounters, to: Option<&dyn Observer>) {
+    pub(crate) fn report(
+        &mut self,
+        own: &NodeCounters,
+        checkpoints: Option<CheckpointProgress>,
+        to: Option<&dyn Observer>,
+    ) {
         if self.control.rank() != 0 {
             self.control.publish(&own.encode());
             return;
@@ -80,6 +86,7 @@ impl<'a> ProgressWatch<'a> {
             workers,
             done: self.whole.map(|whole| whole.done(&counters)),
             lag: lag(counters.watermark_ms),
+            checkpoints,
         });
     }
 }

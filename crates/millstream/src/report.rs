@@ -14,12 +14,13 @@ use plan::Ran;
 
 use self::packed::{put_number, take_number};
 use crate::FabricKind;
+use crate::checkpoints::CheckpointProgress;
 
 /// Workers of a node that are reported one by one at most; the sum holds all.
 pub(crate) const REPORTED_WORKERS_MAX: usize = 256;
 
 /// Operators of a worker that are reported one by one at most.
-pub(crate) const REPORTED_OPERATORS_MAX: usize = 48;
+pub(crate) const REPORTED_OPERATORS_MAX: usize = 46;
 
 /// A node's report: `total | bad rows | number of workers | each worker`, and of a worker
 /// `counters | number of operators | each operator`. All numbers are [`packed`].
@@ -101,7 +102,7 @@ fn decode_count(bytes: &mut &[u8], most: usize) -> Option<usize> {
 }
 
 /// The progress of a running job.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobProgress {
     /// Since the first row could be read.
     pub elapsed: Duration,
@@ -115,6 +116,8 @@ pub struct JobProgress {
     pub done: Option<f64>,
     /// The machine's clock minus the watermark, where there is a watermark.
     pub lag: Option<Duration>,
+    /// Its checkpoints, if it keeps some.
+    pub checkpoints: Option<CheckpointProgress>,
 }
 
 /// How long workers waited for a sink.
@@ -145,6 +148,8 @@ pub struct Report {
     pub bad: u64,
     /// The first bad rows of each node.
     pub bad_rows: Vec<BadRow>,
+    /// The checkpoints of the last job, if it kept some, at node 0.
+    pub checkpoints: Option<CheckpointProgress>,
     /// The job ended because it was asked to.
     pub cancelled: bool,
 }
@@ -173,6 +178,7 @@ impl Report {
         self.joined = next.joined;
         self.sinks.extend(next.sinks);
         self.bad_rows.extend(next.bad_rows);
+        self.checkpoints = next.checkpoints.or(self.checkpoints.take());
         self.cancelled |= next.cancelled;
     }
 }

@@ -38,6 +38,8 @@ pub struct RunOptions<'a> {
     /// Where the jobs keep checkpoints. [`cancel`](Self::cancel) stops a job then: it keeps what it
     /// has, and goes on when it is run again.
     pub state: Option<&'a CheckpointOptions>,
+    /// How often the run was started again before, after a failure: for reports.
+    pub restarts: u32,
 }
 
 /// The script that [`Session::sql`](crate::Session::sql) made of a text.

@@ -221,6 +221,7 @@ impl<'a> Shell<'a> {
             abort: Some(&abort),
             observer: Some(self.telemetry),
             state: None,
+            restarts: 0,
         };
         let ends = bounded(planned);
         thread::scope(|scope| {

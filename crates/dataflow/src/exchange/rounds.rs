@@ -17,7 +17,7 @@ use crate::rows::wire::{bytes_of, detach};
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
-use crate::runtime::rounds::WorkerRounds;
+use crate::runtime::rounds::{SavedOperator, WorkerRounds};
 use crate::runtime::scheduler::Event;
 
 /// The rounds of an operator on one worker.
@@ -84,6 +84,18 @@ impl InstanceRounds {
     /// The rounds of its worker.
     pub(crate) fn of_worker(&self) -> &WorkerRounds {
         &self.worker
+    }
+
+    /// The operator saves a round by `save`.
+    ///
+    /// # Errors
+    /// Those of `save`.
+    pub(crate) fn save(
+        &self,
+        round: u64,
+        save: impl FnOnce() -> Result<SavedOperator, DataflowError>,
+    ) -> Result<(), DataflowError> {
+        self.worker.save_operator(self.tag, round, save)
     }
 
     /// The round that is under way.

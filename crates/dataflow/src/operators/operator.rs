@@ -185,9 +185,10 @@ pub(crate) async fn end_round<M: Member + OperatorTask>(
     round: u64,
 ) -> Result<(), DataflowError> {
     let Some(rounds) = operator.rounds() else { return Ok(()) };
-    // Results that nobody needs any more are not emitted, and need not be kept.
-    let kept = if behind.is_satisfied() { None } else { operator.save()? };
-    rounds.of_worker().save_operator(round, kept, None);
+    rounds.save(round, || {
+        // Results that nobody needs any more are not emitted, and need not be kept.
+        Ok((if behind.is_satisfied() { None } else { operator.save()? }, None))
+    })?;
     behind.mark(round).await?;
     begin_next(operator)
 }

@@ -243,7 +243,7 @@ impl SinkTask {
         }
         self.gauge.hold_back(false);
         if let Some(rounds) = &self.instance.rounds {
-            rounds.of_worker().save_operator(round, None, self.stage(round, false)?);
+            rounds.save(round, || Ok((None, self.stage(round, false)?)))?;
         }
         begin_next(self)
     }

@@ -187,8 +187,10 @@ impl SourceRun {
         reader: &Reader,
         behind: &impl Downstream,
     ) -> Result<(), DataflowError> {
-        let Some(SourceRounds { round, of_worker, .. }) = &mut self.rounds else { return Ok(()) };
-        of_worker.save_splits(*round, reader.snapshot());
+        let Some(SourceRounds { operator, round, of_worker }) = &mut self.rounds else {
+            return Ok(());
+        };
+        of_worker.save_splits(*operator, *round, reader.snapshot());
         let ended = std::mem::replace(round, *round + 1);
         behind.mark(ended).await
     }

@@ -25,7 +25,8 @@ pub struct WorkerCounters {
     pub worker: u32,
     /// Its own metrics.
     pub counters: Counters,
-    /// Those of its operators, in the order of the plan; the first 64.
+    /// Those of its operators, in the order of the plan: the first of them, as many as are
+    /// reported.
     pub operators: Vec<OperatorCounters>,
 }
 
@@ -128,6 +129,31 @@ impl Metrics {
     /// Makes room for the operators of a job, once.
     pub(crate) fn count_operators(&self, operators: usize) {
         self.operators.get_or_init(|| (0..operators).map(|_| Default::default()).collect());
+    }
+
+    /// Counts what an operator has saved of a round.
+    pub(crate) fn count_saved(&self, operator: u32, round: u64, bytes: u64, ns: u64) {
+        Self::add(&self.save_ns, ns);
+        if let Some(operator) = self.operators().get(operator as usize) {
+            operator.saved_round.store(round, Ordering::Relaxed);
+            operator.saved_state_bytes.store(bytes, Ordering::Relaxed);
+            Self::add(&operator.save_ns, ns);
+        }
+    }
+
+    /// An operator has ended: no round waits for it any more, and it keeps nothing.
+    pub(crate) fn end_saved(&self, operator: u32) {
+        if let Some(operator) = self.operators().get(operator as usize) {
+            operator.saved_round.store(u64::MAX, Ordering::Relaxed);
+            operator.saved_state_bytes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// All operators of the worker have saved a round, in so much time.
+    pub(crate) fn count_saved_round(&self, round: u64, bytes: u64, ns: u64) {
+        self.saved_round.store(round, Ordering::Relaxed);
+        self.saved_state_bytes.store(bytes, Ordering::Relaxed);
+        self.save_peak_ns.fetch_max(ns, Ordering::Relaxed);
     }
 
     /// Adds to a counter that only the calling worker writes.

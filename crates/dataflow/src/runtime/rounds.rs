@@ -11,9 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fabric::Clock;
+
 use crate::checkpoint::{
     CheckpointTarget, OperatorSnapshot, SinkSnapshot, SplitSnapshot, WorkerSnapshot,
 };
+use crate::error::DataflowError;
+use crate::rows::wire::bytes_of;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::place::Signals;
 use crate::runtime::scheduler::Event;
@@ -28,6 +32,7 @@ pub(crate) struct WorkerRounds {
     target: Arc<dyn CheckpointTarget>,
     signals: Arc<Signals>,
     metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
     /// The rounds before this one have been marked by a peer.
     received: Cell<u64>,
     asked: Event,
@@ -39,8 +44,8 @@ pub(crate) struct WorkerRounds {
 struct Saving {
     /// The next round that is handed over.
     next: u64,
-    /// By round what was saved, and the operators that have.
-    rounds: BTreeMap<u64, (WorkerSnapshot, usize)>,
+    /// The rounds of which something was saved.
+    rounds: BTreeMap<u64, SavedRound>,
     /// By operator that has ended, in which round.
     ended: BTreeMap<u32, u64>,
     /// By source that has ended its splits, which stay part of every round.
@@ -48,6 +53,22 @@ struct Saving {
     /// What sinks have staged that have ended, until the round in which they did is handed over.
     sinks: Vec<SinkSnapshot>,
 }
+
+/// What a worker has saved of a round.
+#[derive(Default)]
+struct SavedRound {
+    snapshot: WorkerSnapshot,
+    /// The operators that have saved it.
+    operators: usize,
+    /// Bytes of their state.
+    bytes: u64,
+    /// The time that it took.
+    ns: u64,
+}
+
+/// The parts of a round that an operator has: its state, and the rows that it has staged, if it is
+/// a sink.
+pub(crate) type SavedOperator = (Option<OperatorSnapshot>, Option<SinkSnapshot>);
 
 impl WorkerRounds {
     /// Of a worker that begins with the round `first`; `edges` are those that lead to each operator
@@ -58,7 +79,7 @@ impl WorkerRounds {
         edges: Vec<usize>,
         target: Arc<dyn CheckpointTarget>,
         signals: Arc<Signals>,
-        metrics: Arc<Metrics>,
+        (metrics, clock): (Arc<Metrics>, Arc<dyn Clock>),
     ) -> Rc<Self> {
         let saving = RefCell::new(Saving { next: first, ..Saving::default() });
         Rc::new(Self {
@@ -68,6 +89,7 @@ impl WorkerRounds {
             target,
             signals,
             metrics,
+            clock,
             received: Cell::new(first),
             asked: Event::default(),
             saving,
@@ -103,29 +125,42 @@ impl WorkerRounds {
     }
 
     /// A source has marked a round, where its splits stand so.
-    pub(crate) fn save_splits(&self, round: u64, splits: Vec<SplitSnapshot>) {
-        self.save(round, |snapshot| snapshot.splits.extend(splits));
+    pub(crate) fn save_splits(&self, operator: u32, round: u64, splits: Vec<SplitSnapshot>) {
+        self.metrics.count_saved(operator, round, 0, 0);
+        self.add(round, |saved| saved.snapshot.splits.extend(splits));
     }
 
-    /// An operator has saved a round. What it keeps, and what it has staged, if it is a sink.
+    /// An operator saves a round by `save`, which is timed.
+    ///
+    /// # Errors
+    /// Those of `save`.
     pub(crate) fn save_operator(
         &self,
+        operator: u32,
         round: u64,
-        kept: Option<OperatorSnapshot>,
-        staged: Option<SinkSnapshot>,
-    ) {
-        self.save(round, |snapshot| {
-            snapshot.operators.extend(kept);
-            snapshot.sinks.extend(staged);
+        save: impl FnOnce() -> Result<SavedOperator, DataflowError>,
+    ) -> Result<(), DataflowError> {
+        let since = self.clock.now_ns();
+        let (kept, staged) = save()?;
+        let ns = self.clock.now_ns().saturating_sub(since);
+        let parts = kept.iter().flat_map(|kept| &kept.parts);
+        let bytes = parts.map(|part| bytes_of(&part.rows) as u64).sum();
+        self.metrics.count_saved(operator, round, bytes, ns);
+        self.add(round, |saved| {
+            saved.snapshot.operators.extend(kept);
+            saved.snapshot.sinks.extend(staged);
+            saved.bytes += bytes;
+            saved.ns += ns;
         });
+        Ok(())
     }
 
-    fn save(&self, round: u64, add: impl FnOnce(&mut WorkerSnapshot)) {
+    fn add(&self, round: u64, add: impl FnOnce(&mut SavedRound)) {
         {
             let mut saving = self.saving.borrow_mut();
-            let (snapshot, count) = saving.rounds.entry(round).or_default();
-            add(snapshot);
-            *count += 1;
+            let saved = saving.rounds.entry(round).or_default();
+            add(saved);
+            saved.operators += 1;
         }
         self.hand_over();
     }
@@ -147,6 +182,7 @@ impl WorkerRounds {
             }
             saving.ended.insert(operator, round);
             saving.sinks.extend(staged);
+            self.metrics.end_saved(operator);
         }
         self.hand_over();
         // Its peers may go on for long, and their rounds must not wait until it is done.
@@ -165,12 +201,13 @@ impl WorkerRounds {
     fn take_saved(&self) -> Option<WorkerSnapshot> {
         let mut saving = self.saving.borrow_mut();
         let round = saving.next;
-        let (_, count) = saving.rounds.get(&round)?;
+        let saved = saving.rounds.get(&round)?;
         let ended: Vec<u32> = saving.ended_by(round).collect();
-        if *count + ended.len() < self.edges.len() {
+        if saved.operators + ended.len() < self.edges.len() {
             return None;
         }
-        let (snapshot, _) = saving.rounds.remove(&round)?;
+        let SavedRound { snapshot, bytes, ns, .. } = saving.rounds.remove(&round)?;
+        self.metrics.count_saved_round(round, bytes, ns);
         saving.next += 1;
         let splits = ended.iter().filter_map(|operator| saving.splits.get(operator));
         let splits: Vec<SplitSnapshot> = splits.flatten().cloned().collect();
@@ -198,6 +235,7 @@ impl WorkerRounds {
         let sinks = std::mem::take(&mut saving.sinks);
         let snapshot = self.snapshot(saving.next, vec![]);
         drop(saving);
+        self.metrics.count_saved_round(u64::MAX, 0, 0);
         self.target.saved(WorkerSnapshot { splits, sinks, last: true, ..snapshot });
     }
 }

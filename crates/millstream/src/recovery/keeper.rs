@@ -20,6 +20,7 @@ use dataflow::sink::{Publishing, SinkVisibility};
 
 use super::encode::{self, OperatorNames};
 use super::ids::OperatorId;
+use crate::checkpoints::{BAD, LATE};
 use crate::error::Error;
 
 /// The name under which a manifest says that the job has read all of its input.
@@ -383,8 +384,8 @@ fn manifest(
         }
     }
     let counters = [
-        ("late".to_owned(), workers.iter().map(|worker| worker.late).sum()),
-        ("bad".to_owned(), workers.iter().map(|worker| worker.bad).sum()),
+        (LATE.to_owned(), workers.iter().map(|worker| worker.late).sum()),
+        (BAD.to_owned(), workers.iter().map(|worker| worker.bad).sum()),
     ];
     CheckpointManifest {
         number,

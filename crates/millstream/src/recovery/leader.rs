@@ -9,6 +9,9 @@ use checkpoint::{CheckpointError, SegmentEntry};
 use dataflow::job::CheckpointInterval;
 
 use super::keeper::{KeeperEvent, KeeperReport, RoundEnd};
+use crate::checkpoints::{
+    CheckpointProgress, LastCheckpoint, PendingCheckpoint, RestoredCheckpoint,
+};
 use crate::error::Error;
 
 /// The shortest and the longest interval of `auto`.
@@ -113,7 +116,7 @@ enum Phase {
     /// Nodes store their parts.
     Gathers { round: u64, end: RoundEnd, parts: Vec<Option<Option<SegmentEntry>>>, since: Instant },
     /// The record is written, and output is published.
-    Records { since: Instant },
+    Records { round: u64, bytes: u64, since: Instant },
     /// The job is stopped, or has ended.
     Over,
 }
@@ -128,8 +131,12 @@ pub(super) struct Leader {
     ended_at: Instant,
     /// The round that is under way.
     round: u64,
-    /// The last checkpoint in the chain.
+    /// The last checkpoint that this run has put into the chain; 0 before the first.
     stored: u64,
+    /// What is known of it, and when its round was ended.
+    last: Option<(LastCheckpoint, Instant)>,
+    /// The counts for those who watch the job.
+    counts: CheckpointProgress,
     /// By node, whether all of its workers have ended.
     nodes_ended: Vec<bool>,
     phase: Phase,
@@ -156,6 +163,8 @@ impl Leader {
             ended_at: Instant::now(),
             round,
             stored: 0,
+            last: None,
+            counts: CheckpointProgress::default(),
             nodes_ended: vec![false; nodes as usize],
             phase: Phase::Rests,
             stop_sent: false,
@@ -163,6 +172,48 @@ impl Leader {
             failed_ends: 0,
             why: String::new(),
         }
+    }
+
+    /// The job goes on from a checkpoint.
+    pub(super) fn goes_on_from(&mut self, restored: RestoredCheckpoint) {
+        let RestoredCheckpoint { number, bytes, .. } = restored;
+        let last = LastCheckpoint { number, bytes, age: Duration::ZERO, duration: None };
+        self.last = Some((last, Instant::now()));
+        self.counts.restored = Some(restored);
+    }
+
+    /// How the checkpoints of the job stand.
+    pub(super) fn progress(&self) -> CheckpointProgress {
+        let last = self.last.as_ref().map(|(last, since)| {
+            let age = since.elapsed();
+            LastCheckpoint { age, ..last.clone() }
+        });
+        let pending = match &self.phase {
+            Phase::Gathers { round, parts, since, .. } => {
+                let nodes = (0..).zip(parts).filter(|(_, part)| part.is_none());
+                let nodes = nodes.map(|(node, _)| node).collect();
+                Some(PendingCheckpoint { round: *round, since: since.elapsed(), nodes })
+            }
+            Phase::Records { round, since, .. } => {
+                let (round, since) = (*round, since.elapsed());
+                Some(PendingCheckpoint { round, since, nodes: Vec::new() })
+            }
+            Phase::Rests | Phase::Over => None,
+        };
+        CheckpointProgress { last, pending, ..self.counts.clone() }
+    }
+
+    fn gives_up(&mut self) {
+        self.counts.given_up += 1;
+        self.counts.given_up_since += 1;
+    }
+
+    /// A checkpoint is stored, and its output is visible.
+    fn has_stored(&mut self, number: u64, bytes: u64, since: Instant) {
+        let duration = Some(since.elapsed());
+        self.last = Some((LastCheckpoint { number, bytes, age: Duration::ZERO, duration }, since));
+        self.counts.stored += 1;
+        self.counts.given_up_since = 0;
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -207,12 +258,15 @@ impl Leader {
         end: RoundEnd,
         stored: Result<(), Error>,
     ) -> Result<(), Error> {
-        if let Phase::Records { since } = &self.phase {
+        let mut written = None;
+        if let Phase::Records { bytes, since, .. } = &self.phase {
             self.auto = (since.elapsed() * AUTO_SHARE).clamp(AUTO[0], AUTO[1]);
+            written = Some((*bytes, *since));
         }
         let stored = match stored {
             Err(error) if end == RoundEnd::GoesOn && error.leaves_checkpoint_out() => {
                 tracing::warn!(round, %error, "a checkpoint is given up");
+                self.gives_up();
                 self.phase = Phase::Rests;
                 return Ok(());
             }
@@ -220,6 +274,9 @@ impl Leader {
         };
         stored?;
         self.stored = round;
+        if let Some((bytes, since)) = written {
+            self.has_stored(round, bytes, since);
+        }
         self.phase = if end == RoundEnd::GoesOn { Phase::Rests } else { Phase::Over };
         Ok(())
     }
@@ -238,9 +295,11 @@ impl Leader {
                 parts.iter().cloned().map(Option::flatten).collect();
             self.phase = Phase::Rests;
             if let Some(parts) = whole {
-                self.phase = Phase::Records { since };
+                let bytes = parts.iter().map(|part| part.bytes).sum();
+                self.phase = Phase::Records { round, bytes, since };
                 return Ok(vec![Order::Complete(KeeperEvent::Complete { round, parts, end })]);
             }
+            self.gives_up();
             if end != RoundEnd::GoesOn {
                 self.failed_ends += 1;
                 if self.failed_ends == ENDS_TRIED_MAX {

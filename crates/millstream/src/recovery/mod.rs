@@ -37,6 +37,7 @@ use self::leader::Leader;
 use self::opening::Opening;
 pub use self::resumed::PlanDecisions;
 use self::start::{Start, job_number};
+use crate::checkpoints::{CheckpointProgress, RestoredCheckpoint};
 use crate::error::Error;
 use crate::links::NodeLayout;
 
@@ -80,6 +81,8 @@ pub(crate) struct JobCheckpoints<'a> {
     pub(crate) round: u64,
     /// At node 0.
     leader: Option<Leader>,
+    /// How often the run was started again before, after a failure.
+    pub(crate) restarts: u32,
     /// Whether the job ends here because it was stopped.
     stopped: bool,
     thread: KeeperThread,
@@ -215,9 +218,14 @@ impl<'a> JobCheckpoints<'a> {
         let thread = thread.map_err(|source| Error::Thread { worker: 0, source })?;
         let target = Target { run, events: Mutex::new(thread.events.clone()) };
         let leader = (layout.rank == 0).then(|| {
-            announce(tell, job, &obstacles, resumed.flatten().as_ref(), run.generation);
+            let resumed = resumed.flatten();
+            announce(tell, job, &obstacles, resumed.as_ref(), run.generation);
             let interval = (job.settings.checkpoint, obstacles.is_empty());
-            Leader::new(interval, round, layout.nodes)
+            let mut leader = Leader::new(interval, round, layout.nodes);
+            if let Some(resumed) = &resumed {
+                leader.goes_on_from(RestoredCheckpoint::of(&resumed.manifest));
+            }
+            leader
         });
         Ok(Beginning::Runs(Box::new(Self {
             control,
@@ -225,6 +233,7 @@ impl<'a> JobCheckpoints<'a> {
             restored,
             round,
             leader,
+            restarts: 0,
             stopped: false,
             thread,
         })))
@@ -235,6 +244,12 @@ impl<'a> JobCheckpoints<'a> {
         config.checkpoints = Some(self.target.clone());
         config.restored.clone_from(&self.restored);
         config.round = self.round;
+    }
+
+    /// How the checkpoints stand, at node 0.
+    pub(crate) fn progress(&self) -> Option<CheckpointProgress> {
+        let progress = self.leader.as_ref()?.progress();
+        Some(CheckpointProgress { restarts: self.restarts, ..progress })
     }
 
     /// Whether the job ends because it was stopped, with all that it has kept.
@@ -382,7 +397,7 @@ fn announce(
     generation: u64,
 ) {
     if let Some(Resumed { base, manifest }) = resumed {
-        let bytes: u64 = manifest.segments.iter().map(|segment| segment.bytes).sum();
+        let bytes = RestoredCheckpoint::of(manifest).bytes;
         let splits: usize = manifest.sources.iter().map(|source| source.splits.len()).sum();
         tell(&format!(
             "goes on from checkpoint {}: {splits} splits of sources, {bytes} bytes of state, \

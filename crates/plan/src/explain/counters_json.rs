@@ -23,14 +23,14 @@ pub fn counters_from_json<S: Snapshot>(object: &Value) -> S {
     S::of_values(|Metric { name, unit, .. }| {
         let value = &object[*name];
         match unit {
-            MetricUnit::Nanoseconds | MetricUnit::Watermark => {
+            MetricUnit::Nanoseconds | MetricUnit::Longest | MetricUnit::Watermark => {
                 value.as_f64().map(MetricValue::Seconds)
             }
             MetricUnit::KeyModes => {
                 let names = value.as_array()?.iter().filter_map(Value::as_str);
                 Some(MetricValue::key_modes(names))
             }
-            MetricUnit::Count | MetricUnit::Bytes | MetricUnit::Hardware => {
+            MetricUnit::Count | MetricUnit::Bytes | MetricUnit::Hardware | MetricUnit::Round => {
                 value.as_u64().map(MetricValue::Whole)
             }
         }
@@ -53,6 +53,7 @@ mod tests {
             rows_in: 1 << 60,
             busy_ns: 1_500_000_001,
             watermark_ms: 1_357_034_400_123,
+            saved_round: 7,
             key_modes,
             ..OperatorCounters::default()
         };

@@ -65,6 +65,16 @@ metrics! {
             "Bytes of groups and rows written to disk because they did not fit memory.");
         unspilled_bytes: u64 = Counter("unspilled_bytes", Bytes,
             "Bytes of groups and rows read back from disk.");
+        saved_round: u64 = Gauge("saved_round", Round,
+            "The last round that all operators of the worker have saved; absent before the first, \
+             and when they have ended.");
+        saved_state_bytes: u64 = Gauge("saved_state_bytes", Bytes,
+            "Bytes of the state that they have saved last.");
+        save_ns: u64 = Counter("save_seconds", Nanoseconds,
+            "Time in which the worker saved operators and staged rows of sinks, and did nothing \
+             else.");
+        save_peak_ns: u64 = Peak("save_peak_seconds", Longest,
+            "The longest such time in one round.");
         frames_sent: u64 =
             Counter("sent_frames", Count, "Frames sent to workers of other processes.");
         bytes_sent: u64 =
@@ -155,6 +165,12 @@ metrics! {
         spilled_runs: u64 = Counter("spilled_runs", Count,
             "Runs of its groups or rows that it wrote to disk.");
         spilled_bytes: u64 = Counter("spilled_bytes", Bytes, "Bytes of these runs.");
+        saved_round: u64 = Gauge("saved_round", Round,
+            "The last round that it has saved; absent before the first, and when it has ended.");
+        saved_state_bytes: u64 =
+            Gauge("saved_state_bytes", Bytes, "Bytes of the state that it has saved last.");
+        save_ns: u64 = Counter("save_seconds", Nanoseconds,
+            "Time in which it saved its state, or staged its rows.");
         build_rows: u64 = Counter("build_rows", Count,
             "Rows of the build of a hash join that came to this worker.");
         probe_rows: u64 = Counter("probe_rows", Count,

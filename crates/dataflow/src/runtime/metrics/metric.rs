@@ -46,6 +46,11 @@ pub enum MetricUnit {
     /// Milliseconds since 1970, shown in seconds; absent before the first watermark, `i64::MIN`,
     /// and after the last, `i64::MAX`. The lowest one of several workers counts.
     Watermark,
+    /// Nanoseconds, shown in seconds. The longest of several workers counts.
+    Longest,
+    /// The number of a round. The lowest of several workers counts; absent before the first, 0, and
+    /// where no round is waited for any more, `u64::MAX`.
+    Round,
     /// Events that the processor counts; absent where it counted none.
     Hardware,
     /// A set of key modes, shown by their names.
@@ -102,6 +107,7 @@ impl MetricUnit {
     pub(super) const fn neutral(self) -> u64 {
         match self {
             Self::Watermark => i64::MAX as u64,
+            Self::Round => u64::MAX,
             _ => 0,
         }
     }
@@ -110,6 +116,8 @@ impl MetricUnit {
         match self {
             Self::Watermark => (a as i64).min(b as i64) as u64,
             Self::KeyModes => a | b,
+            Self::Longest => a.max(b),
+            Self::Round => a.min(b),
             // Counters of other nodes are hostile.
             _ => a.wrapping_add(b),
         }
@@ -119,7 +127,8 @@ impl MetricUnit {
         match self {
             Self::Count | Self::Bytes => Some(MetricValue::Whole(word)),
             Self::Hardware => Some(word).filter(|&count| count > 0).map(MetricValue::Whole),
-            Self::Nanoseconds => Some(MetricValue::Seconds(word as f64 / 1e9)),
+            Self::Round => (1..u64::MAX).contains(&word).then_some(MetricValue::Whole(word)),
+            Self::Nanoseconds | Self::Longest => Some(MetricValue::Seconds(word as f64 / 1e9)),
             Self::Watermark => {
                 let watermark_ms = finite_watermark(word as i64);
                 watermark_ms.map(|ms| MetricValue::Seconds(ms as f64 / 1e3))
