@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::{
-    CertArgs, ExplainArgs, FabricArgs, MemoryArgs, PoolCommandArgs, RunArgs, SqlArgs, StopArgs,
-    TopArgs,
+    CertArgs, ExplainArgs, FabricArgs, MemoryArgs, PoolCommandArgs, RescaleArgs, RunArgs, SqlArgs,
+    StopArgs, TopArgs,
 };
 use crate::bench::{self, BenchArgs};
 use crate::state::StateCommandArgs;
@@ -105,6 +105,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Stops a job that keeps checkpoints: it keeps what it has, and goes on when it is run again.
     Stop(StopArgs),
+    /// Has a job that keeps checkpoints go on with another number of nodes, while it runs.
+    Rescale(RescaleArgs),
     /// Reads statements from the keyboard and shows their rows.
     #[command(after_help = SQL_EXAMPLES)]
     Sql(SqlArgs),

@@ -99,7 +99,7 @@ fn run_rank(
         cancel: Some(&cancel),
         observer: Some(telemetry),
         state: state.as_ref(),
-        restarts: recover::restarts(),
+        restarts: supervise::restarts(),
         ..RunOptions::default()
     };
     let result = planned.run(&options);

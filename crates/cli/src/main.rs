@@ -34,6 +34,7 @@ mod signals;
 mod sql;
 mod state;
 mod summary;
+mod supervise;
 mod table;
 mod telemetry;
 mod terminal;
@@ -71,6 +72,7 @@ fn command(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Stop(args) => recover::stop(&args),
+        Command::Rescale(args) => recover::rescale(&args),
         Command::Sql(args) => sql::sql(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Top(args) => top::top(&args),

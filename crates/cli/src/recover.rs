@@ -1,44 +1,28 @@
-//! `--state`: where a job keeps its checkpoints, and the process that starts its nodes again.
-//!
-//! ```text
-//! the started process ─▶ node 0 ─▶ nodes 1, 2, …
-//! ```
-//!
-//! The started process has no rows and no connections. A node that is killed ends all others, with
-//! code 75; then node 0 is started again, and the job goes on from its last checkpoint. Whatever
-//! else ends a job ends it: the same error would come again.
+//! `--state`: where a job keeps its checkpoints, and what its users ask of it while it runs.
 
-use std::io::Read;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use millstream::checkpoint::chain::{self, ChainView, ResumeFrom};
-use millstream::checkpoint::{ObjectName, Store};
+use millstream::checkpoint::chain::{
+    self, ChainView, JobRequest, RequestAnswer, ResumeFrom, StoredRequest,
+};
+use millstream::checkpoint::{Begin, CheckpointError, Holder, ObjectName, RecordBody, Store};
 use millstream::{CheckpointOptions, state_store};
-use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-use signal_hook::low_level::pipe;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::args::{RunArgs, StateArgs, StopArgs};
-use crate::failure::{AGAIN, Failure, INTERRUPTED};
+use crate::args::{RescaleArgs, RunArgs, StateArgs, StopArgs};
+use crate::failure::Failure;
+use crate::{human, supervise};
 
-/// The variable by which a process knows that another one starts it again: the process of that.
-const SUPERVISED: &str = "MILLSTREAM_SUPERVISED";
-/// Starts in a row without a checkpoint in between.
-const FRUITLESS_MAX: u32 = 10;
-/// The pause before a start that follows a fruitless one; it doubles, up to [`PAUSE_MAX`].
-const PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause before a start.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long `stop` waits for a job's last checkpoint.
 const STOP_WITHIN: Duration = Duration::from_secs(60);
+/// How long `rescale` waits until a job goes on.
+const RESCALE_WITHIN: Duration = Duration::from_secs(120);
 /// Between two looks at it.
 const STOP_LOOK: Duration = Duration::from_millis(50);
+/// How long a supervisor may take to answer; it looks once a second.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where and how the job of these arguments keeps checkpoints; `None` without `--state`.
 pub(crate) fn state_of(args: &RunArgs) -> Result<Option<CheckpointOptions>, Failure> {
@@ -63,192 +47,224 @@ pub(crate) fn state_of(args: &RunArgs) -> Result<Option<CheckpointOptions>, Fail
         },
     };
     // A job begins anew, or goes on from an older checkpoint, once and not at each restart.
-    let again = std::env::var_os(STARTED_AGAIN).is_some();
-    let from = if again { ResumeFrom::Latest } else { from };
+    let from = if supervise::goes_on() { ResumeFrom::Latest } else { from };
     let (store, evolve, take_over) = (open(place)?, *evolve, *take_over);
     Ok(Some(CheckpointOptions { store, job, from, evolve, take_over }))
-}
-
-/// The variable of a start behind the first.
-const STARTED_AGAIN: &str = "MILLSTREAM_STARTED_AGAIN";
-/// The variable that says how many starts there were before.
-const RESTARTS: &str = "MILLSTREAM_RESTARTS";
-
-/// How often the job was started again before this start.
-pub(crate) fn restarts() -> u32 {
-    std::env::var(RESTARTS).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 fn open(place: &str) -> Result<Arc<dyn Store>, Failure> {
     state_store::open(place).map_err(|error| Failure::usage(&error.to_string(), None))
 }
 
-/// Whether this process is the one that the user has started, and starts its nodes again.
-pub(crate) fn supervises(args: &RunArgs) -> bool {
-    args.state.state.is_some() && !args.dry_run && std::env::var_os(SUPERVISED).is_none()
-}
-
-/// Has this process die with the one that starts it again.
-pub(crate) fn die_with_supervisor() {
-    let supervisor = std::env::var(SUPERVISED).ok().and_then(|pid| pid.parse::<i32>().ok());
-    let Some(supervisor) = supervisor else { return };
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // It may have died before.
-    if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(supervisor) {
-        std::process::exit(AGAIN.into());
-    }
-}
-
-/// Starts node 0 as often as needed.
-pub(crate) fn supervise(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let state = state_of(args)?;
-    let failed = |error: std::io::Error| Failure::runtime(&format!("cannot start: {error}"), None);
-    let child_pid = Arc::new(AtomicU32::new(0));
-    let asked = Arc::new(AtomicBool::new(false));
-    pass_on_terminations(child_pid.clone(), asked.clone()).map_err(failed)?;
-    let (mut fruitless, mut starts) = (0u32, 0u32);
-    let mut before = state.as_ref().and_then(checkpoint_of);
-    let generations = state.as_ref().map(generations_of);
-    loop {
-        if asked.load(Ordering::Acquire) {
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-        // A job that begins anew does so once, when its run is in the chain.
-        let begun = starts > 0 && generations != state.as_ref().map(generations_of);
-        let mut child = start(begun, starts).map_err(failed)?;
-        child_pid.store(child.id(), Ordering::Release);
-        let status = child.wait().map_err(failed)?;
-        child_pid.store(0, Ordering::Release);
-        if asked.load(Ordering::Acquire) && is_lost(status) {
-            // The user has ended it: it goes on when it is run again.
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-        if !is_lost(status) {
-            return Ok(ExitCode::from(status.code().unwrap_or(1) as u8));
-        }
-        let now = state.as_ref().and_then(checkpoint_of);
-        fruitless = if now == before { fruitless + 1 } else { 0 };
-        before = now;
-        starts += 1;
-        if let Some(signal) = status.signal() {
-            eprintln!("node 0 (process {}) was killed by signal {signal}", child.id());
-        }
-        if fruitless > FRUITLESS_MAX {
-            let message =
-                format!("the job was started again {FRUITLESS_MAX} times without a checkpoint");
-            let hint = "the messages above say why it ended; run it again to go on";
-            Failure::runtime(&message, Some(hint)).print();
-            return Ok(ExitCode::from(AGAIN));
-        }
-        if !args.quiet {
-            eprintln!("the job is started again ({starts})");
-        }
-        if fruitless > 1 {
-            std::thread::sleep((PAUSE * (1 << fruitless.min(7))).min(PAUSE_MAX));
-        }
-    }
-}
-
-/// Whether a node of the job was lost, so that the next start may go on.
-fn is_lost(status: ExitStatus) -> bool {
-    let by_user = [Signal::INT, Signal::TERM].map(Signal::as_raw);
-    match status.signal() {
-        Some(signal) => !by_user.contains(&signal),
-        None => status.code() == Some(AGAIN.into()),
-    }
-}
-
-fn start(again: bool, restarts: u32) -> std::io::Result<Child> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(std::env::args_os().skip(1)).env(SUPERVISED, std::process::id().to_string());
-    command.env(RESTARTS, restarts.to_string());
-    if again {
-        command.env(STARTED_AGAIN, "1");
-    }
-    command.spawn()
-}
-
-/// The terminal's Ctrl-C reaches the child without us; SIGTERM is passed on.
-fn pass_on_terminations(child: Arc<AtomicU32>, asked: Arc<AtomicBool>) -> std::io::Result<()> {
-    let (mut came, comes) = UnixStream::pair()?;
-    pipe::register(SIGTERM, comes)?;
-    flag::register(SIGINT, asked.clone())?;
-    let pass_on = move || {
-        while came.read_exact(&mut [0]).is_ok() {
-            asked.store(true, Ordering::Release);
-            if let Some(pid) = Pid::from_raw(child.load(Ordering::Acquire).cast_signed()) {
-                let _ = kill_process(pid, Signal::TERM);
-            }
-        }
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(pass_on).map(drop)
-}
-
-/// The views of a job's chains.
-fn views(state: &CheckpointOptions) -> Vec<ChainView> {
+/// The names of a job's chains: a script of several jobs has one for each.
+pub(crate) fn own_jobs(state: &CheckpointOptions) -> Vec<ObjectName> {
     let jobs = chain::jobs(&*state.store).unwrap_or_default();
     let own = jobs.into_iter().filter(|job| {
         let parts = job.as_str().strip_prefix(&state.job);
         parts.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     });
+    own.collect()
+}
+
+/// The views of a job's chains.
+fn views(state: &CheckpointOptions) -> Vec<ChainView> {
+    let own = own_jobs(state).into_iter();
     own.filter_map(|job| chain::look(&*state.store, &job).ok()).collect()
 }
 
-/// How many runs of a job were begun.
-fn generations_of(state: &CheckpointOptions) -> u64 {
-    views(state).iter().map(|view| view.generation).sum()
+/// Whether one of these processes of this machine has begun the last run of a job.
+pub(crate) fn was_begun_by(state: &CheckpointOptions, pids: &[u32]) -> bool {
+    let machine = Holder::this_process().machine;
+    views(state).iter().any(|view| {
+        let begin = view.begun(&*state.store).ok().flatten();
+        begin.is_some_and(|Begin { holder, .. }| {
+            holder.machine == machine && pids.contains(&holder.pid)
+        })
+    })
 }
 
 /// The number of the last checkpoint of a job's chains; `None` if there is none, or nobody knows.
-fn checkpoint_of(state: &CheckpointOptions) -> Option<u64> {
+pub(crate) fn checkpoint_of(state: &CheckpointOptions) -> Option<u64> {
     let views = views(state).into_iter();
     views.filter_map(|view| Some(view.checkpoint?.number)).reduce(u64::saturating_add)
 }
 
+/// A job that a command speaks of.
+struct NamedJob {
+    store: Arc<dyn Store>,
+    job: ObjectName,
+}
+
+fn reported(error: &dyn std::fmt::Display) -> Failure {
+    Failure::runtime(&error.to_string(), None)
+}
+
+impl NamedJob {
+    /// The job, the end of its chain, and its last run.
+    fn of(job: &str, state: &str) -> Result<(Self, ChainView, Begin), Failure> {
+        let store = open(state)?;
+        let name = ObjectName::job(job).map_err(|error| reported(&error))?;
+        let this = Self { store, job: name };
+        let view = this.look()?;
+        match this.begun(&view)? {
+            Some(begin) => Ok((this, view, begin)),
+            None => {
+                let message = format!("{state} has no job '{job}'");
+                Err(Failure::usage(&message, Some("see: millstream state list")))
+            }
+        }
+    }
+
+    fn look(&self) -> Result<ChainView, Failure> {
+        chain::look(&*self.store, &self.job).map_err(|error| reported(&error))
+    }
+
+    fn begun(&self, view: &ChainView) -> Result<Option<Begin>, Failure> {
+        view.begun(&*self.store).map_err(|error| reported(&error))
+    }
+
+    /// Asks the job's supervisor; `None` if nobody answers. An accepted request stays until the
+    /// supervisor has done it.
+    fn ask(&self, request: JobRequest) -> Result<Option<(StoredRequest, RequestAnswer)>, Failure> {
+        let failed = |error: CheckpointError| reported(&error);
+        let (store, nonce) = (&*self.store, Holder::this_process().nonce);
+        let asked = chain::ask(store, &self.job, nonce, request).map_err(failed)?;
+        let since = Instant::now();
+        let mut answer = None;
+        while answer.is_none() && since.elapsed() < ANSWER_WITHIN {
+            std::thread::sleep(STOP_LOOK);
+            answer = chain::answer_to(store, &asked).map_err(failed)?;
+        }
+        if answer.is_none()
+            && !chain::answer(store, &asked, &RequestAnswer::Withdrawn).map_err(failed)?
+        {
+            // It has come just now.
+            answer = chain::answer_to(store, &asked).map_err(failed)?;
+        }
+        if answer != Some(RequestAnswer::Accepted) {
+            chain::forget(store, &asked).map_err(failed)?;
+        }
+        Ok(answer.map(|answer| (asked, answer)))
+    }
+
+    /// Waits until a process on this machine has ended.
+    fn await_end(&self, holder: &Holder) -> Result<(), Failure> {
+        let since = Instant::now();
+        while !holder.is_known_dead() {
+            if since.elapsed() > STOP_WITHIN {
+                return Err(self.not_ended(&format!("(process {})", holder.pid)));
+            }
+            std::thread::sleep(STOP_LOOK);
+        }
+        Ok(())
+    }
+
+    /// Waits until a supervisor has done what it has accepted.
+    fn await_fulfilled(&self, asked: &StoredRequest, holder: &Holder) -> Result<(), Failure> {
+        let since = Instant::now();
+        while chain::is_open(&*self.store, asked).map_err(|error| reported(&error))? {
+            if since.elapsed() > STOP_WITHIN {
+                let place = format!("on {} (process {})", holder.host, holder.pid);
+                return Err(self.not_ended(&place));
+            }
+            std::thread::sleep(STOP_LOOK);
+        }
+        chain::forget(&*self.store, asked).map_err(|error| reported(&error))
+    }
+
+    fn not_ended(&self, place: &str) -> Failure {
+        let (job, seconds) = (&self.job, STOP_WITHIN.as_secs());
+        let message = format!("job '{job}' {place} has not ended within {seconds} s");
+        Failure::runtime(&message, Some("it may still write its last checkpoint"))
+    }
+
+    fn nobody_answers(&self, holder: &Holder) -> Failure {
+        let (job, host, pid) = (&self.job, &holder.host, holder.pid);
+        let message =
+            format!("nobody answers for job '{job}', which process {pid} on {host} began");
+        let hint = "if it runs, end that process by SIGTERM: it takes a last checkpoint";
+        Failure::runtime(&message, Some(hint))
+    }
+}
+
+/// Whether the last record of a chain says that nobody writes it any more.
+fn is_over(view: &ChainView) -> bool {
+    let body = view.record.as_ref().map(|record| &record.body);
+    matches!(body, Some(RecordBody::Done(_) | RecordBody::Settled(_)))
+}
+
 /// `millstream stop`: a last checkpoint, and the end. Open windows are kept.
 pub(crate) fn stop(args: &StopArgs) -> Result<ExitCode, Failure> {
-    let store = open(&args.state)?;
-    let reported = |error: &dyn std::fmt::Display| Failure::runtime(&error.to_string(), None);
-    let job = ObjectName::job(&args.job).map_err(|error| reported(&error))?;
-    let view = chain::look(&*store, &job).map_err(|error| reported(&error))?;
-    let Some(begin) = view.begun(&*store).map_err(|error| reported(&error))? else {
-        let message = format!("{} has no job '{}'", args.state, args.job);
-        return Err(Failure::usage(&message, Some("see: millstream state list")));
-    };
-    let holder = &begin.holder;
-    let here = millstream::checkpoint::Holder::this_process();
-    if holder.is_known_dead() {
+    let (job, view, Begin { holder, .. }) = NamedJob::of(&args.job, &args.state)?;
+    if is_over(&view) || holder.is_known_dead() {
         println!("job '{}' does not run", args.job);
         return Ok(ExitCode::SUCCESS);
     }
-    if holder.machine != here.machine {
-        let message =
-            format!("job '{}' runs on {} (process {})", args.job, holder.host, holder.pid);
-        return Err(Failure::runtime(
-            &message,
-            Some("stop it there, or end that process by SIGTERM"),
-        ));
-    }
-    if let Some(pid) = Pid::from_raw(holder.pid.cast_signed()) {
-        kill_process(pid, Signal::TERM).map_err(|error| reported(&error))?;
-    }
-    let since = std::time::Instant::now();
-    while !holder.is_known_dead() {
-        if since.elapsed() > STOP_WITHIN {
-            let message = format!(
-                "job '{}' (process {}) has not ended within {} s",
-                args.job,
-                holder.pid,
-                STOP_WITHIN.as_secs()
-            );
-            return Err(Failure::runtime(&message, Some("it may still write its last checkpoint")));
+    if holder.machine == Holder::this_process().machine {
+        if let Some(pid) = Pid::from_raw(holder.pid.cast_signed()) {
+            kill_process(pid, Signal::TERM).map_err(|error| reported(&error))?;
         }
-        std::thread::sleep(STOP_LOOK);
+        job.await_end(&holder)?;
+    } else {
+        match job.ask(JobRequest::Stop)? {
+            None => return Err(job.nobody_answers(&holder)),
+            Some((_, RequestAnswer::Refused(why))) => return Err(reported(&why)),
+            Some((asked, _)) => job.await_fulfilled(&asked, &holder)?,
+        }
     }
-    let view = chain::look(&*store, &job).map_err(|error| reported(&error))?;
-    match view.checkpoint {
+    match job.look()?.checkpoint {
         Some(of) => println!("job '{}' is stopped at checkpoint {}", args.job, of.number),
         None => println!("job '{}' is stopped, and begins anew when it is run again", args.job),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `millstream rescale`: a last checkpoint, and a start on another number of nodes.
+pub(crate) fn rescale(args: &RescaleArgs) -> Result<ExitCode, Failure> {
+    let (job, view, begin) = NamedJob::of(&args.job, &args.state)?;
+    let name = &args.job;
+    if is_over(&view) {
+        let message = format!("job '{name}' does not run");
+        let hint = format!("run it: millstream run … --nodes {}", args.nodes);
+        return Err(Failure::runtime(&message, Some(&hint)));
+    }
+    let asked = match job.ask(JobRequest::Rescale { nodes: args.nodes })? {
+        None => return Err(job.nobody_answers(&begin.holder)),
+        Some((_, RequestAnswer::Refused(why))) => {
+            return Err(Failure::runtime(&format!("job '{name}' is not rescaled: {why}"), None));
+        }
+        Some((asked, _)) => asked,
+    };
+    // It may have been started again since.
+    let before = job.begun(&job.look()?)?.unwrap_or(begin).holder;
+    job.await_fulfilled(&asked, &before)?;
+    let since = Instant::now();
+    loop {
+        let view = job.look()?;
+        if view.is_done() {
+            println!("job '{name}' has ended");
+            return Ok(ExitCode::SUCCESS);
+        }
+        let is_new = |begun: &Begin| begun.nodes == args.nodes || begun.holder != before;
+        let begun = job.begun(&view)?.filter(is_new);
+        if let Some(Begin { nodes, base, .. }) = begun {
+            let checkpoint =
+                base.map_or("the beginning".into(), |base| format!("checkpoint {}", base.number));
+            if nodes == args.nodes {
+                let nodes = human::counted(nodes.into(), "node");
+                println!("job '{name}' goes on from {checkpoint} on {nodes}");
+                return Ok(ExitCode::SUCCESS);
+            }
+            let nodes = human::counted(nodes.into(), "node");
+            let message = format!("job '{name}' goes on from {checkpoint} on {nodes} again");
+            let hint = "its messages say why it cannot run on the other number";
+            return Err(Failure::runtime(&message, Some(hint)));
+        }
+        if since.elapsed() > RESCALE_WITHIN {
+            let seconds = RESCALE_WITHIN.as_secs();
+            let message = format!("job '{name}' has not gone on within {seconds} s");
+            return Err(Failure::runtime(&message, Some("its messages say why")));
+        }
+        std::thread::sleep(STOP_LOOK);
+    }
 }

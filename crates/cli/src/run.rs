@@ -15,7 +15,7 @@ use crate::screen::Screen;
 use crate::script::{self, SqlText};
 use crate::session::{SCRIPT_STEP, Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
-use crate::{launched, member, memory, recover, rows, signals};
+use crate::{launched, member, memory, recover, rows, signals, supervise};
 
 /// How long other nodes may take to end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,16 +23,18 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     signals::survive_large_files()?;
+    let args = &supervise::rescaled(args);
     if let Some(invitation) = invitation()? {
         return member::run(args, &invitation);
     }
-    if let Some(assignment) = assignment()? {
+    let assignment = assignment()?;
+    if supervise::supervises(args, assignment.as_ref()) {
+        return supervise::supervise(args, assignment.as_ref());
+    }
+    supervise::die_with_supervisor();
+    if let Some(assignment) = assignment {
         return launched::run(args, &assignment);
     }
-    if recover::supervises(args) {
-        return recover::supervise(args);
-    }
-    recover::die_with_supervisor();
     let style = if args.quiet { ProgressStyle::None } else { args.progress };
     let screen = Screen::new(style);
     let telemetry = Telemetry::start(&args.telemetry, &args.log, &screen, true)?;
@@ -80,7 +82,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         cancel: Some(&cancel),
         observer: Some(telemetry),
         state: state.as_ref(),
-        restarts: recover::restarts(),
+        restarts: supervise::restarts(),
         ..RunOptions::default()
     };
     let result = tell(&launched.control, &script, &start).and_then(|()| planned.run(&options));

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::low_level::{exit, pipe};
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::supervise;
 
 /// A flag that the first Ctrl-C or SIGTERM sets; the second one removes `temporary` and ends the
 /// process. A thread waits for them, because a signal's handler must not do so much.
@@ -21,6 +22,10 @@ pub(crate) fn cancel_flag(temporary: Option<PathBuf>) -> Result<Arc<AtomicBool>,
         comes.try_clone().and_then(|comes| pipe::register(signal, comes)).map_err(refused)?;
     }
     let cancel = Arc::new(AtomicBool::new(false));
+    // A supervisor asks by a signal of its own, for the same SIGTERM may have reached both.
+    if supervise::is_supervised() {
+        flag::register(SIGUSR1, Arc::clone(&cancel)).map_err(refused)?;
+    }
     let flag = Arc::clone(&cancel);
     let wait = move || {
         // One byte for each signal.

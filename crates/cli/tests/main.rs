@@ -10,4 +10,5 @@ mod pool;
 mod recover;
 mod state;
 mod stopped_streams;
+mod supervised;
 mod swallowed;

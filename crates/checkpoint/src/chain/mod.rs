@@ -13,6 +13,7 @@
 mod collect;
 mod decide;
 mod names;
+mod requests;
 mod stored;
 mod view;
 
@@ -28,6 +29,10 @@ pub use decide::{
     RECORD_RETAINED_MS, retained_from,
 };
 pub use names::{record_name, segment_file, segment_name};
+pub use requests::{
+    JobRequest, RequestAnswer, StoredRequest, answer, answer_to, ask, forget, forget_all, fulfil,
+    is_open, requests,
+};
 pub use stored::{open_segment, store_segment};
 pub use view::{
     ChainRecord, ChainView, KeptCheckpoint, drop_job, drop_kept, jobs, keep, kept, look,

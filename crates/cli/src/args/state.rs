@@ -36,3 +36,17 @@ pub(crate) struct StopArgs {
     #[arg(long, value_name = "DIR|URL")]
     pub(crate) state: String,
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct RescaleArgs {
+    /// The job
+    pub(crate) job: String,
+
+    /// Processes that share the work from now on
+    #[arg(long, value_name = "N", value_parser = super::nodes)]
+    pub(crate) nodes: u32,
+
+    /// The directory of its checkpoints, or their URL
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) state: String,
+}

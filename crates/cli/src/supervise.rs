@@ -1,0 +1,440 @@
+//! The process that starts a job's nodes again.
+//!
+//! ```text
+//! run --nodes N     the started process ─▶ node 0 ─▶ nodes 1, 2, …
+//! srun, mpirun, …   each started process ─▶ the node of its rank
+//! ```
+//!
+//! The started process has no rows and no connections, so nothing that goes wrong in a job goes wrong
+//! in it. A node that is killed ends all others, with code 75; then the child is started again, and
+//! the job goes on from its last checkpoint. Whatever else ends a job ends it: the same error would
+//! come again. A child that is stopped is killed: the others take it for lost.
+
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use millstream::checkpoint::chain::{self, JobRequest, RequestAnswer, StoredRequest};
+use millstream::cluster::{Assignment, JOB_VARIABLE};
+use millstream::{CheckpointOptions, FabricKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open, set_parent_process_death_signal,
+};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::low_level::pipe;
+
+use crate::args::RunArgs;
+use crate::failure::{AGAIN, Failure, INTERRUPTED};
+use crate::{human, recover};
+
+/// The variable by which a process knows that another one starts it again: the process of that.
+const SUPERVISED: &str = "MILLSTREAM_SUPERVISED";
+/// The variable of a start that goes on with what an earlier one has begun.
+const GOES_ON: &str = "MILLSTREAM_GOES_ON";
+/// The variable of a start behind the first: how many there were before.
+const STARTED_AGAIN: &str = "MILLSTREAM_STARTED_AGAIN";
+/// The variable with another number of nodes than that of the arguments.
+const RESCALED: &str = "MILLSTREAM_RESCALED";
+/// Starts in a row without a checkpoint in between.
+const FRUITLESS_MAX: u32 = 10;
+/// The pause before a start that follows a fruitless one; it doubles, up to [`PAUSE_MAX`].
+const PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause before a start.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Between two looks at a child.
+const CHILD_LOOK: Duration = Duration::from_millis(100);
+/// Between two looks at the requests in the store.
+const REQUEST_LOOK: Duration = Duration::from_secs(1);
+/// A child that is stopped for so long is killed. After the same time other nodes take it for lost.
+const STOPPED_MAX: Duration = Duration::from_secs(3);
+
+/// Whether this process is the one that the user or a launcher has started, and starts nodes again.
+/// A process of an MPI world cannot be started again: MPI ends its world.
+pub(crate) fn supervises(args: &RunArgs, assignment: Option<&Assignment>) -> bool {
+    let mpi = assignment.is_some() && args.job.layout.fabric == FabricKind::Mpi;
+    args.state.state.is_some() && !args.dry_run && !mpi && !is_supervised()
+}
+
+/// Whether another process starts this one again.
+pub(crate) fn is_supervised() -> bool {
+    std::env::var_os(SUPERVISED).is_some()
+}
+
+/// How often the job was started before this start.
+pub(crate) fn restarts() -> u32 {
+    std::env::var(STARTED_AGAIN).ok().and_then(|starts| starts.parse().ok()).unwrap_or(0)
+}
+
+/// Whether this process goes on with what an earlier start of the same supervisor has begun.
+pub(crate) fn goes_on() -> bool {
+    std::env::var_os(GOES_ON).is_some()
+}
+
+/// The arguments with the number of nodes that the job was given while it ran.
+pub(crate) fn rescaled(args: &RunArgs) -> RunArgs {
+    let mut args = args.clone();
+    let nodes = std::env::var(RESCALED).ok().and_then(|nodes| crate::args::nodes(&nodes).ok());
+    args.job.layout.nodes = nodes.or(args.job.layout.nodes);
+    args
+}
+
+/// Has this process die with the one that starts it again.
+pub(crate) fn die_with_supervisor() {
+    let supervisor = std::env::var(SUPERVISED).ok().and_then(|pid| pid.parse::<i32>().ok());
+    let Some(supervisor) = supervisor else { return };
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    // It may have died before.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(supervisor) {
+        std::process::exit(AGAIN.into());
+    }
+}
+
+/// Starts a node as often as needed.
+pub(crate) fn supervise(
+    args: &RunArgs,
+    assignment: Option<&Assignment>,
+) -> Result<ExitCode, Failure> {
+    let Some(state) = recover::state_of(args)? else {
+        return Err(Failure::usage("there is nothing to go on from without --state", None));
+    };
+    let rank = assignment.map_or(0, |assignment| assignment.rank);
+    let failed = |error: std::io::Error| Failure::runtime(&format!("cannot start: {error}"), None);
+    let signals = TerminationSignals::listen().map_err(failed)?;
+    let requests = if rank == 0 { listen(&state).map_err(failed)? } else { mpsc::channel().1 };
+    let supervisor = Supervisor {
+        before: recover::checkpoint_of(&state),
+        args,
+        assignment,
+        rank,
+        signals,
+        requests,
+        state,
+        pids: Vec::new(),
+        nodes: args.job.layout.nodes(),
+        asked: None,
+        fallback: None,
+        fruitless: 0,
+        starts: 0,
+    };
+    supervisor.run().map_err(failed)
+}
+
+/// SIGINT and SIGTERM. The terminal's Ctrl-C reaches the child without us.
+struct TerminationSignals {
+    /// One byte for each SIGTERM.
+    came: UnixStream,
+    interrupted: Arc<AtomicBool>,
+    terms: u32,
+}
+
+impl TerminationSignals {
+    fn listen() -> std::io::Result<Self> {
+        let (came, comes) = UnixStream::pair()?;
+        came.set_nonblocking(true)?;
+        pipe::register(SIGTERM, comes)?;
+        let interrupted = Arc::new(AtomicBool::new(false));
+        flag::register(SIGINT, interrupted.clone())?;
+        Ok(Self { came, interrupted, terms: 0 })
+    }
+
+    /// The number of SIGTERM that have come since the last call.
+    fn take(&mut self) -> u32 {
+        let mut bytes = [0; 16];
+        let new = self.came.read(&mut bytes).unwrap_or(0) as u32;
+        self.terms += new;
+        new
+    }
+
+    /// Whether the user has ended the job.
+    fn have_come(&mut self) -> bool {
+        self.take();
+        self.terms > 0 || self.interrupted.load(Ordering::Acquire)
+    }
+}
+
+/// The state of a supervisor.
+struct Supervisor<'a> {
+    args: &'a RunArgs,
+    state: CheckpointOptions,
+    /// That of a launcher, if one has started this process.
+    assignment: Option<&'a Assignment>,
+    /// The child's rank.
+    rank: u32,
+    signals: TerminationSignals,
+    requests: Receiver<StoredRequest>,
+    /// The processes that it has started.
+    pids: Vec<u32>,
+    /// Nodes of the job.
+    nodes: u32,
+    /// The request that the child is being stopped for.
+    asked: Option<StoredRequest>,
+    /// The number of nodes to go back to, if the job cannot begin with the new one.
+    fallback: Option<u32>,
+    /// The checkpoint before the last start.
+    before: Option<u64>,
+    fruitless: u32,
+    starts: u32,
+}
+
+impl Supervisor<'_> {
+    fn run(mut self) -> std::io::Result<ExitCode> {
+        loop {
+            if self.signals.have_come() {
+                return Ok(ExitCode::from(INTERRUPTED));
+            }
+            let mut child = self.start()?;
+            let status = self.watch(&mut child)?;
+            let ended = self.ended(&child, status);
+            if let Some(code) = ended {
+                self.fulfil();
+                return Ok(code);
+            }
+            self.starts += 1;
+            let pause = PAUSE * (1 << self.fruitless.min(7));
+            if self.fruitless > 1 && self.pauses(pause.min(PAUSE_MAX)) {
+                return Ok(ExitCode::from(INTERRUPTED));
+            }
+        }
+    }
+
+    /// Starts the child.
+    fn start(&mut self) -> std::io::Result<Child> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1)).env(SUPERVISED, std::process::id().to_string());
+        if self.starts > 0 {
+            command.env(STARTED_AGAIN, self.starts.to_string());
+        }
+        // A job that begins anew does so once, when its run is in the chain.
+        if self.starts > 0 && recover::was_begun_by(&self.state, &self.pids) {
+            command.env(GOES_ON, "1");
+        }
+        if self.nodes != self.args.job.layout.nodes() {
+            command.env(RESCALED, self.nodes.to_string());
+        }
+        if let Some(assignment) = self.assignment {
+            // A launcher that does not name its jobs is told by the parent of a process, which the
+            // ranks have no longer in common.
+            command.env(JOB_VARIABLE, &assignment.job);
+        }
+        let child = command.spawn()?;
+        self.pids.push(child.id());
+        Ok(child)
+    }
+
+    /// Waits until the child has ended. Passes on what it is asked meanwhile.
+    fn watch(&mut self, child: &mut Child) -> std::io::Result<ExitStatus> {
+        let pid = Pid::from_child(child);
+        let ended: OwnedFd = pidfd_open(pid, PidfdFlags::empty())?;
+        let (mut passed, mut stopped) = (0, None);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            self.sleep(CHILD_LOOK, Some(&ended));
+            self.signals.take();
+            while passed < self.signals.terms {
+                // The child may have had the first one from who has sent it to all processes of a
+                // group, and a second one would end it at once.
+                let signal = if passed == 0 { Signal::USR1 } else { Signal::TERM };
+                let _ = kill_process(pid, signal);
+                passed += 1;
+            }
+            if let Ok(request) = self.requests.try_recv() {
+                self.requested(pid, request);
+            }
+            stopped = is_stopped(pid).then(|| stopped.unwrap_or_else(Instant::now));
+            if stopped.is_some_and(|since| since.elapsed() > STOPPED_MAX) {
+                let (rank, seconds) = (self.rank, STOPPED_MAX.as_secs());
+                eprintln!("node {rank} (process {pid}) is stopped for {seconds} s, and is killed");
+                let _ = kill_process(pid, Signal::KILL);
+                return child.wait();
+            }
+        }
+    }
+
+    /// Answers a request to the job, and has the child stop for it.
+    fn requested(&mut self, pid: Pid, request: StoredRequest) {
+        let store = &*self.state.store;
+        let refused = |why: &str| RequestAnswer::Refused(why.to_owned());
+        let reply = match (request.request, self.assignment) {
+            (None, _) => refused("a later release of millstream has asked what this one cannot do"),
+            _ if self.asked.is_some() => refused("the job is being stopped already"),
+            (Some(JobRequest::Stop), _) => RequestAnswer::Accepted,
+            (Some(JobRequest::Rescale { .. }), Some(assignment)) => {
+                RequestAnswer::Refused(format!(
+                    "{} has started its {} nodes, and can alone start others: stop it by `millstream \
+                 stop`, and start it with another number",
+                    assignment.launcher, assignment.nodes
+                ))
+            }
+            (Some(JobRequest::Rescale { nodes }), None) if nodes == self.nodes => {
+                let nodes = human::counted(nodes.into(), "node");
+                RequestAnswer::Refused(format!("it runs on {nodes} already"))
+            }
+            (Some(JobRequest::Rescale { .. }), None) => RequestAnswer::Accepted,
+        };
+        let holds = match chain::answer(store, &request, &reply) {
+            Ok(holds) => holds,
+            Err(error) => {
+                tracing::warn!(%error, "a request to the job has no answer");
+                return;
+            }
+        };
+        if holds && reply == RequestAnswer::Accepted {
+            self.asked = Some(request);
+            let _ = kill_process(pid, Signal::USR1);
+        }
+    }
+
+    /// The end of this process, or `None` if the child is to be started again.
+    fn ended(&mut self, child: &Child, status: ExitStatus) -> Option<ExitCode> {
+        let is_lost = is_lost(status);
+        if self.signals.have_come() && (is_lost || status.signal().is_some()) {
+            // The user has ended it: it goes on when it is run again.
+            return Some(ExitCode::from(INTERRUPTED));
+        }
+        let begun = recover::was_begun_by(&self.state, &[child.id()]);
+        let fallback = self.fallback.take().filter(|_| !begun);
+        let stopped = is_lost
+            || status.signal() == Some(Signal::USR1.as_raw())
+            || status.code() == Some(INTERRUPTED.into());
+        match self.asked.as_ref().and_then(|asked| asked.request) {
+            Some(JobRequest::Stop) if stopped => return Some(ExitCode::from(INTERRUPTED)),
+            Some(JobRequest::Rescale { nodes }) if stopped && !self.signals.have_come() => {
+                self.fulfil();
+                let on = human::counted(nodes.into(), "node");
+                self.say(&format!("the job is started again on {on}"));
+                self.fallback = Some(self.nodes);
+                self.nodes = nodes;
+                self.before = recover::checkpoint_of(&self.state);
+                self.fruitless = 0;
+                return None;
+            }
+            _ => {}
+        }
+        if let Some(nodes) = fallback.filter(|_| !status.success() && !stopped) {
+            let from = human::counted(self.nodes.into(), "node");
+            self.say(&format!("the job cannot run on {from}, and goes back to {nodes}"));
+            self.nodes = nodes;
+            return None;
+        }
+        if !is_lost {
+            return Some(ExitCode::from(status.code().unwrap_or(1) as u8));
+        }
+        self.lost(child, status)
+    }
+
+    /// The end of this process if a node of the job was lost: `None`, unless that happens over and
+    /// over.
+    fn lost(&mut self, child: &Child, status: ExitStatus) -> Option<ExitCode> {
+        let now = recover::checkpoint_of(&self.state);
+        self.fruitless = if now == self.before { self.fruitless + 1 } else { 0 };
+        self.before = now;
+        if let Some(signal) = status.signal() {
+            let (rank, process) = (self.rank, child.id());
+            eprintln!("node {rank} (process {process}) was killed by signal {signal}");
+        }
+        if self.fruitless > FRUITLESS_MAX {
+            let message =
+                format!("the job was started again {FRUITLESS_MAX} times without a checkpoint");
+            let hint = "the messages above say why it ended; run it again to go on";
+            Failure::runtime(&message, Some(hint)).print();
+            return Some(ExitCode::from(AGAIN));
+        }
+        self.say(&format!("the job is started again ({})", self.starts + 1));
+        None
+    }
+
+    /// Says what it does, once for all ranks.
+    fn say(&self, line: &str) {
+        if !self.args.quiet && self.rank == 0 {
+            eprintln!("{line}");
+        }
+    }
+
+    /// Tells who has asked that it is done.
+    fn fulfil(&mut self) {
+        if let Some(request) = self.asked.take()
+            && let Err(error) = chain::fulfil(&*self.state.store, &request)
+        {
+            tracing::warn!(%error, "a request that was carried out stays in the store");
+        }
+    }
+
+    /// Sleeps; true if the user has ended the job meanwhile.
+    fn pauses(&mut self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !self.signals.have_come() {
+            self.sleep(until.saturating_duration_since(Instant::now()), None);
+        }
+        self.signals.have_come()
+    }
+
+    /// Sleeps until a signal comes, or the process of `ended` has ended.
+    fn sleep(&self, limit: Duration, ended: Option<&OwnedFd>) {
+        let mut fds = vec![PollFd::new(&self.signals.came, PollFlags::IN)];
+        if let Some(ended) = ended {
+            fds.push(PollFd::from_borrowed_fd(ended.as_fd(), PollFlags::IN));
+        }
+        let limit = Timespec {
+            tv_sec: limit.as_secs().cast_signed(),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        // A signal that interrupts it is looked at by the caller.
+        let _ = poll(&mut fds, Some(&limit));
+    }
+}
+
+/// Whether a node of the job was lost, so that the next start may go on.
+fn is_lost(status: ExitStatus) -> bool {
+    let by_user = [Signal::INT, Signal::TERM].map(Signal::as_raw);
+    match status.signal() {
+        Some(signal) => !by_user.contains(&signal),
+        None => status.code() == Some(AGAIN.into()),
+    }
+}
+
+/// Whether a process is stopped, by a signal or a debugger.
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    // The name in parentheses may hold anything.
+    stat.is_ok_and(|stat| {
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+    })
+}
+
+/// Looks for requests to the job on a thread of its own, for a store may take long to answer.
+fn listen(state: &CheckpointOptions) -> std::io::Result<Receiver<StoredRequest>> {
+    let (found, requests) = mpsc::channel();
+    let state = state.clone();
+    let look = move || {
+        // What was asked of an earlier run is not for this one.
+        for job in recover::own_jobs(&state) {
+            let _ = chain::forget_all(&*state.store, &job);
+        }
+        let mut told: Vec<StoredRequest> = Vec::new();
+        loop {
+            std::thread::sleep(REQUEST_LOOK);
+            let open = recover::own_jobs(&state)
+                .into_iter()
+                .flat_map(|job| chain::requests(&*state.store, &job).unwrap_or_default());
+            let open: Vec<StoredRequest> = open.collect();
+            // Each is told once: it may be answered, done and gone before the next look.
+            for request in open.iter().filter(|request| !told.contains(request)) {
+                if found.send(request.clone()).is_err() {
+                    return;
+                }
+            }
+            told = open;
+        }
+    };
+    std::thread::Builder::new().name("requests".into()).spawn(look).map(|_| requests)
+}

@@ -1,0 +1,56 @@
+//! `millstream rescale` and `millstream stop`, which ask the supervisor through the chain.
+
+use super::*;
+
+const ON_TWO: [&str; 8] = ["run", "q.sql", "--state", "state", "--workers", "1", "--nodes", "2"];
+
+fn rescale(dir: &Dir, nodes: &str) -> (Option<i32>, String) {
+    dir.run(&["rescale", "q", "--nodes", nodes, "--state", "state"])
+}
+
+#[test]
+fn a_job_goes_on_with_other_numbers_of_nodes_while_it_runs() {
+    let expected = undisturbed("rescaled", 24_000);
+    let dir = Dir::new("rescaled");
+    dir.write("q.sql", &windows(24_000, "'rate' = '2400',"));
+    let mut job = dir.start(dir.command(&ON_TWO));
+    dir.awaits_more_than(0, &mut job);
+    let (code, said) = rescale(&dir, "2");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is not rescaled: it runs on 2 nodes already"), "{said}");
+    for nodes in [3, 1] {
+        let (code, said) = rescale(&dir, &nodes.to_string());
+        assert_eq!(code, Some(0), "{said}\n{}", dir.log());
+        assert!(said.starts_with("job 'q' goes on from checkpoint "), "{said}");
+        let on = if nodes == 1 { "1 node" } else { "3 nodes" };
+        assert!(said.ends_with(&format!(" on {on}\n")), "{said}");
+        assert!(dir.log().contains(&format!("is started again on {on}")), "{}", dir.log());
+        let parts = dir.parts();
+        dir.awaits_more_than(parts, &mut job);
+        // The supervisor's child, and what that has started.
+        assert_eq!(job.below().len(), nodes, "{}", dir.log());
+    }
+    assert_eq!(job.ends(), Some(0), "{}", dir.log());
+    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert!(!dir.0.join("state/q/ask").read_dir().is_ok_and(|mut left| left.next().is_some()));
+    let (code, said) = rescale(&dir, "2");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("job 'q' does not run"), "{said}");
+    assert!(said.contains("--nodes 2"), "{said}");
+}
+
+#[test]
+fn nobody_answers_for_a_job_whose_supervisor_is_gone() {
+    let dir = Dir::new("alone");
+    dir.write("q.sql", &windows(60_000, "'rate' = '20000',"));
+    let (code, said) = rescale(&dir, "3");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("state has no job 'q'"), "{said}");
+    let mut job = dir.start(dir.command(&ON_TWO));
+    dir.awaits_more_than(0, &mut job);
+    signal(job.0.id().cast_signed(), Signal::KILL);
+    assert_eq!(job.ends(), None);
+    let (code, said) = rescale(&dir, "3");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("nobody answers for job 'q'"), "{said}");
+}
