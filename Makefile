@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-rdma test-hosts test-mpi test-slurm test-arm miri bench bench-loops instructions bench-peers lint format deny docs data clean
+.PHONY: help demo test cases test-rdma test-hosts test-mpi test-slurm test-arm miri bench bench-loops instructions bench-peers bench-recovery lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +56,10 @@ instructions: ## counts instructions of the innermost loops, held to scripts/ins
 bench-peers: ## measures other engines over the same rows in turns with Millstream (installs them)
 	@scripts/install-deps.sh
 	@scripts/bench-peers.sh
+
+bench-recovery: ## measures checkpoints and failures against their targets (ARGS="--only cost --scale 0.1")
+	@scripts/install-deps.sh
+	@scripts/bench-recovery.sh $(ARGS)
 
 lint: ## format, clippy, documentation; each warning is an error
 	@scripts/install-deps.sh

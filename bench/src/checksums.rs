@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, TimestampMillisecondTyp
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use dataflow::sink::{Placement, Sink, SinkVisibility, SinkWriter, WriterContext};
 
 use crate::latency::{Latencies, Probe};
 use crate::paced::now_ns;
@@ -132,6 +132,11 @@ impl Connector for ChecksumSink {
 impl Sink for ChecksumSink {
     fn placement(&self) -> Placement {
         Placement::Everywhere
+    }
+
+    /// As `blackhole` does, so that jobs over it keep checkpoints.
+    fn staging(&self) -> SinkVisibility {
+        SinkVisibility::AsTheyCome
     }
 
     fn open(&self, _: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -29,6 +29,7 @@ pub mod multicast;
 pub mod paced;
 pub mod paper;
 pub mod predict;
+pub mod recovery;
 pub mod reference;
 pub mod report;
 pub mod run;

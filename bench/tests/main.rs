@@ -1,4 +1,5 @@
 //! The benchmarks run, in small.
 
 mod multicast;
+mod recovery;
 mod workloads;

@@ -4,6 +4,7 @@ mod flags;
 mod multicast;
 mod paper;
 mod predict;
+mod recovery;
 mod suite;
 mod wires;
 
@@ -25,6 +26,7 @@ use self::flags::SetFlags;
 use self::multicast::{MulticastArgs, multicast};
 use self::paper::{PaperArgs, paper};
 use self::predict::{PredictArgs, predict};
+use self::recovery::{RecoveryArgs, recovery};
 use self::suite::{SuiteArgs, suite};
 use crate::args::{LogArgs, ProgressStyle, nodes, setting, workers};
 use crate::failure::Failure;
@@ -52,6 +54,7 @@ Examples:
   millstream bench cm --latency 1e6 --low-latency          latency at a million rows a second
   millstream bench paper slash --rows 0.1                  a paper's experiments, as a page
   millstream bench predict                                 what clusters would do
+  millstream bench recovery                                checkpoints and failures, in small
   millstream bench tpch --scale 1 --check                  TPC-H's queries, held against answers
   millstream bench ssb --nodes 2 --exchange auto,shuffle   a star schema on two processes
   millstream bench tpcc --from file --queries q1,q3        the paper's queries over Parquet files
@@ -197,6 +200,8 @@ enum Sweep {
     Paper(PaperArgs),
     /// Predicts 2 to 256 nodes with merge, shuffle and broadcast: a model, checked by runs here
     Predict(PredictArgs),
+    /// Checkpoints: what they cost, how long workers stall, and how fast a job goes on
+    Recovery(RecoveryArgs),
     /// The 22 queries of TPC-H over tables that end
     Tpch(SuiteArgs),
     /// The 13 queries of the Star Schema Benchmark
@@ -248,6 +253,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
         Some(Sweep::Multicast(args)) => return multicast(args),
         Some(Sweep::Paper(args)) => return paper(args),
         Some(Sweep::Predict(args)) => return predict(args),
+        Some(Sweep::Recovery(args)) => return recovery(args),
         Some(Sweep::Tpch(args)) => return suite(Suite::Tpch, args),
         Some(Sweep::Ssb(args)) => return suite(Suite::Ssb, args),
         Some(Sweep::Tpcc(args)) => return suite(Suite::Tpcc, args),

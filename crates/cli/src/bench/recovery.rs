@@ -1,0 +1,171 @@
+//! `millstream bench recovery`: what checkpoints cost, and how fast jobs go on after failures.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bench::recovery::{RecoveryPart, RecoveryPlan, measure};
+use bench::report::{FigureReport, ReportSection};
+use clap::{Args, ValueEnum};
+
+use super::{failed, writable, write_report};
+use crate::args::workers;
+use crate::failure::Failure;
+
+/// The least and the greatest scale.
+const SCALES: [f64; 2] = [1e-4, 10.0];
+/// The shortest and the longest run, in seconds.
+const SECONDS: [f64; 2] = [0.001, 3600.0];
+
+#[derive(Debug, Args)]
+pub(crate) struct RecoveryArgs {
+    /// The parts that are measured [default: all]
+    #[arg(long, value_enum, value_name = "PARTS", value_delimiter = ',')]
+    only: Vec<Part>,
+
+    /// Groups and bytes of state, in parts of those that the targets are for
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.01, value_parser = scale)]
+    scale: f64,
+
+    /// Seconds of each run with and without checkpoints
+    #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = seconds)]
+    seconds: f64,
+
+    /// Pairs of runs with and without checkpoints, in turns
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 11,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    pairs: u32,
+
+    /// Checkpoints of each run that stalls and times are taken from
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    checkpoints: u32,
+
+    /// Seconds between those checkpoints
+    #[arg(long, value_name = "S", default_value_t = 0.05, value_parser = seconds)]
+    every: f64,
+
+    /// Loads of a checkpoint
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    loads: u32,
+
+    /// Threads of a job in this process
+    #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
+    workers: u32,
+
+    /// Where checkpoints lie meanwhile: on the disk that is measured [default: the directory of
+    /// temporary files]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+
+    /// Fails where a target is not met
+    #[arg(long)]
+    check: bool,
+
+    /// Writes a page, and JSON beside it
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// Prints the report as one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Processor time with and without checkpoints
+    Cost,
+    /// Stalls of workers, and the time until a checkpoint is stored
+    Stall,
+    /// The load of a checkpoint
+    Load,
+}
+
+/// Runs the command.
+pub(crate) fn recovery(args: &RecoveryArgs) -> Result<ExitCode, Failure> {
+    writable(args.report.as_deref())?;
+    let parts = if args.only.is_empty() { Part::value_variants() } else { &args.only };
+    let sections = parts.iter().map(|part| args.section(*part));
+    let sections: Vec<ReportSection> = sections.collect::<Result<_, _>>()?;
+    let report = FigureReport { title: "Recovery".into(), about: args.about(), sections };
+    let printed = write_report(&report, args.json, args.report.as_deref())?;
+    let missed: Vec<&str> =
+        report.bars().filter(|bar| bar.met != Some(true)).map(|bar| &*bar.what).collect();
+    if args.check && !missed.is_empty() {
+        let message = format!("{} targets are not met: {}", missed.len(), missed.join("; "));
+        return Err(Failure::runtime(&message, None));
+    }
+    Ok(printed)
+}
+
+impl RecoveryArgs {
+    fn section(&self, part: Part) -> Result<ReportSection, Failure> {
+        let plan = self.plan();
+        let part = match part {
+            Part::Cost => RecoveryPart::Cost,
+            Part::Stall => RecoveryPart::Stall,
+            Part::Load => RecoveryPart::Load,
+        };
+        measure(&plan, part).map_err(|error| failed(&error))
+    }
+
+    fn plan(&self) -> RecoveryPlan {
+        RecoveryPlan {
+            scale: self.scale,
+            seconds: self.seconds,
+            pairs: self.pairs,
+            stall_seconds: self.every,
+            checkpoints: self.checkpoints,
+            loads: self.loads,
+            workers: self.workers,
+            directory: self.within(),
+        }
+    }
+
+    fn within(&self) -> PathBuf {
+        self.directory.clone().unwrap_or_else(std::env::temp_dir)
+    }
+
+    /// The conditions of the figures.
+    fn about(&self) -> Vec<String> {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let load = load.split(' ').next().unwrap_or_default();
+        let mut about = vec![format!(
+            "scale {}, {} worker(s), {processors} processors, load {load}, state in {}",
+            self.scale,
+            self.workers,
+            self.within().display()
+        )];
+        if self.scale < 1.0 {
+            about
+                .push("The targets are for scale 1: what is met here may not be met there.".into());
+        }
+        about
+    }
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    within(text, SCALES)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    within(text, SECONDS)
+}
+
+fn within(text: &str, [least, most]: [f64; 2]) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("write a number from {least} to {most}"))
+}
