@@ -26,7 +26,7 @@ use crate::screen::Screen;
 use crate::script::{self, SqlText};
 use crate::session::{Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
-use crate::{recover, rows, signals};
+use crate::{recover, rows, signals, supervise};
 
 mod rank_arguments;
 

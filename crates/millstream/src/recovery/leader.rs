@@ -198,7 +198,7 @@ impl Leader {
                 let (round, since) = (*round, since.elapsed());
                 Some(PendingCheckpoint { round, since, nodes: Vec::new() })
             }
-            Phase::Rests | Phase::Over => None,
+            Phase::Rests | Phase::Calms { .. } | Phase::Over => None,
         };
         CheckpointProgress { last, pending, ..self.counts.clone() }
     }
