@@ -29,3 +29,66 @@ refuse() {
   if said=$(timeout -s KILL 120 "$@" </dev/null 2>&1); then die "did not fail: $*"; fi
   [ "$(grep -c -F -- "error: $message" <<<"$said")" = 1 ] || die "not '$message' once, but: $said"
 }
+
+# The query of the recovery cases: rows at a rate, windows into the directory `out/`. `recovery_query DIR RATE`.
+recovery_query() {
+  cat >"$1/windows.sql" <<SQL
+SET 'millstream.checkpoint' = '100 ms';
+CREATE TABLE bids (
+  ts TIMESTAMP(3), auction BIGINT, price BIGINT, WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
+) WITH (
+  'connector' = 'generator', 'rows' = '60000', $2 'interval' = '10ms',
+  'fields.auction.max' = '99', 'fields.price.max' = '1000000');
+CREATE TABLE written (ws TIMESTAMP(3), auction BIGINT, n BIGINT, s BIGINT)
+  WITH ('connector' = 'file', 'path' = '$1/out/', 'format' = 'csv');
+INSERT INTO written SELECT window_start, auction, count(*), sum(price)
+  FROM TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECOND)
+  GROUP BY window_start, window_end, auction;
+SQL
+}
+
+# The rows of the files of a directory, sorted, without their headers.
+written_rows() {
+  local file
+  for file in "$1"/out/*; do tail -n +2 "$file"; done | sort
+}
+
+# recovers inside|again COMMAND...: runs a job whose state is $recovery/state, kills a node (-9) when rows are seen,
+# and compares the rows with those of one process. `inside`: the node is started again, and the command ends well.
+# `again`: the command fails, and goes on when it is run once more.
+recovers() {
+  local how=$1 code=0 victim tries
+  shift
+  rm -rf "$recovery/out" "$recovery/state"
+  timeout -s KILL 300 "$@" >"$recovery/log" 2>&1 &
+  local launcher=$!
+  for tries in $(seq 600); do
+    [ -z "$(ls "$recovery/out" 2>/dev/null)" ] || break
+    kill -0 "$launcher" 2>/dev/null || break
+    sleep 0.1
+  done
+  # The last process that has this state among its arguments: a node, where supervisors have started nodes.
+  victim=$(pgrep -f -- "--state $recovery/state" | tail -n 1)
+  [ -n "$victim" ] || die "no node runs: $(cat "$recovery/log")"
+  kill -9 "$victim"
+  wait "$launcher" || code=$?
+  if [ "$how" = again ]; then
+    [ "$code" != 0 ] || die "the launcher does not tell that a node was lost: $(cat "$recovery/log")"
+    timeout -s KILL 300 "$@" >>"$recovery/log" 2>&1 || die "it does not go on: $(cat "$recovery/log")"
+  else
+    [ "$code" = 0 ] || die "code $code: $(cat "$recovery/log")"
+    grep -q 'was killed by signal 9' "$recovery/log" || die "nobody was killed: $(cat "$recovery/log")"
+  fi
+  grep -q 'goes on from checkpoint' "$recovery/log" || die "it began anew: $(cat "$recovery/log")"
+  [ "$(written_rows "$recovery")" = "$undisturbed" ] || die "other rows than those of one process: $*"
+}
+
+# Makes the directory of the recovery cases, $recovery, and the rows that they have to give, $undisturbed.
+recovery_begins() {
+  recovery=$(mktemp -d)
+  recovery_query "$recovery" ""
+  "$millstream" run "$recovery/windows.sql" --workers 2 --quiet
+  undisturbed=$(written_rows "$recovery")
+  [ "$(wc -l <<<"$undisturbed")" -gt 1000 ] || die "too few rows without a failure"
+  recovery_query "$recovery" "'rate' = '20000',"
+}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Starts jobs with the real mpirun of Open MPI and of MPICH: `mpirun -n 4 millstream run …` gives the rows
-# that one process gives. `scripts/test-mpi.sh --pool` starts those with a memory server alone. Where neither
-# can be had the script says NOT RUN and why, and its status is 77.
+# that one process gives; a job with --state goes on when a rank of it is killed. `scripts/test-mpi.sh --pool`
+# starts those with a memory server alone. Where neither can be had the script says NOT RUN and why, and its
+# status is 77.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/apt.sh"
@@ -14,6 +15,8 @@ only_pool=
 packages_or_not_run openmpi-bin mpich
 build_millstream
 one_process
+recovery_begins
+trap 'rm -rf "$recovery"' EXIT
 
 tried=0
 if [ -z "$only_pool" ]; then
@@ -48,6 +51,15 @@ for line in sys.stdin:
     compare "$mpirun" "${options[@]}" "$millstream" run - --format csv <"$query"
     say "mpirun.$flavour, wrong number of nodes"
     refuse "--nodes 3, but " "$mpirun" "${options[@]}" "$millstream" run "$query" --nodes 3
+    run=("$millstream" run "$recovery/windows.sql" --state "$recovery/state" --workers 1)
+    for fabric in shm tcp; do
+      say "mpirun.$flavour, $fabric, a rank is killed and started again"
+      recovers inside "$mpirun" "${options[@]}" "${run[@]}" --fabric "$fabric"
+      tried=$((tried + 1))
+    done
+    say "mpirun.$flavour, mpi, a rank is killed and the job is run again"
+    recovers again "$mpirun" "${options[@]}" "${run[@]}" --fabric mpi
+    tried=$((tried + 1))
   done
 fi
 
@@ -56,7 +68,7 @@ dir=$(mktemp -d)
 export XDG_RUNTIME_DIR=$dir
 "$millstream" memory --bytes 256MiB --listen 127.0.0.1:0 >"$dir/said" &
 memory=$!
-trap 'kill $memory 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'kill $memory 2>/dev/null || true; rm -rf "$dir" "$recovery"' EXIT
 address=
 for _ in $(seq 100); do
   address=$(sed -n 's/^memory server m0 at \([^ ]*\): .*/\1/p' "$dir/said")

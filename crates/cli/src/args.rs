@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use millstream::{ExplainFormat, FabricKind, NODES_MAX, WORKERS_MAX};
 use tracing_subscriber::filter::Targets;
 
-pub(crate) use self::state::{RescaleArgs, StateArgs, StopArgs};
+pub(crate) use self::state::{OnLoss, RescaleArgs, StateArgs, StopArgs};
 
 /// Bytes of a memory server at least, and at most.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -561,7 +561,7 @@ fn threads() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=64)
 }
 
-fn seconds() -> clap::builder::RangedI64ValueParser<u32> {
+pub(crate) fn seconds() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=86_400)
 }
 

@@ -38,7 +38,8 @@ Examples:
   mpirun -n 4 millstream run query.sql                       nodes that a launcher starts; or srun
   millstream run - < query.sql                               SQL from standard input
 
-Exit codes: 0 success, 1 failure while running, 2 wrong arguments or SQL, 130 ended by Ctrl-C.
+Exit codes: 0 success, 1 failure while running, 2 wrong arguments or SQL, 75 a node was lost and did
+not come back (--state: run it again), 130 ended by Ctrl-C.
 Ctrl-C ends the input and publishes what is finished; a second one ends at once.";
 
 const SQL_EXAMPLES: &str = "\

@@ -9,6 +9,9 @@ use millstream::{Diagnostic, Error, FaultKind, Place};
 /// The exit code of a node that has lost another one: the job can be started again (`EX_TEMPFAIL`).
 pub(crate) const AGAIN: u8 = 75;
 
+/// The exit code of a node whose peers have not come back, for its supervisor (`EX_UNAVAILABLE`).
+pub(crate) const MISSING: u8 = 69;
+
 /// The exit code after Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -54,6 +57,11 @@ impl Failure {
     /// The same, of a job that goes on when it is started again.
     pub(crate) fn beginning_again(self) -> Self {
         Self { code: AGAIN, ..self }
+    }
+
+    /// The same, of a node whose peers have not come back.
+    pub(crate) fn missing_others(self) -> Self {
+        Self { code: MISSING, ..self }
     }
 
     /// The error, in one line.

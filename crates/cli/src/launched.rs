@@ -12,10 +12,9 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use millstream::cluster::{Assignment, Control, JoinOptions};
-use millstream::{Error, FabricKind, RunOptions, WORKERS_MAX};
+use millstream::cluster::{Assignment, Control};
+use millstream::{Error, RunOptions, WORKERS_MAX};
 
 use self::rank_arguments::RankArguments;
 
@@ -24,10 +23,11 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::output::{OutputFile, OutputWriter};
 use crate::screen::Screen;
 use crate::script::{self, SqlText};
-use crate::session::{Start, dry_run, finish, print, session};
+use crate::session::{JobEnd, Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
 use crate::{recover, rows, signals, supervise};
 
+pub(crate) mod joining;
 mod rank_arguments;
 
 /// The step by which the nodes tell what they were given.
@@ -70,19 +70,10 @@ fn run_rank(
     } else {
         script::read(&args.job.file)?
     };
-    let failed = |error: &Error, script: &SqlText| Failure::of(error, &script.name, &script.sql);
+    let who = (state.is_some(), assignment.rank);
+    let failed = |error: &Error, script: &SqlText| joining::failure(error, script, who);
     args.job.layout.fabric.check().map_err(|error| failed(&error, &script))?;
-    // MPI speaks with the launcher itself, and a launcher listens to one of us.
-    let mpi = args.job.layout.fabric == FabricKind::Mpi;
-    let suggested = mpi.then(|| assignment.directory.clone());
-    let options = JoinOptions {
-        listen: args.listen,
-        directory: args.rendezvous.clone().or(suggested),
-        limit: Duration::from_secs(args.join_timeout.into()),
-        certs: args.certs.clone(),
-        insecure: args.insecure,
-    };
-    let control = assignment.join(&options).map_err(|error| failed(&error.into(), &script))?;
+    let control = joining::join(&args, assignment, state.as_ref(), &script)?;
     let cancel = signals::cancel_flag(None)?;
     let started = agree(&control, &mut args, &mut script, assignment)?;
     let started = started.resuming(state.as_ref()).map_err(|error| failed(&error, &script))?;
@@ -93,7 +84,7 @@ fn run_rank(
     let planned = plan(&args, &script, writer, &started).and_then(|planned| {
         planned.fits(on_one_machine).map_err(|error| failed(&error, &script)).map(|()| planned)
     });
-    let planned = agree_on_plan(&control, planned, &script)?;
+    let planned = agree_on_plan(&control, planned, &script, who)?;
     let options = RunOptions {
         control: Some(&control),
         cancel: Some(&cancel),
@@ -117,7 +108,11 @@ fn run_rank(
             Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
         }
         result => {
-            finish(&args, screen, output, result, interrupted).map_err(|end| end.failure(&script))
+            let ended = finish(&args, screen, output, result, interrupted);
+            ended.map_err(|end| match end {
+                JobEnd::Library(error) => failed(&error, &script),
+                end @ JobEnd::Command(_) => end.failure(&script),
+            })
         }
     }
 }
@@ -175,7 +170,8 @@ fn agree(
     assignment: &Assignment,
 ) -> Result<Start, Failure> {
     let own = RankArguments::new(args, script, assignment);
-    let all = gather(control, START_STEP, own.encode())?;
+    let who = (args.state.state.is_some(), assignment.rank);
+    let all = gather(control, START_STEP, own.encode(), script, who)?;
     let all: Vec<Option<RankArguments>> =
         all.iter().map(|bytes| RankArguments::decode(bytes)).collect();
     let Some(first) = all.first().and_then(Option::as_ref) else {
@@ -209,12 +205,13 @@ fn agree_on_plan(
     control: &Control,
     own: Result<millstream::Script, Failure>,
     script: &SqlText,
+    who: (bool, u32),
 ) -> Result<millstream::Script, Failure> {
     let sent = own.as_ref().err().map_or(Vec::new(), |failure| {
         let message = if failure.message().is_empty() { "?" } else { failure.message() };
         message.as_bytes().to_vec()
     });
-    let all = gather(control, PLANNED_STEP, sent)?;
+    let all = gather(control, PLANNED_STEP, sent, script, who)?;
     let Some(rank) = all.iter().position(|message| !message.is_empty()) else { return own };
     control.close();
     match own {
@@ -228,9 +225,13 @@ fn agree_on_plan(
     }
 }
 
-fn gather(control: &Control, step: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>, Failure> {
-    let failed = |error: millstream::cluster::ClusterError| {
-        Failure::runtime(&error.to_string(), error.hint().as_deref())
-    };
-    control.all_gather(step, own).map_err(failed)
+fn gather(
+    control: &Control,
+    step: &str,
+    own: Vec<u8>,
+    script: &SqlText,
+    who: (bool, u32),
+) -> Result<Vec<Vec<u8>>, Failure> {
+    let gathered = control.all_gather(step, own);
+    gathered.map_err(|error| joining::failure(&error.into(), script, who))
 }

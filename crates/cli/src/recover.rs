@@ -26,7 +26,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where and how the job of these arguments keeps checkpoints; `None` without `--state`.
 pub(crate) fn state_of(args: &RunArgs) -> Result<Option<CheckpointOptions>, Failure> {
-    let StateArgs { state, job, from, evolve, take_over } = &args.state;
+    let StateArgs { state, job, from, evolve, take_over, .. } = &args.state;
     let Some(place) = state else { return Ok(None) };
     let stem = args.job.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let Some(job) = job.clone().or(stem.filter(|stem| stem != "-")) else {

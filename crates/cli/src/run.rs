@@ -27,13 +27,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(invitation) = invitation()? {
         return member::run(args, &invitation);
     }
-    let assignment = assignment()?;
+    let mut assignment = assignment()?;
     if supervise::supervises(args, assignment.as_ref()) {
         return supervise::supervise(args, assignment.as_ref());
     }
     supervise::die_with_supervisor();
-    if let Some(assignment) = assignment {
-        return launched::run(args, &assignment);
+    if assignment.is_some() {
+        assignment = assignment.and_then(launched::joining::among_members);
+        let missing = || Failure::usage("this rank is not one of those that go on", None);
+        return launched::run(args, &assignment.ok_or_else(missing)?);
     }
     let style = if args.quiet { ProgressStyle::None } else { args.progress };
     let screen = Screen::new(style);

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use millstream::checkpoint::ObjectName;
 use millstream::checkpoint::chain::{self, JobRequest, RequestAnswer, StoredRequest};
 use millstream::cluster::{Assignment, JOB_VARIABLE};
 use millstream::{CheckpointOptions, FabricKind};
@@ -31,8 +32,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
-use crate::args::RunArgs;
-use crate::failure::{AGAIN, Failure, INTERRUPTED};
+use crate::args::{OnLoss, RunArgs};
+use crate::failure::{AGAIN, Failure, INTERRUPTED, MISSING};
+use crate::launched::joining::{self, MEMBERS};
 use crate::{human, recover};
 
 /// The variable by which a process knows that another one starts it again: the process of that.
@@ -78,6 +80,11 @@ pub(crate) fn goes_on() -> bool {
     std::env::var_os(GOES_ON).is_some()
 }
 
+/// Whether this process is not the first that its supervisor has started.
+pub(crate) fn is_started_again() -> bool {
+    std::env::var_os(STARTED_AGAIN).is_some()
+}
+
 /// The arguments with the number of nodes that the job was given while it ran.
 pub(crate) fn rescaled(args: &RunArgs) -> RunArgs {
     let mut args = args.clone();
@@ -102,18 +109,27 @@ pub(crate) fn supervise(
     args: &RunArgs,
     assignment: Option<&Assignment>,
 ) -> Result<ExitCode, Failure> {
-    let Some(state) = recover::state_of(args)? else {
+    let rank = assignment.map_or(0, |assignment| assignment.rank);
+    // All ranks have the same arguments, and one of them is enough to say what is wrong with them.
+    let sent = |failure: Failure| if rank == 0 { failure } else { failure.silenced() };
+    let Some(state) = recover::state_of(args).map_err(sent)? else {
         return Err(Failure::usage("there is nothing to go on from without --state", None));
     };
-    let rank = assignment.map_or(0, |assignment| assignment.rank);
+    check_shrinks(args, assignment).map_err(sent)?;
     let failed = |error: std::io::Error| Failure::runtime(&format!("cannot start: {error}"), None);
     let signals = TerminationSignals::listen().map_err(failed)?;
     let requests = if rank == 0 { listen(&state).map_err(failed)? } else { mpsc::channel().1 };
+    if rank == 0 && assignment.is_some() {
+        ObjectName::job(&state.job)
+            .and_then(|job| chain::forget_members(&*state.store, &job))
+            .map_err(|error| Failure::runtime(&error.to_string(), None))?;
+    }
     let supervisor = Supervisor {
         before: recover::checkpoint_of(&state),
         args,
-        assignment,
-        rank,
+        launch: assignment.map_or(String::new(), |assignment| assignment.job.clone()),
+        assignment: assignment.cloned(),
+        members: Vec::new(),
         signals,
         requests,
         state,
@@ -125,6 +141,21 @@ pub(crate) fn supervise(
         starts: 0,
     };
     supervisor.run().map_err(failed)
+}
+
+/// Refuses --on-loss shrink where a launcher ends all ranks with the first that is gone.
+fn check_shrinks(args: &RunArgs, assignment: Option<&Assignment>) -> Result<(), Failure> {
+    if args.state.on_loss == OnLoss::Exit {
+        return Ok(());
+    }
+    let message = match assignment {
+        None => "--on-loss shrink is for nodes that a launcher starts: run --nodes starts all anew",
+        // Its PMI may be that of srun.
+        Some(Assignment { launcher: "srun" | "MILLSTREAM_NODES", .. }) => return Ok(()),
+        Some(_) if std::env::var_os("SLURM_STEP_ID").is_some() => return Ok(()),
+        Some(_) => "--on-loss shrink cannot work under mpirun: it ends all ranks with the first",
+    };
+    Err(Failure::usage(message, Some("leave it out: the job goes on when it is run again")))
 }
 
 /// SIGINT and SIGTERM. The terminal's Ctrl-C reaches the child without us.
@@ -164,10 +195,13 @@ impl TerminationSignals {
 struct Supervisor<'a> {
     args: &'a RunArgs,
     state: CheckpointOptions,
-    /// That of a launcher, if one has started this process.
-    assignment: Option<&'a Assignment>,
-    /// The child's rank.
-    rank: u32,
+    /// That of a launcher, if one has started this process, among the ranks that have not been
+    /// given up.
+    assignment: Option<Assignment>,
+    /// The launcher's name for the job.
+    launch: String,
+    /// For each time that ranks were given up: those that went on.
+    members: Vec<String>,
     signals: TerminationSignals,
     requests: Receiver<StoredRequest>,
     /// The processes that it has started.
@@ -205,6 +239,11 @@ impl Supervisor<'_> {
         }
     }
 
+    /// The rank of the child.
+    fn rank(&self) -> u32 {
+        self.assignment.as_ref().map_or(0, |assignment| assignment.rank)
+    }
+
     /// Starts the child.
     fn start(&mut self) -> std::io::Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -219,10 +258,13 @@ impl Supervisor<'_> {
         if self.nodes != self.args.job.layout.nodes() {
             command.env(RESCALED, self.nodes.to_string());
         }
-        if let Some(assignment) = self.assignment {
+        if self.assignment.is_some() {
             // A launcher that does not name its jobs is told by the parent of a process, which the
             // ranks have no longer in common.
-            command.env(JOB_VARIABLE, &assignment.job);
+            command.env(JOB_VARIABLE, &self.launch);
+        }
+        if !self.members.is_empty() {
+            command.env(MEMBERS, self.members.join(";"));
         }
         let child = command.spawn()?;
         self.pids.push(child.id());
@@ -233,26 +275,19 @@ impl Supervisor<'_> {
     fn watch(&mut self, child: &mut Child) -> std::io::Result<ExitStatus> {
         let pid = Pid::from_child(child);
         let ended: OwnedFd = pidfd_open(pid, PidfdFlags::empty())?;
-        let (mut passed, mut stopped) = (0, None);
+        let (mut passed, mut stopped) = (None, None);
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
             self.sleep(CHILD_LOOK, Some(&ended));
-            self.signals.take();
-            while passed < self.signals.terms {
-                // The child may have had the first one from who has sent it to all processes of a
-                // group, and a second one would end it at once.
-                let signal = if passed == 0 { Signal::USR1 } else { Signal::TERM };
-                let _ = kill_process(pid, signal);
-                passed += 1;
-            }
+            passed = self.pass_on(pid, passed);
             if let Ok(request) = self.requests.try_recv() {
                 self.requested(pid, request);
             }
             stopped = is_stopped(pid).then(|| stopped.unwrap_or_else(Instant::now));
             if stopped.is_some_and(|since| since.elapsed() > STOPPED_MAX) {
-                let (rank, seconds) = (self.rank, STOPPED_MAX.as_secs());
+                let (rank, seconds) = (self.rank(), STOPPED_MAX.as_secs());
                 eprintln!("node {rank} (process {pid}) is stopped for {seconds} s, and is killed");
                 let _ = kill_process(pid, Signal::KILL);
                 return child.wait();
@@ -260,11 +295,30 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Passes on that the user ends the job. `passed`: the SIGTERM that the child has been told of, if
+    /// it was told at all.
+    fn pass_on(&mut self, child: Pid, passed: Option<u32>) -> Option<u32> {
+        if !self.signals.have_come() {
+            return None;
+        }
+        let terms = self.signals.terms;
+        // The child may have had the first signal from who has sent it to all processes of a group,
+        // and another one would end it at once.
+        let told = passed.unwrap_or_else(|| {
+            let _ = kill_process(child, Signal::USR1);
+            terms.min(1)
+        });
+        for _ in told..terms {
+            let _ = kill_process(child, Signal::TERM);
+        }
+        Some(terms)
+    }
+
     /// Answers a request to the job, and has the child stop for it.
     fn requested(&mut self, pid: Pid, request: StoredRequest) {
         let store = &*self.state.store;
         let refused = |why: &str| RequestAnswer::Refused(why.to_owned());
-        let reply = match (request.request, self.assignment) {
+        let reply = match (request.request, &self.assignment) {
             (None, _) => refused("a later release of millstream has asked what this one cannot do"),
             _ if self.asked.is_some() => refused("the job is being stopped already"),
             (Some(JobRequest::Stop), _) => RequestAnswer::Accepted,
@@ -326,10 +380,51 @@ impl Supervisor<'_> {
             self.nodes = nodes;
             return None;
         }
+        if status.code() == Some(MISSING.into()) && self.assignment.is_some() {
+            return self.shrink();
+        }
         if !is_lost {
             return Some(ExitCode::from(status.code().unwrap_or(1) as u8));
         }
         self.lost(child, status)
+    }
+
+    /// The end of this process if other ranks have not come back: `None` if it goes on without them.
+    fn shrink(&mut self) -> Option<ExitCode> {
+        let own = self.assignment.as_ref()?;
+        let job = ObjectName::job(&self.state.job);
+        let members =
+            job.and_then(|job| chain::members(&*self.state.store, &job, &own.job, own.nodes));
+        let members = match members {
+            Ok(members) => members,
+            Err(error) => {
+                Failure::runtime(&error.to_string(), None).print();
+                return Some(ExitCode::from(AGAIN));
+            }
+        };
+        // Without --on-loss shrink nobody has proposed any.
+        let Some(ranks) = members else { return Some(ExitCode::from(AGAIN)) };
+        let job = joining::shrunk(&self.launch, self.members.len() + 1);
+        let Some(among) = own.among(&ranks, job) else {
+            let message = format!("node {} has come too late: the others go on", own.rank);
+            Failure::runtime(&message, None).print();
+            return Some(ExitCode::from(AGAIN));
+        };
+        let from = human::counted(own.nodes.into(), "node");
+        let to = human::counted(among.nodes.into(), "node");
+        let was_first = own.rank == 0;
+        self.assignment = Some(among);
+        let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+        self.members.push(ranks.join(","));
+        self.fruitless = 0;
+        self.say(&format!("the job goes on with {to}: others of its {from} have not come back"));
+        if self.rank() == 0
+            && !was_first
+            && let Ok(requests) = listen(&self.state)
+        {
+            self.requests = requests;
+        }
+        None
     }
 
     /// The end of this process if a node of the job was lost: `None`, unless that happens over and
@@ -339,7 +434,7 @@ impl Supervisor<'_> {
         self.fruitless = if now == self.before { self.fruitless + 1 } else { 0 };
         self.before = now;
         if let Some(signal) = status.signal() {
-            let (rank, process) = (self.rank, child.id());
+            let (rank, process) = (self.rank(), child.id());
             eprintln!("node {rank} (process {process}) was killed by signal {signal}");
         }
         if self.fruitless > FRUITLESS_MAX {
@@ -355,7 +450,7 @@ impl Supervisor<'_> {
 
     /// Says what it does, once for all ranks.
     fn say(&self, line: &str) {
-        if !self.args.quiet && self.rank == 0 {
+        if !self.args.quiet && self.rank() == 0 {
             eprintln!("{line}");
         }
     }

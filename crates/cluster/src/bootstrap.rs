@@ -10,7 +10,7 @@
 //! earlier job is refused, or reaches no one, and looks again until the node of this job has
 //! published its own.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +50,21 @@ impl Assignment {
     /// # Errors
     /// When a node does not come in time, or the directory or the address cannot be used.
     pub fn join(&self, options: &JoinOptions) -> Result<Control, ClusterError> {
+        self.join_or(options, &|_| ())
+    }
+
+    /// As [`join`](Self::join); `late` is called if not all have come in time, with the ranks that
+    /// wait like this one, and this one, in ascending order. Until it returns this node's address
+    /// stays published: of two ranks that are late at once, the second one sees the first one waiting
+    /// or comes behind its call.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_or(
+        &self,
+        options: &JoinOptions,
+        late: &dyn Fn(&[u32]),
+    ) -> Result<Control, ClusterError> {
         check_nodes(self.nodes)?;
         let deadline = JoinDeadline::of(options.limit);
         let security = match &options.certs {
@@ -72,17 +87,15 @@ impl Assignment {
         let cards = CardExchange::publish(self, options.directory.as_deref(), &card, deadline)?;
         let (rank, nodes) = (self.rank, self.nodes);
         let own = Invitation { rank, nodes, generation: 1, at, parent: 0, token, security };
-        let mut peers: Vec<Option<Peer>> = (0..self.nodes).map(|_| None).collect();
-        for rank in 0..self.rank {
-            peers[rank as usize] = Some(call(rank, &cards, &own, deadline)?);
+        match meet(&listener, &own, &cards, deadline) {
+            Ok(peers) => Control::start(&own, peers, None),
+            Err(error) => {
+                if left(deadline).is_none() {
+                    late(&waiting(&own, &cards)?);
+                }
+                Err(error)
+            }
         }
-        let joined = Acceptor::new(&listener, &own, None).welcoming().receive(deadline);
-        let joined = joined.map_err(|error| explain(error, &cards))?;
-        for node in joined {
-            let Hello { rank, process, .. } = node.hello;
-            peers[rank as usize] = Some(Peer { stream: node.stream, process, inbox: Vec::new() });
-        }
-        Control::start(&own, peers, None)
     }
 
     /// Where this node listens.
@@ -100,6 +113,37 @@ impl Assignment {
         }
         Ok(addr)
     }
+}
+
+/// The connections with all other nodes, by rank.
+fn meet(
+    listener: &TcpListener,
+    own: &Invitation,
+    cards: &CardExchange,
+    deadline: JoinDeadline,
+) -> Result<Vec<Option<Peer>>, ClusterError> {
+    let mut peers: Vec<Option<Peer>> = (0..own.nodes).map(|_| None).collect();
+    for rank in 0..own.rank {
+        peers[rank as usize] = Some(call(rank, cards, own, deadline)?);
+    }
+    let joined = Acceptor::new(listener, own, None).welcoming().receive(deadline);
+    let joined = joined.map_err(|error| explain(error, cards))?;
+    for node in joined {
+        let Hello { rank, process, .. } = node.hello;
+        peers[rank as usize] = Some(Peer { stream: node.stream, process, inbox: Vec::new() });
+    }
+    Ok(peers)
+}
+
+/// The ranks whose cards are of nodes that live, and this one.
+fn waiting(own: &Invitation, cards: &CardExchange) -> Result<Vec<u32>, ClusterError> {
+    let mut waiting = Vec::new();
+    for rank in 0..own.nodes {
+        if rank == own.rank || cards.read(rank)?.is_some_and(|card| card.lives()) {
+            waiting.push(rank);
+        }
+    }
+    Ok(waiting)
 }
 
 /// The address by which other hosts reach this one: that of its name, or else the one that it uses

@@ -103,6 +103,17 @@ impl Assignment {
         Ok(None)
     }
 
+    /// The place of this process among some of the job's ranks, in ascending order, which go on
+    /// without the others; `None` if it is not one of them. `job` names the job that they are.
+    #[must_use]
+    pub fn among(&self, ranks: &[u32], job: String) -> Option<Self> {
+        let rank = ranks.iter().position(|rank| *rank == self.rank)?;
+        let nodes = ranks.len() as u32;
+        // Whether the others are on this host is not known of some of them.
+        let local = self.local.map(|local| if local == self.nodes { nodes } else { 1 });
+        Some(Self { rank: rank as u32, nodes, local, job, ..self.clone() })
+    }
+
     /// True where the launcher started processes on other hosts too.
     pub fn leaves_host(&self) -> bool {
         self.local.is_some_and(|local| local < self.nodes)
@@ -235,6 +246,17 @@ mod tests {
         let own = [("MILLSTREAM_RANK", "0"), ("MILLSTREAM_NODES", "3"), (JOB_VARIABLE, "a/b")];
         let own = from(&own).unwrap().unwrap();
         assert_eq!((own.rank, own.nodes, own.job.as_str(), own.local), (0, 3, "a_b", None));
+    }
+
+    #[test]
+    fn some_ranks_go_on_without_the_others() {
+        let open = from(&OMPI).unwrap().unwrap();
+        let some = open.among(&[0, 2, 3], "job.1".into()).unwrap();
+        assert_eq!((some.rank, some.nodes, some.leaves_host()), (1, 3, false));
+        assert_eq!(some.job, "job.1");
+        assert_eq!(open.among(&[0, 1, 3], "job.1".into()), None);
+        let slurm = from(&SLURM).unwrap().unwrap();
+        assert!(slurm.among(&[4, 5], "17.0.1".into()).unwrap().leaves_host());
     }
 
     #[test]

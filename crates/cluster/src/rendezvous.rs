@@ -61,7 +61,7 @@ impl Card {
     }
 
     /// Whether the node that wrote this may still be there.
-    fn lives(&self) -> bool {
+    pub(crate) fn lives(&self) -> bool {
         let here = self.host == host() && Path::new("/proc/self").exists();
         if here && !Path::new(&format!("/proc/{}", self.process)).exists() {
             return false;

@@ -12,6 +12,7 @@
 
 mod collect;
 mod decide;
+mod members;
 mod names;
 mod requests;
 mod stored;
@@ -28,6 +29,7 @@ pub use decide::{
     Append, AppendOutcome, CHECKPOINTS_RETAINED, ChainHead, ChainReply, ChainRequest, Claim,
     RECORD_RETAINED_MS, retained_from,
 };
+pub use members::{forget_members, members, propose_members, ranks_of};
 pub use names::{record_name, segment_file, segment_name};
 pub use requests::{
     JobRequest, RequestAnswer, StoredRequest, answer, answer_to, ask, forget, forget_all, fulfil,

@@ -241,7 +241,7 @@ mod tests {
         let (store, job) = (MemoryStore::default(), ObjectName::job("clicks").unwrap());
         let asked = ask(&store, &job, 7, JobRequest::Rescale { nodes: 3 }).unwrap();
         assert_eq!(answer_to(&store, &asked).unwrap(), None);
-        assert_eq!(requests(&store, &job).unwrap(), [asked.clone()]);
+        assert_eq!(requests(&store, &job).unwrap(), std::slice::from_ref(&asked));
         assert!(answer(&store, &asked, &RequestAnswer::Accepted).unwrap());
         assert!(
             !answer(&store, &asked, &RequestAnswer::Withdrawn).unwrap(),

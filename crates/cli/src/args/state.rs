@@ -1,6 +1,6 @@
 //! The arguments of jobs that keep checkpoints.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// Where a job keeps checkpoints.
 #[derive(Debug, Clone, Args)]
@@ -25,6 +25,30 @@ pub(crate) struct StateArgs {
     /// Ends another run of the job that may be alive
     #[arg(long, requires = "state")]
     pub(crate) take_over: bool,
+
+    /// What nodes that srun or another launcher has started do if one does not come back: exit with
+    /// code 75, or shrink: go on without it
+    #[arg(long, value_name = "exit|shrink", requires = "state", default_value = "exit")]
+    pub(crate) on_loss: OnLoss,
+
+    /// How long they wait until a node that was lost comes back
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "state",
+        default_value_t = 60,
+        value_parser = super::seconds()
+    )]
+    pub(crate) rejoin_timeout: u32,
+}
+
+/// What the others do if a node does not come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLoss {
+    /// They end, so that their launcher or its queue starts all again.
+    Exit,
+    /// They go on without it.
+    Shrink,
 }
 
 #[derive(Debug, Args)]

@@ -45,6 +45,8 @@ impl RankArguments {
             ("--output", output),
             ("--chart", rows.chart.to_string()),
             ("--pool", layout.pool.pool.join(",")),
+            ("--state", args.state.state.clone().unwrap_or_default()),
+            ("--job", args.state.job.clone().unwrap_or_default()),
         ];
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let neighbours = assignment.local.unwrap_or(assignment.nodes).max(1);

@@ -1,6 +1,7 @@
 //! Jobs whose nodes are started again: by `run --nodes`, and as ranks of a launcher. Their rows are
 //! those of a run that nothing happened to.
 
+mod launchers;
 mod rescale;
 
 use std::fs;

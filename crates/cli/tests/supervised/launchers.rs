@@ -1,0 +1,164 @@
+//! Ranks of a launcher, which this test plays: each is a supervisor with its node as a child.
+
+use super::*;
+
+const ROWS: u32 = 40_000;
+
+/// The environment of a rank.
+fn rank(dir: &Dir, family: &str, rank: usize, nodes: usize, args: &[&str]) -> Running {
+    let run = ["run", "q.sql", "--state", "state", "--workers", "1"];
+    let mut command = dir.command(&[&run[..], args].concat());
+    for name in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_FD", "SLURM_STEP_NUM_TASKS"] {
+        command.env_remove(name);
+    }
+    let (rank, nodes) = (rank.to_string(), nodes.to_string());
+    command.env("MILLSTREAM_RENDEZVOUS", &dir.0);
+    command.envs(match family {
+        "open" => vec![
+            ("OMPI_COMM_WORLD_RANK", rank),
+            ("OMPI_COMM_WORLD_SIZE", nodes.clone()),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", nodes),
+            ("PMIX_NAMESPACE", "1304166401".into()),
+        ],
+        // The parent names this job: the ranks have one in common, and their nodes do not.
+        "hydra" => {
+            vec![("PMI_RANK", rank), ("PMI_SIZE", nodes.clone()), ("MPI_LOCALNRANKS", nodes)]
+        }
+        "slurm" => vec![
+            ("SLURM_PROCID", rank),
+            ("SLURM_STEP_NUM_TASKS", nodes),
+            ("SLURM_STEP_NUM_NODES", "1".into()),
+            ("SLURM_JOB_ID", "17".into()),
+            ("SLURM_STEP_ID", "0".into()),
+        ],
+        _ => vec![
+            ("MILLSTREAM_RANK", rank),
+            ("MILLSTREAM_NODES", nodes),
+            ("MILLSTREAM_JOB", "pods".into()),
+        ],
+    });
+    dir.start(command)
+}
+
+fn ranks(dir: &Dir, family: &str, nodes: usize, args: &[&str]) -> Vec<Running> {
+    (0..nodes).map(|at| rank(dir, family, at, nodes, args)).collect()
+}
+
+fn end(ranks: &mut [Running]) -> Vec<Option<i32>> {
+    ranks.iter_mut().map(Running::ends).collect()
+}
+
+/// Waits until a rank has a child other than `before`.
+fn child(dir: &Dir, of: &mut Running, before: Option<i32>) -> i32 {
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(child) = of.below().first().filter(|child| Some(**child) != before) {
+            return *child;
+        }
+        assert!(Instant::now() < until && of.0.try_wait().unwrap().is_none(), "{}", dir.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Kills nodes of a launcher's job, one behind the other.
+fn killed(family: &str, fabric: &str, victims: &[usize]) {
+    let name = format!("launched-{family}");
+    let expected = undisturbed(&name, ROWS);
+    let dir = Dir::new(&name);
+    dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
+    let mut ranks = ranks(&dir, family, 3, &["--fabric", fabric]);
+    for victim in victims {
+        let parts = dir.parts();
+        dir.awaits_more_than(parts, &mut ranks[0]);
+        let node = child(&dir, &mut ranks[*victim], None);
+        signal(node, Signal::KILL);
+        child(&dir, &mut ranks[*victim], Some(node));
+    }
+    assert_eq!(end(&mut ranks), [Some(0); 3], "{}", dir.log());
+    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert!(dir.log().contains("was killed by signal 9"), "{}", dir.log());
+    assert!(dir.log().contains("goes on from checkpoint"), "{}", dir.log());
+    let left = fs::read_dir(&dir.0).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut left: Vec<_> = left.map(|name| name.into_string().unwrap()).collect();
+    left.sort();
+    assert_eq!(left, ["log", "out", "q.sql", "state"], "nothing else is left behind");
+}
+
+#[test]
+fn killed_ranks_of_mpirun_come_back() {
+    killed("open", "shm", &[1]);
+}
+
+#[test]
+fn killed_ranks_of_hydra_come_back() {
+    killed("hydra", "tcp", &[0, 2]);
+}
+
+#[test]
+fn killed_ranks_of_srun_come_back() {
+    killed("slurm", "tcp", &[2, 0]);
+}
+
+#[test]
+fn killed_ranks_of_any_other_launcher_come_back() {
+    killed("own", "shm", &[0]);
+}
+
+#[test]
+fn a_rank_whose_supervisor_is_gone_ends_all_and_all_go_on_when_they_are_run_again() {
+    let expected = undisturbed("gone", ROWS);
+    let dir = Dir::new("gone");
+    dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
+    let args = ["--fabric", "tcp", "--rejoin-timeout", "2"];
+    let mut job = ranks(&dir, "slurm", 3, &args);
+    dir.awaits_more_than(0, &mut job[0]);
+    let node = child(&dir, &mut job[1], None);
+    signal(job[1].0.id().cast_signed(), Signal::KILL);
+    assert_eq!(end(&mut job), [Some(75), None, Some(75)], "{}", dir.log());
+    assert!(dir.log().contains("node 1 did not join"), "{}", dir.log());
+    assert!(!PathBuf::from(format!("/proc/{node}/exe")).exists(), "its node has ended with it");
+    let mut job = ranks(&dir, "slurm", 3, &args);
+    assert_eq!(end(&mut job), [Some(0); 3], "{}", dir.log());
+    assert_eq!(dir.rows(), expected, "{}", dir.log());
+}
+
+#[test]
+fn others_go_on_without_a_rank_that_does_not_come_back() {
+    let expected = undisturbed("shrunk", ROWS);
+    for (family, victim) in [("slurm", 0), ("own", 2)] {
+        let dir = Dir::new("shrunk");
+        dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
+        let args = ["--fabric", "shm", "--rejoin-timeout", "3", "--on-loss", "shrink"];
+        let mut job = ranks(&dir, family, 3, &args);
+        dir.awaits_more_than(0, &mut job[0]);
+        signal(job[victim].0.id().cast_signed(), Signal::KILL);
+        let mut codes = [Some(0); 3];
+        codes[victim] = None;
+        assert_eq!(end(&mut job), codes, "{}", dir.log());
+        assert_eq!(dir.rows(), expected, "{}", dir.log());
+        let said = "the job goes on with 2 nodes: others of its 3 nodes have not come back";
+        assert!(dir.log().contains(said), "{}", dir.log());
+    }
+}
+
+#[test]
+fn what_a_launcher_does_not_allow_is_refused_with_what_to_do() {
+    let dir = Dir::new("refused");
+    dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
+    let mut job = ranks(&dir, "open", 2, &["--on-loss", "shrink"]);
+    assert_eq!(end(&mut job), [Some(2); 2], "{}", dir.log());
+    assert!(dir.log().contains("--on-loss shrink cannot work under mpirun"), "{}", dir.log());
+    let (code, said) = dir.run(&["run", "q.sql", "--state", "state", "--on-loss", "shrink"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--on-loss shrink is for nodes that a launcher starts"), "{said}");
+    let mut job = ranks(&dir, "slurm", 2, &[]);
+    dir.awaits_more_than(0, &mut job[0]);
+    let (code, said) = dir.run(&["rescale", "q", "--nodes", "3", "--state", "state"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("srun has started its 2 nodes"), "{said}");
+    assert!(said.contains("stop it by `millstream stop`"), "{said}");
+    let (code, said) = dir.run(&["stop", "q", "--state", "state"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("is stopped at checkpoint"), "{said}");
+    assert_eq!(end(&mut job), [Some(130); 2], "{}", dir.log());
+}
