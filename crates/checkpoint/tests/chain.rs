@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use checkpoint::chain::{
     Chain, CollectedObjects, ResumeFrom, RunDescription, drop_job, drop_kept, jobs, keep, kept,
-    look, open_segment, records, store_segment, verify,
+    look, open_segment, recent_pause, records, store_segment, verify,
 };
 use checkpoint::record::{Holder, RecordBody};
 use checkpoint::segment::SegmentWriter;
@@ -205,6 +205,24 @@ fn collection_keeps_the_last_checkpoints_and_young_records() {
     let (_, from) = begin(&store, 3, &ResumeFrom::Number(4)).unwrap();
     assert_eq!(from, Some(4));
     assert!(chain.collect().is_err());
+}
+
+#[test]
+fn the_recent_pause_is_that_of_a_run_and_not_of_a_job_that_was_down() {
+    let store = Arc::new(MemoryStore::default());
+    let pause = |store: &MemoryStore| recent_pause(store, &job()).unwrap().as_millis();
+    assert_eq!(pause(&store), 0);
+    store.set_time(1000);
+    let (mut chain, _) = begin(&store, 1, &ResumeFrom::Latest).unwrap();
+    assert_eq!(pause(&store), 0);
+    for (number, at_ms) in [(1, 3500), (2, 4000)] {
+        store.set_time(at_ms);
+        save(&mut chain, number).unwrap();
+    }
+    assert_eq!(pause(&store), 2500);
+    store.set_time(HOUR_MS);
+    begin(&store, 2, &ResumeFrom::Latest).unwrap();
+    assert_eq!(pause(&store), 2500);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub use requests::{
 pub use stored::{open_segment, store_segment};
 pub use view::{
     ChainRecord, ChainView, KeptCheckpoint, drop_job, drop_kept, jobs, keep, kept, look,
-    read_checkpoint, records, verify,
+    read_checkpoint, recent_pause, records, verify,
 };
 
 use crate::error::{CheckpointError, StoreError, WriteEffect};

@@ -1,6 +1,7 @@
 //! A chain as others than its leader see it: what it has, whether it is intact, what is kept of it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -20,6 +21,9 @@ use crate::store::{Created, ObjectName, Store, StoredObject};
 const TRIES_MAX: u32 = 5;
 /// The room for numbers of checkpoints that an unreadable record may have had.
 const NUMBERS_SKIPPED: u64 = 1024;
+
+/// The records whose times tell how often a job writes one.
+const RECORDS_RECENT: usize = 4;
 
 /// The end of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -397,6 +401,26 @@ pub fn drop_job(store: &dyn Store, job: &ObjectName) -> Result<(u64, u64), Check
     }
     store.remove_folder(job)?;
     Ok((files, bytes))
+}
+
+/// The longest time that a run of a job has taken from one of its last records to the next, by the
+/// clock of the store: zero if none of them has one behind it.
+///
+/// # Errors
+/// When the store fails or a record is damaged.
+pub fn recent_pause(store: &dyn Store, job: &ObjectName) -> Result<Duration, CheckpointError> {
+    let listed = repeated(|| store.list(Some(&chain_folder(job))))?;
+    let recent = &listed[listed.len().saturating_sub(RECORDS_RECENT)..];
+    let mut longest = 0;
+    for two in recent.windows(2) {
+        let Some(number) = record_number(&two[1].name) else { continue };
+        // In front of a run the job may have been down for long.
+        let record = decoded(store, job, number)?;
+        if record.is_some_and(|record| !matches!(record.body, RecordBody::Begin(_))) {
+            longest = longest.max(two[1].modified_ms.saturating_sub(two[0].modified_ms));
+        }
+    }
+    Ok(Duration::from_millis(longest.max(0).unsigned_abs()))
 }
 
 /// Repeats a call whose answer was lost. It must do the same when it takes effect twice.

@@ -24,6 +24,10 @@ const ENDS_TRIED_MAX: u32 = 5;
 /// The pause behind the first try; behind the second it is twice as long, and so on.
 const END_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long after the user has asked for the job's end its last checkpoint may be under way without
+/// any node's part coming: then the job ends behind the one before. Schedulers grant 30 s at least.
+const STOP_WITHOUT_PARTS: Duration = Duration::from_secs(20);
+
 /// The messages between nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
@@ -143,6 +147,8 @@ pub(super) struct Leader {
     stop_sent: bool,
     /// Whether all sources rest behind the next round.
     rests: bool,
+    /// Since the user asks for the job's end, when something of its last checkpoint came last.
+    stops: Option<Instant>,
     /// Last checkpoints of the job in a row that could not be stored, and why the last could not.
     failed_ends: u32,
     why: String,
@@ -169,6 +175,7 @@ impl Leader {
             phase: Phase::Rests,
             stop_sent: false,
             rests: false,
+            stops: None,
             failed_ends: 0,
             why: String::new(),
         }
@@ -245,8 +252,11 @@ impl Leader {
         match &mut self.phase {
             Phase::Gathers { round, parts, .. } if *round == of => {
                 parts[from] = Some(part);
+                self.stops = self.stops.map(|_| Instant::now());
                 Ok(())
             }
+            // The job was stopped without it.
+            Phase::Over => Ok(()),
             _ => Err(unlike),
         }
     }
@@ -286,6 +296,13 @@ impl Leader {
     /// # Errors
     /// When the last checkpoint of the job cannot be stored. The one before stays.
     pub(super) fn turn(&mut self, stop: bool) -> Result<Vec<Order>, Error> {
+        if stop {
+            let since = *self.stops.get_or_insert_with(Instant::now);
+            let waits = matches!(self.phase, Phase::Gathers { .. } | Phase::Calms { .. });
+            if waits && since.elapsed() > STOP_WITHOUT_PARTS {
+                return Ok(vec![self.stop_without_checkpoint()]);
+            }
+        }
         if let Phase::Gathers { round, end, parts, since } = &self.phase {
             if parts.iter().any(Option::is_none) {
                 return Ok(Vec::new());
@@ -324,6 +341,27 @@ impl Leader {
             Phase::Rests => self.rest(stop),
             _ => Vec::new(),
         })
+    }
+
+    /// Ends the job although a checkpoint is under way, for a sink or a source that waits keeps its
+    /// worker from saving.
+    fn stop_without_checkpoint(&mut self) -> Order {
+        let seconds = STOP_WITHOUT_PARTS.as_secs();
+        let waits = self.nodes_without_part();
+        let behind = match self.stored {
+            0 => "where it began".to_owned(),
+            number => format!("behind checkpoint {number}"),
+        };
+        tracing::warn!(nodes = ?waits, "nothing is saved for {seconds} s: the job stops {behind}");
+        self.phase = Phase::Over;
+        self.stop_sent = true;
+        Order::All(Message::Stop)
+    }
+
+    /// The nodes whose part of the checkpoint under way has not come.
+    fn nodes_without_part(&self) -> Vec<usize> {
+        let Phase::Gathers { parts, .. } = &self.phase else { return Vec::new() };
+        parts.iter().enumerate().filter(|(_, part)| part.is_none()).map(|(node, _)| node).collect()
     }
 
     fn all_ended(&self) -> bool {
@@ -428,6 +466,24 @@ mod tests {
         let mut unsaved = Leader::new((ALWAYS, false), 5, 1);
         assert_eq!(turn(&mut unsaved, false), "", "it takes no checkpoints");
         assert_eq!(turn(&mut unsaved, true), "stop");
+    }
+
+    #[test]
+    fn a_stop_does_not_wait_for_a_node_that_never_saves() {
+        let mut leader = Leader::new((ALWAYS, true), 5, 2);
+        assert_eq!(turn(&mut leader, false), "end 5 0");
+        assert_eq!(turn(&mut leader, true), "");
+        // As if the time were over.
+        let long_ago = || Instant::now().checked_sub(STOP_WITHOUT_PARTS * 2);
+        leader.stops = long_ago();
+        leader.received(1, part(5)).unwrap();
+        assert_eq!(turn(&mut leader, true), "", "something has come");
+        leader.stops = long_ago();
+        assert_eq!(leader.nodes_without_part(), [0]);
+        assert_eq!(turn(&mut leader, true), "stop");
+        assert!(leader.is_over());
+        assert_eq!(turn(&mut leader, true), "");
+        assert!(leader.received(0, part(5)).is_ok(), "it has come too late");
     }
 
     #[test]

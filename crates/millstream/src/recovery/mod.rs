@@ -44,8 +44,9 @@ use crate::links::NodeLayout;
 /// The topic of messages about checkpoints. Topics of workers are made of their numbers, and never
 /// this one.
 const ABOUT: u64 = u64::MAX - 1;
-/// How long the head of a chain is watched whose writer may live on another machine.
-const HEAD_WATCH: Duration = Duration::from_secs(10);
+/// How long the head of a chain is watched at least, and at most, whose writer may live on another
+/// machine.
+const HEAD_WATCH: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
 /// Between two looks at it.
 const HEAD_LOOK: Duration = Duration::from_millis(500);
 

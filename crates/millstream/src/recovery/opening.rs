@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
 use checkpoint::{CheckpointManifest, Holder, ObjectName, OperatorEntry, RecordBody, Store};
-use dataflow::job::JobGraph;
+use dataflow::job::{CheckpointInterval, JobGraph};
 use dataflow::sink::Publishing;
 
 use super::ids::{FittedState, OperatorId};
@@ -87,9 +88,16 @@ impl Opening<'_> {
             return Ok(());
         }
         if begin.holder.machine != here.machine {
+            let watch = self.head_watch();
+            let (host, seconds) = (&begin.holder.host, watch.as_secs());
+            (self.tell)(&format!(
+                "the job was begun on {host}, process {}: for {seconds} s it may show that it runs \
+                 there (--take-over does not wait)",
+                begin.holder.pid
+            ));
             let since = std::time::Instant::now();
             let mut moved = false;
-            while !moved && since.elapsed() < HEAD_WATCH {
+            while !moved && since.elapsed() < watch {
                 std::thread::sleep(HEAD_LOOK);
                 moved = chain::look(&**self.store, self.name)?.head != view.head;
             }
@@ -105,6 +113,18 @@ impl Opening<'_> {
             hint: "stop it, give this one another name by --job, or end the other by --take-over"
                 .into(),
         })
+    }
+
+    /// How long a run that lives is sure to have written a record: twice its interval, as its last
+    /// records and the settings show it.
+    fn head_watch(&self) -> Duration {
+        let interval = match self.job.settings.checkpoint {
+            Some(CheckpointInterval::Every(ns)) => Duration::from_nanos(ns.get()),
+            Some(CheckpointInterval::Auto) | None => Duration::ZERO,
+        };
+        // Damage is told when the checkpoint is read.
+        let pause = chain::recent_pause(&**self.store, self.name).unwrap_or_default();
+        pause.max(interval).saturating_mul(2).clamp(HEAD_WATCH[0], HEAD_WATCH[1])
     }
 
     /// Refuses a checkpoint that the job cannot go on from.
