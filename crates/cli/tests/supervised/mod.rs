@@ -1,8 +1,10 @@
 //! Jobs whose nodes are started again: by `run --nodes`, and as ranks of a launcher. Their rows are
 //! those of a run that nothing happened to.
 
+mod bucket;
 mod launchers;
 mod rescale;
+mod signals;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,0 +1,89 @@
+//! Jobs whose checkpoints lie in a bucket.
+
+use super::*;
+
+#[path = "../../../connectors/tests/connectors/servers/s3.rs"]
+#[expect(dead_code, reason = "the tests of connectors use more of it")]
+mod s3;
+
+use s3::{KEY, S3};
+
+/// The thread of the server, as that expects it.
+struct Serving {
+    address: std::net::SocketAddr,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Serving {
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        serve: impl FnOnce(tokio::net::TcpListener) -> F,
+    ) -> Self {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(serve(listener));
+        Self { address, runtime: Some(runtime) }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+const RUN: [&str; 8] =
+    ["run", "q.sql", "--state", "s3://bucket/jobs", "--workers", "1", "--nodes", "2"];
+
+/// A command that finds the server by its environment.
+fn command(dir: &Dir, server: &S3, args: &[&str]) -> Command {
+    let mut command = dir.command(args);
+    command
+        .env("AWS_ENDPOINT_URL", server.endpoint())
+        .env("AWS_REGION", "eu-west-1")
+        .env("AWS_ACCESS_KEY_ID", KEY)
+        .env("AWS_SECRET_ACCESS_KEY", "hush");
+    command
+}
+
+#[test]
+fn a_job_goes_on_from_a_bucket() {
+    let expected = undisturbed("bucket", 40_000);
+    let (dir, server) = (Dir::new("bucket"), S3::start());
+    dir.write("q.sql", &windows(40_000, "'rate' = '8000',").replace("100 ms", "500 ms"));
+    let mut job = dir.start(command(&dir, &server, &RUN));
+    dir.awaits_more_than(0, &mut job);
+    let nodes = job.below();
+    signal(nodes[nodes.len() - 1], Signal::KILL);
+    let parts = dir.parts();
+    dir.awaits_more_than(parts, &mut job);
+    signal(job.0.id().cast_signed(), Signal::KILL);
+    assert_eq!(job.ends(), None, "{}", dir.log());
+    let list = ["state", "list", "--state", "s3://bucket/jobs"];
+    let (code, said) = told(&command(&dir, &server, &list).output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("q ")), "{said}");
+    let (code, said) = told(&command(&dir, &server, &RUN).output().unwrap());
+    assert_eq!(code, Some(0), "{said}\n{}", dir.log());
+    assert!(said.contains("goes on from checkpoint"), "{said}");
+    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert!(dir.log().contains("the job is started again (1)"), "{}", dir.log());
+    assert!(!dir.log().contains("hush") && !said.contains("hush"));
+    let (_, said) = told(&command(&dir, &server, &list).output().unwrap());
+    assert!(said.contains("done"), "{said}");
+}
+
+#[test]
+fn a_bucket_that_passes_over_conditions_is_refused() {
+    let (dir, server) = (Dir::new("unconditional"), S3::start());
+    server.state.lock().unwrap().takes_all = true;
+    dir.write("q.sql", &windows(1000, ""));
+    let (code, said) = told(&command(&dir, &server, &RUN).output().unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("s3://bucket/jobs/q"), "{said}");
+    assert!(said.contains("two runs of a job"), "{said}");
+    assert_eq!(dir.parts(), 0);
+}

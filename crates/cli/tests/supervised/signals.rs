@@ -1,0 +1,196 @@
+//! Signals, limits and full disks: what may happen to a job's processes beside an end.
+
+use std::io::{BufRead, BufReader};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Resource, Rlimit, prlimit};
+
+use super::*;
+
+const ROWS: u32 = 40_000;
+const RUN: [&str; 8] = ["run", "q.sql", "--state", "state", "--workers", "1", "--nodes", "2"];
+
+fn paced(dir: &Dir) {
+    dir.write("q.sql", &windows(ROWS, "'rate' = '8000',"));
+}
+
+#[test]
+fn a_node_that_is_stopped_is_killed_and_the_job_goes_on() {
+    let expected = undisturbed("stopped-node", ROWS);
+    let dir = Dir::new("stopped-node");
+    paced(&dir);
+    let mut job = dir.start(dir.command(&RUN));
+    // Node 1, of which node 0 tells, then node 0, of which its supervisor does.
+    for node in [1, 0] {
+        let parts = dir.parts();
+        dir.awaits_more_than(parts, &mut job);
+        let nodes = job.below();
+        let victim = nodes[node.min(nodes.len() - 1)];
+        signal(victim, Signal::STOP);
+        let until = Instant::now() + TIMEOUT;
+        while PathBuf::from(format!("/proc/{victim}/exe")).exists() {
+            assert!(Instant::now() < until, "{}", dir.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(job.ends(), Some(0), "{}", dir.log());
+    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert!(dir.log().contains("is stopped for 3 s, and is killed"), "{}", dir.log());
+}
+
+#[test]
+fn a_run_that_wakes_up_behind_another_one_publishes_nothing() {
+    let expected = undisturbed("woken", ROWS);
+    let dir = Dir::new("woken");
+    paced(&dir);
+    let mut first = dir.start(dir.command(&RUN));
+    dir.awaits_more_than(0, &mut first);
+    let all: Vec<i32> = [vec![first.0.id().cast_signed()], first.below()].concat();
+    all.iter().for_each(|process| signal(*process, Signal::STOP));
+    let (code, said) = dir.run(&RUN);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("job 'q' runs as generation"), "{said}");
+    let (code, said) = dir.run(&[&RUN[..], &["--take-over"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("goes on from checkpoint"), "{said}");
+    assert_eq!(dir.rows(), expected, "{said}");
+    all.iter().for_each(|process| signal(*process, Signal::CONT));
+    assert_eq!(first.ends(), Some(1), "{}", dir.log());
+    assert!(dir.log().contains("goes on elsewhere as generation 2"), "{}", dir.log());
+    assert_eq!(dir.rows(), expected, "{}", dir.log());
+}
+
+#[test]
+fn all_nodes_end_with_their_supervisor_and_go_on_with_the_next() {
+    let expected = undisturbed("orphans", ROWS);
+    let dir = Dir::new("orphans");
+    paced(&dir);
+    for _ in 0..2 {
+        let mut job = dir.start(dir.command(&RUN));
+        let parts = dir.parts();
+        dir.awaits_more_than(parts, &mut job);
+        let nodes = job.below();
+        signal(job.0.id().cast_signed(), Signal::KILL);
+        assert_eq!(job.ends(), None, "{}", dir.log());
+        let until = Instant::now() + TIMEOUT;
+        for node in nodes {
+            while PathBuf::from(format!("/proc/{node}/exe")).exists() {
+                assert!(Instant::now() < until, "node {node} lives on");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+    let (code, said) = dir.run(&RUN);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(dir.rows(), expected, "{said}");
+    for left in ["out", "state/q/chain", "state/q/seg"] {
+        let names = fs::read_dir(dir.0.join(left)).unwrap();
+        let hidden = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let hidden: Vec<String> = hidden.filter(|name| name.starts_with('.')).collect();
+        assert!(hidden.is_empty(), "{left}: {hidden:?}");
+    }
+}
+
+#[test]
+fn sigterm_to_all_processes_at_once_takes_a_last_checkpoint() {
+    let expected = undisturbed("group", ROWS);
+    let dir = Dir::new("group");
+    paced(&dir);
+    let mut job = dir.start(dir.command(&RUN));
+    dir.awaits_more_than(0, &mut job);
+    // As systemd does, and scancel.
+    let all: Vec<i32> = [vec![job.0.id().cast_signed()], job.below()].concat();
+    all.iter().for_each(|process| signal(*process, Signal::TERM));
+    assert_eq!(job.ends(), Some(130), "{}", dir.log());
+    assert!(dir.log().contains("ended early, as asked"), "{}", dir.log());
+    let (_, said) = dir.run(&["state", "list", "--state", "state"]);
+    assert!(said.contains("stopped"), "{said}");
+    let (code, said) = dir.run(&RUN);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(dir.rows(), expected, "{said}");
+}
+
+/// Rows to standard output, without an end.
+fn endless(rate: &str) -> String {
+    format!(
+        "SET 'millstream.checkpoint' = '100 ms';
+         CREATE TABLE numbers (n BIGINT) WITH (
+           'connector' = 'generator', {rate} 'fields.n.kind' = 'sequence');
+         CREATE TABLE shown (n BIGINT) WITH ('connector' = 'stdout', 'format' = 'csv');
+         INSERT INTO shown SELECT n FROM numbers;"
+    )
+}
+
+/// What a process says to standard error, as it comes: a file would meet its limits.
+fn listen(job: &mut Running) -> Arc<Mutex<String>> {
+    let said = Arc::new(Mutex::new(String::new()));
+    let (stderr, heard) = (job.0.stderr.take().unwrap(), said.clone());
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            *heard.lock().unwrap() += &format!("{line}\n");
+        }
+    });
+    said
+}
+
+/// The number of the last checkpoint.
+fn checkpoint(dir: &Dir) -> u64 {
+    let (_, said) = dir.run(&["state", "list", "--state", "state", "--json"]);
+    let at = said.split("\"checkpoint\":").nth(1).unwrap_or("");
+    let digits: String = at.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or(0)
+}
+
+fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + TIMEOUT;
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_checkpoint_that_has_no_room_is_given_up_and_a_later_one_is_stored() {
+    let dir = Dir::new("full");
+    dir.write("q.sql", &endless("'rate' = '1000',"));
+    let mut command = dir.command(&RUN);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut job = Running(command.spawn().unwrap());
+    let said = listen(&mut job);
+    await_that("a checkpoint", || checkpoint(&dir) > 0);
+    // No process of it can write to a file.
+    let nodes = job.below();
+    let limit = |bytes: Option<u64>| {
+        for node in nodes.iter().copied() {
+            let limit = Rlimit { current: bytes, maximum: None };
+            prlimit(Pid::from_raw(node), Resource::Fsize, limit).unwrap();
+        }
+    };
+    limit(Some(0));
+    await_that("a warning", || said.lock().unwrap().contains("a checkpoint is given up"));
+    let before = checkpoint(&dir);
+    assert!(job.0.try_wait().unwrap().is_none(), "it goes on: {}", said.lock().unwrap());
+    limit(None);
+    await_that("a later checkpoint", || checkpoint(&dir) > before);
+    signal(job.0.id().cast_signed(), Signal::TERM);
+    assert_eq!(job.ends(), Some(130), "{}", said.lock().unwrap());
+    assert!(!said.lock().unwrap().contains("started again"), "{}", said.lock().unwrap());
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_reader_that_takes_nothing() {
+    let dir = Dir::new("stuck");
+    dir.write("q.sql", &endless(""));
+    let mut command = dir.command(&RUN);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut job = Running(command.spawn().unwrap());
+    let said = listen(&mut job);
+    // Its reader takes a line, so that it runs, and then nothing.
+    let mut reader = BufReader::with_capacity(16, job.0.stdout.take().unwrap());
+    assert!(reader.read_line(&mut String::new()).unwrap() > 0);
+    // The pipe and all buffers in front of it are full before long.
+    std::thread::sleep(Duration::from_secs(2));
+    signal(job.0.id().cast_signed(), Signal::TERM);
+    assert_eq!(job.ends(), Some(130), "{}", said.lock().unwrap());
+    drop(reader);
+}
