@@ -13,6 +13,9 @@ const RIVALS: usize = 4;
 /// Names that they create.
 const RACES: usize = 20;
 
+/// Bytes of a large piece of an object: more than a part of an upload.
+const PIECE: usize = 9 << 20;
+
 /// Checks the promises of a store that is empty below the job `conformance`.
 ///
 /// # Errors
@@ -35,6 +38,9 @@ pub fn check(store: &Arc<dyn Store>) -> Result<(), StoreError> {
     assert_eq!(store.get(&a, Some(6..9))?, Some(Bytes::from_static(b"fir")));
     assert_eq!(store.get(&a, Some(9..100))?, Some(Bytes::from_static(b"st")));
     assert_eq!(store.get(&a, Some(0..0))?, Some(Bytes::new()));
+
+    check_writers(store, &a)?;
+    store.put(&a, &[second.clone(), first.clone()])?;
 
     store.put(&name("chain.b"), &[])?;
     store.create(&name("seg/c"), &first)?;
@@ -62,6 +68,28 @@ pub fn check(store: &Arc<dyn Store>) -> Result<(), StoreError> {
     assert_eq!(named(None)?, []);
     store.remove_folder(&job)?;
     assert_eq!(store.children(None)?, Vec::<String>::new());
+    Ok(())
+}
+
+/// An object that is written piece by piece is seen when it is finished, and not before.
+fn check_writers(store: &Arc<dyn Store>, name: &ObjectName) -> Result<(), StoreError> {
+    let before = store.get(name, None)?;
+    let mut given_up = store.writer(name)?;
+    given_up.write(Bytes::from_static(b"not this"))?;
+    drop(given_up);
+    assert_eq!(store.get(name, None)?, before);
+
+    let pieces: [Bytes; 3] = [vec![1; PIECE], vec![2; 3], vec![3; PIECE]].map(Bytes::from);
+    let mut writer = store.writer(name)?;
+    for piece in &pieces {
+        writer.write(piece.clone())?;
+        assert_eq!(store.get(name, None)?, before);
+    }
+    writer.finish()?;
+    assert!(store.get(name, None)? == Some(pieces.concat().into()), "all pieces, in their order");
+    assert_eq!(store.list(None)?.len(), 1, "nothing is left beside it");
+    store.writer(name)?.finish()?;
+    assert_eq!(store.get(name, None)?, Some(Bytes::new()));
     Ok(())
 }
 

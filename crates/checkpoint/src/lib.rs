@@ -35,4 +35,6 @@ pub use record::{
     BaseCheckpoint, Begin, CheckpointManifest, Holder, OperatorEntry, Record, RecordBody,
     SegmentEntry, SinkEntry, SourceEntry, SplitEntry, StagedPart,
 };
-pub use store::{Created, DirectoryStore, MemoryStore, ObjectName, Store, StoredObject};
+pub use store::{
+    Created, DirectoryStore, MemoryStore, ObjectName, ObjectWriter, Store, StoredObject,
+};

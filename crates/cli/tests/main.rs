@@ -8,6 +8,7 @@ mod launched;
 mod memory;
 mod pool;
 mod recover;
+mod spilled;
 mod state;
 mod stopped_streams;
 mod supervised;

@@ -7,10 +7,15 @@
 //! layout they came from: after a restart each worker takes those rows of a [`Restored`] job that
 //! belong to it now.
 
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use arrow::record_batch::RecordBatch;
 
 pub use crate::connector::sink::RunId;
 use crate::connector::source::Position;
+use crate::error::DataflowError;
 
 /// Rows of one part of an operator's state. Their meaning is the operator's.
 #[derive(Debug, Clone)]
@@ -19,6 +24,43 @@ pub struct SavedRows {
     pub part: u32,
     /// The rows. Their arrays are shared with the state, and never change.
     pub rows: RecordBatch,
+}
+
+/// Rows that are not in memory: on a disk where they were spilled to, or in a store. What is read
+/// there never changes.
+pub trait UnreadRows: Send + Sync {
+    /// Reads them, in their order. It may take long, and is called on any thread, any number of
+    /// times.
+    ///
+    /// # Errors
+    /// When they cannot be read, or are not those that were written.
+    fn read(&self) -> Result<Vec<RecordBatch>, DataflowError>;
+}
+
+/// Rows of one part of an operator's state that are read when they are needed.
+#[derive(Clone)]
+pub struct StoredRows {
+    /// The part, as the operator numbers them.
+    pub part: u32,
+    /// Where the rows lie.
+    pub rows: Arc<dyn UnreadRows>,
+}
+
+impl StoredRows {
+    /// Reads the rows.
+    ///
+    /// # Errors
+    /// As [`UnreadRows::read`].
+    pub fn read(&self) -> Result<impl Iterator<Item = SavedRows>, DataflowError> {
+        let part = self.part;
+        Ok(self.rows.read()?.into_iter().map(move |rows| SavedRows { part, rows }))
+    }
+}
+
+impl fmt::Debug for StoredRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredRows").field("part", &self.part).finish_non_exhaustive()
+    }
 }
 
 /// The state of an operator on one worker.
@@ -30,8 +72,55 @@ pub struct OperatorSnapshot {
     pub version: u32,
     /// The watermark up to which its results were emitted.
     pub watermark: i64,
-    /// Its state.
+    /// Its state in memory.
     pub parts: Vec<SavedRows>,
+    /// The rest of its state, which comes behind that.
+    pub stored: Vec<StoredRows>,
+}
+
+/// Bytes of copies that checkpoints hold of an operator's state. They are a part of what the
+/// operator may hold until the checkpoints are stored.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StateCopies(Arc<AtomicUsize>);
+
+/// Bytes of a copy. They are given back when this is dropped, with the copy.
+#[derive(Debug)]
+pub(crate) struct CopiedBytes {
+    of: StateCopies,
+    bytes: usize,
+}
+
+impl StateCopies {
+    /// Bytes that there are now. A sum alone: nothing else is ordered by it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds those of a copy.
+    pub(crate) fn add(&self, bytes: usize) -> CopiedBytes {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        CopiedBytes { of: self.clone(), bytes }
+    }
+}
+
+impl Drop for CopiedBytes {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl OperatorSnapshot {
+    /// Gives all rows in their order, of those that are not in memory a few at a time.
+    ///
+    /// # Errors
+    /// As [`UnreadRows::read`]; those of `each`.
+    pub fn each<E: From<DataflowError>>(
+        &self,
+        mut each: impl FnMut(SavedRows) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.parts.iter().cloned().try_for_each(&mut each)?;
+        self.stored.iter().try_for_each(|stored| stored.read()?.try_for_each(&mut each))
+    }
 }
 
 /// How far a split of a source was read.
@@ -91,7 +180,7 @@ pub trait CheckpointTarget: Send + Sync {
 }
 
 /// What the workers of a job begin with: the snapshots of all workers of the job that went before,
-/// however many those were.
+/// however many those were. State is read while it is loaded.
 #[derive(Debug, Clone, Default)]
 pub struct Restored {
     /// The round that was saved. The job goes on in the one behind it.

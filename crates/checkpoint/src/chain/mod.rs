@@ -35,7 +35,7 @@ pub use requests::{
     JobRequest, RequestAnswer, StoredRequest, answer, answer_to, ask, forget, forget_all, fulfil,
     is_open, requests,
 };
-pub use stored::{open_segment, store_segment};
+pub use stored::{PIECE_BYTES, SegmentUpload, open_segment, read_section, store_segment};
 pub use view::{
     ChainRecord, ChainView, KeptCheckpoint, drop_job, drop_kept, jobs, keep, kept, look,
     read_checkpoint, recent_pause, records, verify,

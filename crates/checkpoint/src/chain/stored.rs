@@ -12,11 +12,14 @@ use super::view::repeated;
 use super::{CLAIMS_MAX, PAUSE, PAUSE_MAX};
 use crate::error::{CheckpointError, StoreError, WriteEffect};
 use crate::record::{RECORD_BYTES_MAX, Record, SegmentEntry};
-use crate::segment::{EncodedSegment, SegmentReader};
-use crate::store::{Created, ObjectName, Store};
+use crate::segment::{self, EncodedSegment, SectionEntry, SegmentReader, SegmentWriter};
+use crate::store::{Created, ObjectName, ObjectWriter, Store};
 
 /// How often a segment is written whose answer was lost: the same bytes take the same name.
 const PUTS_MAX: u32 = 5;
+/// Bytes of a segment that are gathered before they are written. A segment of fewer is written by
+/// one request.
+pub const PIECE_BYTES: usize = 8 << 20;
 
 /// Asks the store.
 pub(super) fn ask(
@@ -153,6 +156,94 @@ pub fn store_segment(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// A segment that is stored while it is written: a small one by one request when it is finished, a
+/// larger one piece by piece, so that [`PIECE_BYTES`] of it are in memory at most, and the section
+/// that was added last.
+pub struct SegmentUpload<'a> {
+    store: &'a dyn Store,
+    job: ObjectName,
+    /// Generation, node, and number of the checkpoint.
+    at: (u64, u32, u64),
+    writer: SegmentWriter,
+    /// Where it is larger than a piece.
+    object: Option<Box<dyn ObjectWriter + 'a>>,
+}
+
+impl<'a> SegmentUpload<'a> {
+    /// Begins the segment of a node for a checkpoint; `at` is generation, node and number of the
+    /// checkpoint.
+    #[must_use]
+    pub fn new(store: &'a dyn Store, job: &ObjectName, at: (u64, u32, u64)) -> Self {
+        Self { store, job: job.clone(), at, writer: SegmentWriter::default(), object: None }
+    }
+
+    /// Appends a section: see [`SegmentWriter::section`].
+    ///
+    /// # Errors
+    /// When the section exceeds a bound, or the store fails. Then nothing of the segment is seen.
+    pub fn section(
+        &mut self,
+        operator: &str,
+        part: u32,
+        rows: u64,
+        bytes: Vec<Bytes>,
+    ) -> Result<(), CheckpointError> {
+        self.writer.section(operator, part, rows, bytes)?;
+        if self.writer.waiting() < PIECE_BYTES {
+            return Ok(());
+        }
+        let (generation, node, number) = self.at;
+        let object = match &mut self.object {
+            Some(object) => object,
+            None => {
+                let name = name_of(&self.job, &segment_file(generation, node, number))?;
+                self.object.insert(self.store.writer(&name)?)
+            }
+        };
+        for bytes in self.writer.take() {
+            object.write(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Stores the segment, or what is left of it, and gives the entry for its manifest.
+    ///
+    /// # Errors
+    /// When the footer exceeds its bound, or the store fails.
+    pub fn finish(self) -> Result<SegmentEntry, CheckpointError> {
+        let Self { store, job, at, writer, object } = self;
+        let segment = writer.finish()?;
+        let Some(mut object) = object else { return store_segment(store, &job, at, &segment) };
+        let (generation, node, number) = at;
+        let (file, crc) = (segment_file(generation, node, number), segment.crc);
+        let entry = SegmentEntry { file, bytes: segment.bytes, crc };
+        for bytes in segment.parts {
+            object.write(bytes)?;
+        }
+        match object.finish() {
+            // Its pieces are gone, but it may be there.
+            Err(error) if error.effect == WriteEffect::Unknown => {
+                open_segment(store, &job, &entry).map_err(|_| error)?;
+            }
+            finished => finished?,
+        }
+        Ok(entry)
+    }
+}
+
+/// Reads a section of a segment of a manifest, whose footer was read by [`open_segment`].
+///
+/// # Errors
+/// When the store fails, or the section is not what was written.
+pub fn read_section(
+    store: &dyn Store,
+    job: &ObjectName,
+    entry: &SegmentEntry,
+    section: &SectionEntry,
+) -> Result<Bytes, CheckpointError> {
+    segment::read_section(store, &name_of(job, &entry.file)?, section)
 }
 
 /// Opens a segment that a manifest names.

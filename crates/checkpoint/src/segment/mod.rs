@@ -21,6 +21,7 @@ use bytes::Bytes;
 use crate::error::CheckpointError;
 
 pub use read::SegmentReader;
+pub(crate) use read::read_section;
 
 /// The version of the format that is written.
 pub const SEGMENT_VERSION: u16 = 1;
@@ -70,9 +71,9 @@ pub struct SegmentWriter {
 /// A segment that can be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedSegment {
-    /// Its bytes, one part behind the other.
+    /// Its bytes, one part behind the other; behind those that were taken of its writer.
     pub parts: Vec<Bytes>,
-    /// How many there are.
+    /// How many there are in all.
     pub bytes: u64,
     /// The checksum for [`SegmentEntry::crc`](crate::SegmentEntry::crc).
     pub crc: u32,
@@ -123,7 +124,18 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// The segment, with its footer.
+    /// Bytes of the segment that nobody has taken.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.parts.iter().map(Bytes::len).sum()
+    }
+
+    /// Takes the bytes that the segment has so far behind those that were taken before.
+    pub fn take(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.parts)
+    }
+
+    /// The segment, with its footer, or what is left of it behind what was taken.
     ///
     /// # Errors
     /// When the footer exceeds [`FOOTER_BYTES_MAX`].

@@ -74,19 +74,7 @@ impl<'a> SegmentReader<'a> {
     /// # Errors
     /// When they cannot be read or are not those that were written.
     pub fn read(&self, section: &SectionEntry) -> Result<Bytes, CheckpointError> {
-        let range = section.offset..section.offset.saturating_add(section.bytes);
-        if section.bytes == 0 {
-            return Ok(Bytes::new());
-        }
-        let bytes = get(self.store, &self.name, &self.file, range)?;
-        if bytes.len() as u64 != section.bytes {
-            let at = section.offset + bytes.len() as u64;
-            return Err(CheckpointError::damaged(&self.file, at, "it ends here, within a section"));
-        }
-        if crc32c::crc32c(&bytes) != section.crc {
-            return Err(self.wrong_sum(section));
-        }
-        Ok(bytes)
+        read_section(self.store, &self.name, section)
     }
 
     /// Compares every byte with what was written, in pieces, and gives how many there are.
@@ -125,17 +113,42 @@ impl<'a> SegmentReader<'a> {
             }
             at = until;
         }
-        if crc == section.crc { Ok(()) } else { Err(self.wrong_sum(section)) }
+        if crc == section.crc { Ok(()) } else { Err(wrong_sum(&self.file, section)) }
     }
+}
 
-    fn wrong_sum(&self, section: &SectionEntry) -> CheckpointError {
-        let SectionEntry { operator, part, offset, bytes, .. } = section;
-        let reason = format!(
-            "the checksum of part {part} of operator '{operator}', {bytes} bytes from here, is \
-             another one"
-        );
-        CheckpointError::damaged(&self.file, *offset, reason)
+fn wrong_sum(file: &str, section: &SectionEntry) -> CheckpointError {
+    let SectionEntry { operator, part, offset, bytes, .. } = section;
+    let reason = format!(
+        "the checksum of part {part} of operator '{operator}', {bytes} bytes from here, is \
+         another one"
+    );
+    CheckpointError::damaged(file, *offset, reason)
+}
+
+/// The bytes of a section of the segment `name`, whose footer has been read.
+///
+/// # Errors
+/// When they cannot be read or are not those that were written.
+pub(crate) fn read_section(
+    store: &dyn Store,
+    name: &ObjectName,
+    section: &SectionEntry,
+) -> Result<Bytes, CheckpointError> {
+    if section.bytes == 0 {
+        return Ok(Bytes::new());
     }
+    let file = store.place(name);
+    let range = section.offset..section.offset.saturating_add(section.bytes);
+    let bytes = get(store, name, &file, range)?;
+    if bytes.len() as u64 != section.bytes {
+        let at = section.offset + bytes.len() as u64;
+        return Err(CheckpointError::damaged(&file, at, "it ends here, within a section"));
+    }
+    if crc32c::crc32c(&bytes) != section.crc {
+        return Err(wrong_sum(&file, section));
+    }
+    Ok(bytes)
 }
 
 /// Some bytes of an object that must be there.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Created, LISTED_MAX, ObjectName, Store, StoredObject};
+use super::{Created, LISTED_MAX, ObjectName, ObjectWriter, Store, StoredObject};
 use crate::error::StoreError;
 use crate::process;
 
@@ -51,25 +51,25 @@ impl DirectoryStore {
         self.root.join(name.as_str())
     }
 
-    /// Writes bytes to a new temporary file in the folder of `path`, and brings them to the disk.
-    fn write_temporary(&self, path: &Path, parts: &[Bytes]) -> io::Result<PathBuf> {
+    /// Begins a new temporary file in the folder of `path`.
+    fn temporary(&self, path: &Path) -> io::Result<Temporary> {
         let folder = folder_of(path);
         make_folder(folder)?;
         // Counts only; nothing else is ordered by it.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let temporary = folder.join(format!("{TEMPORARY}{}-{number}", self.owner));
-        let written = (|| {
-            let mut options = OpenOptions::new();
-            let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
-            for part in parts {
-                file.write_all(part)?;
-            }
-            file.sync_data()
-        })();
-        if let Err(error) = written {
-            let _ = fs::remove_file(&temporary);
-            return Err(error);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
+        Ok(Temporary { path: temporary, file })
+    }
+
+    /// Writes bytes to a new temporary file in the folder of `path`, and brings them to the disk.
+    fn write_temporary(&self, path: &Path, parts: &[Bytes]) -> io::Result<Temporary> {
+        let mut temporary = self.temporary(path)?;
+        for part in parts {
+            temporary.file.write_all(part)?;
         }
+        temporary.file.sync_data()?;
         Ok(temporary)
     }
 
@@ -125,14 +125,53 @@ impl DirectoryStore {
     }
 }
 
+/// A file that has not got its name yet. It is removed when this is dropped.
+struct Temporary {
+    path: PathBuf,
+    file: File,
+}
+
+impl Temporary {
+    /// Gives the file its name, in place of another one that has it.
+    fn rename(self, path: &Path) -> Result<(), StoreError> {
+        fs::rename(&self.path, path).map_err(|error| unknown(path, &error))?;
+        sync_folder(folder_of(path)).map_err(|error| unknown(path, &error))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// An object that is being written under a temporary name.
+struct FileWriter {
+    temporary: Temporary,
+    path: PathBuf,
+}
+
+impl ObjectWriter for FileWriter {
+    fn write(&mut self, bytes: Bytes) -> Result<(), StoreError> {
+        let written = self.temporary.file.write_all(&bytes);
+        written.map_err(|error| refused(&self.path, &error))
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), StoreError> {
+        let Self { temporary, path } = *self;
+        temporary.file.sync_data().map_err(|error| refused(&path, &error))?;
+        temporary.rename(&path)
+    }
+}
+
 impl Store for DirectoryStore {
     fn create(&self, name: &ObjectName, bytes: &Bytes) -> Result<Created, StoreError> {
         let path = self.path(name);
         let refused = |error: &io::Error| refused(&path, error);
         let temporary =
             self.write_temporary(&path, std::slice::from_ref(bytes)).map_err(|e| refused(&e))?;
-        let linked = self.link(&temporary, &path);
-        let _ = fs::remove_file(&temporary);
+        let linked = self.link(&temporary.path, &path);
+        drop(temporary);
         let created = linked?;
         // Also where the object was there: a call before this one may have failed behind its link.
         sync_folder(folder_of(&path)).map_err(|error| unknown(&path, &error))?;
@@ -143,11 +182,13 @@ impl Store for DirectoryStore {
         let path = self.path(name);
         let temporary =
             self.write_temporary(&path, parts).map_err(|error| refused(&path, &error))?;
-        if let Err(error) = fs::rename(&temporary, &path) {
-            let _ = fs::remove_file(&temporary);
-            return Err(unknown(&path, &error));
-        }
-        sync_folder(folder_of(&path)).map_err(|error| unknown(&path, &error))
+        temporary.rename(&path)
+    }
+
+    fn writer<'a>(&'a self, name: &ObjectName) -> Result<Box<dyn ObjectWriter + 'a>, StoreError> {
+        let path = self.path(name);
+        let temporary = self.temporary(&path).map_err(|error| refused(&path, &error))?;
+        Ok(Box::new(FileWriter { temporary, path }))
     }
 
     fn get(

@@ -42,6 +42,41 @@ pub struct StoredObject {
     pub modified_ms: i64,
 }
 
+/// An object that is being written. Dropping it gives it up: there is no object, or the one that
+/// there was.
+pub trait ObjectWriter {
+    /// Writes bytes behind those before. The writer may keep a few of them until there are enough
+    /// for a request.
+    ///
+    /// # Errors
+    /// When the store cannot be reached or refuses.
+    fn write(&mut self, bytes: Bytes) -> Result<(), StoreError>;
+
+    /// Nothing more comes: the object appears, and is durable.
+    ///
+    /// # Errors
+    /// When the store cannot be reached or refuses.
+    fn finish(self: Box<Self>) -> Result<(), StoreError>;
+}
+
+/// Gathers an object in memory, for a store that writes whole ones.
+struct GatheringWriter<'a, S: ?Sized> {
+    store: &'a S,
+    name: ObjectName,
+    parts: Vec<Bytes>,
+}
+
+impl<S: Store + ?Sized> ObjectWriter for GatheringWriter<'_, S> {
+    fn write(&mut self, bytes: Bytes) -> Result<(), StoreError> {
+        self.parts.push(bytes);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), StoreError> {
+        self.store.put(&self.name, &self.parts)
+    }
+}
+
 /// Named objects that outlive the process. Every call may take long: none is for a worker's thread.
 ///
 /// After a call has succeeded its effect is durable, and all later calls of all processes see it. A
@@ -59,6 +94,15 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// When the store cannot be reached or refuses.
     fn put(&self, name: &ObjectName, parts: &[Bytes]) -> Result<(), StoreError>;
+
+    /// Begins to write an object as a whole, piece by piece, in place of one that may be there. It
+    /// is not seen before [`ObjectWriter::finish`].
+    ///
+    /// # Errors
+    /// When the store cannot be reached or refuses.
+    fn writer<'a>(&'a self, name: &ObjectName) -> Result<Box<dyn ObjectWriter + 'a>, StoreError> {
+        Ok(Box::new(GatheringWriter { store: self, name: name.clone(), parts: Vec::new() }))
+    }
 
     /// The bytes of an object, or those of a range of it; `None` if there is no such object. A
     /// range that reaches beyond the end gives fewer bytes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use checkpoint::store::LISTED_MAX;
-use checkpoint::{Created, ObjectName, Store, StoreError, StoredObject};
+use checkpoint::{Created, ObjectName, ObjectWriter, Store, StoreError, StoredObject};
 use dataflow::connector::Options;
 use dataflow::error::ConnectorError;
 use futures::TryStreamExt;
@@ -90,25 +90,6 @@ impl BucketStore {
         answer.unwrap_or_else(|error| Err(StoreError::unknown(place, error.to_string())))
     }
 
-    fn put_parts(&self, path: &Path, parts: &[Bytes]) -> Result<(), StoreError> {
-        let (inner, location) = (Arc::clone(&self.store.store), path.clone());
-        // Cheap: the bytes are shared.
-        let parts = parts.to_vec();
-        self.ask(path, async move {
-            let upload = inner.put_multipart(&location).await?;
-            let mut writer = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
-            for bytes in parts {
-                if let Err(error) = writer.wait_for_capacity(PARTS_MAX).await {
-                    // The first error counts.
-                    let _ = writer.abort().await;
-                    return Err(error);
-                }
-                writer.put(bytes);
-            }
-            writer.finish().await.map(drop)
-        })
-    }
-
     /// The size of an object; `None` if it is not there.
     fn size(&self, path: &Path) -> Result<Option<u64>, StoreError> {
         let (inner, location) = (Arc::clone(&self.store.store), path.clone());
@@ -145,11 +126,24 @@ impl Store for BucketStore {
         let path = self.path(name.as_str());
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         if bytes > PUT_BYTES_MAX {
-            return self.put_parts(&path, parts);
+            let mut writer = self.writer(name)?;
+            // Cheap: the bytes are shared.
+            parts.iter().try_for_each(|part| writer.write(part.clone()))?;
+            return writer.finish();
         }
         let (inner, location) = (Arc::clone(&self.store.store), path.clone());
         let payload: PutPayload = parts.iter().cloned().collect();
         self.ask(&path, async move { inner.put(&location, payload).await.map(drop) })
+    }
+
+    fn writer<'a>(&'a self, name: &ObjectName) -> Result<Box<dyn ObjectWriter + 'a>, StoreError> {
+        let path = self.path(name.as_str());
+        let (inner, location) = (Arc::clone(&self.store.store), path.clone());
+        let upload = self.ask(&path, async move {
+            let upload = inner.put_multipart(&location).await?;
+            Ok(WriteMultipart::new_with_chunk_size(upload, PART_BYTES))
+        })?;
+        Ok(Box::new(Upload { store: self, path, upload: Some(upload) }))
     }
 
     fn get(
@@ -221,6 +215,49 @@ impl Store for BucketStore {
 
     fn place(&self, name: &ObjectName) -> String {
         self.place_of(&self.path(name.as_str()))
+    }
+}
+
+/// An object on its way in parts.
+struct Upload<'a> {
+    store: &'a BucketStore,
+    path: Path,
+    /// Until it is finished or has failed.
+    upload: Option<WriteMultipart>,
+}
+
+impl ObjectWriter for Upload<'_> {
+    fn write(&mut self, bytes: Bytes) -> Result<(), StoreError> {
+        let Some(mut upload) = self.upload.take() else {
+            return Err(StoreError::refused(self.store.place_of(&self.path), "it has failed"));
+        };
+        let upload = self.store.ask(&self.path, async move {
+            if let Err(error) = upload.wait_for_capacity(PARTS_MAX).await {
+                // The first error counts.
+                let _ = upload.abort().await;
+                return Err(error);
+            }
+            upload.put(bytes);
+            Ok(upload)
+        })?;
+        self.upload = Some(upload);
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), StoreError> {
+        let Some(upload) = self.upload.take() else {
+            return Err(StoreError::refused(self.store.place_of(&self.path), "it has failed"));
+        };
+        self.store.ask(&self.path, async move { upload.finish().await.map(drop) })
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        if let Some(upload) = self.upload.take() {
+            // A server keeps the parts of what is not given up, and has them paid.
+            let _ = self.store.ask(&self.path, async move { upload.abort().await });
+        }
     }
 }
 

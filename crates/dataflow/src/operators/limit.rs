@@ -200,7 +200,7 @@ impl<D: Downstream> OperatorTask for LimitRun<D> {
         let rows = self.cut.borrow().save()?;
         let (operator, watermark) = (self.instance.tag, self.least());
         let parts = vec![SavedRows { part: 0, rows }];
-        Ok(Some(OperatorSnapshot { operator, version: 1, watermark, parts }))
+        Ok(Some(OperatorSnapshot { operator, version: 1, watermark, parts, stored: vec![] }))
     }
 
     fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {

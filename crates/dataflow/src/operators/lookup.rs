@@ -482,7 +482,7 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
         let rows = RecordBatch::try_from_iter([("rows", number(rows)), ("hash", number(hash))])?;
         let parts = vec![SavedRows { part: 0, rows }];
         let (operator, watermark) = (self.instance.tag, i64::MIN);
-        Ok(Some(OperatorSnapshot { operator, version: 1, watermark, parts }))
+        Ok(Some(OperatorSnapshot { operator, version: 1, watermark, parts, stored: vec![] }))
     }
 
     fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {

@@ -122,19 +122,40 @@ impl<'a> Restoring<'a> {
                 let why = format!("in form {}, not {version}", snapshot.version);
                 return Err(self.refused(of, &why));
             }
-            for SavedRows { part, rows } in &snapshot.parts {
-                let at = *part as usize;
-                let (Some(expected), Some(taker)) = (parts.get(at), takers.get(at)) else {
-                    return Err(self.refused(of, &format!("with a part {at} that it has not")));
-                };
-                self.check(of, at, expected, rows)?;
-                if let Some(rows) = self.taken(of, taker, saver, rows)? {
+            let expected = |part: u32| {
+                let at = part as usize;
+                let both = parts.get(at).zip(takers.get(at));
+                both.ok_or_else(|| self.refused(of, &format!("with a part {at} that it has not")))
+            };
+            let mut one = |SavedRows { part, rows }: SavedRows| {
+                let (expected, taker) = expected(part)?;
+                self.check(of, part as usize, expected, &rows)?;
+                match self.taken(of, taker, saver, &rows)? {
                     // A few rows must not hold what all workers have saved.
-                    take(SavedRows { part: *part, rows: compact(rows) })?;
+                    Some(own) => take(SavedRows { part, rows: compact(own) }),
+                    None => Ok(()),
                 }
+            };
+            snapshot.parts.iter().cloned().try_for_each(&mut one)?;
+            for stored in &snapshot.stored {
+                let (_, taker) = expected(stored.part)?;
+                if self.is_anothers(taker, saver) {
+                    continue;
+                }
+                stored.read()?.try_for_each(&mut one)?;
             }
         }
         Ok(())
+    }
+
+    /// Whether no row that a worker has saved can be for this one: they need not be read.
+    fn is_anothers(&self, taker: &Taker, saver: u32) -> bool {
+        match taker {
+            Taker::Nothing => true,
+            Taker::BySaver => saver % self.workers != self.worker,
+            Taker::Own => self.workers == self.saved_workers && saver != self.worker,
+            Taker::All | Taker::Led { .. } | Taker::Listed { .. } => false,
+        }
     }
 
     fn refused(&self, operator: &Operator, why: &str) -> DataflowError {

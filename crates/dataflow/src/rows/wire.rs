@@ -308,6 +308,18 @@ pub(crate) fn compact(batch: RecordBatch) -> RecordBatch {
     }
 }
 
+/// The rows of a batch in pieces of about `bytes_max` bytes at most, or of one row, each in memory
+/// of its own where it is a small part of larger arrays: a batch is written with all of the texts
+/// that its views point into.
+pub fn pieces(batch: &RecordBatch, bytes_max: usize) -> impl Iterator<Item = RecordBatch> {
+    let rows = batch.num_rows();
+    let step = match bytes_of(batch) {
+        bytes if bytes <= bytes_max => rows.max(1),
+        bytes => (rows * bytes_max / bytes).max(1),
+    };
+    (0..rows).step_by(step).map(move |from| compact(batch.slice(from, step.min(rows - from))))
+}
+
 /// A copy of the batch in memory of its own, for who keeps rows beyond the life of a slot.
 pub fn detach(batch: &RecordBatch) -> RecordBatch {
     let columns = batch.columns().iter().map(|column| detach_array(column)).collect();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use checkpoint::chain::{self, Chain};
+use checkpoint::chain::{Chain, SegmentUpload};
 use checkpoint::{
     CheckpointError, CheckpointManifest, ObjectName, OperatorEntry, SegmentEntry, SinkEntry,
     SourceEntry, SplitEntry, StagedPart, Store,
@@ -21,6 +21,7 @@ use dataflow::sink::{Publishing, SinkVisibility};
 use super::encode::{self, OperatorNames};
 use super::ids::OperatorId;
 use crate::checkpoints::{BAD, LATE};
+use super::loading::Loading;
 use crate::error::Error;
 
 /// The name under which a manifest says that the job has read all of its input.
@@ -235,13 +236,23 @@ impl Keeper {
     /// Stores the part of the round that ends, if all workers have kept theirs.
     fn store_round(&mut self) {
         let Some(round) = self.state.round else { return };
-        let of = |worker: u32| {
-            let saved = self.state.saved.get(&worker).filter(|saved| saved.round == round);
-            saved.or_else(|| self.state.ended.get(&worker))
+        let KeeperState { saved, ended, .. } = &mut self.state;
+        let has_saved = |worker: u32| {
+            saved.get(&worker).is_some_and(|saved| saved.round == round)
+                || ended.contains_key(&worker)
         };
-        let workers: Option<Vec<WorkerSnapshot>> =
-            self.workers.clone().map(|worker| of(worker).cloned()).collect();
-        let Some(mut workers) = workers else { return };
+        if !self.workers.clone().all(has_saved) {
+            return;
+        }
+        // What a worker has kept of the round is held here alone: it is dropped as it is written.
+        let mut workers: Vec<WorkerSnapshot> = self
+            .workers
+            .clone()
+            .filter_map(|worker| {
+                let own = saved.get(&worker).is_some_and(|saved| saved.round == round);
+                if own { saved.remove(&worker) } else { ended.get(&worker).cloned() }
+            })
+            .collect();
         self.state.round = None;
         self.state.saved.retain(|_, saved| saved.round > round);
         self.state.forget_covered(round);
@@ -249,8 +260,9 @@ impl Keeper {
             worker.sinks.extend(self.state.staged(round, worker.worker));
         }
         let at = (self.generation, self.node, round);
-        let stored = encode::encode(&workers, OperatorNames(&self.ids))
-            .and_then(|segment| chain::store_segment(&*self.store, &self.name, at, &segment));
+        let mut segment = SegmentUpload::new(&*self.store, &self.name, at);
+        let stored = encode::encode(workers, OperatorNames(&self.ids), &mut segment);
+        let stored = stored.and_then(|()| segment.finish());
         let _ = self.to.send(KeeperReport::Part { round, stored });
     }
 
@@ -263,7 +275,7 @@ impl Keeper {
     ) -> Result<(), Error> {
         let Some(chain) = &mut self.chain else { return Ok(()) };
         let names = OperatorNames(&self.ids);
-        let workers = read(&*self.store, &self.name, &parts, names, false)?;
+        let workers = read(&*self.store, &self.name, &parts, names, None)?;
         let manifest = manifest(&workers, &self.ids, round, chain.checkpoint().map(|of| of.number));
         let mut manifest = CheckpointManifest {
             nodes: self.nodes,
@@ -304,18 +316,17 @@ fn append(chain: &mut Chain, manifest: CheckpointManifest) -> Result<(), Checkpo
     appended
 }
 
-/// What workers have kept in the segments of a checkpoint; without `rows` only what they list.
+/// What workers have kept in the segments of a checkpoint; without a `loading` only what they list.
 pub(super) fn read(
     store: &dyn Store,
     job: &ObjectName,
     segments: &[SegmentEntry],
     names: OperatorNames<'_>,
-    rows: bool,
+    loading: Option<&Arc<Loading>>,
 ) -> Result<Vec<WorkerSnapshot>, CheckpointError> {
     let mut workers = Vec::new();
     for entry in segments {
-        let segment = chain::open_segment(store, job, entry)?;
-        workers.extend(encode::decode(&entry.file, &segment, names, rows)?);
+        workers.extend(encode::decode(store, job, entry, names, loading)?);
     }
     Ok(workers)
 }

@@ -17,6 +17,7 @@ mod keeper;
 mod leader;
 mod opening;
 mod resumed;
+mod loading;
 mod start;
 
 use std::sync::mpsc::TryRecvError;
@@ -36,6 +37,7 @@ use self::keeper::{Keeper, KeeperReport, KeeperThread, Target};
 use self::leader::Leader;
 use self::opening::Opening;
 pub use self::resumed::PlanDecisions;
+use self::loading::Loading;
 use self::start::{Start, job_number};
 use crate::checkpoints::{CheckpointProgress, RestoredCheckpoint};
 use crate::error::Error;
@@ -192,8 +194,10 @@ impl<'a> JobCheckpoints<'a> {
         let restored = base.map(|base| {
             let manifest = chain::read_checkpoint(&**store, &name, &base)?;
             let fitted = FittedState::of(&manifest.operators, &ids);
+            let loading = Loading::new(store.clone(), layout.own().len() as u32);
             let segments = &manifest.segments;
-            let workers = keeper::read(&**store, &name, segments, fitted.names(), true)?;
+            let workers =
+                keeper::read(&**store, &name, segments, fitted.names(), Some(&loading))?;
             Ok::<_, Error>(Arc::new(Restored { round: manifest.number, workers }))
         });
         let restored = restored.transpose()?;

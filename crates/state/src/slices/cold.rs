@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Slices;
 use crate::spill::groups::{Gathering, GroupStore};
 use crate::spill::{Disk, SpillRun, Spilled};
-use crate::{GroupColumns, Partitioner, Slice, StateError};
+use crate::{GroupColumns, Partitioner, SavedGroups, Slice, StateError};
 
 /// A slice of less than this part of the budget, or this many bytes, is written whole: it is likely
 /// to fit when it comes back.
@@ -107,27 +107,30 @@ impl Slices {
     }
 
     /// Gives the partial states of all groups of the slice that starts at `start`, which keeps
-    /// them. A group that lies in several places comes several times.
+    /// them. A group that lies in several places comes several times. What is in memory is copied
+    /// if it has at most `room` bytes, or there is no disk, and is written to the disk else.
     ///
     /// # Errors
     /// Those of the disk, of accumulators and of `each`; [`StateError::BeingDrained`].
     pub(crate) fn each_part<E: From<StateError>>(
         &mut self,
         start: i64,
-        mut each: impl FnMut(GroupColumns) -> Result<(), E>,
+        room: usize,
+        mut each: impl FnMut(SavedGroups) -> Result<(), E>,
     ) -> Result<(), E> {
+        let held = self.get(start).map_or(0, Slice::bytes);
+        if self.cold.is_some() && held > room {
+            self.spill(start)?;
+        }
         let Some(live) = self.live.get_mut(&start) else { return Ok(()) };
         if let Some(slice) = &mut live.slice {
             let others = self.bytes - slice.bytes();
-            let given = slice.each_part(&mut each);
+            let given = slice.each_part(|part| each(SavedGroups::Held(part)));
             self.bytes = others + slice.bytes();
             given?;
         }
-        let Some(cold) = &self.cold else { return Ok(()) };
-        for batch in live.runs.iter().flat_map(SpillRun::batches) {
-            each(cold.store.read(&batch)?)?;
-        }
-        Ok(())
+        let mut batches = live.runs.iter().flat_map(SpillRun::batches);
+        batches.try_for_each(|batch| each(SavedGroups::Spilled(batch)))
     }
 
     /// Writes groups as if they had come for the slice that starts at `start`, which then has

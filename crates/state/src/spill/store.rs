@@ -27,7 +27,7 @@ pub struct SpillStore {
     disk: Arc<dyn Disk>,
     /// By input the columns of its key.
     keys: Vec<Vec<usize>>,
-    counters: SpillCounters,
+    counters: Arc<SpillCounters>,
 }
 
 /// Batches that were written at once, in one file. It is deleted when this is dropped.
@@ -38,6 +38,8 @@ pub(crate) struct SpillRun {
     /// By input the columns as they were before they were written.
     schemas: Vec<Option<SchemaRef>>,
     entries: Vec<Entry>,
+    /// Those of its store.
+    counters: Arc<SpillCounters>,
 }
 
 /// A section of a run.
@@ -59,7 +61,7 @@ pub struct SpilledBatch {
 impl SpillStore {
     /// On this disk, nothing yet; `keys` has the columns of the key of each input.
     pub fn new(disk: Arc<dyn Disk>, keys: Vec<Vec<usize>>) -> Self {
-        Self { disk, keys, counters: SpillCounters::default() }
+        Self { disk, keys, counters: Arc::default() }
     }
 
     /// Writes each of some batches of an input, which have one schema, as it is; together in one
@@ -102,12 +104,7 @@ impl SpillStore {
     /// [`StateError::Disk`] if they cannot be read; [`StateError::Damaged`] if they are not what
     /// was written.
     pub fn read(&self, batch: &SpilledBatch) -> Result<RecordBatch, StateError> {
-        let Entry { section, input, .. } = batch.entry();
-        let plain = section::read(&*batch.run.file, section, &self.counters)?;
-        match &batch.run.schemas[usize::from(*input)] {
-            Some(schema) => section::recast(&plain, schema),
-            None => Ok(plain),
-        }
+        batch.read()
     }
 
     /// Bytes written and read so far.
@@ -131,6 +128,20 @@ impl SpillRun {
 impl SpilledBatch {
     /// Bytes of memory: of what is known about a batch.
     pub const HELD_BYTES: usize = size_of::<Self>() + size_of::<Entry>();
+
+    /// Its rows. They can be read on any thread, also when the store is gone.
+    ///
+    /// # Errors
+    /// [`StateError::Disk`] if they cannot be read; [`StateError::Damaged`] if they are not what
+    /// was written.
+    pub fn read(&self) -> Result<RecordBatch, StateError> {
+        let Entry { section, input, .. } = self.entry();
+        let plain = section::read(&*self.run.file, section, &self.run.counters)?;
+        match &self.run.schemas[usize::from(*input)] {
+            Some(schema) => section::recast(&plain, schema),
+            None => Ok(plain),
+        }
+    }
 
     /// Bytes on the disk.
     pub fn bytes(&self) -> usize {
@@ -239,7 +250,8 @@ impl SpillWriter<'_> {
         let (mut entries, gathered) = (self.entries, self.gathered);
         entries.shrink_to_fit();
         let schemas = gathered.into_iter().map(|gathered| gathered.schema).collect();
-        Ok(Some(Arc::new(SpillRun { file, level, schemas, entries })))
+        let counters = Arc::clone(&self.store.counters);
+        Ok(Some(Arc::new(SpillRun { file, level, schemas, entries, counters })))
     }
 
     /// The batches that were added and `spilled` ones, by their partition. Those that were split by

@@ -3,37 +3,49 @@
 //! Groups leave as deltas do: keys and partial states, with the key of their slice. They are loaded
 //! by merging, so that groups of several savers come together, and those of one go apart by their
 //! keys. What is running for cumulating windows is groups of the first slice of these.
+//!
+//! What lies on a disk is not read for it: a batch there never changes, and can be read by whoever
+//! stores it, on a thread of its own.
 
 use std::collections::BTreeMap;
 
 use super::Windowed;
-use crate::{GroupColumns, StateError, WindowBounds, Windows};
+use crate::{GroupColumns, SavedGroups, StateError, WindowBounds, Windows};
+
+/// Of the bytes that are free, the part that a copy of a slice may take: more rows come.
+const COPIED_PART: usize = 2;
 
 impl Windowed {
     /// Gives all groups, which stay, with the key of their slice: nothing for sessions that a later
     /// slice may continue. It is called when [`trigger`](Self::trigger) and [`early`](Self::early)
-    /// have nothing to give.
+    /// have nothing to give. Where there is a disk, slices are copied as long as there is room in
+    /// the budget for the copies too, and the others are written to the disk.
     ///
     /// # Errors
     /// Errors of accumulators, of a disk and of `each`; [`StateError::BeingDrained`] while a window
     /// is given out.
     pub fn save<E: From<StateError>>(
         &mut self,
-        mut each: impl FnMut(Option<i64>, GroupColumns) -> Result<(), E>,
+        mut each: impl FnMut(Option<i64>, SavedGroups) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.firing.is_some() || self.early.is_giving() {
             return Err(StateError::BeingDrained.into());
         }
         let keys: Vec<i64> = self.slices.starts().collect();
+        let mut copied = 0;
         for key in keys {
-            self.slices.each_part(key, |part| each(Some(key), part))?;
+            let room = self.budget.saturating_sub(self.bytes()).saturating_sub(copied);
+            self.slices.each_part(key, room / COPIED_PART, |part| {
+                copied += part.bytes();
+                each(Some(key), part)
+            })?;
         }
         if let (Some(windows), Some((ran, slice))) = (&self.windows, &mut self.running) {
             let key = windows.slice_key(ran.start);
-            slice.each_part(|part| each(Some(key), part))?;
+            slice.each_part(|part| each(Some(key), SavedGroups::Resident(part)))?;
         }
         match &mut self.sessions {
-            Some(sessions) => sessions.each_part(|part| each(None, part)),
+            Some(sessions) => sessions.each_part(|part| each(None, SavedGroups::Resident(part))),
             None => Ok(()),
         }
     }

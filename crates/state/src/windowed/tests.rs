@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::aggregates::{count, max, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
-use crate::{KeyMode, Partitioner, RowPlace, RowsByOwner, StateOptions};
+use crate::{KeyMode, Partitioner, RowPlace, RowsByOwner, SavedGroups, StateOptions};
 
 /// Key and value.
 type Row = (i64, i64);
@@ -22,6 +22,18 @@ fn spec(mode: Option<KeyMode>) -> Arc<GroupBy> {
     let aggregates = [sum(&of), max(&of)].into_iter().flatten().chain([count()]).collect();
     let options = StateOptions { key_mode: mode, ..StateOptions::default() };
     Arc::new(GroupBy { keys: vec![of], aggregates, options })
+}
+
+/// Saved groups, read where they lie on a disk.
+fn groups_of(saved: SavedGroups, keys: usize) -> Result<GroupColumns, StateError> {
+    match saved {
+        SavedGroups::Held(groups) | SavedGroups::Resident(groups) => Ok(groups),
+        SavedGroups::Spilled(batch) => {
+            let mut keys_of = batch.read()?.columns().to_vec();
+            let states = keys_of.split_off(keys);
+            Ok(GroupColumns { keys: keys_of, states })
+        }
+    }
 }
 
 fn add(slices: &mut Slices, key: i64, (group, value): Row) {
@@ -94,7 +106,7 @@ pub(crate) fn elsewhere(
     let saved = |from: &mut Windowed| {
         let mut all = vec![];
         from.save(|key, part| {
-            all.push((key, part));
+            all.push((key, groups_of(part, spec.keys.len())?));
             Ok::<_, StateError>(())
         })
         .unwrap();
@@ -209,6 +221,66 @@ proptest! {
         prop_assert_eq!(triggered, expected.into_values().collect::<Vec<_>>());
         prop_assert!(windowed.slices().is_empty() && disk.files() == 0);
     }
+}
+
+/// Groups of several windows as a checkpoint holds them: the copies count, and nothing is read.
+#[test]
+fn ten_times_the_budget_is_saved_within_the_budget() {
+    const BUDGET: usize = 256 << 10;
+    const BATCH: i64 = 1_000;
+    let (spec, windows) = (spec(None), Windows::tumbling(10, 0));
+    let disk = SimDisk::new(SimDiskOptions::default());
+    let new = || {
+        let mut windowed = Windowed::new(&spec, windows);
+        windowed.slices().spill_to(disk.clone(), None);
+        windowed.set_budget(BUDGET);
+        windowed
+    };
+    let (mut windowed, mut last, mut copies) = (new(), vec![], 0);
+    for batch in 0..100 {
+        let from = BATCH * (batch / 4);
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(from..from + BATCH));
+        let args = [vec![numbers.clone()], vec![numbers.clone()], vec![]];
+        let rows = BATCH as usize;
+        windowed.slices().update(10 * (batch % 4), rows, &[numbers], &args).unwrap();
+        if batch % 7 != 6 {
+            continue;
+        }
+        // The checkpoint before is stored.
+        last.clear();
+        windowed.set_budget(BUDGET);
+        let (mut held, reads) = (0, disk.reads());
+        let saved = windowed.save(|key, groups| {
+            held += groups.bytes();
+            copies += usize::from(matches!(groups, SavedGroups::Held(_)));
+            last.push((key, groups));
+            Ok::<_, StateError>(())
+        });
+        saved.unwrap();
+        assert_eq!(reads, disk.reads());
+        assert!(windowed.bytes() + held <= BUDGET, "{} and {held}", windowed.bytes());
+        windowed.set_budget(BUDGET - held);
+    }
+    let spilled = windowed.slices().spilled().bytes as usize;
+    assert!(copies > 0 && spilled > 10 * BUDGET, "{copies} copies, {spilled} bytes on the disk");
+    let mut restored = new();
+    for (key, groups) in last {
+        restored.load(key, &groups_of(groups, 1).unwrap()).unwrap();
+        assert!(restored.bytes() <= BUDGET);
+    }
+    // What has come since is in none of the saved groups.
+    for batch in 98..100 {
+        let from = BATCH * (batch / 4);
+        (from..from + BATCH).for_each(|at| add(restored.slices(), 10 * (batch % 4), (at, at)));
+    }
+    let (mut expected, mut found) = (vec![], vec![]);
+    windowed.set_budget(BUDGET);
+    trigger(&mut windowed, i64::MAX, &mut expected);
+    trigger(&mut restored, i64::MAX, &mut found);
+    assert_eq!(expected.iter().map(|(_, groups)| groups.len()).sum::<usize>(), 100_000);
+    assert!(found == expected);
+    drop((windowed, restored));
+    assert_eq!(disk.files(), 0);
 }
 
 #[test]

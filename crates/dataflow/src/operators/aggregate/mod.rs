@@ -49,7 +49,7 @@ use state::{
     ConsumedRows, GroupColumns, Partitioner, RowsByOwner, Slices, Spilled, Triggered, Windowed,
 };
 
-use crate::checkpoint::OperatorSnapshot;
+use crate::checkpoint::{OperatorSnapshot, StateCopies};
 use crate::error::DataflowError;
 use crate::exchange::{
     AnyExchange, Arrival, Deltas, Inputs, Instance, Member, Merge, Outgoing, Partition, Shuffle,
@@ -101,6 +101,8 @@ pub(crate) struct Grouping<D> {
     spills: bool,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
+    /// What checkpoints hold that are being stored, where groups may go to a disk.
+    copies: StateCopies,
     signals: Arc<Signals>,
     behind: D,
     metrics: Arc<Metrics>,
@@ -156,6 +158,7 @@ impl<D: Downstream> Grouping<D> {
             ended: Cell::new(false),
             spills: place.disk.is_some(),
             spilled: Cell::default(),
+            copies: StateCopies::default(),
             signals: place.signals.clone(),
             behind,
             metrics,
@@ -366,7 +369,8 @@ impl<D: Downstream> Grouping<D> {
             Some(front) if self.spills => front.reserved(share),
             _ => self.travelling_bytes(),
         };
-        let left = share.saturating_sub(beside);
+        // Copies that a checkpoint has not stored yet.
+        let left = share.saturating_sub(beside).saturating_sub(self.copies.bytes());
         // What is given away is copied, and travels while more comes.
         let gives_away = self.spills && !self.instance.inputs.is_local() && !self.sends_rows();
         let copies = if gives_away { 2 } else { 1 };
@@ -386,7 +390,7 @@ impl<D: Downstream> Grouping<D> {
         let spilled = merged.slices().spilled();
         self.metrics.count_spilled(self.instance.tag, &self.spilled, spilled);
         self.metrics.set_key_modes(self.instance.tag, merged.slices().key_modes());
-        let bytes = merged.bytes() + self.travelling_bytes();
+        let bytes = merged.bytes() + self.travelling_bytes() + self.copies.bytes();
         Ok(self.accounting.set(self.instance.tag, bytes)?)
     }
 }
@@ -456,15 +460,19 @@ impl<D: Downstream> OperatorTask for Grouping<D> {
     /// the limit behind is saved as one that has all of its rows.
     fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
         let emits_early = self.spec.early_ns.is_some();
-        let mut parts = vec![];
+        let mut kept = saved::KeptGroups::default();
         if !self.behind.is_satisfied() {
-            parts = saved::save(&mut self.bounded(), &self.form, emits_early)?;
+            let copies = Some(&self.copies).filter(|_| self.spills);
+            kept = saved::save(&mut self.bounded(), &self.form, emits_early, copies)?;
         }
+        let saved::KeptGroups { mut parts, stored } = kept;
         if self.is_total() && self.emitted.get() {
             parts.push(saved::save_emitted(&self.form)?);
         }
         let (operator, watermark) = (self.instance.tag, self.least());
-        Ok(Some(OperatorSnapshot { operator, version: self.form.version, watermark, parts }))
+        let version = self.form.version;
+        self.publish_bytes()?;
+        Ok(Some(OperatorSnapshot { operator, version, watermark, parts, stored }))
     }
 
     fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {

@@ -13,8 +13,9 @@ use state::sim::{SimDisk, SimDiskOptions};
 use state::{GroupBy, KeyMode, KeyRows, StateOptions, Triggered, Windowed, Windows, aggregates};
 
 use super::fold::Folder;
-use super::saved::{self, RestoredGroups};
+use super::saved::{self, KeptGroups, RestoredGroups};
 use crate::checkpoint::{OperatorSnapshot, Restored, SavedRows, WorkerSnapshot};
+use crate::error::DataflowError;
 use crate::exchange::{Partition, uppar};
 use crate::job::{Aggregation, Exchange, JobGraph, Operator, OperatorKind, Settings, TimeWindow};
 use crate::operators::keyed::fixtures::Numbers;
@@ -184,9 +185,10 @@ impl Bed {
     fn save(&mut self, watermark: i64) -> Restored {
         let (form, early) = (self.of.saved_parts(), self.of.early_ns.is_some());
         let save = |(worker, (merged, _)): (u32, &mut (Windowed, Folder))| {
-            let parts = saved::save(merged, &form, early).unwrap();
+            let KeptGroups { parts, stored } = saved::save(merged, &form, early, None).unwrap();
             let (operator, version) = (0, form.version);
-            let operators = vec![OperatorSnapshot { operator, version, watermark, parts }];
+            let snapshot = OperatorSnapshot { operator, version, watermark, parts, stored };
+            let operators = vec![snapshot];
             WorkerSnapshot { worker, operators, ..WorkerSnapshot::default() }
         };
         let workers = (0..).zip(&mut self.merged).map(save).collect();
@@ -233,10 +235,15 @@ fn cut(case: &Case, rounds: &[(RecordBatch, i64)], at: usize, [from, to]: [u32; 
     let mut given = before.given;
     given.extend(after.given);
     given.sort();
-    let parts =
-        restored.workers.into_iter().flat_map(|mut worker| worker.operators.remove(0).parts);
-    let groups = parts.filter(|saved: &SavedRows| saved.part == 0);
-    Cut { given, saved: groups.map(|saved| saved.rows.num_rows()).sum(), again }
+    let mut saved = 0;
+    for operator in restored.workers.iter().flat_map(|worker| &worker.operators) {
+        let count = |SavedRows { part, rows }| {
+            saved += if part == 0 { rows.num_rows() } else { 0 };
+            Ok::<_, DataflowError>(())
+        };
+        operator.each(count).unwrap();
+    }
+    Cut { given, saved, again }
 }
 
 struct Cut {

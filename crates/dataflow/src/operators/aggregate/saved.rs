@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
-use state::{GroupColumns, Windowed};
+use arrow::datatypes::SchemaRef;
+use state::{GroupColumns, SavedGroups, SpilledBatch, Windowed};
 
-use crate::checkpoint::SavedRows;
+use crate::checkpoint::{CopiedBytes, SavedRows, StateCopies, StoredRows, UnreadRows};
 use crate::error::DataflowError;
 use crate::job::SavedParts;
 
@@ -19,20 +20,86 @@ const GROUPS: u32 = 0;
 const EARLY: u32 = 1;
 const EMITTED: u32 = 2;
 
-/// All groups, and of which windows an early result is the latest, where there are such.
+/// Groups on a disk, to be saved as they are: whoever stores the checkpoint reads them.
+struct SpilledGroups {
+    batch: SpilledBatch,
+    /// The slice that they are of.
+    slice: i64,
+    schema: SchemaRef,
+}
+
+impl UnreadRows for SpilledGroups {
+    fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
+        let groups = self.batch.read()?.columns().to_vec();
+        Ok(vec![rows_of(Some(self.slice), groups, &self.schema)?])
+    }
+}
+
+/// A copy of groups. The column of their slice is made when it is stored, and not on the worker's
+/// thread.
+struct CopiedGroups {
+    slice: Option<i64>,
+    columns: Vec<ArrayRef>,
+    schema: SchemaRef,
+    /// Where the copy counts as state.
+    _bytes: Option<CopiedBytes>,
+}
+
+impl UnreadRows for CopiedGroups {
+    fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
+        Ok(vec![rows_of(self.slice, self.columns.clone(), &self.schema)?])
+    }
+}
+
+/// Groups with their slice.
+fn rows_of(
+    slice: Option<i64>,
+    groups: Vec<ArrayRef>,
+    schema: &SchemaRef,
+) -> Result<RecordBatch, DataflowError> {
+    let rows = groups.first().map_or(0, |column| column.len());
+    let slices: ArrayRef = Arc::new(Int64Array::from(vec![slice; rows]));
+    let columns = std::iter::once(slices).chain(groups).collect();
+    Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+}
+
+/// What a grouping keeps.
+#[derive(Default)]
+pub(super) struct KeptGroups {
+    /// Rows in memory.
+    pub(super) parts: Vec<SavedRows>,
+    /// Copies of groups, and groups on the disk.
+    pub(super) stored: Vec<StoredRows>,
+}
+
+/// All groups, and of which windows an early result is the latest, where there are such. Copies of
+/// groups are counted in `copies`.
 pub(super) fn save(
     merged: &mut Windowed,
     form: &SavedParts,
     emits_early: bool,
-) -> Result<Vec<SavedRows>, DataflowError> {
-    let mut all = vec![];
+    copies: Option<&StateCopies>,
+) -> Result<KeptGroups, DataflowError> {
+    let mut kept = KeptGroups::default();
     let schema = |part: u32| form.parts[part as usize].schema.clone();
-    merged.save(|slice, GroupColumns { keys, states }| {
-        let rows = keys.first().or(states.first()).map_or(0, |column| column.len());
-        let slices: ArrayRef = Arc::new(Int64Array::from(vec![slice; rows]));
-        let columns = std::iter::once(slices).chain(keys).chain(states).collect();
-        let rows = RecordBatch::try_new(schema(GROUPS), columns)?;
-        all.push(SavedRows { part: GROUPS, rows });
+    merged.save(|slice, groups| {
+        let counted = matches!(groups, SavedGroups::Held(_));
+        let bytes = copies.filter(|_| counted).map(|copies| copies.add(groups.bytes()));
+        let schema = schema(GROUPS);
+        let rows: Arc<dyn UnreadRows> = match (groups, slice) {
+            (SavedGroups::Held(groups) | SavedGroups::Resident(groups), slice) => {
+                let columns = groups.keys.into_iter().chain(groups.states).collect();
+                Arc::new(CopiedGroups { slice, columns, schema, _bytes: bytes })
+            }
+            (SavedGroups::Spilled(batch), Some(slice)) => {
+                Arc::new(SpilledGroups { batch, slice, schema })
+            }
+            (SavedGroups::Spilled(_), None) => {
+                let message = "sessions that may go on lie on a disk".to_owned();
+                return Err(DataflowError::Recovery(message));
+            }
+        };
+        kept.stored.push(StoredRows { part: GROUPS, rows });
         Ok::<_, DataflowError>(())
     })?;
     let (ends, latest): (Vec<i64>, Vec<bool>) =
@@ -41,9 +108,9 @@ pub(super) fn save(
         let columns: Vec<ArrayRef> =
             vec![Arc::new(Int64Array::from(ends)), Arc::new(BooleanArray::from(latest))];
         let rows = RecordBatch::try_new(schema(EARLY), columns)?;
-        all.push(SavedRows { part: EARLY, rows });
+        kept.parts.push(SavedRows { part: EARLY, rows });
     }
-    Ok(all)
+    Ok(kept)
 }
 
 /// That a grouping without keys and windows has emitted its row.

@@ -10,6 +10,7 @@ pub(crate) mod fixtures;
 mod recovery_tests;
 mod run;
 mod spillable;
+mod unread;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,11 +26,12 @@ use state::Spilled;
 use state::epoch::Progress;
 
 pub(crate) use self::run::Run;
-use self::spillable::SpillableState;
+use self::spillable::{KeptRows, SpillableState};
+use self::unread::stored_rows;
 use crate::checkpoint::{OperatorSnapshot, SavedRows};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
-use crate::job::{Exchange, Keyed, KeyedInput, OperatorSpec, SavedParts, SavedState};
+use crate::job::{Exchange, Keyed, KeyedInput, OperatorSpec, SavedPart, SavedParts, SavedState};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, end_round};
 use crate::operators::restoring::{Restoring, saved_here};
@@ -47,7 +49,7 @@ pub(crate) const TURN_BATCHES: usize = 8;
 /// A keyed operator on one worker.
 pub(crate) struct KeyedRun<D> {
     instance: Instance,
-    spec: Keyed,
+    spec: Arc<Keyed>,
     workers: u32,
     rows_max: usize,
     accounting: Rc<StateAccounting>,
@@ -93,7 +95,7 @@ impl<D: Downstream> KeyedRun<D> {
             state: RefCell::new(SpillableState::new(spec, place.disk.clone())),
             waiting: RefCell::default(),
             spilled: Cell::default(),
-            spec: spec.clone(),
+            spec: Arc::new(spec.clone()),
             behind,
             metrics,
         }
@@ -229,13 +231,17 @@ impl<D: Downstream> OperatorTask for KeyedRun<D> {
         };
         let (operator, watermark) = (self.instance.tag, self.least());
         let place = (self.instance.worker, self.workers);
+        let of: Arc<[SavedPart]> = of.into();
+        let KeptRows { held, spilled } = self.state.borrow_mut().save()?;
         let mut parts = vec![];
-        for SavedRows { part, rows } in self.state.borrow_mut().save()? {
+        for SavedRows { part, rows } in held {
             let Some(of_part) = of.get(part as usize) else { return Err(no_part(part)) };
             let rows = saved_here(&self.spec, place, &of_part.owner, rows)?;
             parts.extend(rows.map(|rows| SavedRows { part, rows }));
         }
-        Ok(Some(OperatorSnapshot { operator, version, watermark, parts }))
+        let stored = spilled.into_iter().map(|batch| stored_rows(&self.spec, place, &of, batch));
+        let stored = stored.collect::<Result<_, _>>()?;
+        Ok(Some(OperatorSnapshot { operator, version, watermark, parts, stored }))
     }
 
     fn load(&self, from: &Restoring<'_>) -> Result<(), DataflowError> {

@@ -17,7 +17,8 @@ use self::specs::{
     interval_join, keyed, over, ranking, rows_of, sessions, temporal_join, window_join,
 };
 use super::fixtures::{KINDS, Numbers, Row, SIDES, both, schema};
-use super::spillable::SpillableState;
+use super::spillable::{KeptRows, SpillableState};
+use super::unread::stored_rows;
 use crate::checkpoint::{OperatorSnapshot, Restored, SavedRows, WorkerSnapshot};
 use crate::error::DataflowError;
 use crate::exchange::Partition;
@@ -161,16 +162,25 @@ impl<'a> Bed<'a> {
         let workers = self.workers();
         let mut all = vec![];
         for (worker, state) in (0..).zip(&mut self.states) {
+            let place = (worker, workers);
+            let KeptRows { held, spilled } = state.save().unwrap();
             let mut parts = vec![];
-            for SavedRows { part, rows } in state.save().unwrap() {
+            for SavedRows { part, rows } in held {
                 let of = &form.parts[part as usize];
-                let place = (worker, workers);
                 if let Some(rows) = saved_here(self.spec, place, &of.owner, rows).unwrap() {
                     parts.push(SavedRows { part, rows: encoded(&rows) });
                 }
             }
-            let (operator, version) = (0, form.version);
-            let operators = vec![OperatorSnapshot { operator, version, watermark, parts }];
+            let (spec, form_parts) = (Arc::new(self.spec.clone()), form.parts.clone().into());
+            let stored = spilled.into_iter();
+            let stored = stored.map(|batch| stored_rows(&spec, place, &form_parts, batch));
+            let operators = vec![OperatorSnapshot {
+                operator: 0,
+                version: form.version,
+                watermark,
+                parts,
+                stored: stored.collect::<Result<_, _>>().unwrap(),
+            }];
             all.push(WorkerSnapshot { worker, operators, ..WorkerSnapshot::default() });
         }
         // They come in any order.
@@ -214,8 +224,14 @@ fn cut(
     // The saved state stays: it is saved once more.
     let restored_again = before.save(watermark);
     let rows = |restored: &Restored| {
-        let parts = restored.workers.iter().flat_map(|worker| &worker.operators[0].parts);
-        parts.map(|saved| saved.rows.num_rows()).sum::<usize>()
+        let mut count = 0;
+        let mut add = |saved: SavedRows| {
+            count += saved.rows.num_rows();
+            Ok::<_, DataflowError>(())
+        };
+        let mut operators = restored.workers.iter().flat_map(|worker| &worker.operators);
+        operators.try_for_each(|operator| operator.each(&mut add)).unwrap();
+        count
     };
     assert_eq!(rows(&restored), rows(&restored_again));
     let mut after = Bed::new(spec, to, share);
@@ -455,7 +471,9 @@ fn rows_that_an_operator_before_has_led_follow_their_keys() {
             let rows = rows.slice(100 * worker, 100);
             let (operator, version, watermark) = (1, 1, watermarks[worker]);
             let parts = vec![SavedRows { part: 1, rows }];
-            let operators = vec![OperatorSnapshot { operator, version, watermark, parts }];
+            let stored = vec![];
+            let snapshot = OperatorSnapshot { operator, version, watermark, parts, stored };
+            let operators = vec![snapshot];
             let worker = worker as u32;
             WorkerSnapshot { worker, operators, ..WorkerSnapshot::default() }
         };

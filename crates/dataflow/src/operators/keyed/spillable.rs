@@ -58,6 +58,14 @@ struct Due {
     spilled: Vec<SpilledBatch>,
 }
 
+/// What an operator keeps, to be saved.
+pub(super) struct KeptRows {
+    /// Rows in memory.
+    pub(super) held: Vec<SavedRows>,
+    /// Rows on the disk, whose input is the part that they are of.
+    pub(super) spilled: Vec<SpilledBatch>,
+}
+
 /// The state of an operator on one worker, with the rows that it has no room for.
 pub(super) struct SpillableState {
     operator: Arc<dyn KeyedOperator>,
@@ -115,19 +123,22 @@ impl SpillableState {
         spillable.relieve(share)
     }
 
-    /// All rows that it keeps, in memory and on the disk, at rest: by part of what the operator
-    /// [saves](crate::job::Keyed). All are in memory then.
-    pub(super) fn save(&mut self) -> Result<Vec<SavedRows>, DataflowError> {
+    /// All rows that it keeps, at rest, by part of what the operator [saves](crate::job::Keyed):
+    /// those in memory, and those on the disk, which stay there.
+    pub(super) fn save(&mut self) -> Result<KeptRows, DataflowError> {
         let is_passing = self.rows.as_ref().is_some_and(|rows| rows.passes.is_some());
         at_rest(self.is_at_rest && (self.settles || !self.is_shared || !is_passing))?;
         self.settles = false;
-        let mut all = self.state.save()?;
-        all.iter_mut().for_each(|saved| saved.part += self.inputs as u32);
+        let mut held = self.state.save()?;
+        held.iter_mut().for_each(|saved| saved.part += self.inputs as u32);
+        let mut spilled = vec![];
         if let Some(spillable) = &self.rows {
-            let rows = spillable.saved()?.into_iter();
-            all.extend(rows.map(|(part, rows)| SavedRows { part: part as u32, rows }));
+            let (rows, batches) = spillable.saved()?;
+            let rows = rows.into_iter();
+            held.extend(rows.map(|(part, rows)| SavedRows { part: part as u32, rows }));
+            spilled = batches;
         }
-        Ok(all)
+        Ok(KeptRows { held, spilled })
     }
 
     /// Takes up saved rows.
@@ -489,17 +500,14 @@ impl SpillableRows {
         given
     }
 
-    /// All rows, by part of what is saved. What lies on the disk is read.
-    fn saved(&self) -> Result<InputBatches, DataflowError> {
+    /// All rows, by part of what is saved: those in memory, and those on the disk, which are not
+    /// read.
+    fn saved(&self) -> Result<(InputBatches, Vec<SpilledBatch>), DataflowError> {
         at_rest(self.partitions.is_empty())?;
-        let mut all: InputBatches =
-            self.runs.iter().map(|(input, run)| (*input, run.rest())).collect();
+        let held = self.runs.iter().map(|(input, run)| (*input, run.rest())).collect();
         let retained = self.passes.as_ref().map(Passes::retained).transpose()?;
         let spilled = self.spilled.values().flatten().chain(retained.into_iter().flatten());
-        for batch in spilled {
-            all.push((batch.input(), self.store.read(batch)?));
-        }
-        Ok(all)
+        Ok((held, spilled.cloned().collect()))
     }
 
     /// Bytes of memory.

@@ -239,6 +239,48 @@ fn a_window_several_times_its_room_stays_within_it() {
     assert!(all > 4 * share && most <= share, "{most} of {share} bytes in place of {all}");
 }
 
+/// What a checkpoint holds of rows that do not fit, in memory: what the operator itself does.
+#[test]
+fn ten_times_the_share_is_saved_without_a_read() {
+    let mut next = 0;
+    let mut rows = |side: usize, time: i64| {
+        let row = |_| {
+            next += 1;
+            (Some(next % 25_013), next, time)
+        };
+        side_batch(SIDES[side], &(0..500).map(row).collect::<Vec<Row>>())
+    };
+    // Those of a window join wait, and those of an interval join are kept.
+    for (spec, watermark) in [(window_join(JoinKind::Inner), 0), (interval(JoinKind::Full), 9)] {
+        let disk = SimDisk::new(SimDiskOptions::default());
+        let share = 64 << 10;
+        let mut keeping = SpillableState::new(&spec, Some(disk.clone()));
+        let (mut pushed, mut bytes) = (0, 0);
+        while bytes < 10 * share {
+            for side in 0..2 {
+                let rows = rows(side, 7);
+                (pushed, bytes) = (pushed + rows.num_rows(), bytes + bytes_of(&rows));
+                keeping.push(side, rows, share).unwrap();
+            }
+            while keeping.advance(watermark, 64, share).unwrap().is_some() {}
+        }
+        keeping.settle();
+        while keeping.advance(watermark, 64, share).unwrap().is_some() {}
+        let reads = disk.reads();
+        let KeptRows { held, spilled } = keeping.save().unwrap();
+        assert_eq!(reads, disk.reads());
+        let in_memory: usize = held.iter().map(|saved| bytes_of(&saved.rows)).sum();
+        assert!(in_memory <= share, "{in_memory} bytes are in memory");
+        // They can be read when the operator is through with them.
+        drop(keeping);
+        let of_disk = spilled.iter().map(|batch| batch.read().unwrap().num_rows());
+        let in_memory = held.iter().map(|saved| saved.rows.num_rows());
+        assert_eq!(of_disk.chain(in_memory).sum::<usize>(), pushed);
+        drop(spilled);
+        assert_eq!(disk.files(), 0);
+    }
+}
+
 #[test]
 fn a_key_that_has_no_room_is_given_all_the_same() {
     let row = |at: i64| (Some(7), at, WIDTH);

@@ -1,0 +1,45 @@
+//! Rows on a disk that are part of a checkpoint: whoever stores it reads them, batch by batch.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use state::SpilledBatch;
+
+use super::no_part;
+use crate::checkpoint::{StoredRows, UnreadRows};
+use crate::error::DataflowError;
+use crate::job::{Keyed, SavedPart};
+use crate::operators::restoring::saved_here;
+
+/// A batch on the disk, of which a worker saves the rows that no other worker saves too.
+struct SpilledRows {
+    batch: SpilledBatch,
+    spec: Arc<Keyed>,
+    /// By part, what is saved.
+    parts: Arc<[SavedPart]>,
+    /// The worker, and how many there are.
+    place: (u32, u32),
+}
+
+impl UnreadRows for SpilledRows {
+    fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
+        let Some(part) = self.parts.get(self.batch.input()) else { return Ok(vec![]) };
+        let rows = saved_here(&self.spec, self.place, &part.owner, self.batch.read()?)?;
+        Ok(rows.into_iter().collect())
+    }
+}
+
+/// A batch on the disk as rows of a part.
+pub(super) fn stored_rows(
+    spec: &Arc<Keyed>,
+    place: (u32, u32),
+    parts: &Arc<[SavedPart]>,
+    batch: SpilledBatch,
+) -> Result<StoredRows, DataflowError> {
+    let part = batch.input() as u32;
+    if parts.get(batch.input()).is_none() {
+        return Err(no_part(part));
+    }
+    let rows = SpilledRows { batch, spec: Arc::clone(spec), parts: Arc::clone(parts), place };
+    Ok(StoredRows { part, rows: Arc::new(rows) })
+}
