@@ -226,8 +226,8 @@ proptest! {
 /// Groups of several windows as a checkpoint holds them: the copies count, and nothing is read.
 #[test]
 fn ten_times_the_budget_is_saved_within_the_budget() {
-    const BUDGET: usize = 256 << 10;
-    const BATCH: i64 = 1_000;
+    const BUDGET: usize = 64 << 10;
+    const BATCH: i64 = 300;
     let (spec, windows) = (spec(None), Windows::tumbling(10, 0));
     let disk = SimDisk::new(SimDiskOptions::default());
     let new = || {
@@ -277,7 +277,7 @@ fn ten_times_the_budget_is_saved_within_the_budget() {
     windowed.set_budget(BUDGET);
     trigger(&mut windowed, i64::MAX, &mut expected);
     trigger(&mut restored, i64::MAX, &mut found);
-    assert_eq!(expected.iter().map(|(_, groups)| groups.len()).sum::<usize>(), 100_000);
+    assert_eq!(expected.iter().map(|(_, groups)| groups.len()).sum::<usize>(), 30_000);
     assert!(found == expected);
     drop((windowed, restored));
     assert_eq!(disk.files(), 0);

@@ -216,6 +216,11 @@ impl SpillableState {
                 return Ok(None);
             }
             let rows = match spillable.next(watermark, share)? {
+                None if *settles && spillable.is_much_ahead(share) => {
+                    // They are used partition by partition.
+                    spillable.begin_passes(state, operator, share)?;
+                    continue;
+                }
                 None if *settles => spillable.ahead()?,
                 rows => rows,
             };
@@ -432,6 +437,14 @@ impl SpillableRows {
             }
             self.partitions.split(writer, due.spilled)?;
         }
+    }
+
+    /// Whether an operator that can take its rows by keys has no room for those that are ahead of
+    /// time.
+    fn is_much_ahead(&self, share: usize) -> bool {
+        let keeps = self.waits.iter().any(|waits| waits.keeps);
+        let spilled: usize = self.spilled.values().flatten().map(SpilledBatch::bytes).sum();
+        keeps && self.parts.is_some() && self.held + spilled > share / ROOM_PART / KEEPS_PART
     }
 
     /// Rows that are ahead of time, if there are any, for an operator that keeps rows: it may have

@@ -281,6 +281,38 @@ fn ten_times_the_share_is_saved_without_a_read() {
     }
 }
 
+/// Rows of a shared input are used before they are saved, also those that are ahead of time.
+#[test]
+fn rows_ahead_of_time_are_settled_within_the_share() {
+    let mut spec = interval(JoinKind::Inner);
+    spec.inputs[1].distribution = Distribution::Broadcast;
+    let share = 256 << 10;
+    let mut keeping = SpillableState::new(&spec, disk().map(|disk| disk as Arc<dyn Disk>));
+    let (mut next, mut bytes, mut most) = (0, 0, 0);
+    while bytes < 4 * share {
+        let row = |_| {
+            next += 1;
+            (Some(next % 25_013), next, 50 * WIDTH + next % WIDTH)
+        };
+        let rows: Vec<Row> = (0..500).map(row).collect();
+        let rows = side_batch(SIDES[next as usize / 500 % 2], &rows);
+        bytes += bytes_of(&rows);
+        keeping.push(next as usize / 500 % 2, rows, share).unwrap();
+        most = most.max(keeping.bytes());
+    }
+    keeping.settle();
+    let mut pairs = 0;
+    while let Some(batch) = keeping.advance(0, 64, share).unwrap() {
+        pairs += batch.num_rows();
+        most = most.max(keeping.bytes());
+    }
+    assert!(pairs > 0 && most <= share, "{pairs} pairs, {most} of {share} bytes");
+    let KeptRows { held, spilled } = keeping.save().unwrap();
+    let held = held.iter().map(|saved| saved.rows.num_rows());
+    let spilled = spilled.iter().map(|batch| batch.read().unwrap().num_rows());
+    assert_eq!(held.chain(spilled).sum::<usize>(), next as usize);
+}
+
 #[test]
 fn a_key_that_has_no_room_is_given_all_the_same() {
     let row = |at: i64| (Some(7), at, WIDTH);
