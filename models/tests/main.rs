@@ -9,4 +9,5 @@ mod pull;
 mod pulse;
 mod ring;
 mod rounds;
+mod segments;
 mod window;

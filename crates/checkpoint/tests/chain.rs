@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use checkpoint::chain::{
     Chain, CollectedObjects, ResumeFrom, RunDescription, drop_job, drop_kept, jobs, keep, kept,
-    look, open_segment, recent_pause, records, store_segment, verify,
+    look, open_segment, recent_pause, records, resolve, store_segment, verify,
 };
 use checkpoint::record::{Holder, RecordBody};
 use checkpoint::segment::SegmentWriter;
@@ -298,6 +298,30 @@ fn a_checkpoint_is_kept_under_a_name() {
     assert!(drop_kept(store.as_ref(), &job(), "friday").is_err(), "it is gone");
     assert!(begin(&store, 3, &ResumeFrom::Named("friday".into())).is_err());
     assert_eq!(chain.collect().unwrap().segments, 2, "those of 1 and 8");
+}
+
+/// Checkpoints refer to the segment of an early one, until one does not.
+#[test]
+fn collection_keeps_segments_that_are_referred_to() {
+    let store = Arc::new(MemoryStore::default());
+    let (mut chain, _) = begin(&store, 1, &ResumeFrom::Latest).unwrap();
+    save(&mut chain, 1).unwrap();
+    let view = look(store.as_ref(), &job()).unwrap();
+    let resumed = resolve(store.as_ref(), &view, &ResumeFrom::Latest).unwrap().unwrap();
+    let first = resumed.manifest.segments[0].clone();
+    let is_there = || {
+        open_segment(store.as_ref(), &job(), &first).is_ok_and(|segment| segment.verify().is_ok())
+    };
+    for number in 2..=8 {
+        let referred = if number < 6 { vec![first.clone()] } else { vec![] };
+        chain.append(CheckpointManifest { referred, ..manifest(number) }).unwrap();
+        chain.collect().unwrap();
+        // The last three are kept.
+        assert_eq!(is_there(), number < 8, "behind {number}");
+    }
+    let mut lost = manifest(9);
+    lost.referred = vec![first];
+    assert!(verify(store.as_ref(), &job(), &lost).is_err());
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn records() -> Seeds {
             watermark: Some(-5),
         }],
         segments: vec![SegmentEntry { file: "g1-n0-000012.seg".into(), bytes: 9, crc: u32::MAX }],
+        referred: vec![SegmentEntry { file: "g1-n0-000007.seg".into(), bytes: 90, crc: 5 }],
         sources: vec![SourceEntry { id: "clicks".into(), splits: vec![split] }],
         sinks: vec![SinkEntry {
             id: "out".into(),

@@ -244,7 +244,7 @@ impl States {
         manifest: &CheckpointManifest,
     ) -> Result<Sizes, CheckpointError> {
         let mut sizes = Sizes::new();
-        for entry in &manifest.segments {
+        for entry in manifest.all_segments() {
             let segment = chain::open_segment(self.store.as_ref(), job, entry)?;
             for section in segment.sections() {
                 let size = sizes.entry(section.operator.clone()).or_default();
@@ -427,18 +427,18 @@ fn checkpoint_json(of: &CheckpointManifest, sizes: &Option<Sizes>) -> Value {
     let sinks = of.sinks.iter().map(|sink| json!({ "id": sink.id, "parts": sink.parts.len() }));
     json!({
         "number": of.number, "parent": of.parent, "nodes": of.nodes, "workers": of.workers,
-        "segments": of.segments.len(), "bytes": bytes_of(of), "settled": of.settled,
+        "segments": of.all_segments().count(), "bytes": bytes_of(of), "settled": of.settled,
         "counters": of.counters, "operators": operators.collect::<Vec<_>>(),
         "sources": sources.collect::<Vec<_>>(), "sinks": sinks.collect::<Vec<_>>(),
     })
 }
 
 fn bytes_of(manifest: &CheckpointManifest) -> u64 {
-    manifest.segments.iter().map(|segment| segment.bytes).sum()
+    manifest.all_segments().map(|segment| segment.bytes).sum()
 }
 
 fn describe(base: &BaseCheckpoint, of: &CheckpointManifest, sizes: &Sizes) -> String {
-    let segments = human::counted(of.segments.len() as u64, "segment");
+    let segments = human::counted(of.all_segments().count() as u64, "segment");
     let layout = [(of.nodes, "node"), (of.workers, "worker")]
         .map(|(number, thing)| human::counted(number.into(), thing));
     let mut text = fields(&[

@@ -35,7 +35,16 @@ pub trait UnreadRows: Send + Sync {
     /// # Errors
     /// When they cannot be read, or are not those that were written.
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError>;
+
+    /// A number that no other rows of this process have, in any checkpoint: what has been stored of
+    /// them need not be stored again. `None` for rows that are saved once.
+    fn id(&self) -> Option<RowsId> {
+        None
+    }
 }
+
+/// The number of rows that never change.
+pub type RowsId = (u64, u32);
 
 /// Rows of one part of an operator's state that are read when they are needed.
 #[derive(Clone)]

@@ -62,7 +62,7 @@ impl RestoredCheckpoint {
         let count = |name: &str| manifest.counters.get(name).copied().unwrap_or(0);
         Self {
             number: manifest.number,
-            bytes: manifest.segments.iter().map(|segment| segment.bytes).sum(),
+            bytes: manifest.all_segments().map(|segment| segment.bytes).sum(),
             late: count(LATE),
             bad: count(BAD),
         }

@@ -118,7 +118,7 @@ impl Chain {
     }
 }
 
-/// The segments that a checkpoint names which is retained, or was kept under a name.
+/// The segments that a checkpoint names or refers to which is retained, or was kept under a name.
 fn needed_segments(
     store: &dyn Store,
     job: &ObjectName,
@@ -127,11 +127,11 @@ fn needed_segments(
     let mut needed = BTreeSet::new();
     for base in retained {
         let manifest = read_checkpoint(store, job, base)?;
-        needed.extend(manifest.segments.into_iter().map(|segment| segment.file));
+        needed.extend(manifest.all_segments().map(|segment| segment.file.clone()));
     }
     for entry in kept(store, job)? {
         // Nobody knows which segments a damaged record names: none is deleted.
-        needed.extend(entry.manifest?.segments.into_iter().map(|segment| segment.file));
+        needed.extend(entry.manifest?.all_segments().map(|segment| segment.file.clone()));
     }
     Ok(needed)
 }

@@ -14,6 +14,7 @@ mod collect;
 mod decide;
 mod members;
 mod names;
+mod refer;
 mod requests;
 mod stored;
 mod view;
@@ -31,6 +32,7 @@ pub use decide::{
 };
 pub use members::{forget_members, members, propose_members, ranks_of};
 pub use names::{record_name, segment_file, segment_name};
+pub use refer::{REFERRED_MAX, References, SectionPlace, StoredSection};
 pub use requests::{
     JobRequest, RequestAnswer, StoredRequest, answer, answer_to, ask, forget, forget_all, fulfil,
     is_open, requests,

@@ -208,6 +208,12 @@ impl<'a> SegmentUpload<'a> {
         Ok(())
     }
 
+    /// The section that was appended last.
+    #[must_use]
+    pub fn last(&self) -> Option<&SectionEntry> {
+        self.writer.last()
+    }
+
     /// Stores the segment, or what is left of it, and gives the entry for its manifest.
     ///
     /// # Errors

@@ -311,7 +311,7 @@ pub fn verify(
     manifest: &CheckpointManifest,
 ) -> Result<u64, CheckpointError> {
     let mut bytes = 0;
-    for entry in &manifest.segments {
+    for entry in manifest.all_segments() {
         bytes += open_segment(store, job, entry)?.verify()?;
     }
     Ok(bytes)

@@ -110,11 +110,9 @@ fn manifest_to(of: &CheckpointManifest) -> Value {
         .iter()
         .map(|of| json!({ "id": of.id, "text": of.text, "watermark": of.watermark }))
         .collect();
-    let segments: Vec<Value> = of
-        .segments
-        .iter()
-        .map(|of| json!({ "file": of.file, "bytes": of.bytes, "crc": of.crc }))
-        .collect();
+    let segment = |of: &SegmentEntry| json!({ "file": of.file, "bytes": of.bytes, "crc": of.crc });
+    let segments: Vec<Value> = of.segments.iter().map(segment).collect();
+    let referred: Vec<Value> = of.referred.iter().map(segment).collect();
     let split = |of: &SplitEntry| {
         json!({ "name": of.name, "position": hex(&of.position), "greatest": of.greatest,
             "ended": of.ended })
@@ -133,6 +131,7 @@ fn manifest_to(of: &CheckpointManifest) -> Value {
     json!({
         "number": of.number, "parent": of.parent, "nodes": of.nodes, "workers": of.workers,
         "fingerprint": of.fingerprint, "operators": operators, "segments": segments,
+        "referred": referred,
         "sources": sources, "sinks": sinks, "counters": of.counters, "settled": of.settled,
     })
 }
@@ -152,6 +151,10 @@ fn manifest_from(fields: &Fields<'_>) -> Result<CheckpointManifest, String> {
         fingerprint: fields.text("fingerprint")?,
         operators: fields.list("operators", operator_from)?,
         segments: fields.list("segments", segment_from)?,
+        referred: match fields.option("referred") {
+            Some(_) => fields.list("referred", segment_from)?,
+            None => Vec::new(),
+        },
         sources: fields.list("sources", source_from)?,
         sinks: fields.list("sinks", sink_from)?,
         counters: counters.iter().map(counter).collect::<Result<_, _>>()?,

@@ -131,6 +131,8 @@ pub struct CheckpointManifest {
     pub operators: Vec<OperatorEntry>,
     /// The files with their state.
     pub segments: Vec<SegmentEntry>,
+    /// The files of earlier checkpoints with a part of that state.
+    pub referred: Vec<SegmentEntry>,
     /// How far the sources were read.
     pub sources: Vec<SourceEntry>,
     /// The output that is staged and has to be published.
@@ -153,7 +155,7 @@ pub struct OperatorEntry {
 }
 
 /// A file with state.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentEntry {
     /// Its name below `<job>/seg`.
     pub file: String,
@@ -201,6 +203,13 @@ pub struct StagedPart {
     pub part: u32,
     /// The bytes by which the connector publishes it.
     pub staged: Vec<u8>,
+}
+
+impl CheckpointManifest {
+    /// All files with state of this checkpoint: its own, and those that it refers to.
+    pub fn all_segments(&self) -> impl Iterator<Item = &SegmentEntry> {
+        self.segments.iter().chain(&self.referred)
+    }
 }
 
 impl Record {

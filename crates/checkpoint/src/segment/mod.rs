@@ -43,7 +43,7 @@ const TRAILER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 2 + 4 + 3 * 8 + 4;
 
 /// A section, as the footer describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SectionEntry {
     /// The operator, by the name that outlives edits of the SQL.
     pub operator: String,
@@ -122,6 +122,12 @@ impl SegmentWriter {
         let (operator, bytes) = (operator.to_owned(), self.length - offset);
         self.entries.push(SectionEntry { operator, part, rows, offset, bytes, crc });
         Ok(())
+    }
+
+    /// The section that was appended last.
+    #[must_use]
+    pub fn last(&self) -> Option<&SectionEntry> {
+        self.entries.last()
     }
 
     /// Bytes of the segment that nobody has taken.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use checkpoint::chain::{Chain, SegmentUpload};
+use checkpoint::chain::{Chain, References, SectionPlace, SegmentUpload, StoredSection};
 use checkpoint::{
     CheckpointError, CheckpointManifest, ObjectName, OperatorEntry, SegmentEntry, SinkEntry,
     SourceEntry, SplitEntry, StagedPart, Store,
@@ -18,10 +18,10 @@ use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, WorkerSnapshot
 use dataflow::job::JobGraph;
 use dataflow::sink::{Publishing, SinkVisibility};
 
-use super::encode::{self, OperatorNames};
+use super::encode::{self, Decoded, OperatorNames, StoredId};
 use super::ids::OperatorId;
-use crate::checkpoints::{BAD, LATE};
 use super::loading::Loading;
+use crate::checkpoints::{BAD, LATE};
 use crate::error::Error;
 
 /// The name under which a manifest says that the job has read all of its input.
@@ -108,6 +108,8 @@ struct KeeperState {
     waiting: Vec<(u64, u32, SinkSnapshot)>,
     /// The same of sinks whose rows are kept until the end: each has those of the earlier ones.
     until_end: Vec<(u64, u32, SinkSnapshot)>,
+    /// The sections that a checkpoint may refer to.
+    references: References<StoredId>,
 }
 
 impl KeeperState {
@@ -200,6 +202,7 @@ impl Keeper {
                 KeeperEvent::Saved(snapshot) => self.saved(snapshot),
                 KeeperEvent::EndRound { round, stored } => {
                     self.state.round = Some(round);
+                    self.state.references.recorded(stored);
                     self.state.waiting.retain(|(of, ..)| *of > stored);
                 }
                 KeeperEvent::Complete { round, parts, end } => {
@@ -260,9 +263,18 @@ impl Keeper {
             worker.sinks.extend(self.state.staged(round, worker.worker));
         }
         let at = (self.generation, self.node, round);
+        let refers = self.state.references.usable(&encode::ids_of(&workers));
         let mut segment = SegmentUpload::new(&*self.store, &self.name, at);
-        let stored = encode::encode(workers, OperatorNames(&self.ids), &mut segment);
-        let stored = stored.and_then(|()| segment.finish());
+        let stored = encode::encode(workers, OperatorNames(&self.ids), &refers, &mut segment);
+        let stored = stored.and_then(|new| Ok((segment.finish()?, new)));
+        let stored = stored.map(|(segment, new)| {
+            let new = new.into_iter().map(|(section, rows)| {
+                let place = SectionPlace { segment: segment.clone(), section };
+                StoredSection { place, rows }
+            });
+            self.state.references.stored(round, refers.into_iter().chain(new).collect());
+            segment
+        });
         let _ = self.to.send(KeeperReport::Part { round, stored });
     }
 
@@ -275,13 +287,14 @@ impl Keeper {
     ) -> Result<(), Error> {
         let Some(chain) = &mut self.chain else { return Ok(()) };
         let names = OperatorNames(&self.ids);
-        let workers = read(&*self.store, &self.name, &parts, names, None)?;
+        let Decoded { workers, referred } = read(&*self.store, &self.name, &parts, names, None)?;
         let manifest = manifest(&workers, &self.ids, round, chain.checkpoint().map(|of| of.number));
         let mut manifest = CheckpointManifest {
             nodes: self.nodes,
             workers: self.workers_in_all,
             fingerprint: self.fingerprint.clone(),
             segments: parts,
+            referred: referred.into_iter().collect(),
             ..manifest
         };
         manifest.counters.insert(ENDED.into(), u64::from(end == RoundEnd::Ended));
@@ -323,12 +336,12 @@ pub(super) fn read(
     segments: &[SegmentEntry],
     names: OperatorNames<'_>,
     loading: Option<&Arc<Loading>>,
-) -> Result<Vec<WorkerSnapshot>, CheckpointError> {
-    let mut workers = Vec::new();
+) -> Result<Decoded, CheckpointError> {
+    let mut decoded = Decoded::default();
     for entry in segments {
-        workers.extend(encode::decode(store, job, entry, names, loading)?);
+        encode::decode(store, job, entry, names, loading, &mut decoded)?;
     }
-    Ok(workers)
+    Ok(decoded)
 }
 
 /// Makes visible what the sinks of a job have staged.

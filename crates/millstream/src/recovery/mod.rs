@@ -15,9 +15,9 @@ mod encode;
 mod ids;
 mod keeper;
 mod leader;
+mod loading;
 mod opening;
 mod resumed;
-mod loading;
 mod start;
 
 use std::sync::mpsc::TryRecvError;
@@ -35,9 +35,9 @@ use dataflow::worker::{Signals, WorkerConfig};
 use self::ids::{FittedState, OperatorId, fnv, operator_ids};
 use self::keeper::{Keeper, KeeperReport, KeeperThread, Target};
 use self::leader::Leader;
+use self::loading::Loading;
 use self::opening::Opening;
 pub use self::resumed::PlanDecisions;
-use self::loading::Loading;
 use self::start::{Start, job_number};
 use crate::checkpoints::{CheckpointProgress, RestoredCheckpoint};
 use crate::error::Error;
@@ -196,8 +196,8 @@ impl<'a> JobCheckpoints<'a> {
             let fitted = FittedState::of(&manifest.operators, &ids);
             let loading = Loading::new(store.clone(), layout.own().len() as u32);
             let segments = &manifest.segments;
-            let workers =
-                keeper::read(&**store, &name, segments, fitted.names(), Some(&loading))?;
+            let names = fitted.names();
+            let workers = keeper::read(&**store, &name, segments, names, Some(&loading))?.workers;
             Ok::<_, Error>(Arc::new(Restored { round: manifest.number, workers }))
         });
         let restored = restored.transpose()?;

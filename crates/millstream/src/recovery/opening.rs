@@ -56,7 +56,7 @@ impl Opening<'_> {
             self.tell_evolved(manifest)?;
             let fitted = FittedState::of(&manifest.operators, self.ids);
             let (store, segments) = (&**self.store, &manifest.segments);
-            let workers = keeper::read(store, self.name, segments, fitted.names(), None)?;
+            let workers = keeper::read(store, self.name, segments, fitted.names(), None)?.workers;
             let ended = has_ended(manifest);
             // Output of an older checkpoint was published when a later one was begun.
             let newest = view.as_ref().ok().and_then(|view| view.checkpoint.as_ref());

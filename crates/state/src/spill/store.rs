@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
@@ -20,6 +21,9 @@ use crate::{GroupColumns, StateError};
 const GATHERED_PART: usize = 16;
 const GATHERED_BYTES_MIN: usize = 1 << 16;
 const GATHERED_BYTES_MAX: usize = 1 << 24;
+
+/// Runs so far.
+static RUNS: AtomicU64 = AtomicU64::new(0);
 
 /// The batches of one operator on a disk.
 #[derive(Debug)]
@@ -40,6 +44,8 @@ pub(crate) struct SpillRun {
     entries: Vec<Entry>,
     /// Those of its store.
     counters: Arc<SpillCounters>,
+    /// No other run of the process has it.
+    number: u64,
 }
 
 /// A section of a run.
@@ -128,6 +134,11 @@ impl SpillRun {
 impl SpilledBatch {
     /// Bytes of memory: of what is known about a batch.
     pub const HELD_BYTES: usize = size_of::<Self>() + size_of::<Entry>();
+
+    /// A number that no other batch of this process has, now or later: its rows never change.
+    pub fn id(&self) -> (u64, u32) {
+        (self.run.number, self.entry)
+    }
 
     /// Its rows. They can be read on any thread, also when the store is gone.
     ///
@@ -251,7 +262,9 @@ impl SpillWriter<'_> {
         entries.shrink_to_fit();
         let schemas = gathered.into_iter().map(|gathered| gathered.schema).collect();
         let counters = Arc::clone(&self.store.counters);
-        Ok(Some(Arc::new(SpillRun { file, level, schemas, entries, counters })))
+        // It tells runs apart; nothing else is ordered by it.
+        let number = RUNS.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(Arc::new(SpillRun { file, level, schemas, entries, counters, number })))
     }
 
     /// The batches that were added and `spilled` ones, by their partition. Those that were split by

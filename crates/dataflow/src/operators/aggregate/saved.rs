@@ -11,7 +11,7 @@ use arrow::datatypes::Int64Type;
 use arrow::datatypes::SchemaRef;
 use state::{GroupColumns, SavedGroups, SpilledBatch, Windowed};
 
-use crate::checkpoint::{CopiedBytes, SavedRows, StateCopies, StoredRows, UnreadRows};
+use crate::checkpoint::{CopiedBytes, RowsId, SavedRows, StateCopies, StoredRows, UnreadRows};
 use crate::error::DataflowError;
 use crate::job::SavedParts;
 
@@ -32,6 +32,10 @@ impl UnreadRows for SpilledGroups {
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
         let groups = self.batch.read()?.columns().to_vec();
         Ok(vec![rows_of(Some(self.slice), groups, &self.schema)?])
+    }
+
+    fn id(&self) -> Option<RowsId> {
+        Some(self.batch.id())
     }
 }
 

@@ -6,7 +6,7 @@ use arrow::record_batch::RecordBatch;
 use state::SpilledBatch;
 
 use super::no_part;
-use crate::checkpoint::{StoredRows, UnreadRows};
+use crate::checkpoint::{RowsId, StoredRows, UnreadRows};
 use crate::error::DataflowError;
 use crate::job::{Keyed, SavedPart};
 use crate::operators::restoring::saved_here;
@@ -26,6 +26,10 @@ impl UnreadRows for SpilledRows {
         let Some(part) = self.parts.get(self.batch.input()) else { return Ok(vec![]) };
         let rows = saved_here(&self.spec, self.place, &part.owner, self.batch.read()?)?;
         Ok(rows.into_iter().collect())
+    }
+
+    fn id(&self) -> Option<RowsId> {
+        Some(self.batch.id())
     }
 }
 

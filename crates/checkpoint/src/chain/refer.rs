@@ -1,0 +1,144 @@
+//! Sections that a checkpoint refers to, in place of writing their rows again.
+//!
+//! State that lies on a disk never changes: what an earlier checkpoint has stored of it is stored.
+//! A checkpoint names the segments that it refers to, and collection keeps these as its own (rule
+//! C8).
+//!
+//! ```text
+//! 31  g7-n2-31.seg  a b c d
+//! 32  g7-n2-32.seg  e         refers to a b c of 31
+//! 33  g7-n2-33.seg  a b e f   refers to nothing: most of what lay in 31 is of no use any more
+//! ```
+//!
+//! A node refers to what the last checkpoint of the chain has, and to nothing else: its own segment
+//! and those that it refers to stay until three later checkpoints are there. The segment of a round
+//! that was given up is kept by nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::record::SegmentEntry;
+use crate::segment::SectionEntry;
+
+/// Segments that the segment of a node refers to at most.
+pub const REFERRED_MAX: usize = 64;
+/// The part of a segment that must be of use for it to be referred to: what is not is kept too.
+const USED_PART: u64 = 2;
+
+/// A section, and where it lies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SectionPlace {
+    /// The segment.
+    pub segment: SegmentEntry,
+    /// The section.
+    pub section: SectionEntry,
+}
+
+/// A section with some rows as a whole; `R` says which.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoredSection<R> {
+    /// Where it lies.
+    pub place: SectionPlace,
+    /// The rows in it.
+    pub rows: Vec<R>,
+}
+
+/// The sections that a node may refer to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct References<R> {
+    /// Those of the last checkpoint in the chain.
+    recorded: Vec<StoredSection<R>>,
+    /// By checkpoint those of later ones, which may not come into the chain.
+    stored: BTreeMap<u64, Vec<StoredSection<R>>>,
+}
+
+impl<R> Default for References<R> {
+    fn default() -> Self {
+        Self { recorded: Vec::new(), stored: BTreeMap::new() }
+    }
+}
+
+impl<R: Ord + Clone> References<R> {
+    /// The node has stored its segment for checkpoint `number`: these are the sections in it, and
+    /// those that it refers to.
+    pub fn stored(&mut self, number: u64, sections: Vec<StoredSection<R>>) {
+        self.stored.insert(number, sections);
+    }
+
+    /// The last checkpoint in the chain is `number`.
+    pub fn recorded(&mut self, number: u64) {
+        if let Some(sections) = self.stored.remove(&number) {
+            self.recorded = sections;
+        }
+        self.stored.retain(|of, _| *of > number);
+    }
+
+    /// The sections to refer to for a checkpoint of the rows `needed`: each has none but these, and
+    /// those of one segment are half of it at least.
+    #[must_use]
+    pub fn usable(&self, needed: &BTreeSet<R>) -> Vec<StoredSection<R>> {
+        let is_needed = |of: &&StoredSection<R>| of.rows.iter().all(|rows| needed.contains(rows));
+        let whole: Vec<&StoredSection<R>> = self.recorded.iter().filter(is_needed).collect();
+        let mut used: BTreeMap<&SegmentEntry, u64> = BTreeMap::new();
+        for StoredSection { place, .. } in &whole {
+            *used.entry(&place.segment).or_default() += place.section.bytes;
+        }
+        let mut segments: Vec<(u64, &SegmentEntry)> = used
+            .into_iter()
+            .filter(|(segment, bytes)| bytes.saturating_mul(USED_PART) >= segment.bytes)
+            .map(|(segment, bytes)| (bytes, segment))
+            .collect();
+        segments.sort_unstable_by(|a, b| b.cmp(a));
+        segments.truncate(REFERRED_MAX);
+        let is_used = |of: &&&StoredSection<R>| {
+            segments.iter().any(|(_, segment)| *segment == &of.place.segment)
+        };
+        whole.iter().filter(is_used).map(|of| (*of).clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(file: &str, bytes: u64, at: u64, own: u64, rows: &[u32]) -> StoredSection<u32> {
+        let segment = SegmentEntry { file: file.to_owned(), bytes, crc: 1 };
+        let (operator, part) = ("rows".to_owned(), 0);
+        let section = SectionEntry { operator, part, rows: 9, offset: at, bytes: own, crc: 2 };
+        StoredSection { place: SectionPlace { segment, section }, rows: rows.to_vec() }
+    }
+
+    fn usable(of: &References<u32>, needed: &[u32]) -> Vec<u64> {
+        let needed = needed.iter().copied().collect();
+        of.usable(&needed).iter().map(|of| of.place.section.offset).collect()
+    }
+
+    #[test]
+    fn what_is_in_the_chain_and_needed_as_a_whole_is_referred_to() {
+        let mut references = References::default();
+        let first = [section("a", 100, 0, 40, &[1, 2]), section("a", 100, 64, 40, &[3])];
+        references.stored(5, first.to_vec());
+        assert!(usable(&references, &[1, 2, 3]).is_empty(), "it may not come into the chain");
+        references.recorded(5);
+        assert_eq!(usable(&references, &[1, 2, 3, 4]), [0, 64]);
+        assert!(usable(&references, &[1, 3]).is_empty(), "40 of 100 bytes are of use");
+        references.stored(6, vec![section("b", 50, 128, 40, &[7])]);
+        references.stored(7, [&first[..], &[section("c", 40, 192, 30, &[7])]].concat());
+        references.recorded(7);
+        assert_eq!(usable(&references, &[1, 2, 3, 7]), [0, 64, 192]);
+        assert_eq!(usable(&references, &[2, 3, 7]), [192]);
+        references.recorded(7);
+        assert_eq!(usable(&references, &[7]), [192]);
+    }
+
+    #[test]
+    fn segments_that_are_referred_to_are_few() {
+        let mut references = References::default();
+        let many =
+            |at: u32| section(&format!("s{at}"), 100, at.into(), 60 + u64::from(at) % 2, &[at]);
+        let all: Vec<u32> = (0..2 * REFERRED_MAX as u32).collect();
+        references.stored(1, all.iter().map(|&at| many(at)).collect());
+        references.recorded(1);
+        let used = usable(&references, &all);
+        assert!(used.len() == REFERRED_MAX && used.iter().all(|at| at % 2 == 1), "{used:?}");
+    }
+}
