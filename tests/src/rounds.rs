@@ -89,7 +89,7 @@ impl Leader<'_> {
             let OperatorKind::Sink(of) = &self.job.operators[sink.operator as usize].kind else {
                 panic!("operator {} is no sink", sink.operator);
             };
-            let how = Publishing { last: all_ended, again: false };
+            let how = Publishing { last: all_ended, again: false, mark: None };
             of.sink.publish(std::slice::from_ref(&sink.staged), how).expect("it is staged");
         }
         (self.round, self.asked, self.is_over) = (round + 1, false, all_ended);

@@ -5,6 +5,7 @@ mod bed;
 mod faults;
 mod growing;
 mod proxy;
+mod recovering;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

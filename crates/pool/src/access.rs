@@ -34,6 +34,12 @@ pub trait PoolAccess: Send + Sync + Debug {
     /// server refuses or does not answer.
     fn begin(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError>;
 
+    /// Begins a load that has one writer, of worker 0, whichever others there are.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    fn begin_alone(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError>;
+
     /// Drops a table with all of its versions; readers that have pinned one go on.
     ///
     /// # Errors

@@ -135,11 +135,28 @@ impl PoolAccess for InMemoryPool {
     }
 
     fn begin(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError> {
+        self.begin_load(load, self.writers.load(Ordering::Relaxed))
+    }
+
+    fn begin_alone(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError> {
+        self.begin_load(load, 1)
+    }
+
+    fn drop_table(&self, table: &str) -> Result<(), PoolError> {
+        match locked(&self.state).tables.remove(table) {
+            Some(_) => Ok(()),
+            None => Err(PoolError::NoTable { table: table.to_owned(), nearest: None }),
+        }
+    }
+}
+
+impl InMemoryPool {
+    fn begin_load(&self, load: &TableLoad, writers: u32) -> Result<Arc<dyn Loading>, PoolError> {
         let mut state = locked(&self.state);
         let is_there = state.tables.contains_key(&load.table);
         if let Some(part) = state.loads.get(&load.table).filter(|part| !locked(part).has_failed) {
             let part = Arc::clone(part);
-            return Ok(Arc::new(self.loading(part)));
+            return Ok(Arc::new(self.loading(part, writers)));
         }
         match (load.mode, is_there) {
             (LoadMode::Create, true) => {
@@ -161,23 +178,14 @@ impl PoolAccess for InMemoryPool {
             has_failed: false,
         }));
         state.loads.insert(load.table.clone(), Arc::clone(&part));
-        Ok(Arc::new(self.loading(part)))
+        Ok(Arc::new(self.loading(part, writers)))
     }
 
-    fn drop_table(&self, table: &str) -> Result<(), PoolError> {
-        match locked(&self.state).tables.remove(table) {
-            Some(_) => Ok(()),
-            None => Err(PoolError::NoTable { table: table.to_owned(), nearest: None }),
-        }
-    }
-}
-
-impl InMemoryPool {
-    fn loading(&self, part: Arc<Mutex<Part>>) -> InMemoryLoad {
+    fn loading(&self, part: Arc<Mutex<Part>>, writers: u32) -> InMemoryLoad {
         InMemoryLoad {
             state: Arc::clone(&self.state),
             part,
-            writers: self.writers.load(Ordering::Relaxed),
+            writers,
             is_slow: Arc::clone(&self.is_slow),
         }
     }

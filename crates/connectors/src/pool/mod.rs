@@ -41,6 +41,7 @@ mod prune;
 mod reader;
 mod sink;
 mod source;
+mod staged;
 mod version;
 
 use crate::options::{OptionReader, refuse};
@@ -109,7 +110,7 @@ const OPTIONS: &[OptionSpec] = &[
         values: "duration",
         default: "at the end",
         doc: "How often a version with the rows so far appears, where rows are written; at least \
-              once.",
+              once. In a job that keeps checkpoints: with each of them, and once.",
     },
     OptionSpec {
         key: "commit.bytes",

@@ -5,7 +5,8 @@
 //!                       'load.bytes'                             while it has no room
 //! ```
 //!
-//! A load publishes a version when it ends, or each 'commit.interval' ([`super::growing`]).
+//! A load publishes a version when it ends, or each 'commit.interval' ([`super::growing`]), or with
+//! each checkpoint of its job ([`super::staged`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,9 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::WriteMode;
 use dataflow::detach;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
+use dataflow::sink::{
+    Placement, Publishing, Room, Sink, SinkVisibility, SinkWriter, WriterContext,
+};
 use pool::PoolError;
 use pool::access::{EncodedStrip, LoadMode, Loading, PoolAccess, StripWriter, TableLoad};
 use pool::manifest::{Definition, Strip};
@@ -29,6 +32,7 @@ use super::encode;
 use super::errors::{damaged, refused};
 use super::growing::Growth;
 use super::partition::Partitions;
+use super::staged::{StagedRows, StagingWriter};
 
 /// A load of a table.
 pub(super) struct PoolSink {
@@ -77,20 +81,28 @@ impl PoolSink {
         &self.load
     }
 
-    /// The load, which the first worker of a process begins. A table that is declared and not there
-    /// is made by the first statement that writes it.
+    /// Begins a load. A table that is declared and not there is made by the first statement that
+    /// writes it.
+    pub(super) fn begun(
+        &self,
+        begin: impl Fn(&TableLoad) -> Result<Arc<dyn Loading>, PoolError>,
+    ) -> Result<Arc<dyn Loading>, ConnectorError> {
+        let begun = match begin(&self.load) {
+            Err(PoolError::NoTable { .. }) if self.load.mode != LoadMode::Create => {
+                begin(&TableLoad { mode: LoadMode::Create, ..self.load.clone() })
+            }
+            begun => begun,
+        };
+        begun.map_err(refused)
+    }
+
+    /// The load, which the first worker of a process begins.
     fn loading(&self) -> Result<Begun, ConnectorError> {
         let mut begun = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(begun) = &*begun {
             return Ok(begun.clone());
         }
-        let loading = match self.access.begin(&self.load) {
-            Err(PoolError::NoTable { .. }) if self.load.mode != LoadMode::Create => {
-                self.access.begin(&TableLoad { mode: LoadMode::Create, ..self.load.clone() })
-            }
-            begun => begun,
-        };
-        let loading = loading.map_err(refused)?;
+        let loading = self.begun(|load| self.access.begin(load))?;
         let clock = self.every.map(|every| self.clock(every)).transpose()?;
         Ok(begun.insert(Begun { loading, clock }).clone())
     }
@@ -116,7 +128,29 @@ impl Sink for PoolSink {
         Some(format!("pool table '{}'", self.load.table))
     }
 
+    /// A table that grows does so with each checkpoint. Any other load is one version, at the end.
+    fn staging(&self) -> SinkVisibility {
+        if self.grows() { SinkVisibility::ByCheckpoint } else { SinkVisibility::AtEnd }
+    }
+
+    fn mark(&self) -> Result<Option<[u64; 2]>, ConnectorError> {
+        self.grows().then(|| self.version_and_rows()).transpose()
+    }
+
+    fn stages_rows(&self) -> bool {
+        self.grows()
+    }
+
+    fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
+        let staged = staged.iter().map(|staged| StagedRows::of(&self.load.table, staged));
+        self.publish_rows(staged.collect::<Result<_, _>>()?, how)
+    }
+
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        if context.staging.is_some() && self.grows() {
+            let (table, columns) = (self.load.table.clone(), self.columns.clone());
+            return Ok(Box::new(StagingWriter::new(table, columns)));
+        }
         let Begun { loading, clock } = self.loading()?;
         // One worker of the job says what is promised.
         if let Some(every) = self.every.filter(|_| context.worker == 0) {
@@ -127,8 +161,30 @@ impl Sink for PoolSink {
                 every.interval
             );
         }
+        let growth = clock.map(|clock| Growth::new(&clock, &loading, context));
+        Ok(Box::new(self.writer(&*loading, context, growth)?))
+    }
+}
+
+impl PoolSink {
+    /// Whether a version appears before the end.
+    pub(super) fn grows(&self) -> bool {
+        self.every.is_some() && self.load.mode == LoadMode::Append
+    }
+
+    pub(super) fn access(&self) -> &dyn PoolAccess {
+        &*self.access
+    }
+
+    /// The writer of a worker.
+    pub(super) fn writer(
+        &self,
+        loading: &dyn Loading,
+        context: &WriterContext,
+        growth: Option<Growth>,
+    ) -> Result<PoolWriter, ConnectorError> {
         let writer = loading.writer(context.worker, context.waker.clone()).map_err(refused)?;
-        Ok(Box::new(PoolWriter {
+        Ok(PoolWriter {
             table: self.load.table.clone(),
             columns: self.columns.clone(),
             strip_rows: self.load.definition.strip_rows.max(1) as usize,
@@ -139,10 +195,10 @@ impl Sink for PoolSink {
             strips: VecDeque::new(),
             written: 0,
             replaced: vec![],
-            growth: clock.map(|clock| Growth::new(&clock, &loading, context)),
+            growth,
             failed: None,
             writer,
-        }))
+        })
     }
 }
 
@@ -309,29 +365,32 @@ impl PoolWriter {
         self.check()?;
         Ok(self.strips.is_empty() && self.writer.is_sealed().map_err(refused)?)
     }
+}
 
-    /// The columns as they are stored, in memory of their own.
-    fn stored(&self, batch: &RecordBatch) -> Result<RecordBatch, ConnectorError> {
-        let fields = self.columns.schema.fields().iter();
-        let columns: Result<Vec<ArrayRef>, _> = batch
-            .columns()
-            .iter()
-            .zip(fields)
-            .map(|(column, field)| {
-                if column.data_type() == field.data_type() {
-                    return Ok(Arc::clone(column));
-                }
-                cast(column, field.data_type())
-            })
-            .collect();
-        columns
-            .and_then(|columns| RecordBatch::try_new(Arc::clone(&self.columns.schema), columns))
-            .map_err(|error| ConnectorError::Io {
-                place: format!("pool table '{}'", self.table),
-                message: format!("rows cannot be stored: {error}"),
-                hint: None,
-            })
-    }
+/// The columns of a table as they are stored, in memory of their own.
+pub(super) fn stored(
+    batch: &RecordBatch,
+    schema: &SchemaRef,
+    table: &str,
+) -> Result<RecordBatch, ConnectorError> {
+    let columns: Result<Vec<ArrayRef>, _> = batch
+        .columns()
+        .iter()
+        .zip(schema.fields())
+        .map(|(column, field)| {
+            if column.data_type() == field.data_type() {
+                return Ok(Arc::clone(column));
+            }
+            cast(column, field.data_type())
+        })
+        .collect();
+    columns.and_then(|columns| RecordBatch::try_new(Arc::clone(schema), columns)).map_err(|error| {
+        ConnectorError::Io {
+            place: format!("pool table '{table}'"),
+            message: format!("rows cannot be stored: {error}"),
+            hint: None,
+        }
+    })
 }
 
 impl SinkWriter for PoolWriter {
@@ -344,7 +403,7 @@ impl SinkWriter for PoolWriter {
 
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.check()?;
-        let mut batch = self.stored(batch)?;
+        let mut batch = stored(batch, &self.columns.schema, &self.table)?;
         // Rows of several partitions are copied when they are divided.
         if self.partitions.is_one() || self.growth.is_some() {
             batch = detach(&batch);

@@ -15,8 +15,8 @@ use dataflow::sink::{
 
 use crate::bed::*;
 
-const FIRST: Publishing = Publishing { last: false, again: false };
-const LAST: Publishing = Publishing { last: true, again: false };
+const FIRST: Publishing = Publishing { last: false, again: false, mark: None };
+const LAST: Publishing = Publishing { last: true, again: false, mark: None };
 
 fn numbers(from: i64, to: i64) -> RecordBatch {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(from..to));

@@ -19,6 +19,7 @@ mod parquet;
 mod pipe;
 mod pool;
 mod pool_growing;
+mod pool_staged;
 mod positions;
 mod pruning;
 mod servers;

@@ -14,9 +14,9 @@ use dataflow::sink::{
 use crate::bed::*;
 use crate::servers::s3::{KEY, S3};
 
-const FIRST: Publishing = Publishing { last: false, again: false };
-const LAST: Publishing = Publishing { last: true, again: false };
-const AGAIN: Publishing = Publishing { last: false, again: true };
+const FIRST: Publishing = Publishing { last: false, again: false, mark: None };
+const LAST: Publishing = Publishing { last: true, again: false, mark: None };
+const AGAIN: Publishing = Publishing { last: false, again: true, mark: None };
 
 fn numbers(from: i64, to: i64) -> RecordBatch {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(from..to));

@@ -36,6 +36,22 @@ pub trait Sink: Send + Sync {
         Ok(())
     }
 
+    /// Two numbers that the next publication changes. The record of a checkpoint keeps them, and a
+    /// [publication](Self::publish) is given them: by them it knows whether the same was published
+    /// before. It is asked when everything before is published; `None` where names tell that.
+    ///
+    /// # Errors
+    /// When nobody can tell them now.
+    fn mark(&self) -> Result<Option<[u64; 2]>, ConnectorError> {
+        Ok(None)
+    }
+
+    /// Whether what its writers stage has the rows themselves. Nothing of it lies elsewhere, so that
+    /// there is nothing to sweep, and the record of a checkpoint does not have it.
+    fn stages_rows(&self) -> bool {
+        false
+    }
+
     /// Removes what earlier runs of this job have staged and no checkpoint names: `kept` is what
     /// writers had staged in the one that this run goes on from.
     ///
@@ -76,6 +92,8 @@ pub struct Publishing {
     /// It may have been published before. What is not there any more was, and somebody has taken
     /// it since.
     pub again: bool,
+    /// The [mark](Sink::mark) of the sink when its checkpoint was recorded.
+    pub mark: Option<[u64; 2]>,
 }
 
 /// One run of a job that keeps checkpoints, unlike every other run of every job.

@@ -27,6 +27,9 @@ use crate::error::Error;
 /// The name under which a manifest says that the job has read all of its input.
 pub(super) const ENDED: &str = "ended";
 
+/// The names under which a manifest has the mark of a sink, in front of its operator's.
+const MARKS: [&str; 2] = ["mark.1.", "mark.2."];
+
 /// An event at a node.
 pub(super) enum KeeperEvent {
     /// A worker has kept its part of a round.
@@ -288,7 +291,8 @@ impl Keeper {
         let Some(chain) = &mut self.chain else { return Ok(()) };
         let names = OperatorNames(&self.ids);
         let Decoded { workers, referred } = read(&*self.store, &self.name, &parts, names, None)?;
-        let manifest = manifest(&workers, &self.ids, round, chain.checkpoint().map(|of| of.number));
+        let number = chain.checkpoint().map(|of| of.number);
+        let manifest = manifest(&workers, (&self.job, &self.ids), round, number);
         let mut manifest = CheckpointManifest {
             nodes: self.nodes,
             workers: self.workers_in_all,
@@ -298,9 +302,15 @@ impl Keeper {
             ..manifest
         };
         manifest.counters.insert(ENDED.into(), u64::from(end == RoundEnd::Ended));
+        let marks = marks_of(&self.job)?;
+        for (id, marks) in self.ids.iter().zip(&marks) {
+            for (name, mark) in MARKS.iter().zip(marks.iter().flatten()) {
+                manifest.counters.insert(format!("{name}{}", id.id), *mark);
+            }
+        }
         append(chain, manifest)?;
         let last = end == RoundEnd::Ended;
-        publish(&self.job, &workers, Publishing { last, again: false })?;
+        publish(&self.job, &workers, Publishing { last, again: false, mark: None }, &marks)?;
         match end {
             RoundEnd::GoesOn => {
                 if let Err(error) = chain.collect() {
@@ -344,14 +354,36 @@ pub(super) fn read(
     Ok(decoded)
 }
 
-/// Makes visible what the sinks of a job have staged.
+/// By operator the mark of the sink that it is.
+fn marks_of(job: &JobGraph) -> Result<Vec<Option<[u64; 2]>>, Error> {
+    let marks = job.operators.iter().enumerate().map(|(at, operator)| {
+        let Some(sink) = operator.kind.spec().sink() else { return Ok(None) };
+        let mark = sink.mark();
+        Ok(mark.map_err(|error| dataflow::error::DataflowError::from(error).of_operator(at))?)
+    });
+    marks.collect()
+}
+
+/// The same as a record has them.
+pub(super) fn marks_in(manifest: &CheckpointManifest, ids: &[OperatorId]) -> Vec<Option<[u64; 2]>> {
+    let mark = |id: &OperatorId| {
+        let [first, second] =
+            MARKS.map(|name| manifest.counters.get(&format!("{name}{}", id.id)).copied());
+        Some([first?, second?])
+    };
+    ids.iter().map(mark).collect()
+}
+
+/// Makes visible what the sinks of a job have staged. The marks are those of its operators.
 pub(super) fn publish(
     job: &JobGraph,
     workers: &[WorkerSnapshot],
     how: Publishing,
+    marks: &[Option<[u64; 2]>],
 ) -> Result<(), Error> {
     for (at, operator) in job.operators.iter().enumerate() {
         let Some(sink) = operator.kind.spec().sink() else { continue };
+        let how = Publishing { mark: marks.get(at).copied().flatten(), ..how };
         let staged: Vec<Vec<u8>> = staged_of(workers, at as u32);
         let published = sink.publish(&staged, how);
         published.map_err(|error| dataflow::error::DataflowError::from(error).of_operator(at))?;
@@ -369,7 +401,7 @@ pub(super) fn staged_of(workers: &[WorkerSnapshot], operator: u32) -> Vec<Vec<u8
 /// The entries of a checkpoint for operators, sources and sinks.
 fn manifest(
     workers: &[WorkerSnapshot],
-    ids: &[OperatorId],
+    (job, ids): (&JobGraph, &[OperatorId]),
     number: u64,
     parent: Option<u64>,
 ) -> CheckpointManifest {
@@ -395,6 +427,10 @@ fn manifest(
             .collect();
         if !splits.is_empty() {
             sources.push(SourceEntry { id: of.id.clone(), splits });
+        }
+        let sink = job.operators.get(at).and_then(|operator| operator.kind.spec().sink());
+        if sink.is_some_and(|sink| sink.stages_rows()) {
+            continue;
         }
         let of_worker = |worker: &WorkerSnapshot| {
             let own = worker.sinks.iter().filter(|sink| sink.operator as usize == at);

@@ -61,8 +61,9 @@ impl Opening<'_> {
             // Output of an older checkpoint was published when a later one was begun.
             let newest = view.as_ref().ok().and_then(|view| view.checkpoint.as_ref());
             if ended || newest.is_some_and(|newest| newest.number == base.number) {
-                let how = Publishing { last: ended, again: true };
-                keeper::publish(self.job, &workers, how)?;
+                let how = Publishing { last: ended, again: true, mark: None };
+                let marks = keeper::marks_in(manifest, self.ids);
+                keeper::publish(self.job, &workers, how, &marks)?;
             }
             if ended {
                 chain.done()?;

@@ -229,6 +229,19 @@ impl Connected {
     }
 }
 
+impl Client {
+    fn begin_load(&self, load: &TableLoad, writers: u32) -> Result<Arc<dyn Loading>, PoolError> {
+        let connected = self.connected()?;
+        let home = connected.home(&load.table);
+        let snapshot = self.snapshot();
+        let request = ClientRequest::Begin { load: load.clone(), snapshot, writers };
+        let ServerResponse::Load(number) = connected.remotes[home].call(&request)? else {
+            return Err(unexpected());
+        };
+        Ok(Arc::new(LoadHandle::new(connected, home, number, snapshot)))
+    }
+}
+
 impl PoolAccess for Client {
     fn tables(&self) -> Result<Vec<TableSummary>, PoolError> {
         let connected = self.connected()?;
@@ -285,14 +298,11 @@ impl PoolAccess for Client {
     }
 
     fn begin(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError> {
-        let connected = self.connected()?;
-        let home = connected.home(&load.table);
-        let (snapshot, writers) = (self.snapshot(), self.options.workers);
-        let request = ClientRequest::Begin { load: load.clone(), snapshot, writers };
-        let ServerResponse::Load(number) = connected.remotes[home].call(&request)? else {
-            return Err(unexpected());
-        };
-        Ok(Arc::new(LoadHandle::new(connected, home, number, snapshot)))
+        self.begin_load(load, self.options.workers)
+    }
+
+    fn begin_alone(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError> {
+        self.begin_load(load, 1)
     }
 
     fn drop_table(&self, table: &str) -> Result<(), PoolError> {

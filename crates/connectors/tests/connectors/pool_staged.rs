@@ -1,0 +1,137 @@
+//! Tables of a pool that are written by jobs with checkpoints: a version for each, with each row
+//! once.
+
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Schema};
+use connectors::PoolConnector;
+use connectors::pool::in_memory::InMemoryPool;
+use dataflow::connector::{Connector, HashBuckets, TableDef, WriteMode};
+use dataflow::sink::{
+    Publishing, Room, RunId, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
+};
+
+use crate::bed::{context, drain, hint, refused, rows, source, table};
+
+fn batch(from: i64, to: i64) -> RecordBatch {
+    let schema = Schema::new(vec![Field::new("n", DataType::Int64, true)]);
+    let numbers = Int64Array::from_iter_values(from..to);
+    RecordBatch::try_new(Arc::new(schema), vec![Arc::new(numbers)]).unwrap()
+}
+
+fn grown(buckets: u32, options: &[(&str, &str)]) -> TableDef {
+    let by = HashBuckets { column: "n".into(), count: buckets };
+    let buckets = if buckets > 1 { vec![by] } else { vec![] };
+    TableDef { buckets, ..table(&batch(0, 1).schema(), options) }
+}
+
+const GROWS: &[(&str, &str)] = &[("strip.rows", "256"), ("commit.interval", "1 h")];
+
+fn open(sink: &dyn Sink, worker: u32) -> Box<dyn SinkWriter> {
+    let run = RunId { job: 7, generation: 3 };
+    let staging = Some(StagingContext { run, goes_on: false, before: vec![] });
+    sink.open(&WriterContext { staging, ..WriterContext::of(worker) }).unwrap()
+}
+
+/// The numbers of the newest version, sorted.
+fn newest(connector: &PoolConnector, def: &TableDef) -> Vec<i64> {
+    let source = source(connector, def).unwrap();
+    let mut batches = vec![RecordBatch::new_empty(source.schema())];
+    for split in source.splits(2, None).unwrap() {
+        let mut reader = source.open(&split, None, &context()).unwrap();
+        let rows = drain(&mut *reader).unwrap();
+        batches.extend((rows.num_rows() > 0).then_some(rows));
+    }
+    let rows = rows(&concat_batches(&source.schema(), &batches).unwrap());
+    let mut numbers: Vec<i64> = rows.iter().map(|row| row.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn first(mark: Option<[u64; 2]>) -> Publishing {
+    Publishing { last: false, again: false, mark }
+}
+
+fn again(mark: Option<[u64; 2]>) -> Publishing {
+    Publishing { again: true, ..first(mark) }
+}
+
+#[test]
+fn a_version_appears_with_each_checkpoint_and_once() {
+    for (buckets, is_slow) in [(1, false), (4, true)] {
+        let pool = InMemoryPool::new(2);
+        pool.set_slow(is_slow);
+        let (connector, def) = (PoolConnector::new(pool.clone()), grown(buckets, GROWS));
+        let sink = connector.sink(&def).unwrap();
+        assert_eq!(sink.staging(), SinkVisibility::ByCheckpoint);
+        let mut writers = [0, 1].map(|worker| open(&*sink, worker));
+        for round in 0..4 {
+            let mark = sink.mark().unwrap();
+            let before = 1000 * round;
+            assert_eq!(mark, Some([round as u64, before as u64]), "no version beside these");
+            writers[0].write(&batch(before, before + 300)).unwrap();
+            writers[0].write(&batch(before + 300, before + 500)).unwrap();
+            writers[1].write(&batch(before + 500, before + 1000)).unwrap();
+            let staged = writers.each_mut().map(|writer| writer.stage(9, false).unwrap());
+            // Half of the runs die before the publication, and the next one makes it.
+            let how = if round % 2 == 0 { first(mark) } else { again(mark) };
+            sink.publish(&staged, how).unwrap();
+            assert!(newest(&connector, &def).into_iter().eq(0..before + 1000));
+            // It is published already.
+            sink.publish(&staged, again(mark)).unwrap();
+            assert_eq!(pool.newest("t").unwrap().version, round as u64 + 1);
+            let nothing = writers.each_mut().map(|writer| writer.stage(10, false).unwrap());
+            sink.publish(&nothing, first(sink.mark().unwrap())).unwrap();
+            assert_eq!(pool.newest("t").unwrap().version, round as u64 + 1, "it has no rows");
+        }
+    }
+}
+
+#[test]
+fn a_table_that_somebody_else_has_written_is_not_guessed_at() {
+    let pool = InMemoryPool::new(1);
+    let (connector, def) = (PoolConnector::new(pool.clone()), grown(1, GROWS));
+    let sink = connector.sink(&def).unwrap();
+    let mut writer = open(&*sink, 0);
+    writer.write(&batch(0, 10)).unwrap();
+    sink.publish(&[writer.stage(1, false).unwrap()], first(None)).unwrap();
+    let mark = sink.mark().unwrap();
+    writer.write(&batch(10, 20)).unwrap();
+    let staged = writer.stage(2, false).unwrap();
+    // The job dies here, and another one loads the table.
+    let mut other = connector.sink(&def).unwrap().open(&WriterContext::of(0)).unwrap();
+    other.write(&batch(90, 97)).unwrap();
+    while other.drain().unwrap() == Room::Full {}
+    other.commit().unwrap();
+    let error = refused(sink.publish(std::slice::from_ref(&staged), again(mark)));
+    let text = error.to_string();
+    assert!(
+        text.contains("with version 1 and 10 rows, and it has version 2 and 17 rows"),
+        "{text}"
+    );
+    assert!(hint(&error).contains("--from none"), "{text}");
+    // Nor is a table that is gone.
+    connector_drop(&pool);
+    let error = refused(sink.publish(&[staged], again(mark)));
+    assert!(error.to_string().contains("it has version 0 and 0 rows"), "{error}");
+    let error = refused(sink.publish(&[b"other".to_vec()], first(mark)));
+    assert!(error.to_string().contains("other rows for it"), "{error}");
+}
+
+fn connector_drop(pool: &InMemoryPool) {
+    pool::access::PoolAccess::drop_table(pool, "t").unwrap();
+}
+
+#[test]
+fn a_load_that_does_not_grow_is_one_version_at_the_end() {
+    let connector = PoolConnector::new(InMemoryPool::new(1));
+    let at_end = |options: &[(&str, &str)], mode| {
+        let sink = connector.sink_for(&grown(1, options), mode).unwrap();
+        assert_eq!((sink.staging(), sink.mark().unwrap()), (SinkVisibility::AtEnd, None));
+    };
+    at_end(&[], WriteMode::Insert);
+    at_end(GROWS, WriteMode::Create);
+    at_end(GROWS, WriteMode::Overwrite);
+}
