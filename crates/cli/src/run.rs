@@ -78,7 +78,11 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     planned.fits(true).map_err(|error| fail(&error))?;
     let cancel = signals::cancel_flag(output.temporary())?;
     output.heed(&cancel);
-    let launched = launch(args, screen).map_err(|error| fail(&error))?;
+    let goes_on = |error: &Error| state.is_some() && error.has_lost_node();
+    let launched = launch(args, screen).map_err(|error| {
+        let failure = fail(&error);
+        if goes_on(&error) { failure.beginning_again() } else { failure }
+    })?;
     let options = RunOptions {
         control: Some(&launched.control),
         cancel: Some(&cancel),
@@ -103,7 +107,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     // The plan holds leases of them.
     drop((planned, session, servers));
     let interrupted = cancel.load(Ordering::Relaxed);
-    let lost = state.is_some() && result.as_ref().is_err_and(Error::has_lost_node);
+    let lost = result.as_ref().is_err_and(goes_on);
     let ended = finish(args, screen, output, result, interrupted);
     ended.map_err(|end| {
         let failure = end.failure(&script);
