@@ -124,7 +124,9 @@ fn a_run_that_another_one_has_followed_is_fenced() {
     let store = Arc::new(MemoryStore::default());
     let (mut old, _) = begin(&store, 1, &ResumeFrom::Latest).unwrap();
     save(&mut old, 1).unwrap();
+    old.check_fence().unwrap();
     let (mut new, _) = begin(&store, 2, &ResumeFrom::Latest).unwrap();
+    assert!(matches!(old.check_fence(), Err(CheckpointError::Fenced { .. })));
     let error = save(&mut old, 2).unwrap_err();
     let text = "job 'clicks' goes on elsewhere as generation 2 on h (process 2): this run, \
                 generation 1, stops";

@@ -5,10 +5,10 @@
 //! srun, mpirun, …   each started process ─▶ the node of its rank
 //! ```
 //!
-//! The started process has no rows and no connections, so nothing that goes wrong in a job goes wrong
-//! in it. A node that is killed ends all others, with code 75; then the child is started again, and
-//! the job goes on from its last checkpoint. Whatever else ends a job ends it: the same error would
-//! come again. A child that is stopped is killed: the others take it for lost.
+//! The started process has no rows and no connections, so nothing that goes wrong in a job goes
+//! wrong in it. A node that is killed ends all others, with code 75; then the child is started
+//! again, and the job goes on from its last checkpoint. Whatever else ends a job ends it: the same
+//! error would come again. A child that is stopped is killed: the others take it for lost.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -295,8 +295,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Passes on that the user ends the job. `passed`: the SIGTERM that the child has been told of, if
-    /// it was told at all.
+    /// Passes on that the user ends the job. `passed`: the SIGTERM that the child has been told of,
+    /// if it was told at all.
     fn pass_on(&mut self, child: Pid, passed: Option<u32>) -> Option<u32> {
         if !self.signals.have_come() {
             return None;
@@ -324,8 +324,8 @@ impl Supervisor<'_> {
             (Some(JobRequest::Stop), _) => RequestAnswer::Accepted,
             (Some(JobRequest::Rescale { .. }), Some(assignment)) => {
                 RequestAnswer::Refused(format!(
-                    "{} has started its {} nodes, and can alone start others: stop it by `millstream \
-                 stop`, and start it with another number",
+                    "{} has started its {} nodes, and can alone start others: stop it by \
+                     `millstream stop`, and start it with another number",
                     assignment.launcher, assignment.nodes
                 ))
             }
@@ -389,7 +389,8 @@ impl Supervisor<'_> {
         self.lost(child, status)
     }
 
-    /// The end of this process if other ranks have not come back: `None` if it goes on without them.
+    /// The end of this process if other ranks have not come back: `None` if it goes on without
+    /// them.
     fn shrink(&mut self) -> Option<ExitCode> {
         let own = self.assignment.as_ref()?;
         let job = ObjectName::job(&self.state.job);
@@ -511,7 +512,7 @@ fn listen(state: &CheckpointOptions) -> std::io::Result<Receiver<StoredRequest>>
     let (found, requests) = mpsc::channel();
     let state = state.clone();
     let look = move || {
-        // What was asked of an earlier run is not for this one.
+        // Requests to an earlier run are not for this one.
         for job in recover::own_jobs(&state) {
             let _ = chain::forget_all(&*state.store, &job);
         }

@@ -333,6 +333,19 @@ impl Chain {
         CheckpointError::Pending { job: self.job.to_string(), record, cause }
     }
 
+    /// Looks whether another run has begun, after an error that may come of that: it collects what
+    /// this one has not recorded.
+    ///
+    /// # Errors
+    /// [`Fenced`](CheckpointError::Fenced) if so, or when the store fails.
+    pub fn check_fence(&self) -> Result<(), CheckpointError> {
+        let number = self.last.number + 1;
+        match self.store.get(&record_name(&self.job, number), Some(0..1))? {
+            Some(_) => Err(self.fenced(number)),
+            None => Ok(()),
+        }
+    }
+
     /// Says who has begun meanwhile, if the record in the place of this one tells.
     fn fenced(&self, number: u64) -> CheckpointError {
         let name = record_name(&self.job, number);

@@ -5,8 +5,8 @@
 //! <job>/ask/<16 hex digits>.answer   accepted | refused <why> | withdrawn
 //! ```
 //!
-//! A request and its answer are created once. The supervisor that answers and the process that gives
-//! up create the same name, so that both know what became of the request.
+//! A request and its answer are created once. The supervisor that answers and the process that
+//! gives up create the same name, so that both know what became of the request.
 
 use bytes::Bytes;
 

@@ -42,7 +42,7 @@ pub(crate) struct StateArgs {
     pub(crate) rejoin_timeout: u32,
 }
 
-/// What the others do if a node does not come back.
+/// The answer of the other nodes if one does not come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLoss {
     /// They end, so that their launcher or its queue starts all again.

@@ -97,8 +97,8 @@ pub(crate) fn shrunk(launch: &str, time: usize) -> String {
     format!("{launch}.{time}")
 }
 
-/// Proposes the ranks that go on without the others. The first proposal of all ranks counts; without
-/// one the ranks end.
+/// Proposes the ranks that go on without the others. The first proposal of all ranks counts;
+/// without one the ranks end.
 fn propose(state: &CheckpointOptions, assignment: &Assignment, waiting: &[u32]) {
     let job = ObjectName::job(&state.job);
     let proposed =

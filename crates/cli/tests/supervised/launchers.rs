@@ -123,6 +123,24 @@ fn a_rank_whose_supervisor_is_gone_ends_all_and_all_go_on_when_they_are_run_agai
 }
 
 #[test]
+fn a_rank_whose_supervisor_is_started_again_joins_the_others() {
+    let expected = undisturbed("pod", ROWS);
+    let dir = Dir::new("pod");
+    dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
+    let args = ["--fabric", "tcp"];
+    let mut job = ranks(&dir, "own", 3, &args);
+    for pod in [1, 0] {
+        let parts = dir.parts();
+        dir.awaits_more_than(parts, &mut job[0]);
+        signal(job[pod].0.id().cast_signed(), Signal::KILL);
+        assert_eq!(job[pod].ends(), None, "{}", dir.log());
+        job[pod] = rank(&dir, "own", pod, 3, &args);
+    }
+    assert_eq!(end(&mut job), [Some(0); 3], "{}", dir.log());
+    assert_eq!(dir.rows(), expected, "{}", dir.log());
+}
+
+#[test]
 fn others_go_on_without_a_rank_that_does_not_come_back() {
     let expected = undisturbed("shrunk", ROWS);
     for (family, victim) in [("slurm", 0), ("own", 2)] {

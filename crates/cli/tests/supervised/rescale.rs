@@ -1,5 +1,8 @@
 //! `millstream rescale` and `millstream stop`, which ask the supervisor through the chain.
 
+use millstream::checkpoint::chain::{self, JobRequest, RequestAnswer};
+use millstream::checkpoint::{DirectoryStore, ObjectName};
+
 use super::*;
 
 const ON_TWO: [&str; 8] = ["run", "q.sql", "--state", "state", "--workers", "1", "--nodes", "2"];
@@ -53,4 +56,22 @@ fn nobody_answers_for_a_job_whose_supervisor_is_gone() {
     let (code, said) = rescale(&dir, "3");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("nobody answers for job 'q'"), "{said}");
+}
+
+#[test]
+fn a_job_stops_for_a_request_that_another_machine_has_left() {
+    let dir = Dir::new("asked");
+    dir.write("q.sql", &windows(60_000, "'rate' = '20000',"));
+    let (store, name) = (DirectoryStore::new(dir.0.join("state")), ObjectName::job("q").unwrap());
+    // Of before: it is for nobody.
+    let old = chain::ask(&store, &name, 1, JobRequest::Stop).unwrap();
+    let mut job = dir.start(dir.command(&ON_TWO));
+    dir.awaits_more_than(0, &mut job);
+    assert!(!chain::is_open(&store, &old).unwrap());
+    let asked = chain::ask(&store, &name, 2, JobRequest::Stop).unwrap();
+    assert_eq!(job.ends(), Some(130), "{}", dir.log());
+    assert_eq!(chain::answer_to(&store, &asked).unwrap(), Some(RequestAnswer::Accepted));
+    assert!(!chain::is_open(&store, &asked).unwrap(), "it is done");
+    let (_, said) = dir.run(&["state", "list", "--state", "state"]);
+    assert!(said.contains("stopped"), "{said}");
 }

@@ -121,7 +121,7 @@ fn endless(rate: &str) -> String {
     )
 }
 
-/// What a process says to standard error, as it comes: a file would meet its limits.
+/// The lines of a process on standard error, as they come: a file would meet its limits.
 fn listen(job: &mut Running) -> Arc<Mutex<String>> {
     let said = Arc::new(Mutex::new(String::new()));
     let (stderr, heard) = (job.0.stderr.take().unwrap(), said.clone());

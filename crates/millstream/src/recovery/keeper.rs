@@ -290,7 +290,14 @@ impl Keeper {
     ) -> Result<(), Error> {
         let Some(chain) = &mut self.chain else { return Ok(()) };
         let names = OperatorNames(&self.ids);
-        let Decoded { workers, referred } = read(&*self.store, &self.name, &parts, names, None)?;
+        let Decoded { workers, referred } =
+            match read(&*self.store, &self.name, &parts, names, None) {
+                Err(error) => {
+                    chain.check_fence()?;
+                    return Err(error.into());
+                }
+                Ok(decoded) => decoded,
+            };
         let number = chain.checkpoint().map(|of| of.number);
         let manifest = manifest(&workers, (&self.job, &self.ids), round, number);
         let mut manifest = CheckpointManifest {
