@@ -53,7 +53,7 @@ fn command(dir: &Dir, server: &S3, args: &[&str]) -> Command {
 fn a_job_goes_on_from_a_bucket() {
     let expected = undisturbed("bucket", 40_000);
     let (dir, server) = (Dir::new("bucket"), S3::start());
-    dir.write("q.sql", &windows(40_000, "'rate' = '8000',").replace("100 ms", "500 ms"));
+    dir.write("q.sql", &windows(40_000, "'rate' = '1500',").replace("100 ms", "500 ms"));
     let mut job = dir.start(command(&dir, &server, &RUN));
     dir.awaits_more_than(0, &mut job);
     let nodes = job.below();

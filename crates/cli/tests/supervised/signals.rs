@@ -11,7 +11,7 @@ const ROWS: u32 = 40_000;
 const RUN: [&str; 8] = ["run", "q.sql", "--state", "state", "--workers", "1", "--nodes", "2"];
 
 fn paced(dir: &Dir) {
-    dir.write("q.sql", &windows(ROWS, "'rate' = '8000',"));
+    dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
 }
 
 #[test]
