@@ -126,6 +126,10 @@ impl Source for StdinSource {
         false
     }
 
+    fn comes_once(&self) -> bool {
+        true
+    }
+
     fn splits(
         &self,
         _workers: u32,

@@ -122,16 +122,33 @@ impl AtomicFile {
     /// # Errors
     /// Where they are not durable, or the name cannot be given.
     pub fn commit(mut self) -> Result<(), ConnectorError> {
+        // The rename has happened; that it survives a loss of power is as good as we can make it.
+        if let Some(Err(error)) = self.appear()? {
+            tracing::warn!(file = %self.path.display(), %error, "its name may not be on the disk");
+        }
+        Ok(())
+    }
+
+    /// The same where others rely on the name: it is an error that it is not durable.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and when the directory cannot be brought to the disk.
+    pub fn commit_durably(mut self) -> Result<(), ConnectorError> {
+        match self.appear()? {
+            Some(synced) => synced.map_err(|error| io_error(directory_of(&self.path), &error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the bytes durable and gives the file its name, unless it is what the name stands for.
+    /// Gives whether the name is durable.
+    fn appear(&mut self) -> Result<Option<io::Result<()>>, ConnectorError> {
         if matches!(self.standing, Standing::Named) {
-            return Ok(());
+            return Ok(None);
         }
         let named = self.file.sync_all().and_then(|()| self.name());
         named.map_err(|error| io_error(&self.path, &error))?;
-        // The rename has happened; that it survives a loss of power is as good as we can make it.
-        if let Ok(directory) = File::open(directory_of(&self.path)) {
-            let _ = directory.sync_all();
-        }
-        Ok(())
+        Ok(Some(File::open(directory_of(&self.path)).and_then(|directory| directory.sync_all())))
     }
 
     /// Its temporary name until it is committed, where it needs one.

@@ -9,14 +9,18 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
 
 use super::paths::io_error;
+use crate::format::InputVersion;
 use crate::stored::Blob;
+
+/// Bytes at the beginning and at the end of a file by which its positions know it again.
+const MARK_BYTES: usize = 4096;
 
 /// The attributes that tell versions of a file apart.
 #[derive(Debug, Clone, Copy)]
@@ -63,12 +67,26 @@ impl Version {
 pub(super) struct FileBlob {
     path: PathBuf,
     version: Version,
+    /// A checksum of its first and last bytes, once it was asked for: before any of its rows is
+    /// given.
+    mark: OnceLock<u64>,
 }
 
 impl FileBlob {
     pub(super) fn open(path: &Path) -> Result<Arc<dyn Blob>, ConnectorError> {
         let metadata = fs::metadata(path).map_err(|error| io_error(path, &error))?;
-        Ok(Arc::new(Self { path: path.to_path_buf(), version: Version::of(&metadata) }))
+        let (path, mark) = (path.to_path_buf(), OnceLock::new());
+        Ok(Arc::new(Self { path, version: Version::of(&metadata), mark }))
+    }
+
+    fn checksum(&self) -> Option<u64> {
+        if !self.version.is_held {
+            return None;
+        }
+        let last = self.version.bytes.saturating_sub(MARK_BYTES as u64);
+        let ends = [0, last].map(|offset| self.read_at(offset, MARK_BYTES));
+        let [first, last] = ends.map(Result::ok);
+        Some(InputVersion::mark_of(first?.iter().chain(&last?)))
     }
 }
 
@@ -92,6 +110,11 @@ impl Blob for FileBlob {
 
     fn bytes(&self) -> u64 {
         self.version.bytes
+    }
+
+    fn version(&self) -> InputVersion {
+        let mark = *self.mark.get_or_init(|| self.checksum().unwrap_or(0));
+        InputVersion { bytes: self.version.bytes, mark }
     }
 
     fn read(&self, _: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError> {

@@ -1,7 +1,7 @@
 //! Where the parts of a sink lie: a directory, or the objects below a path of a store.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use dataflow::error::ConnectorError;
@@ -78,6 +78,12 @@ impl PartPlace {
         }
     }
 
+    /// Whether there are visible parts, of whichever checkpoint.
+    fn has_parts(&self) -> Result<bool, ConnectorError> {
+        let is_part = |name: &String| name.starts_with(VISIBLE) || name.contains('=');
+        Ok(self.entries()?.iter().any(is_part))
+    }
+
     /// The names directly in it.
     fn entries(&self) -> Result<Vec<String>, ConnectorError> {
         let directory = match self {
@@ -110,7 +116,10 @@ impl PartPlace {
             Self::Files(directory) => directory.join(name),
             Self::Objects(objects) => return Ok(Box::new(objects.upload(name)?)),
         };
-        if !staged && let Some(parent) = path.parent() {
+        if staged {
+            return Ok(Box::new(StagedFile(AtomicFile::create(&path)?)));
+        }
+        if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|error| io_error(parent, &error))?;
         }
         Ok(Box::new(AtomicFile::create(&path)?))
@@ -119,7 +128,12 @@ impl PartPlace {
     /// Gives parts their visible names, as [`staged::publish`] says.
     pub(super) fn publish(&self, parts: &[Part], again: bool) -> Result<(), ConnectorError> {
         match self {
-            Self::Files(directory) => staged::publish(directory, parts, again),
+            Self::Files(directory) => {
+                if again && staged::are_all_gone(directory, parts) && !self.has_parts()? {
+                    return Err(staged::unmounted(directory, parts.len()));
+                }
+                staged::publish(directory, parts, again)
+            }
             Self::Objects(objects) => {
                 let names = parts.iter().map(|part| (part.hidden.clone(), part.visible.clone()));
                 objects.publish(&names.collect::<Vec<_>>(), again)
@@ -140,6 +154,25 @@ impl PartPlace {
             }
             Self::Objects(objects) => staged::sweep_objects(objects, prefix, run, kept),
         }
+    }
+}
+
+/// A part that a checkpoint will name: it is an error that it is not durable.
+struct StagedFile(AtomicFile);
+
+impl Write for StagedFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Output for StagedFile {
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        self.0.commit_durably()
     }
 }
 

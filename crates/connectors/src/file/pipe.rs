@@ -116,6 +116,10 @@ impl Source for PipeSource {
         false
     }
 
+    fn comes_once(&self) -> bool {
+        true
+    }
+
     fn splits(
         &self,
         _workers: u32,

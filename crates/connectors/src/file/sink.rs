@@ -18,6 +18,7 @@ use super::encoder::{Encoder, Output};
 use super::object_spool::{ObjectSpool, ObjectSpoolPlace};
 use super::paths::{io_error, one_name};
 use super::spool::{Spool, SpoolPlace};
+use super::staged;
 use crate::object::{self, Upload};
 use crate::options::OptionReader;
 use crate::queued::QueuedWriter;
@@ -142,7 +143,10 @@ impl Sink for FileSink {
                 return spool.remove(staged);
             }
             if how.again && self.spool().is_gone(staged)? {
-                return Ok(());
+                if self.path.exists() {
+                    return Ok(());
+                }
+                return Err(staged::unmounted(&self.path, 1));
             }
             let rows = self.spool().read(staged)?;
             self.written(|writer| rows.each(|batch| writer.write(batch)))?;

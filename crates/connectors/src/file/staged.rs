@@ -184,6 +184,27 @@ pub(super) fn publish(directory: &Path, parts: &[Part], again: bool) -> Result<(
     parts.iter().try_for_each(|part| remove(&directory.join(&part.hidden)))
 }
 
+/// Whether no part has any name.
+pub(super) fn are_all_gone(directory: &Path, parts: &[Part]) -> bool {
+    let is_gone = |name: &str| !directory.join(name).exists();
+    !parts.is_empty() && parts.iter().all(|part| is_gone(&part.hidden) && is_gone(&part.visible))
+}
+
+/// The error that a place has none of the output that it should have.
+pub(super) fn unmounted(of: &Path, parts: usize) -> ConnectorError {
+    ConnectorError::Io {
+        place: of.display().to_string(),
+        message: format!(
+            "the {parts} parts of the checkpoint are gone, and it has no others: it may not be the \
+             place that they were written to"
+        ),
+        hint: Some(
+            "mount it; if somebody has taken all parts, say so by an empty file 'part-taken' in it"
+                .into(),
+        ),
+    }
+}
+
 fn link(directory: &Path, part: &Part, again: bool) -> Result<(), ConnectorError> {
     let (hidden, visible) = (directory.join(&part.hidden), directory.join(&part.visible));
     if again && !hidden.exists() && !visible.exists() {

@@ -275,13 +275,52 @@ impl From<Decoded> for Next {
 }
 
 /// The version of the positions of decoders.
-const POSITION_VERSION: u32 = 1;
+const POSITION_VERSION: u32 = 2;
 
-/// Bytes that can be read again.
-pub(crate) struct SizedInput {
-    pub(crate) input: ByteInput,
+/// What tells bytes that can be read again from others of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InputVersion {
     /// How many there are.
     pub(crate) bytes: u64,
+    /// A checksum of the first and the last of them, or of what a store says of them; 0 where
+    /// nothing is known.
+    pub(crate) mark: u64,
+}
+
+impl InputVersion {
+    /// The mark of bytes, their FNV-1a hash: the same in each version of the program, and not 0.
+    pub(crate) fn mark_of<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        hash.max(1)
+    }
+
+    /// The numbers of it in a position.
+    pub(crate) fn numbers(self) -> [u64; 2] {
+        [self.bytes, self.mark]
+    }
+
+    /// Refuses a position whose split was of another version.
+    ///
+    /// # Errors
+    /// When it was.
+    pub(crate) fn check(self, [bytes, mark]: [u64; 2], split: &str) -> Result<(), ConnectorError> {
+        if bytes != self.bytes {
+            let message = format!("it has {} bytes, and had {bytes} before", self.bytes);
+            return Err(refused(split, message));
+        }
+        if mark != 0 && self.mark != 0 && mark != self.mark {
+            return Err(refused(split, "it was replaced: it has other bytes than before".into()));
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that can be read again.
+pub(crate) struct VersionedInput {
+    pub(crate) input: ByteInput,
+    pub(crate) version: InputVersion,
 }
 
 /// The rows of bytes that can be read again: a file, an object.
@@ -289,8 +328,8 @@ pub(crate) struct DecoderReader {
     decoder: Box<dyn RecordDecoder>,
     format: &'static str,
     split: String,
-    /// How long the input is: one of another length is another one.
-    bytes: u64,
+    /// One of another version is another one.
+    version: InputVersion,
 }
 
 impl DecoderReader {
@@ -300,7 +339,7 @@ impl DecoderReader {
     /// When it does not fit the table, or `from` is no position in it.
     pub(crate) fn open(
         format: &Format,
-        SizedInput { input, bytes }: SizedInput,
+        VersionedInput { input, version }: VersionedInput,
         from: Option<&Position>,
         refuser: Refuser,
     ) -> Result<Self, ConnectorError> {
@@ -309,17 +348,14 @@ impl DecoderReader {
         decoder.start()?;
         if let Some(from) = from {
             let numbers = from.numbers(name, POSITION_VERSION, &split)?;
-            let [length, offset, record, rest] = numbers;
-            if length != bytes {
-                let message = format!("it has {bytes} bytes, and had {length} before");
-                return Err(refused(&split, message));
-            }
+            let [length, mark, offset, record, rest] = numbers;
+            version.check([length, mark], &split)?;
             if rest > 1 || record == 0 {
                 return Err(refused(&split, "the position names no record".into()));
             }
             decoder.go_to(RecordStart { offset, record, rest: rest == 1 });
         }
-        Ok(Self { decoder, format: name, split, bytes })
+        Ok(Self { decoder, format: name, split, version })
     }
 }
 
@@ -330,7 +366,8 @@ impl SplitReader for DecoderReader {
 
     fn position(&self) -> Position {
         let RecordStart { offset, record, rest } = self.decoder.place();
-        let numbers = [self.bytes, offset, record, u64::from(rest)];
+        let [bytes, mark] = self.version.numbers();
+        let numbers = [bytes, mark, offset, record, u64::from(rest)];
         Position::new(self.format, POSITION_VERSION, &self.split, &numbers)
     }
 }

@@ -263,6 +263,11 @@ impl Source for HttpSource {
         matches!(self.settings.mode, Mode::Once)
     }
 
+    /// A server need not answer with the same rows again.
+    fn replays(&self) -> bool {
+        false
+    }
+
     fn splits(
         &self,
         _workers: u32,

@@ -15,6 +15,7 @@ use object_store::{
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::{ObjectStoreClient, SILENCE_MAX, silent};
+use crate::format::InputVersion;
 use crate::remote::{ByteQueueReader, ByteQueueSender, Task, byte_queue, died, queue};
 use crate::stored::{Blob, Fetch};
 
@@ -82,6 +83,13 @@ impl Blob for ObjectBlob {
 
     fn bytes(&self) -> u64 {
         self.meta.size
+    }
+
+    /// A store tells versions apart by tags.
+    fn version(&self) -> InputVersion {
+        let tag = self.meta.e_tag.as_deref().map(strong);
+        let mark = tag.map_or(0, |tag| InputVersion::mark_of(tag.as_bytes().iter()));
+        InputVersion { bytes: self.meta.size, mark }
     }
 
     /// Gives [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing has come.

@@ -282,7 +282,7 @@ impl Source for IpcSource {
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let (file, batch) = self.flows[split.number];
         let file = Arc::clone(&self.files[file]);
-        let passed = rows_passed(FORMAT, &split.name, file.blob.bytes(), from)?;
+        let passed = rows_passed(FORMAT, &split.name, file.blob.version(), from)?;
         Ok(Box::new(IpcReader {
             fetching: FetchingBlob::new(&file.blob, file.ranges(batch), context),
             file,
@@ -346,7 +346,7 @@ impl SplitReader for IpcReader {
     }
 
     fn position(&self) -> Position {
-        let place = RowPlace { bytes: self.file.blob.bytes(), rows: self.passed };
+        let place = RowPlace { of: self.file.blob.version(), rows: self.passed };
         passed(FORMAT, &self.split, place)
     }
 }

@@ -23,7 +23,7 @@ use dataflow::source::{Next, Position, ReaderContext, Source};
 
 use crate::format::input::read_error;
 use crate::format::rows::all_found;
-use crate::format::{ByteInput, Compression, Format, Kind, TargetColumns};
+use crate::format::{ByteInput, Compression, Format, InputVersion, Kind, TargetColumns};
 use crate::options::{OptionReader, refuse};
 
 mod ipc;
@@ -43,6 +43,11 @@ pub(crate) trait Blob: Send + Sync {
 
     /// How many bytes there are.
     fn bytes(&self) -> u64;
+
+    /// What tells it from another blob of the same name, as far as that is known.
+    fn version(&self) -> InputVersion {
+        InputVersion { bytes: self.bytes(), mark: 0 }
+    }
 
     /// All bytes, in order. Where they come from afar, the reader answers
     /// [`WouldBlock`](ErrorKind::WouldBlock) while there are none, and `waker` is called when there
@@ -226,19 +231,20 @@ fn unpacked(
 }
 
 /// The version of the positions that are a number of rows.
-const ROWS_VERSION: u32 = 1;
+const ROWS_VERSION: u32 = 2;
 
 /// A place in a blob that has rows.
 struct RowPlace {
-    /// How long the blob is.
-    bytes: u64,
+    /// The blob.
+    of: InputVersion,
     /// The rows in front.
     rows: u64,
 }
 
 /// The position of a place in a split.
-fn passed(format: &str, split: &str, RowPlace { bytes, rows }: RowPlace) -> Position {
-    Position::new(format, ROWS_VERSION, split, &[bytes, rows])
+fn passed(format: &str, split: &str, RowPlace { of, rows }: RowPlace) -> Position {
+    let [bytes, mark] = of.numbers();
+    Position::new(format, ROWS_VERSION, split, &[bytes, mark, rows])
 }
 
 /// The rows in front of a position; none where there is no position.
@@ -248,16 +254,13 @@ fn passed(format: &str, split: &str, RowPlace { bytes, rows }: RowPlace) -> Posi
 fn rows_passed(
     format: &str,
     split: &str,
-    bytes: u64,
+    of: InputVersion,
     from: Option<&Position>,
 ) -> Result<u64, ConnectorError> {
     let Some(from) = from else { return Ok(0) };
-    let [length, rows] = from.numbers(format, ROWS_VERSION, split)?;
-    if length == bytes {
-        Ok(rows)
-    } else {
-        Err(refused(split, format!("its file has {bytes} bytes, and had {length} before")))
-    }
+    let [bytes, mark, rows] = from.numbers(format, ROWS_VERSION, split)?;
+    of.check([bytes, mark], split)?;
+    Ok(rows)
 }
 
 /// A batch without its first rows.

@@ -7,7 +7,7 @@ use dataflow::error::ConnectorError;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use super::{Blob, beginning, input, of_several};
-use crate::format::{Compression, DecoderReader, Format, Refuser, SizedInput, TargetColumns};
+use crate::format::{Compression, DecoderReader, Format, Refuser, TargetColumns, VersionedInput};
 
 /// Blobs that are read in order.
 pub(super) struct TextSource {
@@ -82,8 +82,8 @@ impl Source for TextSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let blob = &self.blobs[split.number];
-        let bytes = blob.bytes();
-        let input = SizedInput { input: input(&**blob, self.packed, context)?, bytes };
+        let (input, version) = (input(&**blob, self.packed, context)?, blob.version());
+        let input = VersionedInput { input, version };
         let refuser = Refuser::new(&self.target, context);
         Ok(Box::new(DecoderReader::open(&self.format, input, from, refuser)?))
     }

@@ -208,12 +208,51 @@ fn what_is_staged_is_seen_when_it_is_published_and_once() {
     assert_eq!(names(&out).1, 1, "that of this run stays, that of the one before is gone");
     let error = refused(sink.publish(std::slice::from_ref(&second), FIRST));
     assert!(error.to_string().contains("were staged as"), "{error}");
-    // Who publishes again takes it for published and taken.
+    // Who publishes again takes it for published and taken: there are others.
     sink.publish(&[second], Publishing { again: true, ..FIRST }).unwrap();
     sink.publish(&[third], LAST).unwrap();
     let expected: BTreeSet<String> = rows(&numbers(0, 70)).into_iter().collect();
     let expected = &expected | &rows(&numbers(75, 80)).into_iter().collect();
     assert_eq!(rows_of(&out, "csv"), expected);
+}
+
+#[test]
+fn a_directory_without_any_part_is_not_taken_for_one_whose_parts_were_taken() {
+    let scratch = Scratch::new("directory-unmounted");
+    let sink = sink(&scratch, &[("format", "csv")]);
+    let mut writer = sink.open(&staging(0, 3, false)).unwrap();
+    writer.write(&numbers(0, 2)).unwrap();
+    let staged = [writer.stage(1, false).unwrap()];
+    drop(writer);
+    let again = Publishing { again: true, ..FIRST };
+    let out = scratch.path("out");
+    fs::rename(&out, scratch.path("elsewhere")).unwrap();
+    fs::create_dir(&out).unwrap();
+    let error = refused(sink.publish(&staged, again));
+    assert!(error.to_string().contains("the 1 parts of the checkpoint are gone"), "{error}");
+    assert!(hint(&error).contains("part-taken"), "{error}");
+    fs::remove_dir(&out).unwrap();
+    fs::rename(scratch.path("elsewhere"), &out).unwrap();
+    sink.publish(&staged, again).unwrap();
+    // Somebody takes the part and leaves another one, or says that all were taken.
+    fs::remove_file(format!("{out}/part-0000000001-0000.csv")).unwrap();
+    refused(sink.publish(&staged, again));
+    scratch.write("out/part-taken", "");
+    sink.publish(&staged, again).unwrap();
+
+    let path = scratch.path("single.csv");
+    let options = [("path", path.as_str())];
+    let table = table(&numbers(0, 1).schema(), &options);
+    let sink = FileConnector::default().sink(&table).unwrap();
+    let mut writer = sink.open(&staging(0, 3, false)).unwrap();
+    writer.write(&numbers(0, 2)).unwrap();
+    let staged = [writer.stage(1, true).unwrap()];
+    sink.publish(&staged, LAST).unwrap();
+    let again = Publishing { again: true, ..LAST };
+    sink.publish(&staged, again).unwrap();
+    fs::remove_file(&path).unwrap();
+    let error = refused(sink.publish(&staged, again));
+    assert!(error.to_string().contains("are gone"), "{error}");
 }
 
 #[test]

@@ -202,8 +202,8 @@ fn a_position_in_a_record_or_in_another_file_is_refused() {
     let source = file(&path, &two(), &[]);
     let splits = source.splits(1, None).unwrap();
     let at = |bytes: usize, offset: u64, record: u64| {
-        let numbers = [bytes as u64, offset, record, 0];
-        let position = Position::new("csv", 1, &splits[0].name, &numbers);
+        let numbers = [bytes as u64, 0, offset, record, 0];
+        let position = Position::new("csv", 2, &splits[0].name, &numbers);
         let opened = source.open(&splits[0], Some(&position), &context());
         let read = opened.and_then(|mut reader| reader.next(10).map(drop));
         read.map_or_else(|error| error.to_string(), |()| "read".into())
@@ -213,6 +213,31 @@ fn a_position_in_a_record_or_in_another_file_is_refused() {
     assert!(at(text.len(), 2, 1).contains("before the first record"));
     assert!(at(text.len(), 99, 9).contains("behind the end"));
     assert!(at(text.len() + 1, 8, 3).contains("it has 12 bytes, and had 13 before"));
+}
+
+#[test]
+fn a_file_that_was_replaced_by_one_of_the_same_length_is_refused() {
+    let scratch = Scratch::new("positions-replaced");
+    let texts: Vec<String> =
+        (0..5000).map(|row| format!("{:04},{}", row, "x".repeat(row % 7))).collect();
+    let text = format!("a,b\n{}\n", texts.join("\n"));
+    for (at, old, new) in [(0, "0000,", "9990,"), (1, "4999,", "9999,")] {
+        let path = scratch.write(&format!("t{at}.csv"), &text);
+        let open = || file(&path, &two(), &[]);
+        let source = open();
+        let splits = source.splits(1, None).unwrap();
+        let mut reader = source.open(&splits[0], None, &context()).unwrap();
+        reader.next(10).unwrap();
+        let position = reader.position();
+        // A copy with other times is the same file.
+        std::fs::remove_file(&path).unwrap();
+        scratch.write(&format!("t{at}.csv"), &text);
+        assert!(open().open(&splits[0], Some(&position), &context()).is_ok());
+        scratch.write(&format!("t{at}.csv"), &text.replacen(old, new, 1));
+        let error = refused(open().open(&splits[0], Some(&position), &context()).map(drop));
+        let error = error.to_string();
+        assert!(error.starts_with(&path) && error.contains("it was replaced"), "{error}");
+    }
 }
 
 #[test]

@@ -37,6 +37,11 @@ pub trait Source: Send + Sync {
         self.repeats()
     }
 
+    /// Whether its rows are gone when they were read: a job that begins anew has them no more.
+    fn comes_once(&self) -> bool {
+        false
+    }
+
     /// The splits, equal on every node. `workers` is the number of workers of the whole job, for
     /// sources that can be cut at will; `time_column` asks for [`Split::event_time_min`] of that
     /// column.

@@ -120,6 +120,15 @@ fn obstacles(job: &JobGraph) -> Result<Vec<String>, Error> {
     let (mut ends, mut once) = (true, Vec::new());
     for (operator, scan) in scans {
         ends &= scan.bounded();
+        if scan.source.comes_once() {
+            return Err(Error::Usage {
+                message: format!(
+                    "rows of '{}' come once, so that the job cannot begin anew after a failure",
+                    operator.name
+                ),
+                hint: "run it without --state, or write the rows into a file first".into(),
+            });
+        }
         if !scan.source.replays() {
             once.push(format!("'{}' is not read on from a position", operator.name));
         }

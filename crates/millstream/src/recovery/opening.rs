@@ -59,8 +59,14 @@ impl Opening<'_> {
             let workers = keeper::read(store, self.name, segments, fitted.names(), None)?.workers;
             let ended = has_ended(manifest);
             // Output of an older checkpoint was published when a later one was begun.
-            let newest = view.as_ref().ok().and_then(|view| view.checkpoint.as_ref());
-            if ended || newest.is_some_and(|newest| newest.number == base.number) {
+            // That of a job that was stopped was published, too, and may be taken since.
+            let view = view.as_ref().ok();
+            let newest = view.and_then(|view| view.checkpoint.as_ref());
+            let is_settled = view
+                .and_then(|view| view.record.as_ref())
+                .is_some_and(|record| matches!(record.body, RecordBody::Settled(_)));
+            let is_newest = newest.is_some_and(|newest| newest.number == base.number);
+            if ended || is_newest && !is_settled {
                 let how = Publishing { last: ended, again: true, mark: None };
                 let marks = keeper::marks_in(manifest, self.ids);
                 keeper::publish(self.job, &workers, how, &marks)?;

@@ -199,7 +199,7 @@ impl Source for ParquetSource {
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let (number, group) = self.flows[split.number];
         let file = Arc::clone(&self.files[number]);
-        let passed = rows_passed(FORMAT, &split.name, file.blob.bytes(), from)?;
+        let passed = rows_passed(FORMAT, &split.name, file.blob.version(), from)?;
         let groups = file.metadata.metadata().row_groups();
         let before = groups[..group].iter().map(|rows| rows.num_rows().max(0));
         let before = before.fold(0, i64::saturating_add);

@@ -310,7 +310,7 @@ impl SplitReader for ParquetReader {
     }
 
     fn position(&self) -> Position {
-        let place = RowPlace { bytes: self.of.file.blob.bytes(), rows: self.passed };
+        let place = RowPlace { of: self.of.file.blob.version(), rows: self.passed };
         passed(FORMAT, &self.split, place)
     }
 }
