@@ -13,3 +13,4 @@ mod state;
 mod stopped_streams;
 mod supervised;
 mod swallowed;
+mod watched;

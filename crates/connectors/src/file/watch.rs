@@ -17,9 +17,14 @@
 //! idle ([`listing`]). Flows of other processes see a file within an interval; where there are
 //! such, none is read before it has been known for that long.
 //!
+//! **A position** of a flow has the files that it has read and that are still there, by a number of
+//! eight bytes each, and the place in the file that it reads. A job that goes on is cut into as many
+//! flows as it had, so that each file stays with its flow.
+//!
 //! Absent on purpose: files that grow while they are read, and notices of the operating system,
 //! which shared file systems do not give.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -29,9 +34,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow::datatypes::SchemaRef;
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
+use dataflow::position::refused;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use self::listing::{ListTimes, Listing, Step};
+use self::listing::{ListTimes, Listing, Step, number_of};
+use self::progress::{Begun, WatchProgress};
 use super::PATH_HINT;
 use super::blob::FileBlob;
 use super::paths;
@@ -40,6 +47,7 @@ use crate::options::{OptionReader, refuse};
 use crate::stored;
 
 mod listing;
+mod progress;
 
 /// How soon a flow that waits for others asks again.
 const LOOK_NS: u64 = 1_000_000;
@@ -118,6 +126,42 @@ impl WatchSource {
         let blob = FileBlob::open(path)?;
         stored::source(vec![blob], self.kind, options, Arc::clone(&self.target))
     }
+
+    /// Opens a file; `number` is that of the version that is meant.
+    fn opened(&self, path: &Path, number: u64) -> Result<OpenFile, ConnectorError> {
+        let source = self.file(path)?;
+        let splits = source.splits(1, None)?;
+        Ok(OpenFile { path: path.to_path_buf(), number, source, splits, next: 0, reader: None })
+    }
+
+    /// Opens the file that the run before was reading, where it had come to.
+    ///
+    /// # Errors
+    /// When it is gone or another one.
+    fn reopened(
+        &self,
+        Begun { path, number, split, position }: &Begun,
+        context: &ReaderContext,
+    ) -> Result<OpenFile, ConnectorError> {
+        let place = path.display().to_string();
+        match number_of(path) {
+            None => return Err(refused(&place, "it was read in part, and is gone".into())),
+            Some(now) if now != *number => {
+                return Err(refused(&place, "it was read in part, and was replaced since".into()));
+            }
+            Some(_) => {}
+        }
+        let mut file = self.opened(path, *number)?;
+        file.next = *split;
+        if let Some(position) = position {
+            let Some(split) = file.splits.get(file.next) else {
+                return Err(refused(&place, "it has not as many parts as it had".into()));
+            };
+            file.reader = Some(file.source.open(split, Some(position), context)?);
+            file.next += 1;
+        }
+        Ok(file)
+    }
 }
 
 /// A source that is watched; its flows share what is known of it.
@@ -130,6 +174,10 @@ impl Source for Watched {
 
     fn bounded(&self) -> bool {
         false
+    }
+
+    fn replays(&self) -> bool {
+        true
     }
 
     fn splits(
@@ -152,15 +200,18 @@ impl Source for Watched {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        split.begins(from)?;
+        let progress = from.map(|from| WatchProgress::of(from, &split.name)).transpose()?;
+        let WatchProgress { mut done, begun } = progress.unwrap_or_default();
+        let reading = begun.map(|begun| self.0.reopened(&begun, context)).transpose()?;
+        done.extend(reading.iter().map(|reading| reading.number));
         let flows = u64::from(self.0.cut.load(Ordering::Relaxed));
         Ok(Box::new(WatchReader {
-            seat: self.0.listing().join(split.number as u64, flows),
+            seat: self.0.listing().join(split.number as u64, flows, done),
             split: split.name.clone(),
             source: Arc::clone(&self.0),
             refuser: Refuser::new(&self.0.target, context),
             context: context.clone(),
-            reading: None,
+            reading,
         }))
     }
 }
@@ -179,9 +230,12 @@ struct WatchReader {
 /// A file whose splits are read one after the other.
 struct OpenFile {
     path: PathBuf,
+    /// The number of its version.
+    number: u64,
     source: Arc<dyn Source>,
-    /// Those that have not been opened.
-    rest: std::vec::IntoIter<Split>,
+    splits: Vec<Split>,
+    /// The first that has not been opened.
+    next: usize,
     reader: Option<Box<dyn SplitReader>>,
 }
 
@@ -198,9 +252,17 @@ impl OpenFile {
                     next => return Ok(Some(next)),
                 }
             }
-            let Some(split) = self.rest.next() else { return Ok(None) };
-            self.reader = Some(self.source.open(&split, None, context)?);
+            let Some(split) = self.splits.get(self.next) else { return Ok(None) };
+            self.reader = Some(self.source.open(split, None, context)?);
+            self.next += 1;
         }
+    }
+
+    /// Where it was read to.
+    fn begun(&self) -> Begun {
+        let position = self.reader.as_ref().map(|reader| reader.position());
+        let split = self.next - usize::from(position.is_some());
+        Begun { path: self.path.clone(), number: self.number, split, position }
     }
 }
 
@@ -218,9 +280,9 @@ impl WatchReader {
     }
 
     fn open(&self, path: &Path) -> Result<OpenFile, ConnectorError> {
-        let source = self.source.file(path)?;
-        let rest = source.splits(1, None)?.into_iter();
-        Ok(OpenFile { path: path.to_path_buf(), source, rest, reader: None })
+        // One that is gone is an error of opening it.
+        let number = number_of(path).unwrap_or(0);
+        self.source.opened(path, number)
     }
 
     /// A file that cannot be read, or not to its end, is like a bad row: the others are read.
@@ -268,7 +330,11 @@ impl SplitReader for WatchReader {
     }
 
     fn position(&self) -> Position {
-        Position::none(&self.split)
+        let reading = self.reading.as_ref();
+        let begun = self.source.listing().begun(self.seat).into_iter();
+        let own = reading.map(|reading| reading.number);
+        let done: HashSet<u64> = begun.filter(|number| Some(*number) != own).collect();
+        WatchProgress { done, begun: reading.map(OpenFile::begun) }.position(&self.split)
     }
 
     fn owes(&self) -> bool {

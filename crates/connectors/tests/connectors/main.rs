@@ -1,6 +1,7 @@
 //! The connectors as the planner and the workers use them: through `dataflow`'s traits only.
 #![forbid(unsafe_code)]
 
+mod announced;
 mod bed;
 mod checkpoints;
 mod corpus;

@@ -3,10 +3,13 @@
 use std::fs;
 use std::sync::Arc;
 
+use arrow::array::Int64Array;
 use connectors::FileConnector;
 use dataflow::bad::BadRows;
 use dataflow::connector::Connector;
-use dataflow::source::{Next, ReaderContext, Source, SplitReader};
+use dataflow::error::ConnectorError;
+use dataflow::sink::WriterContext;
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
 use crate::bed::*;
 
@@ -22,6 +25,16 @@ struct Watch {
 
 impl Watch {
     fn new(path: &str, workers: u32, options: &[(&str, &str)]) -> Self {
+        Self::going_on(path, workers, options, &[]).unwrap()
+    }
+
+    /// The same from positions of the flows, if there are some.
+    fn going_on(
+        path: &str,
+        workers: u32,
+        options: &[(&str, &str)],
+        from: &[Position],
+    ) -> Result<Self, ConnectorError> {
         let mut all = vec![("path", path)];
         all.extend(options);
         let mut table = table(&columns(&[("a", BIGINT), ("f", VARCHAR)]), &all);
@@ -30,10 +43,28 @@ impl Watch {
         assert!(!source.bounded());
         let (clock, bad) = (Arc::new(ManualClock::default()), Arc::new(BadRows::default()));
         let context = ReaderContext::new(clock.clone(), bad.clone());
-        let flows = source.splits(workers, None).unwrap().len();
-        let flows =
-            (0..flows).map(|flow| source.open(&nth(flow), None, &context).unwrap()).collect();
-        Self { source, flows, clock, bad }
+        let splits = source.splits(workers, None).unwrap();
+        let open = |(at, split): (usize, &Split)| source.open(split, from.get(at), &context);
+        let flows = splits.iter().enumerate().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { source, flows, clock, bad })
+    }
+
+    /// The positions of the flows, as a checkpoint keeps them.
+    fn positions(&self) -> Vec<Position> {
+        let kept = |flow: &Box<dyn SplitReader>| Position::from_bytes(&flow.position().to_bytes());
+        self.flows.iter().map(|flow| kept(flow).unwrap()).collect()
+    }
+
+    /// Asks the flows in turn for a few rows so many times; gives the values that come.
+    fn some(&mut self, times: usize) -> Vec<String> {
+        let mut found = Vec::new();
+        for at in 0..times {
+            let of = at % self.flows.len();
+            if let Next::Batch(batch) = self.flows[of].next(2).unwrap() {
+                found.extend(rows(&batch).iter().map(|row| row.split('|').next().unwrap().into()));
+            }
+        }
+        found
     }
 
     /// What all flows have to give at a time: `value name`, sorted.
@@ -174,4 +205,94 @@ fn files_that_are_found_are_owed_by_their_flows_until_they_are_read() {
     assert!(watch.flows[0].owes());
     assert_eq!(watch.at(SECOND).len(), 6);
     assert!(!watch.flows[0].owes());
+}
+
+/// Reads a directory by many runs, each of which breaks off somewhere; gives all values, sorted.
+fn read_by_runs(scratch: &Scratch, files: usize, rows: usize, format: &str) -> Vec<usize> {
+    let options = [("watch", "1s"), ("watch.settle", "0s"), ("format", format)];
+    let (mut found, mut from) = (Vec::new(), vec![]);
+    for run in 0_usize.. {
+        let mut watch = Watch::going_on(&scratch.path(""), 3, &options, &from).unwrap();
+        watch.clock.set(SECOND);
+        // What comes behind the positions is lost with the run.
+        let taken = watch.some(5 + run * 7 % 23);
+        from = watch.positions();
+        let lost = watch.some(9);
+        found.extend(taken);
+        assert!(from.iter().all(Position::can_be_replayed) && watch.source.replays());
+        if found.len() >= files * rows && lost.is_empty() {
+            break;
+        }
+        assert!(run < 100_000, "{} rows", found.len());
+    }
+    let mut found: Vec<usize> = found.iter().map(|value| value.parse().unwrap()).collect();
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn runs_that_break_off_read_each_row_of_each_file_once() {
+    let (files, rows) = (12, 9);
+    let scratch = Scratch::new("watch-runs");
+    for file in 0..files {
+        let lines = (0..rows).map(|row| format!("{}\n", file * rows + row)).collect::<String>();
+        scratch.write(&format!("{file}.csv"), format!("a\n{lines}"));
+    }
+    let found = read_by_runs(&scratch, files, rows, "csv");
+    assert!(found.into_iter().eq(0..files * rows));
+    // Files of several splits.
+    let scratch = Scratch::new("watch-runs-arrow");
+    for file in 0..files {
+        let path = scratch.path(&format!("{file}.arrow"));
+        let table = table(&columns(&[("a", BIGINT)]), &[("path", &path)]);
+        let sink = FileConnector::default().sink(&table).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
+        for part in 0..3 {
+            let from = (file * rows + part * rows / 3) as i64;
+            let values = Int64Array::from_iter_values(from..from + rows as i64 / 3);
+            writer.write(&batch(&[("a", Arc::new(values))])).unwrap();
+        }
+        writer.commit().unwrap();
+    }
+    let found = read_by_runs(&scratch, files, rows, "arrow");
+    assert!(found.into_iter().eq(0..files * rows));
+}
+
+#[test]
+fn a_position_has_the_files_that_are_there_and_refuses_one_that_was_read_in_part_and_is_gone() {
+    let scratch = Scratch::new("watch-position");
+    let options = [("watch", "1s"), ("watch.settle", "0s")];
+    let path = scratch.path("*.csv");
+    (0..10).for_each(|file| _ = scratch.write(&format!("{file}.csv"), format!("a\n{file}\n")));
+    let mut watch = Watch::new(&path, 1, &options);
+    assert_eq!(watch.at(SECOND).len(), 10);
+    let all = watch.positions()[0].to_bytes().len();
+    (0..9).for_each(|file| fs::remove_file(scratch.path(&format!("{file}.csv"))).unwrap());
+    assert!(watch.at(2 * SECOND).is_empty());
+    let from = watch.positions();
+    assert!(from[0].to_bytes().len() <= all - 9 * 8, "files that are gone are forgotten");
+    drop(watch);
+    // One that comes again is new, and so is one that was written over.
+    scratch.write("3.csv", "a\n33\n");
+    scratch.write("9.csv", "a\n98\n99\n");
+    let mut watch = Watch::going_on(&path, 1, &options, &from).unwrap();
+    watch.clock.set(SECOND);
+    let mut found = Vec::new();
+    while found.is_empty() {
+        found = watch.some(1);
+    }
+    let from = watch.positions();
+    found.extend(watch.some(20));
+    found.sort();
+    assert_eq!(found, ["33", "98", "99"]);
+    drop(watch);
+    // The first of them, which is the older one, was read in part, or to its end.
+    let refused_with = |what: &str| {
+        let error = refused(Watch::going_on(&path, 1, &options, &from).map(drop)).to_string();
+        assert!(error.contains("3.csv") && error.contains(what), "{error}");
+    };
+    scratch.write("3.csv", "a\n34\n35\n");
+    refused_with("was replaced since");
+    fs::remove_file(scratch.path("3.csv")).unwrap();
+    refused_with("is gone");
 }

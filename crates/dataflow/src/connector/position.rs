@@ -9,10 +9,13 @@ use crate::error::ConnectorError;
 /// Numbers of a position at most.
 pub const POSITION_NUMBERS_MAX: usize = 16;
 
+/// Bytes of a [note](Position::with_note) at most.
+pub const NOTE_BYTES_MAX: usize = 16 << 20;
+
 /// The first byte of an encoded position: how the rest is encoded.
 const ENCODING: u8 = 1;
-/// The first byte of one behind whose numbers are those of the steps of its scan.
-const ENCODING_STEPS: u8 = 2;
+/// The first byte of one behind whose numbers are those of the steps of its scan, and a note.
+const ENCODING_MORE: u8 = 2;
 
 /// How far a split was read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -24,6 +27,8 @@ pub struct Position {
     numbers: Vec<u64>,
     /// What the steps of the scan remember of the rows before.
     steps: Vec<u64>,
+    /// Bytes of the connector that are no numbers; mostly empty.
+    note: Vec<u8>,
 }
 
 impl Position {
@@ -33,13 +38,8 @@ impl Position {
     /// When there are more than [`POSITION_NUMBERS_MAX`] numbers.
     pub fn new(format: &str, version: u32, split: &str, numbers: &[u64]) -> Self {
         assert!(numbers.len() <= POSITION_NUMBERS_MAX, "too many numbers");
-        Self {
-            format: format.into(),
-            version,
-            split: split.into(),
-            numbers: numbers.to_vec(),
-            steps: vec![],
-        }
+        let (format, split, numbers) = (format.into(), split.into(), numbers.to_vec());
+        Self { format, version, split, numbers, steps: vec![], note: vec![] }
     }
 
     /// The same with what the steps of the scan remember of the rows before it, a number of each
@@ -55,6 +55,16 @@ impl Position {
     /// The numbers of the steps.
     pub(crate) fn steps(&self) -> &[u64] {
         &self.steps
+    }
+
+    /// The same with bytes that belong to the numbers, such as a list.
+    pub fn with_note(self, note: Vec<u8>) -> Self {
+        Self { note, ..self }
+    }
+
+    /// The bytes that belong to the numbers.
+    pub fn note(&self) -> &[u8] {
+        &self.note
     }
 
     /// The position in a split that gives its rows once: a socket, a pipe. Nothing can be read on
@@ -102,7 +112,8 @@ impl Position {
 
     /// The position as bytes that may be kept.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![if self.steps.is_empty() { ENCODING } else { ENCODING_STEPS }];
+        let has_more = !self.steps.is_empty() || !self.note.is_empty();
+        let mut bytes = vec![if has_more { ENCODING_MORE } else { ENCODING }];
         for text in [&self.format, &self.split] {
             bytes.extend((text.len() as u32).to_le_bytes());
             bytes.extend(text.as_bytes());
@@ -110,9 +121,10 @@ impl Position {
         bytes.extend(self.version.to_le_bytes());
         bytes.push(self.numbers.len() as u8);
         self.numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-        if !self.steps.is_empty() {
+        if has_more {
             bytes.push(self.steps.len() as u8);
             self.steps.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+            bytes.extend(&self.note);
         }
         bytes
     }
@@ -138,12 +150,17 @@ fn decoded(bytes: &[u8]) -> Option<Position> {
     let (version, rest) = rest.split_first_chunk::<4>()?;
     let version = u32::from_le_bytes(*version);
     let (numbers, rest) = decoded_numbers(rest)?;
-    let (steps, rest) = match encoding {
-        ENCODING => (vec![], rest),
-        ENCODING_STEPS => decoded_numbers(rest).filter(|(steps, _)| !steps.is_empty())?,
+    let (steps, note) = match encoding {
+        ENCODING if rest.is_empty() => (vec![], rest),
+        ENCODING_MORE => decoded_numbers(rest)?,
         _ => return None,
     };
-    rest.is_empty().then_some(Position { format, version, split, numbers, steps })
+    let says_more = !steps.is_empty() || !note.is_empty();
+    if says_more != (encoding == ENCODING_MORE) || note.len() > NOTE_BYTES_MAX {
+        return None;
+    }
+    let note = note.to_vec();
+    Some(Position { format, version, split, numbers, steps, note })
 }
 
 /// Numbers behind their count, and the bytes behind them.
@@ -201,8 +218,14 @@ mod tests {
             for end in 0..bytes.len() {
                 assert!(Position::from_bytes(&bytes[..end]).is_err(), "{end} bytes");
             }
-            assert!(Position::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
         }
+        assert!(Position::from_bytes(&[&position.to_bytes()[..], &[0]].concat()).is_err());
+        let noted = Position::new("watch", 1, "in/", &[7]).with_note(vec![1, 2, 3]);
+        for position in [noted.clone(), noted.clone().with_steps(vec![9])] {
+            assert_eq!(Position::from_bytes(&position.to_bytes()).unwrap(), position);
+        }
+        let long = noted.with_note(vec![0; NOTE_BYTES_MAX + 1]);
+        assert!(Position::from_bytes(&long.to_bytes()).is_err());
         let many = vec![0; POSITION_NUMBERS_MAX];
         assert!(Position::from_bytes(&Position::new("", 0, "", &many).to_bytes()).is_ok());
     }

@@ -427,7 +427,8 @@ fn manifest(
             .filter(|split| split.operator as usize == at)
             .map(|split| SplitEntry {
                 name: split.position.split().to_owned(),
-                position: split.position.to_bytes(),
+                // Nobody reads on from the end: a record of many files is not to grow by that.
+                position: if split.ended { Vec::new() } else { split.position.to_bytes() },
                 greatest: split.greatest,
                 ended: split.ended,
             })

@@ -5,13 +5,14 @@
 //! each such flow was asked twice: after the first answer the reader knows that the flow is not
 //! idle, and has told the job so before it asks again.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::super::paths::is_hidden;
+use crate::format::InputVersion;
 
 /// The next action of a flow.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,6 +52,25 @@ struct Version {
     bytes: u64,
 }
 
+impl Version {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self { changed: metadata.modified().ok(), bytes: metadata.len() }
+    }
+
+    /// The number of this version of a file, by which positions know it again.
+    fn number(&self, path: &Path) -> u64 {
+        let since = self.changed.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let (secs, nanos) = since.map_or((0, 0), |at| (at.as_secs(), at.subsec_nanos()));
+        let numbers = [self.bytes, secs, u64::from(nanos)].map(u64::to_le_bytes);
+        InputVersion::mark_of(numbers.as_flattened().iter().chain(path.as_os_str().as_bytes()))
+    }
+}
+
+/// The number of a file as it is now; `None` if it is not there.
+pub(super) fn number_of(path: &Path) -> Option<u64> {
+    Some(Version::of(&fs::metadata(path).ok()?).number(path))
+}
+
 #[derive(Debug)]
 struct ListedFile {
     version: Version,
@@ -77,6 +97,8 @@ struct Seat {
     settling: usize,
     reading: bool,
     reported: Reported,
+    /// The numbers of files that were read by the run before, until the flow has been listed for.
+    done: Option<HashSet<u64>>,
 }
 
 /// Whether the job knows that a flow is not idle.
@@ -89,19 +111,24 @@ enum Reported {
 }
 
 impl Seat {
+    fn has_done(&self, number: u64) -> bool {
+        self.done.as_ref().is_some_and(|done| done.contains(&number))
+    }
+
     fn owes(&self) -> bool {
         self.reading || !self.queue.is_empty() || self.settling > 0
     }
 }
 
 impl Listing {
-    /// Opens one of `flows` flows.
-    pub(super) fn join(&mut self, flow: u64, flows: u64) -> u64 {
+    /// Opens one of `flows` flows, of which the files of the numbers `done` were read before.
+    pub(super) fn join(&mut self, flow: u64, flows: u64, done: HashSet<u64>) -> u64 {
         let seat = self.next_seat;
         self.next_seat += 1;
         self.flows = flows;
         let queue = VecDeque::new();
-        let fresh = Seat { flow, queue, settling: 0, reading: false, reported: Reported::No };
+        let (reported, done) = (Reported::No, Some(done));
+        let fresh = Seat { flow, queue, settling: 0, reading: false, reported, done };
         self.seats.insert(seat, fresh);
         seat
     }
@@ -141,10 +168,15 @@ impl Listing {
             }
             // Gone since it was listed: the next list will not have it.
             let Ok(metadata) = fs::metadata(&path) else { continue };
-            let version = Version { changed: metadata.modified().ok(), bytes: metadata.len() };
+            let version = Version::of(&metadata);
             let mut entry = match before.remove(&path) {
                 Some(entry) if entry.version == version => entry,
-                _ => ListedFile { version, since_ns: now_ns, queued: false },
+                _ => {
+                    // One that was read by the run before is known already.
+                    let number = version.number(&path);
+                    let queued = self.seats_of(flow).any(|seat| seat.has_done(number));
+                    ListedFile { version, since_ns: now_ns, queued }
+                }
             };
             if !entry.queued && now_ns - entry.since_ns >= settle_ns {
                 entry.queued = true;
@@ -154,6 +186,8 @@ impl Listing {
             self.seats_of(flow).for_each(|seat| seat.settling += unsettled);
             self.files.insert(path, entry);
         }
+        // What is not listed is gone, and what is listed is known.
+        self.seats.values_mut().for_each(|seat| seat.done = None);
         ready.sort();
         for (_, path, flow) in ready {
             self.seats_of(flow).for_each(|seat| seat.queue.push_back(path.clone()));
@@ -162,6 +196,20 @@ impl Listing {
 
     fn seats_of(&mut self, flow: u64) -> impl Iterator<Item = &mut Seat> {
         self.seats.values_mut().filter(move |seat| seat.flow == flow)
+    }
+
+    /// The numbers of the files of a flow that are there and were given to it, without those that
+    /// it has not begun to read.
+    pub(super) fn begun(&self, seat: u64) -> Vec<u64> {
+        let Some(own) = self.seats.get(&seat) else { return vec![] };
+        if let Some(done) = &own.done {
+            return done.iter().copied().collect();
+        }
+        let queue: HashSet<&PathBuf> = own.queue.iter().collect();
+        let files = self.files.iter().filter(|(path, file)| {
+            file.queued && flow_of(path, self.flows) == own.flow && !queue.contains(path)
+        });
+        files.map(|(path, file)| file.version.number(path)).collect()
     }
 
     /// Whether a flow owes rows.
@@ -201,11 +249,10 @@ impl Listing {
     }
 }
 
-/// The number of the flow that reads a file.
+/// The number of the flow that reads a file: the same in each version of the program, for a job may
+/// go on under another one.
 fn flow_of(path: &Path, flows: u64) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    path.hash(&mut hasher);
-    hasher.finish() % flows.max(1)
+    InputVersion::mark_of(path.as_os_str().as_bytes().iter()) % flows.max(1)
 }
 
 #[cfg(test)]
@@ -216,7 +263,7 @@ mod tests {
     fn listing(flows: u64, found: &[u64]) -> Listing {
         let mut listing = Listing { next_list_ns: 9, ..Listing::default() };
         for flow in 0..flows {
-            listing.join(flow, flows);
+            listing.join(flow, flows, HashSet::new());
         }
         for seat in found {
             find(&mut listing, *seat, "a");
