@@ -23,11 +23,21 @@ pub(crate) fn summary(report: &Report) -> String {
         human::duration(report.elapsed),
         human::rate(total.rows_in, report.elapsed)
     );
-    if total.late > 0 {
-        text.push_str(&format!("; {} late and dropped", human::counted(total.late, "row")));
-    }
-    if report.bad > 0 {
-        text.push_str(&format!("; {} could not be read", human::counted(report.bad, "row")));
+    let restored = report.checkpoints.as_ref().and_then(|of| of.restored.as_ref());
+    let (late_before, bad_before) = restored.map_or((0, 0), |of| (of.late, of.bad));
+    for (rows, before, what) in [
+        (total.late, late_before, "late and dropped"),
+        (report.bad, bad_before, "could not be read"),
+    ] {
+        if rows > 0 || before > 0 {
+            text.push_str(&format!("; {} {what}", human::counted(rows, "row")));
+        }
+        if before > 0 {
+            text.push_str(&format!(
+                ", {} since the job began",
+                human::count(rows.saturating_add(before))
+            ));
+        }
     }
     if total.spilled_bytes > 0 {
         let (runs, bytes) = (human::counted(total.spilled_runs, "run"), total.spilled_bytes);
@@ -95,7 +105,7 @@ pub(crate) fn warning(report: &Report) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use millstream::{BadRow, Counters, SinkWait};
+    use millstream::{BadRow, Counters, RestoredCheckpoint, SinkWait};
 
     use super::*;
 
@@ -179,6 +189,19 @@ mod tests {
         (checkpoints.given_up, checkpoints.restarts) = (3, 1);
         let text = summary(&report);
         let end = ", 3 given up; started again 1 time, the counts are of the last start";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn rows_that_earlier_runs_have_dropped_are_told_beside_those_of_this_one() {
+        let mut report = report(7);
+        report.bad_rows.clear();
+        let restored = RestoredCheckpoint { late: 5, bad: 1000, ..Default::default() };
+        report.checkpoints =
+            Some(CheckpointProgress { restored: Some(restored), ..Default::default() });
+        let text = summary(&report);
+        let end = "; 0 rows late and dropped, 5 since the job began; 7 rows could not be read, \
+                   1,007 since the job began";
         assert!(text.ends_with(end), "{text}");
     }
 

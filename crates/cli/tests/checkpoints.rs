@@ -242,3 +242,216 @@ fn progress_top_and_summary_tell_of_checkpoints_and_of_a_store_that_is_gone() {
     assert!(summary.contains(" checkpoints, the last, "), "{summary}");
     assert!(summary.contains(" given up; ended early"), "{summary}");
 }
+
+/// The rows of a bounded table that are counted by windows into this sink.
+fn counted(table: &str, sink: &str) -> String {
+    format!(
+        "CREATE TABLE numbers (n BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ({table});
+         CREATE TABLE kept (start TIMESTAMP(3), n BIGINT, c BIGINT) WITH ({sink});
+         INSERT INTO kept SELECT window_start, n, count(*)
+           FROM TUMBLE(TABLE numbers, DESCRIPTOR(ts), INTERVAL '1' SECOND)
+           GROUP BY window_start, window_end, n;"
+    )
+}
+
+const NUMBERS: &str = "'connector' = 'generator', 'rows' = '1000', 'fields.n.max' = '9'";
+const OUT: &str = "'connector' = 'file', 'path' = 'out/', 'format' = 'csv'";
+const BLACKHOLE: &str = "'connector' = 'blackhole'";
+const STDIN: &str = "'connector' = 'stdin', 'format' = 'csv'";
+
+/// A directory of its own with a job.
+struct Script(PathBuf);
+
+impl Script {
+    fn new(name: &str, sql: &str) -> Self {
+        let name = format!("millstream-checkpoints-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("q.sql"), sql).unwrap();
+        Self(path)
+    }
+
+    /// The code, standard output and standard error of a command.
+    fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+        command.args(args).current_dir(&self.0).env_remove("MILLSTREAM_LOG").stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let [out, error] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), out, error)
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn explain_tells_what_is_saved_built_anew_and_lost() {
+    let script = Script::new("explain", &counted(NUMBERS, OUT));
+    let explain = |args: &[&str]| {
+        let (code, out, error) = script.run(&[&["explain", "q.sql"], args].concat());
+        assert_eq!((code, error.as_str()), (Some(0), ""), "{out}");
+        out
+    };
+    let section = |plan: &str| {
+        let (_, rest) = plan.split_once("recovery of a job with --state\n").expect(plan);
+        let (section, _) = rest.split_once("\n\n").expect(plan);
+        section.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(!explain(&[]).contains("recovery"), "nobody has asked");
+    let of_files = "0 FusedScan numbers positions are saved \
+                    1 WindowAggregate state is saved by key \
+                    2 Sink INSERT INTO kept each row once, seen with each checkpoint";
+    let set = |value: &'static str| ["--set", value];
+    let plan = explain(&set("millstream.checkpoint=2 s"));
+    assert_eq!(section(&plan), format!("{of_files} checkpoints: every 2 s"));
+    let json = explain(&["--set", "millstream.guarantee=exactly-once", "--format", "json"]);
+    let recovery = &serde_json::from_str::<Value>(&json).unwrap()["recovery"];
+    assert_eq!(recovery["guarantee"], "exactly-once");
+    assert_eq!(recovery["operators"][0]["text"], "positions are saved");
+    assert_eq!(recovery["refusals"].as_array().map(Vec::len), Some(0));
+    let dot = explain(&["--set", "millstream.guarantee=auto", "--format", "dot"]);
+    assert!(dot.contains("\\nrecovery: state is saved by key\"]"), "{dot}");
+
+    std::fs::write(script.0.join("q.sql"), counted(STDIN, BLACKHOLE)).unwrap();
+    let plan = section(&explain(&set("millstream.guarantee=exactly-once")));
+    for part in [
+        "numbers not read on from a position: what was read is lost",
+        "at least once, seen as rows come",
+        "refused with --state: the job cannot promise millstream.guarantee = 'exactly-once': rows \
+         of 'numbers' that were read before a failure are lost; rows of 'INSERT INTO kept' are \
+         seen as they come, and again after a failure",
+    ] {
+        assert!(plan.contains(part), "{part}: {plan}");
+    }
+    let anew = "no checkpoints, the job begins anew after a failure: 'numbers' is not read on";
+    let plan = section(&explain(&set("millstream.guarantee=auto")));
+    assert!(plan.contains(anew), "{plan}");
+
+    let asked = counted(NUMBERS, OUT);
+    let (tables, insert) = asked.split_once("INSERT INTO kept").unwrap();
+    let asked = format!("{tables} EXPLAIN (RECOVERY) {insert}");
+    std::fs::write(script.0.join("q.sql"), asked).unwrap();
+    let (code, out, error) = script.run(&["run", "q.sql", "--quiet", "--format", "csv"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(out.contains("checkpoints: as often as costs little"), "{out}");
+}
+
+#[test]
+fn a_job_that_cannot_promise_what_is_asked_is_refused() {
+    for (guarantee, table, sink, refused) in [
+        ("auto", NUMBERS, BLACKHOLE, None),
+        ("at-least-once", NUMBERS, BLACKHOLE, None),
+        ("exactly-once", NUMBERS, OUT, None),
+        ("exactly-once", NUMBERS, BLACKHOLE, Some("rows of 'INSERT INTO kept' are seen as")),
+        ("exactly-once", STDIN, OUT, Some("rows of 'numbers' that were read before a failure")),
+        ("at-least-once", STDIN, OUT, Some("rows of 'numbers' that were read before a failure")),
+    ] {
+        let sql = format!("SET 'millstream.guarantee' = '{guarantee}'; {}", counted(table, sink));
+        let script = Script::new("guarantee", &sql);
+        let (code, _, error) = script.run(&["run", "q.sql", "--workers", "1", "--state", "state"]);
+        let case = format!("{guarantee}, {table}, {sink}: {error}");
+        let Some(refused) = refused else {
+            assert_eq!(code, Some(0), "{case}");
+            // Who asks for no more is not told.
+            let is_told = error.contains("since the last checkpoint come again");
+            assert_eq!(is_told, guarantee == "auto", "{case}");
+            continue;
+        };
+        assert_eq!(code, Some(2), "{case}");
+        assert!(error.contains(refused) && error.contains("'auto'"), "{case}");
+        assert!(!script.0.join("out").exists(), "{case}");
+    }
+}
+
+/// Rows of which some come late, at a rate.
+fn disordered(rate: &str) -> String {
+    let table = format!(
+        "'connector' = 'generator', 'rows' = '10000', {rate} 'interval' = '10ms',
+         'disorder' = '30s', 'fields.n.max' = '9'"
+    );
+    format!("SET 'millstream.checkpoint' = '50 ms'; {}", counted(&table, OUT))
+}
+
+#[test]
+fn late_rows_of_all_runs_are_counted_in_the_checkpoint() {
+    let late = |script: &Script| -> Option<u64> {
+        let (code, out, error) = script.run(&["state", "show", "q", "--state", "state", "--json"]);
+        assert_eq!(code, Some(0), "{error}");
+        let shown: Value = serde_json::from_str(out.lines().next()?).unwrap();
+        find(&shown, "late")?.as_u64()
+    };
+    let undisturbed = Script::new("late-undisturbed", &disordered(""));
+    let args = ["run", "q.sql", "--workers", "1", "--state", "state"];
+    let (code, _, error) = undisturbed.run(&args);
+    assert_eq!(code, Some(0), "{error}");
+    let expected = late(&undisturbed).unwrap();
+    assert!(expected > 0, "{error}");
+
+    let mut job = Job::start("late", &disordered("'rate' = '1000',"), &args[2..]);
+    let address = job.address();
+    let has_late = |page: &str| {
+        value(page, "millstream_checkpoints_total") >= Some(3.0)
+            && sum(page, "millstream_late_rows_total") > Some(0.0)
+    };
+    wait(&address, "/metrics", has_late);
+    let (code, messages) = job.stopped();
+    let script = Script(job.path.clone());
+    assert!(late(&script).unwrap() > 0, "{messages}");
+    // It may have come to its end, where this process had to wait for long.
+    if code != Some(0) {
+        assert_eq!(code, Some(130), "{messages}");
+        let (code, _, error) = script.run(&args);
+        assert_eq!(code, Some(0), "{error}");
+        assert!(error.contains(" since the job began"), "{error}");
+    }
+    assert_eq!(late(&script), Some(expected), "{messages}");
+}
+
+#[test]
+fn watermarks_of_a_checkpoint_are_in_milliseconds() {
+    // The event times of a generator begin with the year 2024.
+    let begin_ms = 1_704_067_200_000;
+    for unit in ["TIMESTAMP(3)", "TIMESTAMP(6)"] {
+        let sql = ENDLESS.replace("TIMESTAMP(3)", unit).replace("'1' HOUR", "'1' SECOND");
+        let mut job = Job::start("units", &sql, &["--workers", "1", "--state", "state"]);
+        let address = job.address();
+        let has_passed = |page: &str| {
+            let watermark = sum(page, "millstream_watermark_seconds");
+            watermark > Some(begin_ms as f64 / 1e3 + 2.0)
+        };
+        let page = wait(&address, "/metrics", has_passed);
+        let number = value(&page, "millstream_job_checkpoint_number").unwrap_or(0.0);
+        let is_later = |page: &str| value(page, "millstream_job_checkpoint_number") > Some(number);
+        wait(&address, "/metrics", is_later);
+        let (code, messages) = job.stopped();
+        assert_eq!(code, Some(130), "{messages}");
+        let script = Script(job.path.clone());
+        let (_, out, error) = script.run(&["state", "show", "q", "--state", "state", "--json"]);
+        let shown: Value = serde_json::from_str(out.lines().next().expect(&error)).unwrap();
+        let operators = find(&shown, "operators").and_then(Value::as_array).expect(&out);
+        let watermarks = operators.iter().filter_map(|of| of["watermark"].as_i64());
+        let watermarks: Vec<i64> =
+            watermarks.filter(|of| ![i64::MIN, i64::MAX].contains(of)).collect();
+        assert!(!watermarks.is_empty(), "{out}");
+        let day_ms = 86_400_000;
+        for watermark in watermarks {
+            assert!((begin_ms..begin_ms + day_ms).contains(&watermark), "{unit}: {out}");
+        }
+    }
+}
+
+/// The first value of a key, wherever it is.
+fn find<'a>(json: &'a Value, key: &str) -> Option<&'a Value> {
+    match json {
+        Value::Object(fields) => {
+            fields.get(key).or_else(|| fields.values().find_map(|value| find(value, key)))
+        }
+        Value::Array(values) => values.iter().find_map(|value| find(value, key)),
+        _ => None,
+    }
+}

@@ -170,9 +170,9 @@ pub struct WorkerSnapshot {
     pub splits: Vec<SplitSnapshot>,
     /// The staged output of its sinks.
     pub sinks: Vec<SinkSnapshot>,
-    /// Rows that came late, since the job began.
+    /// Rows that came late, since this run of the job began.
     pub late: u64,
-    /// Bad rows, since the job began.
+    /// Bad rows, since this run of the job began.
     pub bad: u64,
     /// Whether it has ended: it keeps no later round, and counts as saved in each.
     pub last: bool,

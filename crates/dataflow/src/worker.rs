@@ -10,6 +10,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ use crate::runtime::place::WorkerContext;
 use crate::runtime::process::Process;
 use crate::runtime::reader::{Reader, Share};
 use crate::runtime::reconnect::Reconnector;
-use crate::runtime::rounds::WorkerRounds;
+use crate::runtime::rounds::{RoundCounts, WorkerRounds};
 use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 
 /// Steps without work before a blocking worker sleeps.
@@ -154,6 +155,8 @@ pub struct Worker {
     clock: Arc<dyn Clock>,
     signals: Arc<Signals>,
     metrics: Arc<Metrics>,
+    /// Its bad rows.
+    bad: Arc<BadRows>,
     idle: Idle,
     /// By operator, which rows a source is busy with.
     readings: Vec<Option<Rc<Reading>>>,
@@ -262,6 +265,7 @@ impl Worker {
         let WorkerConfig { checkpoints, restored, .. } = config;
         let staged_last: Rc<RefCell<Vec<SinkSnapshot>>> = Rc::default();
         metrics.count_operators(job.operators.len());
+        let bad = Arc::new(BadRows::of_worker(bad));
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
         let mut scheduler = Scheduler::new();
@@ -273,8 +277,9 @@ impl Worker {
         let watermarks = restoring.as_ref().map_or(vec![], |from| watermarks(from, &job));
         let target = checkpoints.clone().filter(|_| keeps_checkpoints(&job));
         let rounds = target.map(|target| {
-            let (signals, counted) = (signals.clone(), (metrics.clone(), clock.clone()));
-            WorkerRounds::new(worker, round, edges_of(&job), target, signals, counted)
+            let observed =
+                RoundCounts { metrics: metrics.clone(), bad: bad.clone(), clock: clock.clone() };
+            WorkerRounds::new(worker, round, edges_of(&job), target, signals.clone(), observed)
         });
         let place = WorkerContext {
             worker,
@@ -301,7 +306,7 @@ impl Worker {
         signals.register(external.waker());
         let waker = external.waker();
         let prefetch = job.settings.prefetch;
-        let context = ReaderContext::new(clock.clone(), bad);
+        let context = ReaderContext::new(clock.clone(), bad.clone());
         let context = ReaderContext { waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         restoring.map_or(Ok(()), |restoring| load(&nodes, &restoring))?;
@@ -319,6 +324,7 @@ impl Worker {
             clock,
             signals,
             metrics,
+            bad,
             idle,
             readings,
             number: worker,
@@ -434,7 +440,10 @@ impl Worker {
             return;
         }
         let (worker, round, sinks) = (self.number, self.round, self.staged_last.take());
-        let snapshot = WorkerSnapshot { worker, round, sinks, last: true, ..Default::default() };
+        let (late, bad) = (self.metrics.late.load(Ordering::Relaxed), self.bad.count());
+        let (operators, splits) = (Vec::new(), Vec::new());
+        let snapshot =
+            WorkerSnapshot { worker, round, operators, splits, sinks, late, bad, last: true };
         checkpoints.saved(snapshot);
     }
 

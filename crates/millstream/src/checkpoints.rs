@@ -45,7 +45,7 @@ pub struct LastCheckpoint {
 }
 
 /// The checkpoint that a run went on from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestoredCheckpoint {
     /// Its number.
     pub number: u64,

@@ -16,6 +16,7 @@ mod modes;
 mod order;
 mod plain;
 mod ran;
+mod recovery;
 mod text;
 mod tree;
 
@@ -25,7 +26,7 @@ use dataflow::job::{Operator, readers};
 use state::epoch::LengthBounds;
 
 use crate::Workers;
-use crate::text::statements::ExplainFormat;
+use crate::text::statements::{ExplainFormat, ExplainOptions};
 
 pub use self::analyze::Analyzed;
 pub(crate) use self::analyze::Discard;
@@ -37,6 +38,7 @@ pub(crate) use self::modes::text as key_mode_text;
 pub(crate) use self::order::{OrderedJoins, OrderedSide};
 pub(crate) use self::plain::{plain, shown};
 pub use self::ran::Ran;
+pub(crate) use self::recovery::RecoveryAsked;
 use self::tree::PlanTree;
 
 /// The plan of a stage, for a reader.
@@ -48,6 +50,7 @@ pub struct Explain {
     pub(crate) workers: Workers,
     /// How long epochs may be.
     pub(crate) epoch: LengthBounds,
+    pub(crate) recovery: RecoveryAsked,
 }
 
 /// A statement of a plan.
@@ -85,6 +88,12 @@ impl Explain {
             ExplainFormat::Json => format!("{:#}\n", self.json()),
             ExplainFormat::Dot => self.dot(),
         }
+    }
+
+    /// The plan as somebody asks for it.
+    pub(crate) fn asked(mut self, options: ExplainOptions) -> String {
+        self.recovery.shown |= options.recovery;
+        self.show(options.format)
     }
 
     /// The names of the operators, in the order in which a run counts them.

@@ -21,7 +21,7 @@ use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use crate::Workers;
 use crate::catalog::{Catalog, Entry};
-use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Explained};
+use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Explained, RecoveryAsked};
 use crate::logical::engine::{Engine, Understood};
 use crate::lower::join_order::{OrderedPlan, ScannedStatistics};
 use crate::lower::shared::Sharing;
@@ -34,7 +34,7 @@ use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::hints::Hints;
 use crate::text::names::with_plain_names;
 use crate::text::settings::{InForce, Scope};
-use crate::text::statements::{self, ExplainFormat, Statement};
+use crate::text::statements::{self, ExplainOptions, Statement};
 use crate::text::syntax::{Ident, split, text_of, unmarked};
 use crate::text::types::sql_name;
 
@@ -256,9 +256,9 @@ impl Planner {
                 }
                 self.set(&key, &value)?;
             }
-            Statement::Analyze(inner, format) => {
+            Statement::Analyze(inner, options) => {
                 let text = text_of(script.sql, tokens);
-                script.stages.extend(self.analyze(*inner, format, text, start)?);
+                script.stages.extend(self.analyze(*inner, options, text, start)?);
             }
             Statement::BeginSet => script.set = Some((Building::default(), start)),
             Statement::EndSet => match script.set.take() {
@@ -296,7 +296,7 @@ impl Planner {
     fn analyze(
         &self,
         inner: Statement,
-        format: ExplainFormat,
+        ExplainOptions { format, recovery }: ExplainOptions,
         sql: String,
         start: Place,
     ) -> Result<[Stage; 2], Failed> {
@@ -324,9 +324,9 @@ impl Planner {
         let schema = Arc::new(Schema::new(vec![Field::new("plan", DataType::Utf8, false)]));
         let analyzed = Analyzed { format, schema: schema.clone(), rows: Arc::default() };
         let target = self.default_target("EXPLAIN ANALYZE", schema, start)?;
-        let text = "what the run before came to".to_string();
-        let shown = told_rows(analyzed.rows.clone(), text, target);
-        let run = Stage { analyzed: Some(analyzed), ..of(name, lowered) };
+        let shown = told_rows(analyzed.rows.clone(), "what the run before came to".into(), target);
+        let mut run = Stage { analyzed: Some(analyzed), ..of(name, lowered) };
+        run.explain.recovery.shown |= recovery;
         Ok([run, of("EXPLAIN ANALYZE".into(), shown)])
     }
 
@@ -338,13 +338,12 @@ impl Planner {
                 self.insert(&table, mode, &columns, &query)
             }
             Statement::Select(query) => self.select(&query, start),
-            Statement::Explain(inner, format) => {
+            Statement::Explain(inner, options) => {
                 let (_, lowered) = self.rows(*inner, start)?;
                 let mut building = Building::default();
                 building.add(Planned { name: String::new(), sql: String::new(), line: 0 }, lowered);
-                let explained = self.stage(building).explain.show(format);
-                let lines: Vec<&str> = explained.lines().collect();
-                self.shown("EXPLAIN", vec![text("plan")], vec![lines], start)
+                let explained = self.stage(building).explain.asked(options);
+                self.shown("EXPLAIN", vec![text("plan")], vec![explained.lines().collect()], start)
             }
             Statement::ShowTables => {
                 let names: Vec<&str> = self.catalog.names().collect();
@@ -570,6 +569,7 @@ impl Planner {
                 needs,
                 workers: self.workers,
                 epoch: self.settings.job.epoch,
+                recovery: RecoveryAsked::of(&self.settings),
             },
             analyzed: None,
             interrupt: self.engine.interrupt.clone(),

@@ -1,7 +1,7 @@
 //! Rows that could not be read: counted always, kept up to a bound, never dropped without trace.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Bad rows kept for the reader of a report; the count goes on beyond.
 pub const BAD_ROWS_KEPT_MAX: usize = 100;
@@ -29,12 +29,19 @@ pub struct BadRows {
     kept: Mutex<Vec<BadRow>>,
     /// Whether all of them are kept, with their whole texts, for who takes them.
     all: bool,
+    /// Where they go too, and are kept.
+    of_node: Option<Arc<BadRows>>,
 }
 
 impl BadRows {
     /// Keeps every row, as it is, until it is [taken](Self::take).
     pub fn collecting() -> Self {
         Self { all: true, ..Self::default() }
+    }
+
+    /// Those of one worker, which are counted here and kept with those of its node.
+    pub(crate) fn of_worker(of_node: Arc<BadRows>) -> Self {
+        Self { of_node: Some(of_node), ..Self::default() }
     }
 
     /// The rows that are kept, which are kept no longer.
@@ -45,6 +52,9 @@ impl BadRows {
     /// Counts a row, and keeps it if there is room.
     pub fn add(&self, mut row: BadRow) {
         self.count.fetch_add(1, Ordering::Relaxed);
+        if let Some(of_node) = &self.of_node {
+            return of_node.add(row);
+        }
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if self.all {
             kept.push(row);
@@ -64,6 +74,9 @@ impl BadRows {
     /// Counts rows that somebody else keeps.
     pub fn count_more(&self, rows: u64) {
         self.count.fetch_add(rows, Ordering::Relaxed);
+        if let Some(of_node) = &self.of_node {
+            of_node.count_more(rows);
+        }
     }
 
     /// How many there were.

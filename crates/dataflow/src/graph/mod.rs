@@ -439,7 +439,7 @@ impl Graph {
         let mut scans = Vec::new();
         for (at, operator) in job.operators.iter().enumerate().rev() {
             let counted =
-                Counted { metrics: metrics.clone(), operator: at, unit: unit_of(job, at) };
+                Counted { metrics: metrics.clone(), operator: at, unit: job.time_unit(at) };
             let outputs = outputs_of(job, &counted, &nodes);
             let built = builder.build(at as u32, operator, outputs);
             let built = built.map_err(|error| error.of_operator(at))?;
@@ -495,14 +495,4 @@ fn outputs_of(job: &JobGraph, counted: &Counted, nodes: &[Option<Rc<Node>>]) -> 
         }
     }
     Outputs { to: outputs, counted: counted.clone() }
-}
-
-/// The unit of the watermarks of an operator: that of the source that they come from.
-fn unit_of(job: &JobGraph, at: usize) -> TimeUnit {
-    let operator = &job.operators[at];
-    if let Some(unit) = operator.spec().source().and_then(Scan::time_unit) {
-        return unit;
-    }
-    let timed = operator.inputs.iter().flatten().find(|edge| edge.timed);
-    timed.map_or(TimeUnit::Millisecond, |edge| unit_of(job, edge.from))
 }

@@ -21,6 +21,7 @@ mod keyed;
 mod limit;
 mod local_plan;
 pub mod lookup;
+mod recovery;
 mod saved;
 mod scan;
 mod shuffle_settings;
@@ -38,6 +39,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use arrow::datatypes::TimeUnit;
 use state::epoch::LengthBounds;
 
 pub use self::aggregation::{Aggregation, EARLY, FINAL, TimeWindow, window_text};
@@ -54,7 +56,8 @@ pub use self::keyed::{
 pub use self::limit::{Limit, RowRange};
 pub use self::local_plan::{LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun};
 pub use self::lookup::Lookup;
-pub use self::saved::{Recovery, RowOwner, SavedPart, SavedParts, SavedState};
+pub use self::recovery::{Guarantee, JobRecovery, OperatorRecovery, Recovery, RecoveryRefusal};
+pub use self::saved::{RowOwner, SavedPart, SavedParts, SavedState};
 pub use self::scan::{GridAxis, OnBad, Scan, TimeColumn, Watermark};
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;
@@ -196,6 +199,17 @@ impl JobGraph {
         self.operators.iter().filter_map(|operator| operator.spec().source())
     }
 
+    /// The unit of the watermarks of an operator, by its number: that of the source that they come
+    /// from.
+    pub fn time_unit(&self, operator: usize) -> TimeUnit {
+        let of = &self.operators[operator];
+        if let Some(unit) = of.spec().source().and_then(Scan::time_unit) {
+            return unit;
+        }
+        let timed = of.inputs.iter().flatten().find(|edge| edge.timed);
+        timed.map_or(TimeUnit::Millisecond, |edge| self.time_unit(edge.from))
+    }
+
     /// A worker's number among the [`readers`], if it is one.
     pub(crate) fn reader(&self, worker: u32, workers: u32) -> Option<u32> {
         if parts_workers(&self.operators) { halves::reader(worker, workers) } else { Some(worker) }
@@ -256,6 +270,8 @@ pub struct Settings {
     pub spill: Option<String>,
     /// How often the job is saved, where it has a place for that; `None` for never.
     pub checkpoint: Option<CheckpointInterval>,
+    /// What is asked of it then; `None` where each table may be as exact as it can.
+    pub guarantee: Option<Guarantee>,
     /// The receive window: bytes of the rows of an input that a worker may have sent another worker
     /// which has not processed them, for inputs whose rows may have to wait before they are
     /// processed.
@@ -285,6 +301,7 @@ impl Default for Settings {
             state_bytes_max: 4 << 30,
             spill: None,
             checkpoint: Some(CheckpointInterval::Auto),
+            guarantee: None,
             receive_bytes: 256 << 10,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,

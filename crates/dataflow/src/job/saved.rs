@@ -7,9 +7,6 @@
 
 use arrow::datatypes::SchemaRef;
 
-use super::{JobGraph, Operator};
-use crate::error::DataflowError;
-
 /// The fate of an operator's state when a job is recovered.
 #[derive(Debug, Clone)]
 pub enum SavedState {
@@ -58,44 +55,4 @@ pub enum RowOwner {
     First,
     /// Every worker takes what all have saved.
     Every,
-}
-
-/// How a job is recovered after a failure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recovery {
-    /// From its last checkpoint.
-    Checkpoints,
-    /// From the beginning, because these operators are built anew: no checkpoints are taken.
-    Rebuilt {
-        /// Their names.
-        operators: Vec<String>,
-    },
-}
-
-impl JobGraph {
-    /// How the job is recovered after a failure.
-    ///
-    /// # Errors
-    /// [`DataflowError::Recovery`] where an operator of a user does not say what it keeps.
-    pub fn recovery(&self) -> Result<Recovery, DataflowError> {
-        let mut operators = vec![];
-        for Operator { name, kind, .. } in &self.operators {
-            match kind.spec().saved_state() {
-                SavedState::Nothing | SavedState::Parts(_) => {}
-                SavedState::Rebuilt => operators.push(name.clone()),
-                SavedState::Unknown => {
-                    let message = format!(
-                        "operator '{name}' does not say what it keeps, so that the job cannot be \
-                         saved: give its KeyedOperator::saved the parts of its state"
-                    );
-                    return Err(DataflowError::Recovery(message));
-                }
-            }
-        }
-        if operators.is_empty() {
-            Ok(Recovery::Checkpoints)
-        } else {
-            Ok(Recovery::Rebuilt { operators })
-        }
-    }
 }

@@ -16,6 +16,7 @@ use fabric::Clock;
 use crate::checkpoint::{
     CheckpointTarget, OperatorSnapshot, SinkSnapshot, SplitSnapshot, WorkerSnapshot,
 };
+use crate::connector::bad::BadRows;
 use crate::error::DataflowError;
 use crate::rows::wire::bytes_of;
 use crate::runtime::metrics::Metrics;
@@ -31,12 +32,25 @@ pub(crate) struct WorkerRounds {
     edges: Vec<usize>,
     target: Arc<dyn CheckpointTarget>,
     signals: Arc<Signals>,
-    metrics: Arc<Metrics>,
-    clock: Arc<dyn Clock>,
+    counts: RoundCounts,
     /// The rounds before this one have been marked by a peer.
     received: Cell<u64>,
     asked: Event,
     saving: RefCell<Saving>,
+}
+
+/// The counts of a worker, for its rounds, and the clock by which saves are timed.
+pub(crate) struct RoundCounts {
+    pub(crate) metrics: Arc<Metrics>,
+    /// The bad rows of the worker.
+    pub(crate) bad: Arc<BadRows>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl RoundCounts {
+    fn late(&self) -> u64 {
+        self.metrics.late.load(Ordering::Relaxed)
+    }
 }
 
 /// The saved parts of rounds that the worker has not handed over.
@@ -60,6 +74,10 @@ struct SavedRound {
     snapshot: WorkerSnapshot,
     /// The operators that have saved it.
     operators: usize,
+    /// Rows that had come late when the first operator with state saved it.
+    late: Option<u64>,
+    /// Bad rows when the first source marked it.
+    bad: Option<u64>,
     /// Bytes of their state.
     bytes: u64,
     /// The time that it took.
@@ -79,7 +97,7 @@ impl WorkerRounds {
         edges: Vec<usize>,
         target: Arc<dyn CheckpointTarget>,
         signals: Arc<Signals>,
-        (metrics, clock): (Arc<Metrics>, Arc<dyn Clock>),
+        counts: RoundCounts,
     ) -> Rc<Self> {
         let saving = RefCell::new(Saving { next: first, ..Saving::default() });
         Rc::new(Self {
@@ -88,8 +106,7 @@ impl WorkerRounds {
             edges,
             target,
             signals,
-            metrics,
-            clock,
+            counts,
             received: Cell::new(first),
             asked: Event::default(),
             saving,
@@ -126,8 +143,13 @@ impl WorkerRounds {
 
     /// A source has marked a round, where its splits stand so.
     pub(crate) fn save_splits(&self, operator: u32, round: u64, splits: Vec<SplitSnapshot>) {
-        self.metrics.count_saved(operator, round, 0, 0);
-        self.add(round, |saved| saved.snapshot.splits.extend(splits));
+        self.counts.metrics.count_saved(operator, round, 0, 0);
+        let bad = self.counts.bad.count();
+        self.add(round, |saved| {
+            saved.snapshot.splits.extend(splits);
+            // Rows behind the marker are of the next round.
+            saved.bad.get_or_insert(bad);
+        });
     }
 
     /// An operator saves a round by `save`, which is timed.
@@ -140,13 +162,16 @@ impl WorkerRounds {
         round: u64,
         save: impl FnOnce() -> Result<SavedOperator, DataflowError>,
     ) -> Result<(), DataflowError> {
-        let since = self.clock.now_ns();
+        let since = self.counts.clock.now_ns();
         let (kept, staged) = save()?;
-        let ns = self.clock.now_ns().saturating_sub(since);
+        let ns = self.counts.clock.now_ns().saturating_sub(since);
         let parts = kept.iter().flat_map(|kept| &kept.parts);
         let bytes = parts.map(|part| bytes_of(&part.rows) as u64).sum();
-        self.metrics.count_saved(operator, round, bytes, ns);
+        let late = self.counts.late();
+        self.counts.metrics.count_saved(operator, round, bytes, ns);
         self.add(round, |saved| {
+            // Operators with state find rows late, and have none of the next round yet.
+            saved.late = saved.late.or(kept.as_ref().map(|_| late));
             saved.snapshot.operators.extend(kept);
             saved.snapshot.sinks.extend(staged);
             saved.bytes += bytes;
@@ -182,7 +207,7 @@ impl WorkerRounds {
             }
             saving.ended.insert(operator, round);
             saving.sinks.extend(staged);
-            self.metrics.end_saved(operator);
+            self.counts.metrics.end_saved(operator);
         }
         self.hand_over();
         // Its peers may go on for long, and their rounds must not wait until it is done.
@@ -206,8 +231,8 @@ impl WorkerRounds {
         if saved.operators + ended.len() < self.edges.len() {
             return None;
         }
-        let SavedRound { snapshot, bytes, ns, .. } = saving.rounds.remove(&round)?;
-        self.metrics.count_saved_round(round, bytes, ns);
+        let SavedRound { snapshot, late, bad, bytes, ns, .. } = saving.rounds.remove(&round)?;
+        self.counts.metrics.count_saved_round(round, bytes, ns);
         saving.next += 1;
         let splits = ended.iter().filter_map(|operator| saving.splits.get(operator));
         let splits: Vec<SplitSnapshot> = splits.flatten().cloned().collect();
@@ -218,13 +243,17 @@ impl WorkerRounds {
         Some(WorkerSnapshot {
             splits: snapshot.splits.into_iter().chain(splits).collect(),
             sinks: snapshot.sinks.into_iter().chain(ended).collect(),
-            ..self.snapshot(round, snapshot.operators)
+            operators: snapshot.operators,
+            late: late.unwrap_or_else(|| self.counts.late()),
+            bad: bad.unwrap_or_else(|| self.counts.bad.count()),
+            ..self.snapshot(round)
         })
     }
 
-    fn snapshot(&self, round: u64, operators: Vec<OperatorSnapshot>) -> WorkerSnapshot {
-        let late = self.metrics.late.load(Ordering::Relaxed);
-        WorkerSnapshot { worker: self.worker, round, operators, late, ..WorkerSnapshot::default() }
+    /// What is known of a round behind which nothing comes.
+    fn snapshot(&self, round: u64) -> WorkerSnapshot {
+        let (late, bad) = (self.counts.late(), self.counts.bad.count());
+        WorkerSnapshot { worker: self.worker, round, late, bad, ..WorkerSnapshot::default() }
     }
 
     /// All sources and operators have ended: hands over what is left, which stands for this round
@@ -233,9 +262,9 @@ impl WorkerRounds {
         let mut saving = self.saving.borrow_mut();
         let splits = std::mem::take(&mut saving.splits).into_values().flatten().collect();
         let sinks = std::mem::take(&mut saving.sinks);
-        let snapshot = self.snapshot(saving.next, vec![]);
+        let snapshot = self.snapshot(saving.next);
         drop(saving);
-        self.metrics.count_saved_round(u64::MAX, 0, 0);
+        self.counts.metrics.count_saved_round(u64::MAX, 0, 0);
         self.target.saved(WorkerSnapshot { splits, sinks, last: true, ..snapshot });
     }
 }

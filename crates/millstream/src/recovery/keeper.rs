@@ -17,11 +17,12 @@ use checkpoint::{
 use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, WorkerSnapshot};
 use dataflow::job::JobGraph;
 use dataflow::sink::{Publishing, SinkVisibility};
+use dataflow::time::to_millis;
 
 use super::encode::{self, Decoded, OperatorNames, StoredId};
 use super::ids::OperatorId;
 use super::loading::Loading;
-use crate::checkpoints::{BAD, LATE};
+use crate::checkpoints::{BAD, LATE, RestoredCheckpoint};
 use crate::error::Error;
 
 /// The name under which a manifest says that the job has read all of its input.
@@ -96,6 +97,8 @@ pub(super) struct Keeper {
     /// At the leader.
     pub(super) chain: Option<Chain>,
     pub(super) to: Sender<KeeperReport>,
+    /// The counts of earlier runs.
+    pub(super) before: RestoredCheckpoint,
     state: KeeperState,
 }
 
@@ -194,6 +197,7 @@ impl Keeper {
             fingerprint,
             chain,
             to,
+            before: RestoredCheckpoint::default(),
             state,
         }
     }
@@ -298,8 +302,12 @@ impl Keeper {
                 }
                 Ok(decoded) => decoded,
             };
-        let number = chain.checkpoint().map(|of| of.number);
-        let manifest = manifest(&workers, (&self.job, &self.ids), round, number);
+        let parent = chain.checkpoint().map(|of| of.number);
+        let mut manifest = manifest(&workers, (&self.job, &self.ids), round, parent);
+        for (name, before) in [(LATE, self.before.late), (BAD, self.before.bad)] {
+            let count = manifest.counters.entry(name.into()).or_default();
+            *count = count.saturating_add(before);
+        }
         let mut manifest = CheckpointManifest {
             nodes: self.nodes,
             workers: self.workers_in_all,
@@ -415,7 +423,7 @@ fn manifest(
     let entry = |(at, of): (usize, &OperatorId)| {
         let operators = workers.iter().flat_map(|worker| &worker.operators);
         let own = operators.filter(|operator| operator.operator as usize == at);
-        let watermark = own.map(|operator| operator.watermark).max();
+        let watermark = own.map(|operator| to_millis(operator.watermark, job.time_unit(at))).max();
         OperatorEntry { id: of.id.clone(), text: of.text.clone(), watermark }
     };
     let operators = ids.iter().enumerate().filter(|(_, of)| of.remembers).map(entry).collect();

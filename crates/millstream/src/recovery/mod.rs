@@ -28,7 +28,7 @@ use checkpoint::chain::{self, ResumeFrom, Resumed, RunDescription};
 use checkpoint::{CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
 use cluster::Control;
 use dataflow::checkpoint::{Restored, RunId};
-use dataflow::job::{JobGraph, OperatorKind, Recovery};
+use dataflow::job::{Guarantee, JobGraph, JobRecovery, OperatorRecovery, RecoveryRefusal};
 use dataflow::sink::SinkVisibility;
 use dataflow::worker::{Signals, WorkerConfig};
 
@@ -100,61 +100,29 @@ pub(crate) enum Beginning<'a> {
 }
 
 /// Why a job takes no checkpoints; empty if it does.
+///
+/// # Errors
+/// When it is refused.
 fn obstacles(job: &JobGraph) -> Result<Vec<String>, Error> {
-    let mut obstacles: Vec<String> = match job.recovery()? {
-        Recovery::Checkpoints => Vec::new(),
-        Recovery::Rebuilt { operators } => {
-            let each = operators.iter();
-            each.map(|name| format!("'{name}' is built anew from all rows")).collect()
-        }
-    };
-    let sinks = job.operators.iter().filter_map(|operator| {
-        let at_end = operator.kind.spec().sink()?.staging() == SinkVisibility::AtEnd;
-        at_end.then(|| format!("rows of '{}' are kept until the job has ended", operator.name))
-    });
-    obstacles.extend(sinks);
-    let scans = job.operators.iter().filter_map(|operator| match &operator.kind {
-        OperatorKind::Source(scan) => Some((operator, scan)),
-        _ => None,
-    });
-    let (mut ends, mut once) = (true, Vec::new());
-    for (operator, scan) in scans {
-        ends &= scan.bounded();
-        if scan.source.comes_once() {
-            return Err(Error::Usage {
-                message: format!(
-                    "rows of '{}' come once, so that the job cannot begin anew after a failure",
-                    operator.name
-                ),
-                hint: "run it without --state, or write the rows into a file first".into(),
-            });
-        }
-        if !scan.source.replays() {
-            once.push(format!("'{}' is not read on from a position", operator.name));
-        }
+    let recovery = JobRecovery::of(&job.operators, job.settings.guarantee);
+    match recovery.refusals.into_iter().next() {
+        Some(RecoveryRefusal { message, hint }) => Err(Error::Usage { message, hint: hint.into() }),
+        None => Ok(recovery.obstacles),
     }
-    obstacles.extend(once);
-    if !ends && !obstacles.is_empty() {
-        return Err(Error::Usage {
-            message: format!("the job has no end and cannot be saved: {}", obstacles.join("; ")),
-            hint: "run it without --state: nothing of it can be kept, and a failure begins it anew"
-                .into(),
-        });
-    }
-    Ok(obstacles)
 }
 
-/// Messages to the user about sinks whose rows are not exactly once.
+/// Messages to the user about sinks whose rows are not exactly once, where that was not asked for.
 pub(crate) fn promises(job: &JobGraph) -> Vec<String> {
-    let each = job.operators.iter().filter_map(|operator| {
-        let sink = operator.kind.spec().sink()?;
-        let comes = sink.staging() == SinkVisibility::AsTheyCome;
-        let name = &operator.name;
-        comes.then(|| {
-            format!("rows of '{name}' since the last checkpoint come again after a failure")
-        })
+    if job.settings.guarantee == Some(Guarantee::AtLeastOnce) {
+        return Vec::new();
+    }
+    let again = job.operators.iter().filter(|operator| {
+        OperatorRecovery::of(operator) == OperatorRecovery::Sink(SinkVisibility::AsTheyCome)
     });
-    each.collect()
+    let again = again.map(|operator| {
+        format!("rows of '{}' since the last checkpoint come again after a failure", operator.name)
+    });
+    again.collect()
 }
 
 impl<'a> JobCheckpoints<'a> {
@@ -216,8 +184,11 @@ impl<'a> JobCheckpoints<'a> {
         {
             tracing::warn!(%error, "what earlier runs have staged stays");
         }
+        let resumed = resumed.flatten();
+        let went_on = resumed.as_ref().map(|resumed| RestoredCheckpoint::of(&resumed.manifest));
+        let before = went_on.clone().unwrap_or_default();
         let thread = KeeperThread::start(|to| {
-            Keeper::new(
+            let mut keeper = Keeper::new(
                 store.clone(),
                 name.clone(),
                 (job.clone(), ids.clone()),
@@ -227,17 +198,18 @@ impl<'a> JobCheckpoints<'a> {
                 fingerprint,
                 chain,
                 to,
-            )
+            );
+            keeper.before = before;
+            keeper
         });
         let thread = thread.map_err(|source| Error::Thread { worker: 0, source })?;
         let target = Target { run, events: Mutex::new(thread.events.clone()) };
         let leader = (layout.rank == 0).then(|| {
-            let resumed = resumed.flatten();
             announce(tell, job, &obstacles, resumed.as_ref(), run.generation);
             let interval = (job.settings.checkpoint, obstacles.is_empty());
             let mut leader = Leader::new(interval, round, layout.nodes);
-            if let Some(resumed) = &resumed {
-                leader.goes_on_from(RestoredCheckpoint::of(&resumed.manifest));
+            if let Some(went_on) = went_on {
+                leader.goes_on_from(went_on);
             }
             leader
         });

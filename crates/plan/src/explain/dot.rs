@@ -17,9 +17,15 @@ impl Explain {
                 tree.statements.iter().filter(|statement| statement.roots.first() == Some(&id));
             of.flat_map(|statement| &statement.orders).collect::<Vec<_>>()
         };
+        let recovery = self.recovery();
         for (id, node) in tree.nodes.iter().enumerate() {
+            let mut label = label(node, &orders_of(id));
+            let fates = recovery.as_ref().map(|recovery| &recovery.operators);
+            if let Some(fate) = node.operator.and_then(|at| fates?.get(at)) {
+                label += &format!("\nrecovery: {fate}");
+            }
             // Writing to a String cannot fail.
-            let _ = writeln!(out, "  o{id} [label={}];", quoted(&label(node, &orders_of(id))));
+            let _ = writeln!(out, "  o{id} [label={}];", quoted(&label));
         }
         for (id, node) in tree.nodes.iter().enumerate() {
             for edge in &node.inputs {

@@ -17,13 +17,17 @@ impl Explain {
             let orders: Vec<Value> = statement.orders.iter().map(OrderedJoins::json).collect();
             json!({ "name": statement.name, "orders": orders, "sinks": statement.roots })
         });
-        json!({
+        let mut json = json!({
             "nodes": nodes,
             "workers_per_node": per_node,
             "statements": statements.collect::<Vec<_>>(),
             "operators": operators.iter().enumerate().map(node).collect::<Vec<_>>(),
             "memory": self.needs.iter().map(need).collect::<Vec<_>>(),
-        })
+        });
+        if let Some(recovery) = self.recovery_json() {
+            json["recovery"] = recovery;
+        }
+        json
     }
 }
 

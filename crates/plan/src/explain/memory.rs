@@ -192,6 +192,7 @@ pub(crate) fn receive_needs(settings: &InForce, windows: u64) -> Option<Need> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explain::RecoveryAsked;
 
     #[test]
     fn memory_is_a_sum_of_named_needs() {
@@ -218,7 +219,8 @@ mod tests {
         assert_eq!(names(4, 9)[1], ("multicast", 9 + 4 * 16 * frame));
         let (statements, operators) = (vec![], vec![]);
         let epoch = InForce::default().job.epoch;
-        let explain = Explain { statements, operators, needs, workers, epoch };
+        let recovery = RecoveryAsked::default();
+        let explain = Explain { statements, operators, needs, workers, epoch, recovery };
         assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
     }
 }

@@ -22,6 +22,7 @@ impl Explain {
         let mut out = String::new();
         self.tree().write(&mut out);
         self.write_state(&mut out);
+        self.write_recovery(&mut out);
         self.write_memory(&mut out);
         out
     }

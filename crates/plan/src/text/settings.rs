@@ -11,8 +11,8 @@ use dataflow::job::{Exchange, Settings, ShuffleSettings};
 use state::KeyMode;
 
 use self::values::{
-    bytes, checkpoint, exchange, idle, key_mode, nanos, on, prefetch, racks, set_casting,
-    set_shuffle, set_wires, spill_dir, transfer,
+    bytes, checkpoint, exchange, guarantee, idle, key_mode, nanos, on, prefetch, racks,
+    set_casting, set_shuffle, set_wires, spill_dir, transfer,
 };
 
 /// One setting, for checks and for the reference page.
@@ -150,6 +150,15 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "Whether rows of frequent keys are grouped where they are read and their groups sent, \
               where the exchange is shuffle: with auto if a sample shows that enough rows have \
               such keys.",
+    },
+    SettingSpec {
+        name: "millstream.guarantee",
+        values: "auto, exactly-once, at-least-once",
+        default: "auto",
+        scope: Scope::Job,
+        doc: "What a job that runs with --state has to promise of each row of its output, or it is \
+              refused: to be seen once whatever fails, or not to be lost. With auto each table is \
+              as exact as it can be.",
     },
     SettingSpec {
         name: "millstream.hardware_counters",
@@ -415,6 +424,9 @@ impl InForce {
             }
             "millstream.checkpoint" => {
                 job.checkpoint = checkpoint(&lower).ok_or(refused.clone())?
+            }
+            "millstream.guarantee" => {
+                job.guarantee = guarantee(&lower).ok_or(refused.clone())?;
             }
             "millstream.prefetch" => job.prefetch = prefetch(&lower).ok_or(refused.clone())?,
             "millstream.receive_bytes" => job.receive_bytes = number(1 << 10, 1 << 30)?,

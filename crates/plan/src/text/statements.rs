@@ -32,6 +32,14 @@ impl ExplainFormat {
     }
 }
 
+/// What EXPLAIN shows, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ExplainOptions {
+    pub(crate) format: ExplainFormat,
+    /// Whether it tells what a job with checkpoints saves.
+    pub(crate) recovery: bool,
+}
+
 /// One statement.
 #[derive(Debug)]
 pub(crate) enum Statement {
@@ -54,9 +62,9 @@ pub(crate) enum Statement {
         query: Vec<TokenWithSpan>,
     },
     Select(Vec<TokenWithSpan>),
-    Explain(Box<Statement>, ExplainFormat),
+    Explain(Box<Statement>, ExplainOptions),
     /// Runs a query, and shows its plan with what the workers did.
-    Analyze(Box<Statement>, ExplainFormat),
+    Analyze(Box<Statement>, ExplainOptions),
     ShowTables,
     Describe(Ident),
     Set {
@@ -90,31 +98,35 @@ pub(crate) fn parse(tokens: &[TokenWithSpan]) -> Result<Vec<Statement>, Diagnost
     Ok(vec![parse_one(cursor)?])
 }
 
-/// `ANALYZE`, `(ANALYZE, FORMAT JSON)` or nothing.
-fn explain_options(cursor: &mut Cursor<'_>) -> Result<(bool, ExplainFormat), Diagnostic> {
+/// `ANALYZE`, `(ANALYZE, RECOVERY, FORMAT JSON)` or nothing.
+fn explain_options(cursor: &mut Cursor<'_>) -> Result<(bool, ExplainOptions), Diagnostic> {
     let mut analyze = cursor.words("ANALYZE");
-    let mut format = ExplainFormat::Text;
-    let option = |token: &TokenWithSpan| is_word(token, "FORMAT") || is_word(token, "ANALYZE");
+    let mut options = ExplainOptions::default();
+    let option = |token: &TokenWithSpan| {
+        ["FORMAT", "ANALYZE", "RECOVERY"].iter().any(|word| is_word(token, word))
+    };
     let opens = cursor.peek().is_some_and(|token| token.token == Token::LParen);
     if !opens || !cursor.peek_at(1).is_some_and(option) {
-        return Ok((analyze, format));
+        return Ok((analyze, options));
     }
     cursor.expect(&Token::LParen)?;
     loop {
         if cursor.words("FORMAT") {
             let name = cursor.ident("a format")?;
-            format = ExplainFormat::of(&name.text).ok_or_else(|| {
+            options.format = ExplainFormat::of(&name.text).ok_or_else(|| {
                 let error = Diagnostic::at(name.place, format!("unknown format '{}'", name.text));
                 error.nearest("formats", &name.text, ExplainFormat::NAMES)
             })?;
         } else if cursor.words("ANALYZE") {
             analyze = true;
+        } else if cursor.words("RECOVERY") {
+            options.recovery = true;
         } else {
-            return Err(cursor.expected("ANALYZE or FORMAT"));
+            return Err(cursor.expected("ANALYZE, FORMAT or RECOVERY"));
         }
         if !cursor.token(&Token::Comma) {
             cursor.expect(&Token::RParen)?;
-            return Ok((analyze, format));
+            return Ok((analyze, options));
         }
     }
 }
@@ -125,7 +137,7 @@ fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
         return Ok(Statement::EndSet);
     }
     if cursor.words("EXPLAIN") {
-        let (analyze, format) = explain_options(&mut cursor)?;
+        let (analyze, options) = explain_options(&mut cursor)?;
         if !analyze {
             cursor.words("PLAN FOR");
         }
@@ -133,9 +145,9 @@ fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
             return Err(cursor.expected("a statement to explain"));
         }
         if analyze {
-            return Ok(Statement::Analyze(Box::new(parse_one(cursor)?), format));
+            return Ok(Statement::Analyze(Box::new(parse_one(cursor)?), options));
         }
-        return Ok(Statement::Explain(Box::new(parse_one(cursor)?), format));
+        return Ok(Statement::Explain(Box::new(parse_one(cursor)?), options));
     }
     if cursor.words("CREATE") {
         return create(&mut cursor);

@@ -275,6 +275,18 @@ fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
 }
 
 #[test]
+fn what_was_announced_is_saved_with_each_split() {
+    let flows = vec![(None, vec![some(&[10])]), (None, vec![some(&[500])])];
+    let mut bench = bench(Script { bounded: false, flows }, 7, Some(1_000));
+    rows(&mut bench.reader);
+    rows(&mut bench.reader);
+    bench.reader.catch_up(400);
+    // A reader that goes on from there meets 400 in all of them, as this one does.
+    let greatest = bench.reader.snapshot().into_iter().map(|split| split.greatest);
+    assert_eq!(greatest.collect::<Vec<_>>(), [Some(407), Some(500)]);
+}
+
+#[test]
 fn a_flow_that_has_found_rows_is_not_idle_and_holds_the_watermark() {
     let flows = vec![(None, vec![some(&[10])])];
     let mut bench = bench(Script { bounded: false, flows }, 0, Some(1_000));

@@ -5,8 +5,8 @@ use std::num::NonZeroU64;
 use channel::Transfer;
 use channel::broadcast::Shape;
 use dataflow::job::{
-    Casting, CheckpointInterval, Exchange, FrequentKeys, Idle, MulticastChoice, ShuffleSettings,
-    TreeChoice,
+    Casting, CheckpointInterval, Exchange, FrequentKeys, Guarantee, Idle, MulticastChoice,
+    ShuffleSettings, TreeChoice,
 };
 use dataflow::wires::{Checksum, Connection, ProgressMode, Wires};
 use state::KeyMode;
@@ -218,5 +218,14 @@ pub(super) fn checkpoint(text: &str) -> Option<Option<CheckpointInterval>> {
         "auto" => Some(Some(CheckpointInterval::Auto)),
         "off" => Some(None),
         _ => Some(Some(CheckpointInterval::Every(NonZeroU64::new(nanos(text)?)?))),
+    }
+}
+
+/// What is asked of a job that is saved; the inner `None` where each table is as exact as it can.
+pub(super) fn guarantee(text: &str) -> Option<Option<Guarantee>> {
+    let all = [Guarantee::ExactlyOnce, Guarantee::AtLeastOnce];
+    match text {
+        "auto" => Some(None),
+        _ => all.into_iter().find(|guarantee| guarantee.name() == text).map(Some),
     }
 }
