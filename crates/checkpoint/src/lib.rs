@@ -33,7 +33,7 @@ pub mod store;
 pub use error::{CheckpointError, StoreError, WriteEffect};
 pub use record::{
     BaseCheckpoint, Begin, CheckpointManifest, Holder, OperatorEntry, Record, RecordBody,
-    SegmentEntry, SinkEntry, SourceEntry, SplitEntry, StagedPart,
+    SegmentEntry, SinkEntry, SourceEntry, SplitEntry, StagedPart, TableEntry,
 };
 pub use store::{
     Created, DirectoryStore, MemoryStore, ObjectName, ObjectWriter, Store, StoredObject,

@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use millstream::{ExplainFormat, FabricKind, NODES_MAX, WORKERS_MAX};
 use tracing_subscriber::filter::Targets;
 
-pub(crate) use self::state::{OnLoss, RescaleArgs, StateArgs, StopArgs};
+pub(crate) use self::state::{OnLoss, PinnedVersion, RescaleArgs, StateArgs, StopArgs};
 
 /// Bytes of a memory server at least, and at most.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;

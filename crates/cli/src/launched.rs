@@ -76,7 +76,8 @@ fn run_rank(
     let control = joining::join(&args, assignment, state.as_ref(), &script)?;
     let cancel = signals::cancel_flag(None)?;
     let started = agree(&control, &mut args, &mut script, assignment)?;
-    let started = started.resuming(state.as_ref()).map_err(|error| failed(&error, &script))?;
+    let started =
+        started.resuming(&args, state.as_ref()).map_err(|error| failed(&error, &script))?;
     let text_file = rows::text_file(&args.rows).filter(|_| first);
     let (output, writer) = OutputFile::open(text_file, screen)?;
     output.heed(&cancel);

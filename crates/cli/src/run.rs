@@ -65,7 +65,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     };
     let fail = |error: &Error| Failure::of(error, &script.name, &script.sql);
     let (output, writer) = OutputFile::open(rows::text_file(&args.rows), screen)?;
-    let start = start.resuming(state.as_ref()).map_err(|error| fail(&error))?;
+    let start = start.resuming(args, state.as_ref()).map_err(|error| fail(&error))?;
     let mut session = session(args, writer, &start)?.map_err(|error| fail(&error))?;
     let planned = session.sql(&script.sql).map_err(|error| fail(&error))?;
     if let Some(file) = rows::file(&args.rows) {

@@ -10,7 +10,7 @@ use millstream::{
     Session,
 };
 
-use crate::args::{LayoutArgs, PoolArgs, RunArgs};
+use crate::args::{LayoutArgs, PinnedVersion, PoolArgs, RunArgs};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output::{OutputFile, OutputWriter};
 use crate::screen::Screen;
@@ -105,8 +105,16 @@ impl Start {
     ///
     /// # Errors
     /// When its checkpoint cannot be read.
-    pub(crate) fn resuming(self, state: Option<&CheckpointOptions>) -> Result<Self, Error> {
-        let decisions = state.map_or_else(|| Ok(PlanDecisions::default()), PlanDecisions::of)?;
+    pub(crate) fn resuming(
+        self,
+        args: &RunArgs,
+        state: Option<&CheckpointOptions>,
+    ) -> Result<Self, Error> {
+        let mut decisions =
+            state.map_or_else(|| Ok(PlanDecisions::default()), PlanDecisions::of)?;
+        if args.state.pin == PinnedVersion::Latest {
+            decisions.versions.clear();
+        }
         Ok(Self { decisions, ..self })
     }
 
@@ -237,7 +245,8 @@ mod tests {
     fn what_node_0_tells_is_understood_and_damage_is_not() {
         for pool in [vec![], vec!["a:1".to_owned()], vec!["a:1".to_owned(), "b:2".to_owned()]] {
             let started = UNIX_EPOCH + Duration::from_nanos(1_234_567_890_123_456_789);
-            let decisions = PlanDecisions { streamed: pool.clone() };
+            let versions = pool.iter().cloned().zip(3..).collect();
+            let decisions = PlanDecisions { streamed: pool.clone(), versions };
             let start = Start { started, job: 7 << 100, pool, decisions };
             let bytes = start.encode("SELECT 'é'");
             assert_eq!(Start::decode(&bytes), Some(("SELECT 'é'".to_owned(), start.clone())));

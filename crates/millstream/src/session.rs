@@ -197,6 +197,9 @@ impl Session {
     /// [`PlanDecisions::of`] for its decisions.
     pub fn resume(&mut self, decisions: &PlanDecisions) {
         self.planner.set_streamed(decisions.streamed.clone());
+        if let Some(pool) = &self.pool {
+            pool.pin_again(&decisions.versions);
+        }
     }
 
     /// The names that SQL may use now: tables, columns, functions, connectors, settings.

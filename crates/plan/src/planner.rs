@@ -2,12 +2,12 @@
 
 pub(crate) mod define;
 pub(crate) mod fragment;
+pub(crate) mod given;
 pub(crate) mod insert;
 pub(crate) mod vocabulary;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::SystemTime;
 
 use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -135,26 +135,6 @@ impl Planner {
 
     pub(crate) fn workers(&self) -> Workers {
         self.workers
-    }
-
-    /// Says what the transport has at each end of a link, and bytes of a worker's for the network's
-    /// multicast; none where there is none.
-    pub fn set_transport_needs(&mut self, ends: Vec<EndNeed>, member_bytes: u64) {
-        self.ends = ends;
-        self.member_bytes = member_bytes;
-    }
-
-    /// Says what `now()` gives from here on. Without it `now()` is not a constant.
-    pub fn set_now(&mut self, instant: SystemTime) {
-        self.engine.set_now(instant);
-    }
-
-    /// Says which tables the job has read as streams that goes on from a checkpoint, by the titles
-    /// that [`Labels::table`](dataflow::job::Labels::table) has. Where all input ends, statistics
-    /// decide which side of a join is the table of a lookup, and whether it is one at all; a job
-    /// that goes on keeps what was decided when it began, for its tables may have grown.
-    pub fn set_streamed(&mut self, tables: Vec<String>) {
-        self.streamed = tables;
     }
 
     /// Says where the rows of a bare `SELECT` go.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     BaseCheckpoint, Begin, CheckpointManifest, ENTRIES_MAX, Holder, OperatorEntry,
     POSITION_BYTES_MAX, Record, RecordBody, STAGED_BYTES_MAX, SegmentEntry, SinkEntry, SourceEntry,
-    SplitEntry, StagedPart, TEXT_BYTES_MAX,
+    SplitEntry, StagedPart, TEXT_BYTES_MAX, TableEntry,
 };
 use crate::store::ObjectName;
 
@@ -128,8 +128,10 @@ fn manifest_to(of: &CheckpointManifest) -> Value {
         .iter()
         .map(|of| json!({ "id": of.id, "parts": of.parts.iter().map(part).collect::<Vec<_>>() }))
         .collect();
+    let table = |of: &TableEntry| json!({ "table": of.table, "version": of.version });
+    let tables: Vec<Value> = of.tables.iter().map(table).collect();
     json!({
-        "number": of.number, "parent": of.parent, "nodes": of.nodes, "workers": of.workers,
+        "tables": tables, "number": of.number, "parent": of.parent, "nodes": of.nodes, "workers": of.workers,
         "fingerprint": of.fingerprint, "operators": operators, "segments": segments,
         "referred": referred,
         "sources": sources, "sinks": sinks, "counters": of.counters, "settled": of.settled,
@@ -157,9 +159,19 @@ fn manifest_from(fields: &Fields<'_>) -> Result<CheckpointManifest, String> {
         },
         sources: fields.list("sources", source_from)?,
         sinks: fields.list("sinks", sink_from)?,
+        tables: match fields.option("tables") {
+            Some(_) => fields.list("tables", table_from)?,
+            // The first records did not list them.
+            None => Vec::new(),
+        },
         counters: counters.iter().map(counter).collect::<Result<_, _>>()?,
         settled: fields.option("settled").map(|_| fields.number("settled")).transpose()?,
     })
+}
+
+fn table_from(value: &Value) -> Result<TableEntry, String> {
+    let fields = Fields::of(value, "table")?;
+    Ok(TableEntry { table: fields.text("table")?, version: fields.number("version")? })
 }
 
 fn operator_from(value: &Value) -> Result<OperatorEntry, String> {

@@ -137,6 +137,8 @@ pub struct CheckpointManifest {
     pub sources: Vec<SourceEntry>,
     /// The output that is staged and has to be published.
     pub sinks: Vec<SinkEntry>,
+    /// The versions of tables that it reads.
+    pub tables: Vec<TableEntry>,
     /// Totals since the job began: rows that came late, bad rows.
     pub counters: BTreeMap<String, u64>,
     /// The last checkpoint whose output is known to be published.
@@ -210,6 +212,15 @@ impl CheckpointManifest {
     pub fn all_segments(&self) -> impl Iterator<Item = &SegmentEntry> {
         self.segments.iter().chain(&self.referred)
     }
+}
+
+/// The version of a table that the job reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableEntry {
+    /// The table, by the name that its connector has for it.
+    pub table: String,
+    /// Its version.
+    pub version: u64,
 }
 
 impl Record {

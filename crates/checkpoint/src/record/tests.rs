@@ -27,6 +27,7 @@ fn manifest() -> CheckpointManifest {
             id: "out".into(),
             parts: vec![StagedPart { part: 1, staged: b"rows".to_vec() }],
         }],
+        tables: vec![TableEntry { table: "pages".into(), version: 3 }],
         counters: [("late".to_owned(), u64::MAX)].into(),
         settled: None,
     }

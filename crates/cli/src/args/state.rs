@@ -22,6 +22,11 @@ pub(crate) struct StateArgs {
     #[arg(long, requires = "state")]
     pub(crate) evolve: bool,
 
+    /// Which version of a pool's table is pinned: the one that the job was saved with, or the
+    /// newest one
+    #[arg(long, requires = "state", value_enum, default_value_t)]
+    pub(crate) pin: PinnedVersion,
+
     /// Ends another run of the job that may be alive
     #[arg(long, requires = "state")]
     pub(crate) take_over: bool,
@@ -49,6 +54,16 @@ pub(crate) enum OnLoss {
     Exit,
     /// They go on without it.
     Shrink,
+}
+
+/// The version of a pool's table that a job pins which goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum PinnedVersion {
+    /// The one that it was saved with.
+    #[default]
+    Saved,
+    /// The newest one.
+    Latest,
 }
 
 #[derive(Debug, Args)]

@@ -439,6 +439,12 @@ impl Source for PoolSource {
         Some(Arc::new(Self { cell, placed: None, ..self.clone() }))
     }
 
+    fn version(&self) -> Option<(String, u64)> {
+        let is_free = self.table.at == At::Newest && self.refresh_ns.is_none();
+        let version = self.table.version.get().filter(|_| is_free)?;
+        Some((self.table.name.clone(), version.manifest().version))
+    }
+
     fn refresh_ns(&self) -> Option<u64> {
         self.refresh_ns
     }

@@ -118,6 +118,13 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// The table and its version that are read, where a job that goes on must read that version
+    /// again. `None` of a table without versions, and where the SQL names a version or asks for
+    /// newer ones while the job runs.
+    fn version(&self) -> Option<(String, u64)> {
+        None
+    }
+
     /// How often a stream that looks rows up in the table asks whether there is a newer version of
     /// it, in nanoseconds; `None` if it keeps the one that was there at the start.
     fn refresh_ns(&self) -> Option<u64> {

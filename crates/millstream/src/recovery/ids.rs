@@ -223,8 +223,8 @@ mod tests {
         assert_eq!(fitted, (names(&["", "g-a"]), r#"gone [] new ["G"]"#.to_owned()));
         // Nobody knows which of two it is.
         let fitted = fit(&[("g-a", "G"), ("g-b", "G")], &[("g-c", "G"), ("g-d", "G")]);
-        let told = r#"gone ["g-a", "g-b"] new ["G", "G"]"#.to_owned();
-        assert_eq!(fitted, (names(&["", ""]), told));
+        let reported = r#"gone ["g-a", "g-b"] new ["G", "G"]"#.to_owned();
+        assert_eq!(fitted, (names(&["", ""]), reported));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Rows that sinks have staged are part of the checkpoint of their round, or of a later one where
 //! that was given up: they stay here until the leader says that a checkpoint with them is stored.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use checkpoint::chain::{Chain, References, SectionPlace, SegmentUpload, StoredSection};
 use checkpoint::{
     CheckpointError, CheckpointManifest, ObjectName, OperatorEntry, SegmentEntry, SinkEntry,
-    SourceEntry, SplitEntry, StagedPart, Store,
+    SourceEntry, SplitEntry, StagedPart, Store, TableEntry,
 };
 use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, WorkerSnapshot};
 use dataflow::job::JobGraph;
@@ -314,6 +314,7 @@ impl Keeper {
             fingerprint: self.fingerprint.clone(),
             segments: parts,
             referred: referred.into_iter().collect(),
+            tables: tables_of(&self.job),
             ..manifest
         };
         manifest.counters.insert(ENDED.into(), u64::from(end == RoundEnd::Ended));
@@ -337,6 +338,16 @@ impl Keeper {
         }
         Ok(())
     }
+}
+
+/// The versions of the tables that a job reads.
+fn tables_of(job: &JobGraph) -> Vec<TableEntry> {
+    let scans = job.operators.iter().flat_map(|operator| {
+        let spec = operator.spec();
+        spec.source().into_iter().chain(spec.side_table().map(|side| side.table))
+    });
+    let versions: BTreeMap<String, u64> = scans.filter_map(|scan| scan.source.version()).collect();
+    versions.into_iter().map(|(table, version)| TableEntry { table, version }).collect()
 }
 
 /// How long the outcome of a record may stay unknown before the job ends.

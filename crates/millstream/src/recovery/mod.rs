@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use checkpoint::chain::{self, ResumeFrom, Resumed, RunDescription};
-use checkpoint::{CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
+use checkpoint::{BaseCheckpoint, CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
 use cluster::Control;
 use dataflow::checkpoint::{Restored, RunId};
 use dataflow::job::{Guarantee, JobGraph, JobRecovery, OperatorRecovery, RecoveryRefusal};
@@ -168,16 +168,8 @@ impl<'a> JobCheckpoints<'a> {
         let Some(Start { run, round, base }) = start else {
             return Ok(Beginning::HasEnded);
         };
-        let restored = base.map(|base| {
-            let manifest = chain::read_checkpoint(&**store, &name, &base)?;
-            let fitted = FittedState::of(&manifest.operators, &ids);
-            let loading = Loading::new(store.clone(), layout.own().len() as u32);
-            let segments = &manifest.segments;
-            let names = fitted.names();
-            let workers = keeper::read(&**store, &name, segments, names, Some(&loading))?.workers;
-            Ok::<_, Error>(Arc::new(Restored { round: manifest.number, workers }))
-        });
-        let restored = restored.transpose()?;
+        let own = layout.own().len() as u32;
+        let restored = base.map(|base| restored(store, &name, (&ids, own), &base)).transpose()?;
         let (chain, resumed) = begun.unzip();
         if layout.rank == 0
             && let Err(error) = sweep(&**store, &name, (job, &ids), run)
@@ -345,6 +337,21 @@ impl<'a> JobCheckpoints<'a> {
         let message = leader::Message::decode(&bytes);
         message.map(Some).ok_or(Error::Unlike { rank: from, what: "checkpoints" })
     }
+}
+
+/// The state of a checkpoint, for the operators of a job and this many workers of this process.
+fn restored(
+    store: &Arc<dyn Store>,
+    name: &ObjectName,
+    (ids, own): (&[OperatorId], u32),
+    base: &BaseCheckpoint,
+) -> Result<Arc<Restored>, CheckpointError> {
+    let manifest = chain::read_checkpoint(&**store, name, base)?;
+    let fitted = FittedState::of(&manifest.operators, ids);
+    let loading = Loading::new(store.clone(), own);
+    let (segments, names) = (&manifest.segments, fitted.names());
+    let workers = keeper::read(&**store, name, segments, names, Some(&loading))?.workers;
+    Ok(Arc::new(Restored { round: manifest.number, workers }))
 }
 
 /// Removes what earlier runs have staged and no checkpoint names that a run could go on from.

@@ -2,4 +2,5 @@
 //! by hand, or of a run that nothing happened to.
 
 mod plans;
+mod pool;
 mod rig;

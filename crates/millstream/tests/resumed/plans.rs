@@ -110,7 +110,7 @@ fn state_is_found_by_other_strategies_layouts_and_fabrics() {
         let dir = Dir::new(name);
         for (at, (layout, settings, hint)) in STARTS.into_iter().enumerate() {
             let until = [Until::Stop, Until::Drop, Until::End][at];
-            // A hint is part of the text, and not of what state means. It needs a grouping or a join.
+            // A hint is no part of what state means. It needs a grouping or a join.
             let hint = if query.contains("OVER") { "" } else { hint };
             let query = query.replacen("SELECT", &format!("SELECT {hint}"), 1);
             let run = Run { layout, settings, until, ..Run::of(&dir) };

@@ -1,6 +1,7 @@
 //! Jobs of this process that are stopped behind a checkpoint and go on.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use millstream::checkpoint::chain::{self, ResumeFrom};
 use millstream::checkpoint::{DirectoryStore, ObjectName};
+use millstream::pool::PoolOptions;
 use millstream::{
     CheckpointOptions, Error, FabricKind, Job, JobProgress, Observer, PlanDecisions, Report,
-    RunOptions, Session,
+    RunOptions, Script, Session,
 };
 
 /// How long a checkpoint may take, on a machine that is busy with other things.
@@ -98,12 +100,24 @@ pub struct Run<'a> {
     pub layout: Layout,
     pub settings: &'a [(&'a str, &'a str)],
     pub evolve: bool,
+    /// Where a memory server is.
+    pub pool: Option<SocketAddr>,
+    /// Whether the newest versions of its tables are pinned, and not those of the checkpoint.
+    pub pins_latest: bool,
     pub until: Until,
 }
 
 impl<'a> Run<'a> {
     pub fn of(dir: &'a Dir) -> Self {
-        Self { dir, layout: ONE, settings: &[], evolve: false, until: Until::End }
+        Self {
+            dir,
+            layout: ONE,
+            settings: &[],
+            evolve: false,
+            pool: None,
+            pins_latest: false,
+            until: Until::End,
+        }
     }
 
     pub fn options(&self) -> CheckpointOptions {
@@ -122,15 +136,30 @@ impl<'a> Run<'a> {
         for (key, value) in self.settings {
             builder = builder.set(key, value);
         }
+        if let Some(address) = self.pool {
+            builder = builder.pool(PoolOptions::new(vec![address.to_string()]));
+        }
         builder.build().unwrap()
     }
 
     /// Runs a script, and gives back the lines for the user.
     pub fn sql(&self, sql: &str) -> Result<Vec<String>, Error> {
+        self.planned(|session| session.sql(sql))
+    }
+
+    /// Runs the script that `plan` makes.
+    pub fn planned(
+        &self,
+        plan: impl FnOnce(&mut Session) -> Result<Script, Error>,
+    ) -> Result<Vec<String>, Error> {
         let options = self.options();
         let mut session = self.session();
-        session.resume(&PlanDecisions::of(&options)?);
-        let script = session.sql(sql)?;
+        let mut decisions = PlanDecisions::of(&options)?;
+        if self.pins_latest {
+            decisions.versions.clear();
+        }
+        session.resume(&decisions);
+        let script = plan(&mut session)?;
         let (lines, flag) = (Lines::default(), AtomicBool::new(false));
         let (ended, before) = (AtomicBool::new(false), newest(&options));
         let result: Result<Report, Error> = std::thread::scope(|scope| {

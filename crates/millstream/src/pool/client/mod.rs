@@ -71,6 +71,8 @@ pub struct Client {
     /// Texts that were planned and jobs that were run: alike on all nodes of a job.
     statements: AtomicU32,
     connected: Mutex<Option<Arc<Connected>>>,
+    /// The versions of tables that a job was saved with which goes on.
+    saved: Mutex<HashMap<String, u64>>,
 }
 
 /// Connections with all servers, and the thread that moves bytes.
@@ -96,7 +98,18 @@ impl Client {
             Some(job) => job,
             None => u128::from(random()?) << 64 | u128::from(random()?),
         };
-        Ok(Self { options, job, statements: AtomicU32::new(0), connected: Mutex::default() })
+        Ok(Self {
+            options,
+            job,
+            statements: AtomicU32::new(0),
+            connected: Mutex::default(),
+            saved: Mutex::default(),
+        })
+    }
+
+    /// Pins these versions of tables wherever the newest is asked for.
+    pub(crate) fn pin_again(&self, versions: &[(String, u64)]) {
+        *locked(&self.saved) = versions.iter().cloned().collect();
     }
 
     /// Statements are planned, or run: they may see newer versions than those before them.
@@ -258,6 +271,8 @@ impl PoolAccess for Client {
 
     fn pin(&self, table: &str, at: At) -> Result<Pinned, PoolError> {
         let connected = self.connected()?;
+        let saved = locked(&self.saved).get(table).copied().filter(|_| at == At::Newest);
+        let at = saved.map_or(at, At::Version);
         let statement = self.snapshot();
         let asked = (table.to_owned(), statement.statement);
         let pinned = locked(&connected.newest).get(&asked).and_then(Weak::upgrade);
@@ -268,7 +283,16 @@ impl PoolAccess for Client {
         let remote = &connected.remotes[home];
         let snapshot = self.options.job.is_some().then_some(statement);
         let request = ClientRequest::Pin { table: table.to_owned(), at, snapshot };
-        let pinned = remote.call(&request).map_err(|error| self.with_nearest(error))?;
+        let pinned = remote.call(&request).map_err(|error| match (self.with_nearest(error), saved) {
+            (PoolError::NoVersion { table, version, reason }, Some(_)) => {
+                let reason = format!(
+                    "{reason}; the job was saved with it: run it with --pin latest to go on with \
+                     the newest"
+                );
+                PoolError::NoVersion { table, version, reason }
+            }
+            (error, _) => error,
+        })?;
         let ServerResponse::Pinned { version, lease, manifest_bytes } = pinned else {
             return Err(unexpected());
         };
