@@ -84,6 +84,44 @@ fn joins_over_memory_servers_are_run_checked_and_shown() {
 }
 
 #[test]
+fn a_job_goes_on_behind_killed_nodes_and_on_more_of_them() {
+    let args = "recovery --only failure --kills 3 --silences 0 --rescales 1 --scale 0.0001 --json";
+    let [report] = &values(&args.split(' ').collect::<Vec<_>>())[..] else { panic!("one report") };
+    let [section] = &report["sections"].as_array().unwrap()[..] else { panic!("{report}") };
+    let times: Vec<&Value> = section["tables"][0]["rows"].as_array().unwrap().iter().collect();
+    let times: Vec<&str> = times.iter().map(|row| row[1].as_str().unwrap()).collect();
+    assert_eq!(times, ["3", "0", "1"], "{section}");
+    let met = |bar: &Value| bar["met"].is_boolean();
+    let bars: Vec<bool> = section["bars"].as_array().unwrap().iter().map(met).collect();
+    assert_eq!(bars, [true, true, false, true], "no node was silent: {section}");
+}
+
+#[test]
+fn a_target_that_is_not_reached_or_not_measured_fails_a_check() {
+    let part = "recovery --scale 0.0001 --seconds 0.01 --only cost --pairs 1";
+    let args: Vec<&str> = part.split(' ').collect();
+    let output = bench(&args);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.matches("1 pairs, which are too few for an interval").count(), 4, "{text}");
+    let output = bench(&[&args[..], &["--check"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("4 targets are not met: processor time of checkpoints"), "{error}");
+}
+
+#[test]
+fn flink_that_cannot_be_started_is_skipped_with_the_reason() {
+    let output = bench(&["recovery", "--only", "flink", "--flink", "/nowhere/java -cp x"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("Skipped: rocksdb: /nowhere/java"), "{text}");
+    assert_refused(&["recovery", "--scale", "0"], 2, "write a number from 0.0001 to 10");
+    assert_refused(&["recovery", "--kills", "10001"], 2, "write a number from 0 to 10000");
+    assert_refused(&["recovery", "--directory", "/dev/null"], 1, "/dev/null");
+    assert_refused(&["recovery", "--report", "/dev/null/a.html"], 1, "cannot be written");
+}
+
+#[test]
 fn a_page_that_cannot_be_written_is_told_before_anything_is_measured() {
     let page = "/dev/null/page.html";
     assert_refused(&["predict", "--report", page], 1, "cannot be written");

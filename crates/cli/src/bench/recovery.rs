@@ -1,5 +1,9 @@
 //! `millstream bench recovery`: what checkpoints cost, and how fast jobs go on after failures.
 
+mod failure;
+mod flink;
+mod process;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -7,6 +11,8 @@ use bench::recovery::{RecoveryPart, RecoveryPlan, measure};
 use bench::report::{FigureReport, ReportSection};
 use clap::{Args, ValueEnum};
 
+use self::failure::FailurePlan;
+use self::flink::FlinkPlan;
 use super::{failed, writable, write_report};
 use crate::args::workers;
 use crate::failure::Failure;
@@ -15,6 +21,8 @@ use crate::failure::Failure;
 const SCALES: [f64; 2] = [1e-4, 10.0];
 /// The shortest and the longest run, in seconds.
 const SECONDS: [f64; 2] = [0.001, 3600.0];
+/// How often something may be done to a job.
+const TIMES_MAX: u32 = 10_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct RecoveryArgs {
@@ -61,6 +69,23 @@ pub(crate) struct RecoveryArgs {
     )]
     loads: u32,
 
+    /// Nodes that are killed, in turns
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = times)]
+    kills: u32,
+
+    /// Nodes that fall silent, in turns
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = times)]
+    silences: u32,
+
+    /// Jobs that are taken from two nodes to three
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = times)]
+    rescales: u32,
+
+    /// The command that starts Java with Flink and its program, for a comparison: words with spaces
+    /// between them
+    #[arg(long, value_name = "COMMAND")]
+    flink: Option<String>,
+
     /// Threads of a job in this process
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
     workers: u32,
@@ -91,6 +116,10 @@ enum Part {
     Stall,
     /// The load of a checkpoint
     Load,
+    /// Nodes that are killed or fall silent, and other numbers of nodes
+    Failure,
+    /// Flink on a job like YSB
+    Flink,
 }
 
 /// Runs the command.
@@ -117,8 +146,31 @@ impl RecoveryArgs {
             Part::Cost => RecoveryPart::Cost,
             Part::Stall => RecoveryPart::Stall,
             Part::Load => RecoveryPart::Load,
+            Part::Failure => return self.failures(),
+            Part::Flink => return Ok(self.flink()),
         };
         measure(&plan, part).map_err(|error| failed(&error))
+    }
+
+    fn failures(&self) -> Result<ReportSection, Failure> {
+        let plan = FailurePlan {
+            kills: self.kills,
+            silences: self.silences,
+            rescales: self.rescales,
+            scale: self.scale,
+            directory: &self.within(),
+        };
+        failure::measure(&plan).map_err(|why| Failure::runtime(&why, None))
+    }
+
+    fn flink(&self) -> ReportSection {
+        flink::measure(&FlinkPlan {
+            command: self.flink.as_deref(),
+            seconds: self.seconds,
+            pairs: self.pairs,
+            threads: self.workers,
+            directory: &self.within(),
+        })
     }
 
     fn plan(&self) -> RecoveryPlan {
@@ -163,6 +215,11 @@ fn scale(text: &str) -> Result<f64, String> {
 
 fn seconds(text: &str) -> Result<f64, String> {
     within(text, SECONDS)
+}
+
+fn times(text: &str) -> Result<u32, String> {
+    let times = text.parse().ok().filter(|times| *times <= TIMES_MAX);
+    times.ok_or_else(|| format!("write a number from 0 to {TIMES_MAX}"))
 }
 
 fn within(text: &str, [least, most]: [f64; 2]) -> Result<f64, String> {
