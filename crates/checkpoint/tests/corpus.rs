@@ -66,6 +66,7 @@ fn records() -> Seeds {
         }],
         counters: [("late".to_owned(), u64::MAX)].into(),
         settled: None,
+        tables: vec![],
     };
     let bodies = [
         ("begin", RecordBody::Begin(begin)),
