@@ -236,6 +236,18 @@ fn keeps_checkpoints(job: &JobGraph) -> bool {
     matches!(job.recovery(), Ok(Recovery::Checkpoints))
 }
 
+/// The rounds of a worker, if its job keeps checkpoints.
+fn rounds_of(
+    job: &JobGraph,
+    (worker, round): (u32, u64),
+    target: Option<&Arc<dyn CheckpointTarget>>,
+    signals: &Arc<Signals>,
+    counts: RoundCounts,
+) -> Option<Rc<WorkerRounds>> {
+    let target = target.filter(|_| keeps_checkpoints(job))?.clone();
+    Some(WorkerRounds::new(worker, round, edges_of(job), target, signals.clone(), counts))
+}
+
 /// By operator, the edges that lead to it.
 fn edges_of(job: &JobGraph) -> Vec<usize> {
     job.operators.iter().map(|of| of.inputs.iter().map(Vec::len).sum()).collect()
@@ -275,12 +287,8 @@ impl Worker {
         let restoring =
             restored.as_deref().map(|restored| Restoring::new(restored, &job, worker, workers));
         let watermarks = restoring.as_ref().map_or(vec![], |from| watermarks(from, &job));
-        let target = checkpoints.clone().filter(|_| keeps_checkpoints(&job));
-        let rounds = target.map(|target| {
-            let observed =
-                RoundCounts { metrics: metrics.clone(), bad: bad.clone(), clock: clock.clone() };
-            WorkerRounds::new(worker, round, edges_of(&job), target, signals.clone(), observed)
-        });
+        let counts = RoundCounts::of(&metrics, &bad, &clock);
+        let rounds = rounds_of(&job, (worker, round), checkpoints.as_ref(), &signals, counts);
         let place = WorkerContext {
             worker,
             workers,

@@ -48,6 +48,11 @@ pub(crate) struct RoundCounts {
 }
 
 impl RoundCounts {
+    /// Of a worker.
+    pub(crate) fn of(metrics: &Arc<Metrics>, bad: &Arc<BadRows>, clock: &Arc<dyn Clock>) -> Self {
+        Self { metrics: metrics.clone(), bad: bad.clone(), clock: clock.clone() }
+    }
+
     fn late(&self) -> u64 {
         self.metrics.late.load(Ordering::Relaxed)
     }
