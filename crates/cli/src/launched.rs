@@ -27,7 +27,7 @@ use crate::session::{JobEnd, Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
 use crate::{recover, rows, signals, supervise};
 
-pub(crate) mod joining;
+mod joining;
 mod rank_arguments;
 
 /// The step by which the nodes tell what they were given.
@@ -91,7 +91,7 @@ fn run_rank(
         cancel: Some(&cancel),
         observer: Some(telemetry),
         state: state.as_ref(),
-        restarts: supervise::restarts(),
+        restarts: supervised::restarts(),
         ..RunOptions::default()
     };
     let result = planned.run(&options);

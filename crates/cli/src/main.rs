@@ -35,6 +35,7 @@ mod sql;
 mod state;
 mod summary;
 mod supervise;
+mod supervised;
 mod table;
 mod telemetry;
 mod terminal;

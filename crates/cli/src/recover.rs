@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::args::{RescaleArgs, RunArgs, StateArgs, StopArgs};
 use crate::failure::Failure;
-use crate::{human, supervise};
+use crate::{human, supervised};
 
 /// How long `stop` waits for a job's last checkpoint.
 const STOP_WITHIN: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ pub(crate) fn state_of(args: &RunArgs) -> Result<Option<CheckpointOptions>, Fail
         },
     };
     // A job begins anew, or goes on from an older checkpoint, once and not at each restart.
-    let from = if supervise::goes_on() { ResumeFrom::Latest } else { from };
+    let from = if supervised::goes_on() { ResumeFrom::Latest } else { from };
     let (store, evolve, take_over) = (open(place)?, *evolve, *take_over);
     Ok(Some(CheckpointOptions { store, job, from, evolve, take_over }))
 }

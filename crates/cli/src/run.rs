@@ -15,7 +15,7 @@ use crate::screen::Screen;
 use crate::script::{self, SqlText};
 use crate::session::{SCRIPT_STEP, Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
-use crate::{launched, member, memory, recover, rows, signals, supervise};
+use crate::{launched, member, memory, recover, rows, signals, supervise, supervised};
 
 /// How long other nodes may take to end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     signals::survive_large_files()?;
-    let args = &supervise::rescaled(args);
+    let args = &supervised::rescaled(args);
     if let Some(invitation) = invitation()? {
         return member::run(args, &invitation);
     }
@@ -31,9 +31,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if supervise::supervises(args, assignment.as_ref()) {
         return supervise::supervise(args, assignment.as_ref());
     }
-    supervise::die_with_supervisor();
+    supervised::die_with_supervisor();
     if assignment.is_some() {
-        assignment = assignment.and_then(launched::joining::among_members);
+        assignment = assignment.and_then(supervised::among_members);
         let missing = || Failure::usage("this rank is not one of those that go on", None);
         return launched::run(args, &assignment.ok_or_else(missing)?);
     }
@@ -88,7 +88,7 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
         cancel: Some(&cancel),
         observer: Some(telemetry),
         state: state.as_ref(),
-        restarts: supervise::restarts(),
+        restarts: supervised::restarts(),
         ..RunOptions::default()
     };
     let result = tell(&launched.control, &script, &start).and_then(|()| planned.run(&options));

@@ -12,7 +12,7 @@ use signal_hook::flag;
 use signal_hook::low_level::{exit, pipe};
 
 use crate::failure::{Failure, INTERRUPTED};
-use crate::supervise;
+use crate::supervised;
 
 /// A flag that the first Ctrl-C or SIGTERM sets; the second one removes `temporary` and ends the
 /// process. A thread waits for them, because a signal's handler must not do so much.
@@ -23,7 +23,7 @@ pub(crate) fn cancel_flag(temporary: Option<PathBuf>) -> Result<Arc<AtomicBool>,
     }
     let cancel = Arc::new(AtomicBool::new(false));
     // A supervisor asks by a signal of its own, for the same SIGTERM may have reached both.
-    if supervise::is_supervised() {
+    if supervised::is_supervised() {
         flag::register(SIGUSR1, Arc::clone(&cancel)).map_err(refused)?;
     }
     let flag = Arc::clone(&cancel);

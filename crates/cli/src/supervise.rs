@@ -25,26 +25,18 @@ use millstream::checkpoint::chain::{self, JobRequest, RequestAnswer, StoredReque
 use millstream::cluster::{Assignment, JOB_VARIABLE};
 use millstream::{CheckpointOptions, FabricKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open, set_parent_process_death_signal,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use crate::args::{OnLoss, RunArgs};
 use crate::failure::{AGAIN, Failure, INTERRUPTED, MISSING};
-use crate::launched::joining::{self, MEMBERS};
+use crate::supervised::{
+    GOES_ON, MEMBERS, RESCALED, STARTED_AGAIN, SUPERVISED, is_supervised, shrunk,
+};
 use crate::{human, recover};
 
-/// The variable by which a process knows that another one starts it again: the process of that.
-const SUPERVISED: &str = "MILLSTREAM_SUPERVISED";
-/// The variable of a start that goes on with what an earlier one has begun.
-const GOES_ON: &str = "MILLSTREAM_GOES_ON";
-/// The variable of a start behind the first: how many there were before.
-const STARTED_AGAIN: &str = "MILLSTREAM_STARTED_AGAIN";
-/// The variable with another number of nodes than that of the arguments.
-const RESCALED: &str = "MILLSTREAM_RESCALED";
 /// Starts in a row without a checkpoint in between.
 const FRUITLESS_MAX: u32 = 10;
 /// The pause before a start that follows a fruitless one; it doubles, up to [`PAUSE_MAX`].
@@ -63,45 +55,6 @@ const STOPPED_MAX: Duration = Duration::from_secs(3);
 pub(crate) fn supervises(args: &RunArgs, assignment: Option<&Assignment>) -> bool {
     let mpi = assignment.is_some() && args.job.layout.fabric == FabricKind::Mpi;
     args.state.state.is_some() && !args.dry_run && !mpi && !is_supervised()
-}
-
-/// Whether another process starts this one again.
-pub(crate) fn is_supervised() -> bool {
-    std::env::var_os(SUPERVISED).is_some()
-}
-
-/// How often the job was started before this start.
-pub(crate) fn restarts() -> u32 {
-    std::env::var(STARTED_AGAIN).ok().and_then(|starts| starts.parse().ok()).unwrap_or(0)
-}
-
-/// Whether this process goes on with what an earlier start of the same supervisor has begun.
-pub(crate) fn goes_on() -> bool {
-    std::env::var_os(GOES_ON).is_some()
-}
-
-/// Whether this process is not the first that its supervisor has started.
-pub(crate) fn is_started_again() -> bool {
-    std::env::var_os(STARTED_AGAIN).is_some()
-}
-
-/// The arguments with the number of nodes that the job was given while it ran.
-pub(crate) fn rescaled(args: &RunArgs) -> RunArgs {
-    let mut args = args.clone();
-    let nodes = std::env::var(RESCALED).ok().and_then(|nodes| crate::args::nodes(&nodes).ok());
-    args.job.layout.nodes = nodes.or(args.job.layout.nodes);
-    args
-}
-
-/// Has this process die with the one that starts it again.
-pub(crate) fn die_with_supervisor() {
-    let supervisor = std::env::var(SUPERVISED).ok().and_then(|pid| pid.parse::<i32>().ok());
-    let Some(supervisor) = supervisor else { return };
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // It may have died before.
-    if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(supervisor) {
-        std::process::exit(AGAIN.into());
-    }
 }
 
 /// Starts a node as often as needed.
@@ -304,11 +257,11 @@ impl Supervisor<'_> {
         let terms = self.signals.terms;
         // The child may have had the first signal from who has sent it to all processes of a group,
         // and another one would end it at once.
-        let told = passed.unwrap_or_else(|| {
+        let announced = passed.unwrap_or_else(|| {
             let _ = kill_process(child, Signal::USR1);
             terms.min(1)
         });
-        for _ in told..terms {
+        for _ in announced..terms {
             let _ = kill_process(child, Signal::TERM);
         }
         Some(terms)
@@ -405,7 +358,7 @@ impl Supervisor<'_> {
         };
         // Without --on-loss shrink nobody has proposed any.
         let Some(ranks) = members else { return Some(ExitCode::from(AGAIN)) };
-        let job = joining::shrunk(&self.launch, self.members.len() + 1);
+        let job = shrunk(&self.launch, self.members.len() + 1);
         let Some(among) = own.among(&ranks, job) else {
             let message = format!("node {} has come too late: the others go on", own.rank);
             Failure::runtime(&message, None).print();
@@ -516,7 +469,7 @@ fn listen(state: &CheckpointOptions) -> std::io::Result<Receiver<StoredRequest>>
         for job in recover::own_jobs(&state) {
             let _ = chain::forget_all(&*state.store, &job);
         }
-        let mut told: Vec<StoredRequest> = Vec::new();
+        let mut announced: Vec<StoredRequest> = Vec::new();
         loop {
             std::thread::sleep(REQUEST_LOOK);
             let open = recover::own_jobs(&state)
@@ -524,12 +477,12 @@ fn listen(state: &CheckpointOptions) -> std::io::Result<Receiver<StoredRequest>>
                 .flat_map(|job| chain::requests(&*state.store, &job).unwrap_or_default());
             let open: Vec<StoredRequest> = open.collect();
             // Each is told once: it may be answered, done and gone before the next look.
-            for request in open.iter().filter(|request| !told.contains(request)) {
+            for request in open.iter().filter(|request| !announced.contains(request)) {
                 if found.send(request.clone()).is_err() {
                     return;
                 }
             }
-            told = open;
+            announced = open;
         }
     };
     std::thread::Builder::new().name("requests".into()).spawn(look).map(|_| requests)

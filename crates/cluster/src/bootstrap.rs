@@ -55,8 +55,8 @@ impl Assignment {
 
     /// As [`join`](Self::join); `late` is called if not all have come in time, with the ranks that
     /// wait like this one, and this one, in ascending order. Until it returns this node's address
-    /// stays published: of two ranks that are late at once, the second one sees the first one waiting
-    /// or comes behind its call.
+    /// stays published: of two ranks that are late at once, the second one sees the first one
+    /// waiting or comes behind its call.
     ///
     /// # Errors
     /// As [`join`](Self::join).

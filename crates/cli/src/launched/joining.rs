@@ -21,11 +21,7 @@ use millstream::{CheckpointOptions, Error, FabricKind};
 use crate::args::{OnLoss, RunArgs};
 use crate::failure::Failure;
 use crate::script::SqlText;
-use crate::supervise;
-
-/// The variable with the ranks that go on: those of the first time behind commas, then, behind a
-/// semicolon, which of them go on the second time.
-pub(crate) const MEMBERS: &str = "MILLSTREAM_MEMBERS";
+use crate::supervised;
 
 /// The failure of an error. `keeps`: the job goes on by another start if a node was lost, and then
 /// one rank is enough to say so.
@@ -45,7 +41,7 @@ pub(super) fn join(
     state: Option<&CheckpointOptions>,
     script: &SqlText,
 ) -> Result<Control, Failure> {
-    let again = supervise::is_started_again();
+    let again = supervised::is_started_again();
     let limit = if again { args.state.rejoin_timeout } else { args.join_timeout };
     let limit = Duration::from_secs(limit.into());
     let options = JoinOptions {
@@ -79,22 +75,6 @@ pub(super) fn join(
 fn directory(args: &RunArgs, assignment: &Assignment, keeps: bool) -> Option<PathBuf> {
     let by_file = keeps || args.job.layout.fabric == FabricKind::Mpi;
     args.rendezvous.clone().or(by_file.then(|| assignment.directory.clone()))
-}
-
-/// The assignment among the ranks that go on, by the variable [`MEMBERS`].
-pub(crate) fn among_members(assignment: Assignment) -> Option<Assignment> {
-    let Ok(times) = std::env::var(MEMBERS) else { return Some(assignment) };
-    let launch = assignment.job.clone();
-    let mut own = assignment;
-    for (time, ranks) in times.split(';').enumerate() {
-        own = own.among(&chain::ranks_of(ranks, own.nodes)?, shrunk(&launch, time + 1))?;
-    }
-    Some(own)
-}
-
-/// The name of a launcher's job that goes on with fewer ranks for the `time`th time.
-pub(crate) fn shrunk(launch: &str, time: usize) -> String {
-    format!("{launch}.{time}")
 }
 
 /// Proposes the ranks that go on without the others. The first proposal of all ranks counts;

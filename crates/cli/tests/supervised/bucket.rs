@@ -63,17 +63,17 @@ fn a_job_goes_on_from_a_bucket() {
     signal(job.0.id().cast_signed(), Signal::KILL);
     assert_eq!(job.ends(), None, "{}", dir.log());
     let list = ["state", "list", "--state", "s3://bucket/jobs"];
-    let (code, said) = told(&command(&dir, &server, &list).output().unwrap());
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.lines().any(|line| line.starts_with("q ")), "{said}");
-    let (code, said) = told(&command(&dir, &server, &RUN).output().unwrap());
-    assert_eq!(code, Some(0), "{said}\n{}", dir.log());
-    assert!(said.contains("goes on from checkpoint"), "{said}");
+    let (code, message) = reported(&command(&dir, &server, &list).output().unwrap());
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.lines().any(|line| line.starts_with("q ")), "{message}");
+    let (code, message) = reported(&command(&dir, &server, &RUN).output().unwrap());
+    assert_eq!(code, Some(0), "{message}\n{}", dir.log());
+    assert!(message.contains("goes on from checkpoint"), "{message}");
     assert_eq!(dir.rows(), expected, "{}", dir.log());
     assert!(dir.log().contains("the job is started again (1)"), "{}", dir.log());
-    assert!(!dir.log().contains("hush") && !said.contains("hush"));
-    let (_, said) = told(&command(&dir, &server, &list).output().unwrap());
-    assert!(said.contains("done"), "{said}");
+    assert!(!dir.log().contains("hush") && !message.contains("hush"));
+    let (_, message) = reported(&command(&dir, &server, &list).output().unwrap());
+    assert!(message.contains("done"), "{message}");
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn a_bucket_that_passes_over_conditions_is_refused() {
     let (dir, server) = (Dir::new("unconditional"), S3::start());
     server.state.lock().unwrap().takes_all = true;
     dir.write("q.sql", &windows(1000, ""));
-    let (code, said) = told(&command(&dir, &server, &RUN).output().unwrap());
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("s3://bucket/jobs/q"), "{said}");
-    assert!(said.contains("two runs of a job"), "{said}");
+    let (code, message) = reported(&command(&dir, &server, &RUN).output().unwrap());
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("s3://bucket/jobs/q"), "{message}");
+    assert!(message.contains("two runs of a job"), "{message}");
     assert_eq!(dir.parts(), 0);
 }

@@ -154,8 +154,8 @@ fn others_go_on_without_a_rank_that_does_not_come_back() {
         codes[victim] = None;
         assert_eq!(end(&mut job), codes, "{}", dir.log());
         assert_eq!(dir.rows(), expected, "{}", dir.log());
-        let said = "the job goes on with 2 nodes: others of its 3 nodes have not come back";
-        assert!(dir.log().contains(said), "{}", dir.log());
+        let message = "the job goes on with 2 nodes: others of its 3 nodes have not come back";
+        assert!(dir.log().contains(message), "{}", dir.log());
     }
 }
 
@@ -166,17 +166,17 @@ fn what_a_launcher_does_not_allow_is_refused_with_what_to_do() {
     let mut job = ranks(&dir, "open", 2, &["--on-loss", "shrink"]);
     assert_eq!(end(&mut job), [Some(2); 2], "{}", dir.log());
     assert!(dir.log().contains("--on-loss shrink cannot work under mpirun"), "{}", dir.log());
-    let (code, said) = dir.run(&["run", "q.sql", "--state", "state", "--on-loss", "shrink"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("--on-loss shrink is for nodes that a launcher starts"), "{said}");
+    let (code, message) = dir.run(&["run", "q.sql", "--state", "state", "--on-loss", "shrink"]);
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("--on-loss shrink is for nodes that a launcher starts"), "{message}");
     let mut job = ranks(&dir, "slurm", 2, &[]);
     dir.awaits_more_than(0, &mut job[0]);
-    let (code, said) = dir.run(&["rescale", "q", "--nodes", "3", "--state", "state"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("srun has started its 2 nodes"), "{said}");
-    assert!(said.contains("stop it by `millstream stop`"), "{said}");
-    let (code, said) = dir.run(&["stop", "q", "--state", "state"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("is stopped at checkpoint"), "{said}");
+    let (code, message) = dir.run(&["rescale", "q", "--nodes", "3", "--state", "state"]);
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("srun has started its 2 nodes"), "{message}");
+    assert!(message.contains("stop it by `millstream stop`"), "{message}");
+    let (code, message) = dir.run(&["stop", "q", "--state", "state"]);
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.contains("is stopped at checkpoint"), "{message}");
     assert_eq!(end(&mut job), [Some(130); 2], "{}", dir.log());
 }

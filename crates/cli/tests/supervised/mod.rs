@@ -59,7 +59,7 @@ impl Dir {
 
     /// Runs a command to its end; its code and what it says.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
-        told(&self.command(args).output().unwrap())
+        reported(&self.command(args).output().unwrap())
     }
 
     /// Starts a command. What it says is added to the file `log`.
@@ -89,7 +89,7 @@ impl Drop for Dir {
 }
 
 /// The code of a command that has ended, and what it said.
-fn told(output: &Output) -> (Option<i32>, String) {
+fn reported(output: &Output) -> (Option<i32>, String) {
     let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     (output.status.code(), texts.concat())
 }
@@ -164,8 +164,8 @@ fn windows(rows: u32, rate: &str) -> String {
 fn undisturbed(name: &str, rows: u32) -> Vec<String> {
     let dir = Dir::new(&format!("{name}-undisturbed"));
     dir.write("q.sql", &windows(rows, ""));
-    let (code, said) = dir.run(&["run", "q.sql", "--workers", "2"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, message) = dir.run(&["run", "q.sql", "--workers", "2"]);
+    assert_eq!(code, Some(0), "{message}");
     let rows = dir.rows();
     assert!(rows.len() > 500, "{}", rows.len());
     rows

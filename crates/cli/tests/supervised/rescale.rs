@@ -18,15 +18,15 @@ fn a_job_goes_on_with_other_numbers_of_nodes_while_it_runs() {
     dir.write("q.sql", &windows(24_000, "'rate' = '2400',"));
     let mut job = dir.start(dir.command(&ON_TWO));
     dir.awaits_more_than(0, &mut job);
-    let (code, said) = rescale(&dir, "2");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("is not rescaled: it runs on 2 nodes already"), "{said}");
+    let (code, message) = rescale(&dir, "2");
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("is not rescaled: it runs on 2 nodes already"), "{message}");
     for nodes in [3, 1] {
-        let (code, said) = rescale(&dir, &nodes.to_string());
-        assert_eq!(code, Some(0), "{said}\n{}", dir.log());
-        assert!(said.starts_with("job 'q' goes on from checkpoint "), "{said}");
+        let (code, message) = rescale(&dir, &nodes.to_string());
+        assert_eq!(code, Some(0), "{message}\n{}", dir.log());
+        assert!(message.starts_with("job 'q' goes on from checkpoint "), "{message}");
         let on = if nodes == 1 { "1 node" } else { "3 nodes" };
-        assert!(said.ends_with(&format!(" on {on}\n")), "{said}");
+        assert!(message.ends_with(&format!(" on {on}\n")), "{message}");
         assert!(dir.log().contains(&format!("is started again on {on}")), "{}", dir.log());
         let parts = dir.parts();
         dir.awaits_more_than(parts, &mut job);
@@ -36,26 +36,26 @@ fn a_job_goes_on_with_other_numbers_of_nodes_while_it_runs() {
     assert_eq!(job.ends(), Some(0), "{}", dir.log());
     assert_eq!(dir.rows(), expected, "{}", dir.log());
     assert!(!dir.0.join("state/q/ask").read_dir().is_ok_and(|mut left| left.next().is_some()));
-    let (code, said) = rescale(&dir, "2");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("job 'q' does not run"), "{said}");
-    assert!(said.contains("--nodes 2"), "{said}");
+    let (code, message) = rescale(&dir, "2");
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("job 'q' does not run"), "{message}");
+    assert!(message.contains("--nodes 2"), "{message}");
 }
 
 #[test]
 fn nobody_answers_for_a_job_whose_supervisor_is_gone() {
     let dir = Dir::new("alone");
     dir.write("q.sql", &windows(60_000, "'rate' = '20000',"));
-    let (code, said) = rescale(&dir, "3");
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("state has no job 'q'"), "{said}");
+    let (code, message) = rescale(&dir, "3");
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("state has no job 'q'"), "{message}");
     let mut job = dir.start(dir.command(&ON_TWO));
     dir.awaits_more_than(0, &mut job);
     signal(job.0.id().cast_signed(), Signal::KILL);
     assert_eq!(job.ends(), None);
-    let (code, said) = rescale(&dir, "3");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("nobody answers for job 'q'"), "{said}");
+    let (code, message) = rescale(&dir, "3");
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("nobody answers for job 'q'"), "{message}");
 }
 
 #[test]
@@ -72,6 +72,6 @@ fn a_job_stops_for_a_request_that_another_machine_has_left() {
     assert_eq!(job.ends(), Some(130), "{}", dir.log());
     assert_eq!(chain::answer_to(&store, &asked).unwrap(), Some(RequestAnswer::Accepted));
     assert!(!chain::is_open(&store, &asked).unwrap(), "it is done");
-    let (_, said) = dir.run(&["state", "list", "--state", "state"]);
-    assert!(said.contains("stopped"), "{said}");
+    let (_, message) = dir.run(&["state", "list", "--state", "state"]);
+    assert!(message.contains("stopped"), "{message}");
 }

@@ -47,13 +47,13 @@ fn a_run_that_wakes_up_behind_another_one_publishes_nothing() {
     dir.awaits_more_than(0, &mut first);
     let all: Vec<i32> = [vec![first.0.id().cast_signed()], first.below()].concat();
     all.iter().for_each(|process| signal(*process, Signal::STOP));
-    let (code, said) = dir.run(&RUN);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("job 'q' runs as generation"), "{said}");
-    let (code, said) = dir.run(&[&RUN[..], &["--take-over"]].concat());
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("goes on from checkpoint"), "{said}");
-    assert_eq!(dir.rows(), expected, "{said}");
+    let (code, message) = dir.run(&RUN);
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("job 'q' runs as generation"), "{message}");
+    let (code, message) = dir.run(&[&RUN[..], &["--take-over"]].concat());
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.contains("goes on from checkpoint"), "{message}");
+    assert_eq!(dir.rows(), expected, "{message}");
     all.iter().for_each(|process| signal(*process, Signal::CONT));
     assert_eq!(first.ends(), Some(1), "{}", dir.log());
     assert!(dir.log().contains("goes on elsewhere as generation 2"), "{}", dir.log());
@@ -80,9 +80,9 @@ fn all_nodes_end_with_their_supervisor_and_go_on_with_the_next() {
             }
         }
     }
-    let (code, said) = dir.run(&RUN);
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(dir.rows(), expected, "{said}");
+    let (code, message) = dir.run(&RUN);
+    assert_eq!(code, Some(0), "{message}");
+    assert_eq!(dir.rows(), expected, "{message}");
     for left in ["out", "state/q/chain", "state/q/seg"] {
         let names = fs::read_dir(dir.0.join(left)).unwrap();
         let hidden = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -103,11 +103,11 @@ fn sigterm_to_all_processes_at_once_takes_a_last_checkpoint() {
     all.iter().for_each(|process| signal(*process, Signal::TERM));
     assert_eq!(job.ends(), Some(130), "{}", dir.log());
     assert!(dir.log().contains("ended early, as asked"), "{}", dir.log());
-    let (_, said) = dir.run(&["state", "list", "--state", "state"]);
-    assert!(said.contains("stopped"), "{said}");
-    let (code, said) = dir.run(&RUN);
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(dir.rows(), expected, "{said}");
+    let (_, message) = dir.run(&["state", "list", "--state", "state"]);
+    assert!(message.contains("stopped"), "{message}");
+    let (code, message) = dir.run(&RUN);
+    assert_eq!(code, Some(0), "{message}");
+    assert_eq!(dir.rows(), expected, "{message}");
 }
 
 /// Rows to standard output, without an end.
@@ -123,20 +123,20 @@ fn endless(rate: &str) -> String {
 
 /// The lines of a process on standard error, as they come: a file would meet its limits.
 fn listen(job: &mut Running) -> Arc<Mutex<String>> {
-    let said = Arc::new(Mutex::new(String::new()));
-    let (stderr, heard) = (job.0.stderr.take().unwrap(), said.clone());
+    let message = Arc::new(Mutex::new(String::new()));
+    let (stderr, received) = (job.0.stderr.take().unwrap(), message.clone());
     std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            *heard.lock().unwrap() += &format!("{line}\n");
+            *received.lock().unwrap() += &format!("{line}\n");
         }
     });
-    said
+    message
 }
 
 /// The number of the last checkpoint.
 fn checkpoint(dir: &Dir) -> u64 {
-    let (_, said) = dir.run(&["state", "list", "--state", "state", "--json"]);
-    let at = said.split("\"checkpoint\":").nth(1).unwrap_or("");
+    let (_, message) = dir.run(&["state", "list", "--state", "state", "--json"]);
+    let at = message.split("\"checkpoint\":").nth(1).unwrap_or("");
     let digits: String = at.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(0)
 }
@@ -156,7 +156,7 @@ fn a_checkpoint_that_has_no_room_is_given_up_and_a_later_one_is_stored() {
     let mut command = dir.command(&RUN);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut job = Running(command.spawn().unwrap());
-    let said = listen(&mut job);
+    let message = listen(&mut job);
     await_that("a checkpoint", || checkpoint(&dir) > 0);
     // No process of it can write to a file.
     let nodes = job.below();
@@ -167,14 +167,14 @@ fn a_checkpoint_that_has_no_room_is_given_up_and_a_later_one_is_stored() {
         }
     };
     limit(Some(0));
-    await_that("a warning", || said.lock().unwrap().contains("a checkpoint is given up"));
+    await_that("a warning", || message.lock().unwrap().contains("a checkpoint is given up"));
     let before = checkpoint(&dir);
-    assert!(job.0.try_wait().unwrap().is_none(), "it goes on: {}", said.lock().unwrap());
+    assert!(job.0.try_wait().unwrap().is_none(), "it goes on: {}", message.lock().unwrap());
     limit(None);
     await_that("a later checkpoint", || checkpoint(&dir) > before);
     signal(job.0.id().cast_signed(), Signal::TERM);
-    assert_eq!(job.ends(), Some(130), "{}", said.lock().unwrap());
-    assert!(!said.lock().unwrap().contains("started again"), "{}", said.lock().unwrap());
+    assert_eq!(job.ends(), Some(130), "{}", message.lock().unwrap());
+    assert!(!message.lock().unwrap().contains("started again"), "{}", message.lock().unwrap());
 }
 
 #[test]
@@ -184,13 +184,13 @@ fn a_stop_does_not_wait_for_a_reader_that_takes_nothing() {
     let mut command = dir.command(&RUN);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut job = Running(command.spawn().unwrap());
-    let said = listen(&mut job);
+    let message = listen(&mut job);
     // Its reader takes a line, so that it runs, and then nothing.
     let mut reader = BufReader::with_capacity(16, job.0.stdout.take().unwrap());
     assert!(reader.read_line(&mut String::new()).unwrap() > 0);
     // The pipe and all buffers in front of it are full before long.
     std::thread::sleep(Duration::from_secs(2));
     signal(job.0.id().cast_signed(), Signal::TERM);
-    assert_eq!(job.ends(), Some(130), "{}", said.lock().unwrap());
+    assert_eq!(job.ends(), Some(130), "{}", message.lock().unwrap());
     drop(reader);
 }
