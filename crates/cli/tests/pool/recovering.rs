@@ -32,7 +32,8 @@ fn killed_nodes_of_a_job_that_writes_a_table_lose_and_double_nothing() {
         CREATE TABLE numbers (n BIGINT, half BIGINT) WITH (
           'connector' = 'generator', 'rows' = '40000', 'rate' = '8000',
           'fields.n.kind' = 'sequence', 'fields.half.max' = '9');
-        CREATE TABLE t (n BIGINT, half BIGINT) WITH ('connector' = 'pool', 'commit.interval' = '1 h');
+        CREATE TABLE t (n BIGINT, half BIGINT)
+        WITH ('connector' = 'pool', 'commit.interval' = '1 h');
         INSERT INTO t SELECT n, n / 2 AS half FROM numbers;";
     let script = pool.dir.script(sql);
     let args = ["--state", "state", "--nodes", "2", "--workers", "2", "--progress", "none"];

@@ -17,9 +17,9 @@
 //! idle ([`listing`]). Flows of other processes see a file within an interval; where there are
 //! such, none is read before it has been known for that long.
 //!
-//! **A position** of a flow has the files that it has read and that are still there, by a number of
-//! eight bytes each, and the place in the file that it reads. A job that goes on is cut into as many
-//! flows as it had, so that each file stays with its flow.
+//! **A position** of a flow has the files that it has read and that are still there, by a number
+//! of eight bytes each, and the place in the file that it reads. A job that goes on is cut into as
+//! many flows as it had, so that each file stays with its flow.
 //!
 //! Absent on purpose: files that grow while they are read, and notices of the operating system,
 //! which shared file systems do not give.

@@ -46,8 +46,8 @@ pub trait Sink: Send + Sync {
         Ok(None)
     }
 
-    /// Whether what its writers stage has the rows themselves. Nothing of it lies elsewhere, so that
-    /// there is nothing to sweep, and the record of a checkpoint does not have it.
+    /// Whether what its writers stage has the rows themselves. Nothing of it lies elsewhere, so
+    /// that there is nothing to sweep, and the record of a checkpoint does not have it.
     fn stages_rows(&self) -> bool {
         false
     }
