@@ -69,7 +69,7 @@ pub(super) struct CostOutcome {
     /// `None` if there are too few pairs for an interval.
     more: Option<MedianEstimate>,
     /// Medians: processor seconds without, million rows a processor second without, checkpoints of
-    /// a run, and bytes of one.
+    /// a run, and bytes of the largest of them.
     seconds: f64,
     rate: f64,
     checkpoints: f64,
@@ -97,9 +97,10 @@ pub(super) fn measure(
         interval_ns: None,
         workers: plan.workers,
     };
-    // The first run makes the rows, and the second one tells how long a lap takes.
+    // The first run makes the rows, and the second one tells how long a lap takes: by processor
+    // time, so that others of the machine do not make runs short.
     jobs.bare(&once)?;
-    let lap = jobs.bare(&once)?.elapsed.as_secs_f64();
+    let lap = jobs.bare(&once)?.cpu.as_secs_f64();
     let shape = JobShape { laps: (plan.seconds / lap.max(1e-6)).ceil().max(1.0) as u64, ..once };
     let (mut more, mut seconds, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     let (mut checkpoints, mut bytes) = (Vec::new(), Vec::new());
@@ -121,7 +122,7 @@ pub(super) fn measure(
         rates.push(shape.rows_in() as f64 / cpu / 1e6);
         let taken = &saved.records[1.min(saved.records.len())..];
         checkpoints.push(taken.len() as f64);
-        bytes.extend(taken.iter().map(|record| record.bytes as f64));
+        bytes.extend(taken.iter().map(|record| record.bytes as f64).reduce(f64::max));
     }
     Ok(CostOutcome {
         case,
@@ -199,7 +200,7 @@ pub(super) const COLUMNS: [&str; 11] = [
     "processor s",
     "M rows/s",
     "checkpoints",
-    "MB each",
+    "MB",
     "more",
     "from",
     "to",

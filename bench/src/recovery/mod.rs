@@ -41,7 +41,7 @@ pub enum RecoveryPart {
 pub struct RecoveryPlan {
     /// Groups and bytes, in parts of what the targets are for.
     pub scale: f64,
-    /// Seconds of each run of a pair.
+    /// Seconds of processor time of each run of a pair.
     pub seconds: f64,
     /// Pairs of runs.
     pub pairs: u32,

@@ -34,7 +34,7 @@ pub(crate) struct RecoveryArgs {
     #[arg(long, value_name = "FACTOR", default_value_t = 0.01, value_parser = scale)]
     scale: f64,
 
-    /// Seconds of each run with and without checkpoints
+    /// Seconds of processor time of each run with and without checkpoints
     #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = seconds)]
     seconds: f64,
 

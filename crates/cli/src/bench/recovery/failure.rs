@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(met(seconds.clone(), None), [Some(true), Some(false)]);
         assert_eq!(met(vec![1.5; 9], None), [Some(false), Some(true)]);
         seconds[7] = f64::INFINITY;
-        assert_eq!(met(seconds, Some("the job gives out no rows")), [Some(true), Some(false)]);
+        assert_eq!(met(seconds, Some("the job publishes no rows")), [Some(true), Some(false)]);
         assert_eq!(met(vec![f64::INFINITY], Some("lost")), [Some(false); 2]);
         assert_eq!(met(vec![], None), [None, None]);
     }

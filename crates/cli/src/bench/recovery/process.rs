@@ -86,7 +86,7 @@ impl JobProcess {
 
     /// Waits until it has published rows of a checkpoint behind this one.
     pub(super) fn publishes_behind(&mut self, checkpoint: u64) -> Result<Instant, String> {
-        self.wait(TIMEOUT, "gives out no rows", |job| {
+        self.wait(TIMEOUT, "publishes no rows", |job| {
             job.published().filter(|number| *number > checkpoint).map(|_| Instant::now())
         })
     }
