@@ -156,6 +156,10 @@ pub(crate) struct SqlArgs {
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
 
+    /// Refused: statements of a shell have no name by which they could go on
+    #[arg(long, value_name = "DIR|URL", hide = true)]
+    pub(crate) state: Option<String>,
+
     #[command(flatten)]
     pub(crate) telemetry: TelemetryArgs,
 

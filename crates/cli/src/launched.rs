@@ -25,7 +25,7 @@ use crate::screen::Screen;
 use crate::script::{self, SqlText};
 use crate::session::{JobEnd, Start, dry_run, finish, print, session};
 use crate::telemetry::Telemetry;
-use crate::{recover, rows, signals, supervise};
+use crate::{recover, rows, signals, supervised};
 
 mod joining;
 mod rank_arguments;

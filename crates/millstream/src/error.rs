@@ -148,6 +148,7 @@ impl Error {
         match self.cause() {
             Error::Usage { hint, .. } => Some(hint.clone()),
             Error::Stream(error) => error.hint(),
+            Error::Checkpoint(error) => hint_of_checkpoint(error),
             Error::Cluster(error) => error.hint(),
             Error::Fabric(FabricError::Memory { .. })
             | Error::Link(LinkError::Fabric(FabricError::Memory { .. })) => Some(
@@ -253,6 +254,18 @@ impl Error {
             Error::Cluster(ClusterError::Node(failure)) => Some(failure),
             _ => None,
         }
+    }
+}
+
+fn hint_of_checkpoint(error: &CheckpointError) -> Option<String> {
+    match error {
+        CheckpointError::Version { .. } => Some("a later release of millstream reads it".into()),
+        CheckpointError::Damaged { .. } | CheckpointError::Missing { .. } => Some(
+            "`millstream state verify` tells which checkpoints are intact, and --from NUMBER goes \
+             on from one of them"
+                .into(),
+        ),
+        _ => None,
     }
 }
 

@@ -35,6 +35,11 @@ use shell::{Next, Shell};
 /// Runs the command.
 pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
     signals::survive_large_files()?;
+    if args.state.is_some() {
+        let message = "the shell keeps no checkpoints: nothing would run its statements again";
+        let hint = "write them into a file: millstream run FILE --state DIR";
+        return Err(Failure::usage(message, Some(hint)));
+    }
     let interactive = args.sources.0.is_empty() && std::io::stdin().is_terminal();
     // Read before anybody listens for Ctrl-C, which ends the command while it waits for a pipe.
     let typed = if interactive { None } else { standard_input(args)? };

@@ -68,7 +68,8 @@ fn sinks_behind(job: &JobGraph) -> Vec<BTreeSet<String>> {
     // An edge leads from a lower number to a higher one.
     for (at, operator) in job.operators.iter().enumerate().rev() {
         if operator.spec().sink().is_some() {
-            sinks[at].insert(operator.labels.table.clone().unwrap_or_default());
+            let name = operator.labels.table.clone();
+            sinks[at].insert(name.unwrap_or_else(|| operator.name.clone()));
         }
         let reached = sinks[at].clone();
         for edge in operator.inputs.iter().flatten() {
@@ -88,8 +89,8 @@ fn text_of(operator: &Operator) -> (&'static str, String) {
         _ => description.name,
     };
     let mut text = kind.to_owned();
-    if let Some(table) = &operator.labels.table {
-        text += &format!(" {table}");
+    if let Some(name) = name_of(operator, description.name) {
+        text += &format!(" {name}");
     }
     for (name, value) in description.properties.iter().chain(&rows_of(operator)) {
         if MEANING.contains(name) {
@@ -97,6 +98,19 @@ fn text_of(operator: &Operator) -> (&'static str, String) {
         }
     }
     (kind, text)
+}
+
+/// The table of a source or sink, or the name that the author of a stream has given an operator.
+fn name_of(operator: &Operator, kind: &str) -> Option<String> {
+    if operator.labels.table.is_some() {
+        return operator.labels.table.clone();
+    }
+    let name = operator.name.strip_prefix(kind).unwrap_or(&operator.name).trim();
+    let named = matches!(
+        operator.kind,
+        OperatorKind::Source(_) | OperatorKind::Sink(_) | OperatorKind::Keyed(_)
+    );
+    Some(name.to_owned()).filter(|name| named && !name.is_empty())
 }
 
 /// The columns of the rows that an operator keeps as they came, by its inputs.

@@ -52,7 +52,37 @@ const HEAD_WATCH: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(
 /// Between two looks at it.
 const HEAD_LOOK: Duration = Duration::from_millis(500);
 
-/// Where a job keeps its checkpoints, and what it begins with.
+/// Where a job keeps its checkpoints, and what it begins with: `--state` of the command line.
+///
+/// A script of a session, or a job of streams, goes on where it was when it is run again by the
+/// same name. [`RunOptions::cancel`](crate::RunOptions::cancel) stops it behind a last checkpoint;
+/// [`RunOptions::abort`](crate::RunOptions::abort) drops it, as a crash does, and the rows behind
+/// its last checkpoint are read again.
+///
+/// ```no_run
+/// use millstream::checkpoint::chain::ResumeFrom;
+/// use millstream::{CheckpointOptions, Error, PlanDecisions, RunOptions, Session, state_store};
+///
+/// fn run(sql: &str) -> Result<(), Error> {
+///     let options = CheckpointOptions {
+///         store: state_store::open("/var/lib/clicks").expect("a directory"),
+///         job: "clicks".into(),
+///         from: ResumeFrom::Latest,
+///         evolve: false,
+///         take_over: false,
+///     };
+///     let mut session = Session::builder().workers(2).build()?;
+///     // The plan keeps what was decided when the job began.
+///     session.resume(&PlanDecisions::of(&options)?);
+///     let script = session.sql(sql)?;
+///     script.run(&RunOptions { state: Some(&options), ..RunOptions::default() })?;
+///     Ok(())
+/// }
+/// ```
+///
+/// Operators of streams are found again by their names: that of
+/// [`process`](crate::stream::process), of a source and of a sink. One that does not say what it
+/// [keeps](crate::stream::KeyedOperator::saved) is refused by its name.
 #[derive(Clone)]
 pub struct CheckpointOptions {
     /// The store.
