@@ -223,66 +223,6 @@ proptest! {
     }
 }
 
-/// Groups of several windows as a checkpoint holds them: the copies count, and nothing is read.
-#[test]
-fn ten_times_the_budget_is_saved_within_the_budget() {
-    const BUDGET: usize = 64 << 10;
-    const BATCH: i64 = 300;
-    let (spec, windows) = (spec(None), Windows::tumbling(10, 0));
-    let disk = SimDisk::new(SimDiskOptions::default());
-    let new = || {
-        let mut windowed = Windowed::new(&spec, windows);
-        windowed.slices().spill_to(disk.clone(), None);
-        windowed.set_budget(BUDGET);
-        windowed
-    };
-    let (mut windowed, mut last, mut copies) = (new(), vec![], 0);
-    for batch in 0..100 {
-        let from = BATCH * (batch / 4);
-        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(from..from + BATCH));
-        let args = [vec![numbers.clone()], vec![numbers.clone()], vec![]];
-        let rows = BATCH as usize;
-        windowed.slices().update(10 * (batch % 4), rows, &[numbers], &args).unwrap();
-        if batch % 7 != 6 {
-            continue;
-        }
-        // The checkpoint before is stored.
-        last.clear();
-        windowed.set_budget(BUDGET);
-        let (mut held, reads) = (0, disk.reads());
-        let saved = windowed.save(|key, groups| {
-            held += groups.bytes();
-            copies += usize::from(matches!(groups, SavedGroups::Held(_)));
-            last.push((key, groups));
-            Ok::<_, StateError>(())
-        });
-        saved.unwrap();
-        assert_eq!(reads, disk.reads());
-        assert!(windowed.bytes() + held <= BUDGET, "{} and {held}", windowed.bytes());
-        windowed.set_budget(BUDGET - held);
-    }
-    let spilled = windowed.slices().spilled().bytes as usize;
-    assert!(copies > 0 && spilled > 10 * BUDGET, "{copies} copies, {spilled} bytes on the disk");
-    let mut restored = new();
-    for (key, groups) in last {
-        restored.load(key, &groups_of(groups, 1).unwrap()).unwrap();
-        assert!(restored.bytes() <= BUDGET);
-    }
-    // What has come since is in none of the saved groups.
-    for batch in 98..100 {
-        let from = BATCH * (batch / 4);
-        (from..from + BATCH).for_each(|at| add(restored.slices(), 10 * (batch % 4), (at, at)));
-    }
-    let (mut expected, mut found) = (vec![], vec![]);
-    windowed.set_budget(BUDGET);
-    trigger(&mut windowed, i64::MAX, &mut expected);
-    trigger(&mut restored, i64::MAX, &mut found);
-    assert_eq!(expected.iter().map(|(_, groups)| groups.len()).sum::<usize>(), 30_000);
-    assert!(found == expected);
-    drop((windowed, restored));
-    assert_eq!(disk.files(), 0);
-}
-
 #[test]
 fn a_window_on_its_way_out_is_not_saved() {
     let mut windowed = Windowed::new(&spec(None), Windows::tumbling(10, 0));

@@ -176,7 +176,7 @@ fn rows_on_a_disk_are_read_one_batch_at_a_time() {
     let operator = OperatorSnapshot { operator: 0, version: 1, watermark: 0, parts, stored };
     let snapshot = WorkerSnapshot { operators: vec![operator], ..WorkerSnapshot::default() };
     let (store, entry) = store(vec![snapshot], &ids(&["rows"]));
-    assert!(entry.bytes as usize > 40 * BATCH && entry.bytes as usize > 3 * PIECE_BYTES);
+    assert!(entry.bytes as usize > 3 * PIECE_BYTES, "{} bytes", entry.bytes);
     assert_eq!((held.load(Relaxed), most.load(Relaxed)), (0, BATCH));
     let segment = chain::open_segment(&*store, &job(), &entry).unwrap();
     let sections = &segment.sections()[1..];
