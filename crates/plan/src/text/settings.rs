@@ -425,14 +425,10 @@ impl InForce {
             "millstream.checkpoint" => {
                 job.checkpoint = checkpoint(&lower).ok_or(refused.clone())?
             }
-            "millstream.guarantee" => {
-                job.guarantee = guarantee(&lower).ok_or(refused.clone())?;
-            }
+            "millstream.guarantee" => job.guarantee = guarantee(&lower).ok_or(refused.clone())?,
             "millstream.prefetch" => job.prefetch = prefetch(&lower).ok_or(refused.clone())?,
             "millstream.receive_bytes" => job.receive_bytes = number(1 << 10, 1 << 30)?,
-            "millstream.reconnect" => {
-                job.reconnect_ns = nanos(&lower).ok_or(refused.clone())?;
-            }
+            "millstream.reconnect" => job.reconnect_ns = nanos(&lower).ok_or(refused.clone())?,
             "millstream.ring_mode" => {
                 job.ring.transfer = transfer(&lower).ok_or(refused.clone())?;
             }
