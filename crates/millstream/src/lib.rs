@@ -35,12 +35,14 @@
 
 mod checkpoints;
 mod collect;
+pub mod embedded;
 mod error;
 mod fabric_kind;
 mod fault;
 mod groups;
 mod links;
 mod memory;
+mod memory_tables;
 mod metrics;
 mod node;
 mod pairs;

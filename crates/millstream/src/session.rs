@@ -16,6 +16,7 @@ use plan::{ExplainFormat, Planner, Vocabulary, Workers};
 
 use crate::FabricKind;
 use crate::collect::Collected;
+use crate::embedded::MemoryTables;
 use crate::error::Error;
 use crate::pool::{Client, PoolOptions};
 use crate::recovery::PlanDecisions;
@@ -34,6 +35,8 @@ pub struct Session {
     output: StdoutTarget,
     started_at: Option<SystemTime>,
     pub(crate) pool: Option<Arc<Client>>,
+    /// The tables that lie in the program's memory.
+    pub(crate) memory: MemoryTables,
 }
 
 /// Where the rows of a bare `SELECT` go.
@@ -323,6 +326,10 @@ impl SessionBuilder {
         if let Some(pool) = &pool {
             connectors.push(Arc::new(PoolConnector::new(pool.clone())));
         }
+        let memory = MemoryTables::default();
+        if connectors.iter().all(|other| other.name() != memory.name()) {
+            connectors.push(Arc::new(memory.clone()));
+        }
         let ours = connectors::all_to(output.clone()).into_iter();
         let ours: Vec<_> =
             ours.filter(|one| connectors.iter().all(|other| other.name() != one.name())).collect();
@@ -333,8 +340,16 @@ impl SessionBuilder {
         }
         planner.set_transport_needs(fabric.end_needs(), fabric.member_bytes());
         let rows_at_first = RowTarget::default();
-        let mut session =
-            Session { planner, workers, fabric, rows: rows_at_first, output, started_at, pool };
+        let mut session = Session {
+            planner,
+            workers,
+            fabric,
+            rows: rows_at_first,
+            output,
+            started_at,
+            pool,
+            memory,
+        };
         session.rows_to(rows)?;
         for (key, value) in &settings {
             session.set(key, value)?;

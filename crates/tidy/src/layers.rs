@@ -47,6 +47,7 @@ pub const LAYERS: &[Layer] = &[
     layer("oracle", &[], &[]),
     layer("bench", EVERYTHING, SQL),
     layer("cli", &["millstream", "bench"], SQL),
+    layer("python", &["millstream"], SQL_ASYNC),
     // Beside the layers.
     layer("models", &["fabric", "channel", "pool", "checkpoint", "state"], ROWS),
     layer("tidy", &[], ROWS_ASYNC),

@@ -1,0 +1,61 @@
+//! Tables that the program gives to its session.
+
+use arrow::datatypes::SchemaRef;
+
+use crate::embedded::tables::{HeldTable, MEMORY, TABLE};
+use crate::embedded::{AppendSource, MemoryTable};
+use crate::error::Error;
+use crate::session::Session;
+
+impl Session {
+    /// Makes a table of rows in memory, which ends. One of the same name that was made so before is
+    /// replaced; queries that are planned go on with the rows of that one.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the name is that of another kind of table, or of a view.
+    pub fn add_table(&mut self, name: &str, table: MemoryTable) -> Result<(), Error> {
+        self.hold(name, HeldTable::Table(table), "")
+    }
+
+    /// Makes a table without an end, to which the program appends. `watermark` is empty, or what
+    /// stands in the parentheses of `CREATE TABLE`:
+    /// `WATERMARK FOR ts AS ts - INTERVAL '5' SECOND`.
+    /// `bytes_max` bytes of rows may wait: see
+    /// [`APPENDED_BYTES_MAX`](crate::embedded::APPENDED_BYTES_MAX).
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the name is taken, or the watermark does not fit the columns.
+    pub fn add_source(
+        &mut self,
+        name: &str,
+        schema: SchemaRef,
+        watermark: &str,
+        bytes_max: usize,
+    ) -> Result<AppendSource, Error> {
+        let source = AppendSource::new(name, schema, bytes_max);
+        self.hold(name, HeldTable::Appended(source.clone()), watermark)?;
+        Ok(source)
+    }
+
+    fn hold(&mut self, name: &str, held: HeldTable, parenthesis: &str) -> Result<(), Error> {
+        let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+        let key = name.replace('\'', "''");
+        let is_ours = self.memory.lock().contains_key(name);
+        let before = self.memory.lock().insert(name.to_owned(), held);
+        let drop =
+            if is_ours { format!("DROP TABLE IF EXISTS {quoted};\n") } else { String::new() };
+        let within =
+            if parenthesis.is_empty() { String::new() } else { format!("({parenthesis}) ") };
+        let options = format!("'connector' = '{MEMORY}', '{TABLE}' = '{key}'");
+        let sql = format!("{drop}CREATE TABLE {quoted} {within}WITH ({options})");
+        let Err(diagnostics) = self.planner.plan(&sql) else { return Ok(()) };
+        match before {
+            Some(before) => self.memory.lock().insert(name.to_owned(), before),
+            None => self.memory.lock().remove(name),
+        };
+        let first = diagnostics.into_iter().next();
+        let (message, hint) =
+            first.map_or((sql, None), |error| (error.message, error.hint.or(error.detail)));
+        Err(Error::Usage { message, hint: hint.unwrap_or_else(|| "choose another name".into()) })
+    }
+}

@@ -1,0 +1,100 @@
+//! Errors and panics of the engine as exceptions. Their classes are in `millstream._errors`.
+
+use millstream::panics::{Panicked, caught};
+use millstream::{Diagnostic, Error, FaultKind};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+const MODULE: &str = "millstream._errors";
+
+/// An exception of a class of [`MODULE`].
+fn exception(
+    py: Python<'_>,
+    class: &str,
+    message: &str,
+    attributes: &Bound<'_, PyDict>,
+) -> PyResult<PyErr> {
+    let class = py.import(MODULE)?.getattr(class)?;
+    Ok(PyErr::from_value(class.call((message,), Some(attributes))?))
+}
+
+/// The same, or why there is none.
+fn exception_of(
+    py: Python<'_>,
+    class: &str,
+    message: &str,
+    attributes: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>,
+) -> PyErr {
+    let all = PyDict::new(py);
+    attributes(&all)
+        .and_then(|()| exception(py, class, message, &all))
+        .unwrap_or_else(|error| error)
+}
+
+/// An error of a session, with the text of SQL that it may be of.
+pub(crate) fn raised(py: Python<'_>, error: &Error, sql: &str) -> PyErr {
+    if let Error::Sql(diagnostics) = error.cause()
+        && diagnostics.iter().all(|diagnostic| !diagnostic.bug)
+    {
+        return sql_error(py, diagnostics, sql);
+    }
+    if let Error::Interrupted = error.cause() {
+        return interrupted(py);
+    }
+    let class = match error.blame() {
+        FaultKind::Bug => "Bug",
+        FaultKind::Usage => "UsageError",
+        _ => "RunError",
+    };
+    let statement = error.statement().map(|statement| (statement.sql.clone(), statement.line));
+    let (details, hint) = (error.details(), error.hint());
+    exception_of(py, class, &error.to_string(), |attributes| {
+        attributes.set_item("details", details)?;
+        attributes.set_item("hint", hint)?;
+        attributes.set_item("statement", statement.as_ref().map(|(sql, _)| sql))?;
+        attributes.set_item("line", statement.as_ref().map(|(_, line)| line))
+    })
+}
+
+fn sql_error(py: Python<'_>, diagnostics: &[Diagnostic], sql: &str) -> PyErr {
+    let texts = diagnostics.iter().map(|diagnostic| diagnostic.render("<sql>", sql, false));
+    let text = texts.collect::<Vec<_>>().join("\n");
+    exception_of(py, "SqlError", text.trim_end(), |attributes| {
+        let class = py.import(MODULE)?.getattr("Diagnostic")?;
+        let all = diagnostics.iter().map(|diagnostic| {
+            let Diagnostic { line, column, length, message, detail, hint, .. } = diagnostic;
+            class.call1((message, *line, *column, *length, detail.as_ref(), hint.as_ref()))
+        });
+        attributes.set_item("diagnostics", all.collect::<PyResult<Vec<_>>>()?)
+    })
+}
+
+/// The exception after Ctrl-C.
+pub(crate) fn interrupted(py: Python<'_>) -> PyErr {
+    exception_of(py, "Interrupted", "interrupted", |_| Ok(()))
+}
+
+/// An error that the caller is at fault of.
+pub(crate) fn misused(py: Python<'_>, message: &str, hint: &str) -> PyErr {
+    exception_of(py, "UsageError", message, |attributes| attributes.set_item("hint", hint))
+}
+
+/// An error while a query runs.
+pub(crate) fn failed(py: Python<'_>, message: &str, hint: &str) -> PyErr {
+    exception_of(py, "RunError", message, |attributes| attributes.set_item("hint", hint))
+}
+
+/// Runs what may panic: a panic is an exception.
+pub(crate) fn guarded<T>(py: Python<'_>, run: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    caught(run).unwrap_or_else(|Panicked { message, place, backtrace }| {
+        let details: Vec<String> =
+            place.map(|place| format!("a panic at {place}")).into_iter().chain(backtrace).collect();
+        Err(exception_of(py, "Bug", &message, |attributes| attributes.set_item("details", details)))
+    })
+}
+
+/// A text that is no error of the engine.
+pub(crate) fn runtime(message: impl Into<String>) -> PyErr {
+    PyRuntimeError::new_err(message.into())
+}

@@ -1,0 +1,155 @@
+//! Jobs in the background.
+
+use std::sync::Arc;
+
+use millstream::embedded::RunningJob;
+use millstream::{Error, JobProgress, Report};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTimeoutError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::{interrupted, raised};
+use crate::state::SessionState;
+use crate::wait;
+
+/// A script that runs in the background.
+#[pyclass(name = "Job", frozen, module = "millstream._millstream")]
+pub(crate) struct PyJob {
+    state: Arc<SessionState>,
+    job: RunningJob,
+    sql: String,
+    bounded: bool,
+}
+
+impl PyJob {
+    pub(crate) fn new(
+        state: Arc<SessionState>,
+        job: RunningJob,
+        sql: String,
+        bounded: bool,
+    ) -> Self {
+        Self { state, job, sql, bounded }
+    }
+
+    /// Waits for its end. Ctrl-C drops it where its inputs end, and ends them where they do not.
+    pub(crate) fn finish<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let waited = self.wait(py, timeout);
+        if let Err(error) = &waited
+            && self.job.result().is_none()
+        {
+            let is_interrupt = error.is_instance_of::<PyKeyboardInterrupt>(py);
+            if is_interrupt && !self.bounded {
+                self.job.stop()
+            } else {
+                self.job.abort()
+            }
+            py.detach(|| self.job.wait(std::time::Duration::from_millis(500)));
+            if is_interrupt {
+                self.job.abort();
+                return Err(interrupted(py));
+            }
+        }
+        waited
+    }
+}
+
+#[pymethods]
+impl PyJob {
+    /// Its text.
+    #[getter(sql)]
+    fn text(&self) -> &str {
+        &self.sql
+    }
+
+    /// Whether it has ended, well or not.
+    #[getter]
+    fn done(&self) -> bool {
+        self.job.result().is_some()
+    }
+
+    /// How far it is: a dictionary, `None` before that is known.
+    #[getter]
+    fn progress<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        self.job.progress().map(|progress| progress_of(py, &progress)).transpose()
+    }
+
+    /// Ends its inputs: what was read is finished and published.
+    fn stop(&self) {
+        self.job.stop();
+    }
+
+    /// Drops it: nothing of what runs is published.
+    fn abort(&self) {
+        self.job.abort();
+    }
+
+    /// Waits for its end, and gives its report. After Ctrl-C it goes on.
+    #[pyo3(signature = (timeout = None))]
+    fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        self.state.check(py)?;
+        let timeout = wait::seconds(timeout)?;
+        let job = &self.job;
+        match wait::until_at_most(py, timeout, |timeout| job.wait(timeout))? {
+            Some(result) => self.reported(py, &result),
+            None => Err(PyTimeoutError::new_err("the job still runs")),
+        }
+    }
+
+    fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let awaited = slf.py().import("millstream._awaited")?.getattr("awaited")?;
+        awaited.call1((slf,))?.call_method0("__await__")
+    }
+
+    fn __repr__(&self) -> String {
+        let how = match self.job.result().as_deref() {
+            None => "running",
+            Some(Ok(report)) if report.cancelled => "stopped",
+            Some(Ok(_)) => "ended",
+            Some(Err(_)) => "failed",
+        };
+        format!("<millstream.Job, {how}>")
+    }
+}
+
+impl PyJob {
+    fn reported<'py>(
+        &self,
+        py: Python<'py>,
+        result: &Result<Report, Error>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.state.forget_ended();
+        match result {
+            Ok(report) => Ok(report_of(py, report)?.into_any()),
+            Err(error) => Err(raised(py, error, &self.sql)),
+        }
+    }
+}
+
+fn progress_of<'py>(py: Python<'py>, progress: &JobProgress) -> PyResult<Bound<'py, PyDict>> {
+    let made = PyDict::new(py);
+    let counters = &progress.counters;
+    made.set_item("elapsed", progress.elapsed.as_secs_f64())?;
+    made.set_item("rows_in", counters.rows_in)?;
+    made.set_item("rows_out", counters.rows_out)?;
+    made.set_item("late_rows", counters.late)?;
+    made.set_item("bad_rows", progress.bad)?;
+    made.set_item("done", progress.done)?;
+    made.set_item("lag", progress.lag.map(|lag| lag.as_secs_f64()))?;
+    made.set_item("watermark_ms", millstream::finite_watermark(counters.watermark_ms))?;
+    Ok(made)
+}
+
+fn report_of<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
+    let made = PyDict::new(py);
+    made.set_item("elapsed", report.elapsed.as_secs_f64())?;
+    made.set_item("rows_in", report.total.rows_in)?;
+    made.set_item("rows_out", report.total.rows_out)?;
+    made.set_item("late_rows", report.total.late)?;
+    made.set_item("bad_rows", report.bad)?;
+    made.set_item("stopped", report.cancelled)?;
+    Ok(made)
+}

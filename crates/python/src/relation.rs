@@ -1,0 +1,330 @@
+//! Relations: what a text of SQL became. Queries run when they are read.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use millstream::embedded::{QueuedRows, ROW_QUEUE_BYTES_MAX, RowQueue, RunningJob, TakenRows};
+use millstream::{ExplainFormat, Script};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use crate::c_data::{BatchSource, exported_schema};
+use crate::errors::{guarded, interrupted, misused, raised, runtime};
+use crate::job::PyJob;
+use crate::rows::PyRows;
+use crate::state::SessionState;
+use crate::{capsules, wait};
+
+/// How long a query is waited for that Ctrl-C has dropped. It goes on ending behind that.
+const ABORT_WAIT: Duration = Duration::from_millis(500);
+
+/// A text of SQL that was planned.
+#[pyclass(name = "Relation", frozen, module = "millstream._millstream")]
+pub(crate) struct PyRelation {
+    state: Arc<SessionState>,
+    script: Arc<Script>,
+    rows: RowQueue,
+    /// The columns of its query; `None` if it gives no rows.
+    schema: Option<SchemaRef>,
+    sql: String,
+    /// The run before, and whether somebody reads it.
+    last: Mutex<Option<(RunningJob, Arc<AtomicBool>)>>,
+}
+
+/// A query that runs, and is read.
+pub(crate) struct QueryRun {
+    job: RunningJob,
+    rows: QueuedRows,
+    schema: SchemaRef,
+    sql: String,
+    state: Arc<SessionState>,
+    is_read: Arc<AtomicBool>,
+    bounded: bool,
+    /// Ctrl-C has ended its inputs, and rows are waited for so long.
+    stopped: Option<std::time::Instant>,
+    ended: bool,
+}
+
+impl PyRelation {
+    pub(crate) fn new(
+        state: Arc<SessionState>,
+        script: Script,
+        rows: RowQueue,
+        schema: Option<SchemaRef>,
+        sql: String,
+    ) -> Self {
+        let schema = schema.map(|schema| Arc::new(Schema::new(schema.fields().clone())));
+        Self { state, script: Arc::new(script), rows, schema, sql, last: Mutex::default() }
+    }
+
+    fn schema(&self, py: Python<'_>) -> PyResult<SchemaRef> {
+        self.schema.clone().ok_or_else(|| {
+            misused(py, "this statement gives no rows", "run it by .run(), or by .start()")
+        })
+    }
+
+    fn bounded(&self) -> bool {
+        self.script.jobs().iter().all(millstream::Job::bounded)
+    }
+
+    /// Starts it, when the run before has ended.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        is_read: &Arc<AtomicBool>,
+    ) -> PyResult<(RunningJob, QueuedRows)> {
+        self.state.check(py)?;
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last().clone();
+        if let Some((job, is_read)) = before {
+            if is_read.load(Ordering::Relaxed) && job.result().is_none() {
+                let hint = "read it to its end, close its batches, or plan the text again";
+                return Err(misused(py, "this relation is being read", hint));
+            }
+            wait::until(py, |timeout| job.wait(timeout))?;
+        }
+        let queue = self.rows.begin(ROW_QUEUE_BYTES_MAX);
+        let rows = self.rows.clone();
+        let started = Arc::clone(&self.script).start(move |_| rows.end());
+        let job = started.map_err(|error| raised(py, &error, &self.sql))?;
+        self.state.keep(&job);
+        *last() = Some((job.clone(), Arc::clone(is_read)));
+        Ok((job, queue))
+    }
+
+    fn run_rows(&self, py: Python<'_>) -> PyResult<QueryRun> {
+        let schema = self.schema(py)?;
+        let is_read = Arc::new(AtomicBool::new(true));
+        let (job, rows) = self.begin(py, &is_read)?;
+        let (state, sql, bounded) = (Arc::clone(&self.state), self.sql.clone(), self.bounded());
+        let (stopped, ended) = (None, false);
+        Ok(QueryRun { job, rows, schema, sql, state, is_read, bounded, stopped, ended })
+    }
+}
+
+impl QueryRun {
+    /// The next batch; `None` at the end.
+    fn next(&mut self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
+        if self.ended {
+            return Ok(None);
+        }
+        loop {
+            let rows = &self.rows;
+            let waited =
+                wait::until_at_most(py, self.row_timeout(), |timeout| match rows.next(timeout) {
+                    TakenRows::Batch(batch) => Some(Some(batch)),
+                    TakenRows::End => Some(None),
+                    TakenRows::None => None,
+                });
+            match waited {
+                Ok(Some(Some(batch))) => return Ok(Some(batch)),
+                Ok(Some(None)) => break,
+                Ok(None) => return Err(self.abort(py, None)),
+                Err(error) => self.interrupt(py, error)?,
+            }
+        }
+        self.ended = true;
+        let job = &self.job;
+        let result = wait::until(py, |timeout| job.wait(timeout))?;
+        self.state.forget_ended();
+        match &*result {
+            Ok(_) => Ok(None),
+            Err(error) => Err(raised(py, error, &self.sql)),
+        }
+    }
+
+    /// How long rows are waited for: without limit, unless Ctrl-C has ended the inputs.
+    fn row_timeout(&self) -> Option<Duration> {
+        self.stopped.map(|since| ABORT_WAIT.saturating_sub(since.elapsed()))
+    }
+
+    /// Ctrl-C: input that does not end, ends here, and the rows so far are given. The second time,
+    /// and where the input ends by itself, the query is dropped.
+    fn interrupt(&mut self, py: Python<'_>, error: PyErr) -> PyResult<()> {
+        if !error.is_instance_of::<PyKeyboardInterrupt>(py) {
+            return Err(self.abort(py, Some(error)));
+        }
+        if self.bounded || self.stopped.is_some() {
+            return Err(self.abort(py, None));
+        }
+        self.job.stop();
+        self.stopped = Some(std::time::Instant::now());
+        Ok(())
+    }
+
+    /// Drops the query, and waits a while for its end.
+    fn abort(&mut self, py: Python<'_>, error: Option<PyErr>) -> PyErr {
+        self.ended = true;
+        self.job.abort();
+        let job = self.job.clone();
+        py.detach(|| job.wait(ABORT_WAIT));
+        error.unwrap_or_else(|| interrupted(py))
+    }
+}
+
+impl Drop for QueryRun {
+    fn drop(&mut self) {
+        self.job.abort();
+        self.is_read.store(false, Ordering::Relaxed);
+        self.state.forget_ended();
+    }
+}
+
+/// Another library reads it.
+impl BatchSource for QueryRun {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn next(&mut self) -> Result<Option<RecordBatch>, String> {
+        Python::attach(|py| {
+            QueryRun::next(self, py).map_err(|error| {
+                if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+                    // The other library makes an error of its own of this: Python is told again.
+                    capsules::interrupt_again(py);
+                }
+                error.value(py).to_string()
+            })
+        })
+    }
+}
+
+#[pymethods]
+impl PyRelation {
+    /// Its text.
+    #[getter(sql)]
+    fn text(&self) -> &str {
+        &self.sql
+    }
+
+    /// The names of its columns.
+    #[getter]
+    fn columns(&self) -> Vec<String> {
+        let fields = self.schema.iter().flat_map(|schema| schema.fields());
+        fields.map(|field| field.name().clone()).collect()
+    }
+
+    /// Whether its inputs end by themselves.
+    #[getter(bounded)]
+    fn ends(&self) -> bool {
+        self.bounded()
+    }
+
+    /// Whether it gives rows: a query, and not a definition or an INSERT.
+    #[getter]
+    fn is_query(&self) -> bool {
+        self.schema.is_some()
+    }
+
+    /// How it would run.
+    #[pyo3(signature = (format = "text"))]
+    fn explain(&self, py: Python<'_>, format: &str) -> PyResult<String> {
+        let format = match format {
+            "text" => ExplainFormat::Text,
+            "json" => ExplainFormat::Json,
+            "dot" => ExplainFormat::Dot,
+            other => {
+                let message = format!("there is no format '{other}': text, json or dot");
+                return Err(PyValueError::new_err(message));
+            }
+        };
+        guarded(py, || Ok(py.detach(|| self.script.explain_as(format))))
+    }
+
+    /// Runs it to its end and gives all of its rows.
+    fn collect(&self, py: Python<'_>) -> PyResult<PyRows> {
+        guarded(py, || {
+            let mut run = self.run_rows(py)?;
+            let mut batches = vec![];
+            while let Some(batch) = run.next(py)? {
+                batches.push(batch);
+            }
+            Ok(PyRows { schema: Arc::clone(&run.schema), batches })
+        })
+    }
+
+    /// Runs it, and gives its rows as they come.
+    fn batches(&self, py: Python<'_>) -> PyResult<PyBatches> {
+        guarded(py, || Ok(PyBatches(Mutex::new(Some(self.run_rows(py)?)))))
+    }
+
+    /// Runs statements that give no rows, and waits for their end.
+    #[pyo3(signature = (timeout = None))]
+    fn run<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let job = self.start(py)?;
+        job.finish(py, timeout)
+    }
+
+    /// Starts statements that give no rows in the background.
+    fn start(&self, py: Python<'_>) -> PyResult<PyJob> {
+        if self.schema.is_some() {
+            let hint = "read its rows by .arrow(), .fetchall() or .batches(), or INSERT them";
+            return Err(misused(py, "this is a query, and nobody would have its rows", hint));
+        }
+        guarded(py, || {
+            let is_read = Arc::new(AtomicBool::new(true));
+            let (job, _) = self.begin(py, &is_read)?;
+            Ok(PyJob::new(Arc::clone(&self.state), job, self.sql.clone(), self.bounded()))
+        })
+    }
+
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let _ = requested_schema;
+        guarded(py, || capsules::stream(py, Box::new(self.run_rows(py)?)))
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let of = exported_schema(&*self.schema(py)?).map_err(|error| runtime(error.to_string()))?;
+        capsules::schema(py, of)
+    }
+}
+
+/// The batches of a query that runs.
+#[pyclass(name = "Batches", frozen, module = "millstream._millstream")]
+pub(crate) struct PyBatches(Mutex<Option<QueryRun>>);
+
+impl PyBatches {
+    fn take(&self) -> Option<QueryRun> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[pymethods]
+impl PyBatches {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyRows>> {
+        guarded(py, || {
+            let Some(mut run) = self.take() else { return Ok(None) };
+            let Some(batch) = run.next(py)? else { return Ok(None) };
+            let schema = Arc::clone(&run.schema);
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
+            Ok(Some(PyRows { schema, batches: vec![batch] }))
+        })
+    }
+
+    /// Drops the query.
+    fn close(&self) {
+        drop(self.take());
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close();
+    }
+}

@@ -1,0 +1,136 @@
+//! What the objects of a session share, and threads that work for them.
+
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millstream::embedded::RunningJob;
+use pyo3::prelude::*;
+
+use crate::errors::{failed, guarded, misused, runtime};
+use crate::wait;
+
+/// Bytes of stack for planning, which recurs as deep as expressions are nested.
+const STACK_BYTES: usize = 32 << 20;
+
+/// How long jobs are waited for that a closed session has dropped.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What relations, jobs and sources of a session share.
+pub(crate) struct SessionState {
+    /// `None` when it is closed.
+    engine: Mutex<Option<millstream::Session>>,
+    /// Scripts that were started and may run.
+    jobs: Mutex<Vec<RunningJob>>,
+    /// The process that made it: a fork has none of its threads.
+    process: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SessionState {
+    pub(crate) fn new(engine: millstream::Session) -> Self {
+        let (engine, jobs) = (Mutex::new(Some(engine)), Mutex::default());
+        Self { engine, jobs, process: process::id() }
+    }
+
+    /// Refuses to go on in a fork.
+    pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.process == process::id() {
+            return Ok(());
+        }
+        Err(failed(
+            py,
+            "this session was made by another process, before a fork",
+            "make the session in the process that uses it, or start processes by 'spawn'",
+        ))
+    }
+
+    /// Does something with the session on a thread of its own, so that Ctrl-C ends the wait for it.
+    pub(crate) fn with<T: Send + 'static>(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        run: impl FnOnce(&mut millstream::Session) -> T + Send + 'static,
+    ) -> PyResult<T> {
+        self.check(py)?;
+        let state = Arc::clone(self);
+        let done = spawned("millstream-plan", move || {
+            let mut engine = lock(&state.engine);
+            let made = engine.as_mut().map(run);
+            drop(engine);
+            made
+        })?;
+        match awaited(py, done)? {
+            Some(made) => Ok(made),
+            None => Err(misused(py, "the session is closed", "make another: millstream.Session()")),
+        }
+    }
+
+    /// Drops the scripts that run, and ends the session.
+    pub(crate) fn close(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        self.check(py)?;
+        let jobs = std::mem::take(&mut *lock(&self.jobs));
+        jobs.iter().for_each(RunningJob::abort);
+        let ends = Instant::now() + CLOSE_TIMEOUT;
+        py.detach(|| {
+            for job in &jobs {
+                job.wait(ends.saturating_duration_since(Instant::now()));
+            }
+            drop(lock(&self.engine).take());
+        });
+        Ok(())
+    }
+
+    /// The session for a reader; `None` if it is closed.
+    pub(crate) fn describe(&self) -> Option<String> {
+        lock(&self.engine).as_ref().map(|engine| format!("{engine:?}"))
+    }
+
+    /// A script that was started: it is dropped when the session is closed.
+    pub(crate) fn keep(&self, job: &RunningJob) {
+        let mut jobs = lock(&self.jobs);
+        jobs.retain(|job| job.result().is_none());
+        jobs.push(job.clone());
+    }
+
+    /// Forgets a script that was started to be read.
+    pub(crate) fn forget_ended(&self) {
+        lock(&self.jobs).retain(|job| job.result().is_none());
+    }
+}
+
+/// Starts a thread, and gives where its result comes.
+pub(crate) fn spawned<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<mpsc::Receiver<Result<T, String>>> {
+    let (to, from) = mpsc::channel();
+    let run = move || {
+        let made = millstream::panics::caught(run).map_err(|panicked| panicked.message);
+        // Nobody waits any more after Ctrl-C.
+        let _ = to.send(made);
+    };
+    let thread = thread::Builder::new().name(name.into()).stack_size(STACK_BYTES);
+    thread.spawn(run).map_err(|error| runtime(format!("cannot start a thread: {error}")))?;
+    Ok(from)
+}
+
+/// Waits for the result of a thread.
+pub(crate) fn awaited<T: Send>(
+    py: Python<'_>,
+    from: mpsc::Receiver<Result<T, String>>,
+) -> PyResult<T> {
+    let from = Mutex::new(from);
+    let result = wait::until(py, |timeout| match lock(&from).recv_timeout(timeout) {
+        Ok(made) => Some(made),
+        Err(mpsc::RecvTimeoutError::Timeout) => None,
+        Err(mpsc::RecvTimeoutError::Disconnected) => Some(Err("its thread has ended".into())),
+    });
+    guarded(py, || match result? {
+        Ok(made) => Ok(made),
+        Err(message) => panic!("{message}"),
+    })
+}

@@ -1,0 +1,81 @@
+"""Exceptions of Millstream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Sequence
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """An error in a text of SQL. Lines and columns count from 1."""
+
+    message: str
+    line: int
+    column: int
+    length: int
+    detail: Optional[str] = None
+    hint: Optional[str] = None
+
+
+class Error(Exception):
+    """What Millstream raises."""
+
+    hint: Optional[str] = None
+
+
+class SqlError(Error):
+    """The SQL cannot be planned. Its text shows each error at its place."""
+
+    def __init__(self, message: str, diagnostics: Sequence[Diagnostic] = ()) -> None:
+        super().__init__(message)
+        self.diagnostics = list(diagnostics)
+        self.hint = self.diagnostics[0].hint if self.diagnostics else None
+
+
+class UsageError(Error, ValueError):
+    """A call that cannot be done as asked."""
+
+    def __init__(
+        self,
+        message: str,
+        hint: Optional[str] = None,
+        details: Sequence[str] = (),
+        statement: Optional[str] = None,
+        line: Optional[int] = None,
+    ) -> None:
+        super().__init__(f"{message} ({hint})" if hint else message)
+        self.hint = hint
+
+
+class RunError(Error):
+    """A query failed while it ran."""
+
+    def __init__(
+        self,
+        message: str,
+        hint: Optional[str] = None,
+        details: Sequence[str] = (),
+        statement: Optional[str] = None,
+        line: Optional[int] = None,
+    ) -> None:
+        lines = [message, *details]
+        if hint:
+            lines.append(f"hint: {hint}")
+        super().__init__("\n".join(lines))
+        self.message = message
+        self.hint = hint
+        self.details = list(details)
+        self.statement = statement
+        self.line = line
+
+
+class Bug(RunError):
+    """Millstream panicked: the fault is ours. The session goes on."""
+
+
+class Interrupted(Error, KeyboardInterrupt):
+    """Ctrl-C has ended a query. The session goes on."""
+
+    def __init__(self, message: str = "interrupted") -> None:
+        super().__init__(message)
