@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-rdma test-hosts test-mpi test-slurm test-arm miri bench bench-loops instructions bench-peers bench-recovery lint format deny docs data clean
+.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-arm miri bench bench-loops instructions bench-peers bench-recovery lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,14 @@ test-slurm: ## jobs started by srun on a SLURM of this machine (installs it; nee
 test-arm: ## the lower layers on 64-bit ARM, under QEMU on other machines (installs it and a compiler)
 	@scripts/install-deps.sh
 	@scripts/test-arm.sh $(NAME)
+
+wheel: ## builds the wheel of the Python package
+	@scripts/install-deps.sh
+	@scripts/wheel.sh
+
+test-python: ## tests the Python package (installs pinned libraries into an environment of its own)
+	@scripts/install-deps.sh
+	@scripts/test-python.sh
 
 miri: ## runs tests of unsafe code under Miri (needs a nightly toolchain)
 	@scripts/miri.sh

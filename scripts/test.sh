@@ -19,6 +19,7 @@ run tests cargo test --release --workspace --no-fail-fast
 RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
   run loom cargo test --release --no-fail-fast -p millstream-fabric -p millstream-channel --lib \
   -- spsc::loom registry::loom order::tests
+run "Python" scripts/test-python.sh
 run "two hosts" scripts/test-hosts.sh
 run mpirun scripts/test-mpi.sh
 run SLURM scripts/test-slurm.sh

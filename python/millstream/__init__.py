@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import atexit as _atexit
 import weakref as _weakref
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
-from . import _millstream
+from . import _functions, _millstream
 from ._errors import Bug, Diagnostic, Error, Interrupted, RunError, SqlError, UsageError
 from ._millstream import Job, Source, __version__
 
@@ -227,6 +227,7 @@ class Session:
             settings=None if settings is None else dict(settings),
             spill_dir=spill_dir,
         )
+        self._functions: dict[str, _millstream.FunctionCounts] = {}
         _sessions.add(self._session)
 
     def sql(self, text: str) -> Relation:
@@ -261,6 +262,32 @@ class Session:
         """
         schema = columns if hasattr(columns, "__arrow_c_schema__") else _schema(self, columns)
         return self._session.add_source(name, schema, _watermark(event_time, delay), max_bytes)
+
+    def function(
+        self,
+        returns: object,
+        *,
+        args: Optional[Sequence[object]] = None,
+        name: Optional[str] = None,
+        volatility: str = "immutable",
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Makes a function of SQL of one in Python, over arrays of pyarrow.
+
+        It gives an array of the type `returns`, as long as its arguments. Their types are `args`,
+        or what annotations say. Its name in SQL has small letters. `volatility` is "immutable" if
+        its result depends on the arguments alone, "stable" if it is the same while a query runs,
+        else "volatile".
+        """
+
+        def add(name: str, types: object, volatility: str, call: Callable[..., Any]) -> None:
+            self._functions[name] = self._session.add_function(name, types, volatility, call)
+
+        return _functions.function(self, name, returns, args, volatility, add)
+
+    @property
+    def functions(self) -> dict[str, dict[str, Any]]:
+        """Functions in Python: calls, rows, seconds, and seconds of waiting for the lock."""
+        return {name: counts.shown() for name, counts in self._functions.items()}
 
     def set(self, key: str, value: object) -> None:
         """Changes a setting, as `SET` does."""

@@ -71,8 +71,8 @@ pub use dataflow::metrics::{
 };
 pub use dataflow::{connector, detach, sink, source};
 pub use plan::{
-    Diagnostic, ExplainFormat, NamedRelation, Place, Planned, Ran, SettingSpec, Vocabulary,
-    counters_from_json, counters_to_json, settings,
+    BatchFunction, Diagnostic, ExplainFormat, FunctionVolatility, NamedRelation, Place, Planned,
+    Ran, SettingSpec, Vocabulary, counters_from_json, counters_to_json, settings,
 };
 pub use stream;
 

@@ -1,6 +1,9 @@
-//! Tables that the program gives to its session.
+//! Tables and functions that the program gives to its session.
+
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use plan::BatchFunction;
 
 use crate::embedded::tables::{HeldTable, MEMORY, TABLE};
 use crate::embedded::{AppendSource, MemoryTable};
@@ -35,6 +38,52 @@ impl Session {
         let source = AppendSource::new(name, schema, bytes_max);
         self.hold(name, HeldTable::Appended(source.clone()), watermark)?;
         Ok(source)
+    }
+
+    /// Adds a function to those of SQL. One of the same name that was added before is replaced.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use arrow::array::{ArrayRef, AsArray};
+    /// use arrow::compute::kernels::numeric::add;
+    /// use arrow::datatypes::{DataType, Int64Type};
+    /// use millstream::{BatchFunction, FunctionVolatility, Session};
+    ///
+    /// struct Twice;
+    ///
+    /// impl BatchFunction for Twice {
+    ///     fn name(&self) -> &str {
+    ///         "twice"
+    ///     }
+    ///     fn arguments(&self) -> &[DataType] {
+    ///         &[DataType::Int64]
+    ///     }
+    ///     fn returns(&self) -> &DataType {
+    ///         &DataType::Int64
+    ///     }
+    ///     fn volatility(&self) -> FunctionVolatility {
+    ///         FunctionVolatility::Immutable
+    ///     }
+    ///     fn call(&self, args: &[ArrayRef], _rows: usize) -> Result<ArrayRef, String> {
+    ///         add(&args[0], &args[0]).map_err(|error| error.to_string())
+    ///     }
+    /// }
+    ///
+    /// let mut session = Session::builder().build()?;
+    /// session.add_function(Arc::new(Twice))?;
+    /// let rows = session.collect("SELECT twice(x) AS y FROM (VALUES (20), (1)) AS t (x)")?;
+    /// assert_eq!(rows[0].column(0).as_primitive::<Int64Type>().values(), &[40, 2]);
+    /// # Ok::<(), millstream::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the name is that of another function, or cannot be one.
+    pub fn add_function(&mut self, function: Arc<dyn BatchFunction>) -> Result<(), Error> {
+        self.planner.add_function(function).map_err(|error| Error::Usage {
+            message: error.message,
+            hint: error.hint.unwrap_or_default(),
+        })
     }
 
     fn hold(&mut self, name: &str, held: HeldTable, parenthesis: &str) -> Result<(), Error> {

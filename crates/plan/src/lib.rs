@@ -48,6 +48,7 @@ mod text;
 mod workers;
 
 pub use explain::{Analyzed, EndNeed, Explain, Need, Ran, counters_from_json, counters_to_json};
+pub use expr::batch::{BatchFunction, FunctionVolatility};
 pub use planner::vocabulary::{NamedRelation, Vocabulary};
 pub use planner::{Planned, Planner, Stage};
 pub use text::diagnostics::{Diagnostic, Place};

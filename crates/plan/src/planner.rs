@@ -2,6 +2,7 @@
 
 pub(crate) mod define;
 pub(crate) mod fragment;
+pub(crate) mod functions;
 pub(crate) mod given;
 pub(crate) mod insert;
 pub(crate) mod vocabulary;

@@ -1,5 +1,4 @@
-//! Capsules of Python around the structures of Arrow's C interface, and what else is asked of the
-//! interpreter's own interface of C.
+//! Capsules of Python around the structures of Arrow's C interface.
 
 use std::ffi::CStr;
 
@@ -48,6 +47,28 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<CStreamReader> {
     reader.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
+/// The type and the array that an object gives by `__arrow_c_array__`.
+pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<arrow::array::ArrayData> {
+    let Ok(method) = object.getattr("__arrow_c_array__") else {
+        let class = object.get_type().name()?;
+        let message = format!("an Arrow array was expected, and not a value of type {class}");
+        return Err(PyTypeError::new_err(message));
+    };
+    let capsules = method.call0()?;
+    let capsules = capsules.cast::<PyTuple>()?;
+    let (of, array) = (capsules.get_item(0)?, capsules.get_item(1)?);
+    let of = of.cast::<PyCapsule>()?.pointer_checked(Some(SCHEMA))?.cast::<CSchema>();
+    let array = array.cast::<PyCapsule>()?.pointer_checked(Some(ARRAY))?.cast::<CArray>();
+    // SAFETY: capsules of these names hold pointers to these structures, by the specification. The
+    // array is moved out, and what is left in its place holds nothing.
+    let imported = unsafe {
+        let field = crate::c_data::imported_field(of.as_ref());
+        let array = std::ptr::replace(array.as_ptr(), CArray::empty());
+        field.and_then(|field| crate::c_data::imported_array(array, field.data_type()))
+    };
+    imported.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 /// The type that an object gives by `__arrow_c_schema__`.
 pub(crate) fn field_of(object: &Bound<'_, PyAny>) -> PyResult<arrow::datatypes::Field> {
     let Ok(method) = object.getattr("__arrow_c_schema__") else {
@@ -80,10 +101,4 @@ fn no_stream(object: &Bound<'_, PyAny>) -> String {
              such as pyarrow.table({{'x': [1, 2]}})"
         ),
     }
-}
-
-/// Has the interpreter see Ctrl-C again, as soon as it runs on its main thread.
-pub(crate) fn interrupt_again(_: Python<'_>) {
-    // SAFETY: the interpreter's lock is held.
-    unsafe { pyo3::ffi::PyErr_SetInterrupt() }
 }

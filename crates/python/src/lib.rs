@@ -19,6 +19,7 @@ mod c_data;
 #[allow(unsafe_code)]
 mod capsules;
 mod errors;
+mod function;
 mod job;
 mod relation;
 mod rows;
@@ -32,13 +33,15 @@ mod wait;
 #[pyo3::pymodule]
 mod _millstream {
     #[pymodule_export]
+    use crate::function::PyArray;
+    #[pymodule_export]
     use crate::job::PyJob;
     #[pymodule_export]
     use crate::relation::{PyBatches, PyRelation};
     #[pymodule_export]
     use crate::rows::PyRows;
     #[pymodule_export]
-    use crate::session::PySession;
+    use crate::session::{PyFunctionCounts, PySession};
     #[pymodule_export]
     use crate::source::PySource;
     #[allow(non_upper_case_globals)]

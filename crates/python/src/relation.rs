@@ -112,6 +112,10 @@ impl QueryRun {
         if self.ended {
             return Ok(None);
         }
+        // Where rows come quickly nothing is waited for, and nobody else asks.
+        if let Err(error) = py.check_signals() {
+            self.interrupt(py, error)?;
+        }
         loop {
             let rows = &self.rows;
             let waited =
@@ -182,13 +186,8 @@ impl BatchSource for QueryRun {
 
     fn next(&mut self) -> Result<Option<RecordBatch>, String> {
         Python::attach(|py| {
-            QueryRun::next(self, py).map_err(|error| {
-                if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-                    // The other library makes an error of its own of this: Python is told again.
-                    capsules::interrupt_again(py);
-                }
-                error.value(py).to_string()
-            })
+            // The other library makes an error of its own of it.
+            QueryRun::next(self, py).map_err(|error| error.value(py).to_string())
         })
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::thread;
 
 use millstream::embedded::{APPENDED_BYTES_MAX, MemoryTable, RowQueue};
-use millstream::{Error, RowTarget};
+use millstream::{Error, FunctionVolatility, RowTarget};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use crate::capsules;
 use crate::errors::{failed, guarded, misused, raised};
+use crate::function::{FunctionCounts, PyFunction};
 use crate::relation::PyRelation;
 use crate::source::PySource;
 use crate::state::{SessionState, awaited, spawned};
@@ -115,6 +116,40 @@ impl PySession {
         Ok(PySource::new(Arc::clone(&self.0), source))
     }
 
+    /// Adds a function. `types` is a schema: its arguments, and behind them its result. `call`
+    /// takes a list of arrays and gives one. Gives what shows its counts.
+    fn add_function(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        types: &Bound<'_, PyAny>,
+        volatility: &str,
+        call: Py<PyAny>,
+    ) -> PyResult<PyFunctionCounts> {
+        let field = capsules::field_of(types)?;
+        let arrow::datatypes::DataType::Struct(fields) = field.data_type() else {
+            return Err(misused(py, "the types of a function are a schema", "pyarrow.schema(…)"));
+        };
+        let types = fields.iter().map(|field| field.data_type().clone()).collect();
+        let volatility = match volatility {
+            "immutable" => FunctionVolatility::Immutable,
+            "stable" => FunctionVolatility::Stable,
+            "volatile" => FunctionVolatility::Volatile,
+            other => {
+                let message = format!("there is no volatility '{other}'");
+                return Err(misused(py, &message, "'immutable', 'stable' or 'volatile'"));
+            }
+        };
+        let counts = Arc::default();
+        let made = PyFunction::new(name.into(), types, volatility, call, Arc::clone(&counts));
+        let Some(function) = made else {
+            return Err(misused(py, "a function has a result", "give its type"));
+        };
+        let added = self.0.with(py, move |session| session.add_function(Arc::new(function)))?;
+        added.map_err(|error| raised(py, &error, ""))?;
+        Ok(PyFunctionCounts(counts))
+    }
+
     /// Changes a setting, as `SET 'key' = 'value'` does.
     fn set(&self, py: Python<'_>, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let (key, value) = (key.to_owned(), value.str()?.extract::<String>()?);
@@ -159,5 +194,17 @@ impl PySession {
             format!("<millstream.{engine}>")
         });
         PyString::new(py, &text)
+    }
+}
+
+/// What the calls of a function came to.
+#[pyclass(name = "FunctionCounts", frozen, module = "millstream._millstream")]
+pub(crate) struct PyFunctionCounts(Arc<FunctionCounts>);
+
+#[pymethods]
+impl PyFunctionCounts {
+    /// Calls, rows, seconds with the interpreter's lock and seconds of waiting for it.
+    fn shown<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.0.shown(py)
     }
 }

@@ -179,7 +179,7 @@ impl<'py> Times<'py> {
         let zone = match zone {
             None => None,
             Some("UTC" | "+00:00") => Some(datetime.getattr("timezone")?.getattr("utc")?),
-            Some(zone) => Some(py.import("zoneinfo")?.getattr("ZoneInfo")?.call1((zone,))?),
+            Some(zone) => Some(time_zone(&datetime, zone)?),
         };
         let utc = datetime.getattr("timezone")?.getattr("utc")?;
         let none = py.None().into_bound(py);
@@ -196,4 +196,22 @@ impl<'py> Times<'py> {
             Some(zone) => time.call_method1("astimezone", (zone,)),
         }
     }
+}
+
+/// A zone by its name, or by its distance from UTC: `+05:30`.
+fn time_zone<'py>(datetime: &Bound<'py, PyModule>, zone: &str) -> PyResult<Bound<'py, PyAny>> {
+    let distance = || {
+        let (sign, rest) = match zone.split_at_checked(1)? {
+            ("+", rest) => (1, rest),
+            ("-", rest) => (-1, rest),
+            _ => return None,
+        };
+        let (hours, minutes) = rest.split_once(':')?;
+        Some(sign * (60 * hours.parse::<i64>().ok()? + minutes.parse::<i64>().ok()?))
+    };
+    let Some(minutes) = distance() else {
+        return datetime.py().import("zoneinfo")?.getattr("ZoneInfo")?.call1((zone,));
+    };
+    let delta = datetime.getattr("timedelta")?.call1((0, 60 * minutes))?;
+    datetime.getattr("timezone")?.call1((delta,))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ pub struct RowQueue(Arc<Mutex<Opened>>);
 
 #[derive(Default)]
 struct Opened {
-    /// The columns of each sink that was planned with it.
-    schemas: Vec<SchemaRef>,
+    /// The sinks that were planned with it. A plan that is only explained drops its own.
+    sinks: Vec<Weak<QueueSink>>,
     /// The queue of the run that is read.
     queue: Option<Arc<Shared>>,
 }
@@ -74,9 +74,11 @@ impl RowQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The columns of each query that was planned with it, in their order.
+    /// The columns of each query that was planned with it and that is still there, in their order.
     pub fn schemas(&self) -> Vec<SchemaRef> {
-        self.lock().schemas.clone()
+        let opened = self.lock();
+        let sinks = opened.sinks.iter().filter_map(Weak::upgrade);
+        sinks.map(|sink| Arc::clone(&sink.schema)).collect()
     }
 
     /// The rows of the run that begins now. Those of a run before are not given any more.
@@ -150,7 +152,7 @@ impl Drop for QueuedRows {
 
 impl fmt::Debug for RowQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RowQueue({} queries)", self.lock().schemas.len())
+        write!(f, "RowQueue({} queries)", self.schemas().len())
     }
 }
 
@@ -167,18 +169,26 @@ impl Connector for RowQueue {
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
-        self.lock().schemas.push(Arc::clone(&table.schema));
-        Ok(Arc::new(self.clone()))
+        let schema = Arc::clone(&table.schema);
+        let sink = Arc::new(QueueSink { rows: self.clone(), schema });
+        self.lock().sinks.push(Arc::downgrade(&sink));
+        Ok(sink)
     }
 }
 
-impl Sink for RowQueue {
+/// The place where the rows of one query go.
+struct QueueSink {
+    rows: RowQueue,
+    schema: SchemaRef,
+}
+
+impl Sink for QueueSink {
     fn placement(&self) -> Placement {
         Placement::Gather
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        let queue = self.lock().queue.clone();
+        let queue = self.rows.lock().queue.clone();
         if let Some(shared) = &queue {
             shared.lock().waker = Some(context.waker.clone());
         }

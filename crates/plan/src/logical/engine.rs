@@ -32,6 +32,7 @@ use crate::catalog::proctime::ProcTime;
 use crate::catalog::view::InlinedView;
 use crate::catalog::watermark::CurrentWatermark;
 use crate::catalog::{Catalog, Entry, ScannedTable};
+use crate::expr::batch::{self, BatchFunction};
 use crate::expr::calendar;
 use crate::expr::checked;
 use crate::expr::conform::{conform, with_literals};
@@ -65,6 +66,8 @@ pub(crate) struct Engine {
     state: SessionState,
     /// Those of our own.
     functions: Vec<Arc<ScalarUDF>>,
+    /// Those of them that the program gave.
+    given: Vec<Arc<ScalarUDF>>,
     emit_kind: Arc<AggregateUDF>,
     types: Arc<Types>,
     /// Set to end the batch stages of the script that is planned.
@@ -158,7 +161,23 @@ impl Engine {
         functions.iter_mut().for_each(growth::bound);
         let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
         let (types, interrupt) = (Arc::new(Types), Arc::default());
-        Self { state, functions, emit_kind, types, interrupt }
+        Self { state, functions, given: vec![], emit_kind, types, interrupt }
+    }
+
+    /// Adds a function of the program, or replaces the one of its name that it gave before. `false`
+    /// if another function has the name.
+    pub(crate) fn add_function(&mut self, function: Arc<dyn BatchFunction>) -> bool {
+        let name = function.name().to_owned();
+        let before = self.given.iter().find(|udf| udf.name() == name).cloned();
+        if before.is_none() && self.function_names().any(|known| known == name) {
+            return false;
+        }
+        self.functions.retain(|udf| before.as_ref().is_none_or(|before| !Arc::ptr_eq(udf, before)));
+        self.given.retain(|udf| udf.name() != name);
+        let udf = batch::called(function);
+        self.given.push(Arc::clone(&udf));
+        self.functions.push(udf);
+        true
     }
 
     /// Every `now()` of a plan is this instant, to the nanosecond.

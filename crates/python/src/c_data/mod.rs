@@ -13,7 +13,7 @@ mod array;
 mod schema;
 mod stream;
 
-pub(crate) use array::{CArray, exported_array};
+pub(crate) use array::{CArray, exported_array, imported_array};
 pub(crate) use schema::{CSchema, exported_field, exported_schema, imported_field};
 pub(crate) use stream::{BatchSource, CStream, CStreamReader, exported_stream};
 

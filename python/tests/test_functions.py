@@ -1,0 +1,108 @@
+"""Functions of SQL in Python."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import millstream as ms
+
+ROWS = 100_000
+
+
+def test_a_function_over_batches(session: ms.Session) -> None:
+    @session.function(pa.float64())
+    def score(x: pa.Int64Array) -> pa.Array:
+        return pc.multiply(x, 0.5)
+
+    session.register("t", pa.table({"x": pa.array([*range(ROWS - 1), None], pa.int64())}))
+    rows = session.sql("SELECT sum(score(x)), count(score(x)) FROM t WHERE score(x) >= 0").fetchall()
+    assert rows == [(sum(range(ROWS - 1)) / 2, ROWS - 1)]
+    counts = session.functions["score"]
+    assert counts["rows"] >= ROWS
+    assert 1 <= counts["calls"] < ROWS / 100, "it is called by batches"
+    assert counts["seconds"] > 0
+
+
+def test_types_of_sql_and_of_python(session: ms.Session) -> None:
+    @session.function("varchar", args=["timestamp(3)", int], name="shown")
+    def show(when: pa.Array, number: pa.Array) -> list[str]:
+        return [f"{a.year}/{b}" for a, b in zip(when.to_pylist(), number.to_pylist())]
+
+    rows = session.sql("SELECT shown(TIMESTAMP '2024-05-06 00:00:00', 7) AS x").fetchall()
+    assert rows == [("2024/7",)]
+
+
+def test_arguments_are_converted(session: ms.Session) -> None:
+    session.function(pa.int64(), args=[pa.int64()], name="plus_one")(lambda x: pc.add(x, 1))
+    session.register("t", pa.table({"x": pa.array([1, 2], pa.int16())}))
+    assert session.sql("SELECT plus_one(x) FROM t").fetchall() == [(2,), (3,)]
+    with pytest.raises(ms.SqlError, match="plus_one"):
+        session.sql("SELECT plus_one(x, x) FROM t")
+
+
+def test_a_constant_call_of_an_immutable_function_is_made_once(session: ms.Session) -> None:
+    calls = {"immutable": 0, "volatile": 0}
+
+    def counting(volatility: str) -> None:
+        @session.function(int, args=[int], name=f"f_{volatility}", volatility=volatility)
+        def count(x: pa.Array) -> pa.Array:
+            calls[volatility] += 1
+            return x
+
+    counting("immutable")
+    counting("volatile")
+    session.register("t", pa.table({"x": list(range(ROWS))}))
+    assert session.sql("SELECT sum(x + f_immutable(0)) FROM t").fetchall() == [(sum(range(ROWS)),)]
+    immutable = calls["immutable"]
+    assert session.sql("SELECT sum(x + f_volatile(0)) FROM t").fetchall() == [(sum(range(ROWS)),)]
+    assert immutable < calls["volatile"]
+
+
+def test_an_exception_ends_the_query(session: ms.Session) -> None:
+    @session.function(int)
+    def broken(x: int) -> pa.Array:
+        raise ValueError("no luck")
+
+    session.register("t", pa.table({"x": [1, 2]}))
+    with pytest.raises(ms.RunError) as caught:
+        session.sql("SELECT broken(x) FROM t").fetchall()
+    said = str(caught.value)
+    assert "function 'broken': ValueError: no luck" in said
+    assert 'test_functions.py", line' in said
+    assert 'raise ValueError("no luck")' in said
+    assert session.sql("SELECT 1").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: pa.array([1]), "gave 1 values for 2 rows"),
+        (lambda x: pa.array(["a", "b"]), "int64"),
+        (lambda x: 5, "an array was expected, and not one value of int"),
+        (lambda x: pa.scalar(5), "an array was expected"),
+    ],
+)
+def test_a_wrong_result_is_said(session, function, message) -> None:  # type: ignore[no-untyped-def]
+    session.function(int, args=[int], name="wrong")(function)
+    session.register("t", pa.table({"x": [1, 2]}))
+    with pytest.raises(ms.RunError, match=message):
+        session.sql("SELECT wrong(x) FROM t").fetchall()
+
+
+def test_misuse_is_said(session: ms.Session) -> None:
+    with pytest.raises(ms.UsageError, match="there is a function 'abs' already"):
+        session.function(int, args=[int], name="abs")(lambda x: x)
+    with pytest.raises(ms.UsageError, match="'Score' cannot be the name of a function"):
+        session.function(int, args=[int], name="Score")(lambda x: x)
+    with pytest.raises(ms.UsageError, match="argument 'x' has no type"):
+        session.function(int)(lambda x: x)
+    with pytest.raises(ms.UsageError, match="no volatility 'often'"):
+        session.function(int, args=[int], name="f", volatility="often")(lambda x: x)
+    with pytest.raises(ms.UsageError, match="names no type"):
+        session.function(7, args=[int], name="f")(lambda x: x)
+
+
+def test_a_function_is_replaced(session: ms.Session) -> None:
+    for number in (1, 2):
+        session.function(int, args=[int], name="f")(lambda x, by=number: pc.multiply(x, by))
+        assert session.sql("SELECT f(x) FROM (VALUES (10)) AS t (x)").fetchall() == [(10 * number,)]

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Makes the wheel of the Python package: `wheel.py LIBRARY DIRECTORY`.
+
+A wheel is an archive of the package, of the library that cargo has built, and of three texts about
+them. maturin would have cargo build the one package by itself, whose dependencies then have fewer
+features: DataFusion would be compiled a second time.
+"""
+
+import base64
+import hashlib
+import platform
+import re
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python" / "millstream"
+# The oldest CPython whose stable interface the library uses: pyo3's feature `abi3-py310`.
+PYTHON = "cp310"
+
+
+def glibc(library: bytes) -> str:
+    """The oldest glibc that has all symbols of the library."""
+    versions = {int(found) for found in re.findall(rb"GLIBC_2\.(\d+)", library)}
+    return f"2_{max(versions, default=17)}"
+
+
+def entry(name: str, content: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(content)}\n"
+
+
+def main() -> None:
+    library, directory = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
+    manifest = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]
+    version = manifest["version"]
+    tag = f"{PYTHON}-abi3-manylinux_{glibc(library)}_{platform.machine()}"
+    information = f"millstream-{version}.dist-info"
+    readme = (ROOT / "docs" / "python.md").read_text()
+    files = {f"millstream/{path.name}": path.read_bytes() for path in sorted(PACKAGE.glob("*.py*"))}
+    files["millstream/py.typed"] = b""
+    files["millstream/_millstream.abi3.so"] = library
+    files[f"{information}/licenses/LICENSE"] = (ROOT / "LICENSE").read_bytes()
+    files[f"{information}/METADATA"] = (
+        "Metadata-Version: 2.4\n"
+        "Name: millstream\n"
+        f"Version: {version}\n"
+        "Summary: Streaming SQL with event time, in the process.\n"
+        f"License-Expression: {manifest['license']}\n"
+        "License-File: LICENSE\n"
+        "Requires-Python: >=3.10\n"
+        "Provides-Extra: pyarrow\n"
+        "Requires-Dist: pyarrow; extra == 'pyarrow'\n"
+        "Description-Content-Type: text/markdown\n"
+        f"\n{readme}"
+    ).encode()
+    files[f"{information}/WHEEL"] = (
+        "Wheel-Version: 1.0\n"
+        f"Generator: millstream {version}\n"
+        "Root-Is-Purelib: false\n"
+        f"Tag: {tag}\n"
+    ).encode()
+    record = "".join(entry(name, content) for name, content in files.items())
+    files[f"{information}/RECORD"] = f"{record}{information}/RECORD,,\n".encode()
+
+    directory.mkdir(parents=True, exist_ok=True)
+    wheel = directory / f"millstream-{version}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            # The same bytes whenever it is made.
+            about = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            about.compress_type = zipfile.ZIP_DEFLATED
+            about.external_attr = 0o644 << 16
+            archive.writestr(about, content)
+    print(f"{wheel}: {wheel.stat().st_size / (1 << 20):.1f} MiB")
+
+
+main()
