@@ -56,7 +56,7 @@ def _end() -> None:
 
 
 class Batch:
-    """Rows of a query in memory. Other libraries take them without a copy: `polars.DataFrame(batch)`."""
+    """Rows of a query in memory, for other libraries: `polars.DataFrame(batch)`."""
 
     __slots__ = ("_rows",)
 

@@ -113,8 +113,7 @@ def test_every_library_gives_and_takes(session: ms.Session) -> None:
         assert other.sql("SELECT * FROM t").fetchall() == [(6,)]
 
 
-def test_a_table_is_read_where_it_lies(session: ms.Session) -> None:
-    """The engine reads the buffers of the other library, and gives them on."""
+def test_libraries_share_the_buffers_of_a_batch(session: ms.Session) -> None:
     values = pa.array(range(1000), pa.int64())
     session.register("t", pa.table({"x": values}))
     batch = session.sql("SELECT x FROM t").collect()

@@ -29,8 +29,6 @@ use crate::lower::shared::Sharing;
 use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
 use crate::planner::define::defined_name;
 use crate::planner::insert::NamedQuery;
-use crate::text::bounds;
-use crate::text::depth;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::hints::Hints;
 use crate::text::names::with_plain_names;
@@ -38,6 +36,7 @@ use crate::text::settings::{InForce, Scope};
 use crate::text::statements::{self, ExplainOptions, Statement};
 use crate::text::syntax::{Ident, split, text_of, unmarked};
 use crate::text::types::sql_name;
+use crate::text::{bounds, depth};
 
 /// Plans scripts. It keeps tables, views and settings from one script to the next.
 pub struct Planner {

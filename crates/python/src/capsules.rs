@@ -97,8 +97,8 @@ fn no_stream(object: &Bound<'_, PyAny>) -> String {
              pyarrow.Table.from_pandas(df)"
         ),
         _ => format!(
-            "a {name} has no __arrow_c_stream__: pass a table of Polars, pandas, pyarrow or DuckDB, \
-             such as pyarrow.table({{'x': [1, 2]}})"
+            "a {name} has no __arrow_c_stream__: pass a table of Polars, pandas, pyarrow or \
+             DuckDB, such as pyarrow.table({{'x': [1, 2]}})"
         ),
     }
 }

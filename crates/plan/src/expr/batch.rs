@@ -68,12 +68,14 @@ fn fits(given: &DataType, wanted: &DataType) -> bool {
     let is_text = |of: &DataType| of.is_string();
     let is_whole = |of: &DataType| of.is_integer();
     let is_number = |of: &DataType| of.is_numeric();
+    if let (Timestamp(_, given), Timestamp(_, wanted)) = (given, wanted) {
+        return given.is_some() == wanted.is_some();
+    }
     given == wanted
         || *given == Null
         || (is_text(given) && is_text(wanted))
         || (is_whole(given) && is_number(wanted))
         || (is_number(given) && (wanted.is_floating() || wanted.is_decimal()))
-        || matches!((given, wanted), (Timestamp(_, a), Timestamp(_, b)) if a.is_some() == b.is_some())
         || matches!((given, wanted), (Date32 | Date64, Timestamp(_, None)))
 }
 

@@ -66,8 +66,8 @@ pub(crate) struct Engine {
     state: SessionState,
     /// Those of our own.
     functions: Vec<Arc<ScalarUDF>>,
-    /// Those of them that the program gave.
-    given: Vec<Arc<ScalarUDF>>,
+    /// The names of those that the program gave.
+    given: Vec<String>,
     emit_kind: Arc<AggregateUDF>,
     types: Arc<Types>,
     /// Set to end the batch stages of the script that is planned.
@@ -168,15 +168,13 @@ impl Engine {
     /// if another function has the name.
     pub(crate) fn add_function(&mut self, function: Arc<dyn BatchFunction>) -> bool {
         let name = function.name().to_owned();
-        let before = self.given.iter().find(|udf| udf.name() == name).cloned();
-        if before.is_none() && self.function_names().any(|known| known == name) {
+        let is_given = self.given.contains(&name);
+        if !is_given && self.function_names().any(|known| known == name) {
             return false;
         }
-        self.functions.retain(|udf| before.as_ref().is_none_or(|before| !Arc::ptr_eq(udf, before)));
-        self.given.retain(|udf| udf.name() != name);
-        let udf = batch::called(function);
-        self.given.push(Arc::clone(&udf));
-        self.functions.push(udf);
+        self.functions.retain(|udf| !is_given || udf.name() != name);
+        self.given.extend((!is_given).then_some(name));
+        self.functions.push(batch::called(function));
         true
     }
 
