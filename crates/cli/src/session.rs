@@ -118,8 +118,8 @@ impl Start {
         Ok(Self { decisions, ..self })
     }
 
-    /// `nanoseconds since 1970 u64 | job u128 | length u32 | addresses, behind commas | length u32 |
-    /// decisions | SQL`.
+    /// `nanoseconds since 1970 u64 | job u128 | length u32 | addresses, behind commas | length u32
+    /// | decisions | SQL`.
     pub(crate) fn encode(&self, sql: &str) -> Vec<u8> {
         let since = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);

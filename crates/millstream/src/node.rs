@@ -131,10 +131,7 @@ impl NodeRunner<'_> {
         let settings = &self.job.settings;
         let mut recovery = match self.recovery(options)? {
             Some(Beginning::HasEnded) => return Ok(Report::default()),
-            Some(Beginning::Runs(mut recovery)) => {
-                recovery.restarts = options.restarts;
-                Some(*recovery)
-            }
+            Some(Beginning::Runs(recovery)) => Some(recovery.started_again(options.restarts)),
             None => None,
         };
         let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings)?;
@@ -333,8 +330,7 @@ impl NodeRunner<'_> {
                 }
                 Ok(WorkerEvent::BrokenLink(broken)) => reconnects.start(*broken),
                 Ok(WorkerEvent::Declined(end)) => reconnects.service.decline(end),
-                Ok(WorkerEvent::Opened) => {}
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(WorkerEvent::Opened) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if is_set(options.abort) {
@@ -382,16 +378,19 @@ impl NodeRunner<'_> {
             checkpoints: recovery.as_deref().and_then(JobCheckpoints::progress),
             ..Report::default()
         };
-        for (rank, bytes) in all.iter().enumerate() {
-            let unlike = Error::Unlike { rank: rank as u32, what: "report" };
-            let (node, bad) = decode_end(bytes).ok_or(unlike)?;
-            report.total.add(&node.total);
-            report.bad = report.bad.saturating_add(node.bad);
-            report.workers.extend(node.workers(rank as u32, self.layout.per_node));
-            report.nodes.push(node.total);
-            report.bad_rows.extend(bad);
-        }
+        (0..).zip(&all).try_for_each(|(rank, bytes)| self.add_end(&mut report, rank, bytes))?;
         Ok(report)
+    }
+
+    /// Adds the end of a node to the report of all.
+    fn add_end(&self, report: &mut Report, rank: u32, bytes: &[u8]) -> Result<(), Error> {
+        let (node, bad) = decode_end(bytes).ok_or(Error::Unlike { rank, what: "report" })?;
+        report.total.add(&node.total);
+        report.bad = report.bad.saturating_add(node.bad);
+        report.workers.extend(node.workers(rank, self.layout.per_node));
+        report.nodes.push(node.total);
+        report.bad_rows.extend(bad);
+        Ok(())
     }
 
     /// Whether a worker has failed because the job is stopped, and others have left before it: this

@@ -131,9 +131,9 @@ fn manifest_to(of: &CheckpointManifest) -> Value {
     let table = |of: &TableEntry| json!({ "table": of.table, "version": of.version });
     let tables: Vec<Value> = of.tables.iter().map(table).collect();
     json!({
-        "tables": tables, "number": of.number, "parent": of.parent, "nodes": of.nodes, "workers": of.workers,
+        "number": of.number, "parent": of.parent, "nodes": of.nodes, "workers": of.workers,
         "fingerprint": of.fingerprint, "operators": operators, "segments": segments,
-        "referred": referred,
+        "referred": referred, "tables": tables,
         "sources": sources, "sinks": sinks, "counters": of.counters, "settled": of.settled,
     })
 }

@@ -233,7 +233,7 @@ fn a_file_that_was_replaced_by_one_of_the_same_length_is_refused() {
         std::fs::remove_file(&path).unwrap();
         scratch.write(&format!("t{at}.csv"), &text);
         assert!(open().open(&splits[0], Some(&position), &context()).is_ok());
-        scratch.write(&format!("t{at}.csv"), &text.replacen(old, new, 1));
+        scratch.write(&format!("t{at}.csv"), text.replacen(old, new, 1));
         let error = refused(open().open(&splits[0], Some(&position), &context()).map(drop));
         let error = error.to_string();
         assert!(error.starts_with(&path) && error.contains("it was replaced"), "{error}");

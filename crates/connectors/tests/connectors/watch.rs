@@ -51,8 +51,8 @@ impl Watch {
 
     /// The positions of the flows, as a checkpoint keeps them.
     fn positions(&self) -> Vec<Position> {
-        let kept = |flow: &Box<dyn SplitReader>| Position::from_bytes(&flow.position().to_bytes());
-        self.flows.iter().map(|flow| kept(flow).unwrap()).collect()
+        let kept = self.flows.iter().map(|flow| flow.position().to_bytes());
+        kept.map(|bytes| Position::from_bytes(&bytes).unwrap()).collect()
     }
 
     /// Asks the flows in turn for a few rows so many times; gives the values that come.

@@ -181,12 +181,14 @@ impl Leader {
         }
     }
 
-    /// The job goes on from a checkpoint.
-    pub(super) fn goes_on_from(&mut self, restored: RestoredCheckpoint) {
+    /// The same, of a job that goes on from a checkpoint.
+    pub(super) fn going_on_from(mut self, restored: Option<RestoredCheckpoint>) -> Self {
+        let Some(restored) = restored else { return self };
         let RestoredCheckpoint { number, bytes, .. } = restored;
         let last = LastCheckpoint { number, bytes, age: Duration::ZERO, duration: None };
         self.last = Some((last, Instant::now()));
         self.counts.restored = Some(restored);
+        self
     }
 
     /// How the checkpoints of the job stand.

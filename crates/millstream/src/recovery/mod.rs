@@ -115,7 +115,7 @@ pub(crate) struct JobCheckpoints<'a> {
     /// At node 0.
     leader: Option<Leader>,
     /// How often the run was started again before, after a failure.
-    pub(crate) restarts: u32,
+    restarts: u32,
     /// Whether the job ends here because it was stopped.
     stopped: bool,
     thread: KeeperThread,
@@ -170,9 +170,7 @@ impl<'a> JobCheckpoints<'a> {
         tell: &dyn Fn(&str),
     ) -> Result<Beginning<'a>, Error> {
         let ids: Arc<[OperatorId]> = operator_ids(job).into();
-        let all = ids.iter().filter(|id| id.remembers);
-        let all: Vec<&str> = all.map(|id| id.id.as_str()).collect();
-        let fingerprint = format!("{:016x}", fnv(all.join(" ").as_bytes()));
+        let fingerprint = fingerprint(&ids);
         let name = ObjectName::job(&options.job)?;
         let store = &options.store;
         let obstacles = obstacles(job)?;
@@ -229,11 +227,7 @@ impl<'a> JobCheckpoints<'a> {
         let leader = (layout.rank == 0).then(|| {
             announce(tell, job, &obstacles, resumed.as_ref(), run.generation);
             let interval = (job.settings.checkpoint, obstacles.is_empty());
-            let mut leader = Leader::new(interval, round, layout.nodes);
-            if let Some(went_on) = went_on {
-                leader.goes_on_from(went_on);
-            }
-            leader
+            Leader::new(interval, round, layout.nodes).going_on_from(went_on)
         });
         Ok(Beginning::Runs(Box::new(Self {
             control,
@@ -245,6 +239,11 @@ impl<'a> JobCheckpoints<'a> {
             stopped: false,
             thread,
         })))
+    }
+
+    /// The same, of a job that was started so often before.
+    pub(crate) fn started_again(self, restarts: u32) -> Self {
+        Self { restarts, ..self }
     }
 
     /// Has a worker begin where the job goes on, and hand over what it keeps.
@@ -367,6 +366,13 @@ impl<'a> JobCheckpoints<'a> {
         let message = leader::Message::decode(&bytes);
         message.map(Some).ok_or(Error::Unlike { rank: from, what: "checkpoints" })
     }
+}
+
+/// The operators of a job that keep state, in one number.
+fn fingerprint(ids: &[OperatorId]) -> String {
+    let all = ids.iter().filter(|id| id.remembers);
+    let all: Vec<&str> = all.map(|id| id.id.as_str()).collect();
+    format!("{:016x}", fnv(all.join(" ").as_bytes()))
 }
 
 /// The state of a checkpoint, for the operators of a job and this many workers of this process.

@@ -92,8 +92,11 @@ pub fn undisturbed(name: &str, sql: &dyn Fn(&Dir) -> String) -> Vec<String> {
     rows
 }
 
+/// A layout, settings, and a text that replaces another.
+type StartCase = (Layout, &'static [(&'static str, &'static str)], &'static str);
+
 /// The layouts and settings of the starts of a job.
-const STARTS: [(Layout, &[(&str, &str)], &str); 3] = [
+const STARTS: [StartCase; 3] = [
     (ONE, &[("millstream.exchange", "merge")], ""),
     (
         Layout { nodes: 2, workers: 1, fabric: FabricKind::Tcp },
