@@ -3,6 +3,7 @@
 mod bench;
 mod checkpoints;
 mod command;
+mod compat;
 mod kills;
 mod launched;
 mod memory;

@@ -201,6 +201,29 @@ fn a_sink_of_another_name_gets_the_windows_that_were_open() {
     assert!(dir.rows("renamed") == expected);
 }
 
+#[test]
+fn a_source_that_is_added_is_read_from_its_beginning() {
+    let dir = Dir::new("source");
+    let run = Run::of(&dir);
+    let query = grouped("made_bids", 10, "auction", AGGREGATES);
+    let (given, before) = stopped(&run, &script(&dir, "written", COLUMNS, &query), "written");
+    // Its rows are of a later hour than all of the first one.
+    let more = made("more", "2024-01-01 01:00:00");
+    let both = format!(
+        "{more} CREATE VIEW both AS
+           SELECT * FROM made_bids UNION ALL SELECT * FROM more_bids; INSERT INTO written {}",
+        grouped("both", 10, "auction", AGGREGATES)
+    );
+    let sql = script(&dir, "written", COLUMNS, &query);
+    let sql = sql.replace(&format!("INSERT INTO written {query}"), &both);
+    // The grouping reads columns of the union, whatever they are computed from, and begins empty.
+    refused_and_evolved(&run, &sql, &["gone  WindowAggregate", "new   Source more"]);
+    let mut expected = sums(10, |n| n % 10, START, given..ROWS);
+    expected.extend(sums(10, |n| n % 10, START + 3_600_000, 0..ROWS));
+    expected.sort();
+    assert!(added(&dir, "written", &before) == expected);
+}
+
 /// A statement set of inserts of one grouping behind different filters.
 fn set(dir: &Dir, inserts: &[(&str, i64)]) -> String {
     let mut sql =
