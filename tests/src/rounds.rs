@@ -10,12 +10,16 @@ use dataflow::process::Process;
 use dataflow::sink::Publishing;
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
+use state::Disk;
+use state::sim::{SimDisk, SimDiskOptions};
 
 use crate::cluster::Cluster;
 use crate::random::Random;
 
 /// Turns after which a run that does not end is given up.
 const TURNS_MAX: u64 = 200_000;
+/// Turns after which a round that does not end is given up.
+const ROUND_TURNS_MAX: u64 = 100_000;
 
 /// The fate of a job.
 #[derive(Debug, Default, Clone, Copy)]
@@ -28,6 +32,39 @@ pub struct Ran {
     pub restored: u64,
     /// Rows of state that were saved.
     pub rows: u64,
+    /// How often output was published by the run behind the one that saved it.
+    pub published_again: u64,
+    /// Reads of state that did not fit its budget.
+    pub disk_reads: u64,
+    /// Rows that came too late, in what was saved.
+    pub late: u64,
+    /// The most turns from the end of a round until all had saved it.
+    pub round_turns_max: u64,
+}
+
+impl Ran {
+    /// Adds the fate of another job.
+    pub fn add(&mut self, other: &Self) {
+        self.saved += other.saved;
+        self.crashes += other.crashes;
+        self.restored += other.restored;
+        self.rows += other.rows;
+        self.published_again += other.published_again;
+        self.disk_reads += other.disk_reads;
+        self.late += other.late;
+        self.round_turns_max = self.round_turns_max.max(other.round_turns_max);
+    }
+}
+
+/// How often a job begins again.
+#[derive(Debug, Clone, Copy)]
+pub struct Restarts<'a> {
+    /// Nodes and workers of each run. All runs but the last are lost.
+    pub sizes: &'a [(u32, u32)],
+    /// Whether state that does not fit its budget goes to a disk.
+    pub spills: bool,
+    /// Whatever is random is a function of it.
+    pub seed: u64,
 }
 
 /// Takes what workers save.
@@ -45,8 +82,7 @@ impl CheckpointTarget for Kept {
 }
 
 /// A job in the hands of whoever decides when rounds end.
-struct Leader<'a> {
-    job: &'a JobGraph,
+struct Leader {
     workers: u32,
     /// The round that is under way.
     round: u64,
@@ -58,8 +94,21 @@ struct Leader<'a> {
     is_over: bool,
 }
 
-impl Leader<'_> {
-    /// Takes the snapshots of workers. Gives the whole round, when it is, whose rows are published.
+impl Leader {
+    /// For messages.
+    fn state(&self) -> String {
+        format!(
+            "round {}: asked {}, {} of {} have saved it, {} have ended",
+            self.round,
+            self.asked,
+            self.saved.len(),
+            self.workers,
+            self.last.len()
+        )
+    }
+
+    /// Takes the snapshots of workers. Gives the whole round, when it is: its rows are to be
+    /// published.
     fn take(&mut self, kept: &Kept) -> Option<Restored> {
         for snapshot in kept.0.lock().expect("not poisoned").drain(..) {
             if snapshot.last {
@@ -85,49 +134,77 @@ impl Leader<'_> {
             // They are published once.
             last.sinks.clear();
         }
-        for sink in workers.iter().flat_map(|worker| &worker.sinks) {
-            let OperatorKind::Sink(of) = &self.job.operators[sink.operator as usize].kind else {
-                panic!("operator {} is no sink", sink.operator);
-            };
-            let how = Publishing { last: all_ended, again: false, mark: None };
-            of.sink.publish(std::slice::from_ref(&sink.staged), how).expect("it is staged");
-        }
         (self.round, self.asked, self.is_over) = (round + 1, false, all_ended);
         Some(Restored { round, workers })
     }
 }
 
-/// Runs a job to its end, on clusters of these sizes in turn, and loses each but the last.
+/// Makes visible what a round has staged.
+fn publish(job: &JobGraph, round: &Restored, how: Publishing) {
+    for sink in round.workers.iter().flat_map(|worker| &worker.sinks) {
+        let OperatorKind::Sink(of) = &job.operators[sink.operator as usize].kind else {
+            panic!("operator {} is no sink", sink.operator);
+        };
+        of.sink.publish(std::slice::from_ref(&sink.staged), how).expect("it is staged");
+    }
+}
+
+/// Runs a job to its end, and loses each run but the last. `job` is that of a run.
 ///
 /// # Errors
 /// The first failure of a worker.
 ///
 /// # Panics
-/// When nothing moves any more and the job has not ended.
+/// When nothing moves any more and the job has not ended, or a round does not end.
 pub fn run(
-    job: impl Fn(u32, u32) -> Arc<JobGraph>,
-    sizes: &[(u32, u32)],
-    seed: u64,
+    job: impl Fn(usize) -> Arc<JobGraph>,
+    restarts: Restarts<'_>,
 ) -> Result<Ran, DataflowError> {
+    let Restarts { sizes, spills, seed } = restarts;
     let mut random = Random::new(seed);
     let mut ran = Ran::default();
     let mut restored: Option<Arc<Restored>> = None;
     for (at, &(nodes, workers)) in sizes.iter().enumerate() {
-        let job = job(nodes, workers);
+        let job = job(at);
         let network = SimOptions::seeded(random.number());
-        let cluster = Cluster { network, ..Cluster::seeded(nodes, workers, seed) };
+        let disk = spills.then(|| SimDisk::new(SimDiskOptions::default()));
+        let cluster = Cluster { network, disk, ..Cluster::seeded(nodes, workers, seed) };
         let about = 1 << random.below(10);
         let turns = (at + 1 < sizes.len()).then(|| 1 + random.below(about));
-        let attempt = Attempt { cluster, job, restored: restored.take(), turns };
-        let (ended, whole) = attempt.run(&mut random, &mut ran)?;
-        if ended {
-            return Ok(ran);
-        }
+        let disk = cluster.disk.clone();
+        let attempt = Attempt { cluster, job: job.clone(), restored: restored.take(), turns };
+        let lost = match attempt.run(&mut random, &mut ran)? {
+            Fate::Ended => None,
+            Fate::Lost(lost) => Some(lost),
+        };
+        ran.disk_reads += disk.map_or(0, |disk| disk.reads());
+        let Some(lost) = lost else { return Ok(ran) };
         ran.crashes += 1;
-        ran.restored += u64::from(whole.is_some());
-        restored = whole;
+        ran.restored += u64::from(lost.round.is_some());
+        if let (Some(round), Some(how)) = (&lost.round, lost.to_publish) {
+            publish(&job, round, how);
+            ran.published_again += 1;
+            if how.last {
+                return Ok(ran);
+            }
+        }
+        restored = lost.round;
     }
     Ok(ran)
+}
+
+/// The fate of a run.
+enum Fate {
+    Ended,
+    Lost(Lost),
+}
+
+/// What a run that was lost leaves.
+struct Lost {
+    /// The last round that was saved.
+    round: Option<Arc<Restored>>,
+    /// How it is published, if it was saved and not published.
+    to_publish: Option<Publishing>,
 }
 
 /// One run of a job, which is lost after a number of turns.
@@ -139,8 +216,11 @@ struct Attempt {
 }
 
 impl Ran {
-    /// Counts a round that was saved.
-    fn count(&mut self, whole: &Restored) {
+    /// Counts a round that was saved in so many turns.
+    fn count(&mut self, whole: &Restored, turns: u64, late_before: u64) {
+        self.round_turns_max = self.round_turns_max.max(turns);
+        // A worker counts those of its own run.
+        self.late = late_before + whole.workers.iter().map(|worker| worker.late).sum::<u64>();
         let operators = whole.workers.iter().flat_map(|worker| &worker.operators);
         let parts = operators.flat_map(|operator| &operator.parts);
         self.rows += parts.map(|part| part.rows.num_rows() as u64).sum::<u64>();
@@ -149,13 +229,9 @@ impl Ran {
 }
 
 impl Attempt {
-    /// Whether the job has ended, and the last round that was saved.
-    fn run(
-        self,
-        random: &mut Random,
-        ran: &mut Ran,
-    ) -> Result<(bool, Option<Arc<Restored>>), DataflowError> {
-        let Self { cluster, job, mut restored, turns } = self;
+    /// Until the job has ended or the run is lost.
+    fn run(self, random: &mut Random, ran: &mut Ran) -> Result<Fate, DataflowError> {
+        let (Self { cluster, job, mut restored, turns }, late_before) = (self, ran.late);
         let net = SimNet::new(cluster.network.clone());
         let nodes: Vec<Arc<Signals>> = (0..cluster.nodes).map(|_| Arc::default()).collect();
         let (kept, round) = (Arc::<Kept>::default(), restored.as_ref().map_or(0, |r| r.round + 1));
@@ -163,68 +239,68 @@ impl Attempt {
         let (last, saved) = (vec![], vec![]);
         let count = cluster.nodes * cluster.workers;
         let (asked, is_over) = (false, false);
-        let mut leader = Leader { job: &job, workers: count, round, asked, saved, last, is_over };
-        let every = 1 + random.below(60);
+        let mut leader = Leader { workers: count, round, asked, saved, last, is_over };
+        let (every, mut asked_at) = (1 + random.below(60), 0);
         let mut told = vec![];
-        for turn in 0.. {
-            assert!(
-                turn < TURNS_MAX,
-                "round {} does not end: asked {}, {} of {count} have saved it, {} have ended",
-                leader.round,
-                leader.asked,
-                leader.saved.len(),
-                leader.last.len()
-            );
+        for turn in 0..TURNS_MAX {
             if turns == Some(turn) {
-                return Ok((false, restored));
+                return Ok(Fate::Lost(Lost { round: restored, to_publish: None }));
             }
             if !leader.asked && !leader.is_over && random.below(every) == 0 {
-                leader.asked = true;
+                (leader.asked, asked_at) = (true, turn);
                 // Others may hear of it by the marker first.
                 told = (0..nodes.len()).collect();
             }
+            assert!(!leader.asked || turn - asked_at < ROUND_TURNS_MAX, "{}", leader.state());
             if !told.is_empty() && random.chance(10) {
                 let node = told.swap_remove(random.below(told.len() as u64) as usize);
                 nodes[node].end_round(leader.round);
             }
-            let mut wake: Option<u64> = None;
-            let mut busy = !told.is_empty();
-            for slot in &mut workers {
-                let Some(worker) = slot else { continue };
-                match worker.step()? {
-                    Status::Done => (*slot, busy) = (None, true),
-                    Status::Busy => busy = true,
-                    Status::Idle { wake_ns } => wake = wake.into_iter().chain(wake_ns).min(),
-                }
-            }
+            let (mut busy, wake) = step_all(&mut workers)?;
+            busy |= !told.is_empty();
+            let since = if leader.asked { turn - asked_at } else { 0 };
             if let Some(whole) = leader.take(&kept) {
                 told.clear();
-                ran.count(&whole);
-                restored = Some(Arc::new(whole));
+                ran.count(&whole, since, late_before);
+                let whole = restored.insert(Arc::new(whole));
+                // The run is lost by chance when the round is saved and not published.
+                let again = turns.is_some() && random.chance(4);
+                let how = Publishing { last: leader.is_over, again, mark: None };
+                if again {
+                    return Ok(Fate::Lost(Lost { round: restored, to_publish: Some(how) }));
+                }
+                publish(&job, whole, how);
                 busy = true;
             }
             if workers.iter().all(Option::is_none) {
                 assert_eq!(leader.last.len(), count as usize, "each has said that it has ended");
-                return Ok((true, restored));
+                assert!(leader.is_over, "all is published: {}", leader.state());
+                return Ok(Fate::Ended);
             }
             match (net.next_event_ns(), wake) {
                 (Some(event), wake) if wake.is_none_or(|wake| event <= wake) => {
                     net.step();
                 }
                 (_, Some(wake)) if !busy => net.advance_to(wake.max(net.now_ns() + 1)),
-                _ => assert!(
-                    busy,
-                    "nothing moves any more in round {}: asked {}, {} of {count} have saved it, {} \
-                     have ended, {turn} turns",
-                    leader.round,
-                    leader.asked,
-                    leader.saved.len(),
-                    leader.last.len()
-                ),
+                _ => assert!(busy, "nothing moves any more, {turn} turns: {}", leader.state()),
             }
         }
-        unreachable!("turns have a bound")
+        panic!("the job does not end: {}", leader.state())
     }
+}
+
+/// Gives each worker a turn: whether one has done something, and when the next one has to.
+fn step_all(workers: &mut [Option<Worker>]) -> Result<(bool, Option<u64>), DataflowError> {
+    let (mut busy, mut wake): (bool, Option<u64>) = (false, None);
+    for slot in workers {
+        let Some(worker) = slot else { continue };
+        match worker.step()? {
+            Status::Done => (*slot, busy) = (None, true),
+            Status::Busy => busy = true,
+            Status::Idle { wake_ns } => wake = wake.into_iter().chain(wake_ns).min(),
+        }
+    }
+    Ok((busy, wake))
 }
 
 fn workers(
@@ -243,6 +319,7 @@ fn workers(
         let config = WorkerConfig {
             signals: nodes[node].clone(),
             multicast: cluster.member(net, worker),
+            disk: cluster.disk.clone().map(|disk| disk as Arc<dyn Disk>),
             checkpoints: Some(kept.clone() as Arc<dyn CheckpointTarget>),
             round: restored.map_or(0, |restored| restored.round + 1),
             restored: restored.cloned(),

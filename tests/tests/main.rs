@@ -9,6 +9,7 @@ mod early;
 mod errors;
 mod failures;
 mod frames;
+mod hostile;
 mod joins;
 mod lengths;
 mod limits;
