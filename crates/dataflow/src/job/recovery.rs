@@ -157,7 +157,7 @@ impl JobRecovery {
             _ => None,
         });
         let ends = scans.fold(true, |ends, scan: &Scan| ends & scan.bounded());
-        let mut refusals: Vec<RecoveryRefusal> = operators.iter().filter_map(once).collect();
+        let mut refusals = Vec::new();
         for (name, _) in named().filter(|(_, fate)| *fate == OperatorRecovery::Unknown) {
             refusals.push(RecoveryRefusal {
                 message: format!(
@@ -197,6 +197,7 @@ impl JobRecovery {
                 },
             });
         }
+        refusals.extend(operators.iter().filter_map(once));
         Self { operators: fates, obstacles, refusals }
     }
 }
