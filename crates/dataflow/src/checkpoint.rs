@@ -36,6 +36,9 @@ pub trait UnreadRows: Send + Sync {
     /// When they cannot be read, or are not those that were written.
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError>;
 
+    /// About how many bytes they have where they lie.
+    fn bytes(&self) -> usize;
+
     /// A number that no other rows of this process have, in any checkpoint: what has been stored of
     /// them need not be stored again. `None` for rows that are saved once.
     fn id(&self) -> Option<RowsId> {

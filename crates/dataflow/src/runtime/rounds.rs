@@ -171,7 +171,10 @@ impl WorkerRounds {
         let (kept, staged) = save()?;
         let ns = self.counts.clock.now_ns().saturating_sub(since);
         let parts = kept.iter().flat_map(|kept| &kept.parts);
-        let bytes = parts.map(|part| bytes_of(&part.rows) as u64).sum();
+        let stored = kept.iter().flat_map(|kept| &kept.stored);
+        let bytes = parts.map(|part| bytes_of(&part.rows)).sum::<usize>()
+            + stored.map(|stored| stored.rows.bytes()).sum::<usize>();
+        let bytes = bytes as u64;
         let late = self.counts.late();
         self.counts.metrics.count_saved(operator, round, bytes, ns);
         self.add(round, |saved| {

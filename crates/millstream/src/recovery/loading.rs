@@ -78,10 +78,6 @@ impl SectionRows {
         })
     }
 
-    fn bytes(&self) -> usize {
-        usize::try_from(self.section.bytes).unwrap_or(usize::MAX)
-    }
-
     fn forget(&self, shared: &mut SharedRows) {
         if shared.rows.take().is_some() {
             self.loading.bytes.fetch_sub(self.bytes(), Ordering::Relaxed);
@@ -111,6 +107,10 @@ impl UnreadRows for SectionRows {
             }
         }
         Ok(rows)
+    }
+
+    fn bytes(&self) -> usize {
+        usize::try_from(self.section.bytes).unwrap_or(usize::MAX)
     }
 }
 

@@ -34,6 +34,10 @@ impl UnreadRows for SpilledGroups {
         Ok(vec![rows_of(Some(self.slice), groups, &self.schema)?])
     }
 
+    fn bytes(&self) -> usize {
+        self.batch.bytes()
+    }
+
     fn id(&self) -> Option<RowsId> {
         Some(self.batch.id())
     }
@@ -52,6 +56,10 @@ struct CopiedGroups {
 impl UnreadRows for CopiedGroups {
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
         Ok(vec![rows_of(self.slice, self.columns.clone(), &self.schema)?])
+    }
+
+    fn bytes(&self) -> usize {
+        self.columns.iter().map(|column| column.get_array_memory_size()).sum()
     }
 }
 

@@ -28,6 +28,10 @@ impl UnreadRows for SpilledRows {
         Ok(rows.into_iter().collect())
     }
 
+    fn bytes(&self) -> usize {
+        self.batch.bytes()
+    }
+
     fn id(&self) -> Option<RowsId> {
         Some(self.batch.id())
     }

@@ -163,6 +163,10 @@ impl UnreadRows for OnDisk {
         let numbers: ArrayRef = Arc::new(UInt8Array::new(buffer.into(), None));
         Ok(vec![RecordBatch::try_from_iter([("number", numbers)])?])
     }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 #[test]
@@ -204,6 +208,10 @@ impl UnreadRows for Numbered {
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
         let numbers: ArrayRef = Arc::new(UInt64Array::from(vec![self.0; ROWS]));
         Ok(vec![RecordBatch::try_from_iter([("number", numbers)])?])
+    }
+
+    fn bytes(&self) -> usize {
+        ROWS * size_of::<u64>()
     }
 
     fn id(&self) -> Option<RowsId> {
