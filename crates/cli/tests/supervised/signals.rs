@@ -57,7 +57,8 @@ fn a_run_that_wakes_up_behind_another_one_publishes_nothing() {
     all.iter().for_each(|process| signal(*process, Signal::CONT));
     assert_eq!(first.ends(), Some(1), "{}", dir.log());
     assert!(dir.log().contains("goes on elsewhere as generation 2"), "{}", dir.log());
-    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    // The first run may leave a hidden part.
+    assert_eq!(dir.published(), expected, "{}", dir.log());
 }
 
 #[test]
