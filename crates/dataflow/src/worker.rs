@@ -26,7 +26,7 @@ use crate::connector::source::ReaderContext;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node, ScanTask};
-use crate::job::{Idle, JobGraph, Recovery, Scan, readers};
+use crate::job::{Idle, JobGraph, OperatorRecovery, Scan, readers};
 use crate::operators::restoring::Restoring;
 use crate::operators::source::SourceRun;
 use crate::runtime::accounting::StateAccounting;
@@ -233,7 +233,8 @@ fn spawn_receivers(
 
 /// Whether all operators of a job can be saved.
 fn keeps_checkpoints(job: &JobGraph) -> bool {
-    matches!(job.recovery(), Ok(Recovery::Checkpoints))
+    let mut all = job.operators.iter().map(OperatorRecovery::of);
+    all.all(|of| !matches!(of, OperatorRecovery::Rebuilt | OperatorRecovery::Unknown))
 }
 
 /// The rounds of a worker, if its job keeps checkpoints.

@@ -56,7 +56,7 @@ pub use self::keyed::{
 pub use self::limit::{Limit, RowRange};
 pub use self::local_plan::{LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun};
 pub use self::lookup::Lookup;
-pub use self::recovery::{Guarantee, JobRecovery, OperatorRecovery, Recovery, RecoveryRefusal};
+pub use self::recovery::{Guarantee, JobRecovery, OperatorRecovery, RecoveryRefusal};
 pub use self::saved::{RowOwner, SavedPart, SavedParts, SavedState};
 pub use self::scan::{GridAxis, OnBad, Scan, TimeColumn, Watermark};
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
@@ -270,7 +270,7 @@ pub struct Settings {
     pub spill: Option<String>,
     /// How often the job is saved, where it has a place for that; `None` for never.
     pub checkpoint: Option<CheckpointInterval>,
-    /// What is asked of it then; `None` where each table may be as exact as it can.
+    /// The guarantee that it has to keep then; `None` where each table may be as exact as it can.
     pub guarantee: Option<Guarantee>,
     /// The receive window: bytes of the rows of an input that a worker may have sent another worker
     /// which has not processed them, for inputs whose rows may have to wait before they are

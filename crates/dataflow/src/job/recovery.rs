@@ -3,9 +3,8 @@
 
 use std::fmt;
 
-use super::{JobGraph, Operator, OperatorKind, RowOwner, SavedState, Scan};
+use super::{Operator, OperatorKind, RowOwner, SavedState, Scan};
 use crate::connector::sink::SinkVisibility;
-use crate::error::DataflowError;
 
 /// The promise that a user asks of a job with checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,7 +50,7 @@ pub enum OperatorRecovery {
 }
 
 impl OperatorRecovery {
-    /// Of an operator.
+    /// The fate of an operator.
     pub fn of(operator: &Operator) -> Self {
         if let OperatorKind::Source(scan) = &operator.kind {
             return match (scan.source.replays(), scan.source.repeats()) {
@@ -139,14 +138,14 @@ pub struct JobRecovery {
 /// Why a job with checkpoints is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryRefusal {
-    /// What is wrong.
+    /// The operator, and the reason.
     pub message: String,
-    /// What to do.
+    /// Advice for the user.
     pub hint: &'static str,
 }
 
 impl JobRecovery {
-    /// Of a job with these operators, of which its user asks a guarantee.
+    /// The recovery of a job with these operators, of which its user asks a guarantee.
     pub fn of(operators: &[Operator], guarantee: Option<Guarantee>) -> Self {
         let fates: Vec<OperatorRecovery> = operators.iter().map(OperatorRecovery::of).collect();
         let named = || operators.iter().map(|operator| &*operator.name).zip(fates.iter().copied());
@@ -212,46 +211,4 @@ fn once(operator: &Operator) -> Option<RecoveryRefusal> {
         ),
         hint: "run it without --state, or write the rows into a file first",
     })
-}
-
-/// How a job is recovered after a failure, if all that it reads is read on, and all that it writes
-/// is kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recovery {
-    /// From its last checkpoint.
-    Checkpoints,
-    /// From the beginning, because these operators are built anew: no checkpoints are taken.
-    Rebuilt {
-        /// Their names.
-        operators: Vec<String>,
-    },
-}
-
-impl JobGraph {
-    /// How the job is recovered after a failure, by its operators alone.
-    ///
-    /// # Errors
-    /// [`DataflowError::Recovery`] where an operator of a user does not say what it keeps.
-    pub fn recovery(&self) -> Result<Recovery, DataflowError> {
-        let mut operators = vec![];
-        for operator in &self.operators {
-            match OperatorRecovery::of(operator) {
-                OperatorRecovery::Rebuilt => operators.push(operator.name.clone()),
-                OperatorRecovery::Unknown => {
-                    let message = format!(
-                        "operator '{}' does not say what it keeps, so that the job cannot be \
-                         saved: give its KeyedOperator::saved the parts of its state",
-                        operator.name
-                    );
-                    return Err(DataflowError::Recovery(message));
-                }
-                _ => {}
-            }
-        }
-        if operators.is_empty() {
-            Ok(Recovery::Checkpoints)
-        } else {
-            Ok(Recovery::Rebuilt { operators })
-        }
-    }
 }

@@ -24,9 +24,9 @@ use crate::error::DataflowError;
 use crate::exchange::Partition;
 use crate::job::worker_set::WorkerSet;
 use crate::job::{
-    Description, Distribution, Edge, Exchange, JobGraph, Keyed, KeyedOperator, KeyedState,
-    MultiPartitioner, Operator, OperatorKind, OperatorSpec, Recovery, RowRange, SavedParts,
-    SavedState, Settings, Sort, SpillSpec,
+    Description, Distribution, Edge, Exchange, JobGraph, JobRecovery, Keyed, KeyedOperator,
+    KeyedState, MultiPartitioner, Operator, OperatorKind, OperatorRecovery, OperatorSpec, RowRange,
+    SavedParts, SavedState, Settings, Sort, SpillSpec,
 };
 use crate::keyed::{JoinKind, JoinSide, Ranking, WindowJoin};
 use crate::operators::restoring::{Restoring, saved_here};
@@ -532,20 +532,26 @@ impl KeyedOperator for Silent {
 #[test]
 fn a_job_says_how_it_is_recovered() {
     let of = |kind: OperatorKind| {
-        let operators = vec![Operator::new("greatest", vec![vec![]], kind)];
-        JobGraph { operators, settings: Settings::default() }.recovery()
+        JobRecovery::of(&[Operator::new("greatest", vec![vec![]], kind)], None)
     };
     let keyed_ranking = ranking(None, &DataType::Int64);
     let kind = OperatorKind::Keyed(keyed_ranking.clone());
-    assert_eq!(of(kind).unwrap(), Recovery::Checkpoints);
+    let operators = vec![OperatorRecovery::SavedByKey];
+    let saved = JobRecovery { operators, obstacles: vec![], refusals: vec![] };
+    assert_eq!(of(kind), saved);
     let schema = schema("left");
     let sort = Sort { schema: schema.clone(), order: vec![], range: RowRange::default() };
-    let rebuilt = Recovery::Rebuilt { operators: vec!["greatest".into()] };
-    assert_eq!(of(OperatorKind::Sort(sort)).unwrap(), rebuilt);
+    let obstacles = vec!["'greatest' is built anew from all rows".to_owned()];
+    let operators = vec![OperatorRecovery::Rebuilt];
+    let rebuilt = JobRecovery { operators, obstacles, refusals: vec![] };
+    assert_eq!(of(OperatorKind::Sort(sort)), rebuilt);
     let order = vec![(1, SortOptions::default())];
     let (input, keys, schema) = (schema.clone(), vec![0], keyed_ranking.operator.schema());
     let silent = Silent(Ranking { input, keys, window_end: 2, order, limit: None, schema });
     let silent = OperatorKind::Keyed(keyed(silent, 1, &DataType::Int64));
-    let refused = of(silent).unwrap_err().to_string();
+    let unknown = of(silent);
+    assert_eq!(unknown.operators, [OperatorRecovery::Unknown]);
+    let [refused] = &unknown.refusals[..] else { panic!("{:?}", unknown.refusals) };
+    let refused = &refused.message;
     assert!(refused.contains("'greatest' does not say what it keeps"), "{refused}");
 }
