@@ -39,8 +39,9 @@ pub trait UnreadRows: Send + Sync {
     /// About how many bytes they have where they lie.
     fn bytes(&self) -> usize;
 
-    /// A number that no other rows of this process have, in any checkpoint: what has been stored of
-    /// them need not be stored again. `None` for rows that are saved once.
+    /// A number that no other rows of the operator have on this worker, in any checkpoint of this
+    /// run: rows that are stored under it need not be stored again. `None` for rows that are saved
+    /// once.
     fn id(&self) -> Option<RowsId> {
         None
     }
@@ -122,7 +123,7 @@ impl Drop for CopiedBytes {
 }
 
 impl OperatorSnapshot {
-    /// Gives all rows in their order, of those that are not in memory a few at a time.
+    /// Gives all rows in their order. Rows that are not in memory come a few at a time.
     ///
     /// # Errors
     /// As [`UnreadRows::read`]; those of `each`.

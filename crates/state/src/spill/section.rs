@@ -37,6 +37,9 @@ impl SpillCounters {
     }
 }
 
+/// A file, and its number among those of its operator.
+pub(super) type NumberedFile = (Box<dyn DiskFile>, u64);
+
 /// A file that is being written.
 pub(super) struct Appending<'a> {
     disk: &'a dyn Disk,
@@ -79,12 +82,13 @@ impl<'a> Appending<'a> {
     ///
     /// # Errors
     /// [`StateError::Disk`] if it cannot be written.
-    pub(super) fn finish(self) -> Result<Option<Box<dyn DiskFile>>, StateError> {
+    pub(super) fn finish(self) -> Result<Option<NumberedFile>, StateError> {
         let Some(mut file) = self.file else { return Ok(None) };
         let failed = |source, name| StateError::Disk { doing: "written", file: name, source };
         file.finish().map_err(|source| failed(source, file.name()))?;
-        self.counters.runs.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(file))
+        // A number alone: nothing else is ordered by it.
+        let number = self.counters.runs.fetch_add(1, Ordering::Relaxed);
+        Ok(Some((file, number)))
     }
 }
 

@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
@@ -21,9 +20,6 @@ use crate::{GroupColumns, StateError};
 const GATHERED_PART: usize = 16;
 const GATHERED_BYTES_MIN: usize = 1 << 16;
 const GATHERED_BYTES_MAX: usize = 1 << 24;
-
-/// Runs so far.
-static RUNS: AtomicU64 = AtomicU64::new(0);
 
 /// The batches of one operator on a disk.
 #[derive(Debug)]
@@ -42,9 +38,9 @@ pub(crate) struct SpillRun {
     /// By input the columns as they were before they were written.
     schemas: Vec<Option<SchemaRef>>,
     entries: Vec<Entry>,
-    /// Those of its store.
+    /// The counters of its store.
     counters: Arc<SpillCounters>,
-    /// No other run of the process has it.
+    /// Its number among the runs of its store.
     number: u64,
 }
 
@@ -135,7 +131,7 @@ impl SpilledBatch {
     /// Bytes of memory: of what is known about a batch.
     pub const HELD_BYTES: usize = size_of::<Self>() + size_of::<Entry>();
 
-    /// A number that no other batch of this process has, now or later: its rows never change.
+    /// A number that no other batch of its store has, now or later: its rows never change.
     pub fn id(&self) -> (u64, u32) {
         (self.run.number, self.entry)
     }
@@ -257,13 +253,11 @@ impl SpillWriter<'_> {
     pub(crate) fn finish_run(mut self) -> Result<Option<Arc<SpillRun>>, StateError> {
         self.flush()?;
         let level = self.level();
-        let Some(file) = self.file.finish()? else { return Ok(None) };
+        let Some((file, number)) = self.file.finish()? else { return Ok(None) };
         let (mut entries, gathered) = (self.entries, self.gathered);
         entries.shrink_to_fit();
         let schemas = gathered.into_iter().map(|gathered| gathered.schema).collect();
         let counters = Arc::clone(&self.store.counters);
-        // It tells runs apart; nothing else is ordered by it.
-        let number = RUNS.fetch_add(1, Ordering::Relaxed);
         Ok(Some(Arc::new(SpillRun { file, level, schemas, entries, counters, number })))
     }
 
