@@ -8,6 +8,7 @@ pub mod origins;
 pub mod position;
 pub mod predicate;
 mod range;
+mod rows;
 pub mod scan;
 pub mod sink;
 pub mod source;

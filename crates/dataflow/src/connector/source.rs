@@ -17,6 +17,7 @@ use crate::connector::origins::Origins;
 pub use crate::connector::position::Position;
 use crate::connector::position::replayed;
 use crate::connector::predicate::ColumnPredicate;
+pub use crate::connector::rows::RowsReader;
 use crate::error::ConnectorError;
 
 /// A table that can be read.

@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
-use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{Position, ReaderContext, RowsReader, Source, Split, SplitReader};
 
 use crate::embedded::appended::AppendSource;
 use crate::error::Error;
@@ -19,9 +19,6 @@ pub(crate) const MEMORY: &str = "memory";
 
 /// The option that names the table.
 pub(crate) const TABLE: &str = "table";
-
-/// The format of positions: the rows that were given.
-const FORMAT: &str = "memory";
 
 /// Rows of a split at least, so that small tables are read by one worker.
 const SPLIT_ROWS_MIN: usize = 16 << 10;
@@ -193,7 +190,7 @@ impl Source for MemoryScan {
         from: Option<&Position>,
         _: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let name = split.name.clone();
+        let name = &split.name;
         let bounds = name.strip_prefix("rows ").and_then(|bounds| bounds.split_once(".."));
         let bounds = bounds.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
         let (start, end): (usize, usize) = bounds.ok_or_else(|| ConnectorError::Io {
@@ -201,38 +198,6 @@ impl Source for MemoryScan {
             message: "this table has no such part".into(),
             hint: None,
         })?;
-        let given = match from {
-            None => 0,
-            Some(position) => position.numbers::<1>(FORMAT, 1, &name)?[0],
-        };
-        let skipped = usize::try_from(given).unwrap_or(usize::MAX).min(end.saturating_sub(start));
-        let mut batches = self.rows(start + skipped, end);
-        batches.reverse();
-        Ok(Box::new(MemoryReader { name, batches, given: skipped as u64 }))
-    }
-}
-
-struct MemoryReader {
-    name: String,
-    /// What is left, last first.
-    batches: Vec<RecordBatch>,
-    /// Rows that were given.
-    given: u64,
-}
-
-impl SplitReader for MemoryReader {
-    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        let Some(mut batch) = self.batches.pop() else { return Ok(Next::End) };
-        let rows = batch.num_rows();
-        if rows > rows_max {
-            self.batches.push(batch.slice(rows_max, rows - rows_max));
-            batch = batch.slice(0, rows_max);
-        }
-        self.given += batch.num_rows() as u64;
-        Ok(Next::Batch(batch))
-    }
-
-    fn position(&self) -> Position {
-        Position::new(FORMAT, 1, &self.name, &[self.given])
+        Ok(Box::new(RowsReader::open(name, self.rows(start, end), from)?))
     }
 }
