@@ -63,6 +63,7 @@ fn records() -> Seeds {
         sinks: vec![SinkEntry {
             id: "out".into(),
             parts: vec![StagedPart { part: 1, staged: b"rows".to_vec() }],
+            mark: Some([3, 1000]),
         }],
         counters: [("late".to_owned(), u64::MAX)].into(),
         settled: None,

@@ -118,6 +118,14 @@ impl ChainView {
         matches!(self.record, Some(Record { body: RecordBody::Done(_), .. }))
     }
 
+    /// Whether the last run has ended in good order: the job has ended or was stopped, and the
+    /// output of its last checkpoint was published.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        use RecordBody::{Done, Settled};
+        matches!(self.record, Some(Record { body: Done(_) | Settled(_), .. }))
+    }
+
     /// The begin record of the last generation: who leads it. `None` if it was collected, or for an
     /// empty chain.
     ///

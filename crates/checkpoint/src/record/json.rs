@@ -123,11 +123,11 @@ fn manifest_to(of: &CheckpointManifest) -> Value {
         .map(|of| json!({ "id": of.id, "splits": of.splits.iter().map(split).collect::<Vec<_>>() }))
         .collect();
     let part = |of: &StagedPart| json!({ "part": of.part, "staged": hex(&of.staged) });
-    let sinks: Vec<Value> = of
-        .sinks
-        .iter()
-        .map(|of| json!({ "id": of.id, "parts": of.parts.iter().map(part).collect::<Vec<_>>() }))
-        .collect();
+    let sink = |of: &SinkEntry| {
+        let parts: Vec<Value> = of.parts.iter().map(part).collect();
+        json!({ "id": of.id, "parts": parts, "mark": of.mark })
+    };
+    let sinks: Vec<Value> = of.sinks.iter().map(sink).collect();
     let table = |of: &TableEntry| json!({ "table": of.table, "version": of.version });
     let tables: Vec<Value> = of.tables.iter().map(table).collect();
     json!({
@@ -213,7 +213,20 @@ fn split_from(value: &Value) -> Result<SplitEntry, String> {
 
 fn sink_from(value: &Value) -> Result<SinkEntry, String> {
     let fields = Fields::of(value, "sink")?;
-    Ok(SinkEntry { id: fields.text("id")?, parts: fields.list("parts", part_from)? })
+    Ok(SinkEntry {
+        id: fields.text("id")?,
+        parts: fields.list("parts", part_from)?,
+        // The first records did not have it.
+        mark: fields.option("mark").map(mark_from).transpose()?,
+    })
+}
+
+fn mark_from(value: &Value) -> Result<[u64; 2], String> {
+    match value.as_array().map(Vec::as_slice) {
+        Some([first, second]) => first.as_u64().zip(second.as_u64()).map(<[u64; 2]>::from),
+        _ => None,
+    }
+    .ok_or_else(|| "'mark' of sink is not two numbers".to_owned())
 }
 
 fn part_from(value: &Value) -> Result<StagedPart, String> {

@@ -196,6 +196,9 @@ pub struct SinkEntry {
     pub id: String,
     /// The output that its writers have staged.
     pub parts: Vec<StagedPart>,
+    /// Two numbers of the connector, by which it knows whether the output was published; `None`
+    /// where the names of what is staged tell that.
+    pub mark: Option<[u64; 2]>,
 }
 
 /// The output that a writer of a sink has staged.

@@ -26,6 +26,7 @@ fn manifest() -> CheckpointManifest {
         sinks: vec![SinkEntry {
             id: "out".into(),
             parts: vec![StagedPart { part: 1, staged: b"rows".to_vec() }],
+            mark: Some([3, u64::MAX]),
         }],
         tables: vec![TableEntry { table: "pages".into(), version: 3 }],
         counters: [("late".to_owned(), u64::MAX)].into(),

@@ -20,16 +20,13 @@ use dataflow::sink::{Publishing, SinkVisibility};
 use dataflow::time::to_millis;
 
 use super::encode::{self, Decoded, OperatorNames, StoredId};
-use super::ids::OperatorId;
+use super::ids::{FittedState, OperatorId};
 use super::loading::Loading;
 use crate::checkpoints::{BAD, LATE, RestoredCheckpoint};
 use crate::error::Error;
 
 /// The name under which a manifest says that the job has read all of its input.
 pub(super) const ENDED: &str = "ended";
-
-/// The names under which a manifest has the mark of a sink, in front of its operator's.
-const MARKS: [&str; 2] = ["mark.1.", "mark.2."];
 
 /// An event at a node.
 pub(super) enum KeeperEvent {
@@ -254,7 +251,7 @@ impl Keeper {
         if !self.workers.clone().all(has_saved) {
             return;
         }
-        // What a worker has kept of the round is held here alone: it is dropped as it is written.
+        // The state of a worker is held here alone: it is dropped as it is written.
         let mut workers: Vec<WorkerSnapshot> = self
             .workers
             .clone()
@@ -303,7 +300,8 @@ impl Keeper {
                 Ok(decoded) => decoded,
             };
         let parent = chain.checkpoint().map(|of| of.number);
-        let mut manifest = manifest(&workers, (&self.job, &self.ids), round, parent);
+        let marks = marks_of(&self.job)?;
+        let mut manifest = manifest(&workers, (&self.job, &self.ids, &marks), round, parent);
         for (name, before) in [(LATE, self.before.late), (BAD, self.before.bad)] {
             let count = manifest.counters.entry(name.into()).or_default();
             *count = count.saturating_add(before);
@@ -318,12 +316,6 @@ impl Keeper {
             ..manifest
         };
         manifest.counters.insert(ENDED.into(), u64::from(end == RoundEnd::Ended));
-        let marks = marks_of(&self.job)?;
-        for (id, marks) in self.ids.iter().zip(&marks) {
-            for (name, mark) in MARKS.iter().zip(marks.iter().flatten()) {
-                manifest.counters.insert(format!("{name}{}", id.id), *mark);
-            }
-        }
         append(chain, manifest)?;
         let last = end == RoundEnd::Ended;
         publish(&self.job, &workers, Publishing { last, again: false, mark: None }, &marks)?;
@@ -365,7 +357,7 @@ fn append(chain: &mut Chain, manifest: CheckpointManifest) -> Result<(), Checkpo
     appended
 }
 
-/// What workers have kept in the segments of a checkpoint; without a `loading` only what they list.
+/// The state in the segments of a checkpoint; without a `loading` only the lists of its workers.
 pub(super) fn read(
     store: &dyn Store,
     job: &ObjectName,
@@ -380,7 +372,7 @@ pub(super) fn read(
     Ok(decoded)
 }
 
-/// By operator the mark of the sink that it is.
+/// By operator, the mark that its sink has now.
 fn marks_of(job: &JobGraph) -> Result<Vec<Option<[u64; 2]>>, Error> {
     let marks = job.operators.iter().enumerate().map(|(at, operator)| {
         let Some(sink) = operator.kind.spec().sink() else { return Ok(None) };
@@ -390,14 +382,17 @@ fn marks_of(job: &JobGraph) -> Result<Vec<Option<[u64; 2]>>, Error> {
     marks.collect()
 }
 
-/// The same as a record has them.
-pub(super) fn marks_in(manifest: &CheckpointManifest, ids: &[OperatorId]) -> Vec<Option<[u64; 2]>> {
-    let mark = |id: &OperatorId| {
-        let [first, second] =
-            MARKS.map(|name| manifest.counters.get(&format!("{name}{}", id.id)).copied());
-        Some([first?, second?])
+/// By operator, the mark that a checkpoint has of its sink.
+pub(super) fn marks_in(
+    manifest: &CheckpointManifest,
+    fitted: &FittedState,
+    operators: usize,
+) -> Vec<Option<[u64; 2]>> {
+    let mark = |at: usize| {
+        let name = fitted.name(at)?;
+        manifest.sinks.iter().find(|sink| sink.id == name)?.mark
     };
-    ids.iter().map(mark).collect()
+    (0..operators).map(mark).collect()
 }
 
 /// Makes visible what the sinks of a job have staged. The marks are those of its operators.
@@ -427,7 +422,7 @@ pub(super) fn staged_of(workers: &[WorkerSnapshot], operator: u32) -> Vec<Vec<u8
 /// The entries of a checkpoint for operators, sources and sinks.
 fn manifest(
     workers: &[WorkerSnapshot],
-    (job, ids): (&JobGraph, &[OperatorId]),
+    (job, ids, marks): (&JobGraph, &[OperatorId], &[Option<[u64; 2]>]),
     number: u64,
     parent: Option<u64>,
 ) -> CheckpointManifest {
@@ -456,18 +451,19 @@ fn manifest(
             sources.push(SourceEntry { id: of.id.clone(), splits });
         }
         let sink = job.operators.get(at).and_then(|operator| operator.kind.spec().sink());
-        if sink.is_some_and(|sink| sink.stages_rows()) {
-            continue;
-        }
+        // Rows that are staged themselves lie in the segments alone.
+        let in_record = !sink.is_some_and(|sink| sink.stages_rows());
         let of_worker = |worker: &WorkerSnapshot| {
             let own = worker.sinks.iter().filter(|sink| sink.operator as usize == at);
             let part = worker.worker;
             own.map(move |sink| StagedPart { part, staged: sink.staged.clone() })
                 .collect::<Vec<_>>()
         };
-        let parts: Vec<StagedPart> = workers.iter().flat_map(of_worker).collect();
-        if !parts.is_empty() {
-            sinks.push(SinkEntry { id: of.id.clone(), parts });
+        let staging = workers.iter().filter(|_| in_record);
+        let parts: Vec<StagedPart> = staging.flat_map(of_worker).collect();
+        let mark = marks.get(at).copied().flatten();
+        if !parts.is_empty() || mark.is_some() {
+            sinks.push(SinkEntry { id: of.id.clone(), parts, mark });
         }
     }
     let counters = [

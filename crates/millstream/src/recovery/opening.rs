@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
-use checkpoint::{CheckpointManifest, Holder, ObjectName, OperatorEntry, RecordBody, Store};
+use checkpoint::{CheckpointManifest, Holder, ObjectName, OperatorEntry, Store};
 use dataflow::job::{CheckpointInterval, JobGraph};
 use dataflow::sink::Publishing;
 
@@ -62,13 +62,11 @@ impl Opening<'_> {
             // That of a job that was stopped was published, too, and may be taken since.
             let view = view.as_ref().ok();
             let newest = view.and_then(|view| view.checkpoint.as_ref());
-            let is_settled = view
-                .and_then(|view| view.record.as_ref())
-                .is_some_and(|record| matches!(record.body, RecordBody::Settled(_)));
+            let is_settled = view.is_some_and(ChainView::is_settled);
             let is_newest = newest.is_some_and(|newest| newest.number == base.number);
             if ended || is_newest && !is_settled {
                 let how = Publishing { last: ended, again: true, mark: None };
-                let marks = keeper::marks_in(manifest, self.ids);
+                let marks = keeper::marks_in(manifest, &fitted, self.ids.len());
                 keeper::publish(self.job, &workers, how, &marks)?;
             }
             if ended {
@@ -84,14 +82,10 @@ impl Opening<'_> {
     /// Refuses a second run of the job.
     fn check_alone(&self, view: &ChainView) -> Result<(), Error> {
         let Some(begin) = view.begun(&**self.store)? else { return Ok(()) };
-        let over = matches!(
-            view.record.as_ref().map(|record| &record.body),
-            Some(RecordBody::Done(_) | RecordBody::Settled(_))
-        );
         let here = Holder::this_process();
         let is_here = begin.holder.machine == here.machine
             && (begin.holder.pid, begin.holder.started) == (here.pid, here.started);
-        if over || begin.holder.is_known_dead() || is_here {
+        if view.is_settled() || begin.holder.is_known_dead() || is_here {
             return Ok(());
         }
         if begin.holder.machine != here.machine {
@@ -168,11 +162,7 @@ impl Opening<'_> {
     fn check_published(&self, view: &ChainView, resumed: &Resumed) -> Result<(), Error> {
         let Resumed { base, manifest } = resumed;
         let newest = view.checkpoint.as_ref().is_some_and(|of| of.number == base.number);
-        let over = matches!(
-            view.record.as_ref().map(|record| &record.body),
-            Some(RecordBody::Done(_) | RecordBody::Settled(_))
-        );
-        if over || !newest {
+        if view.is_settled() || !newest {
             return Ok(());
         }
         let gone = FittedState::of(&manifest.operators, self.ids).gone;
@@ -188,7 +178,7 @@ impl Opening<'_> {
         })
     }
 
-    /// What is gone, with the bytes that are saved of it, and what is new.
+    /// Lines for the user: operators that are gone, with their saved bytes, and those that are new.
     fn listed(
         &self,
         manifest: &CheckpointManifest,
@@ -214,7 +204,7 @@ impl Opening<'_> {
         Ok(gone.chain(new.iter().map(|text| format!("new   {text}"))).collect())
     }
 
-    /// Tells the user what is dropped, and what begins empty.
+    /// Tells the user which state is dropped, and which operators begin empty.
     fn tell_evolved(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
         let FittedState { gone, new, .. } = &FittedState::of(&manifest.operators, self.ids);
         for line in self.listed(manifest, gone, new)? {
