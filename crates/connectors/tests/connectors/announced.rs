@@ -1,5 +1,5 @@
-//! What each source announces of its positions is what they are: a job that takes checkpoints of a
-//! source that cannot be read on from them could not go on.
+//! Each source announces whether it is read on from positions, and keeps to that: a job that takes
+//! checkpoints of a source without positions could not go on.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;

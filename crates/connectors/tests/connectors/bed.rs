@@ -18,6 +18,8 @@ use dataflow::sink::{Room, SinkWriter};
 use dataflow::source::{ColumnBounds, Next, ReaderContext, Source, Split, SplitReader};
 use fabric::Clock;
 
+use crate::servers::s3::{KEY, S3};
+
 /// A directory that goes away with the test.
 pub struct Scratch(PathBuf);
 
@@ -107,6 +109,27 @@ pub fn table(schema: &SchemaRef, options: &[(&str, &str)]) -> TableDef {
         metadata: Default::default(),
         buckets: vec![],
     }
+}
+
+/// A table at a path of a store.
+pub fn table_of_s3(
+    store: &S3,
+    path: &str,
+    schema: &SchemaRef,
+    options: &[(&str, &str)],
+) -> TableDef {
+    let endpoint = store.endpoint();
+    let mut all = vec![
+        ("path", path),
+        ("s3.endpoint", &endpoint),
+        ("s3.region", "eu-west-1"),
+        ("s3.access_key_id", KEY),
+        ("s3.secret_access_key", "hush"),
+        ("retry.timeout", "0"),
+    ];
+    all.extend(options);
+    // The last one of a name counts.
+    table(schema, &all)
 }
 
 /// A source of all columns.

@@ -208,7 +208,7 @@ fn what_is_staged_is_seen_when_it_is_published_and_once() {
     assert_eq!(names(&out).1, 1, "that of this run stays, that of the one before is gone");
     let error = refused(sink.publish(std::slice::from_ref(&second), FIRST));
     assert!(error.to_string().contains("were staged as"), "{error}");
-    // Who publishes again takes it for published and taken: there are others.
+    // A second publication takes it for published and taken: there are others.
     sink.publish(&[second], Publishing { again: true, ..FIRST }).unwrap();
     sink.publish(&[third], LAST).unwrap();
     let expected: BTreeSet<String> = rows(&numbers(0, 70)).into_iter().collect();

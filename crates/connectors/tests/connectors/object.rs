@@ -14,21 +14,10 @@ use parquet::file::properties::WriterProperties;
 
 use crate::bed::*;
 use crate::servers::nobody;
-use crate::servers::s3::{KEY, S3};
+use crate::servers::s3::S3;
 
 fn at(store: &S3, path: &str, options: &[(&str, &str)]) -> TableDef {
-    let endpoint = store.endpoint();
-    let mut all = vec![
-        ("path", path),
-        ("s3.endpoint", &endpoint),
-        ("s3.region", "eu-west-1"),
-        ("s3.access_key_id", KEY),
-        ("s3.secret_access_key", "hush"),
-        ("retry.timeout", "0"),
-    ];
-    all.extend(options);
-    // The last one of a name counts.
-    table(&columns(&[("a", BIGINT), ("b", VARCHAR)]), &all)
+    table_of_s3(store, path, &columns(&[("a", BIGINT), ("b", VARCHAR)]), options)
 }
 
 fn open(table: &TableDef) -> Result<Arc<dyn Source>, ConnectorError> {

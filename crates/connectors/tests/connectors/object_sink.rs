@@ -1,4 +1,4 @@
-//! Objects of a store, written in jobs that keep checkpoints: what is seen of them when.
+//! Objects of a store, written in jobs that keep checkpoints: when they are seen.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use dataflow::sink::{
 };
 
 use crate::bed::*;
-use crate::servers::s3::{KEY, S3};
+use crate::servers::s3::S3;
 
 const FIRST: Publishing = Publishing { last: false, again: false, mark: None };
 const LAST: Publishing = Publishing { last: true, again: false, mark: None };
@@ -26,17 +26,7 @@ fn numbers(from: i64, to: i64) -> RecordBatch {
 }
 
 fn at(store: &S3, path: &str, options: &[(&str, &str)]) -> TableDef {
-    let endpoint = store.endpoint();
-    let mut all = vec![
-        ("path", path),
-        ("s3.endpoint", &endpoint),
-        ("s3.region", "eu-west-1"),
-        ("s3.access_key_id", KEY),
-        ("s3.secret_access_key", "hush"),
-        ("retry.timeout", "0"),
-    ];
-    all.extend(options);
-    table(&numbers(0, 1).schema(), &all)
+    table_of_s3(store, path, &numbers(0, 1).schema(), options)
 }
 
 fn sink(store: &S3, path: &str, options: &[(&str, &str)]) -> Arc<dyn Sink> {
@@ -111,7 +101,7 @@ fn staged_objects_are_seen_when_they_are_published_and_once() {
     writer.write(&numbers(130, 135)).unwrap();
     let second = writer.stage(6, false).unwrap();
     let empty = writer.stage(7, false).unwrap();
-    // What no checkpoint has goes with its writer.
+    // Rows that no checkpoint has go with their writer.
     writer.write(&numbers(999, 1009)).unwrap();
     drop(writer);
     let seen = || keys(&store, "/bucket/a/out/");

@@ -28,9 +28,14 @@ fn batch(from: i64, count: i64) -> RecordBatch {
 
 fn growing(buckets: u32, options: &[(&str, &str)]) -> TableDef {
     let options = [&[("strip.rows", "256"), ("commit.interval", "1 h")], options].concat();
+    by_number(buckets, table(&batch(0, 1).schema(), &options))
+}
+
+/// The table, cut into buckets by its column `n`.
+pub(crate) fn by_number(buckets: u32, table: TableDef) -> TableDef {
     let by = HashBuckets { column: "n".into(), count: buckets };
     let buckets = if buckets > 1 { vec![by] } else { vec![] };
-    TableDef { buckets, ..table(&batch(0, 1).schema(), &options) }
+    TableDef { buckets, ..table }
 }
 
 /// Goes on until the writers take rows.
@@ -50,7 +55,7 @@ fn end(writers: Vec<Box<dyn SinkWriter>>) {
 }
 
 /// The rows of the newest version, sorted.
-fn newest(connector: &PoolConnector, def: &TableDef) -> Vec<String> {
+pub(crate) fn newest(connector: &PoolConnector, def: &TableDef) -> Vec<String> {
     let source = source(connector, def).unwrap();
     let mut batches = vec![RecordBatch::new_empty(source.schema())];
     for split in source.splits(2, None).unwrap() {

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use arrow::array::{Int64Array, RecordBatch};
-use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema};
 use connectors::PoolConnector;
 use connectors::pool::in_memory::InMemoryPool;
-use dataflow::connector::{Connector, HashBuckets, TableDef, WriteMode};
+use dataflow::connector::{Connector, TableDef, WriteMode};
 use dataflow::sink::{
     Publishing, Room, RunId, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
 };
 
-use crate::bed::{context, drain, hint, refused, rows, source, table};
+use crate::bed::{hint, refused, table};
+use crate::pool_growing::{self, by_number};
 
 fn batch(from: i64, to: i64) -> RecordBatch {
     let schema = Schema::new(vec![Field::new("n", DataType::Int64, true)]);
@@ -22,9 +22,7 @@ fn batch(from: i64, to: i64) -> RecordBatch {
 }
 
 fn grown(buckets: u32, options: &[(&str, &str)]) -> TableDef {
-    let by = HashBuckets { column: "n".into(), count: buckets };
-    let buckets = if buckets > 1 { vec![by] } else { vec![] };
-    TableDef { buckets, ..table(&batch(0, 1).schema(), options) }
+    by_number(buckets, table(&batch(0, 1).schema(), options))
 }
 
 const GROWS: &[(&str, &str)] = &[("strip.rows", "256"), ("commit.interval", "1 h")];
@@ -37,14 +35,7 @@ fn open(sink: &dyn Sink, worker: u32) -> Box<dyn SinkWriter> {
 
 /// The numbers of the newest version, sorted.
 fn newest(connector: &PoolConnector, def: &TableDef) -> Vec<i64> {
-    let source = source(connector, def).unwrap();
-    let mut batches = vec![RecordBatch::new_empty(source.schema())];
-    for split in source.splits(2, None).unwrap() {
-        let mut reader = source.open(&split, None, &context()).unwrap();
-        let rows = drain(&mut *reader).unwrap();
-        batches.extend((rows.num_rows() > 0).then_some(rows));
-    }
-    let rows = rows(&concat_batches(&source.schema(), &batches).unwrap());
+    let rows = pool_growing::newest(connector, def);
     let mut numbers: Vec<i64> = rows.iter().map(|row| row.parse().unwrap()).collect();
     numbers.sort_unstable();
     numbers

@@ -55,7 +55,7 @@ impl Watch {
         kept.map(|bytes| Position::from_bytes(&bytes).unwrap()).collect()
     }
 
-    /// Asks the flows in turn for a few rows so many times; gives the values that come.
+    /// Asks the flows in turn for a few rows, `times` times; gives the values that come.
     fn some(&mut self, times: usize) -> Vec<String> {
         let mut found = Vec::new();
         for at in 0..times {
@@ -214,7 +214,7 @@ fn read_by_runs(scratch: &Scratch, files: usize, rows: usize, format: &str) -> V
     for run in 0_usize.. {
         let mut watch = Watch::going_on(&scratch.path(""), 3, &options, &from).unwrap();
         watch.clock.set(SECOND);
-        // What comes behind the positions is lost with the run.
+        // Rows behind the positions are lost with the run.
         let taken = watch.some(5 + run * 7 % 23);
         from = watch.positions();
         let lost = watch.some(9);

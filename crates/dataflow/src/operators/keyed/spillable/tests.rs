@@ -198,16 +198,21 @@ fn what_is_kept_may_be_more_than_there_is_room_for() {
     }
 }
 
-#[test]
-fn an_interval_join_stays_within_its_room() {
+/// Gives 500 rows of a side and a time, numbered on from call to call; one in 25,013 has each key.
+fn numbered_rows() -> impl FnMut(usize, i64) -> RecordBatch {
     let mut next = 0;
-    let mut rows = |side: usize, time: i64| {
+    move |side, time| {
         let row = |_| {
             next += 1;
             (Some(next % 25_013), next, time)
         };
         side_batch(SIDES[side], &(0..500).map(row).collect::<Vec<Row>>())
-    };
+    }
+}
+
+#[test]
+fn an_interval_join_stays_within_its_room() {
+    let mut rows = numbered_rows();
     let round = |time: i64| (vec![(0, rows(0, time)), (1, rows(1, time))], time);
     let mut rounds: Vec<Round> = (0..100).map(round).collect();
     rounds.push((vec![], i64::MAX));
@@ -239,17 +244,10 @@ fn a_window_several_times_its_room_stays_within_it() {
     assert!(all > 4 * share && most <= share, "{most} of {share} bytes in place of {all}");
 }
 
-/// What a checkpoint holds of rows that do not fit, in memory: what the operator itself does.
+/// A checkpoint of rows that do not fit holds as many of them in memory as the operator does.
 #[test]
 fn ten_times_the_share_is_saved_without_a_read() {
-    let mut next = 0;
-    let mut rows = |side: usize, time: i64| {
-        let row = |_| {
-            next += 1;
-            (Some(next % 25_013), next, time)
-        };
-        side_batch(SIDES[side], &(0..500).map(row).collect::<Vec<Row>>())
-    };
+    let mut rows = numbered_rows();
     // Those of a window join wait, and those of an interval join are kept.
     for (spec, watermark) in [(window_join(JoinKind::Inner), 0), (interval(JoinKind::Full), 9)] {
         let disk = SimDisk::new(SimDiskOptions::default());
