@@ -118,7 +118,7 @@ pub const JOB_METRICS: &[JobMetric] = &[
         "job_checkpoint_pending_seconds",
         MetricKind::Gauge,
         MetricUnit::Nanoseconds,
-        "Time since the round was ended that is being saved; absent where none is.",
+        "Time since the round that is being saved was ended; absent where none is.",
         |progress| kept(progress, |of| Some(of.pending.as_ref()?.since.as_secs_f64())),
     ),
     metric(

@@ -156,9 +156,9 @@ const SETTINGS: &[SettingSpec] = &[
         values: "auto, exactly-once, at-least-once",
         default: "auto",
         scope: Scope::Job,
-        doc: "What a job that runs with --state has to promise of each row of its output, or it is \
-              refused: to be seen once whatever fails, or not to be lost. With auto each table is \
-              as exact as it can be.",
+        doc: "What a job that runs with --state has to promise of each row of its output: to be \
+              seen once whatever fails, or not to be lost. A job that cannot promise it is \
+              refused. With auto each table is as exact as it can be.",
     },
     SettingSpec {
         name: "millstream.hardware_counters",
