@@ -1,9 +1,11 @@
-//! Tables of a pool that have newer versions when a job goes on.
+//! Tables of a pool, read and written by jobs that go on.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
 use millstream::pool::{At, Client, MemoryOptions, MemoryServer, PoolAccess, PoolOptions};
 use millstream::{RunOptions, Session};
 
@@ -13,7 +15,13 @@ use crate::rig::{Dir, Run, Until};
 const COLUMNS: &str = "name STRING, price BIGINT";
 const QUERY: &str = "SELECT name, price FROM bids JOIN names ON auction = id";
 
-/// Loads names of auctions, in place of those that are there.
+fn server() -> MemoryServer {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let options = MemoryOptions { bytes: 64 << 20, listen, ..MemoryOptions::default() };
+    MemoryServer::start(options).unwrap()
+}
+
+/// Loads names of auctions, in place of the names that are there.
 fn load(pool: SocketAddr, name: &str, creates: bool) {
     let options = PoolOptions::new(vec![pool.to_string()]);
     let mut session = Session::builder().pool(options).build().unwrap();
@@ -41,12 +49,7 @@ fn seen(dir: &Dir) -> (BTreeMap<String, usize>, Vec<i64>) {
 
 #[test]
 fn the_version_of_a_checkpoint_is_pinned_again_while_the_pool_has_it() {
-    let server = MemoryServer::start(MemoryOptions {
-        bytes: 64 << 20,
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        ..MemoryOptions::default()
-    });
-    let server = server.unwrap();
+    let server = server();
     let pool = server.address();
     load(pool, "old", true);
     let dir = Dir::new("pool");
@@ -79,4 +82,29 @@ fn the_version_of_a_checkpoint_is_pinned_again_while_the_pool_has_it() {
     let (names, prices) = seen(&dir);
     assert_eq!(names.keys().collect::<Vec<_>>(), ["new", "old"], "{names:?}");
     assert!(prices.into_iter().eq(0..30_000));
+}
+
+#[test]
+fn a_table_that_grows_is_not_left_out_before_its_rows_are_visible() {
+    let server = server();
+    let dir = Dir::new("pool-grows");
+    let grows = "CREATE TABLE grown (auction BIGINT, price BIGINT)
+                   WITH ('connector' = 'pool', 'commit.interval' = '1 h');";
+    let (bids, query) = (bids(SLOW), "SELECT auction, price FROM bids");
+    let sql = format!("{bids} {grows} INSERT INTO grown {query};");
+    let run = Run { pool: Some(server.address()), until: Until::Drop, ..Run::of(&dir) };
+    run.sql(&sql).unwrap();
+
+    let run = Run { until: Until::End, ..run };
+    let other = script(&dir, &bids, "auction BIGINT, price BIGINT", query);
+    let refused = Run { evolve: true, ..run }.sql(&other).unwrap_err().to_string();
+    for part in ["may not be visible yet", "Sink grown"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let run = Run { evolve: false, ..run };
+    run.sql(&sql).unwrap();
+    let read = format!("{grows} SELECT price FROM grown ORDER BY price");
+    let rows = run.session().collect(&read).unwrap();
+    let prices = rows.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>().values());
+    assert!(prices.copied().eq(0..30_000));
 }
