@@ -187,7 +187,7 @@ impl Model for Node {
             to(Step::Crashes, &|then| {
                 then.generation += 1;
                 then.stored = None;
-                // What the process knew is gone, and the rows have other numbers.
+                // The process has lost its references, and the rows have other numbers.
                 then.references = References::default();
                 let rows = then.chain.last().map_or(0, |of| of.rows.len() as u8);
                 then.rows = (then.row..then.row + rows).collect();

@@ -19,7 +19,7 @@ pub struct CheckpointProgress {
     pub stored: u64,
     /// Checkpoints that this run has given up, because a part or the record could not be stored.
     pub given_up: u64,
-    /// Those since the last that was stored.
+    /// Checkpoints that were given up since the last one was stored.
     pub given_up_since: u64,
     /// The round that is being saved.
     pub pending: Option<PendingCheckpoint>,
@@ -80,7 +80,7 @@ pub struct PendingCheckpoint {
     pub nodes: Vec<u32>,
 }
 
-/// What a checkpoint waits for.
+/// A reason why a checkpoint is not stored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckpointWait {
     /// A worker has not saved an operator.
@@ -100,8 +100,8 @@ pub enum CheckpointWait {
 }
 
 impl CheckpointProgress {
-    /// What the checkpoint under way waits for: of the workers that have not saved, those that the
-    /// others wait for. Empty where none is under way.
+    /// The workers, nodes or record for which the checkpoint under way waits. A worker that itself
+    /// waits for the marker of another one is left out. Empty where no checkpoint is under way.
     pub fn waits(&self, workers: &[WorkerCounters]) -> Vec<CheckpointWait> {
         let Some(PendingCheckpoint { round, nodes, .. }) = &self.pending else { return vec![] };
         if nodes.is_empty() {
@@ -110,7 +110,7 @@ impl CheckpointProgress {
         let unsaved = workers
             .iter()
             .filter(|worker| nodes.contains(&worker.node) && worker.counters.saved_round < *round);
-        // Whatever has not saved may wait for what is in front of it in the plan.
+        // An operator that has not saved may wait for those in front of it in the plan.
         let unsaved = unsaved.map(|worker| {
             let operators = &worker.operators;
             let operator = operators.iter().position(|operator| operator.saved_round < *round);

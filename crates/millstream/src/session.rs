@@ -196,8 +196,8 @@ impl Session {
         Ok(())
     }
 
-    /// Plans from now on as a job was planned that goes on from a checkpoint. Ask
-    /// [`PlanDecisions::of`] for its decisions.
+    /// Plans from now on by the decisions of a job that goes on from a checkpoint:
+    /// [`PlanDecisions::of`] reads them.
     pub fn resume(&mut self, decisions: &PlanDecisions) {
         self.planner.set_streamed(decisions.streamed.clone());
         if let Some(pool) = &self.pool {

@@ -30,9 +30,10 @@ use crate::stored::Tail;
 
 /// Bytes of a request when objects are read again.
 const READ_BYTES: usize = 8 << 20;
-/// Objects of fewer bytes are merged …
+/// Objects of fewer bytes are small: they are merged when there are [`SMALL_MAX`] of them at the
+/// end.
 const SMALL_BYTES: u64 = 8 << 20;
-/// … when there are so many at the end.
+/// The number of small objects that are merged.
 const SMALL_MAX: usize = 32;
 
 /// An object whose rows are kept, and its columns.
@@ -43,7 +44,7 @@ pub(super) struct ObjectSpoolPlace<'a> {
 }
 
 impl ObjectSpoolPlace<'_> {
-    /// The directory of the object, and the beginning of the names of what is staged.
+    /// The directory of the object, and the beginning of the names of staged objects.
     fn open(&self) -> Result<(ObjectDirectory, String), ConnectorError> {
         let url = self.url.to_str().unwrap_or_default();
         let (directory, name) = ObjectDirectory::open(url, self.options)?;

@@ -277,7 +277,7 @@ impl From<Decoded> for Next {
 /// The version of the positions of decoders.
 const POSITION_VERSION: u32 = 2;
 
-/// What tells bytes that can be read again from others of the same name.
+/// The version of bytes that can be read again: others of the same name differ in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InputVersion {
     /// How many there are.

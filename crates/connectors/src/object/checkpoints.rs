@@ -255,7 +255,7 @@ impl ObjectWriter for Upload<'_> {
 impl Drop for Upload<'_> {
     fn drop(&mut self) {
         if let Some(upload) = self.upload.take() {
-            // A server keeps the parts of what is not given up, and has them paid.
+            // A server keeps the parts of an upload that is not given up, and charges for them.
             let _ = self.store.ask(&self.path, async move { upload.abort().await });
         }
     }

@@ -85,7 +85,7 @@ impl ObjectDirectory {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// The names of what is staged, without their directory.
+    /// The names of staged objects, without their directory.
     pub(crate) fn staged_names(&self) -> Result<Vec<String>, ConnectorError> {
         let prefix = format!("{}{STAGED}", self.path);
         let objects = list(&self.store, &self.place(STAGED), &prefix, STAGED_MAX)?;

@@ -51,8 +51,8 @@ impl Upload {
         Ok(upload)
     }
 
-    /// An upload of which nothing is asked before it has a part: a small object is one request, and
-    /// leaves nothing behind if it is not made.
+    /// An upload that asks nothing of the store before it has a part: a small object is one
+    /// request, and leaves nothing behind if it is not made.
     pub(super) fn later(store: ObjectStoreClient, path: &str) -> Result<Self, ConnectorError> {
         let location =
             Path::parse(path).map_err(|error| refuse("path", error.to_string(), None))?;

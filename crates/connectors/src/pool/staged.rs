@@ -25,7 +25,7 @@ use super::columns::StoredColumns;
 use super::errors::{damaged, refused};
 use super::sink::{PoolSink, stored};
 
-/// The encoding of what is staged.
+/// The first bytes of staged rows: their encoding.
 const MAGIC: &[u8; 4] = b"MSP1";
 /// Bytes that a worker stages for a checkpoint at most, packed.
 const STAGED_BYTES_MAX: usize = 256 << 20;

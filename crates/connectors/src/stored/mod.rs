@@ -44,7 +44,8 @@ pub(crate) trait Blob: Send + Sync {
     /// How many bytes there are.
     fn bytes(&self) -> u64;
 
-    /// What tells it from another blob of the same name, as far as that is known.
+    /// The version of its bytes, as far as that is known: another blob of the same name differs in
+    /// it.
     fn version(&self) -> InputVersion {
         InputVersion { bytes: self.bytes(), mark: 0 }
     }

@@ -29,7 +29,7 @@ pub struct BadRows {
     kept: Mutex<Vec<BadRow>>,
     /// Whether all of them are kept, with their whole texts, for who takes them.
     all: bool,
-    /// Where they go too, and are kept.
+    /// The bad rows of the node, which keeps them.
     of_node: Option<Arc<BadRows>>,
 }
 

@@ -25,7 +25,7 @@ pub struct Position {
     version: u32,
     split: String,
     numbers: Vec<u64>,
-    /// What the steps of the scan remember of the rows before.
+    /// The numbers that steps of the scan remember of the rows before.
     steps: Vec<u64>,
     /// Bytes of the connector that are no numbers; mostly empty.
     note: Vec<u8>,

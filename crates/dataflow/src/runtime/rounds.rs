@@ -48,7 +48,7 @@ pub(crate) struct RoundCounts {
 }
 
 impl RoundCounts {
-    /// Of a worker.
+    /// The counts of a worker.
     pub(crate) fn of(metrics: &Arc<Metrics>, bad: &Arc<BadRows>, clock: &Arc<dyn Clock>) -> Self {
         Self { metrics: metrics.clone(), bad: bad.clone(), clock: clock.clone() }
     }
@@ -73,7 +73,7 @@ struct Saving {
     sinks: Vec<SinkSnapshot>,
 }
 
-/// What a worker has saved of a round.
+/// The part of a round that a worker has saved.
 #[derive(Default)]
 struct SavedRound {
     snapshot: WorkerSnapshot,
@@ -258,7 +258,7 @@ impl WorkerRounds {
         })
     }
 
-    /// What is known of a round behind which nothing comes.
+    /// The snapshot of a round behind which nothing comes, without state.
     fn snapshot(&self, round: u64) -> WorkerSnapshot {
         let (late, bad) = (self.counts.late(), self.counts.bad.count());
         WorkerSnapshot { worker: self.worker, round, late, bad, ..WorkerSnapshot::default() }

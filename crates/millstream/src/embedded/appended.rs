@@ -49,7 +49,7 @@ struct Cursor {
     waker: Waker,
 }
 
-/// What became of rows.
+/// The outcome of an [append](AppendSource::append).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendResult {
     /// They wait for their readers.
@@ -67,7 +67,7 @@ impl Shared {
 }
 
 impl Log {
-    /// Forgets what every reader has; without one, nothing.
+    /// Forgets the batches that every reader has taken. Where nobody reads, all stay.
     fn forget(&mut self) -> bool {
         let Some(least) = self.readers.values().map(|cursor| cursor.next).min() else {
             return false;
@@ -264,7 +264,7 @@ impl SplitReader for AppendedReader {
 }
 
 impl Drop for AppendedReader {
-    /// What it has not taken waits for the others, or for the next one.
+    /// Rows that it has not taken wait for the others, or for the next one.
     fn drop(&mut self) {
         let mut log = self.of.shared.lock();
         log.readers.remove(&self.id);

@@ -52,7 +52,7 @@ struct Queue {
 /// The rows of one run, for its reader. Dropping it drops the rows that come.
 pub struct QueuedRows(Arc<Shared>);
 
-/// What a reader was given.
+/// The answer to a reader who asks for [rows](QueuedRows::next).
 #[derive(Debug, Clone)]
 pub enum TakenRows {
     /// Rows, in the order in which they were written.
@@ -232,7 +232,7 @@ impl SinkWriter for QueueWriter {
     }
 }
 
-/// The rows as they are; what operators note beside a schema is nothing for a reader.
+/// The rows without the notes of operators in the metadata of their schema.
 fn with_plain_schema(batch: &RecordBatch) -> RecordBatch {
     let schema = batch.schema();
     if schema.metadata().is_empty() {

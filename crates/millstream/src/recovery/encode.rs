@@ -150,7 +150,7 @@ fn place_from(take: &mut Take<'_>) -> Option<SectionPlace> {
     Some(SectionPlace { segment, section })
 }
 
-/// What a worker listed.
+/// The list of a worker: its snapshot without rows, and the places of sections elsewhere.
 type Listed = (WorkerSnapshot, Vec<SectionPlace>);
 
 fn unlisted(bytes: &[u8], names: OperatorNames<'_>) -> Option<Listed> {
@@ -375,7 +375,7 @@ impl OpenSection {
     }
 }
 
-/// What workers have kept in a checkpoint.
+/// The state of a checkpoint, as its workers have saved it.
 #[derive(Default)]
 pub(super) struct Decoded {
     /// Their snapshots.
@@ -384,9 +384,9 @@ pub(super) struct Decoded {
     pub(super) referred: BTreeSet<SegmentEntry>,
 }
 
-/// What [`encode`] has made a segment of. Rows of operators that the job does not have are left
-/// out. Those of the others are read when they are needed, if there is a `loading` of them;
-/// without it, only what workers list is read.
+/// The inverse of [`encode`]. Rows of operators that the job does not have are left out. With a
+/// `loading`, rows of the others are read when they are needed; without it, only the lists of
+/// workers are read.
 ///
 /// # Errors
 /// When the store fails or the segment is damaged.

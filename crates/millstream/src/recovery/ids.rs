@@ -128,7 +128,7 @@ fn rows_of(operator: &Operator) -> Vec<Property> {
 
 /// The operators of a job by the names under which a checkpoint has their state.
 pub(crate) struct FittedState {
-    /// By the operator's number; one that was not saved has a name that nothing has.
+    /// By the operator's number. An operator that was not saved has an empty name.
     names: Vec<OperatorId>,
     /// The operators of the checkpoint that the job does not have.
     pub(crate) gone: Vec<OperatorEntry>,
@@ -137,8 +137,8 @@ pub(crate) struct FittedState {
 }
 
 impl FittedState {
-    /// Finds the operators of a checkpoint in a job. Those of one meaning that reach the same sinks
-    /// are the same; and so are the only two of a meaning that are left, whatever sinks they reach.
+    /// Finds the operators of a checkpoint in a job. Operators of one meaning are the same if they
+    /// reach the same sinks, or if only one of that meaning is left on either side.
     pub(crate) fn of(saved: &[OperatorEntry], ids: &[OperatorId]) -> Self {
         let mut left: Vec<&OperatorEntry> = saved.iter().collect();
         let mut found: Vec<Option<String>> = vec![None; ids.len()];
@@ -162,7 +162,7 @@ impl FittedState {
         let new = (0..ids.len()).filter(|&at| open(&found, at)).map(|at| ids[at].text.clone());
         let new = new.collect();
         let names = ids.iter().zip(found).map(|(of, found)| {
-            // What is not compared is found by its own name, if it is there.
+            // An operator that is not compared is found by its own name, if it is there.
             let id = found.or_else(|| (!of.remembers).then(|| of.id.clone()));
             OperatorId { id: id.unwrap_or_default(), ..of.clone() }
         });
@@ -245,7 +245,7 @@ mod tests {
     fn what_remembers_nothing_is_not_compared() {
         let fitted = fit(&[("g-a", "G")], &[("l-a", "LookupJoin t"), ("g-a", "G")]);
         assert_eq!(fitted, (names(&["l-a", "g-a"]), "gone [] new []".to_owned()));
-        // The name of nothing is that of no section.
+        // An operator without a name finds nothing.
         assert_eq!(fit(&[("", "G")], &[("g-a", "H")]).0, names(&[""]));
     }
 }

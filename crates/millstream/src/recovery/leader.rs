@@ -114,7 +114,7 @@ pub(super) enum Order {
 enum Phase {
     /// None is under way.
     Rests,
-    /// Nodes have their sources rest behind the next round: by node, whether it has heard of that.
+    /// By node, whether it has heard that its sources rest behind the next round.
     /// The round ends only then: a worker that heard of its end from a peer would read on.
     Calms { resting: Vec<bool> },
     /// Nodes store their parts.
@@ -137,7 +137,7 @@ pub(super) struct Leader {
     round: u64,
     /// The last checkpoint that this run has put into the chain; 0 before the first.
     stored: u64,
-    /// What is known of it, and when its round was ended.
+    /// The last checkpoint for those who watch the job, and when its round was ended.
     last: Option<(LastCheckpoint, Instant)>,
     /// The counts for those who watch the job.
     counts: CheckpointProgress,
@@ -147,7 +147,7 @@ pub(super) struct Leader {
     stop_sent: bool,
     /// Whether all sources rest behind the next round.
     rests: bool,
-    /// Since the user asks for the job's end, when something of its last checkpoint came last.
+    /// When a part of the last checkpoint came last, or the user asked for the end; `None` before.
     stops: Option<Instant>,
     /// Last checkpoints of the job in a row that could not be stored, and why the last could not.
     failed_ends: u32,

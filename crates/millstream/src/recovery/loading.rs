@@ -37,7 +37,7 @@ pub(super) struct SectionRows {
     shared: Mutex<SharedRows>,
 }
 
-/// What workers share of a section.
+/// The rows of a section that its workers share.
 #[derive(Default)]
 struct SharedRows {
     reads: u32,
@@ -87,7 +87,7 @@ impl SectionRows {
 
 impl UnreadRows for SectionRows {
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
-        // Who comes while another one reads waits for its rows.
+        // A worker that comes while another one reads waits for its rows.
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.reads += 1;
         let is_last = shared.reads >= self.loading.readers;

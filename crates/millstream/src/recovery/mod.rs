@@ -241,7 +241,7 @@ impl<'a> JobCheckpoints<'a> {
         })))
     }
 
-    /// The same, of a job that was started so often before.
+    /// The same, of a job that was started again `restarts` times before.
     pub(crate) fn started_again(self, restarts: u32) -> Self {
         Self { restarts, ..self }
     }

@@ -1,4 +1,4 @@
-//! The decisions of a job's first plan that a job keeps which goes on.
+//! The decisions of a job's first plan, which the job keeps when it goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use crate::error::Error;
 /// The kind of a source in the text of an operator, before its table.
 pub(super) const SOURCE: &str = "Source ";
 
-/// The version of a table that is read as a stream, among the decisions that are sent. No table has
-/// so many.
+/// The version that stands for a table that is read as a stream, among the decisions that are
+/// sent. No table has it.
 const STREAMED: u64 = u64::MAX;
 
 /// The decisions that a job has made when it began, as its checkpoint has them. All nodes plan with
@@ -42,7 +42,7 @@ impl PlanDecisions {
             .into_iter()
             .filter(|job| is_of(job, &options.job))
         {
-            // The run says what is wrong with it.
+            // The run tells the error.
             let Ok(view) = chain::look(store, &job) else { continue };
             let resumed = match chain::resolve(store, &view, &options.from) {
                 // Only one of several jobs may have it; the run that needs it says so.

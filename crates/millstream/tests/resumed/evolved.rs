@@ -34,7 +34,7 @@ fn sink(dir: &Dir, table: &str, columns: &str) -> String {
     )
 }
 
-/// A grouping in windows of so many seconds.
+/// A grouping in windows of `seconds`.
 fn grouped(from: &str, seconds: i64, key: &str, aggregates: &str) -> String {
     format!(
         "SELECT CAST(window_start AS BIGINT), {key}, {aggregates}

@@ -126,7 +126,7 @@ fn state_is_found_by_other_strategies_layouts_and_fabrics() {
     }
 }
 
-/// A table of names with so many rows, of which the first ten are those of auctions.
+/// A table of names with `rows` rows. The first ten are the names of auctions.
 fn write_names(dir: &Dir, rows: usize) {
     let rows: String = (0..rows).map(|id| format!("{id},name {id}\n")).collect();
     fs::write(dir.0.join("names.csv"), format!("id,name\n{rows}")).unwrap();

@@ -1,5 +1,5 @@
-//! What a job with checkpoints saves, builds anew or loses, by operator. It is shown where somebody
-//! asks for it, or has set how the job is saved.
+//! The recovery of a job, by operator: its state is saved, built anew or lost. EXPLAIN shows it on
+//! request, and in scripts that set how the job is saved.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::Explain;
 use crate::text::settings::InForce;
 use crate::text::units::span_ns;
 
-/// What was asked of the checkpoints of a job, and whether EXPLAIN tells how it is recovered.
+/// The settings of a job's checkpoints, and whether EXPLAIN tells how it is recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RecoveryAsked {
     pub(crate) shown: bool,

@@ -26,7 +26,7 @@ pub trait BatchFunction: Send + Sync {
     /// The type of its result.
     fn returns(&self) -> &DataType;
 
-    /// What its result depends on.
+    /// The inputs of its result.
     fn volatility(&self) -> FunctionVolatility;
 
     /// The results of `rows` rows. Each argument has as many values.
@@ -36,7 +36,7 @@ pub trait BatchFunction: Send + Sync {
     fn call(&self, args: &[ArrayRef], rows: usize) -> std::result::Result<ArrayRef, String>;
 }
 
-/// What the result of a function depends on.
+/// The inputs on which the result of a function depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FunctionVolatility {
     /// The arguments alone: a call of constants is made once, while the query is planned.
@@ -90,7 +90,7 @@ impl fmt::Debug for Called {
     }
 }
 
-/// Two are the same when they are one object.
+/// Two functions are the same when they are one object.
 impl PartialEq for Called {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.function, &other.function)

@@ -65,7 +65,7 @@ pub(crate) struct Engine {
     state: SessionState,
     /// Those of our own.
     functions: Vec<Arc<ScalarUDF>>,
-    /// The names of those that the program gave.
+    /// The names of functions that the program has given.
     given: Vec<String>,
     emit_kind: Arc<AggregateUDF>,
     types: Arc<Types>,

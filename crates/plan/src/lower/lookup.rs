@@ -124,8 +124,8 @@ pub(crate) fn table_side(
     by_size(cx, sides, &possible)
 }
 
-/// Whether a side was the table of a lookup when the job began that goes on now: its table is none
-/// of those that are read as streams. All joins of such a job are lookups.
+/// Whether a side was the table of a lookup when the job began, which goes on now: its table is not
+/// read as a stream. All joins of such a job are lookups.
 fn was_table(cx: &Context<'_>, sides: [&Relation; 2], side: usize) -> bool {
     let streamed = cx.lowering.streamed;
     let is_streamed = |table: &Table| streamed.contains(&table.title());

@@ -18,10 +18,10 @@ impl Planner {
         self.engine.set_now(instant);
     }
 
-    /// Says which tables the job has read as streams that goes on from a checkpoint, by the titles
-    /// that [`Labels::table`](dataflow::job::Labels::table) has. Where all input ends, statistics
-    /// decide which side of a join is the table of a lookup, and whether it is one at all; a job
-    /// that goes on keeps what was decided when it began, for its tables may have grown.
+    /// Says which tables were read as streams by the job that goes on from a checkpoint, by the
+    /// titles that [`Labels::table`](dataflow::job::Labels::table) has. Where all input ends,
+    /// statistics decide which side of a join is the table of a lookup, and whether it is one at
+    /// all; a job that goes on keeps what was decided when it began, for its tables may have grown.
     pub fn set_streamed(&mut self, tables: Vec<String>) {
         self.streamed = tables;
     }

@@ -32,7 +32,7 @@ impl ExplainFormat {
     }
 }
 
-/// What EXPLAIN shows, and how.
+/// The options of EXPLAIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ExplainOptions {
     pub(crate) format: ExplainFormat,

@@ -145,8 +145,8 @@ impl Home {
         self.let_go(&table, version)
     }
 
-    /// Whether no statement more is remembered, until some of those are forgotten whose nodes have
-    /// all let go.
+    /// Whether no more statements are remembered until some are forgotten, whose nodes have all let
+    /// go.
     pub fn is_full_of_statements(&self) -> bool {
         self.memos.len() >= MEMOS_MAX
     }

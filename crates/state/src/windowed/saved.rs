@@ -4,8 +4,8 @@
 //! by merging, so that groups of several savers come together, and those of one go apart by their
 //! keys. What is running for cumulating windows is groups of the first slice of these.
 //!
-//! What lies on a disk is not read for it: a batch there never changes, and can be read by whoever
-//! stores it, on a thread of its own.
+//! Groups on a disk are not read for it: a batch there never changes, and is read when it is
+//! stored, on another thread.
 
 use std::collections::BTreeMap;
 

@@ -186,7 +186,7 @@ impl Listing {
             self.seats_of(flow).for_each(|seat| seat.settling += unsettled);
             self.files.insert(path, entry);
         }
-        // What is not listed is gone, and what is listed is known.
+        // A file that is not listed is gone, and one that is listed is known.
         self.seats.values_mut().for_each(|seat| seat.done = None);
         ready.sort();
         for (_, path, flow) in ready {

@@ -55,10 +55,10 @@ impl WatchProgress {
         Position::new(FORMAT, VERSION, split, &numbers).with_note(note)
     }
 
-    /// What became this position.
+    /// The progress that became this position.
     ///
     /// # Errors
-    /// When nothing did, or it is of another split.
+    /// When the position is none of a watched directory, or is of another split.
     pub(super) fn of(position: &Position, split: &str) -> Result<Self, ConnectorError> {
         let [count, begun] = position.numbers(FORMAT, VERSION, split)?;
         let progress = decoded(position.note(), count, begun == 1);

@@ -101,7 +101,7 @@ pub(crate) struct Grouping<D> {
     spills: bool,
     /// What went to the disk, as far as it was published.
     spilled: Cell<Spilled>,
-    /// What checkpoints hold that are being stored, where groups may go to a disk.
+    /// The copies of checkpoints that are being stored, where groups may go to a disk.
     copies: StateCopies,
     signals: Arc<Signals>,
     behind: D,

@@ -75,7 +75,7 @@ fn rows_of(
     Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
 }
 
-/// What a grouping keeps.
+/// The rows that a grouping keeps.
 #[derive(Default)]
 pub(super) struct KeptGroups {
     /// Rows in memory.

@@ -58,7 +58,7 @@ struct Due {
     spilled: Vec<SpilledBatch>,
 }
 
-/// What an operator keeps, to be saved.
+/// The rows that an operator keeps, to be saved.
 pub(super) struct KeptRows {
     /// Rows in memory.
     pub(super) held: Vec<SavedRows>,
@@ -513,8 +513,8 @@ impl SpillableRows {
         given
     }
 
-    /// All rows, by part of what is saved: those in memory, and those on the disk, which are not
-    /// read.
+    /// All rows, by the part that they are saved in: rows in memory, and rows on the disk, which
+    /// are not read.
     fn saved(&self) -> Result<(InputBatches, Vec<SpilledBatch>), DataflowError> {
         at_rest(self.partitions.is_empty())?;
         let held = self.runs.iter().map(|(input, run)| (*input, run.rest())).collect();

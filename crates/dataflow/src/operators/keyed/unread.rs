@@ -15,7 +15,7 @@ use crate::operators::restoring::saved_here;
 struct SpilledRows {
     batch: SpilledBatch,
     spec: Arc<Keyed>,
-    /// By part, what is saved.
+    /// The parts of the operator's state.
     parts: Arc<[SavedPart]>,
     /// The worker, and how many there are.
     place: (u32, u32),

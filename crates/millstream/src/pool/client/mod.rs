@@ -71,7 +71,7 @@ pub struct Client {
     /// Texts that were planned and jobs that were run: alike on all nodes of a job.
     statements: AtomicU32,
     connected: Mutex<Option<Arc<Connected>>>,
-    /// The versions of tables that a job was saved with which goes on.
+    /// The versions of tables with which the job was saved that goes on.
     saved: Mutex<HashMap<String, u64>>,
 }
 

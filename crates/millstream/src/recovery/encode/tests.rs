@@ -67,7 +67,7 @@ fn job() -> ObjectName {
     ObjectName::job("j").unwrap()
 }
 
-/// What was stored, with all rows in memory.
+/// The snapshots of a segment, with all rows in memory.
 fn read(store: &Arc<dyn Store>, entry: &SegmentEntry, names: &[OperatorId]) -> Vec<WorkerSnapshot> {
     let loading = Loading::new(store.clone(), 2);
     let mut decoded = Decoded::default();
@@ -131,7 +131,7 @@ fn texts_are_written_once_however_many_slices_they_are_in() {
     assert!(read.flatten().eq(texts.iter().map(String::as_str)));
 }
 
-/// Rows on a disk. It counts the bytes of those that were read and are not dropped.
+/// Rows on a disk. It counts the bytes that were read and are not dropped.
 struct OnDisk {
     bytes: usize,
     held: Arc<AtomicUsize>,

@@ -221,7 +221,7 @@ pub(super) fn checkpoint(text: &str) -> Option<Option<CheckpointInterval>> {
     }
 }
 
-/// What is asked of a job that is saved; the inner `None` where each table is as exact as it can.
+/// The guarantee of a job that is saved; the inner `None` where each table is as exact as it can.
 pub(super) fn guarantee(text: &str) -> Option<Option<Guarantee>> {
     let all = [Guarantee::ExactlyOnce, Guarantee::AtLeastOnce];
     match text {
