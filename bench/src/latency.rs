@@ -8,7 +8,8 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 
-use crate::paced::{Schedule, lap_ms};
+use crate::laps::lap_ms;
+use crate::paced::Schedule;
 use crate::task::WorkloadWindow;
 
 /// The event time of the generator's first row: 2024-01-01.

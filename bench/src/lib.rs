@@ -22,6 +22,7 @@
 pub mod analytics;
 mod by_hand;
 pub mod checksums;
+pub mod laps;
 pub mod latency;
 pub mod limits;
 pub mod memory;

@@ -11,20 +11,14 @@
 //! the watermark of all flows waits no longer for that. A row is never emitted before it is due.
 //! A job that cannot keep up gets stripe after stripe without a pause.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use arrow::array::{ArrayRef, AsArray};
-use arrow::datatypes::{DataType, SchemaRef, TimestampMillisecondType};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use connectors::Generator;
-use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::Sink;
-use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{Next, Position, ReaderContext, Split, SplitReader};
 use fabric::Clock;
+
+use crate::laps::{Lap, LapConnector, LapInput, locked};
 
 /// Rows that come within so long a time make a stripe.
 pub const STRIPE: Duration = Duration::from_micros(10);
@@ -59,160 +53,53 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-/// The connector. Clones share the rows and the pace.
-#[derive(Debug, Clone, Default)]
-pub struct Paced(Arc<Shared>);
+/// The connector. Clones share the rows and the schedule.
+pub type Paced = LapConnector<ArrivalRate>;
 
+/// The schedule of the rows of a run.
 #[derive(Debug, Default)]
-struct Shared {
-    schedule: Mutex<Option<Schedule>>,
-    /// By table, options and columns.
-    retained: Mutex<HashMap<String, Arc<[RecordBatch]>>>,
-}
+pub struct ArrivalRate(Mutex<Option<Schedule>>);
 
 impl Paced {
-    /// At which pace rows come in the next run.
+    /// Sets the schedule of the next run.
     pub fn set(&self, schedule: Schedule) {
-        *locked(&self.0.schedule) = Some(schedule);
-    }
-
-    /// Keeps the rows no longer.
-    pub fn forget(&self) {
-        locked(&self.0.retained).clear();
+        *locked(&self.input.0) = Some(schedule);
     }
 }
 
-impl Connector for Paced {
-    fn name(&self) -> &'static str {
-        "generator"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        Generator.options()
-    }
-
-    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        Generator.infer(options)
-    }
-
-    fn source(
-        &self,
-        table: &TableDef,
-        projection: &[usize],
-    ) -> Result<Arc<dyn Source>, ConnectorError> {
-        let mut once = table.clone();
-        let laps = once.options.remove("repeat").and_then(|laps| laps.parse().ok()).unwrap_or(1);
-        once.options.remove("preload");
-        let name = format!("{}{:?}{projection:?}", once.name, once.options);
-        let source = Generator.source(&once, projection)?;
-        if !once.options.contains_key("interval") {
-            // A table that is no stream is there from the first.
-            return Ok(source);
-        }
-        let interval = once.options.get("interval").and_then(|text| text.strip_suffix("ns"));
-        Ok(Arc::new(PacedSource {
-            name,
-            source,
-            laps,
-            interval_ns: interval.and_then(|ns| ns.parse().ok()).unwrap_or(0),
-            flows: AtomicU32::new(1),
-            shared: Arc::clone(&self.0),
-        }))
-    }
-
-    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
-        Generator.sink(table)
-    }
-}
-
-struct PacedSource {
-    name: String,
-    /// The rows of one lap.
-    source: Arc<dyn Source>,
-    laps: u64,
-    /// Nanoseconds of event time between two rows.
-    interval_ns: u64,
-    /// The flows that the last call of [`Source::splits`] cut. Relaxed: it is written before
-    /// anything is opened, by the thread that hands the flows on.
-    flows: AtomicU32,
-    shared: Arc<Shared>,
-}
-
-impl PacedSource {
-    /// The rows of a lap, made by who asks first.
-    fn retained(&self, context: &ReaderContext) -> Result<Arc<[RecordBatch]>, ConnectorError> {
-        let mut retained = locked(&self.shared.retained);
-        if let Some(rows) = retained.get(&self.name) {
-            return Ok(Arc::clone(rows));
-        }
-        let splits = self.source.splits(1, None)?;
-        let mut flow = self.source.open(&splits[0], None, context)?;
-        let mut rows = Vec::new();
-        while let Next::Batch(batch) = flow.next(BATCH_ROWS)? {
-            rows.push(batch);
-        }
-        let rows: Arc<[RecordBatch]> = rows.into();
-        retained.insert(self.name.clone(), Arc::clone(&rows));
-        Ok(rows)
-    }
-}
-
-impl Source for PacedSource {
-    fn schema(&self) -> SchemaRef {
-        self.source.schema()
-    }
-
-    fn bounded(&self) -> bool {
-        self.source.bounded()
-    }
-
-    fn splits(&self, workers: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        let named = |flow| Split {
-            name: format!("paced generator {flow} of {workers}"),
-            ..Split::default()
-        };
-        self.flows.store(workers.max(1), Ordering::Relaxed);
-        Ok((0..workers.max(1)).map(named).collect())
-    }
+impl LapInput for ArrivalRate {
+    const BATCH_ROWS: usize = BATCH_ROWS;
+    const TELLS_BOUNDS: bool = false;
 
     fn open(
-        &self,
+        self: &Arc<Self>,
+        lap: Lap,
         split: &Split,
         _: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let retained = self.retained(context)?;
-        let rows: u64 = retained.iter().map(|batch| batch.num_rows() as u64).sum();
-        let schedule = *locked(&self.shared.schedule);
+        let rows = Lap::rows(&lap.batches);
+        let schedule = *locked(&self.0);
         let schedule = schedule.unwrap_or(Schedule { start_ns: 0, rate: f64::INFINITY });
         let stripes_of_lap = rows.div_ceil(schedule.stripe() as u64);
         Ok(Box::new(PacedFlow {
-            schema: self.schema(),
-            retained,
             rows,
-            lap_ms: lap_ms(rows, self.interval_ns),
             stripe: schedule.stripe(),
             stripes_of_lap,
-            stripes: stripes_of_lap * self.laps,
+            stripes: stripes_of_lap * lap.laps,
             schedule,
             next: split.number as u64,
-            flows: self.flows.load(Ordering::Relaxed).into(),
+            flows: lap.splits as u64,
+            lap,
             clock: Arc::clone(&context.clock),
         }))
     }
 }
 
-/// Milliseconds of event time by which a lap of this many rows is later than the one before.
-pub fn lap_ms(rows: u64, interval_ns: u64) -> i64 {
-    rows.saturating_mul(interval_ns).div_ceil(1_000_000) as i64
-}
-
 struct PacedFlow {
-    schema: SchemaRef,
-    retained: Arc<[RecordBatch]>,
+    lap: Lap,
     /// Rows of a lap.
     rows: u64,
-    lap_ms: i64,
     stripe: usize,
     stripes_of_lap: u64,
     stripes: u64,
@@ -237,9 +124,9 @@ impl SplitReader for PacedFlow {
             return Ok(Next::Wait { until_ns: self.clock.now_ns().saturating_add(early_ns) });
         }
         self.next += self.flows;
-        let batch = &self.retained[first as usize / BATCH_ROWS];
+        let batch = &self.lap.batches[first as usize / BATCH_ROWS];
         let batch = batch.slice(first as usize % BATCH_ROWS, rows as usize);
-        Ok(Next::Batch(self.moved(batch, lap)?))
+        Ok(Next::Batch(self.lap.moved(batch, lap)?))
     }
 
     fn position(&self) -> Position {
@@ -247,76 +134,24 @@ impl SplitReader for PacedFlow {
     }
 }
 
-impl PacedFlow {
-    /// The rows as a later lap has them.
-    fn moved(&self, batch: RecordBatch, lap: u64) -> Result<RecordBatch, ConnectorError> {
-        if lap == 0 {
-            return Ok(batch);
-        }
-        let by_ms = self.lap_ms * lap as i64;
-        let moved = |column: &ArrayRef| match column.data_type() {
-            DataType::Timestamp(..) => {
-                let times = column.as_primitive::<TimestampMillisecondType>();
-                Arc::new(times.unary::<_, TimestampMillisecondType>(|time| time + by_ms))
-            }
-            _ => Arc::clone(column),
-        };
-        let columns = batch.columns().iter().map(moved).collect();
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(
-            |e| ConnectorError::Io {
-                place: "generator".into(),
-                message: e.to_string(),
-                hint: None,
-            },
-        )
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
-    use arrow::datatypes::Int64Type;
-    use fabric::clock::MonotonicClock;
+    use dataflow::connector::Connector;
 
     use super::*;
+    use crate::laps::lap_ms;
+    use crate::laps::testing::{open, rest, source, table};
 
     /// Keys and times of all rows, of each flow by itself.
     fn rows(flows: u32, laps: u64, rate: f64) -> Vec<Vec<(i64, i64)>> {
-        let options = [
-            ("kind", "ro".to_owned()),
-            ("keys", "1000000".to_owned()),
-            ("rows", "10000".to_owned()),
-            ("interval", "1000000ns".to_owned()),
-            ("repeat", laps.to_string()),
-        ];
-        let options: Options = options.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        let schema = Generator.infer(&options).unwrap().unwrap();
-        let metadata = Default::default();
-        let table = TableDef { name: "t".into(), schema, options, metadata, buckets: vec![] };
         let paced = Paced::default();
         paced.set(Schedule { start_ns: 0, rate });
-        let source = paced.source(&table, &[0, 1]).unwrap();
+        let source = source(&paced, 10_000, laps);
         let mut splits = source.splits(flows, None).unwrap();
         assert_eq!(splits.len(), flows as usize);
         // As the reader does, which asks for them.
         splits.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
-        let clock = Arc::new(MonotonicClock::new());
-        let context = ReaderContext::new(clock, Arc::default());
-        let of = |split: &Split| {
-            let mut flow = source.open(split, None, &context).unwrap();
-            let mut rows = vec![];
-            while let Next::Batch(batch) = flow.next(1 << 20).unwrap() {
-                let keys = batch.column(0).as_primitive::<Int64Type>().values().to_vec();
-                let times = batch.column(1).as_primitive::<TimestampMillisecondType>();
-                rows.extend(keys.into_iter().zip(times.values().to_vec()));
-            }
-            rows
-        };
-        splits.iter().map(of).collect()
+        splits.iter().map(|split| rest(&mut *open(&*source, split, None), 1 << 20)).collect()
     }
 
     #[test]
@@ -349,20 +184,8 @@ mod tests {
         let paced = Paced::default();
         paced.set(Schedule { start_ns: now_ns() + 3_600_000_000_000, rate: 1.0 });
         let next = |options: [(&str, &str); 3]| {
-            let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
-            let options: Options = options.into_iter().collect();
-            let schema = Generator.infer(&options).unwrap().unwrap();
-            let table = TableDef {
-                name: "t".into(),
-                schema,
-                options,
-                metadata: Default::default(),
-                buckets: vec![],
-            };
-            let source = paced.source(&table, &[0]).unwrap();
-            let clock = Arc::new(MonotonicClock::new());
-            let context = ReaderContext::new(clock, Arc::default());
-            source.open(&Split::default(), None, &context).unwrap().next(100).unwrap()
+            let source = paced.source(&table(&options), &[0]).unwrap();
+            open(&*source, &Split::default(), None).next(100).unwrap()
         };
         let stream = next([("kind", "ro"), ("rows", "10"), ("interval", "1000ns")]);
         assert!(matches!(stream, Next::Wait { .. }));

@@ -1,4 +1,4 @@
-//! Checkpoints are measured, in small: the figures are of checkpoints that were taken.
+//! Measurements of checkpoints at a small scale: the figures are of checkpoints that were taken.
 
 use bench::recovery::{RecoveryPart, RecoveryPlan, measure};
 use bench::report::ReportSection;
@@ -27,7 +27,7 @@ fn column(section: &ReportSection, name: &str) -> Vec<f64> {
 fn costs_are_of_equal_results_with_and_without_checkpoints() {
     let section = measure(&plan(), RecoveryPart::Cost).unwrap();
     assert_eq!(section.bars.len(), 4, "{section}");
-    // That of the end at least, with positions and groups.
+    // At least the checkpoint of the end, with positions and groups.
     assert!(column(&section, "checkpoints").iter().all(|&count| count >= 1.0), "{section}");
     assert!(column(&section, "processor s").iter().all(|&seconds| seconds > 0.0), "{section}");
     assert!(section.bars.iter().all(|bar| bar.met.is_some()), "six pairs have an interval");

@@ -8,12 +8,12 @@ use crate::report::Bar;
 use crate::run::BenchError;
 use crate::workload::Workload;
 
-/// Groups of the cases with many of them, at scale 1.
+/// Groups of the cases with many groups, at scale 1.
 const MANY_KEYS: f64 = 10e6;
-/// Rows that are kept of a job of few groups, and of one of many, at scale 1.
+/// Rows that are kept for a job of few groups, and for one of many, at scale 1.
 const FEW_ROWS: f64 = 16e6;
 const MANY_ROWS: f64 = 32e6;
-/// The least of all at smaller scales.
+/// The least number of groups and of rows at smaller scales.
 const LEAST: f64 = 1000.0;
 
 /// One comparison.
@@ -65,8 +65,8 @@ pub(super) struct CostOutcome {
     case: CostCase,
     keys: u64,
     pairs: usize,
-    /// How much more time the run with checkpoints of each pair took, in parts of the other one.
-    /// `None` if there are too few pairs for an interval.
+    /// The additional processor time of a run with checkpoints, in parts of that of the run without
+    /// them; `None` if there are too few pairs for an interval.
     more: Option<MedianEstimate>,
     /// Medians: processor seconds without, million rows a processor second without, checkpoints of
     /// a run, and bytes of the largest of them.
@@ -97,8 +97,8 @@ pub(super) fn measure(
         interval_ns: None,
         workers: plan.workers,
     };
-    // The first run makes the rows, and the second one tells how long a lap takes: by processor
-    // time, so that others of the machine do not make runs short.
+    // The first run makes the rows, and the second one measures a lap: its processor time, so that
+    // other load of the machine does not make runs short.
     jobs.bare(&once)?;
     let lap = jobs.bare(&once)?.cpu.as_secs_f64();
     let shape = JobShape { laps: (plan.seconds / lap.max(1e-6)).ceil().max(1.0) as u64, ..once };
@@ -107,7 +107,7 @@ pub(super) fn measure(
     for pair in 0..plan.pairs {
         let directory = StateDirectory::new(&plan.directory)?;
         let saved = || jobs.saved(&shape, case.interval, directory.path(), None);
-        // Each is the first of every other pair, so that neither profits from its place.
+        // The two take turns to be the first, so that neither profits from its place.
         let (bare, saved) = if pair % 2 == 0 {
             let bare = jobs.bare(&shape)?;
             (bare, saved()?)
@@ -137,7 +137,7 @@ pub(super) fn measure(
 }
 
 impl CostCase {
-    /// Holds the results of a pair against each other, and the rows against those there are.
+    /// Compares the results of a pair with each other, and the rows that were read with the input.
     fn check(&self, shape: &JobShape, bare: &JobRun, saved: &JobRun) -> Result<(), BenchError> {
         let variant = || format!("{} every {}", self.name, self.interval);
         if !bare.totals.agrees(&saved.totals) {
@@ -153,7 +153,7 @@ impl CostCase {
 }
 
 impl CostOutcome {
-    /// The figure against what is asked of it: the upper end of the interval counts.
+    /// The upper end of the interval against its limit.
     pub(super) fn bar(&self) -> Bar {
         let CostCase { name, interval, limit, .. } = self.case;
         let got = match self.more {

@@ -1,6 +1,6 @@
-//! What a sample tells: its median, an interval for that, and quantiles.
+//! Estimates from a sample: its median, an interval for that, and quantiles.
 
-/// The probability that an interval has to have.
+/// The least probability that an interval has the true median.
 const CONFIDENCE: f64 = 0.95;
 
 /// A median, with an interval in which the true one lies with a probability of 95 %.
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn an_interval_has_the_ranks_of_the_tables_of_the_binomial_distribution() {
-        // Of n values the k-th from both ends, as tables of the sign test have them.
+        // The size of a sample, and the rank from both ends, from tables of the sign test.
         for (count, rank) in [(6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (20, 6), (25, 8)] {
             let values: Vec<f64> = (1..=count).rev().map(f64::from).collect();
             let found = median_estimate(&values).unwrap();

@@ -5,33 +5,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fabric::clock::process_ns;
 use millstream::checkpoint::DirectoryStore;
 use millstream::checkpoint::chain::ResumeFrom;
 use millstream::{CheckpointOptions, FabricKind, RunOptions, Script, Session};
 
-use super::cpu::process_ns;
 use super::input::{KeptInput, Observed};
 use super::store::{StoredRecord, TimedStore};
 use crate::checksums::{ChecksumSink, ChecksumTotals};
 use crate::run::BenchError;
 use crate::workload::{KeyDistribution, Workload, WorkloadSize};
 
-/// How often a run that may be ended early is looked at.
+/// The time between two looks at a run that may be ended early.
 const LOOK: Duration = Duration::from_millis(2);
 /// The name of jobs in their stores.
 const JOB: &str = "bench";
 
-/// A query and how much there is to do.
+/// A query, and the size of its input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct JobShape {
     pub(super) workload: Workload,
     pub(super) keys: u64,
-    /// Whether groups are found by hashes also where keys are dense.
+    /// Whether groups are found by hash even if keys are dense.
     pub(super) hashed: bool,
     /// Rows that are kept, of all workers together; they are read `laps` times.
     pub(super) rows: u64,
     pub(super) laps: u64,
-    /// Nanoseconds of event time between two rows, if not as the workload has it.
+    /// Nanoseconds of event time between two rows, if not those of the workload.
     pub(super) interval_ns: Option<u64>,
     pub(super) workers: u32,
 }
@@ -44,22 +44,22 @@ pub(super) struct JobRun {
     pub(super) observed: Observed,
     /// From the first row that was read to the end of the job.
     pub(super) elapsed: Duration,
-    /// Processor time of all threads meanwhile.
+    /// Processor time of all threads in this time.
     pub(super) cpu: Duration,
     /// The records of the chain.
     pub(super) records: Vec<StoredRecord>,
-    /// From its start to the first row that it read.
+    /// From the start of the run to the first row that was read.
     pub(super) until_first_row: Duration,
 }
 
-/// When a run is ended before its input is: both are needed.
+/// The conditions under which a run is ended before its input is: both have to hold.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Enough {
-    /// Records in the chain, that of the beginning among them.
+    /// Records in the chain, with that of the beginning of the run.
     pub(super) records: usize,
-    /// Since the first row was read.
+    /// Seconds since the first row was read.
     pub(super) seconds: f64,
-    /// However few records there are then.
+    /// Seconds behind which the run is ended with any number of records.
     pub(super) seconds_max: f64,
 }
 
@@ -87,8 +87,8 @@ impl Jobs {
         self.run(shape, interval, Some(&store), enough)
     }
 
-    /// Runs the job with checkpoints in a store.
-    pub(super) fn run(
+    /// Runs the job, with checkpoints if there is a store.
+    fn run(
         &self,
         shape: &JobShape,
         interval: &str,
@@ -111,12 +111,15 @@ impl Jobs {
         let started = Instant::now();
         let over = AtomicBool::new(false);
         let report = std::thread::scope(|scope| {
-            if let Some((enough, store)) = enough.zip(store) {
+            let watcher = enough.zip(store).map(|(enough, store)| {
                 let (over, cancel) = (&over, &cancel);
-                scope.spawn(move || self.ends(enough, store, over, cancel));
-            }
+                scope.spawn(move || self.end_when(enough, store, over, cancel))
+            });
             let report = script.run(&options);
             over.store(true, Ordering::Release);
+            if let Some(watcher) = watcher {
+                watcher.thread().unpark();
+            }
             report
         });
         let (ended, cpu_ns) = (Instant::now(), process_ns());
@@ -134,8 +137,8 @@ impl Jobs {
         })
     }
 
-    /// Has the job end when it has done enough.
-    fn ends(&self, enough: Enough, store: &TimedStore, over: &AtomicBool, cancel: &AtomicBool) {
+    /// Ends the job when it has done enough, unless it is over before.
+    fn end_when(&self, enough: Enough, store: &TimedStore, over: &AtomicBool, cancel: &AtomicBool) {
         while !over.load(Ordering::Acquire) {
             if let Some(seconds) = self.input.reads_since().map(|since| since.as_secs_f64()) {
                 let done = seconds >= enough.seconds && store.records().len() >= enough.records;
@@ -143,7 +146,8 @@ impl Jobs {
                     return cancel.store(true, Ordering::Release);
                 }
             }
-            std::thread::sleep(LOOK);
+            // Until the next look, or until the job is over.
+            std::thread::park_timeout(LOOK);
         }
     }
 
@@ -164,7 +168,7 @@ impl Jobs {
 }
 
 impl JobShape {
-    /// All rows that are read.
+    /// The rows of all laps.
     pub(super) fn rows_in(&self) -> u64 {
         self.rows * self.laps
     }

@@ -1,4 +1,4 @@
-//! How long a job that goes on from a checkpoint needs until it reads its first row.
+//! The time until a job that goes on from a checkpoint reads its first row.
 
 use super::job::{Enough, Jobs};
 use super::stall::shape;
@@ -23,7 +23,7 @@ pub(super) struct LoadOutcome {
     pub(super) seconds: Vec<f64>,
 }
 
-/// Makes a state of so many groups, and has a job go on from it a few times.
+/// Makes a state of `groups` groups, and lets a job go on from it as often as the plan says.
 ///
 /// # Errors
 /// The first failure.
@@ -39,7 +39,7 @@ pub(super) fn measure(
     let bytes = made.records.iter().map(|record| record.bytes).max().unwrap_or(0);
     let mut outcome = LoadOutcome { bytes, seconds: Vec::new() };
     for _ in 0..plan.loads {
-        // Only the record of its beginning is awaited, and that of its stop follows.
+        // The run is stopped behind the record of its beginning; that of its stop follows.
         let enough = Enough { records: 1, seconds: 0.0, seconds_max: SECONDS[1] };
         let run = jobs.saved(&shape, "off", directory.path(), Some(enough))?;
         outcome.seconds.push(run.until_first_row.as_secs_f64());
@@ -48,7 +48,7 @@ pub(super) fn measure(
 }
 
 impl LoadOutcome {
-    /// The slowest load against what is asked of it.
+    /// The slowest load against its limit.
     pub(super) fn bar(&self, limit: f64) -> Bar {
         let slowest = self.seconds.iter().copied().reduce(f64::max);
         let what = format!("load of {:.1} MiB on a node", self.bytes as f64 / (1 << 20) as f64);

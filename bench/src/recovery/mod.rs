@@ -6,11 +6,10 @@
 //!                            └ checkpoints ─▶ store     records and bytes, with their times
 //! ```
 //!
-//! Jobs run in this process, so that its processor time is theirs. Failures of processes are
-//! measured by the command, which starts them.
+//! Jobs run in this process, so that its processor time is theirs. The command measures failures of
+//! processes, since it starts them.
 
 mod cost;
-mod cpu;
 pub mod estimate;
 pub mod input;
 mod job;
@@ -36,7 +35,7 @@ pub enum RecoveryPart {
     Load,
 }
 
-/// What is measured, and how much of it.
+/// The extent of the measurements.
 #[derive(Debug, Clone)]
 pub struct RecoveryPlan {
     /// Groups and bytes, in parts of what the targets are for.
@@ -53,14 +52,14 @@ pub struct RecoveryPlan {
     pub loads: u32,
     /// Threads of each job.
     pub workers: u32,
-    /// Where checkpoints lie meanwhile.
+    /// The directory of the checkpoints, which are removed at the end.
     pub directory: PathBuf,
 }
 
 /// Measures a part.
 ///
 /// # Errors
-/// The first failure of a job, and results that differ with checkpoints.
+/// The first failure of a job, and results that checkpoints change.
 pub fn measure(plan: &RecoveryPlan, part: RecoveryPart) -> Result<ReportSection, BenchError> {
     match part {
         RecoveryPart::Cost => cost(plan),
@@ -124,7 +123,7 @@ fn stalls(plan: &RecoveryPlan) -> Result<ReportSection, BenchError> {
 fn load(plan: &RecoveryPlan) -> Result<ReportSection, BenchError> {
     let jobs = Jobs::default();
     let (bytes, limit) = load::LOADED;
-    // A small one tells how many groups have so many bytes.
+    // A small state tells the bytes of a group.
     let few = (bytes * plan.scale / 1e3).max(1000.0) as u64;
     let first = load::measure(&RecoveryPlan { loads: 1, ..plan.clone() }, &jobs, few)?;
     let of_group = first.bytes as f64 / few as f64;
@@ -156,7 +155,7 @@ impl StateDirectory {
     /// Makes one within another.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// A directory that cannot be made.
     pub fn new(within: &Path) -> Result<Self, BenchError> {
         // Relaxed: the number is unlike all others of this process, and orders nothing.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -177,7 +176,7 @@ impl StateDirectory {
 
 impl Drop for StateDirectory {
     fn drop(&mut self) {
-        // If that fails, the files stay in the directory for temporary files.
+        // If that fails, the files stay.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,8 +1,8 @@
-//! What a checkpoint does to a worker while it is taken, and how long it takes until it is stored.
+//! The stall of a worker while a checkpoint is taken, and the time until the checkpoint is stored.
 //!
 //! The stall is the greatest gap between two reads near a mark, less the median of the gaps that
 //! are near none: see [`input`](super::input). A checkpoint is stored when its record is in the
-//! chain; it is counted from its first mark.
+//! chain; its time counts from its first mark.
 
 use std::time::Instant;
 
@@ -14,15 +14,15 @@ use crate::report::Bar;
 use crate::run::BenchError;
 use crate::workload::Workload;
 
-/// How many rows there are for each group, so that nearly all groups are there.
+/// Rows of the input for each group, so that nearly all groups occur.
 const ROWS_OF_GROUP: u64 = 3;
-/// Nanoseconds of event time between two rows: so short that no window ends.
+/// Nanoseconds of event time between two rows: so few that no window ends.
 const INTERVAL_NS: u64 = 1;
-/// Checkpoints at the beginning that do not count: groups are still being added.
+/// Checkpoints at the beginning that are left out, since groups are still added.
 const WARM_UP: usize = 2;
-/// Fewer checkpoints say nothing of the slowest of them.
+/// The least number of checkpoints that a percentile is taken from.
 const CHECKPOINTS_MIN: usize = 10;
-/// How many times the seconds that so many checkpoints need a run may take at most.
+/// The longest time of a run, as a multiple of what its checkpoints need.
 const TIMEOUT_FACTOR: f64 = 20.0;
 
 /// The groups, and the most milliseconds that a worker may stall, at scale 1.
@@ -36,7 +36,7 @@ pub(super) struct StallOutcome {
     pub(super) groups: u64,
     /// Milliseconds of each mark, by the clock.
     pub(super) stalls: Vec<f64>,
-    /// The same by processor time: what others of the machine take is not in it.
+    /// The same by processor time, which other load of the machine does not lengthen.
     pub(super) worked: Vec<f64>,
     /// Milliseconds from the first mark of each checkpoint until it was stored.
     pub(super) stored: Vec<f64>,
@@ -48,7 +48,7 @@ pub(super) struct StallOutcome {
     pub(super) rate: f64,
 }
 
-/// A job that counts the rows of so many groups, in one window that does not end.
+/// A job that counts the rows of `groups` groups, in one window that does not end.
 pub(super) fn shape(plan: &RecoveryPlan, groups: u64) -> JobShape {
     JobShape {
         workload: Workload::YsbKeys,
@@ -96,7 +96,7 @@ impl StallOutcome {
         for (before, record) in records.skip(WARM_UP) {
             let of = |at: Instant| before.at < at && at <= record.at;
             let own: Vec<_> = marks.iter().filter(|mark| of(mark.at)).collect();
-            // The last one of a job that ends has no marks with reads behind them.
+            // No reads follow the marks of the last checkpoint of a job that ends.
             let Some(first) = own.first() else { continue };
             stalls.extend(own.iter().map(|mark| (passed(&mark.gap) - usual).max(0.0)));
             works.extend(own.iter().map(|mark| (worked(&mark.gap) - usual_work).max(0.0)));
@@ -107,13 +107,13 @@ impl StallOutcome {
         Self { groups, stalls, worked: works, stored, bytes: median(&bytes), usual, rate }
     }
 
-    /// The stall against what is asked of it.
+    /// The 99th percentile of the stalls against a limit.
     pub(super) fn stall_bar(&self, limit_ms: f64) -> Bar {
         let what = format!("stall of a worker, p99, {} groups", self.groups);
         bar(what, limit_ms, &self.stalls)
     }
 
-    /// The time until it is stored against what is asked of it.
+    /// The 99th percentile of the times until a checkpoint was stored against a limit.
     pub(super) fn stored_bar(&self, limit_ms: f64) -> Bar {
         let megabytes = self.bytes / 1e6;
         let what = format!("a checkpoint of {megabytes:.1} MB that changed, local disk, p99");

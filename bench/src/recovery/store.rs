@@ -1,4 +1,4 @@
-//! A store that notes when a checkpoint is in it, and how many bytes it has.
+//! A store that records when a checkpoint was stored, and its bytes.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use millstream::checkpoint::{Created, ObjectName, Store, StoreError, StoredObjec
 /// A record that was created in a chain, with the segments that were stored before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredRecord {
-    /// When the call returned: what it has written is durable.
+    /// The end of the call: the record is durable then.
     pub at: Instant,
     /// Bytes of the segments that were stored since the record before.
     pub bytes: u64,
 }
 
-/// The store. It passes all calls on to another one.
+/// The store, which passes all calls on to another one.
 pub struct TimedStore {
     inner: Arc<dyn Store>,
     noted: Mutex<Noted>,
@@ -29,7 +29,7 @@ struct Noted {
 }
 
 impl TimedStore {
-    /// Notes the calls to `inner`.
+    /// A store that records the calls to `inner`.
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self { inner, noted: Mutex::default() }
     }

@@ -45,13 +45,7 @@ impl Clock for MonotonicClock {
     }
 
     fn worked_ns(&self) -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel writes one `timespec`, and `time` is one that this call alone has.
-        let known = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-        match known {
-            0 => (time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_nsec as u64,
-            _ => self.now_ns(),
-        }
+        clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_else(|| self.now_ns())
     }
 
     fn sleeps(&self) -> u64 {
@@ -62,6 +56,20 @@ impl Clock for MonotonicClock {
         let usage = unsafe { usage.assume_init() };
         if known == 0 { usage.ru_nvcsw as u64 } else { 0 }
     }
+}
+
+/// Nanoseconds of processor time of all threads of this process, those that have ended among them;
+/// 0 where the system does not tell.
+pub fn process_ns() -> u64 {
+    clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+}
+
+/// Nanoseconds of a clock of the system, if it has that clock.
+fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one `timespec`, and `time` is one that this call alone has.
+    let known = unsafe { libc::clock_gettime(clock, &mut time) };
+    (known == 0).then(|| (time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_nsec as u64)
 }
 
 #[cfg(test)]
