@@ -454,6 +454,12 @@ fn number(text: &str, most: u64) -> Result<u64, String> {
     number.ok_or_else(|| format!("write a number from 1 to {most}, such as 1000000 or 1e6"))
 }
 
+/// A number within bounds, both among them.
+fn number_within(text: &str, [least, most]: [f64; 2]) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("write a number from {least} to {most}"))
+}
+
 /// Rows a second.
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| (1.0..=1e12).contains(rate));

@@ -8,7 +8,7 @@ use clap::{Args, Command, FromArgMatches};
 use millstream::FabricKind;
 use millstream::cluster::{Invitation, LocalLaunch, launch_local};
 
-use super::{TIMEOUT, failed, reported, writable, write_report};
+use super::{TIMEOUT, failed, number_within, reported, writable, write_report};
 use crate::args::{nodes, workers};
 use crate::failure::Failure;
 use crate::signals;
@@ -128,7 +128,5 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let fits = |seconds: &f64| (SECONDS_MIN..=SECONDS_MAX).contains(seconds);
-    let seconds = text.parse::<f64>().ok().filter(fits);
-    seconds.ok_or_else(|| format!("write a number from {SECONDS_MIN} to {SECONDS_MAX}"))
+    number_within(text, [SECONDS_MIN, SECONDS_MAX])
 }

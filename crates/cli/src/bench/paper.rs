@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::multicast::{MulticastArgs, multicast};
-use super::{writable, write};
+use super::{number_within, writable, write};
 use crate::args::nodes;
 use crate::failure::Failure;
 use crate::memory;
@@ -124,6 +124,5 @@ impl Runner for Processes {
 
 /// The factor for rows.
 fn factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse::<f64>().ok().filter(|factor| (1e-3..=1e3).contains(factor));
-    factor.ok_or_else(|| "write a number from 0.001 to 1000".into())
+    number_within(text, [1e-3, 1e3])
 }

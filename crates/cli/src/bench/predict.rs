@@ -7,7 +7,7 @@ use bench::predict::{self, Constants, Question};
 use clap::Args;
 
 use super::paper::Processes;
-use super::{writable, write_report};
+use super::{number_within, writable, write_report};
 use crate::args::workers;
 use crate::failure::Failure;
 
@@ -94,8 +94,7 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<ExitCode, Failure> {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| (1e-3..=1e6).contains(number));
-    number.ok_or_else(|| "write a number from 0.001 to 1000000".into())
+    number_within(text, [1e-3, 1e6])
 }
 
 fn processes(text: &str) -> Result<u32, String> {

@@ -1,4 +1,5 @@
-//! `millstream bench recovery`: what checkpoints cost, and how fast jobs go on after failures.
+//! `millstream bench recovery`: the cost of checkpoints, and the time until jobs go on after
+//! failures.
 
 mod failure;
 mod flink;
@@ -13,7 +14,7 @@ use clap::{Args, ValueEnum};
 
 use self::failure::FailurePlan;
 use self::flink::FlinkPlan;
-use super::{failed, writable, write_report};
+use super::{failed, number_within, writable, write_report};
 use crate::args::workers;
 use crate::failure::Failure;
 
@@ -21,7 +22,7 @@ use crate::failure::Failure;
 const SCALES: [f64; 2] = [1e-4, 10.0];
 /// The shortest and the longest run, in seconds.
 const SECONDS: [f64; 2] = [0.001, 3600.0];
-/// How often something may be done to a job.
+/// The most failures of a kind.
 const TIMES_MAX: u32 = 10_000;
 
 #[derive(Debug, Args)]
@@ -158,7 +159,7 @@ impl RecoveryArgs {
             silences: self.silences,
             rescales: self.rescales,
             scale: self.scale,
-            directory: &self.within(),
+            directory: &self.directory(),
         };
         failure::measure(&plan).map_err(|why| Failure::runtime(&why, None))
     }
@@ -169,7 +170,7 @@ impl RecoveryArgs {
             seconds: self.seconds,
             pairs: self.pairs,
             threads: self.workers,
-            directory: &self.within(),
+            directory: &self.directory(),
         })
     }
 
@@ -182,11 +183,11 @@ impl RecoveryArgs {
             checkpoints: self.checkpoints,
             loads: self.loads,
             workers: self.workers,
-            directory: self.within(),
+            directory: self.directory(),
         }
     }
 
-    fn within(&self) -> PathBuf {
+    fn directory(&self) -> PathBuf {
         self.directory.clone().unwrap_or_else(std::env::temp_dir)
     }
 
@@ -199,7 +200,7 @@ impl RecoveryArgs {
             "scale {}, {} worker(s), {processors} processors, load {load}, state in {}",
             self.scale,
             self.workers,
-            self.within().display()
+            self.directory().display()
         )];
         if self.scale < 1.0 {
             about
@@ -210,19 +211,14 @@ impl RecoveryArgs {
 }
 
 fn scale(text: &str) -> Result<f64, String> {
-    within(text, SCALES)
+    number_within(text, SCALES)
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    within(text, SECONDS)
+    number_within(text, SECONDS)
 }
 
 fn times(text: &str) -> Result<u32, String> {
     let times = text.parse().ok().filter(|times| *times <= TIMES_MAX);
     times.ok_or_else(|| format!("write a number from 0 to {TIMES_MAX}"))
-}
-
-fn within(text: &str, [least, most]: [f64; 2]) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("write a number from {least} to {most}"))
 }

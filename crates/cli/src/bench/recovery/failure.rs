@@ -1,4 +1,5 @@
-//! Nodes that are killed or fall silent, and another number of nodes: how long no results come.
+//! The time without results when nodes are killed or fall silent, and when a job goes on with
+//! another number of nodes.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,11 +13,11 @@ use super::process::JobProcess;
 
 /// Nodes of the jobs whose nodes fail.
 const NODES: u32 = 2;
-/// Bytes of the state that is taken to other nodes, at scale 1.
+/// Bytes of the state that moves to other nodes, at scale 1.
 const MOVED_BYTES: f64 = (1u64 << 30) as f64;
-/// About how many bytes a group has in a checkpoint.
+/// Approximate bytes of a group in a checkpoint.
 const GROUP_BYTES: f64 = 24.0;
-/// The share of the groups that have to be there.
+/// The share of the groups that the state has when the job is stopped.
 const SHARE: f64 = 0.8;
 /// Seconds in which the stream has as many rows as there are groups.
 const ROUND_SECONDS: f64 = 5.0;
@@ -25,12 +26,12 @@ const INTERVAL_MS: u32 = 100;
 /// Rows a second of the job whose nodes fail.
 const RATE: u64 = 20_000;
 
-/// The percentiles that count, with their limits in seconds.
+/// The percentiles that are bounded, with their limits in seconds.
 const KILLED: [(f64, f64); 2] = [(0.5, 1.0), (0.99, 3.0)];
 const SILENT: [(f64, f64); 1] = [(0.99, 8.0)];
 const RESCALED: [(f64, f64); 1] = [(0.99, 5.0)];
 
-/// How often, and how large.
+/// The number of failures, and the size of the state.
 #[derive(Debug, Clone)]
 pub(super) struct FailurePlan<'a> {
     pub(super) kills: u32,
@@ -40,23 +41,23 @@ pub(super) struct FailurePlan<'a> {
     pub(super) directory: &'a Path,
 }
 
-/// What happened, with the seconds without results of each time.
+/// Failures of one kind, with the seconds without results of each.
 struct Outages {
     what: String,
     limits: &'static [(f64, f64)],
-    /// Without an end where the job did not go on.
+    /// Infinite where the job did not go on.
     seconds: Vec<f64>,
-    /// Why the first of those did not.
+    /// The error of the first job that did not go on.
     lost: Option<String>,
 }
 
-/// Measures all of them.
+/// Measures all kinds of failures.
 pub(super) fn measure(plan: &FailurePlan<'_>) -> Result<ReportSection, String> {
-    let mut all = vec![
+    let all = [
         failed(plan, "node killed by SIGKILL", Signal::KILL, plan.kills, &KILLED)?,
         failed(plan, "node silent by SIGSTOP", Signal::STOP, plan.silences, &SILENT)?,
+        rescaled(plan)?,
     ];
-    all.push(rescaled(plan)?);
     let columns =
         ["what", "times", "lost", "p50 s", "p99 s", "greatest s"].map(str::to_owned).to_vec();
     let rows = all.iter().map(Outages::row).collect();
@@ -85,16 +86,16 @@ fn failed(
     times: u32,
     limits: &'static [(f64, f64)],
 ) -> Result<Outages, String> {
-    let mut outages = Outages { what: what.into(), limits, seconds: Vec::new(), lost: None };
+    let mut outages = Outages::new(what.into(), limits);
     let mut which = 0;
-    // A job that is lost is followed by another one.
+    // Another job follows one that is lost.
     while which < times {
         let directory = StateDirectory::new(plan.directory).map_err(|error| error.to_string())?;
         let mut job = JobProcess::start(directory.path(), &sql(100, RATE), NODES)?;
         let mut published = 0;
         let mut goes_on = true;
         while which < times && goes_on {
-            // Results flow before the next one.
+            // Results flow again before the next node fails.
             job.publishes_behind(published)?;
             let before = job.state().generation;
             let at = job.signal(which, signal)?;
@@ -113,7 +114,7 @@ fn rescaled(plan: &FailurePlan<'_>) -> Result<Outages, String> {
     let groups = (MOVED_BYTES * plan.scale / GROUP_BYTES).max(1000.0);
     let megabytes = groups * GROUP_BYTES / (1u32 << 20) as f64;
     let what = format!("{NODES} to {} nodes with about {megabytes:.0} MiB", NODES + 1);
-    let mut outages = Outages { what, limits: &RESCALED, seconds: Vec::new(), lost: None };
+    let mut outages = Outages::new(what, &RESCALED);
     let sql = sql(groups as u64, (groups / ROUND_SECONDS) as u64);
     for _ in 0..plan.rescales {
         let directory = StateDirectory::new(plan.directory).map_err(|error| error.to_string())?;
@@ -129,7 +130,7 @@ fn rescaled(plan: &FailurePlan<'_>) -> Result<Outages, String> {
     Ok(outages)
 }
 
-/// A job with rows in its output at each checkpoint, and so many groups in its state.
+/// A job that publishes rows at each checkpoint and keeps `groups` groups in its state.
 fn sql(groups: u64, rate: u64) -> String {
     format!(
         "SET 'millstream.checkpoint' = '{INTERVAL_MS} ms';
@@ -156,7 +157,11 @@ fn sql(groups: u64, rate: u64) -> String {
 }
 
 impl Outages {
-    /// Each percentile against its limit; what did not go on is beyond any.
+    fn new(what: String, limits: &'static [(f64, f64)]) -> Self {
+        Self { what, limits, seconds: Vec::new(), lost: None }
+    }
+
+    /// Each percentile against its limit; a job that did not go on is beyond any.
     fn bars(&self) -> Vec<Bar> {
         let bar = |(share, limit): &(f64, f64)| {
             let found = quantile(&self.seconds, *share);
@@ -173,7 +178,7 @@ impl Outages {
         self.limits.iter().map(bar).collect()
     }
 
-    /// Adds one of them, which began at `since`, and the time of its first results.
+    /// Adds a failure at `since`, with the time of the first results behind it.
     fn add(&mut self, flows: Result<Instant, String>, since: Instant) {
         match flows {
             Ok(flows) => self.seconds.push((flows - since).as_secs_f64()),
@@ -199,7 +204,7 @@ mod tests {
 
     fn met(seconds: Vec<f64>, lost: Option<&str>) -> Vec<Option<bool>> {
         let lost = lost.map(str::to_owned);
-        let outages = Outages { what: "killed".into(), limits: &KILLED, seconds, lost };
+        let outages = Outages { seconds, lost, ..Outages::new("killed".into(), &KILLED) };
         outages.bars().iter().map(|bar| bar.met).collect()
     }
 

@@ -1,4 +1,4 @@
-//! Flink on a job like YSB, with checkpoints and without, in turns: what they cost it.
+//! The cost of checkpoints in Flink: a job like YSB with checkpoints and without, in turns.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,11 +13,11 @@ use serde_json::Value;
 const BACKENDS: [&str; 2] = ["hashmap", "rocksdb"];
 /// The milliseconds between two checkpoints.
 const INTERVAL_MS: u64 = 1000;
-/// Rows of a run in which compilers warm up, and how many such runs there are.
+/// The rows and the number of the runs in which compilers warm up.
 const WARM_ROWS: u64 = 1_000_000;
 const WARM_RUNS: u32 = 3;
 
-/// How much is measured.
+/// The extent of the measurement.
 #[derive(Debug, Clone)]
 pub(super) struct FlinkPlan<'a> {
     /// The command that starts Java with the program's classes.
@@ -28,7 +28,7 @@ pub(super) struct FlinkPlan<'a> {
     pub(super) directory: &'a Path,
 }
 
-/// Measures each backend; one that does not run is named with the reason.
+/// Measures each backend. The text names one that does not run, and the reason.
 pub(super) fn measure(plan: &FlinkPlan<'_>) -> ReportSection {
     let mut section = ReportSection {
         title: "Flink".into(),
@@ -115,7 +115,7 @@ struct FlinkRun {
     sums: (u64, u64),
 }
 
-/// The program, which runs the job when it is asked to.
+/// The process of Flink, which runs the job once for each line that it reads.
 struct Flink {
     child: Child,
     input: ChildStdin,

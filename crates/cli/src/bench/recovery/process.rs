@@ -1,32 +1,35 @@
-//! A job of processes, as a user starts it, and what is seen of it from outside: the records of its
-//! chain, and the files of its output.
+//! A job of processes, as a user starts it, and its progress as seen from outside: the records of
+//! its chain, and the files of its output.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use millstream::checkpoint::chain;
 use millstream::checkpoint::{DirectoryStore, ObjectName};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// Between two looks.
+/// The time between two looks at the files of a job, and so the error of its figures: several
+/// processes write them, on a disk or on another machine's.
 const LOOK: Duration = Duration::from_millis(2);
-/// The longest wait for anything: a job that has not gone on by then does not.
+/// The longest wait for a job to go on.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest time in which the state of a job grows as large as it is asked for.
+/// The longest wait for the state of a job to grow.
 const GROWTH_TIMEOUT: Duration = Duration::from_secs(600);
-/// The longest wait for processes that were killed, before their files are removed.
+/// The longest wait for processes that were killed, whose files are removed then.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The name of jobs.
 const JOB: &str = "job";
 /// The last characters of a job's messages that an error shows.
 const MESSAGE_CHARS_MAX: usize = 2000;
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct JobState {
-    /// Its run.
+    /// The generation of its run.
     pub(super) generation: u64,
     /// The number of its last checkpoint.
     pub(super) checkpoint: u64,
@@ -36,12 +39,12 @@ pub(super) struct JobState {
 pub(super) struct JobProcess {
     directory: PathBuf,
     child: Child,
-    /// Nodes that were stopped by a signal, which nobody else ends.
+    /// Nodes that were stopped by a signal. The job may leave them so.
     silent: Vec<i32>,
 }
 
 impl JobProcess {
-    /// Starts a query on so many nodes, in a directory where it may have run before.
+    /// Starts a query on a number of nodes, in a directory where it may have run before.
     pub(super) fn start(directory: &Path, sql: &str, nodes: u32) -> Result<Self, String> {
         let file = directory.join(format!("{JOB}.sql"));
         fs::write(&file, sql).map_err(|error| error.to_string())?;
@@ -55,10 +58,9 @@ impl JobProcess {
         Ok(Self { directory: directory.to_owned(), child, silent: Vec::new() })
     }
 
-    /// Where it is now; the beginning if it has not begun.
+    /// Its progress; that of a job that has not begun while it has no chain.
     pub(super) fn state(&self) -> JobState {
-        let store = DirectoryStore::new(self.directory.join("state"));
-        let view = ObjectName::job(JOB).and_then(|job| chain::look(&store, &job));
+        let view = ObjectName::job(JOB).and_then(|job| chain::look(&self.store(), &job));
         let Ok(view) = view else { return JobState::default() };
         let checkpoint = view.checkpoint.map_or(0, |checkpoint| checkpoint.number);
         JobState { generation: view.generation, checkpoint }
@@ -66,7 +68,7 @@ impl JobProcess {
 
     /// The bytes of its last checkpoint; 0 before the first one.
     fn state_bytes(&self) -> u64 {
-        let store = DirectoryStore::new(self.directory.join("state"));
+        let store = self.store();
         let manifest = ObjectName::job(JOB).and_then(|job| {
             let checkpoint = chain::look(&store, &job)?.checkpoint;
             checkpoint.map(|base| chain::read_checkpoint(&store, &job, &base)).transpose()
@@ -75,8 +77,12 @@ impl JobProcess {
         manifest.map_or(0, |manifest| manifest.segments.iter().map(|segment| segment.bytes).sum())
     }
 
-    /// Waits until it is in a generation behind `before`, and has published rows of a checkpoint
-    /// that is of that generation.
+    fn store(&self) -> DirectoryStore {
+        DirectoryStore::new(self.directory.join("state"))
+    }
+
+    /// Waits until it is in a generation behind `before`, and has published rows of a checkpoint of
+    /// that generation.
     pub(super) fn flows_behind(&mut self, before: u64) -> Result<Instant, String> {
         let begun = self.wait(TIMEOUT, "has not begun again", |job| {
             Some(job.state()).filter(|state| state.generation > before)
@@ -101,13 +107,14 @@ impl JobProcess {
         numbers.max()
     }
 
-    /// Waits until there are so many bytes of state.
+    /// Waits until its last checkpoint has this many bytes.
     pub(super) fn grows_to(&mut self, bytes: u64) -> Result<(), String> {
         let grown = |job: &Self| (job.state_bytes() >= bytes).then_some(());
         self.wait(GROWTH_TIMEOUT, "does not grow", grown)
     }
 
-    /// Waits for an answer.
+    /// Waits until `look` finds something. A job that ends before is an error, which says what the
+    /// job does not do.
     fn wait<T>(
         &mut self,
         timeout: Duration,
@@ -130,7 +137,7 @@ impl JobProcess {
         }
     }
 
-    /// Sends a signal to one of its nodes: `which` counts them, modulo their number.
+    /// Sends a signal to one of its nodes, by its number modulo that of the nodes. Gives the time.
     pub(super) fn signal(&mut self, which: u32, signal: Signal) -> Result<Instant, String> {
         let nodes = self
             .wait(TIMEOUT, "has no nodes", |job| Some(job.nodes()).filter(|all| all.len() > 1))?;
@@ -144,15 +151,15 @@ impl JobProcess {
         Ok(at)
     }
 
-    /// Ends the nodes that were stopped and do not end by themselves.
+    /// Ends the nodes that were stopped by [`signal`](Self::signal).
     pub(super) fn bury(&mut self) {
         for pid in self.silent.drain(..).filter_map(Pid::from_raw) {
-            // It may have been ended by the job.
+            // The job may have ended it.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 
-    /// Takes a last checkpoint and ends.
+    /// Stops it with a last checkpoint.
     pub(super) fn stop(mut self) -> Result<(), String> {
         let mut command = Command::new(program()?);
         command.args(["stop", JOB, "--state"]).arg(self.directory.join("state"));
@@ -163,7 +170,7 @@ impl JobProcess {
         self.child.wait().map(drop).map_err(|error| error.to_string())
     }
 
-    /// Its nodes: the children of the process that starts them again, and their children.
+    /// Its nodes: all processes below the one that starts them again.
     fn nodes(&self) -> Vec<i32> {
         let mut found = children(self.child.id().cast_signed());
         let mut at = 0;
@@ -177,15 +184,18 @@ impl JobProcess {
 
 impl Drop for JobProcess {
     fn drop(&mut self) {
-        // The others end with the one that was started; none may be left that was stopped.
-        let nodes = self.nodes();
+        // Nodes end with the process that was started, but for those that were stopped.
+        let nodes = self.nodes().into_iter().filter_map(Pid::from_raw);
+        let nodes = nodes.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let nodes: Vec<OwnedFd> = nodes.collect();
         let _ = self.child.kill();
         self.bury();
         let _ = self.child.wait();
         let until = Instant::now() + END_TIMEOUT;
-        let lives = |pid: &i32| Path::new(&format!("/proc/{pid}")).exists();
-        while nodes.iter().any(lives) && Instant::now() < until {
-            std::thread::sleep(LOOK);
+        for node in &nodes {
+            // The descriptor of a process is readable when it has ended.
+            let left = until.saturating_duration_since(Instant::now()).try_into().ok();
+            let _ = poll(&mut [PollFd::new(node, PollFlags::IN)], left.as_ref());
         }
     }
 }
