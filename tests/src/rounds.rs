@@ -1,5 +1,5 @@
-//! A job that keeps checkpoints, in the simulator: rounds end at random turns, and the whole
-//! cluster is lost at random turns and goes on with another number of workers.
+//! A job that keeps checkpoints, in the simulator: rounds end at random turns, the whole cluster is
+//! lost at random turns, and the job goes on with another number of workers.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,29 +21,29 @@ const TURNS_MAX: u64 = 200_000;
 /// Turns after which a round that does not end is given up.
 const ROUND_TURNS_MAX: u64 = 100_000;
 
-/// The fate of a job.
+/// Counts of what happened to a job.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Ran {
     /// Rounds that all workers saved.
     pub saved: u64,
-    /// How often the cluster was lost.
+    /// Losses of the cluster.
     pub crashes: u64,
-    /// How often it went on from a round that was saved, and not from the beginning.
+    /// Losses behind which it went on from a saved round, and not from the beginning.
     pub restored: u64,
     /// Rows of state that were saved.
     pub rows: u64,
-    /// How often output was published by the run behind the one that saved it.
+    /// Rounds that the run behind the one that saved them published.
     pub published_again: u64,
-    /// Reads of state that did not fit its budget.
+    /// Reads of state from a disk.
     pub disk_reads: u64,
-    /// Rows that came too late, in what was saved.
+    /// Rows that came too late, as the saved rounds count them.
     pub late: u64,
     /// The most turns from the end of a round until all had saved it.
     pub round_turns_max: u64,
 }
 
 impl Ran {
-    /// Adds the fate of another job.
+    /// Adds the counts of another job.
     pub fn add(&mut self, other: &Self) {
         self.saved += other.saved;
         self.crashes += other.crashes;
@@ -56,18 +56,18 @@ impl Ran {
     }
 }
 
-/// How often a job begins again.
+/// The runs of a job.
 #[derive(Debug, Clone, Copy)]
 pub struct Restarts<'a> {
     /// Nodes and workers of each run. All runs but the last are lost.
     pub sizes: &'a [(u32, u32)],
     /// Whether state that does not fit its budget goes to a disk.
     pub spills: bool,
-    /// Whatever is random is a function of it.
+    /// All random choices are a function of it.
     pub seed: u64,
 }
 
-/// Takes what workers save.
+/// Takes the snapshots of workers.
 #[derive(Default)]
 struct Kept(Mutex<Vec<WorkerSnapshot>>);
 
@@ -81,13 +81,13 @@ impl CheckpointTarget for Kept {
     }
 }
 
-/// A job in the hands of whoever decides when rounds end.
+/// The rounds of a job: the simulator asks for their end, and collects what workers save.
 struct Leader {
     workers: u32,
     /// The round that is under way.
     round: u64,
     asked: bool,
-    /// Its saved parts, and those of workers that have ended.
+    /// The snapshots of this round, and the last ones of workers that have ended.
     saved: Vec<WorkerSnapshot>,
     last: Vec<WorkerSnapshot>,
     /// All workers have ended, and everything is published.
@@ -95,7 +95,7 @@ struct Leader {
 }
 
 impl Leader {
-    /// For messages.
+    /// The progress of the round, for messages.
     fn state(&self) -> String {
         format!(
             "round {}: asked {}, {} of {} have saved it, {} have ended",
@@ -107,12 +107,11 @@ impl Leader {
         )
     }
 
-    /// Takes the snapshots of workers. Gives the whole round, when it is: its rows are to be
-    /// published.
+    /// Takes the snapshots of workers. Gives the round when it is whole, to be published.
     fn take(&mut self, kept: &Kept) -> Option<Restored> {
         for snapshot in kept.0.lock().expect("not poisoned").drain(..) {
             if snapshot.last {
-                // It may have saved the round that is under way, and ended in the next one.
+                // A worker may save the round that is under way, and end in the next one.
                 assert!(snapshot.round <= self.round + 1, "no other can be under way");
                 self.last.push(snapshot);
             } else {
@@ -122,7 +121,7 @@ impl Leader {
         }
         let round = self.round;
         let has_ended = |last: &&mut WorkerSnapshot| last.round <= round;
-        let ended = self.last.iter().filter(|last| last.round <= round).count();
+        let ended = self.last.iter_mut().filter(has_ended).count();
         let all_ended = ended == self.workers as usize;
         let is_whole = self.saved.len() + ended == self.workers as usize;
         if self.is_over || !is_whole || !(self.asked || all_ended) {
@@ -131,7 +130,7 @@ impl Leader {
         let mut workers = std::mem::take(&mut self.saved);
         for last in self.last.iter_mut().filter(has_ended) {
             workers.push(last.clone());
-            // They are published once.
+            // Its rows are published once.
             last.sinks.clear();
         }
         (self.round, self.asked, self.is_over) = (round + 1, false, all_ended);
@@ -139,7 +138,7 @@ impl Leader {
     }
 }
 
-/// Makes visible what a round has staged.
+/// Publishes the rows that a round has staged.
 fn publish(job: &JobGraph, round: &Restored, how: Publishing) {
     for sink in round.workers.iter().flat_map(|worker| &worker.sinks) {
         let OperatorKind::Sink(of) = &job.operators[sink.operator as usize].kind else {
@@ -149,13 +148,13 @@ fn publish(job: &JobGraph, round: &Restored, how: Publishing) {
     }
 }
 
-/// Runs a job to its end, and loses each run but the last. `job` is that of a run.
+/// Runs a job to its end, and loses each run but the last. `job` makes the graph of a run.
 ///
 /// # Errors
 /// The first failure of a worker.
 ///
 /// # Panics
-/// When nothing moves any more and the job has not ended, or a round does not end.
+/// A job that cannot go on before its end, and a round or a job that does not end.
 pub fn run(
     job: impl Fn(usize) -> Arc<JobGraph>,
     restarts: Restarts<'_>,
@@ -199,11 +198,11 @@ enum Fate {
     Lost(Lost),
 }
 
-/// What a run that was lost leaves.
+/// The state that a lost run leaves.
 struct Lost {
     /// The last round that was saved.
     round: Option<Arc<Restored>>,
-    /// How it is published, if it was saved and not published.
+    /// The way to publish it, if it was saved and not published.
     to_publish: Option<Publishing>,
 }
 
@@ -216,7 +215,7 @@ struct Attempt {
 }
 
 impl Ran {
-    /// Counts a round that was saved in so many turns.
+    /// Counts a round that was saved within a number of turns.
     fn count(&mut self, whole: &Restored, turns: u64, late_before: u64) {
         self.round_turns_max = self.round_turns_max.max(turns);
         // A worker counts those of its own run.
@@ -229,7 +228,7 @@ impl Ran {
 }
 
 impl Attempt {
-    /// Until the job has ended or the run is lost.
+    /// Runs the job until it has ended or the run is lost.
     fn run(self, random: &mut Random, ran: &mut Ran) -> Result<Fate, DataflowError> {
         let (Self { cluster, job, mut restored, turns }, late_before) = (self, ran.late);
         let net = SimNet::new(cluster.network.clone());
@@ -248,7 +247,7 @@ impl Attempt {
             }
             if !leader.asked && !leader.is_over && random.below(every) == 0 {
                 (leader.asked, asked_at) = (true, turn);
-                // Others may hear of it by the marker first.
+                // A node that is told late hears of the round by its marker.
                 told = (0..nodes.len()).collect();
             }
             assert!(!leader.asked || turn - asked_at < ROUND_TURNS_MAX, "{}", leader.state());
@@ -289,7 +288,7 @@ impl Attempt {
     }
 }
 
-/// Gives each worker a turn: whether one has done something, and when the next one has to.
+/// Gives each worker a turn. Tells whether one has done something, and the time at which one wakes.
 fn step_all(workers: &mut [Option<Worker>]) -> Result<(bool, Option<u64>), DataflowError> {
     let (mut busy, mut wake): (bool, Option<u64>) = (false, None);
     for slot in workers {

@@ -17,14 +17,14 @@ use tests::cases::cases;
 
 use self::store::{FailingStore, Fails, HOW};
 
-/// Failing calls that are tried, if nobody asks for more.
+/// Failing calls that are tried by default.
 const CALLS: u64 = 49;
-/// The last call that is tried, and one: a prime number, and more calls than a short job makes.
+/// The bound of the numbers of calls: a prime number, and more calls than a short job makes.
 const CALLS_MAX: u64 = 61;
-/// Runs of a job until it has ended.
+/// The most runs of a job until it has ended.
 const RUNS_MAX: u64 = 4;
 
-/// A directory for the output of a job, which goes with its test.
+/// A directory for the output of a job, which is removed with its test.
 struct Output(PathBuf);
 
 impl Output {
@@ -63,7 +63,7 @@ fn files(of: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Groups by windows, of rows that come for a tenth of a second; unless `rate` is empty.
+/// Groups by windows, of rows that come at `rate`, or at once if that is empty.
 fn script(output: &Output, rate: &str) -> String {
     format!(
         "SET 'millstream.checkpoint' = '10 ms';
@@ -80,10 +80,10 @@ fn script(output: &Output, rate: &str) -> String {
     )
 }
 
-/// The option by which rows come for a tenth of a second.
+/// The rate at which rows come for a tenth of a second.
 const RATE: &str = "'rate' = '25600',";
 
-/// Keeps what a job says when it begins.
+/// Keeps the lines that a job reports when it begins.
 #[derive(Default)]
 struct Lines(Mutex<Vec<String>>);
 
@@ -95,37 +95,32 @@ impl Observer for Lines {
     }
 }
 
-/// Runs the job, and gives what it has said.
+/// Runs the job from its last checkpoint. Gives its result, and the lines that it has reported.
 fn run(
     output: &Output,
     store: Arc<dyn Store>,
-    (from, rate): (ResumeFrom, &str),
-    [cancel, abort]: [&AtomicBool; 2],
+    rate: &str,
+    cancel: &AtomicBool,
 ) -> (Result<(), Error>, Vec<String>) {
-    let state = CheckpointOptions { store, job: "j".into(), from, evolve: false, take_over: false };
+    let (job, from) = ("j".into(), ResumeFrom::Latest);
+    let state = CheckpointOptions { store, job, from, evolve: false, take_over: false };
     let lines = Lines::default();
     let ran = (|| {
         let mut session = Session::builder().workers(2).build()?;
-        let (cancel, abort) = (Some(cancel), Some(abort));
         let (observer, state): (Option<&dyn Observer>, _) = (Some(&lines), Some(&state));
-        let options = RunOptions { cancel, abort, observer, state, ..RunOptions::default() };
+        let cancel = Some(cancel);
+        let options = RunOptions { cancel, observer, state, ..RunOptions::default() };
         session.sql(&script(output, rate))?.run(&options).map(drop)
     })();
     (ran, lines.0.into_inner().expect("not poisoned"))
 }
 
-/// Flags of a run that nobody ends.
-fn never() -> [AtomicBool; 2] {
-    [const { AtomicBool::new(false) }; 2]
-}
-
-/// Runs the job to its end as it is.
+/// Runs the job to its end.
 fn run_on(output: &Output, store: Arc<dyn Store>, rate: &str) -> (Result<(), Error>, Vec<String>) {
-    let [cancel, abort] = never();
-    run(output, store, (ResumeFrom::Latest, rate), [&cancel, &abort])
+    run(output, store, rate, &AtomicBool::new(false))
 }
 
-/// The rows of a job that nothing happens to.
+/// The rows of a job without failures.
 fn undisturbed() -> Vec<String> {
     let (output, store) = (Output::new(), FailingStore::new(None));
     let (ran, _) = run_on(&output, store.clone(), "");
@@ -142,8 +137,7 @@ fn is_end(line: &str) -> bool {
 /// Whether an error names its cause: the store, or a file of it.
 fn is_named(error: &Error) -> bool {
     let text = error.to_string();
-    matches!(error, Error::Checkpoint(_)) && (text.contains("memory:") || text.contains("record"))
-        || text.contains("memory:")
+    text.contains("memory:") || matches!(error, Error::Checkpoint(_)) && text.contains("record")
 }
 
 #[test]
@@ -153,7 +147,7 @@ fn a_call_of_the_store_that_fails_loses_and_doubles_nothing() {
     let mut cases = cases(CALLS);
     for seed in &mut cases {
         let how = HOW[seed as usize % HOW.len()];
-        // All calls come, each once for each way, before one comes again.
+        // Each call fails once in each way before one fails again.
         let call = seed / HOW.len() as u64 * 8 % CALLS_MAX;
         let (output, store) = (Output::new(), FailingStore::new(Some(Fails { call, how })));
         let at = format!("seed {seed}: call {call} fails by {how:?}");
@@ -172,7 +166,7 @@ fn a_call_of_the_store_that_fails_loses_and_doubles_nothing() {
             failure = run_on(&output, store.clone(), RATE).0.err();
         }
         assert!(output.rows() == expected, "{at}: {}, {} rows", store.log(), output.rows().len());
-        // It has ended, and says so.
+        // A further run reports that the job has ended.
         store.heal();
         let (ran, lines) = run_on(&output, store.clone(), RATE);
         ran.unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -183,35 +177,34 @@ fn a_call_of_the_store_that_fails_loses_and_doubles_nothing() {
     cases.met(failed > 5, &format!("{failed} calls"));
 }
 
-/// A job that was stopped behind some checkpoints: its state, and what it has published.
+/// A job that was stopped behind some checkpoints: its state, and the files that it has published.
 struct Stopped {
     output: Output,
     published: Vec<(PathBuf, Vec<u8>)>,
     objects: Vec<(ObjectName, Bytes)>,
 }
 
-/// Runs of a job until one is stopped before it has ended.
+/// The most runs until one is stopped before its end.
 const STOPS_MAX: u64 = 20;
-/// The options by which rows come for longer, and for as long, in the same blocks.
+/// The rate of a job that is to be stopped before its end.
 const SLOWER: &str = "'rate' = '6400',";
+/// The rate of a job that goes on, by which rows come in the same blocks as by [`SLOWER`].
 const FASTER: &str = "'rate' = '12799',";
 
 impl Stopped {
-    /// Stops a job when its chain has so many records.
+    /// Stops a job when its chain has a number of records.
     fn at(records: usize) -> Self {
         for _ in 0..STOPS_MAX {
             let (output, store) = (Output::new(), FailingStore::new(None));
             let cancel = Arc::new(AtomicBool::new(false));
             store.notify(records, cancel.clone());
-            let [_, abort] = never();
-            let from = (ResumeFrom::Latest, SLOWER);
-            let (ran, _) = run(&output, store.clone(), from, [&cancel, &abort]);
+            let (ran, _) = run(&output, store.clone(), SLOWER, &cancel);
             ran.expect("it is stopped");
             let objects = store.objects();
             let is_over = |(_, bytes): &(ObjectName, Bytes)| {
                 String::from_utf8_lossy(bytes).contains("\"kind\":\"done\"")
             };
-            // Where the machine is busy it may have ended before.
+            // On a busy machine the job may end before it is stopped.
             if !objects.iter().any(is_over) {
                 let published = files(&output.0.join("out")).into_iter().map(|path| {
                     let bytes = fs::read(&path).expect("it is there");
@@ -224,7 +217,7 @@ impl Stopped {
         panic!("it has ended each time before it was stopped")
     }
 
-    /// Puts the output back.
+    /// Restores the output to that of the job when it was stopped.
     fn reset(&self) {
         for path in files(&self.output.0.join("out")) {
             fs::remove_file(path).expect("it is there");
@@ -234,9 +227,9 @@ impl Stopped {
         }
     }
 
-    /// Runs the job with other objects: it refuses and names a file, or its rows are those of a run
-    /// that nothing happens to. From an older checkpoint it publishes once more what was published
-    /// since. Gives whether it refused.
+    /// Runs the job with other objects. It refuses and names a file, or its rows are those of a run
+    /// without failures: from an older checkpoint it publishes again what was published since.
+    /// Tells whether it refused.
     fn check(&self, objects: &[(ObjectName, Bytes)], expected: &[String], at: &str) -> bool {
         self.reset();
         let (ran, lines) = run_on(&self.output, FailingStore::of(objects), FASTER);
@@ -275,7 +268,7 @@ impl Stopped {
     }
 }
 
-/// Damaged bytes that are tried, if nobody asks for more.
+/// Damaged bytes that are tried by default.
 const PLACES: u64 = 250;
 
 #[test]
@@ -286,7 +279,7 @@ fn a_flipped_or_cut_file_of_the_state_gives_no_wrong_rows() {
     let (mut refused, mut tried) = (0, 0);
     let mut cases = cases(PLACES);
     for seed in &mut cases {
-        // Far from each other, in all files.
+        // The places are far from each other, and in all files.
         let mut at = (seed as usize * 10_007) % bytes;
         let mut objects = stopped.objects.clone();
         let of = objects.iter_mut().find(|(_, bytes)| {
@@ -333,14 +326,12 @@ fn a_clock_that_jumps_by_an_hour_loses_nothing() {
     let expected = undisturbed();
     for seed in 0..4 {
         let (output, store) = (Output::new(), FailingStore::new(None));
-        // Between the calls, and so between the runs.
+        // The clock jumps between two calls, and so between two runs.
         store.jump(seed);
         for records in [6, 12] {
             let cancel = Arc::new(AtomicBool::new(false));
             store.notify(records, cancel.clone());
-            let [_, abort] = never();
-            let from = (ResumeFrom::Latest, SLOWER);
-            let (ran, lines) = run(&output, store.clone(), from, [&cancel, &abort]);
+            let (ran, lines) = run(&output, store.clone(), SLOWER, &cancel);
             ran.unwrap_or_else(|error| panic!("seed {seed}: {error}: {lines:?}"));
             let goes_on = lines.iter().any(|line| line.contains("checkpoint") || is_end(line));
             assert!(goes_on || records == 6, "seed {seed}: {lines:?}");

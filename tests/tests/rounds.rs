@@ -1,5 +1,5 @@
-//! Jobs that keep checkpoints, lost at random turns: what was published by then, and what the next
-//! run publishes, are the rows of a run without failures.
+//! Jobs that keep checkpoints and are lost at random turns: all runs together publish the rows of a
+//! run without failures.
 
 mod queries;
 
@@ -64,7 +64,7 @@ impl Case {
         Arc::new(plan(&self.memory, &script, nodes, workers).job)
     }
 
-    /// The rows of the job on one worker, which has memory enough, without rounds or failures.
+    /// The rows of the job on one worker with enough memory, without rounds or failures.
     fn undisturbed(&self, exchange: &str) -> Vec<String> {
         let job = Arc::new(plan(&self.memory, &self.script(exchange, "1 GiB"), 1, 1).job);
         Cluster::seeded(1, 1, self.seed).run(&job).expect("it runs");
@@ -73,8 +73,8 @@ impl Case {
         rows
     }
 
-    /// The job by the exchange that is asked for, if its operators have the numbers of those of
-    /// `as_in`: what is saved names them by it. Else by the one of `as_in`.
+    /// The job by an exchange, if it has the operators of the job by `as_in`, since saved state
+    /// names operators by their numbers; else the job by `as_in`.
     fn job_like(&self, asked: &str, as_in: &str, size: (u32, u32)) -> Arc<JobGraph> {
         let names = |job: &JobGraph| -> Vec<String> {
             job.operators.iter().map(|operator| operator.name.clone()).collect()
@@ -88,7 +88,7 @@ impl Case {
 fn case(seed: u64) -> Ran {
     let mut random = Random::new(seed + 90_000);
     let asked = asked(seed, &mut random);
-    // Each worker writes its rows itself, or one for all.
+    // Each worker writes its rows, or one worker those of all.
     let memory = Memory::new(random.chance(50).then_some(Placement::Everywhere));
     memory.add("t", asked.t.clone());
     memory.add("u", asked.u.clone());
@@ -107,7 +107,7 @@ fn case(seed: u64) -> Ran {
         "seed {seed}, {sizes:?} {others:?}: {}",
         case.script(exchange, case.asked.state_bytes)
     );
-    // It is seen where a run fails.
+    // Printed for a run that fails without a message of its own.
     println!("{at}");
     let job = |attempt: usize| case.job_like(others[attempt], exchange, sizes[attempt]);
     let spills = case.asked.spills;
@@ -172,7 +172,7 @@ fn early(at: &str, got: &[String], expected: &[String]) {
     }
 }
 
-/// Every row is in a group, or was late: which are depends on how long a flow was silent.
+/// Checks that every row is in a group or was late. The silences of flows decide which rows are.
 fn accounted(at: &str, got: &[String], rows: &BTreeMap<String, u64>, ran: &Ran) {
     let mut counted = 0;
     for row in got {

@@ -1,4 +1,4 @@
-//! A store of which one call fails.
+//! A store in memory, one call of which fails.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,23 +10,23 @@ use millstream::checkpoint::{Created, MemoryStore, ObjectName, Store, StoreError
 /// The ways in which a call may fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// It changes nothing, as with `EIO`.
+    /// The call changes nothing, as with `EIO`.
     Refused,
     /// A write changes nothing: the disk is full. Calls of other kinds are refused.
     Full,
-    /// It takes effect, and its answer is lost.
+    /// The call takes effect, and its answer is lost.
     Lost,
-    /// Its answer is lost, and it takes effect some calls later.
+    /// The answer is lost, and the call takes effect some calls later.
     Late,
     /// Half of an object is written, and the call fails.
     Torn,
     /// Half of an object is written, and the call says that all of it was.
     Short,
-    /// A listing is that of some calls before.
+    /// A listing is an earlier one.
     Stale,
 }
 
-/// All of them.
+/// All ways.
 pub(super) const HOW: [How; 7] =
     [How::Refused, How::Full, How::Lost, How::Late, How::Torn, How::Short, How::Stale];
 
@@ -36,7 +36,7 @@ const NOW_MS: i64 = 1_800_000_000_000;
 /// Calls after which a late write takes effect.
 const LATER: u64 = 3;
 
-/// The call that fails, from 0 on, and how.
+/// The number of the call that fails, from 0 on, and the way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fails {
     pub(super) call: u64,
@@ -48,15 +48,16 @@ struct Calls {
     made: u64,
     fails: Option<Fails>,
     failed: Option<String>,
-    /// A write that takes effect when so many calls were made.
+    /// A late write, with the number of the call before which it takes effect. The last field tells
+    /// whether it creates the object.
     late: Option<(u64, ObjectName, Bytes, bool)>,
     /// Records of the chain that were created.
     records: usize,
-    /// What becomes true when there are so many.
+    /// A flag that becomes true when there are this many records.
     notified: Option<(usize, Arc<AtomicBool>)>,
     /// The seed of the clock, if it jumps.
     jumps: Option<u64>,
-    /// The listings before.
+    /// The listings so far.
     listed: Vec<(Option<ObjectName>, Vec<StoredObject>)>,
 }
 
@@ -73,17 +74,17 @@ impl FailingStore {
         Arc::new(Self { inner: MemoryStore::default(), calls: Mutex::new(calls) })
     }
 
-    /// Whether the call has come.
+    /// Whether a call has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.lock().failed.is_some()
     }
 
-    /// The call that has failed.
+    /// The call that has failed, for messages.
     pub(super) fn log(&self) -> String {
         self.lock().failed.clone().unwrap_or_default()
     }
 
-    /// Sets `flag` when so many records of the chain were created.
+    /// Sets `flag` when `records` records of the chain were created.
     pub(super) fn notify(&self, records: usize, flag: Arc<AtomicBool>) {
         self.lock().notified = Some((records, flag));
     }
@@ -93,7 +94,7 @@ impl FailingStore {
         self.lock().jumps = Some(seed);
     }
 
-    /// No further call fails, and what was late takes effect.
+    /// Lets no further call fail, and a late write take effect.
     pub(super) fn heal(&self) {
         let mut calls = self.lock();
         calls.fails = None;
@@ -133,7 +134,7 @@ impl FailingStore {
         }
     }
 
-    /// Counts a call, and says how it fails.
+    /// Counts a call. Gives the way in which it fails.
     fn call(&self, what: &str, name: Option<&ObjectName>) -> (MutexGuard<'_, Calls>, Option<How>) {
         let mut calls = self.lock();
         let number = calls.made;
@@ -162,6 +163,10 @@ impl FailingStore {
         StoreError::refused(self.place(name), "input/output error")
     }
 
+    fn full(&self, name: &ObjectName) -> StoreError {
+        StoreError::refused(self.place(name), "no space left on device")
+    }
+
     fn lost(&self, name: &ObjectName) -> StoreError {
         StoreError::unknown(self.place(name), "the answer was lost")
     }
@@ -173,9 +178,7 @@ impl Store for FailingStore {
             (_, None | Some(How::Stale)) => self.inner.create(name, bytes),
             // An object that is created appears as a whole or not at all.
             (_, Some(How::Refused | How::Torn | How::Short)) => Err(self.refused(name)),
-            (_, Some(How::Full)) => {
-                Err(StoreError::refused(self.place(name), "no space left on device"))
-            }
+            (_, Some(How::Full)) => Err(self.full(name)),
             (_, Some(How::Lost)) => {
                 let _ = self.inner.create(name, bytes);
                 Err(self.lost(name))
@@ -193,9 +196,7 @@ impl Store for FailingStore {
         match self.call("put", Some(name)) {
             (_, None | Some(How::Stale)) => self.inner.put(name, parts),
             (_, Some(How::Refused)) => Err(self.refused(name)),
-            (_, Some(How::Full)) => {
-                Err(StoreError::refused(self.place(name), "no space left on device"))
-            }
+            (_, Some(How::Full)) => Err(self.full(name)),
             (_, Some(How::Lost)) => {
                 let _ = self.inner.put(name, parts);
                 Err(self.lost(name))
@@ -235,9 +236,7 @@ impl Store for FailingStore {
                 let before = calls.listed.iter().rev().find(|(of, _)| of.as_ref() == prefix);
                 return Ok(before.map_or_else(Vec::new, |(_, listed)| listed.clone()));
             }
-            Some(_) => {
-                return Err(StoreError::refused("memory:", "input/output error"));
-            }
+            Some(_) => return Err(StoreError::refused("memory:", "input/output error")),
         };
         calls.listed.push((prefix.cloned(), listed.clone()));
         Ok(listed)

@@ -17,7 +17,7 @@ pub(super) struct Asked {
     pub(super) u: Table,
     /// Whether flows that are silent do not hold the watermark back.
     pub(super) idle: bool,
-    /// Whether a window gives all pairs of its rows.
+    /// Whether a window joins all pairs of its rows.
     pub(super) pairs: bool,
     /// Whether the state is larger than its budget.
     pub(super) spills: bool,
@@ -30,7 +30,7 @@ pub(super) struct Asked {
 pub(super) enum Promise {
     /// They are the same.
     Equal,
-    /// As many rows, of those of this query.
+    /// As many rows, each one a row of this query.
     SomeOf(String),
     /// The final ones are the same; others may come before, with lower counts.
     EarlyToo,
@@ -38,7 +38,7 @@ pub(super) enum Promise {
     Accounted(BTreeMap<String, u64>),
 }
 
-/// Every so many seeds the state is larger than its budget.
+/// The distance of seeds whose state is larger than its budget.
 const SPILLS_EVERY: u64 = 25;
 
 /// The query of a seed over the streams `t` and `u` and the table `b`.
@@ -52,7 +52,7 @@ pub(super) fn asked(seed: u64, random: &mut Random) -> Asked {
     }
     let early = random.chance(8);
     let [t, mut u] = [(); 2].map(|()| streaming(random, silent || early).table);
-    // It may end beside one that does not.
+    // A stream that ends may be joined with one that does not.
     u.bounded = random.chance(25);
     let (text, promise) = if early { early_rows(random) } else { query(random) };
     let pairs = text.contains(" AS l ");
@@ -107,7 +107,7 @@ fn accounted(random: &mut Random) -> Asked {
     Asked { text, t, u, idle: true, pairs: false, spills: false, state_bytes: "64 MiB", promise }
 }
 
-/// A query without numbers that are drawn, of this kind.
+/// The query of a kind whose text has no random numbers.
 fn fixed(kind: u64) -> Option<&'static str> {
     Some(match kind {
         5 => "SELECT t.v, t.ts, g FROM t JOIN b ON t.k = id",
