@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures checkpoints and failures against their targets, and Flink on a like job. Usage: scripts/bench-recovery.sh
-# [OPTION…], the options of `millstream bench recovery`; without any, those of the targets.
+# Measures checkpoints and failures against their targets, and Flink on a similar job. Usage:
+# scripts/bench-recovery.sh [OPTION…], with the options of `millstream bench recovery`; without any it measures
+# at the scale of the targets.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$root/scripts/apt.sh"
@@ -17,7 +18,7 @@ build_flink() {
     mvn --quiet --batch-mode --file bench/peers/flink/pom.xml -Dpeer.directory="$built" package
 }
 if (build_flink); then
-  # Flink's own requirement: modules that it opens by reflection.
+  # Flink reads private fields of these packages by reflection.
   opens="--add-opens=java.base/java.util=ALL-UNNAMED --add-opens=java.base/java.lang=ALL-UNNAMED"
   flink=(--flink "java -Xmx2g $opens -cp $built/peer-flink-0.1.0.jar:$built/lib/*")
 else

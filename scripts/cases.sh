@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the suites of random streams and queries: CASES of each (1,000 unless said), or the one case SEED. TEST is
-# a part of a test's name, as `joins::`; without it all run. A case that fails says how to run it alone. KILLS nodes
-# of jobs that keep checkpoints are killed (1,000 unless said).
+# a part of a test's name, as `joins::`; without it all run. A case that fails says how to run it alone. KILLS is the
+# number of nodes of jobs with checkpoints that are killed (1,000 unless said).
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 cd "$root"
@@ -18,10 +18,10 @@ if [ -z "$tests" ]; then
 fi
 # shellcheck disable=SC2086
 cargo test --release --workspace --no-fail-fast --test engine -- $tests
-# Nodes that are killed take seconds each, and have a number of their own.
+# A kill of a node takes seconds: these have a number of their own.
 case ${TEST:-kills::} in
 kills::*)
   export MILLSTREAM_KILLS=${KILLS:-1000}
-  cargo test --release -p millstream-cli --test program -- "${TEST:-kills::}"
+  cargo test --release --workspace --test program -- "${TEST:-kills::}"
   ;;
 esac

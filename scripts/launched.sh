@@ -1,5 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# What the tests with real launchers share. Sourced behind env.sh and apt.sh; needs `what`.
+# Functions of the tests with real launchers. Sourced behind env.sh and apt.sh; needs `what`.
+
+# The directory of the recovery cases, which the sourcing script removes at its end.
+recovery=
 
 build_millstream() {
   millstream=$CARGO_TARGET_DIR/release/millstream
@@ -7,7 +10,7 @@ build_millstream() {
   [ -x "$millstream" ] || die "$millstream was not built"
 }
 
-# The rows that each job has to give, and the query that gives them: `one_process [QUERY]`.
+# Sets $query, and $expected to the rows that one process gives for it: `one_process [QUERY]`.
 one_process() {
   query=${1:-examples/flights.sql}
   expected=$("$millstream" run "$query" --nodes 1 --workers 1 --format csv --quiet | sort)
@@ -30,7 +33,8 @@ refuse() {
   [ "$(grep -c -F -- "error: $message" <<<"$said")" = 1 ] || die "not '$message' once, but: $said"
 }
 
-# The query of the recovery cases: rows at a rate, windows into the directory `out/`. `recovery_query DIR RATE`.
+# Writes the query of the recovery cases, windows of rows at a rate: `recovery_query DIR RATE`. RATE is an option
+# with its comma, or empty. The job publishes into DIR/out.
 recovery_query() {
   cat >"$1/windows.sql" <<SQL
 SET 'millstream.checkpoint' = '100 ms';
@@ -53,20 +57,37 @@ written_rows() {
   for file in "$1"/out/*; do tail -n +2 "$file"; done | sort
 }
 
-# recovers inside|again COMMAND...: runs a job whose state is $recovery/state, kills a node (-9) when rows are seen,
-# and compares the rows with those of one process. `inside`: the node is started again, and the command ends well.
+# Whether the job has published rows.
+has_rows() { [ -n "$(ls "$recovery/out" 2>/dev/null)" ]; }
+
+# Waits until a command succeeds, for some five minutes: `await_job WHAT COMMAND...`.
+await_job() {
+  local awaited=$1 tries
+  shift
+  for tries in $(seq 3000); do
+    ! "$@" || return 0
+    sleep 0.1
+  done
+  die "no $awaited: $(cat "$recovery/log")"
+}
+
+# Compares the rows of a job that has gone on from a checkpoint with those of one process: `went_on JOB`.
+went_on() {
+  grep -q 'goes on from checkpoint' "$recovery/log" || die "it began anew: $(cat "$recovery/log")"
+  [ "$(written_rows "$recovery")" = "$undisturbed" ] || die "other rows than those of one process: $1"
+}
+
+# Kills a node of a job with the state $recovery/state once it has published rows, and compares its rows with those
+# of one process: `recovers inside|again COMMAND...`. `inside`: the node is started again, and the command succeeds.
 # `again`: the command fails, and goes on when it is run once more.
 recovers() {
-  local how=$1 code=0 victim tries
+  local how=$1 code=0 victim
   shift
   rm -rf "$recovery/out" "$recovery/state"
   timeout -s KILL 300 "$@" >"$recovery/log" 2>&1 &
   local launcher=$!
-  for tries in $(seq 600); do
-    [ -z "$(ls "$recovery/out" 2>/dev/null)" ] || break
-    kill -0 "$launcher" 2>/dev/null || break
-    sleep 0.1
-  done
+  rows_or_end() { has_rows || ! kill -0 "$launcher" 2>/dev/null; }
+  await_job "rows of the job" rows_or_end
   # The last process that has this state among its arguments: a node, where supervisors have started nodes.
   victim=$(pgrep -f -- "--state $recovery/state" | tail -n 1)
   [ -n "$victim" ] || die "no node runs: $(cat "$recovery/log")"
@@ -79,11 +100,10 @@ recovers() {
     [ "$code" = 0 ] || die "code $code: $(cat "$recovery/log")"
     grep -q 'was killed by signal 9' "$recovery/log" || die "nobody was killed: $(cat "$recovery/log")"
   fi
-  grep -q 'goes on from checkpoint' "$recovery/log" || die "it began anew: $(cat "$recovery/log")"
-  [ "$(written_rows "$recovery")" = "$undisturbed" ] || die "other rows than those of one process: $*"
+  went_on "$*"
 }
 
-# Makes the directory of the recovery cases, $recovery, and the rows that they have to give, $undisturbed.
+# Makes $recovery, and sets $undisturbed to the rows of the recovery cases without failures.
 recovery_begins() {
   recovery=$(mktemp -d)
   recovery_query "$recovery" ""

@@ -15,11 +15,11 @@ only_pool=
 packages_or_not_run openmpi-bin mpich
 build_millstream
 one_process
-recovery_begins
 trap 'rm -rf "$recovery"' EXIT
 
 tried=0
 if [ -z "$only_pool" ]; then
+  recovery_begins
   say "building the tests of the transport"
   transport=$(cargo test --release --workspace --test mpi --no-run \
     --message-format=json 2>/dev/null | python3 -c '

@@ -5,12 +5,9 @@
 # NOT RUN and why, and its status is 77. `scripts/test-python.sh -k name` runs some tests.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
+source "$(dirname "$0")/apt.sh"
 cd "$root"
-
-not_run() {
-  printf 'NOT RUN: the tests of the Python package: %s\n' "$1"
-  exit 77
-}
+what="the tests of the Python package"
 
 command -v python3 >/dev/null || not_run "there is no python3"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || not_run "python3 is older than 3.11"
@@ -31,19 +28,20 @@ scripts/wheel.sh
 "$python" -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
   "$CARGO_TARGET_DIR"/wheels/millstream-*.whl
 
-# From elsewhere: `millstream` is what is installed, and not the folder here.
+# In another directory, where `millstream` is the package that is installed and not the folder of this one.
 cd "$CARGO_TARGET_DIR"
 say "types"
 "$python" -m mypy --config-file "$root/python/mypy.ini" --cache-dir "$CARGO_TARGET_DIR/mypy" -p millstream
 MYPY_CACHE_DIR=$CARGO_TARGET_DIR/mypy "$python" -m mypy.stubtest millstream._millstream
 say "tests"
-passed() { awk '/ (passed|failed|error)/ { for (i = 2; i <= NF; i++) {
-  if ($i ~ /^passed/) p = $(i - 1); if ($i ~ /^(failed|error)/) f = $(i - 1) } }
-  END { printf "test result: %s. %d passed; %d failed; 0 ignored;\n", f ? "FAILED" : "ok", p, f }' "$1"; }
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 code=0
 "$python" -m pytest -p no:cacheprovider -rP -q "$root/python/tests" "$@" 2>&1 | tee "$said" || code=$?
-# In the form of cargo's tests, which the sum of all tests reads.
-passed "$said"
+# The last line is as `1 failed, 8 passed in 2.00s`. It is told in the form of cargo's tests, which are summed.
+count() { tail -n 1 "$said" | grep -oP "[0-9]+(?= $1)" || echo 0; }
+result=ok
+[ "$code" = 0 ] || result=FAILED
+printf 'test result: %s. %d passed; %d failed; %d ignored;\n' \
+  "$result" "$(count passed)" "$(($(count failed) + $(count error)))" "$(count skipped)"
 exit "$code"

@@ -2,8 +2,8 @@
 # Starts jobs with a real SLURM: one controller and four nodes on this machine (scripts/slurm.sh), and
 # `srun -n 4 millstream run …` gives the rows that one process gives; with the ranks on four nodes and on
 # one, with addresses by a shared directory and by the launcher (PMI). A job with --state goes on when a rank
-# of it is killed, in the same step, without that rank, or when it is queued again. Where SLURM cannot be had
-# the script says NOT RUN and why, and its status is 77.
+# of it is killed, within the step, and when its supervisor is killed and it is queued again. Where SLURM
+# cannot be had the script says NOT RUN and why, and its status is 77.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/apt.sh"
@@ -16,8 +16,8 @@ what="the tests with SLURM"
 packages_or_not_run slurm-wlm munge
 build_millstream
 one_process
-recovery_begins
 trap 'slurm_end; rm -rf "$recovery"' EXIT
+recovery_begins
 slurm_start 4
 
 run=("$millstream" run "$query" --format csv)
@@ -66,21 +66,18 @@ END
 chmod +x "$slurm_dir/again.sh"
 rm -rf "$recovery/out" "$recovery/state"
 job=$(sbatch --requeue --open-mode=append -n 4 -o "$recovery/log" --parsable "$slurm_dir/again.sh")
-slurm_await_rows() { [ -n "$(ls "$recovery/out" 2>/dev/null)" ]; }
-slurm_await "rows of the batch job" slurm_await_rows
+await_job "rows of the batch job" has_rows
 # The first process that has this state among its arguments and is no srun: a supervisor.
 supervisor=$(pgrep -f "^$millstream run .*--state $recovery/state" | head -n 1)
+[ -n "$supervisor" ] || die "no supervisor runs: $(cat "$recovery/log")"
 kill -9 "$supervisor"
-slurm_ended() { [ -z "$(squeue -h -j "$job" 2>/dev/null)" ]; }
-tries=0
-until slurm_ended; do
-  tries=$((tries + 1))
-  [ "$tries" -lt 600 ] || die "it does not end: $(cat "$recovery/log")"
-  # A job that was queued again waits for two minutes, unless asked.
+slurm_ended() {
+  [ -n "$(squeue -h -j "$job" 2>/dev/null)" ] || return 0
+  # A job that is queued again begins two minutes later, unless its time is set.
   scontrol release "$job" 2>/dev/null || true
   scontrol update JobId="$job" StartTime=now 2>/dev/null || true
-  sleep 0.5
-done
-grep -q 'goes on from checkpoint' "$recovery/log" || die "it began anew: $(cat "$recovery/log")"
-[ "$(written_rows "$recovery")" = "$undisturbed" ] || die "other rows than those of one process"
+  return 1
+}
+await_job "end of the batch job" slurm_ended
+went_on "the batch job"
 printf '\nsrun: every job gave the rows of one process\n'
