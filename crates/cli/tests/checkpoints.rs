@@ -3,15 +3,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
-/// How long something may take to be seen, on a machine that is busy with other things.
-const TIMEOUT: Duration = Duration::from_secs(120);
+use crate::rig::{Dir, Running, TIMEOUT, await_some, signal};
 
 const ENDLESS: &str = "
     SET 'millstream.checkpoint' = '50 ms';
@@ -23,37 +21,33 @@ const ENDLESS: &str = "
       FROM TUMBLE(TABLE numbers, DESCRIPTOR(ts), INTERVAL '1' HOUR)
       GROUP BY window_start, window_end, n;";
 
+/// A directory with the script of a job.
+fn prepared(name: &str, sql: &str) -> Dir {
+    let dir = Dir::new(&format!("checkpoints-{name}"));
+    dir.write("q.sql", sql);
+    dir
+}
+
 /// A job in a directory of its own, and the lines that it writes to standard error.
 struct Job {
-    path: PathBuf,
-    process: Child,
+    dir: Dir,
+    process: Running,
     lines: Receiver<String>,
     messages: Vec<String>,
 }
 
 impl Job {
     fn start(name: &str, sql: &str, args: &[&str]) -> Self {
-        let name = format!("millstream-checkpoints-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        std::fs::write(path.join("q.sql"), sql).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_millstream"))
-            .args(["run", "q.sql", "--metrics=127.0.0.1:0"])
-            .args(args)
-            .current_dir(&path)
-            .env_remove("MILLSTREAM_LOG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let dir = prepared(name, sql);
+        let mut command = dir.command(&[&["run", "q.sql", "--metrics=127.0.0.1:0"], args].concat());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = Running(command.spawn().unwrap());
         let (sender, lines) = mpsc::channel();
-        let error = BufReader::new(process.stderr.take().unwrap());
+        let error = BufReader::new(process.0.stderr.take().unwrap());
         std::thread::spawn(move || {
             error.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        Self { path, process, lines, messages: Vec::new() }
+        Self { dir, process, lines, messages: Vec::new() }
     }
 
     /// The next line that has this.
@@ -79,27 +73,9 @@ impl Job {
 
     /// The code with which it ends when it is asked to, and all that it has written.
     fn stopped(&mut self) -> (Option<i32>, String) {
-        let pid = Pid::from_raw(self.process.id().cast_signed()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
+        self.process.signal(Signal::TERM);
         self.messages.extend(self.lines.iter());
-        (self.process.wait().unwrap().code(), self.messages.join("\n"))
-    }
-
-    /// The process of node 0.
-    fn node(&self) -> Pid {
-        let process = self.process.id();
-        let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
-        let children = children.unwrap();
-        let pid = children.split_whitespace().next().expect("node 0 runs").parse().unwrap();
-        Pid::from_raw(pid).unwrap()
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.path);
+        (self.process.ends(), self.messages.join("\n"))
     }
 }
 
@@ -115,16 +91,8 @@ fn page(address: &str, path: &str) -> Option<String> {
 /// The page when it is as wanted.
 #[track_caller]
 fn wait(address: &str, path: &str, wanted: impl Fn(&str) -> bool) -> String {
-    let until = Instant::now() + TIMEOUT;
-    let mut last = None;
-    while Instant::now() < until {
-        last = page(address, path).or(last);
-        if let Some(page) = last.take_if(|page| wanted(page)) {
-            return page;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("never so: {last:?}")
+    let found = || page(address, path).filter(|page| wanted(page));
+    await_some(found, || format!("never so: {:?}", page(address, path)))
 }
 
 /// The value of a series without labels.
@@ -178,7 +146,8 @@ fn metrics_tell_of_checkpoints_and_of_restarts() {
                 && status["job"]["checkpoint_age_seconds"].is_number()
         });
 
-        kill_process(job.node(), Signal::KILL).unwrap();
+        let node = *job.process.below().first().expect("node 0 runs");
+        assert!(signal(node, Signal::KILL));
         let address = job.address();
         let again = |page: &str| {
             value(page, "millstream_job_restarts") == Some(1.0)
@@ -210,27 +179,23 @@ fn progress_top_and_summary_tell_of_checkpoints_and_of_a_store_that_is_gone() {
     let mut job = Job::start("progress", ENDLESS, &args);
     let address = job.address();
     job.line(" ago");
-    let top = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-        let output = command.args(["top", &address, "--count", "1", "--interval", "50ms"]).output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
+    let top = |dir: &Dir| run(dir, &["top", &address, "--count", "1", "--interval", "50ms"]).1;
     let line = |text: &str| {
         let line = text.lines().find(|line| line.starts_with("checkpoint ")).map(str::to_owned);
         line.unwrap_or_else(|| panic!("no line of checkpoints: {text}"))
     };
-    let shown = line(&top());
+    let shown = line(&top(&job.dir));
     assert!(shown.contains(" ago, took ") && shown.contains("iB"), "{shown}");
     let number = |page: &str| value(page, "millstream_job_checkpoint_number");
     let before = wait(&address, "/metrics", |page| number(page).is_some());
     let before = number(&before).unwrap();
     // Directories have the names of the segments to come.
     let rounds = before as u64 + 20..before as u64 + 5000;
-    let segment = |round: u64| job.path.join(format!("state/q/seg/g1-n0-{round:06}.seg"));
+    let segment = |round: u64| job.dir.0.join(format!("state/q/seg/g1-n0-{round:06}.seg"));
     let taken: Vec<PathBuf> = rounds.map(segment).collect();
     taken.iter().for_each(|path| drop(std::fs::create_dir(path)));
     job.line(" given up since");
-    let shown = line(&top());
+    let shown = line(&top(&job.dir));
     assert!(shown.contains(" given up"), "{shown}");
     // One of them may be a segment, if it came first.
     taken.iter().for_each(|path| drop(std::fs::remove_dir(path)));
@@ -259,41 +224,18 @@ const OUT: &str = "'connector' = 'file', 'path' = 'out/', 'format' = 'csv'";
 const BLACKHOLE: &str = "'connector' = 'blackhole'";
 const STDIN: &str = "'connector' = 'stdin', 'format' = 'csv'";
 
-/// A directory of its own with a job.
-struct Script(PathBuf);
-
-impl Script {
-    fn new(name: &str, sql: &str) -> Self {
-        let name = format!("millstream-checkpoints-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        std::fs::write(path.join("q.sql"), sql).unwrap();
-        Self(path)
-    }
-
-    /// The code, standard output and standard error of a command.
-    fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-        command.args(args).current_dir(&self.0).env_remove("MILLSTREAM_LOG").stdin(Stdio::null());
-        let output = command.output().unwrap();
-        let [out, error] =
-            [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-        (output.status.code(), out, error)
-    }
-}
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The code, standard output and standard error of a command.
+fn run(dir: &Dir, args: &[&str]) -> (Option<i32>, String, String) {
+    let output = dir.command(args).output().unwrap();
+    let [out, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.code(), out, error)
 }
 
 #[test]
 fn explain_tells_what_is_saved_built_anew_and_lost() {
-    let script = Script::new("explain", &counted(NUMBERS, OUT));
+    let dir = prepared("explain", &counted(NUMBERS, OUT));
     let explain = |args: &[&str]| {
-        let (code, out, error) = script.run(&[&["explain", "q.sql"], args].concat());
+        let (code, out, error) = run(&dir, &[&["explain", "q.sql"], args].concat());
         assert_eq!((code, error.as_str()), (Some(0), ""), "{out}");
         out
     };
@@ -317,7 +259,7 @@ fn explain_tells_what_is_saved_built_anew_and_lost() {
     let dot = explain(&["--set", "millstream.guarantee=auto", "--format", "dot"]);
     assert!(dot.contains("\\nrecovery: state is saved by key\"]"), "{dot}");
 
-    std::fs::write(script.0.join("q.sql"), counted(STDIN, BLACKHOLE)).unwrap();
+    dir.write("q.sql", &counted(STDIN, BLACKHOLE));
     let plan = section(&explain(&set("millstream.guarantee=exactly-once")));
     for part in [
         "numbers not read on from a position: what was read is lost",
@@ -336,8 +278,8 @@ fn explain_tells_what_is_saved_built_anew_and_lost() {
     let asked = counted(NUMBERS, OUT);
     let (tables, insert) = asked.split_once("INSERT INTO kept").unwrap();
     let asked = format!("{tables} EXPLAIN (RECOVERY) {insert}");
-    std::fs::write(script.0.join("q.sql"), asked).unwrap();
-    let (code, out, error) = script.run(&["run", "q.sql", "--quiet", "--format", "csv"]);
+    dir.write("q.sql", &asked);
+    let (code, out, error) = run(&dir, &["run", "q.sql", "--quiet", "--format", "csv"]);
     assert_eq!(code, Some(0), "{error}");
     assert!(out.contains("checkpoints: as often as costs little"), "{out}");
 }
@@ -353,8 +295,8 @@ fn a_job_that_cannot_promise_what_is_asked_is_refused() {
         ("at-least-once", STDIN, OUT, Some("rows of 'numbers' that were read before a failure")),
     ] {
         let sql = format!("SET 'millstream.guarantee' = '{guarantee}'; {}", counted(table, sink));
-        let script = Script::new("guarantee", &sql);
-        let (code, _, error) = script.run(&["run", "q.sql", "--workers", "1", "--state", "state"]);
+        let dir = prepared("guarantee", &sql);
+        let (code, _, error) = run(&dir, &["run", "q.sql", "--workers", "1", "--state", "state"]);
         let case = format!("{guarantee}, {table}, {sink}: {error}");
         let Some(refused) = refused else {
             assert_eq!(code, Some(0), "{case}");
@@ -365,7 +307,7 @@ fn a_job_that_cannot_promise_what_is_asked_is_refused() {
         };
         assert_eq!(code, Some(2), "{case}");
         assert!(error.contains(refused) && error.contains("'auto'"), "{case}");
-        assert!(!script.0.join("out").exists(), "{case}");
+        assert!(!dir.0.join("out").exists(), "{case}");
     }
 }
 
@@ -380,15 +322,15 @@ fn disordered(rate: &str) -> String {
 
 #[test]
 fn late_rows_of_all_runs_are_counted_in_the_checkpoint() {
-    let late = |script: &Script| -> Option<u64> {
-        let (code, out, error) = script.run(&["state", "show", "q", "--state", "state", "--json"]);
+    let late = |dir: &Dir| -> Option<u64> {
+        let (code, out, error) = run(dir, &["state", "show", "q", "--state", "state", "--json"]);
         assert_eq!(code, Some(0), "{error}");
         let shown: Value = serde_json::from_str(out.lines().next()?).unwrap();
         find(&shown, "late")?.as_u64()
     };
-    let undisturbed = Script::new("late-undisturbed", &disordered(""));
+    let undisturbed = prepared("late-undisturbed", &disordered(""));
     let args = ["run", "q.sql", "--workers", "1", "--state", "state"];
-    let (code, _, error) = undisturbed.run(&args);
+    let (code, _, error) = run(&undisturbed, &args);
     assert_eq!(code, Some(0), "{error}");
     let expected = late(&undisturbed).unwrap();
     assert!(expected > 0, "{error}");
@@ -401,16 +343,16 @@ fn late_rows_of_all_runs_are_counted_in_the_checkpoint() {
     };
     wait(&address, "/metrics", has_late);
     let (code, messages) = job.stopped();
-    let script = Script(job.path.clone());
-    assert!(late(&script).unwrap() > 0, "{messages}");
+    let dir = &job.dir;
+    assert!(late(dir).unwrap() > 0, "{messages}");
     // It may have come to its end, where this process had to wait for long.
     if code != Some(0) {
         assert_eq!(code, Some(130), "{messages}");
-        let (code, _, error) = script.run(&args);
+        let (code, _, error) = run(dir, &args);
         assert_eq!(code, Some(0), "{error}");
         assert!(error.contains(" since the job began"), "{error}");
     }
-    assert_eq!(late(&script), Some(expected), "{messages}");
+    assert_eq!(late(dir), Some(expected), "{messages}");
 }
 
 #[test]
@@ -431,8 +373,8 @@ fn watermarks_of_a_checkpoint_are_in_milliseconds() {
         wait(&address, "/metrics", is_later);
         let (code, messages) = job.stopped();
         assert_eq!(code, Some(130), "{messages}");
-        let script = Script(job.path.clone());
-        let (_, out, error) = script.run(&["state", "show", "q", "--state", "state", "--json"]);
+        let dir = &job.dir;
+        let (_, out, error) = run(dir, &["state", "show", "q", "--state", "state", "--json"]);
         let shown: Value = serde_json::from_str(out.lines().next().expect(&error)).unwrap();
         let operators = find(&shown, "operators").and_then(Value::as_array).expect(&out);
         let watermarks = operators.iter().filter_map(|of| of["watermark"].as_i64());

@@ -4,14 +4,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use millstream::checkpoint::record::{Record, RecordBody};
 
-/// How long a job may take, on a machine that is busy with other things.
-const TIMEOUT: Duration = Duration::from_secs(180);
+use crate::rig::{Dir, files};
 
 /// The outputs of the job: directories, and a file.
 const OUTPUTS: [&str; 6] = ["merged", "shuffled", "sessions", "joined", "framed", "top.csv"];
@@ -58,64 +54,9 @@ INSERT INTO top SELECT window_start, auction, price, CAST(nth AS BIGINT) FROM (
 END;
 ";
 
-/// A directory that is removed at the end.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("millstream-compat-{name}-{}-{next}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-        command.args(args).current_dir(&self.0).env_remove("MILLSTREAM_LOG").stdin(Stdio::null());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    /// The rows of an output, sorted, without headers.
-    fn rows(&self, output: &str) -> Vec<String> {
-        let path = self.0.join(output);
-        let files = if path.is_dir() { files(&path) } else { vec![path] };
-        let mut rows = Vec::new();
-        for file in files {
-            let text = fs::read_to_string(&file).unwrap();
-            rows.extend(text.lines().skip(1).map(str::to_owned));
-        }
-        rows.sort();
-        rows
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The jobs that were saved.
 fn saved() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compat")
-}
-
-/// The files of a directory, and of the directories in it, in the order of their names.
-fn files(of: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(of).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found.sort();
-    found
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -124,10 +65,6 @@ fn copy(from: &Path, to: &Path) {
         fs::create_dir_all(target.parent().unwrap()).unwrap();
         fs::copy(&file, target).unwrap();
     }
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Takes the name of this machine out of the record that begins a run.
@@ -141,16 +78,14 @@ fn forget_machine(file: &Path) {
 /// Stops a job of this release when it has rows of all kinds, and puts it beside the others.
 fn save_one() {
     let dir = Dir::new("saved");
-    fs::write(dir.0.join("q.sql"), SQL).unwrap();
-    let mut command = dir.command(&["run", "q.sql", "--state", "state", "--workers", "2"]);
-    let mut job = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    let since = Instant::now();
-    while !dir.0.join("merged").is_dir() || files(&dir.0.join("merged")).is_empty() {
-        assert!(since.elapsed() < TIMEOUT && job.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(dir.run(&["stop", "q", "--state", "state"]).status.success());
-    job.wait().unwrap();
+    dir.write("q.sql", SQL);
+    let run = ["run", "q.sql", "--state", "state", "--workers", "2"];
+    let mut job = dir.start(dir.command(&run));
+    dir.await_that(|| !dir.names("merged").is_empty() || job.has_ended());
+    let (code, message) = dir.run(&["stop", "q", "--state", "state"]);
+    assert_eq!(code, Some(0), "{message}");
+    assert_eq!(job.ends(), Some(130), "{}", dir.log());
+    fs::remove_file(dir.0.join("log")).unwrap();
     // The last checkpoint is enough.
     let segments: Vec<PathBuf> = files(&dir.0.join("state/q/seg"));
     let older = &segments[..segments.len() - 1];
@@ -171,16 +106,15 @@ fn jobs_that_earlier_releases_have_saved_go_on() {
     for job in jobs {
         let whole = Dir::new("whole");
         let sql = fs::read_to_string(job.join("q.sql")).unwrap();
-        fs::write(whole.0.join("q.sql"), sql.replace("'rate' = '300', ", "")).unwrap();
-        let ran = whole.run(&["run", "q.sql", "--workers", "1"]);
-        assert!(ran.status.success(), "{}", stderr(&ran));
+        whole.write("q.sql", &sql.replace("'rate' = '300', ", ""));
+        let (code, message) = whole.run(&["run", "q.sql", "--workers", "1"]);
+        assert_eq!(code, Some(0), "{message}");
 
         let dir = Dir::new("goes-on");
         copy(&job, &dir.0);
-        let ran = dir.run(&["run", "q.sql", "--state", "state", "--workers", "3"]);
-        let reported = stderr(&ran);
-        assert!(ran.status.success(), "{}: {reported}", job.display());
-        assert!(reported.contains("goes on from checkpoint"), "{reported}");
+        let (code, message) = dir.run(&["run", "q.sql", "--state", "state", "--workers", "3"]);
+        assert_eq!(code, Some(0), "{}: {message}", job.display());
+        assert!(message.contains("goes on from checkpoint"), "{message}");
         for output in OUTPUTS {
             let expected = whole.rows(output);
             assert!(!expected.is_empty(), "{output}");
@@ -203,13 +137,12 @@ fn refused(of: &str, change: &dyn Fn(&mut Vec<u8>)) -> String {
     let mut bytes = fs::read(file).unwrap();
     change(&mut bytes);
     fs::write(file, bytes).unwrap();
-    let ran = dir.run(&["run", "q.sql", "--state", "state", "--workers", "1"]);
-    let reported = stderr(&ran);
-    assert_eq!(ran.status.code(), Some(1), "{reported}");
+    let (code, message) = dir.run(&["run", "q.sql", "--state", "state", "--workers", "1"]);
+    assert_eq!(code, Some(1), "{message}");
     assert_eq!(dir.rows("merged"), before);
     let name = file.file_name().unwrap().to_string_lossy().into_owned();
-    assert!(reported.contains(&name), "{name}: {reported}");
-    reported
+    assert!(message.contains(&name), "{name}: {message}");
+    message
 }
 
 #[test]

@@ -6,14 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use crate::recover::{Dir, Random, Running, TIMEOUT};
+use crate::rig::{Dir, Random, Running, await_some, signal};
 
 /// Jobs of which `make test` kills one node or several.
 const JOBS: u64 = 20;
@@ -216,11 +214,11 @@ fn tpch() -> &'static Path {
     static TABLES: OnceLock<Dir> = OnceLock::new();
     let dir = TABLES.get_or_init(|| {
         let dir = Dir::new("kills-tpch");
-        let made = dir.run(&["bench", "tpch", "--scale", "0.01", "--write", "data"]);
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let (code, message) = dir.run(&["bench", "tpch", "--scale", "0.01", "--write", "data"]);
+        assert_eq!(code, Some(0), "{message}");
         dir
     });
-    static PATH: OnceLock<std::path::PathBuf> = OnceLock::new();
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| dir.0.join("data"))
 }
 
@@ -233,9 +231,8 @@ fn undisturbed(at: usize) -> Vec<String> {
         // The rate decides which rows are a flow's, and so which are late.
         let rate = if job.name == "late table" { RATE } else { "" };
         dir.write("q.sql", &job.script("out/", "", rate));
-        let output = dir.run(&["run", "q.sql", "--workers", "1", "--quiet"]);
-        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{}: {reported}", job.name);
+        let (code, message) = dir.run(&["run", "q.sql", "--workers", "1", "--quiet"]);
+        assert_eq!(code, Some(0), "{}: {message}", job.name);
         let rows = dir.rows("out");
         assert!(rows.len() > 4, "{}: {} rows", job.name, rows.len());
         if let Some(by_hand) = by_hand(job) {
@@ -333,9 +330,9 @@ fn chain(dir: &Dir) -> (u64, u64) {
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
     };
     let (mut checkpoint, mut generation) = (0, 0);
-    for entry in fs::read_dir(dir.0.join("state/q/chain")).into_iter().flatten().flatten() {
-        // It may have been collected since.
-        let Ok(text) = fs::read_to_string(entry.path()) else { continue };
+    for name in dir.names("state/q/chain") {
+        // The record may have been collected since: it has no text then.
+        let text = dir.text(&format!("state/q/chain/{name}"));
         generation = generation.max(number(&text, "generation").unwrap_or(0));
         if text.contains("\"kind\":\"manifest\"") {
             checkpoint = checkpoint.max(number(&text, "number").unwrap_or(0) + 1);
@@ -344,30 +341,20 @@ fn chain(dir: &Dir) -> (u64, u64) {
     (checkpoint, generation)
 }
 
-/// Waits for so many further checkpoints, or for another generation of a job that has none; false
-/// if the job has ended before.
+/// Waits for `more` further checkpoints, or for another generation of a job that has none; false if
+/// the job has ended before.
 fn awaits(dir: &Dir, job: &Job, running: &mut Running, more: u64, met: &mut (u64, u64)) -> bool {
-    let until = Instant::now() + TIMEOUT;
-    while running.0.try_wait().unwrap().is_none() {
+    let found = || {
         let now = chain(dir);
         let has_more = now.0 >= met.0 + more && now.1 > 0;
         let is_there = if job.is_rebuilt() { now.1 > met.1 } else { has_more };
-        if is_there && !running.nodes().is_empty() {
+        if is_there && !running.below().is_empty() {
             *met = now;
-            return true;
+            return Some(true);
         }
-        assert!(Instant::now() < until, "{}: {now:?}: {}", job.name, dir.log());
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    false
-}
-
-/// The rows of a file, sorted, without its header.
-fn rows_of_file(dir: &Dir) -> Vec<String> {
-    let text = fs::read_to_string(dir.0.join("out.csv")).unwrap_or_default();
-    let mut rows: Vec<String> = text.lines().skip(1).map(str::to_owned).collect();
-    rows.sort();
-    rows
+        running.has_ended().then_some(false)
+    };
+    await_some(found, || format!("{}: {:?}: {}", job.name, chain(dir), dir.log()))
 }
 
 /// Runs the job of a seed and kills nodes of it; gives how many were killed.
@@ -392,20 +379,20 @@ fn case(seed: u64) -> u64 {
         job.name
     );
     let args = ["run", "q.sql", "--state", "state", "--nodes", nodes, "--workers", "1"];
-    let mut running = dir.start(&[&args[..], &["--fabric", fabric]].concat());
+    let mut running = dir.start(dir.command(&[&args[..], &["--fabric", fabric]].concat()));
     let (mut met, mut killed) = ((0, 0), 0);
     for _ in 0..=random.below(3) {
         if !awaits(&dir, job, &mut running, 1 + random.below(4), &mut met) {
             break;
         }
-        let nodes = running.nodes();
+        let nodes = running.below();
         let Some(&node) = nodes.get(random.below(nodes.len().max(1) as u64) as usize) else {
             break;
         };
-        killed += u64::from(kill_process(Pid::from_raw(node).unwrap(), Signal::KILL).is_ok());
+        killed += u64::from(signal(node, Signal::KILL));
     }
     assert_eq!(running.ends(), Some(0), "{what}: {}", dir.log());
-    let rows = if into == "out/" { dir.rows("out") } else { rows_of_file(&dir) };
+    let rows = dir.rows(into);
     let beside = |these: &[String], others: &[String]| -> Vec<String> {
         these.iter().filter(|row| others.binary_search(row).is_err()).take(5).cloned().collect()
     };

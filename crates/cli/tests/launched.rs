@@ -1,11 +1,12 @@
 //! `millstream run` as processes that a launcher starts, which this test plays.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+
+use crate::rig::{Dir, Running, set_rank};
 
 /// Within this time a death is known everywhere.
 const KNOWN: Duration = Duration::from_secs(5);
@@ -29,77 +30,19 @@ const ENDLESS: &str = "
     INSERT INTO kept SELECT n FROM numbers;
     END;";
 
-/// A directory that is removed at the end.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let name = format!("millstream-launched-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        let dir = Self(path);
-        let rows: String = (0..1000).map(|v| format!("{},{v}\n", v % 3)).collect();
-        dir.write("numbers.csv", &format!("k,v\n{rows}"));
-        dir.write("q.sql", NUMBERS);
-        dir
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.0.join(name), text).unwrap();
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The environment that a family of launchers gives a rank, and the variables that it takes away.
-fn say(command: &mut Command, family: &str, rank: usize, nodes: usize) {
-    let all = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_FD", "SLURM_STEP_NUM_TASKS"];
-    for name in all {
-        command.env_remove(name);
-    }
-    let (rank, nodes) = (rank.to_string(), nodes.to_string());
-    let vars = match family {
-        "open" => vec![
-            ("OMPI_COMM_WORLD_RANK", rank),
-            ("OMPI_COMM_WORLD_SIZE", nodes.clone()),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", nodes),
-            ("PMIX_NAMESPACE", "1304166401".into()),
-        ],
-        "hydra" => {
-            vec![("PMI_RANK", rank), ("PMI_SIZE", nodes.clone()), ("MPI_LOCALNRANKS", nodes)]
-        }
-        "slurm" => vec![
-            ("SLURM_PROCID", rank),
-            ("SLURM_STEP_NUM_TASKS", nodes),
-            ("SLURM_STEP_NUM_NODES", "1".into()),
-            ("SLURM_JOB_ID", "17".into()),
-            ("SLURM_STEP_ID", "0".into()),
-        ],
-        _ => vec![
-            ("MILLSTREAM_RANK", rank),
-            ("MILLSTREAM_NODES", nodes),
-            ("MILLSTREAM_JOB", "launched".into()),
-        ],
-    };
-    command.envs(vars);
+/// A directory with the script of the job and its table.
+fn prepared(name: &str) -> Dir {
+    let dir = Dir::new(&format!("launched-{name}"));
+    let rows: String = (0..1000).map(|v| format!("{},{v}\n", v % 3)).collect();
+    dir.write("numbers.csv", &format!("k,v\n{rows}"));
+    dir.write("q.sql", NUMBERS);
+    dir
 }
 
 /// A rank that was started.
 struct Rank {
-    child: Child,
-    out: BufReader<std::process::ChildStdout>,
+    process: Running,
+    out: BufReader<ChildStdout>,
 }
 
 /// How it ended.
@@ -111,19 +54,19 @@ struct Ended {
 }
 
 impl Rank {
-    fn start(dir: &Path, family: &str, rank: usize, nodes: usize, args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-        say(&mut command, family, rank, nodes);
-        command.args(["run"]).args(args).env_remove("MILLSTREAM_LOG");
-        command.env("MILLSTREAM_RENDEZVOUS", dir).current_dir(dir).stdin(Stdio::piped());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self { child, out }
+    fn start(dir: &Dir, family: &str, rank: usize, nodes: usize, args: &[&str]) -> Self {
+        let mut command = dir.command(&[&["run"], args].concat());
+        set_rank(&mut command, family, rank, nodes);
+        command.env("MILLSTREAM_RENDEZVOUS", &dir.0).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Running(command.spawn().unwrap());
+        let out = BufReader::new(process.0.stdout.take().unwrap());
+        Self { process, out }
     }
 
     fn end(mut self) -> Ended {
-        drop(self.child.stdin.take());
-        let mut stderr = self.child.stderr.take().unwrap();
+        drop(self.process.0.stdin.take());
+        let mut stderr = self.process.0.stderr.take().unwrap();
         std::thread::scope(|scope| {
             let err = scope.spawn(move || {
                 let mut err = String::new();
@@ -133,12 +76,8 @@ impl Rank {
             let mut out = String::new();
             self.out.read_to_string(&mut out).unwrap();
             let err = err.join().unwrap();
-            Ended { code: self.child.wait().unwrap().code(), out, err }
+            Ended { code: self.process.0.wait().unwrap().code(), out, err }
         })
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
     }
 }
 
@@ -151,7 +90,7 @@ fn end(ranks: Vec<Rank>) -> Vec<Ended> {
 }
 
 fn start(dir: &Dir, family: &str, nodes: usize, args: &[&str]) -> Vec<Rank> {
-    (0..nodes).map(|rank| Rank::start(&dir.0, family, rank, nodes, args)).collect()
+    (0..nodes).map(|rank| Rank::start(dir, family, rank, nodes, args)).collect()
 }
 
 fn run(dir: &Dir, family: &str, nodes: usize, args: &[&str]) -> Vec<Ended> {
@@ -195,16 +134,16 @@ fn first_says(ended: &[Ended], code: i32, message: &str) {
 #[test]
 fn each_family_of_launchers_starts_a_job_with_the_same_rows() {
     for (family, fabric) in FAMILIES.iter().zip(["shm", "tcp", "auto", "tcp"]) {
-        let dir = Dir::new(family);
+        let dir = prepared(family);
         let ended = run(&dir, family, 4, &["q.sql", "--format", "csv", "--fabric", fabric]);
         rows_of_rank_0(&ended);
-        assert_eq!(dir.names(), ["numbers.csv", "q.sql"], "{family}: nothing is left behind");
+        assert_eq!(dir.names("."), ["numbers.csv", "q.sql"], "{family}: nothing is left behind");
     }
 }
 
 #[test]
 fn options_may_repeat_what_the_launcher_says_and_no_other() {
-    let dir = Dir::new("repeat");
+    let dir = prepared("repeat");
     let csv = ["q.sql", "--format", "csv", "--workers", "2", "--nodes"];
     rows_of_rank_0(&run(&dir, "slurm", 2, &[&csv[..], &["2"]].concat()));
     let ended = run(&dir, "slurm", 2, &[&csv[..], &["3"]].concat());
@@ -214,30 +153,30 @@ fn options_may_repeat_what_the_launcher_says_and_no_other() {
 
 #[test]
 fn a_script_may_be_piped_into_rank_0() {
-    let dir = Dir::new("piped");
+    let dir = prepared("piped");
     let mut ranks = start(&dir, "open", 3, &["-", "--format", "csv"]);
-    ranks[0].child.stdin.take().unwrap().write_all(NUMBERS.as_bytes()).unwrap();
+    ranks[0].process.0.stdin.take().unwrap().write_all(NUMBERS.as_bytes()).unwrap();
     rows_of_rank_0(&end(ranks));
 }
 
 #[test]
 fn a_dry_run_meets_nobody() {
-    let dir = Dir::new("dry");
-    let ended = end(vec![Rank::start(&dir.0, "open", 0, 4, &["q.sql", "--dry-run"])]);
+    let dir = prepared("dry");
+    let ended = end(vec![Rank::start(&dir, "open", 0, 4, &["q.sql", "--dry-run"])]);
     assert_eq!((ended[0].code, ended[0].err.as_str()), (Some(0), ""));
     assert!(ended[0].out.starts_with("4 nodes with "), "{}", ended[0].out);
-    let ended = end(vec![Rank::start(&dir.0, "open", 3, 4, &["q.sql", "--dry-run"])]);
+    let ended = end(vec![Rank::start(&dir, "open", 3, 4, &["q.sql", "--dry-run"])]);
     assert_eq!((ended[0].code, ended[0].out.as_str(), ended[0].err.as_str()), (Some(0), "", ""));
 }
 
 #[test]
 fn ranks_that_were_given_something_else_are_refused_by_all() {
-    let dir = Dir::new("else");
+    let dir = prepared("else");
     dir.write("other.sql", &NUMBERS.replace("sum(v)", "max(v)"));
     let args = ["q.sql", "--format", "csv"];
     let unlike = |rank: usize, other: &[&str]| -> Vec<Ended> {
         let own = |at| if at == rank { other } else { &args[..] };
-        end((0..3).map(|at| Rank::start(&dir.0, "slurm", at, 3, own(at))).collect())
+        end((0..3).map(|at| Rank::start(&dir, "slurm", at, 3, own(at))).collect())
     };
     let message =
         "node 2 differs from node 0 in line 3 of the SQL: 'SELECT k, count(*) AS n, max(v)";
@@ -250,7 +189,7 @@ fn ranks_that_were_given_something_else_are_refused_by_all() {
 
 #[test]
 fn wrong_sql_is_told_once() {
-    let dir = Dir::new("wrong");
+    let dir = prepared("wrong");
     dir.write("q.sql", "SELEC 1;");
     let ended = run(&dir, "own", 3, &["q.sql"]);
     first_says(&ended, 2, "");
@@ -259,16 +198,16 @@ fn wrong_sql_is_told_once() {
 
 #[test]
 fn a_rank_that_never_comes_is_named_by_all() {
-    let dir = Dir::new("missing");
+    let dir = prepared("missing");
     let args = ["q.sql", "--join-timeout", "1"];
-    let ranks = [0, 1, 3].map(|rank| Rank::start(&dir.0, "slurm", rank, 4, &args));
+    let ranks = [0, 1, 3].map(|rank| Rank::start(&dir, "slurm", rank, 4, &args));
     all_say(&end(ranks.into()), 1, "node 2 did not join: ");
 }
 
 #[test]
 fn a_size_without_a_rank_is_refused() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-    say(&mut command, "open", 0, 4);
+    set_rank(&mut command, "open", 0, 4);
     command.env_remove("OMPI_COMM_WORLD_RANK").args(["run", "q.sql"]);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -279,7 +218,7 @@ fn a_size_without_a_rank_is_refused() {
 
 #[test]
 fn beyond_loopback_nobody_listens_unasked() {
-    let dir = Dir::new("beyond");
+    let dir = prepared("beyond");
     let args = ["q.sql", "--listen", "192.0.2.1:0"];
     let ended = run(&dir, "own", 2, &args);
     all_say(&ended, 1, "cannot listen on 192.0.2.1:0: ");
@@ -288,7 +227,7 @@ fn beyond_loopback_nobody_listens_unasked() {
 
 #[test]
 fn ranks_with_certificates_meet_and_others_do_not() {
-    let dir = Dir::new("certs");
+    let dir = prepared("certs");
     let make = |args: &[&str], code: i32| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
         let output = command.arg("cert").args(args).current_dir(&dir.0).output().unwrap();
@@ -305,7 +244,7 @@ fn ranks_with_certificates_meet_and_others_do_not() {
     make(&["issue", "theirs", "stranger"], 0);
     let other = args.map(|arg| if arg == "node" { "stranger" } else { arg });
     let own = |rank| if rank == 1 { &other } else { &args };
-    let ended = end((0..2).map(|rank| Rank::start(&dir.0, "slurm", rank, 2, own(rank))).collect());
+    let ended = end((0..2).map(|rank| Rank::start(&dir, "slurm", rank, 2, own(rank))).collect());
     // Besides, each refusal is logged.
     let refused = "error: node 1 did not join: a connection was refused within 3 s";
     assert_eq!(ended[0].code, Some(1), "{ended:?}");
@@ -328,27 +267,27 @@ fn start_endless(dir: &Dir) -> Vec<Rank> {
 #[test]
 fn a_killed_rank_is_named_by_all_and_nothing_is_published() {
     for victim in [0, 2] {
-        let dir = Dir::new("killed");
+        let dir = prepared("killed");
         let mut ranks = start_endless(&dir);
-        let process = ranks[victim].child.id();
+        let process = ranks[victim].process.id();
         let began = Instant::now();
-        ranks[victim].signal(Signal::KILL);
+        ranks[victim].process.signal(Signal::KILL);
         let dead = ranks.remove(victim);
         let mut ended = end(ranks);
         assert!(began.elapsed() < KNOWN, "{:?}", began.elapsed());
         assert_eq!(dead.end().code, None);
         ended.iter_mut().for_each(|one| one.out.clear());
         all_say(&ended, 1, &format!("node {victim} (process {process}) closed its connection"));
-        assert!(!dir.names().contains(&"kept.csv".into()), "{:?}", dir.names());
+        assert!(!dir.names(".").contains(&"kept.csv".into()), "{:?}", dir.names("."));
     }
 }
 
 #[test]
 fn a_signal_to_any_rank_ends_all_in_good_order() {
     for (rank, signal) in [(2, Signal::TERM), (0, Signal::INT)] {
-        let dir = Dir::new("signal");
+        let dir = prepared("signal");
         let ranks = start_endless(&dir);
-        ranks[rank].signal(signal);
+        ranks[rank].process.signal(signal);
         let ended = end(ranks);
         assert!(ended.iter().all(|one| one.code == Some(130)), "{ended:?}");
         assert!(ended[0].err.contains("; ended early, as asked"), "{}", ended[0].err);

@@ -9,6 +9,7 @@ mod launched;
 mod memory;
 mod pool;
 mod recover;
+mod rig;
 mod spilled;
 mod state;
 mod stopped_streams;

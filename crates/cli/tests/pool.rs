@@ -13,7 +13,9 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use bed::{Dir, LOAD, Pool, SUMS, TABLE, WAYS, assert_ends, assert_fails, serve};
+use bed::{LOAD, Pool, SUMS, TABLE, WAYS, assert_ends, assert_fails, command, script, serve};
+
+use crate::rig::Dir;
 
 #[test]
 fn a_table_is_loaded_once_and_read_by_all() {
@@ -86,12 +88,12 @@ fn the_nearest_name_is_named() {
 
 #[test]
 fn a_job_may_have_memory_servers_of_its_own() {
-    let dir = Dir::new("own");
-    let script = dir.script(&format!("{LOAD} SELECT count(*) AS c FROM t;"));
+    let dir = Dir::new("pool-own");
+    let script = script(&dir, &format!("{LOAD} SELECT count(*) AS c FROM t;"));
     let script = script.to_str().unwrap();
     for nodes in ["1", "2"] {
         let args = ["run", script, "-q", "--memory-servers", "2x64MiB", "--nodes", nodes];
-        let output = dir.command(&args).output().unwrap();
+        let output = command(&dir, &args).output().unwrap();
         assert_ends(&output, 0);
         assert_eq!(String::from_utf8_lossy(&output.stdout).lines().last(), Some("200000"));
     }
@@ -210,14 +212,14 @@ fn strangers_disturb_nobody() {
     }
     drop(idle);
     // Another token than that of the server.
-    let other = Dir::new("other");
+    let other = Dir::new("pool-other");
     let tokens = other.0.join("millstream");
     std::fs::create_dir_all(&tokens).unwrap();
     let name = format!("service-{}.token", pool.address);
     let wrong = tokens.join(&name);
     std::fs::write(&wrong, format!("{}\n", "0".repeat(32))).unwrap();
     set_mode(&wrong, 0o600);
-    let asks = || other.command(&["pool", "ls", "--pool", &pool.address]).output().unwrap();
+    let asks = || command(&other, &["pool", "ls", "--pool", &pool.address]).output().unwrap();
     assert_fails(&asks(), 1, "does not show the token");
     set_mode(&wrong, 0o644);
     assert_fails(&asks(), 1, "open to nobody else");
@@ -231,30 +233,31 @@ fn set_mode(path: &Path, mode: u32) {
 #[test]
 fn a_server_that_cannot_be_says_why() {
     let pool = Pool::start("why", &["--bytes", "64MiB"]);
-    let memory = |args: &[&str]| pool.dir.command(&[&["memory"], args].concat()).output().unwrap();
+    let memory =
+        |args: &[&str]| command(&pool.dir, &[&["memory"], args].concat()).output().unwrap();
     let taken = memory(&["--bytes", "64MiB", "--listen", &pool.address]);
     assert_fails(&taken, 1, "the port is in use");
     let open = memory(&["--bytes", "64MiB", "--listen", "0.0.0.0:0"]);
     assert_fails(&open, 1, "clients have to prove who they are");
     assert_fails(&memory(&["--bytes", "1000TiB", "--listen", "127.0.0.1:0"]), 2, "does not fit");
     assert_fails(&memory(&["--bytes", "8 apples"]), 2, "such as 8GiB");
-    assert_fails(&pool.dir.command(&["pool", "ls"]).output().unwrap(), 2, "no pool is named");
+    assert_fails(&command(&pool.dir, &["pool", "ls"]).output().unwrap(), 2, "no pool is named");
 }
 
 #[test]
 fn with_certificates_both_sides_show_one() {
-    let dir = Dir::new("certs");
+    let dir = Dir::new("pool-certs");
     for args in [["cert", "init", "ca"].as_slice(), &["cert", "issue", "ca", "node"]] {
-        assert_ends(&dir.command(args).output().unwrap(), 0);
+        assert_ends(&command(&dir, args).output().unwrap(), 0);
     }
     let (_server, address) = serve(&dir, "127.0.0.1:0", &["--bytes", "64MiB", "--certs", "node"]);
     let ask = |args: &[&str]| {
-        dir.command(&[&["pool", "stat", "--pool", &address], args].concat()).output().unwrap()
+        command(&dir, &[&["pool", "stat", "--pool", &address], args].concat()).output().unwrap()
     };
     assert_ends(&ask(&["--pool-certs", "node"]), 0);
     assert_fails(&ask(&[]), 1, "no memory server answers at");
     for args in [["cert", "init", "other"].as_slice(), &["cert", "issue", "other", "stranger"]] {
-        assert_ends(&dir.command(args).output().unwrap(), 0);
+        assert_ends(&command(&dir, args).output().unwrap(), 0);
     }
     assert_fails(&ask(&["--pool-certs", "stranger"]), 1, "certificate");
     assert_ends(&ask(&["--pool-certs", "node"]), 0);

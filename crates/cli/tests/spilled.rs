@@ -3,91 +3,27 @@
 //! that holds more than it may ends with an error.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-/// How long a job may take, on a machine that is busy with other things.
-const TIMEOUT: Duration = Duration::from_secs(180);
+use crate::rig::{Dir, signal};
+
 /// Bytes of state that the job may have in memory.
 const BUDGET: u64 = 256 << 10;
 
-/// A directory that is removed at the end.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let name = format!("millstream-spilled-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-        command.args(args).current_dir(&self.0).env_remove("MILLSTREAM_LOG").stdin(Stdio::null());
-        command
-    }
-
-    /// The rows of the output, sorted.
-    fn rows(&self) -> Vec<String> {
-        let mut rows = Vec::new();
-        for entry in fs::read_dir(self.0.join("out")).unwrap() {
-            let text = fs::read_to_string(entry.unwrap().path()).unwrap();
-            rows.extend(text.lines().skip(1).map(str::to_owned));
-        }
-        rows.sort();
-        rows
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.0.join("log")).unwrap_or_default()
-    }
-
-    /// Whether a checkpoint of the chain refers to segments of earlier ones.
-    fn refers(&self) -> bool {
-        let records = fs::read_dir(self.0.join("state/q/chain")).into_iter().flatten().flatten();
-        let mut texts = records.filter_map(|record| fs::read_to_string(record.path()).ok());
-        texts.any(|text| text.contains("\"referred\":[{"))
-    }
-
-    /// Bytes of all segments of the state.
-    fn segment_bytes(&self) -> u64 {
-        let files = fs::read_dir(self.0.join("state/q/seg")).into_iter().flatten().flatten();
-        let bytes = files.filter_map(|file| {
-            let is_whole = !file.file_name().to_string_lossy().starts_with('.');
-            file.metadata().ok().filter(|_| is_whole).map(|metadata| metadata.len())
-        });
-        bytes.sum()
-    }
+/// Whether a checkpoint of the chain refers to segments of earlier ones.
+fn refers(dir: &Dir) -> bool {
+    let records = dir.names("state/q/chain").into_iter();
+    let mut texts = records.map(|name| dir.text(&format!("state/q/chain/{name}")));
+    texts.any(|text| text.contains("\"referred\":[{"))
 }
 
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A run, which is ended with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The processes that a process has started.
-fn children(of: u32) -> Vec<i32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{of}/task")) else { return Vec::new() };
-    let lists = tasks.flatten().map(|task| fs::read_to_string(task.path().join("children")));
-    let lists: Vec<String> = lists.flatten().collect();
-    let pids = lists.iter().flat_map(|list| list.split_whitespace());
-    pids.filter_map(|pid| pid.parse().ok()).collect()
+/// Bytes of all segments of the state.
+fn segment_bytes(dir: &Dir) -> u64 {
+    let whole = dir.names("state/q/seg").into_iter().filter(|name| !name.starts_with('.'));
+    // A segment may have been collected since.
+    let files = whole.filter_map(|name| fs::metadata(dir.0.join("state/q/seg").join(name)).ok());
+    files.map(|file| file.len()).sum()
 }
 
 /// Everything is in one window, which is over with the input.
@@ -108,9 +44,9 @@ fn query((columns, select): (&str, &str), settings: &str) -> String {
 /// Runs a job whose state is ten times its memory, and kills it behind a checkpoint of that.
 fn killed(name: &str, of: (&str, &str)) {
     let whole = Dir::new(&format!("{name}-whole"));
-    fs::write(whole.0.join("q.sql"), query(of, "")).unwrap();
-    let output = whole.command(&["run", "q.sql", "--workers", "1"]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    whole.write("q.sql", &query(of, ""));
+    let (code, message) = whole.run(&["run", "q.sql", "--workers", "1"]);
+    assert_eq!(code, Some(0), "{message}");
 
     let dir = Dir::new(name);
     let settings = format!(
@@ -118,33 +54,25 @@ fn killed(name: &str, of: (&str, &str)) {
          SET 'millstream.state_bytes' = '{BUDGET}';
          SET 'millstream.spill_dir' = './spill';\n"
     );
-    fs::write(dir.0.join("q.sql"), query(of, &settings)).unwrap();
-    let log = fs::File::create(dir.0.join("log")).unwrap();
-    let mut command = dir.command(&["run", "q.sql", "--state", "state", "--workers", "1"]);
-    let mut job = Running(command.stderr(log).stdout(Stdio::null()).spawn().unwrap());
-    let until = Instant::now() + TIMEOUT;
+    dir.write("q.sql", &query(of, &settings));
+    let run = ["run", "q.sql", "--state", "state", "--workers", "1"];
+    let mut job = dir.start(dir.command(&run));
     // Rows come for ten seconds: there is time for a checkpoint before they end.
-    while dir.segment_bytes() < 12 * BUDGET || !dir.refers() {
-        assert!(Instant::now() < until && job.0.try_wait().unwrap().is_none(), "{}", dir.log());
-        std::thread::sleep(Duration::from_millis(5));
+    dir.await_that(|| {
+        assert!(!job.has_ended(), "{}", dir.log());
+        segment_bytes(&dir) >= 12 * BUDGET && refers(&dir)
+    });
+    for node in job.below() {
+        signal(node, Signal::KILL);
     }
-    for node in children(job.0.id()) {
-        let _ = kill_process(Pid::from_raw(node).unwrap(), Signal::KILL);
-    }
-    let status = loop {
-        assert!(Instant::now() < until, "{}", dir.log());
-        if let Some(status) = job.0.try_wait().unwrap() {
-            break status;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let code = job.ends();
     let log = dir.log();
-    assert!(status.success(), "{log}");
+    assert_eq!(code, Some(0), "{log}");
     let resumed = log.lines().find_map(|line| line.split_once("splits of sources, "));
     let bytes = resumed.and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok());
     assert!(bytes.is_some_and(|bytes| bytes > 8 * BUDGET), "{log}");
     assert!(!log.contains("given up"), "{log}");
-    assert!(dir.rows() == whole.rows(), "{log}");
+    assert!(dir.rows("out") == whole.rows("out"), "{log}");
 }
 
 #[test]

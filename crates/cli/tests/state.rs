@@ -1,7 +1,7 @@
 //! `millstream state`: what is shown of the checkpoints of jobs, and what is kept and dropped.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::sync::Arc;
 
 use millstream::checkpoint::chain::{
@@ -14,16 +14,14 @@ use millstream::checkpoint::{
 use millstream::state_store;
 use serde_json::{Value, json};
 
+use crate::rig::Dir;
+
 /// A directory with a job of four checkpoints, the second of which is kept.
-struct State(PathBuf);
+struct State(Dir);
 
 impl State {
     fn new(test: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("millstream-state-{test}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(Dir::new(&format!("state-{test}")))
     }
 
     fn saved(test: &str) -> Self {
@@ -40,7 +38,7 @@ impl State {
     }
 
     fn store(&self) -> Arc<dyn Store> {
-        state_store::open(&self.0.display().to_string()).unwrap()
+        state_store::open(&self.0.0.display().to_string()).unwrap()
     }
 
     fn begin(&self, job: &str, holder: Holder) -> Chain {
@@ -88,9 +86,8 @@ impl State {
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-        command.arg("state").args(args).arg("--state").arg(&self.0);
-        command.env_remove("MILLSTREAM_LOG").stdin(Stdio::null()).output().unwrap()
+        let mut command = self.0.command(&[&["state"], args].concat());
+        command.arg("--state").arg(&self.0.0).output().unwrap()
     }
 
     fn json(&self, args: &[&str]) -> Vec<Value> {
@@ -100,13 +97,7 @@ impl State {
     }
 
     fn segment(&self, number: u64) -> PathBuf {
-        self.0.join(format!("clicks/seg/g1-n0-{number:06}.seg"))
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.0.join(format!("clicks/seg/g1-n0-{number:06}.seg"))
     }
 }
 
@@ -208,7 +199,7 @@ fn damage_is_told_with_its_file_and_byte() {
 }
 
 fn record(state: &State, job: &ObjectName, number: u64) -> PathBuf {
-    state.0.join(record_name(job, number).as_str())
+    state.0.0.join(record_name(job, number).as_str())
 }
 
 #[test]
@@ -229,7 +220,7 @@ fn what_is_kept_and_dropped_is_gone_afterwards() {
     assert_fails(&state.run(&["drop", "clicks"]), 1, "job 'clicks' may run");
     let dropped = state.json(&["drop", "clicks", "--force"]);
     assert_eq!(dropped[0]["files"], 1 + 4 + 4 + 1);
-    assert_eq!(std::fs::read_dir(&state.0).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(&state.0.0).unwrap().count(), 0);
     assert_fails(&state.run(&["drop", "clicks"]), 1, "job 'clicks' in");
 }
 
@@ -237,12 +228,8 @@ fn what_is_kept_and_dropped_is_gone_afterwards() {
 fn a_place_without_checkpoints_is_named() {
     let state = State::new("none");
     assert_eq!(state.json(&["list"]), Vec::<Value>::new());
-    let gone = State(state.0.join("gone"));
-    let output = gone.run(&["list"]);
-    assert_fails(&output, 1, "gone: there is no such directory");
-    let other = Command::new(env!("CARGO_BIN_EXE_millstream"))
-        .args(["state", "list", "--state", "https://example.org/x"])
-        .output()
-        .unwrap();
-    assert_fails(&other, 1, "a web server cannot hold checkpoints");
+    let list =
+        |place: &str| state.0.command(&["state", "list", "--state", place]).output().unwrap();
+    assert_fails(&list("gone"), 1, "gone: there is no such directory");
+    assert_fails(&list("https://example.org/x"), 1, "a web server cannot hold checkpoints");
 }

@@ -3,14 +3,11 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// How long a change is awaited that comes at once on a machine with nothing else to do.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+use crate::rig::{Dir, Running, await_some};
 
 pub const LOAD: &str = "
     CREATE TABLE numbers (n BIGINT, half BIGINT, name STRING) WITH (
@@ -23,87 +20,46 @@ pub const TABLE: &str = "CREATE TABLE t WITH ('connector' = 'pool');";
 /// The sum of 0 to 199,999, and of their halves.
 pub const SUMS: &str = "200000,19999900000,9999900000";
 
-/// A directory for the token of a server and for scripts.
-pub struct Dir(pub PathBuf);
-
-impl Dir {
-    pub fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("millstream-pool-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-        command.args(args).env_remove("MILLSTREAM_LOG").env_remove("MILLSTREAM_POOL");
-        command.env("XDG_RUNTIME_DIR", &self.0).current_dir(&self.0);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    /// A file with these statements, of which others with the same text have the same.
-    pub fn script(&self, sql: &str) -> PathBuf {
-        let path = self.0.join(format!(
-            "{:x}.sql",
-            BuildHasherDefault::<DefaultHasher>::default().hash_one(sql)
-        ));
-        if !path.exists() {
-            let hidden = path.with_extension(format!("{:?}", std::thread::current().id()));
-            std::fs::write(&hidden, sql).unwrap();
-            std::fs::rename(&hidden, &path).unwrap();
-        }
-        path
-    }
+/// A command whose tokens lie in its directory.
+pub fn command(dir: &Dir, args: &[&str]) -> Command {
+    let mut command = dir.command(args);
+    command.env_remove("MILLSTREAM_POOL").env("XDG_RUNTIME_DIR", &dir.0);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+/// A file with these statements, of which others with the same text have the same.
+pub fn script(dir: &Dir, sql: &str) -> PathBuf {
+    let name = BuildHasherDefault::<DefaultHasher>::default().hash_one(sql);
+    let path = dir.0.join(format!("{name:x}.sql"));
+    if !path.exists() {
+        let hidden = path.with_extension(format!("{:?}", std::thread::current().id()));
+        std::fs::write(&hidden, sql).unwrap();
+        std::fs::rename(&hidden, &path).unwrap();
     }
-}
-
-/// A process that is killed at the end.
-pub struct Process(pub Child);
-
-impl Process {
-    pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-
-    pub fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    path
 }
 
 /// A memory server, and what its clients do.
 pub struct Pool {
     pub dir: Dir,
-    pub server: Process,
+    pub server: Running,
     pub address: String,
 }
 
 impl Pool {
     pub fn start(name: &str, args: &[&str]) -> Self {
-        let dir = Dir::new(name);
+        let dir = Dir::new(&format!("pool-{name}"));
         let (server, address) = serve(&dir, "127.0.0.1:0", args);
         Self { dir, server, address }
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        self.dir.command(&[args, &["--pool", &self.address]].concat())
+        command(&self.dir, &[args, &["--pool", &self.address]].concat())
     }
 
     pub fn run(&self, sql: &str, args: &[&str]) -> Output {
-        let script = self.dir.script(sql);
+        let script = script(&self.dir, sql);
         self.command(&[&["run", script.to_str().unwrap(), "-q"], args].concat()).output().unwrap()
     }
 
@@ -125,28 +81,28 @@ impl Pool {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// The pool's entry of table `t`; nothing while it is not there.
+    pub fn table(&self) -> Value {
+        let output = self.command(&["pool", "stat", "t", "--json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
     /// Waits until the server's state is as wanted.
     #[track_caller]
     pub fn await_stat(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let stat = self.stat();
-            if is(&stat) {
-                return stat;
-            }
-            assert!(begun.elapsed() < TIMEOUT, "{what}: {stat}");
-        }
+        let found = || Some(self.stat()).filter(|stat| is(stat));
+        await_some(found, || format!("{what}: {}", self.stat()))
     }
 
     /// A query that has written its first row, and goes on when its rows are read.
     pub fn reading(&self, args: &[&str]) -> Reading {
-        let script = self.dir.script(&format!("{TABLE} SELECT n, half, name FROM t;"));
+        let script = script(&self.dir, &format!("{TABLE} SELECT n, half, name FROM t;"));
         let script = script.to_str().unwrap();
         let args = [&["run", script, "-q", "--format", "csv"], args].concat();
         // Its log is how the test learns what it has noticed.
         let mut command = self.command(&args);
         command.env("MILLSTREAM_LOG", "warn,millstream=debug");
-        let mut process = Process(command.spawn().unwrap());
+        let mut process = Running(command.spawn().unwrap());
         let mut rows = BufReader::new(process.0.stdout.take().unwrap());
         let messages = BufReader::new(process.0.stderr.take().unwrap());
         let mut head = String::new();
@@ -155,12 +111,12 @@ impl Pool {
     }
 
     /// A load that waits for rows.
-    pub fn loading(&self) -> (Process, ChildStdin) {
+    pub fn loading(&self) -> (Running, ChildStdin) {
         let sql = "CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
             CREATE TABLE u WITH ('connector' = 'pool') AS SELECT n FROM lines;";
-        let script = self.dir.script(sql);
+        let script = script(&self.dir, sql);
         let mut command = self.command(&["run", script.to_str().unwrap(), "--workers", "1"]);
-        let mut process = Process(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut process = Running(command.stdin(Stdio::piped()).spawn().unwrap());
         let mut rows = process.0.stdin.take().unwrap();
         rows.write_all(b"n\n").unwrap();
         (0..20_000).for_each(|n| writeln!(rows, "{n}").unwrap());
@@ -171,7 +127,7 @@ impl Pool {
 }
 
 pub struct Reading {
-    pub process: Process,
+    pub process: Running,
     rows: BufReader<ChildStdout>,
     messages: BufReader<ChildStderr>,
     head: String,
@@ -203,9 +159,9 @@ impl Reading {
 }
 
 /// Starts a server and waits until it is ready.
-pub fn serve(dir: &Dir, at: &str, args: &[&str]) -> (Process, String) {
+pub fn serve(dir: &Dir, at: &str, args: &[&str]) -> (Running, String) {
     let args = [&["memory", "--listen", at], args].concat();
-    let mut server = Process(dir.command(&args).stderr(Stdio::inherit()).spawn().unwrap());
+    let mut server = Running(command(dir, &args).stderr(Stdio::inherit()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(server.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let address = line.split(" at ").nth(1).and_then(|rest| rest.split(": ").next());

@@ -5,8 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::bed::{LOAD, Pool, Process, SUMS, TABLE, WAYS, assert_ends, assert_fails, serve};
+use super::bed::{
+    LOAD, Pool, SUMS, TABLE, WAYS, assert_ends, assert_fails, command, script, serve,
+};
 use super::proxy::Proxy;
+use crate::rig::Running;
 
 /// Requests that one of these statements sends at most.
 const REQUESTS_MAX: usize = 100;
@@ -16,11 +19,11 @@ const MORE: &str = "INSERT INTO t SELECT n, half, name FROM t;";
 const SUMS_TWICE: &str = "400000,39999800000,19999800000";
 
 /// A statement whose requests pass a proxy.
-fn start(pool: &Pool, proxy: &Proxy, sql: &str, args: &[&str]) -> Process {
-    let script = pool.dir.script(&format!("{TABLE} {sql}"));
+fn start(pool: &Pool, proxy: &Proxy, sql: &str, args: &[&str]) -> Running {
+    let script = script(&pool.dir, &format!("{TABLE} {sql}"));
     let args = [&["run", script.to_str().unwrap(), "-q", "--pool", &proxy.address], args].concat();
-    let mut command: Command = pool.dir.command(&args);
-    Process(command.spawn().unwrap())
+    let mut command: Command = command(&pool.dir, &args);
+    Running(command.spawn().unwrap())
 }
 
 fn ended(process: &mut Child) -> (Option<i32>, String) {
@@ -34,7 +37,7 @@ fn ended(process: &mut Child) -> (Option<i32>, String) {
 fn at_each_request(
     pool: &mut Pool,
     sql: &str,
-    mut each: impl FnMut(&mut Pool, Proxy, Process, usize),
+    mut each: impl FnMut(&mut Pool, Proxy, Running, usize),
 ) -> usize {
     for requests in 0..REQUESTS_MAX {
         let proxy = Proxy::start(pool, requests);
@@ -235,13 +238,16 @@ fn each_result_is_of_one_version_while_the_table_is_replaced() {
 fn a_sort_keeps_no_version_when_its_statement_has_ended() {
     let pool = Pool::start("fault-sort", &["--bytes", "64MiB"]);
     pool.rows(LOAD, WAYS[0]);
-    let script = pool.dir.script(&format!(
-        "{TABLE} CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
+    let script = script(
+        &pool.dir,
+        &format!(
+            "{TABLE} CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
          SELECT n + 7000000 AS n FROM t ORDER BY n DESC LIMIT 3;
          SELECT n FROM lines;"
-    ));
+        ),
+    );
     let mut command = pool.command(&["sql", "-f", script.to_str().unwrap(), "--workers", "1"]);
-    let mut session = Process(command.stdin(Stdio::piped()).spawn().unwrap());
+    let mut session = Running(command.stdin(Stdio::piped()).spawn().unwrap());
     let mut says = BufReader::new(session.0.stdout.take().unwrap()).lines();
     let mut lines = session.0.stdin.take().unwrap();
     lines.write_all(b"n\n42\n").unwrap();

@@ -2,16 +2,16 @@
 
 use std::io::{Read, Write};
 use std::process::{ChildStdin, Stdio};
-use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::bed::{Pool, Process, SUMS, TABLE, TIMEOUT, WAYS, assert_ends, assert_fails};
+use super::bed::{Pool, SUMS, TABLE, WAYS, assert_ends, assert_fails, script};
+use crate::rig::{Running, await_some};
 
 /// An `INSERT` of the rows on its standard input.
 struct Growing {
-    process: Process,
+    process: Running,
     rows: ChildStdin,
     next: u64,
 }
@@ -25,10 +25,10 @@ impl Growing {
              WITH ('connector' = 'pool', {options});
              INSERT INTO t SELECT n, half, name FROM lines;"
         );
-        let script = pool.dir.script(&sql);
+        let script = script(&pool.dir, &sql);
         let args = [&["run", script.to_str().unwrap(), "--progress", "none"], args].concat();
         let mut command = pool.command(&args);
-        let mut process = Process(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut process = Running(command.stdin(Stdio::piped()).spawn().unwrap());
         let mut rows = process.0.stdin.take().unwrap();
         rows.write_all(b"n,half,name\n").unwrap();
         Self { process, rows, next: 0 }
@@ -49,7 +49,7 @@ impl Growing {
     }
 }
 
-fn ended(mut process: Process) -> (String, Option<i32>) {
+fn ended(mut process: Running) -> (String, Option<i32>) {
     let mut messages = String::new();
     process.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
     (messages, process.0.wait().unwrap().code())
@@ -58,15 +58,8 @@ fn ended(mut process: Process) -> (String, Option<i32>) {
 /// The pool's entry of the table, once it has this number of rows.
 #[track_caller]
 fn await_rows(pool: &Pool, rows: u64) -> Value {
-    let begun = Instant::now();
-    loop {
-        let output = pool.command(&["pool", "stat", "t", "--json"]).output().unwrap();
-        let stat: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        if stat["rows"] == rows {
-            return stat;
-        }
-        assert!(begun.elapsed() < TIMEOUT, "{rows} rows do not come: {stat}");
-    }
+    let found = || Some(pool.table()).filter(|stat| stat["rows"] == rows);
+    await_some(found, || format!("{rows} rows do not come: {}", pool.table()))
 }
 
 const SHORTLY: &str = "'commit.interval' = '100 ms'";

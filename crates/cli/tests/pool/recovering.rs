@@ -1,29 +1,9 @@
 //! A table that a job with checkpoints writes, whose nodes are killed: it has each row once.
 
-use std::fs;
-use std::time::Instant;
+use rustix::process::Signal;
 
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-
-use super::bed::{Pool, Process, TIMEOUT, assert_ends};
-
-/// The processes that another one has started, and those that these have.
-fn started_by(process: i32) -> Vec<i32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
-    let lists = tasks.flatten().map(|task| fs::read_to_string(task.path().join("children")));
-    let lists: Vec<String> = lists.flatten().collect();
-    let direct = lists.iter().flat_map(|list| list.split_whitespace());
-    let direct: Vec<i32> = direct.filter_map(|pid| pid.parse().ok()).collect();
-    let below: Vec<i32> = direct.iter().flat_map(|pid| started_by(*pid)).collect();
-    [direct, below].concat()
-}
-
-fn rows_of(pool: &Pool) -> u64 {
-    let output = pool.command(&["pool", "stat", "t", "--json"]).output().unwrap();
-    let stat: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    stat["rows"].as_u64().unwrap_or(0)
-}
+use super::bed::{Pool, assert_ends, script};
+use crate::rig::{await_some, signal};
 
 #[test]
 fn killed_nodes_of_a_job_that_writes_a_table_lose_and_double_nothing() {
@@ -35,29 +15,30 @@ fn killed_nodes_of_a_job_that_writes_a_table_lose_and_double_nothing() {
         CREATE TABLE t (n BIGINT, half BIGINT)
         WITH ('connector' = 'pool', 'commit.interval' = '1 h');
         INSERT INTO t SELECT n, n / 2 AS half FROM numbers;";
-    let script = pool.dir.script(sql);
+    let script = script(&pool.dir, sql);
     let args = ["--state", "state", "--nodes", "2", "--workers", "2", "--progress", "none"];
-    let mut command = pool.command(&[&["run", script.to_str().unwrap()], &args[..]].concat());
-    let log = fs::File::create(pool.dir.0.join("log")).unwrap();
-    let mut job = Process(command.stderr(log).spawn().unwrap());
-    let (begun, mut kills, mut seen) = (Instant::now(), 0, 0);
-    let code = loop {
+    let command = pool.command(&[&["run", script.to_str().unwrap()], &args[..]].concat());
+    let mut job = pool.dir.start(command);
+    let (mut kills, mut seen) = (0, 0);
+    let rows = || pool.table()["rows"].as_u64().unwrap_or(0);
+    let ended = || {
         if let Some(status) = job.0.try_wait().unwrap() {
-            break status.code();
+            return Some(status.code());
         }
-        assert!(begun.elapsed() < TIMEOUT, "{} rows", rows_of(&pool));
-        let rows = rows_of(&pool);
+        let rows = rows();
         if rows > seen && kills < 4 {
             seen = rows;
             // Another one each time: node 0, which publishes, is among them.
-            let nodes = started_by(job.0.id().cast_signed());
+            let nodes = job.below();
             if let Some(node) = nodes.get(kills % nodes.len().max(1)) {
-                let _ = kill_process(Pid::from_raw(*node).unwrap(), Signal::KILL);
+                signal(*node, Signal::KILL);
                 kills += 1;
             }
         }
+        None
     };
-    let log = fs::read_to_string(pool.dir.0.join("log")).unwrap();
+    let code = await_some(ended, || format!("{} rows", rows()));
+    let log = pool.dir.log();
     assert_eq!(code, Some(0), "{log}");
     assert!(kills > 0 && log.contains("goes on from checkpoint"), "{kills} kills: {log}");
     assert!(!log.contains("at least once"), "{log}");

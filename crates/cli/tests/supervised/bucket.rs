@@ -1,39 +1,17 @@
 //! Jobs whose checkpoints lie in a bucket.
 
+use std::process::Command;
+
 use super::*;
 
 #[path = "../../../connectors/tests/connectors/servers/s3.rs"]
 #[expect(dead_code, reason = "the tests of connectors use more of it")]
 mod s3;
+#[path = "../../../connectors/tests/connectors/servers/serving.rs"]
+mod serving;
 
 use s3::{KEY, S3};
-
-/// The thread of the server, as that expects it.
-struct Serving {
-    address: std::net::SocketAddr,
-    runtime: Option<tokio::runtime::Runtime>,
-}
-
-impl Serving {
-    fn start<F: Future<Output = ()> + Send + 'static>(
-        serve: impl FnOnce(tokio::net::TcpListener) -> F,
-    ) -> Self {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = listener.local_addr().unwrap();
-        runtime.spawn(serve(listener));
-        Self { address, runtime: Some(runtime) }
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
+use serving::Serving;
 
 const RUN: [&str; 8] =
     ["run", "q.sql", "--state", "s3://bucket/jobs", "--workers", "1", "--nodes", "2"];
@@ -55,15 +33,11 @@ fn a_job_goes_on_from_a_bucket() {
     let (dir, server) = (Dir::new("bucket"), S3::start());
     dir.write("q.sql", &windows(40_000, "'rate' = '1500',").replace("100 ms", "500 ms"));
     let mut job = dir.start(command(&dir, &server, &RUN));
-    dir.awaits_more_than(0, &mut job);
+    dir.await_more_than(0, &mut job);
     let nodes = job.below();
     signal(nodes[nodes.len() - 1], Signal::KILL);
-    let until = Instant::now() + TIMEOUT;
-    while !dir.log().contains("the job is started again (1)") {
-        assert!(Instant::now() < until, "{}", dir.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    signal(job.0.id().cast_signed(), Signal::KILL);
+    dir.await_that(|| dir.log().contains("the job is started again (1)"));
+    signal(job.id(), Signal::KILL);
     assert_eq!(job.ends(), None, "{}", dir.log());
     let list = ["state", "list", "--state", "s3://bucket/jobs"];
     let (code, message) = reported(&command(&dir, &server, &list).output().unwrap());
@@ -72,7 +46,7 @@ fn a_job_goes_on_from_a_bucket() {
     let (code, message) = reported(&command(&dir, &server, &RUN).output().unwrap());
     assert_eq!(code, Some(0), "{message}\n{}", dir.log());
     assert!(message.contains("goes on from checkpoint"), "{message}");
-    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert_eq!(dir.rows("out"), expected, "{}", dir.log());
     assert!(!dir.log().contains("hush") && !message.contains("hush"));
     let (_, message) = reported(&command(&dir, &server, &list).output().unwrap());
     assert!(message.contains("done"), "{message}");

@@ -4,39 +4,12 @@ use super::*;
 
 const ROWS: u32 = 40_000;
 
-/// The environment of a rank.
+/// Starts a rank.
 fn rank(dir: &Dir, family: &str, rank: usize, nodes: usize, args: &[&str]) -> Running {
     let run = ["run", "q.sql", "--state", "state", "--workers", "1"];
     let mut command = dir.command(&[&run[..], args].concat());
-    for name in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_FD", "SLURM_STEP_NUM_TASKS"] {
-        command.env_remove(name);
-    }
-    let (rank, nodes) = (rank.to_string(), nodes.to_string());
+    set_rank(&mut command, family, rank, nodes);
     command.env("MILLSTREAM_RENDEZVOUS", &dir.0);
-    command.envs(match family {
-        "open" => vec![
-            ("OMPI_COMM_WORLD_RANK", rank),
-            ("OMPI_COMM_WORLD_SIZE", nodes.clone()),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", nodes),
-            ("PMIX_NAMESPACE", "1304166401".into()),
-        ],
-        // The parent names this job: the ranks have one in common, and their nodes do not.
-        "hydra" => {
-            vec![("PMI_RANK", rank), ("PMI_SIZE", nodes.clone()), ("MPI_LOCALNRANKS", nodes)]
-        }
-        "slurm" => vec![
-            ("SLURM_PROCID", rank),
-            ("SLURM_STEP_NUM_TASKS", nodes),
-            ("SLURM_STEP_NUM_NODES", "1".into()),
-            ("SLURM_JOB_ID", "17".into()),
-            ("SLURM_STEP_ID", "0".into()),
-        ],
-        _ => vec![
-            ("MILLSTREAM_RANK", rank),
-            ("MILLSTREAM_NODES", nodes),
-            ("MILLSTREAM_JOB", "pods".into()),
-        ],
-    });
     dir.start(command)
 }
 
@@ -50,14 +23,11 @@ fn end(ranks: &mut [Running]) -> Vec<Option<i32>> {
 
 /// Waits until a rank has a child other than `before`.
 fn child(dir: &Dir, of: &mut Running, before: Option<i32>) -> i32 {
-    let until = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(child) = of.below().first().filter(|child| Some(**child) != before) {
-            return *child;
-        }
-        assert!(Instant::now() < until && of.0.try_wait().unwrap().is_none(), "{}", dir.log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let found = || {
+        assert!(!of.has_ended(), "{}", dir.log());
+        of.below().first().copied().filter(|child| Some(*child) != before)
+    };
+    await_some(found, || dir.log())
 }
 
 /// Kills nodes of a launcher's job, one behind the other.
@@ -69,19 +39,16 @@ fn killed(family: &str, fabric: &str, victims: &[usize]) {
     let mut ranks = ranks(&dir, family, 3, &["--fabric", fabric]);
     for victim in victims {
         let parts = dir.parts();
-        dir.awaits_more_than(parts, &mut ranks[0]);
+        dir.await_more_than(parts, &mut ranks[0]);
         let node = child(&dir, &mut ranks[*victim], None);
         signal(node, Signal::KILL);
         child(&dir, &mut ranks[*victim], Some(node));
     }
     assert_eq!(end(&mut ranks), [Some(0); 3], "{}", dir.log());
-    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert_eq!(dir.rows("out"), expected, "{}", dir.log());
     assert!(dir.log().contains("was killed by signal 9"), "{}", dir.log());
     assert!(dir.log().contains("goes on from checkpoint"), "{}", dir.log());
-    let left = fs::read_dir(&dir.0).unwrap().map(|entry| entry.unwrap().file_name());
-    let mut left: Vec<_> = left.map(|name| name.into_string().unwrap()).collect();
-    left.sort();
-    assert_eq!(left, ["log", "out", "q.sql", "state"], "nothing else is left behind");
+    assert_eq!(dir.names("."), ["log", "out", "q.sql", "state"], "nothing else is left behind");
 }
 
 #[test]
@@ -111,15 +78,15 @@ fn a_rank_whose_supervisor_is_gone_ends_all_and_all_go_on_when_they_are_run_agai
     dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
     let args = ["--fabric", "tcp", "--rejoin-timeout", "2"];
     let mut job = ranks(&dir, "slurm", 3, &args);
-    dir.awaits_more_than(0, &mut job[0]);
+    dir.await_more_than(0, &mut job[0]);
     let node = child(&dir, &mut job[1], None);
-    signal(job[1].0.id().cast_signed(), Signal::KILL);
+    signal(job[1].id(), Signal::KILL);
     assert_eq!(end(&mut job), [Some(75), None, Some(75)], "{}", dir.log());
     assert!(dir.log().contains("node 1 did not join"), "{}", dir.log());
-    assert!(!PathBuf::from(format!("/proc/{node}/exe")).exists(), "its node has ended with it");
+    assert!(!runs(node), "its node has ended with it");
     let mut job = ranks(&dir, "slurm", 3, &args);
     assert_eq!(end(&mut job), [Some(0); 3], "{}", dir.log());
-    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert_eq!(dir.rows("out"), expected, "{}", dir.log());
 }
 
 #[test]
@@ -131,13 +98,13 @@ fn a_rank_whose_supervisor_is_started_again_joins_the_others() {
     let mut job = ranks(&dir, "own", 3, &args);
     for pod in [1, 0] {
         let parts = dir.parts();
-        dir.awaits_more_than(parts, &mut job[0]);
-        signal(job[pod].0.id().cast_signed(), Signal::KILL);
+        dir.await_more_than(parts, &mut job[0]);
+        signal(job[pod].id(), Signal::KILL);
         assert_eq!(job[pod].ends(), None, "{}", dir.log());
         job[pod] = rank(&dir, "own", pod, 3, &args);
     }
     assert_eq!(end(&mut job), [Some(0); 3], "{}", dir.log());
-    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert_eq!(dir.rows("out"), expected, "{}", dir.log());
 }
 
 #[test]
@@ -148,12 +115,12 @@ fn others_go_on_without_a_rank_that_does_not_come_back() {
         dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
         let args = ["--fabric", "shm", "--rejoin-timeout", "3", "--on-loss", "shrink"];
         let mut job = ranks(&dir, family, 3, &args);
-        dir.awaits_more_than(0, &mut job[0]);
-        signal(job[victim].0.id().cast_signed(), Signal::KILL);
+        dir.await_more_than(0, &mut job[0]);
+        signal(job[victim].id(), Signal::KILL);
         let mut codes = [Some(0); 3];
         codes[victim] = None;
         assert_eq!(end(&mut job), codes, "{}", dir.log());
-        assert_eq!(dir.rows(), expected, "{}", dir.log());
+        assert_eq!(dir.rows("out"), expected, "{}", dir.log());
         let message = "the job goes on with 2 nodes: others of its 3 nodes have not come back";
         assert!(dir.log().contains(message), "{}", dir.log());
     }
@@ -170,7 +137,7 @@ fn what_a_launcher_does_not_allow_is_refused_with_what_to_do() {
     assert_eq!(code, Some(2), "{message}");
     assert!(message.contains("--on-loss shrink is for nodes that a launcher starts"), "{message}");
     let mut job = ranks(&dir, "slurm", 2, &[]);
-    dir.awaits_more_than(0, &mut job[0]);
+    dir.await_more_than(0, &mut job[0]);
     let (code, message) = dir.run(&["rescale", "q", "--nodes", "3", "--state", "state"]);
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("srun has started its 2 nodes"), "{message}");

@@ -17,7 +17,7 @@ fn a_job_goes_on_with_other_numbers_of_nodes_while_it_runs() {
     let dir = Dir::new("rescaled");
     dir.write("q.sql", &windows(24_000, "'rate' = '2400',"));
     let mut job = dir.start(dir.command(&ON_TWO));
-    dir.awaits_more_than(0, &mut job);
+    dir.await_more_than(0, &mut job);
     let (code, message) = rescale(&dir, "2");
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("is not rescaled: it runs on 2 nodes already"), "{message}");
@@ -29,12 +29,12 @@ fn a_job_goes_on_with_other_numbers_of_nodes_while_it_runs() {
         assert!(message.ends_with(&format!(" on {on}\n")), "{message}");
         assert!(dir.log().contains(&format!("is started again on {on}")), "{}", dir.log());
         let parts = dir.parts();
-        dir.awaits_more_than(parts, &mut job);
+        dir.await_more_than(parts, &mut job);
         // The supervisor's child, and what that has started.
         assert_eq!(job.below().len(), nodes, "{}", dir.log());
     }
     assert_eq!(job.ends(), Some(0), "{}", dir.log());
-    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert_eq!(dir.rows("out"), expected, "{}", dir.log());
     assert!(!dir.0.join("state/q/ask").read_dir().is_ok_and(|mut left| left.next().is_some()));
     let (code, message) = rescale(&dir, "2");
     assert_eq!(code, Some(1), "{message}");
@@ -50,8 +50,8 @@ fn nobody_answers_for_a_job_whose_supervisor_is_gone() {
     assert_eq!(code, Some(2), "{message}");
     assert!(message.contains("state has no job 'q'"), "{message}");
     let mut job = dir.start(dir.command(&ON_TWO));
-    dir.awaits_more_than(0, &mut job);
-    signal(job.0.id().cast_signed(), Signal::KILL);
+    dir.await_more_than(0, &mut job);
+    signal(job.id(), Signal::KILL);
     assert_eq!(job.ends(), None);
     let (code, message) = rescale(&dir, "3");
     assert_eq!(code, Some(1), "{message}");
@@ -66,7 +66,7 @@ fn a_job_stops_for_a_request_that_another_machine_has_left() {
     // Of before: it is for nobody.
     let old = chain::ask(&store, &name, 1, JobRequest::Stop).unwrap();
     let mut job = dir.start(dir.command(&ON_TWO));
-    dir.awaits_more_than(0, &mut job);
+    dir.await_more_than(0, &mut job);
     assert!(!chain::is_open(&store, &old).unwrap());
     let asked = chain::ask(&store, &name, 2, JobRequest::Stop).unwrap();
     assert_eq!(job.ends(), Some(130), "{}", dir.log());

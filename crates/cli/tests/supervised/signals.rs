@@ -1,14 +1,24 @@
 //! Signals, limits and full disks: what may happen to a job's processes beside an end.
 
 use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use super::*;
+use crate::rig;
 
 const ROWS: u32 = 40_000;
 const RUN: [&str; 8] = ["run", "q.sql", "--state", "state", "--workers", "1", "--nodes", "2"];
+
+fn signal_all(processes: &[i32], signal: Signal) {
+    for process in processes {
+        // One of them may have ended.
+        rig::signal(*process, signal);
+    }
+}
 
 fn paced(dir: &Dir) {
     dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
@@ -23,18 +33,14 @@ fn a_node_that_is_stopped_is_killed_and_the_job_goes_on() {
     // Node 1, of which node 0 tells, then node 0, of which its supervisor does.
     for node in [1, 0] {
         let parts = dir.parts();
-        dir.awaits_more_than(parts, &mut job);
+        dir.await_more_than(parts, &mut job);
         let nodes = job.below();
         let victim = nodes[node.min(nodes.len() - 1)];
         signal(victim, Signal::STOP);
-        let until = Instant::now() + TIMEOUT;
-        while PathBuf::from(format!("/proc/{victim}/exe")).exists() {
-            assert!(Instant::now() < until, "{}", dir.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        dir.await_that(|| !runs(victim));
     }
     assert_eq!(job.ends(), Some(0), "{}", dir.log());
-    assert_eq!(dir.rows(), expected, "{}", dir.log());
+    assert_eq!(dir.rows("out"), expected, "{}", dir.log());
     assert!(dir.log().contains("is stopped for 3 s, and is killed"), "{}", dir.log());
 }
 
@@ -44,21 +50,21 @@ fn a_run_that_wakes_up_behind_another_one_publishes_nothing() {
     let dir = Dir::new("woken");
     paced(&dir);
     let mut first = dir.start(dir.command(&RUN));
-    dir.awaits_more_than(0, &mut first);
-    let all: Vec<i32> = [vec![first.0.id().cast_signed()], first.below()].concat();
-    all.iter().for_each(|process| signal(*process, Signal::STOP));
+    dir.await_more_than(0, &mut first);
+    let all: Vec<i32> = [vec![first.id()], first.below()].concat();
+    signal_all(&all, Signal::STOP);
     let (code, message) = dir.run(&RUN);
     assert_eq!(code, Some(2), "{message}");
     assert!(message.contains("job 'q' runs as generation"), "{message}");
     let (code, message) = dir.run(&[&RUN[..], &["--take-over"]].concat());
     assert_eq!(code, Some(0), "{message}");
     assert!(message.contains("goes on from checkpoint"), "{message}");
-    assert_eq!(dir.rows(), expected, "{message}");
-    all.iter().for_each(|process| signal(*process, Signal::CONT));
+    assert_eq!(dir.rows("out"), expected, "{message}");
+    signal_all(&all, Signal::CONT);
     assert_eq!(first.ends(), Some(1), "{}", dir.log());
     assert!(dir.log().contains("goes on elsewhere as generation 2"), "{}", dir.log());
     // The first run may leave a hidden part.
-    assert_eq!(dir.published(), expected, "{}", dir.log());
+    assert_eq!(dir.published("out"), expected, "{}", dir.log());
 }
 
 #[test]
@@ -69,25 +75,20 @@ fn all_nodes_end_with_their_supervisor_and_go_on_with_the_next() {
     for _ in 0..2 {
         let mut job = dir.start(dir.command(&RUN));
         let parts = dir.parts();
-        dir.awaits_more_than(parts, &mut job);
+        dir.await_more_than(parts, &mut job);
         let nodes = job.below();
-        signal(job.0.id().cast_signed(), Signal::KILL);
+        signal(job.id(), Signal::KILL);
         assert_eq!(job.ends(), None, "{}", dir.log());
-        let until = Instant::now() + TIMEOUT;
         for node in nodes {
-            while PathBuf::from(format!("/proc/{node}/exe")).exists() {
-                assert!(Instant::now() < until, "node {node} lives on");
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            await_that(|| !runs(node), || format!("node {node} lives on"));
         }
     }
     let (code, message) = dir.run(&RUN);
     assert_eq!(code, Some(0), "{message}");
-    assert_eq!(dir.rows(), expected, "{message}");
+    assert_eq!(dir.rows("out"), expected, "{message}");
     for left in ["out", "state/q/chain", "state/q/seg"] {
-        let names = fs::read_dir(dir.0.join(left)).unwrap();
-        let hidden = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let hidden: Vec<String> = hidden.filter(|name| name.starts_with('.')).collect();
+        let names = dir.names(left).into_iter();
+        let hidden: Vec<String> = names.filter(|name| name.starts_with('.')).collect();
         assert!(hidden.is_empty(), "{left}: {hidden:?}");
     }
 }
@@ -98,17 +99,17 @@ fn sigterm_to_all_processes_at_once_takes_a_last_checkpoint() {
     let dir = Dir::new("group");
     paced(&dir);
     let mut job = dir.start(dir.command(&RUN));
-    dir.awaits_more_than(0, &mut job);
+    dir.await_more_than(0, &mut job);
     // As systemd does, and scancel.
-    let all: Vec<i32> = [vec![job.0.id().cast_signed()], job.below()].concat();
-    all.iter().for_each(|process| signal(*process, Signal::TERM));
+    let all: Vec<i32> = [vec![job.id()], job.below()].concat();
+    signal_all(&all, Signal::TERM);
     assert_eq!(job.ends(), Some(130), "{}", dir.log());
     assert!(dir.log().contains("ended early, as asked"), "{}", dir.log());
     let (_, message) = dir.run(&["state", "list", "--state", "state"]);
     assert!(message.contains("stopped"), "{message}");
     let (code, message) = dir.run(&RUN);
     assert_eq!(code, Some(0), "{message}");
-    assert_eq!(dir.rows(), expected, "{message}");
+    assert_eq!(dir.rows("out"), expected, "{message}");
 }
 
 /// Rows to standard output, without an end.
@@ -142,14 +143,6 @@ fn checkpoint(dir: &Dir) -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + TIMEOUT;
-    while !holds() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn a_checkpoint_that_has_no_room_is_given_up_and_a_later_one_is_stored() {
     let dir = Dir::new("full");
@@ -158,7 +151,7 @@ fn a_checkpoint_that_has_no_room_is_given_up_and_a_later_one_is_stored() {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut job = Running(command.spawn().unwrap());
     let message = listen(&mut job);
-    await_that("a checkpoint", || checkpoint(&dir) > 0);
+    await_that(|| checkpoint(&dir) > 0, || "a checkpoint");
     // No process of it can write to a file.
     let nodes = job.below();
     let limit = |bytes: Option<u64>| {
@@ -168,12 +161,13 @@ fn a_checkpoint_that_has_no_room_is_given_up_and_a_later_one_is_stored() {
         }
     };
     limit(Some(0));
-    await_that("a warning", || message.lock().unwrap().contains("a checkpoint is given up"));
+    let is_told = || message.lock().unwrap().contains("a checkpoint is given up");
+    await_that(is_told, || "a warning");
     let before = checkpoint(&dir);
-    assert!(job.0.try_wait().unwrap().is_none(), "it goes on: {}", message.lock().unwrap());
+    assert!(!job.has_ended(), "it goes on: {}", message.lock().unwrap());
     limit(None);
-    await_that("a later checkpoint", || checkpoint(&dir) > before);
-    signal(job.0.id().cast_signed(), Signal::TERM);
+    await_that(|| checkpoint(&dir) > before, || "a later checkpoint");
+    signal(job.id(), Signal::TERM);
     assert_eq!(job.ends(), Some(130), "{}", message.lock().unwrap());
     assert!(!message.lock().unwrap().contains("started again"), "{}", message.lock().unwrap());
 }
@@ -191,7 +185,7 @@ fn a_stop_does_not_wait_for_a_reader_that_takes_nothing() {
     assert!(reader.read_line(&mut String::new()).unwrap() > 0);
     // The pipe and all buffers in front of it are full before long.
     std::thread::sleep(Duration::from_secs(2));
-    signal(job.0.id().cast_signed(), Signal::TERM);
+    signal(job.id(), Signal::TERM);
     assert_eq!(job.ends(), Some(130), "{}", message.lock().unwrap());
     drop(reader);
 }
