@@ -59,7 +59,7 @@ impl Failure {
         Self { code: AGAIN, ..self }
     }
 
-    /// The same, of a node whose peers have not come back.
+    /// The same failure, as that of a node whose peers have not come back.
     pub(crate) fn missing_others(self) -> Self {
         Self { code: MISSING, ..self }
     }

@@ -70,8 +70,7 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// How the checkpoints of a job stand: `checkpoint 412, 1.2 s ago`. Nothing of a job that keeps
-/// none.
+/// The last checkpoint of a job, as `checkpoint 412, 1.2 s ago`; `None` if the job has taken none.
 pub(crate) fn checkpoint(checkpoints: &CheckpointProgress) -> Option<String> {
     let CheckpointProgress { last, given_up_since, pending, .. } = checkpoints;
     let mut text = match last {
@@ -85,10 +84,10 @@ pub(crate) fn checkpoint(checkpoints: &CheckpointProgress) -> Option<String> {
     Some(text)
 }
 
-/// Workers that a checkpoint waits for that are named.
+/// The number of workers that are named of those that a checkpoint waits for.
 const WAITS_SHOWN: usize = 3;
 
-/// What the checkpoint under way waits for: `2 WindowAggregate on worker 3`.
+/// The waits of the checkpoint under way, as `2 WindowAggregate on worker 3`.
 pub(crate) fn checkpoint_waits(progress: &JobProgress, operators: &[String]) -> Option<String> {
     let waits = progress.checkpoints.as_ref()?.waits(&progress.workers);
     let shown: Vec<String> = waits

@@ -19,9 +19,9 @@ use crate::{human, supervised};
 const STOP_WITHIN: Duration = Duration::from_secs(60);
 /// How long `rescale` waits until a job goes on.
 const RESCALE_WITHIN: Duration = Duration::from_secs(120);
-/// Between two looks at it.
-const STOP_LOOK: Duration = Duration::from_millis(50);
-/// How long a supervisor may take to answer; it looks once a second.
+/// The pause between two looks at a store, which does not tell of changes.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a supervisor may take to answer; it looks for requests once a second.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where and how the job of these arguments keeps checkpoints; `None` without `--state`.
@@ -83,13 +83,29 @@ pub(crate) fn was_begun_by(state: &CheckpointOptions, pids: &[u32]) -> bool {
     })
 }
 
-/// The number of the last checkpoint of a job's chains; `None` if there is none, or nobody knows.
+/// The sum of the numbers of the last checkpoints of a job's chains; `None` if none has any, or none
+/// can be read.
 pub(crate) fn checkpoint_of(state: &CheckpointOptions) -> Option<u64> {
     let views = views(state).into_iter();
     views.filter_map(|view| Some(view.checkpoint?.number)).reduce(u64::saturating_add)
 }
 
-/// A job that a command speaks of.
+/// Looks until `found` gives a value; `None` if it gives none within `limit`.
+fn look<T>(
+    limit: Duration,
+    mut found: impl FnMut() -> Result<Option<T>, Failure>,
+) -> Result<Option<T>, Failure> {
+    let since = Instant::now();
+    loop {
+        let found = found()?;
+        if found.is_some() || since.elapsed() > limit {
+            return Ok(found);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The job that a command names.
 struct NamedJob {
     store: Arc<dyn Store>,
     job: ObjectName,
@@ -129,17 +145,13 @@ impl NamedJob {
         let failed = |error: CheckpointError| reported(&error);
         let (store, nonce) = (&*self.store, Holder::this_process().nonce);
         let asked = chain::ask(store, &self.job, nonce, request).map_err(failed)?;
-        let since = Instant::now();
-        let mut answer = None;
-        while answer.is_none() && since.elapsed() < ANSWER_WITHIN {
-            std::thread::sleep(STOP_LOOK);
-            answer = chain::answer_to(store, &asked).map_err(failed)?;
-        }
+        let answered = || chain::answer_to(store, &asked).map_err(failed);
+        let mut answer = look(ANSWER_WITHIN, answered)?;
         if answer.is_none()
             && !chain::answer(store, &asked, &RequestAnswer::Withdrawn).map_err(failed)?
         {
-            // It has come just now.
-            answer = chain::answer_to(store, &asked).map_err(failed)?;
+            // The supervisor has answered just now.
+            answer = answered()?;
         }
         if answer != Some(RequestAnswer::Accepted) {
             chain::forget(store, &asked).map_err(failed)?;
@@ -149,25 +161,19 @@ impl NamedJob {
 
     /// Waits until a process on this machine has ended.
     fn await_end(&self, holder: &Holder) -> Result<(), Failure> {
-        let since = Instant::now();
-        while !holder.is_known_dead() {
-            if since.elapsed() > STOP_WITHIN {
-                return Err(self.not_ended(&format!("(process {})", holder.pid)));
-            }
-            std::thread::sleep(STOP_LOOK);
-        }
-        Ok(())
+        let ended = look(STOP_WITHIN, || Ok(holder.is_known_dead().then_some(())))?;
+        ended.ok_or_else(|| self.not_ended(&format!("(process {})", holder.pid)))
     }
 
-    /// Waits until a supervisor has done what it has accepted.
+    /// Waits until a supervisor has done a request that it has accepted.
     fn await_fulfilled(&self, asked: &StoredRequest, holder: &Holder) -> Result<(), Failure> {
-        let since = Instant::now();
-        while chain::is_open(&*self.store, asked).map_err(|error| reported(&error))? {
-            if since.elapsed() > STOP_WITHIN {
-                let place = format!("on {} (process {})", holder.host, holder.pid);
-                return Err(self.not_ended(&place));
-            }
-            std::thread::sleep(STOP_LOOK);
+        let done = look(STOP_WITHIN, || {
+            let is_open = chain::is_open(&*self.store, asked).map_err(|error| reported(&error))?;
+            Ok((!is_open).then_some(()))
+        })?;
+        if done.is_none() {
+            let place = format!("on {} (process {})", holder.host, holder.pid);
+            return Err(self.not_ended(&place));
         }
         chain::forget(&*self.store, asked).map_err(|error| reported(&error))
     }
@@ -235,36 +241,38 @@ pub(crate) fn rescale(args: &RescaleArgs) -> Result<ExitCode, Failure> {
         }
         Some((asked, _)) => asked,
     };
-    // It may have been started again since.
+    // The job may have been started again since it was looked at.
     let before = job.begun(&job.look()?)?.unwrap_or(begin).holder;
     job.await_fulfilled(&asked, &before)?;
-    let since = Instant::now();
-    loop {
+    let is_new = |begun: &Begin| begun.nodes == args.nodes || begun.holder != before;
+    let gone_on = look(RESCALE_WITHIN, || {
         let view = job.look()?;
         if view.is_done() {
-            println!("job '{name}' has ended");
-            return Ok(ExitCode::SUCCESS);
+            return Ok(Some(None));
         }
-        let is_new = |begun: &Begin| begun.nodes == args.nodes || begun.holder != before;
-        let begun = job.begun(&view)?.filter(is_new);
-        if let Some(Begin { nodes, base, .. }) = begun {
-            let checkpoint =
-                base.map_or("the beginning".into(), |base| format!("checkpoint {}", base.number));
-            if nodes == args.nodes {
-                let nodes = human::counted(nodes.into(), "node");
-                println!("job '{name}' goes on from {checkpoint} on {nodes}");
-                return Ok(ExitCode::SUCCESS);
-            }
-            let nodes = human::counted(nodes.into(), "node");
-            let message = format!("job '{name}' goes on from {checkpoint} on {nodes} again");
-            let hint = "its messages say why it cannot run on the other number";
-            return Err(Failure::runtime(&message, Some(hint)));
-        }
-        if since.elapsed() > RESCALE_WITHIN {
+        Ok(job.begun(&view)?.filter(is_new).map(Some))
+    })?;
+    match gone_on {
+        None => {
             let seconds = RESCALE_WITHIN.as_secs();
             let message = format!("job '{name}' has not gone on within {seconds} s");
-            return Err(Failure::runtime(&message, Some("its messages say why")));
+            Err(Failure::runtime(&message, Some("its messages say why")))
         }
-        std::thread::sleep(STOP_LOOK);
+        Some(None) => {
+            println!("job '{name}' has ended");
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Some(Begin { nodes, base, .. })) => {
+            let checkpoint =
+                base.map_or("the beginning".into(), |base| format!("checkpoint {}", base.number));
+            let on = human::counted(nodes.into(), "node");
+            let message = format!("job '{name}' goes on from {checkpoint} on {on}");
+            if nodes == args.nodes {
+                println!("{message}");
+                return Ok(ExitCode::SUCCESS);
+            }
+            let hint = "its messages say why it cannot run on the other number";
+            Err(Failure::runtime(&format!("{message} again"), Some(hint)))
+        }
     }
 }

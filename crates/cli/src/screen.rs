@@ -16,7 +16,7 @@ const PLAIN_EVERY: Duration = Duration::from_secs(5);
 const LAG_SHOWN_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// Waiting for a sink is shown from so much of the time on.
 const WAIT_PERCENT_MIN: f64 = 10.0;
-/// A checkpoint that has been under way for so long is shown with what it waits for.
+/// A checkpoint that has been under way for this time is shown with the workers that it waits for.
 const PENDING_SHOWN_MIN: Duration = Duration::from_secs(2);
 /// Parts of a bar.
 const BAR_PARTS: u64 = 1000;
@@ -182,7 +182,7 @@ fn describe(progress: &JobProgress, last: &Last, since: Duration) -> String {
     text
 }
 
-/// What a checkpoint waits for that has been under way for long.
+/// The waits of a checkpoint that has been under way for long.
 fn checkpoint_waits(progress: &JobProgress, operators: &[String]) -> Option<String> {
     let pending = progress.checkpoints.as_ref()?.pending.as_ref()?;
     let waits = human::checkpoint_waits(progress, operators)?;

@@ -101,7 +101,7 @@ impl Start {
         Self { started: SystemTime::now(), job: job_number(), pool, decisions }
     }
 
-    /// The same for a job that goes on, if it does.
+    /// The same start with the decisions of the plan that the job goes on with, if it does.
     ///
     /// # Errors
     /// When its checkpoint cannot be read.

@@ -5,10 +5,10 @@
 //! srun, mpirun, …   each started process ─▶ the node of its rank
 //! ```
 //!
-//! The started process has no rows and no connections, so nothing that goes wrong in a job goes
-//! wrong in it. A node that is killed ends all others, with code 75; then the child is started
-//! again, and the job goes on from its last checkpoint. Whatever else ends a job ends it: the same
-//! error would come again. A child that is stopped is killed: the others take it for lost.
+//! The started process has no rows and no connections, so that no fault of a job ends it. A node
+//! that is killed ends all others, with code 75; then the child is started again, and the job goes
+//! on from its last checkpoint. Any other end of a job is its end, for the same error would come
+//! again. A child that is stopped is killed: the others take it for lost.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,17 +37,18 @@ use crate::supervised::{
 };
 use crate::{human, recover};
 
-/// Starts in a row without a checkpoint in between.
+/// The greatest number of starts in a row without a checkpoint in between.
 const FRUITLESS_MAX: u32 = 10;
 /// The pause before a start that follows a fruitless one; it doubles, up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before a start.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Between two looks at a child.
+/// The pause between two looks at a child that has not ended: it may be stopped.
 const CHILD_LOOK: Duration = Duration::from_millis(100);
-/// Between two looks at the requests in the store.
+/// The pause between two looks at the requests in the store, which does not tell of new ones.
 const REQUEST_LOOK: Duration = Duration::from_secs(1);
-/// A child that is stopped for so long is killed. After the same time other nodes take it for lost.
+/// A child is killed when it has been stopped for this time. After the same time other nodes take
+/// it for lost.
 const STOPPED_MAX: Duration = Duration::from_secs(3);
 
 /// Whether this process is the one that the user or a launcher has started, and starts nodes again.
@@ -63,7 +64,7 @@ pub(crate) fn supervise(
     assignment: Option<&Assignment>,
 ) -> Result<ExitCode, Failure> {
     let rank = assignment.map_or(0, |assignment| assignment.rank);
-    // All ranks have the same arguments, and one of them is enough to say what is wrong with them.
+    // All ranks have the same arguments, and one of them is enough to report an error in them.
     let sent = |failure: Failure| if rank == 0 { failure } else { failure.silenced() };
     let Some(state) = recover::state_of(args).map_err(sent)? else {
         return Err(Failure::usage("there is nothing to go on from without --state", None));
@@ -103,7 +104,7 @@ fn check_shrinks(args: &RunArgs, assignment: Option<&Assignment>) -> Result<(), 
     }
     let message = match assignment {
         None => "--on-loss shrink is for nodes that a launcher starts: run --nodes starts all anew",
-        // Its PMI may be that of srun.
+        // Processes of srun may have the variables of another launcher, by its PMI.
         Some(Assignment { launcher: "srun" | "MILLSTREAM_NODES", .. }) => return Ok(()),
         Some(_) if std::env::var_os("SLURM_STEP_ID").is_some() => return Ok(()),
         Some(_) => "--on-loss shrink cannot work under mpirun: it ends all ranks with the first",
@@ -116,6 +117,7 @@ struct TerminationSignals {
     /// One byte for each SIGTERM.
     came: UnixStream,
     interrupted: Arc<AtomicBool>,
+    /// The number of SIGTERM that have come.
     terms: u32,
 }
 
@@ -129,17 +131,10 @@ impl TerminationSignals {
         Ok(Self { came, interrupted, terms: 0 })
     }
 
-    /// The number of SIGTERM that have come since the last call.
-    fn take(&mut self) -> u32 {
-        let mut bytes = [0; 16];
-        let new = self.came.read(&mut bytes).unwrap_or(0) as u32;
-        self.terms += new;
-        new
-    }
-
     /// Whether the user has ended the job.
     fn have_come(&mut self) -> bool {
-        self.take();
+        let new = self.came.read(&mut [0; 16]).unwrap_or(0);
+        self.terms += new as u32;
         self.terms > 0 || self.interrupted.load(Ordering::Acquire)
     }
 }
@@ -148,18 +143,18 @@ impl TerminationSignals {
 struct Supervisor<'a> {
     args: &'a RunArgs,
     state: CheckpointOptions,
-    /// That of a launcher, if one has started this process, among the ranks that have not been
-    /// given up.
+    /// The assignment by a launcher, if one has started this process, among the ranks that have not
+    /// been given up.
     assignment: Option<Assignment>,
     /// The launcher's name for the job.
     launch: String,
-    /// For each time that ranks were given up: those that went on.
+    /// The ranks that went on, for each time that others were given up.
     members: Vec<String>,
     signals: TerminationSignals,
     requests: Receiver<StoredRequest>,
-    /// The processes that it has started.
+    /// The children, with those that have ended.
     pids: Vec<u32>,
-    /// Nodes of the job.
+    /// The number of nodes of the job.
     nodes: u32,
     /// The request that the child is being stopped for.
     asked: Option<StoredRequest>,
@@ -212,8 +207,8 @@ impl Supervisor<'_> {
             command.env(RESCALED, self.nodes.to_string());
         }
         if self.assignment.is_some() {
-            // A launcher that does not name its jobs is told by the parent of a process, which the
-            // ranks have no longer in common.
+            // A launcher that does not name its jobs is known by the parent of its ranks, and the
+            // parent of a child is its supervisor.
             command.env(JOB_VARIABLE, &self.launch);
         }
         if !self.members.is_empty() {
@@ -224,7 +219,7 @@ impl Supervisor<'_> {
         Ok(child)
     }
 
-    /// Waits until the child has ended. Passes on what it is asked meanwhile.
+    /// Waits until the child has ended. Passes on signals and requests meanwhile.
     fn watch(&mut self, child: &mut Child) -> std::io::Result<ExitStatus> {
         let pid = Pid::from_child(child);
         let ended: OwnedFd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -248,15 +243,15 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Passes on that the user ends the job. `passed`: the SIGTERM that the child has been told of,
-    /// if it was told at all.
+    /// Passes on that the user ends the job, and gives the number of SIGTERM that the child knows
+    /// of. `passed` is that of the last call; `None` if the child knows nothing.
     fn pass_on(&mut self, child: Pid, passed: Option<u32>) -> Option<u32> {
         if !self.signals.have_come() {
             return None;
         }
         let terms = self.signals.terms;
-        // The child may have had the first signal from who has sent it to all processes of a group,
-        // and another one would end it at once.
+        // The first SIGTERM may have been sent to all processes of a group. The child has had it
+        // then, and a second one would end it at once.
         let announced = passed.unwrap_or_else(|| {
             let _ = kill_process(child, Signal::USR1);
             terms.min(1)
@@ -305,7 +300,7 @@ impl Supervisor<'_> {
     fn ended(&mut self, child: &Child, status: ExitStatus) -> Option<ExitCode> {
         let is_lost = is_lost(status);
         if self.signals.have_come() && (is_lost || status.signal().is_some()) {
-            // The user has ended it: it goes on when it is run again.
+            // The user has ended the job: it goes on when it is run again.
             return Some(ExitCode::from(INTERRUPTED));
         }
         let begun = recover::was_begun_by(&self.state, &[child.id()]);
@@ -342,7 +337,7 @@ impl Supervisor<'_> {
         self.lost(child, status)
     }
 
-    /// The end of this process if other ranks have not come back: `None` if it goes on without
+    /// The end of this process because other ranks have not come back; `None` if it goes on without
     /// them.
     fn shrink(&mut self) -> Option<ExitCode> {
         let own = self.assignment.as_ref()?;
@@ -356,7 +351,7 @@ impl Supervisor<'_> {
                 return Some(ExitCode::from(AGAIN));
             }
         };
-        // Without --on-loss shrink nobody has proposed any.
+        // Without --on-loss shrink no rank proposes those that go on.
         let Some(ranks) = members else { return Some(ExitCode::from(AGAIN)) };
         let job = shrunk(&self.launch, self.members.len() + 1);
         let Some(among) = own.among(&ranks, job) else {
@@ -381,8 +376,8 @@ impl Supervisor<'_> {
         None
     }
 
-    /// The end of this process if a node of the job was lost: `None`, unless that happens over and
-    /// over.
+    /// The end of this process because nodes of the job are lost over and over; `None` if the child
+    /// is to be started again.
     fn lost(&mut self, child: &Child, status: ExitStatus) -> Option<ExitCode> {
         let now = recover::checkpoint_of(&self.state);
         self.fruitless = if now == self.before { self.fruitless + 1 } else { 0 };
@@ -402,14 +397,14 @@ impl Supervisor<'_> {
         None
     }
 
-    /// Says what it does, once for all ranks.
+    /// Writes a message, once for all ranks.
     fn say(&self, line: &str) {
         if !self.args.quiet && self.rank() == 0 {
             eprintln!("{line}");
         }
     }
 
-    /// Tells who has asked that it is done.
+    /// Tells the process that has asked that its request is done.
     fn fulfil(&mut self) {
         if let Some(request) = self.asked.take()
             && let Err(error) = chain::fulfil(&*self.state.store, &request)
@@ -433,12 +428,9 @@ impl Supervisor<'_> {
         if let Some(ended) = ended {
             fds.push(PollFd::from_borrowed_fd(ended.as_fd(), PollFlags::IN));
         }
-        let limit = Timespec {
-            tv_sec: limit.as_secs().cast_signed(),
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        };
-        // A signal that interrupts it is looked at by the caller.
-        let _ = poll(&mut fds, Some(&limit));
+        let limit = Timespec::try_from(limit).ok();
+        // A signal may interrupt it: the caller looks for signals.
+        let _ = poll(&mut fds, limit.as_ref());
     }
 }
 
@@ -460,12 +452,12 @@ fn is_stopped(pid: Pid) -> bool {
     })
 }
 
-/// Looks for requests to the job on a thread of its own, for a store may take long to answer.
+/// Looks for requests to the job on a thread of its own, because a store may take long to answer.
 fn listen(state: &CheckpointOptions) -> std::io::Result<Receiver<StoredRequest>> {
     let (found, requests) = mpsc::channel();
     let state = state.clone();
     let look = move || {
-        // Requests to an earlier run are not for this one.
+        // Requests to an earlier run have no effect on this one.
         for job in recover::own_jobs(&state) {
             let _ = chain::forget_all(&*state.store, &job);
         }
@@ -476,7 +468,7 @@ fn listen(state: &CheckpointOptions) -> std::io::Result<Receiver<StoredRequest>>
                 .into_iter()
                 .flat_map(|job| chain::requests(&*state.store, &job).unwrap_or_default());
             let open: Vec<StoredRequest> = open.collect();
-            // Each is told once: it may be answered, done and gone before the next look.
+            // Each is sent once: it may be answered, done and gone before the next look.
             for request in open.iter().filter(|request| !announced.contains(request)) {
                 if found.send(request.clone()).is_err() {
                     return;

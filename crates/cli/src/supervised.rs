@@ -1,4 +1,4 @@
-//! The words between a supervisor and the process that it starts: variables of the environment.
+//! The variables of the environment by which a supervisor speaks with the process that it starts.
 
 use millstream::checkpoint::chain;
 use millstream::cluster::Assignment;
@@ -7,16 +7,16 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use crate::args::{self, RunArgs};
 use crate::failure::AGAIN;
 
-/// The variable by which a process knows that another one starts it again: the process of that.
+/// The variable of a process that another one starts again: the number of that process.
 pub(crate) const SUPERVISED: &str = "MILLSTREAM_SUPERVISED";
-/// The variable of a start that goes on with what an earlier one has begun.
+/// The variable of a start that goes on with the job of an earlier one.
 pub(crate) const GOES_ON: &str = "MILLSTREAM_GOES_ON";
-/// The variable of a start behind the first: how many there were before.
+/// The variable of a start after the first: the number of starts before.
 pub(crate) const STARTED_AGAIN: &str = "MILLSTREAM_STARTED_AGAIN";
-/// The variable with another number of nodes than that of the arguments.
+/// The variable with the number of nodes, where it is not that of the arguments.
 pub(crate) const RESCALED: &str = "MILLSTREAM_RESCALED";
-/// The variable with the ranks that go on: those of the first time behind commas, then, behind a
-/// semicolon, which of them go on the second time.
+/// The variable with the ranks that go on, joined by commas. The times that ranks were given up are
+/// joined by semicolons: each names the ranks by their numbers since the time before.
 pub(crate) const MEMBERS: &str = "MILLSTREAM_MEMBERS";
 
 /// Whether another process starts this one again.
@@ -29,7 +29,7 @@ pub(crate) fn restarts() -> u32 {
     std::env::var(STARTED_AGAIN).ok().and_then(|starts| starts.parse().ok()).unwrap_or(0)
 }
 
-/// Whether this process goes on with what an earlier start of the same supervisor has begun.
+/// Whether this process goes on with the job of an earlier start by the same supervisor.
 pub(crate) fn goes_on() -> bool {
     std::env::var_os(GOES_ON).is_some()
 }
@@ -52,7 +52,7 @@ pub(crate) fn die_with_supervisor() {
     let supervisor = std::env::var(SUPERVISED).ok().and_then(|pid| pid.parse::<i32>().ok());
     let Some(supervisor) = supervisor else { return };
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // It may have died before.
+    // The supervisor may have died before the call.
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(supervisor) {
         std::process::exit(AGAIN.into());
     }

@@ -112,7 +112,7 @@ fn heading(status: &Value) -> String {
     }
 }
 
-/// The line of the job's checkpoints; nothing of a job that keeps none.
+/// The line of the job's checkpoints; `None` if the job keeps none.
 fn checkpoints(job: &Value) -> Option<String> {
     let number = |name: &str| job[name].as_f64().filter(|number| *number >= 0.0);
     let time = |name: &str| number(name).map(|of| human::duration(Duration::from_secs_f64(of)));

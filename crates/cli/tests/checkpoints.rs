@@ -300,7 +300,7 @@ fn a_job_that_cannot_promise_what_is_asked_is_refused() {
         let case = format!("{guarantee}, {table}, {sink}: {error}");
         let Some(refused) = refused else {
             assert_eq!(code, Some(0), "{case}");
-            // Who asks for no more is not told.
+            // Only a job without a guarantee is told what it has.
             let is_told = error.contains("since the last checkpoint come again");
             assert_eq!(is_told, guarantee == "auto", "{case}");
             continue;
@@ -311,7 +311,7 @@ fn a_job_that_cannot_promise_what_is_asked_is_refused() {
     }
 }
 
-/// Rows of which some come late, at a rate.
+/// Rows at a rate, some of them late.
 fn disordered(rate: &str) -> String {
     let table = format!(
         "'connector' = 'generator', 'rows' = '10000', {rate} 'interval' = '10ms',

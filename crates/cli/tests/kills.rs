@@ -13,11 +13,11 @@ use rustix::process::Signal;
 
 use crate::rig::{Dir, Random, Running, await_some, signal};
 
-/// Jobs of which `make test` kills one node or several.
+/// The number of jobs that `make test` tries: each loses one node or several.
 const JOBS: u64 = 20;
-/// How many nodes are killed, in place of those of [`JOBS`].
+/// The number of nodes to kill, in place of a number of jobs.
 const KILLS: &str = "MILLSTREAM_KILLS";
-/// The one job that is tried.
+/// The seed of the only job to try.
 const SEED: &str = "MILLSTREAM_SEED";
 /// Exchange and fabric.
 const LAYOUTS: [(&str, &str); 4] =
@@ -357,7 +357,7 @@ fn awaits(dir: &Dir, job: &Job, running: &mut Running, more: u64, met: &mut (u64
     await_some(found, || format!("{}: {:?}: {}", job.name, chain(dir), dir.log()))
 }
 
-/// Runs the job of a seed and kills nodes of it; gives how many were killed.
+/// Runs the job of a seed and kills nodes of it; gives their number.
 fn case(seed: u64) -> u64 {
     let at = (seed % ALL.len() as u64) as usize;
     let (job, (exchange, fabric)) = (&ALL[at], LAYOUTS[(seed % LAYOUTS.len() as u64) as usize]);

@@ -1,7 +1,7 @@
 //! The nodes that go on when others do not come back.
 //!
-//! Nodes that a launcher has started have no common parent that could decide. The first that has
-//! waited for too long creates a record with those that wait like it; all others obey it.
+//! The nodes of a launcher have no common parent that could decide. The first node that has waited
+//! for too long creates a record of the nodes that wait, and all others obey it.
 
 use bytes::Bytes;
 
@@ -40,7 +40,7 @@ pub fn propose_members(
 ) -> Result<bool, CheckpointError> {
     let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let (name, bytes) = (record(job, launch)?, Bytes::from(ranks.join(",")));
-    // A create whose answer was lost is asked again, and its proposal counts all the same.
+    // A create is repeated if its answer was lost: the proposal counts, though this gives false.
     Ok(repeated(|| store.create(&name, &bytes))? == Created::New)
 }
 
@@ -64,7 +64,7 @@ pub fn members(
     ranks.map(Some).ok_or_else(none)
 }
 
-/// Removes what earlier launches of a job have decided.
+/// Removes the decisions of earlier launches of a job.
 ///
 /// # Errors
 /// When the store fails.

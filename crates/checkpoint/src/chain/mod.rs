@@ -333,8 +333,8 @@ impl Chain {
         CheckpointError::Pending { job: self.job.to_string(), record, cause }
     }
 
-    /// Looks whether another run has begun, after an error that may come of that: it collects what
-    /// this one has not recorded.
+    /// Checks whether another run has begun. An error of the store may come of that: another run
+    /// collects the files that this one has not recorded.
     ///
     /// # Errors
     /// [`Fenced`](CheckpointError::Fenced) if so, or when the store fails.

@@ -1,30 +1,31 @@
 //! Sections that a checkpoint refers to, in place of writing their rows again.
 //!
-//! State that lies on a disk never changes: what an earlier checkpoint has stored of it is stored.
-//! A checkpoint names the segments that it refers to, and collection keeps these as its own (rule
-//! C8).
+//! State that was spilled to a disk never changes, so that a later checkpoint can use the sections
+//! that an earlier one has stored. It names the segments that it refers to, and collection keeps
+//! them like its own (rule C8).
 //!
 //! ```text
 //! 31  g7-n2-31.seg  a b c d
 //! 32  g7-n2-32.seg  e         refers to a b c of 31
-//! 33  g7-n2-33.seg  a b e f   refers to nothing: most of what lay in 31 is of no use any more
+//! 33  g7-n2-33.seg  a b e f   refers to nothing: most of segment 31 is not needed any more
 //! ```
 //!
-//! A node refers to what the last checkpoint of the chain has, and to nothing else: its own segment
-//! and those that it refers to stay until three later checkpoints are there. The segment of a round
-//! that was given up is kept by nobody.
+//! A node refers only to sections of the last checkpoint in the chain: the segments of that
+//! checkpoint stay until three later ones are there. Nothing keeps the segment of a round that was
+//! given up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::record::SegmentEntry;
 use crate::segment::SectionEntry;
 
-/// Segments that the segment of a node refers to at most.
+/// The greatest number of segments that the segment of a node refers to.
 pub const REFERRED_MAX: usize = 64;
-/// The part of a segment that must be of use for it to be referred to: what is not is kept too.
+/// A segment is referred to if one in this number of its bytes is needed: its other bytes are kept
+/// too.
 const USED_PART: u64 = 2;
 
-/// A section, and where it lies.
+/// A section with the segment in which it lies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SectionPlace {
     /// The segment.
@@ -33,10 +34,10 @@ pub struct SectionPlace {
     pub section: SectionEntry,
 }
 
-/// A section with some rows as a whole; `R` says which.
+/// A section that was stored, with the rows in it; `R` names some rows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoredSection<R> {
-    /// Where it lies.
+    /// Its place in the store.
     pub place: SectionPlace,
     /// The rows in it.
     pub rows: Vec<R>,
@@ -45,9 +46,9 @@ pub struct StoredSection<R> {
 /// The sections that a node may refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct References<R> {
-    /// Those of the last checkpoint in the chain.
+    /// The sections of the last checkpoint in the chain.
     recorded: Vec<StoredSection<R>>,
-    /// By checkpoint those of later ones, which may not come into the chain.
+    /// The sections of later checkpoints, by their number. They may not come into the chain.
     stored: BTreeMap<u64, Vec<StoredSection<R>>>,
 }
 
@@ -58,13 +59,13 @@ impl<R> Default for References<R> {
 }
 
 impl<R: Ord + Clone> References<R> {
-    /// The node has stored its segment for checkpoint `number`: these are the sections in it, and
-    /// those that it refers to.
+    /// Notes that the node has stored its segment for checkpoint `number`: `sections` are those in
+    /// it, and those that it refers to.
     pub fn stored(&mut self, number: u64, sections: Vec<StoredSection<R>>) {
         self.stored.insert(number, sections);
     }
 
-    /// The last checkpoint in the chain is `number`.
+    /// Notes that `number` is the last checkpoint in the chain.
     pub fn recorded(&mut self, number: u64) {
         if let Some(sections) = self.stored.remove(&number) {
             self.recorded = sections;
@@ -72,8 +73,8 @@ impl<R: Ord + Clone> References<R> {
         self.stored.retain(|of, _| *of > number);
     }
 
-    /// The sections to refer to for a checkpoint of the rows `needed`: each has none but these, and
-    /// those of one segment are half of it at least.
+    /// The sections to refer to for a checkpoint of the rows `needed`. Each has only such rows, and
+    /// the sections of one segment are at least half of it.
     #[must_use]
     pub fn usable(&self, needed: &BTreeSet<R>) -> Vec<StoredSection<R>> {
         let is_needed = |of: &&StoredSection<R>| of.rows.iter().all(|rows| needed.contains(rows));

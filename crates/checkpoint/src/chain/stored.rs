@@ -91,7 +91,7 @@ pub(super) fn probe(
     let deleted = repeated(|| store.delete(&name));
     let (again, found) = created?;
     deleted?;
-    // Those of processes that died while they probed. A young one may be that of another run.
+    // Processes that died while they probed have left objects. A young one may be another run's.
     let listed = listed?;
     let now_ms = listed.iter().map(|object| object.modified_ms).max().unwrap_or(0);
     for object in listed {
@@ -142,7 +142,15 @@ pub fn store_segment(
     segment: &EncodedSegment,
 ) -> Result<SegmentEntry, CheckpointError> {
     let (generation, node, number) = at;
-    let file = segment_file(generation, node, number);
+    put_segment(store, job, segment_file(generation, node, number), segment)
+}
+
+fn put_segment(
+    store: &dyn Store,
+    job: &ObjectName,
+    file: String,
+    segment: &EncodedSegment,
+) -> Result<SegmentEntry, CheckpointError> {
     let name = name_of(job, &file)?;
     let (mut tries, mut pause) = (0, PAUSE);
     loop {
@@ -158,16 +166,15 @@ pub fn store_segment(
     }
 }
 
-/// A segment that is stored while it is written: a small one by one request when it is finished, a
-/// larger one piece by piece, so that [`PIECE_BYTES`] of it are in memory at most, and the section
-/// that was added last.
+/// A segment that is stored while it is written. A small one is stored by one request when it is
+/// finished. A larger one is stored piece by piece: at most [`PIECE_BYTES`] and the last section of
+/// it are in memory.
 pub struct SegmentUpload<'a> {
     store: &'a dyn Store,
     job: ObjectName,
-    /// Generation, node, and number of the checkpoint.
-    at: (u64, u32, u64),
+    file: String,
     writer: SegmentWriter,
-    /// Where it is larger than a piece.
+    /// The object in the store, once the segment is larger than a piece.
     object: Option<Box<dyn ObjectWriter + 'a>>,
 }
 
@@ -176,7 +183,9 @@ impl<'a> SegmentUpload<'a> {
     /// checkpoint.
     #[must_use]
     pub fn new(store: &'a dyn Store, job: &ObjectName, at: (u64, u32, u64)) -> Self {
-        Self { store, job: job.clone(), at, writer: SegmentWriter::default(), object: None }
+        let (generation, node, number) = at;
+        let (job, file) = (job.clone(), segment_file(generation, node, number));
+        Self { store, job, file, writer: SegmentWriter::default(), object: None }
     }
 
     /// Appends a section: see [`SegmentWriter::section`].
@@ -194,11 +203,10 @@ impl<'a> SegmentUpload<'a> {
         if self.writer.waiting() < PIECE_BYTES {
             return Ok(());
         }
-        let (generation, node, number) = self.at;
         let object = match &mut self.object {
             Some(object) => object,
             None => {
-                let name = name_of(&self.job, &segment_file(generation, node, number))?;
+                let name = name_of(&self.job, &self.file)?;
                 self.object.insert(self.store.writer(&name)?)
             }
         };
@@ -214,17 +222,15 @@ impl<'a> SegmentUpload<'a> {
         self.writer.last()
     }
 
-    /// Stores the segment, or what is left of it, and gives the entry for its manifest.
+    /// Stores the rest of the segment, and gives the entry for its manifest.
     ///
     /// # Errors
     /// When the footer exceeds its bound, or the store fails.
     pub fn finish(self) -> Result<SegmentEntry, CheckpointError> {
-        let Self { store, job, at, writer, object } = self;
+        let Self { store, job, file, writer, object } = self;
         let segment = writer.finish()?;
-        let Some(mut object) = object else { return store_segment(store, &job, at, &segment) };
-        let (generation, node, number) = at;
-        let (file, crc) = (segment_file(generation, node, number), segment.crc);
-        let entry = SegmentEntry { file, bytes: segment.bytes, crc };
+        let Some(mut object) = object else { return put_segment(store, &job, file, &segment) };
+        let entry = SegmentEntry { file, bytes: segment.bytes, crc: segment.crc };
         for bytes in segment.parts {
             object.write(bytes)?;
         }

@@ -422,7 +422,7 @@ pub fn recent_pause(store: &dyn Store, job: &ObjectName) -> Result<Duration, Che
     let mut longest = 0;
     for two in recent.windows(2) {
         let Some(number) = record_number(&two[1].name) else { continue };
-        // In front of a run the job may have been down for long.
+        // The job may have been down for long before a run.
         let record = decoded(store, job, number)?;
         if record.is_some_and(|record| !matches!(record.body, RecordBody::Begin(_))) {
             longest = longest.max(two[1].modified_ms.saturating_sub(two[0].modified_ms));

@@ -71,9 +71,9 @@ pub struct SegmentWriter {
 /// A segment that can be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedSegment {
-    /// Its bytes, one part behind the other; behind those that were taken of its writer.
+    /// Its bytes, one part behind the other, without those that were taken from its writer.
     pub parts: Vec<Bytes>,
-    /// How many there are in all.
+    /// The number of its bytes, with those that were taken from its writer.
     pub bytes: u64,
     /// The checksum for [`SegmentEntry::crc`](crate::SegmentEntry::crc).
     pub crc: u32,
@@ -130,18 +130,18 @@ impl SegmentWriter {
         self.entries.last()
     }
 
-    /// Bytes of the segment that nobody has taken.
+    /// The number of bytes that [`take`](Self::take) would give.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.parts.iter().map(Bytes::len).sum()
     }
 
-    /// Takes the bytes that the segment has so far behind those that were taken before.
+    /// Takes the bytes that were appended since the last call.
     pub fn take(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.parts)
     }
 
-    /// The segment, with its footer, or what is left of it behind what was taken.
+    /// The segment with its footer, without the bytes that were taken.
     ///
     /// # Errors
     /// When the footer exceeds [`FOOTER_BYTES_MAX`].

@@ -14,7 +14,7 @@ pub(crate) struct StateArgs {
     #[arg(long, value_name = "NAME", requires = "state")]
     pub(crate) job: Option<String>,
 
-    /// What it goes on from: the latest checkpoint, none, or one by its number or name
+    /// The checkpoint that it goes on from: the latest one, none, or one by its number or name
     #[arg(long, value_name = "latest|none|N|NAME", requires = "state", default_value = "latest")]
     pub(crate) from: String,
 
@@ -22,7 +22,7 @@ pub(crate) struct StateArgs {
     #[arg(long, requires = "state")]
     pub(crate) evolve: bool,
 
-    /// Which version of a pool's table is pinned: the one that the job was saved with, or the
+    /// The version of a pool's table that is pinned: the one that the job was saved with, or the
     /// newest one
     #[arg(long, requires = "state", value_enum, default_value_t)]
     pub(crate) pin: PinnedVersion,
@@ -31,8 +31,8 @@ pub(crate) struct StateArgs {
     #[arg(long, requires = "state")]
     pub(crate) take_over: bool,
 
-    /// What nodes that srun or another launcher has started do if one does not come back: exit with
-    /// code 75, or shrink: go on without it
+    /// The other nodes that srun or another launcher has started exit with code 75 if one does not
+    /// come back, or shrink: they go on without it
     #[arg(long, value_name = "exit|shrink", requires = "state", default_value = "exit")]
     pub(crate) on_loss: OnLoss,
 
@@ -56,8 +56,8 @@ pub(crate) enum OnLoss {
     Shrink,
 }
 
-/// The version of a pool's table that a job pins which goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+/// The version of a pool's table that a job pins when it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum PinnedVersion {
     /// The one that it was saved with.
     #[default]

@@ -5,9 +5,9 @@
 //! a rank dies ─▶ all others end with 75 ─▶ each supervisor starts its rank again ─▶ they meet
 //!                                                    │ not all within --rejoin-timeout
 //!                                                    ▼
-//!                  exit: all end with 75        shrink: the first that has waited for so long
-//!                                               creates <job>/members/<launch>.<n>, with the ranks
-//!                                               that wait: they go on
+//!                  exit: all end with 75        shrink: the first that has waited so creates
+//!                                               <job>/members/<launch>.<n>, with the ranks that
+//!                                               wait: they go on
 //! ```
 
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ use crate::failure::Failure;
 use crate::script::SqlText;
 use crate::supervised;
 
-/// The failure of an error. `keeps`: the job goes on by another start if a node was lost, and then
-/// one rank is enough to say so.
+/// The failure of an error. A job that `keeps` checkpoints goes on by another start if a node was
+/// lost, and one rank is enough to report that.
 pub(super) fn failure(error: &Error, script: &SqlText, (keeps, rank): (bool, u32)) -> Failure {
     let failure = Failure::of(error, &script.name, &script.sql);
     if !keeps || !error.has_lost_node() {
@@ -64,7 +64,7 @@ pub(super) fn join(
     let failed = failure(&error, script, (state.is_some(), assignment.rank));
     match state {
         Some(_) if again && since.elapsed() >= limit => Err(failed.missing_others()),
-        // Another one has died while they met.
+        // Another rank has died while they met.
         Some(_) if again => Err(failed.silenced().beginning_again()),
         _ => Err(failed),
     }
@@ -85,6 +85,6 @@ fn propose(state: &CheckpointOptions, assignment: &Assignment, waiting: &[u32]) 
         job.and_then(|job| chain::propose_members(&*state.store, &job, &assignment.job, waiting));
     match proposed {
         Ok(counts) => tracing::debug!(counts, ?waiting, "a proposal of the nodes that go on"),
-        Err(error) => tracing::warn!(%error, "who goes on cannot be proposed"),
+        Err(error) => tracing::warn!(%error, "the nodes that go on cannot be proposed"),
     }
 }

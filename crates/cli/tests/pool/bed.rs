@@ -28,7 +28,7 @@ pub fn command(dir: &Dir, args: &[&str]) -> Command {
     command
 }
 
-/// A file with these statements, of which others with the same text have the same.
+/// A file with these statements. Calls with the same text give the same file.
 pub fn script(dir: &Dir, sql: &str) -> PathBuf {
     let name = BuildHasherDefault::<DefaultHasher>::default().hash_one(sql);
     let path = dir.0.join(format!("{name:x}.sql"));

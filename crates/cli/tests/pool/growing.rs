@@ -42,7 +42,7 @@ impl Growing {
         self.next += count;
     }
 
-    /// No row follows: what it has said in the end, and its exit code.
+    /// Closes its input; gives its messages and its exit code.
     fn end(self) -> (String, Option<i32>) {
         drop(self.rows);
         ended(self.process)

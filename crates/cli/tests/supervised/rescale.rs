@@ -63,7 +63,7 @@ fn a_job_stops_for_a_request_that_another_machine_has_left() {
     let dir = Dir::new("asked");
     dir.write("q.sql", &windows(60_000, "'rate' = '20000',"));
     let (store, name) = (DirectoryStore::new(dir.0.join("state")), ObjectName::job("q").unwrap());
-    // Of before: it is for nobody.
+    // The run that begins behind this request does not answer it.
     let old = chain::ask(&store, &name, 1, JobRequest::Stop).unwrap();
     let mut job = dir.start(dir.command(&ON_TWO));
     dir.await_more_than(0, &mut job);

@@ -30,7 +30,7 @@ fn a_node_that_is_stopped_is_killed_and_the_job_goes_on() {
     let dir = Dir::new("stopped-node");
     paced(&dir);
     let mut job = dir.start(dir.command(&RUN));
-    // Node 1, of which node 0 tells, then node 0, of which its supervisor does.
+    // Node 0 notices that node 1 is stopped, and its supervisor that node 0 is.
     for node in [1, 0] {
         let parts = dir.parts();
         dir.await_more_than(parts, &mut job);
