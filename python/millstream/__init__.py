@@ -135,7 +135,7 @@ class Batches:
 
 
 class Relation:
-    """What a text of SQL became. A query runs when it is read, each time anew."""
+    """A planned text of SQL. A query runs each time that it is read."""
 
     __slots__ = ("_relation",)
 

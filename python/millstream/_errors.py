@@ -19,7 +19,7 @@ class Diagnostic:
 
 
 class Error(Exception):
-    """What Millstream raises."""
+    """The base of all exceptions of Millstream."""
 
     hint: Optional[str] = None
 
@@ -33,8 +33,8 @@ class SqlError(Error):
         self.hint = self.diagnostics[0].hint if self.diagnostics else None
 
 
-class UsageError(Error, ValueError):
-    """A call that cannot be done as asked."""
+class _EngineError(Error):
+    """An error that has an optional hint, details and the statement that it belongs to."""
 
     def __init__(
         self,
@@ -44,30 +44,27 @@ class UsageError(Error, ValueError):
         statement: Optional[str] = None,
         line: Optional[int] = None,
     ) -> None:
-        super().__init__(f"{message} ({hint})" if hint else message)
-        self.hint = hint
-
-
-class RunError(Error):
-    """A query failed while it ran."""
-
-    def __init__(
-        self,
-        message: str,
-        hint: Optional[str] = None,
-        details: Sequence[str] = (),
-        statement: Optional[str] = None,
-        line: Optional[int] = None,
-    ) -> None:
-        lines = [message, *details]
-        if hint:
-            lines.append(f"hint: {hint}")
-        super().__init__("\n".join(lines))
+        super().__init__(message)
         self.message = message
         self.hint = hint
         self.details = list(details)
         self.statement = statement
         self.line = line
+
+
+class UsageError(_EngineError, ValueError):
+    """A call that cannot be done as asked."""
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class RunError(_EngineError):
+    """A query failed while it ran."""
+
+    def __str__(self) -> str:
+        hint = [f"hint: {self.hint}"] if self.hint else []
+        return "\n".join([self.message, *self.details, *hint])
 
 
 class Bug(RunError):

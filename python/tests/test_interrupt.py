@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-# What is asked is a second; the bound is generous, since other tests run beside.
+# A second is asked for; the bound is generous, since other tests run beside.
 SECONDS_MAX = 10
 
 SETUP = """
@@ -73,7 +73,7 @@ print(s.sql("SELECT 1 AS x").fetchall(), flush=True)
 
 
 def interrupted(code: str) -> tuple[list[str], float]:
-    """What the code prints after SIGINT, and after how many seconds its first line came."""
+    """The output of the code after SIGINT, and the seconds until its first line."""
     run = [sys.executable, "-c", code]
     with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None

@@ -1,54 +1,123 @@
-//! Capsules of Python around the structures of Arrow's C interface.
+//! Capsules of Python around the structures of Arrow's C data and C stream interface.
+//!
+//! The structures are those of [`arrow::ffi`] and [`arrow::ffi_stream`]. Streams of other libraries
+//! are read here and not by `ArrowArrayStreamReader`: it gives the values of a row that is NULL as
+//! a whole, and trusts the lengths of an array.
 
 use std::ffi::CStr;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
 
+use arrow::array::{Array, ArrayData, ArrayRef, StructArray, make_array};
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::error::ArrowError;
+use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
+use arrow::ffi_stream::FFI_ArrowArrayStream;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions, RecordBatchReader};
+use millstream::panics::caught;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
-use crate::c_data::{BatchSource, CArray, CSchema, CStream, CStreamReader, exported_stream};
+use crate::errors::runtime;
+use crate::foreign;
 
 const STREAM: &CStr = c"arrow_array_stream";
 const SCHEMA: &CStr = c"arrow_schema";
 const ARRAY: &CStr = c"arrow_array";
 
-/// Batches for another library.
+/// Batches for another library, of these columns.
 pub(crate) fn stream<'py>(
     py: Python<'py>,
-    source: Box<dyn BatchSource>,
+    schema: SchemaRef,
+    batches: impl Iterator<Item = Result<RecordBatch, String>> + Send + 'static,
 ) -> PyResult<Bound<'py, PyCapsule>> {
-    PyCapsule::new_with_value(py, exported_stream(source), STREAM)
+    let batches = Box::new(ExportedBatches { schema, batches: Some(batches) });
+    PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(batches), STREAM)
 }
 
 /// Columns, or a type, for another library.
-pub(crate) fn schema(py: Python<'_>, schema: CSchema) -> PyResult<Bound<'_, PyCapsule>> {
-    PyCapsule::new_with_value(py, schema, SCHEMA)
+pub(crate) fn schema<T>(py: Python<'_>, of: T) -> PyResult<Bound<'_, PyCapsule>>
+where
+    FFI_ArrowSchema: TryFrom<T, Error = ArrowError>,
+{
+    let of = FFI_ArrowSchema::try_from(of).map_err(|error| runtime(error.to_string()))?;
+    PyCapsule::new_with_value(py, of, SCHEMA)
 }
 
 /// An array with its type for another library.
-pub(crate) fn array(py: Python<'_>, of: CSchema, array: CArray) -> PyResult<Bound<'_, PyTuple>> {
-    let array = PyCapsule::new_with_value(py, array, ARRAY)?;
+pub(crate) fn array<'py>(
+    py: Python<'py>,
+    of: &Field,
+    array: &dyn Array,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let array = PyCapsule::new_with_value(py, FFI_ArrowArray::new(&array.to_data()), ARRAY)?;
     (schema(py, of)?, array).into_pyobject(py)
+}
+
+/// Batches that another library reads. It calls them from C, where a panic would end the process.
+struct ExportedBatches<I> {
+    schema: SchemaRef,
+    /// `None` after a panic.
+    batches: Option<I>,
+}
+
+impl<I> ExportedBatches<I> {
+    /// Drops the batches, which may end a query.
+    fn end(&mut self) {
+        let batches = self.batches.take();
+        // Nobody hears of the end of a stream that was dropped.
+        let _ = caught(|| drop(batches));
+    }
+}
+
+impl<I: Iterator<Item = Result<RecordBatch, String>>> Iterator for ExportedBatches<I> {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batches = self.batches.as_mut()?;
+        let next = caught(|| batches.next()).unwrap_or_else(|panicked| {
+            self.end();
+            Some(Err(panicked.to_string()))
+        })?;
+        // The number of the error is EIO, and its text is one of C.
+        Some(next.map_err(|message| {
+            ArrowError::IoError(message.replace('\0', " "), io::ErrorKind::Other.into())
+        }))
+    }
+}
+
+impl<I: Iterator<Item = Result<RecordBatch, String>>> RecordBatchReader for ExportedBatches<I> {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}
+
+impl<I> Drop for ExportedBatches<I> {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// The stream that an object gives by `__arrow_c_stream__`.
 ///
 /// # Errors
 /// `TypeError` when it has no such method, with what may be done about that.
-pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<CStreamReader> {
+pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ForeignStream> {
     let Ok(method) = object.getattr("__arrow_c_stream__") else {
         return Err(PyTypeError::new_err(no_stream(object)));
     };
     let capsule = method.call0()?;
-    let capsule = capsule.cast::<PyCapsule>()?;
-    let at = capsule.pointer_checked(Some(STREAM))?.cast::<CStream>();
-    // SAFETY: a capsule of this name holds a pointer to a stream, by the specification.
-    let reader = unsafe { CStreamReader::new(CStream::take(at.as_ptr())) };
-    reader.map_err(|error| PyValueError::new_err(error.to_string()))
+    let at = pointer_in::<FFI_ArrowArrayStream>(&capsule, STREAM)?;
+    // SAFETY: a capsule of this name holds a pointer to a stream, by the specification. The stream
+    // is moved out, and what is left in its place is released.
+    let stream = unsafe { FFI_ArrowArrayStream::from_raw(at.as_ptr()) };
+    ForeignStream::new(stream).map_err(PyValueError::new_err)
 }
 
-/// The type and the array that an object gives by `__arrow_c_array__`.
-pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<arrow::array::ArrayData> {
+/// The array that an object gives by `__arrow_c_array__`.
+pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
     let Ok(method) = object.getattr("__arrow_c_array__") else {
         let class = object.get_type().name()?;
         let message = format!("an Arrow array was expected, and not a value of type {class}");
@@ -57,20 +126,23 @@ pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<arrow::array::Arra
     let capsules = method.call0()?;
     let capsules = capsules.cast::<PyTuple>()?;
     let (of, array) = (capsules.get_item(0)?, capsules.get_item(1)?);
-    let of = of.cast::<PyCapsule>()?.pointer_checked(Some(SCHEMA))?.cast::<CSchema>();
-    let array = array.cast::<PyCapsule>()?.pointer_checked(Some(ARRAY))?.cast::<CArray>();
-    // SAFETY: capsules of these names hold pointers to these structures, by the specification. The
-    // array is moved out, and what is left in its place holds nothing.
-    let imported = unsafe {
-        let field = crate::c_data::imported_field(of.as_ref());
-        let array = std::ptr::replace(array.as_ptr(), CArray::empty());
-        field.and_then(|field| crate::c_data::imported_array(array, field.data_type()))
-    };
-    imported.map_err(|error| PyValueError::new_err(error.to_string()))
+    let of = pointer_in::<FFI_ArrowSchema>(&of, SCHEMA)?;
+    let at = pointer_in::<FFI_ArrowArray>(&array, ARRAY)?;
+    // SAFETY: a capsule of this name holds a pointer to an array, by the specification. The array
+    // is moved out, and what is left in its place is released.
+    let array = unsafe { FFI_ArrowArray::from_raw(at.as_ptr()) };
+    // SAFETY: a capsule of this name holds a pointer to a schema, by the specification, and is held
+    // by `capsules` meanwhile.
+    let field = foreign::field(unsafe { of.as_ref() });
+    let imported = field.and_then(|field| {
+        // SAFETY: the capsules are of one object, so that the type is that of the array.
+        unsafe { imported(array, field.data_type().clone()) }
+    });
+    Ok(make_array(imported.map_err(PyValueError::new_err)?))
 }
 
 /// The type that an object gives by `__arrow_c_schema__`.
-pub(crate) fn field_of(object: &Bound<'_, PyAny>) -> PyResult<arrow::datatypes::Field> {
+pub(crate) fn field_of(object: &Bound<'_, PyAny>) -> PyResult<Field> {
     let Ok(method) = object.getattr("__arrow_c_schema__") else {
         let class = object.get_type().name()?;
         let message =
@@ -78,13 +150,106 @@ pub(crate) fn field_of(object: &Bound<'_, PyAny>) -> PyResult<arrow::datatypes::
         return Err(PyTypeError::new_err(message));
     };
     let capsule = method.call0()?;
-    let of = capsule.cast::<PyCapsule>()?.pointer_checked(Some(SCHEMA))?.cast::<CSchema>();
-    // SAFETY: a capsule of this name holds a pointer to a schema, by the specification.
-    let field = unsafe { crate::c_data::imported_field(of.as_ref()) };
-    field.map_err(|error| PyValueError::new_err(error.to_string()))
+    let of = pointer_in::<FFI_ArrowSchema>(&capsule, SCHEMA)?;
+    // SAFETY: a capsule of this name holds a pointer to a schema, by the specification, and is held
+    // by `capsule` meanwhile.
+    let field = foreign::field(unsafe { of.as_ref() });
+    field.map_err(PyValueError::new_err)
 }
 
-/// What is said of an object that gives no stream.
+/// The structure of a capsule of this name.
+fn pointer_in<T>(capsule: &Bound<'_, PyAny>, name: &CStr) -> PyResult<NonNull<T>> {
+    Ok(capsule.cast::<PyCapsule>()?.pointer_checked(Some(name))?.cast())
+}
+
+/// The array that another library gave. Its buffers are that library's until the last reference is
+/// dropped.
+///
+/// # Safety
+/// The structure is as the specification says, for an array of this type.
+unsafe fn imported(array: FFI_ArrowArray, data_type: DataType) -> Result<ArrayData, String> {
+    if array.is_released() {
+        return Err("the array was released before it was read".into());
+    }
+    foreign::converted(|| Ok(foreign::check_array(&array, &data_type)))??;
+    if array.is_empty() {
+        // Offsets of no rows may lie behind the values, which arrow takes for none.
+        return foreign::converted(|| Ok(ArrayData::new_empty(&data_type)));
+    }
+    // SAFETY: the caller's word.
+    let data = foreign::converted(|| unsafe { from_ffi_and_data_type(array, data_type) })?;
+    foreign::check_data(&data)?;
+    Ok(data)
+}
+
+/// Reads the stream of another library.
+pub(crate) struct ForeignStream {
+    stream: FFI_ArrowArrayStream,
+    schema: SchemaRef,
+}
+
+impl ForeignStream {
+    /// Asks the stream for its columns. It is as the specification says.
+    fn new(mut stream: FFI_ArrowArrayStream) -> Result<Self, String> {
+        let (Some(get_schema), true) = (stream.get_schema, stream.release.is_some()) else {
+            return Err("the stream was read before".into());
+        };
+        let mut given = FFI_ArrowSchema::empty();
+        // SAFETY: the stream was not released, and the place for the schema holds nothing.
+        let status = unsafe { get_schema(&raw mut stream, &raw mut given) };
+        if status != 0 {
+            return Err(error_of(&mut stream));
+        }
+        let schema = Arc::new(foreign::schema(&given)?);
+        Ok(Self { stream, schema })
+    }
+
+    /// The columns.
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The next batch; `None` at the end.
+    ///
+    /// # Errors
+    /// The text of the other library, or what is wrong with what it gave.
+    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
+        let Some(get_next) = self.stream.get_next else { return Ok(None) };
+        let mut array = FFI_ArrowArray::empty();
+        // SAFETY: the stream is released when it is dropped, not before, and the place for the
+        // array holds nothing.
+        let status = unsafe { get_next(&raw mut self.stream, &raw mut array) };
+        if status != 0 {
+            return Err(error_of(&mut self.stream));
+        }
+        if array.is_released() {
+            return Ok(None);
+        }
+        // SAFETY: the arrays of a stream are of the type that it gave.
+        let data = unsafe { imported(array, DataType::Struct(self.schema.fields().clone()))? };
+        if data.null_count() > 0 {
+            return Err("a row as a whole is NULL, which a table cannot have".into());
+        }
+        let rows = StructArray::from(data);
+        let count = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        let columns = rows.columns().to_vec();
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &count);
+        batch.map(Some).map_err(|error| error.to_string())
+    }
+}
+
+/// The text of the last error of a stream that was not released.
+fn error_of(stream: &mut FFI_ArrowArrayStream) -> String {
+    let text = stream.get_last_error.and_then(|get_last_error| {
+        // SAFETY: the stream was not released.
+        let text = unsafe { get_last_error(stream) };
+        // SAFETY: a text that is not null ends with a zero byte, and is there until the next call.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    });
+    text.unwrap_or_else(|| "the stream failed and says nothing about it".into())
+}
+
+/// The message for an object that gives no stream.
 fn no_stream(object: &Bound<'_, PyAny>) -> String {
     let class = object.get_type();
     let name = class.name().map(|name| name.to_string()).unwrap_or_default();

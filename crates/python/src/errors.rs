@@ -19,7 +19,7 @@ fn exception(
     Ok(PyErr::from_value(class.call((message,), Some(attributes))?))
 }
 
-/// The same, or why there is none.
+/// An exception as [`exception`] makes it, or the error of making it.
 fn exception_of(
     py: Python<'_>,
     class: &str,
@@ -75,7 +75,7 @@ pub(crate) fn interrupted(py: Python<'_>) -> PyErr {
     exception_of(py, "Interrupted", "interrupted", |_| Ok(()))
 }
 
-/// An error that the caller is at fault of.
+/// An error that is the fault of the caller.
 pub(crate) fn misused(py: Python<'_>, message: &str, hint: &str) -> PyErr {
     exception_of(py, "UsageError", message, |attributes| attributes.set_item("hint", hint))
 }
@@ -85,16 +85,20 @@ pub(crate) fn failed(py: Python<'_>, message: &str, hint: &str) -> PyErr {
     exception_of(py, "RunError", message, |attributes| attributes.set_item("hint", hint))
 }
 
-/// Runs what may panic: a panic is an exception.
+/// Runs code that may panic: a panic is an exception.
 pub(crate) fn guarded<T>(py: Python<'_>, run: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
-    caught(run).unwrap_or_else(|Panicked { message, place, backtrace }| {
-        let details: Vec<String> =
-            place.map(|place| format!("a panic at {place}")).into_iter().chain(backtrace).collect();
-        Err(exception_of(py, "Bug", &message, |attributes| attributes.set_item("details", details)))
-    })
+    caught(run).unwrap_or_else(|panicked| Err(bug(py, panicked)))
 }
 
-/// A text that is no error of the engine.
+/// A panic as an exception.
+pub(crate) fn bug(py: Python<'_>, panicked: Panicked) -> PyErr {
+    let Panicked { message, place, backtrace } = panicked;
+    let details: Vec<String> =
+        place.map(|place| format!("a panic at {place}")).into_iter().chain(backtrace).collect();
+    exception_of(py, "Bug", &message, |attributes| attributes.set_item("details", details))
+}
+
+/// An error of this module, and not of the engine.
 pub(crate) fn runtime(message: impl Into<String>) -> PyErr {
     PyRuntimeError::new_err(message.into())
 }

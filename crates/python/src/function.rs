@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, make_array};
+use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::{DataType, Field};
 use millstream::{BatchFunction, FunctionVolatility};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 
-use crate::c_data::{exported_array, exported_field};
 use crate::capsules;
-use crate::errors::runtime;
 
 /// A function over batches. The interpreter's lock is taken once a call.
 pub(crate) struct PyFunction {
@@ -25,7 +23,7 @@ pub(crate) struct PyFunction {
     counts: Arc<FunctionCounts>,
 }
 
-/// What the calls of a function came to. Relaxed: they are only read for a person.
+/// Counts of the calls of a function. Relaxed: they are only read for a person.
 #[derive(Default)]
 pub(crate) struct FunctionCounts {
     calls: AtomicU64,
@@ -48,15 +46,17 @@ impl PyArray {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let _ = requested_schema;
-        let field = Field::new("", self.0.data_type().clone(), true);
-        let of = exported_field(&field).map_err(|error| runtime(error.to_string()))?;
-        capsules::array(py, of, exported_array(&self.0.to_data()))
+        capsules::array(py, &self.field(), &self.0)
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let field = Field::new("", self.0.data_type().clone(), true);
-        let of = exported_field(&field).map_err(|error| runtime(error.to_string()))?;
-        capsules::schema(py, of)
+        capsules::schema(py, &self.field())
+    }
+}
+
+impl PyArray {
+    fn field(&self) -> Field {
+        Field::new("", self.0.data_type().clone(), true)
     }
 }
 
@@ -77,7 +77,7 @@ impl PyFunction {
         let args = args.iter().map(|arg| Py::new(py, PyArray(Arc::clone(arg))));
         let args = PyList::new(py, args.collect::<PyResult<Vec<_>>>()?)?;
         let made = self.call.bind(py).call1((args,))?;
-        Ok(make_array(capsules::array_of(&made)?))
+        capsules::array_of(&made)
     }
 }
 

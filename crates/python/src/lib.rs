@@ -1,24 +1,22 @@
 //! Layer 6: Millstream as a module of Python.
 //!
 //! The engine runs in the interpreter's process, on threads of its own. This crate is the border:
-//! values and errors become those of the other side. What is there for a user, with its
-//! documentation, is in `python/millstream`.
+//! values and errors become those of the other side. The classes for users, with their
+//! documentation, are in `python/millstream`.
 //!
-//! What it keeps:
+//! Rules that every module keeps:
 //! - every call that may wait gives up the interpreter's lock while it does, and asks every
 //!   [`wait::STEP`] whether Ctrl-C was pressed;
-//! - rows go in and out by Arrow's C interface ([`c_data`]), without being copied;
+//! - rows go in and out by Arrow's C interface ([`capsules`]), without being copied;
 //! - a panic becomes an exception ([`errors`]).
 //!
-//! The interface of C is the one place of this crate with `unsafe` code: [`c_data`] and
-//! [`capsules`].
+//! The interface of C is the one place of this crate with `unsafe` code: [`capsules`].
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
-mod c_data;
-#[allow(unsafe_code)]
 mod capsules;
 mod errors;
+mod foreign;
 mod function;
 mod job;
 mod relation;

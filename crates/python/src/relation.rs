@@ -1,4 +1,4 @@
-//! Relations: what a text of SQL became. Queries run when they are read.
+//! Relations: planned texts of SQL. Queries run when they are read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,17 +12,16 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::c_data::{BatchSource, exported_schema};
-use crate::errors::{guarded, interrupted, misused, raised, runtime};
+use crate::errors::{guarded, interrupted, misused, raised};
 use crate::job::PyJob;
 use crate::rows::PyRows;
 use crate::state::SessionState;
 use crate::{capsules, wait};
 
-/// How long a query is waited for that Ctrl-C has dropped. It goes on ending behind that.
+/// The wait for a query that Ctrl-C has dropped. The query ends by itself where that is too short.
 const ABORT_WAIT: Duration = Duration::from_millis(500);
 
-/// A text of SQL that was planned.
+/// A planned text of SQL.
 #[pyclass(name = "Relation", frozen, module = "millstream._millstream")]
 pub(crate) struct PyRelation {
     state: Arc<SessionState>,
@@ -31,7 +30,7 @@ pub(crate) struct PyRelation {
     /// The columns of its query; `None` if it gives no rows.
     schema: Option<SchemaRef>,
     sql: String,
-    /// The run before, and whether somebody reads it.
+    /// The run before, and whether it is being read.
     last: Mutex<Option<(RunningJob, Arc<AtomicBool>)>>,
 }
 
@@ -44,7 +43,7 @@ pub(crate) struct QueryRun {
     state: Arc<SessionState>,
     is_read: Arc<AtomicBool>,
     bounded: bool,
-    /// Ctrl-C has ended its inputs, and rows are waited for so long.
+    /// The time at which Ctrl-C ended its inputs. Rows are waited for [`ABORT_WAIT`] longer.
     stopped: Option<std::time::Instant>,
     ended: bool,
 }
@@ -112,7 +111,7 @@ impl QueryRun {
         if self.ended {
             return Ok(None);
         }
-        // Where rows come quickly nothing is waited for, and nobody else asks.
+        // Where rows come quickly nothing is waited for, and only this call asks for signals.
         if let Err(error) = py.check_signals() {
             self.interrupt(py, error)?;
         }
@@ -175,20 +174,6 @@ impl Drop for QueryRun {
         self.job.abort();
         self.is_read.store(false, Ordering::Relaxed);
         self.state.forget_ended();
-    }
-}
-
-/// Another library reads it.
-impl BatchSource for QueryRun {
-    fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.schema)
-    }
-
-    fn next(&mut self) -> Result<Option<RecordBatch>, String> {
-        Python::attach(|py| {
-            // The other library makes an error of its own of it.
-            QueryRun::next(self, py).map_err(|error| error.value(py).to_string())
-        })
     }
 }
 
@@ -278,12 +263,20 @@ impl PyRelation {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let _ = requested_schema;
-        guarded(py, || capsules::stream(py, Box::new(self.run_rows(py)?)))
+        guarded(py, || {
+            let mut run = self.run_rows(py)?;
+            let schema = Arc::clone(&run.schema);
+            let next = move || {
+                // The other library raises an error of its own with this text.
+                let text = |py, error: PyErr| error.value(py).to_string();
+                Python::attach(|py| run.next(py).map_err(|error| text(py, error)).transpose())
+            };
+            capsules::stream(py, schema, std::iter::from_fn(next))
+        })
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let of = exported_schema(&*self.schema(py)?).map_err(|error| runtime(error.to_string()))?;
-        capsules::schema(py, of)
+        capsules::schema(py, &*self.schema(py)?)
     }
 }
 

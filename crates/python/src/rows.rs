@@ -1,12 +1,11 @@
 //! Rows that a query has given.
 
-use arrow::array::{Array, StructArray};
+use arrow::array::StructArray;
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyList, PyTuple};
 
-use crate::c_data::{BatchSource, exported_array, exported_field, exported_schema};
 use crate::errors::{guarded, runtime};
 use crate::{capsules, values};
 
@@ -16,22 +15,6 @@ use crate::{capsules, values};
 pub(crate) struct PyRows {
     pub(crate) schema: SchemaRef,
     pub(crate) batches: Vec<RecordBatch>,
-}
-
-/// Gives batches that are there.
-struct Stored {
-    schema: SchemaRef,
-    batches: std::vec::IntoIter<RecordBatch>,
-}
-
-impl BatchSource for Stored {
-    fn schema(&self) -> SchemaRef {
-        SchemaRef::clone(&self.schema)
-    }
-
-    fn next(&mut self) -> Result<Option<RecordBatch>, String> {
-        Ok(self.batches.next())
-    }
 }
 
 impl PyRows {
@@ -70,8 +53,8 @@ impl PyRows {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let _ = requested_schema;
-        let (schema, batches) = (self.schema.clone(), self.batches.clone().into_iter());
-        capsules::stream(py, Box::new(Stored { schema, batches }))
+        let batches = self.batches.clone().into_iter().map(Ok);
+        capsules::stream(py, SchemaRef::clone(&self.schema), batches)
     }
 
     #[pyo3(signature = (requested_schema = None))]
@@ -84,14 +67,12 @@ impl PyRows {
         guarded(py, || {
             let batch = self.one()?;
             let columns = Field::new("", DataType::Struct(self.schema.fields().clone()), false);
-            let of = exported_field(&columns).map_err(|error| runtime(error.to_string()))?;
-            capsules::array(py, of, exported_array(&StructArray::from(batch).to_data()))
+            capsules::array(py, &columns, &StructArray::from(batch))
         })
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let of = exported_schema(&self.schema).map_err(|error| runtime(error.to_string()))?;
-        capsules::schema(py, of)
+        capsules::schema(py, &*self.schema)
     }
 
     /// The rows as tuples.

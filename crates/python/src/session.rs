@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
+use arrow::datatypes::{DataType, Fields, Schema};
 use millstream::embedded::{APPENDED_BYTES_MAX, MemoryTable, RowQueue};
 use millstream::{Error, FunctionVolatility, RowTarget};
 use pyo3::prelude::*;
@@ -75,10 +76,10 @@ impl PySession {
         // Another library may call Python while it gives its batches: the lock is free meanwhile.
         let done = spawned("millstream-read", move || {
             let mut batches = vec![];
-            while let Some(batch) = reader.next().map_err(|error| error.to_string())? {
+            while let Some(batch) = reader.next()? {
                 batches.push(batch);
             }
-            Ok((reader.schema().clone(), batches))
+            Ok((Arc::clone(reader.schema()), batches))
         })?;
         let read: Result<_, String> = awaited(py, done)?;
         let (schema, batches) =
@@ -101,12 +102,11 @@ impl PySession {
         watermark: &str,
         max_bytes: Option<usize>,
     ) -> PyResult<PySource> {
-        let field = capsules::field_of(schema)?;
-        let arrow::datatypes::DataType::Struct(columns) = field.data_type() else {
-            let message = "the columns of a source are a schema, and not a single type";
-            return Err(misused(py, message, "pyarrow.schema({'ts': pyarrow.timestamp('ms')})"));
-        };
-        let schema = Arc::new(arrow::datatypes::Schema::new(columns.clone()));
+        let (message, hint) = (
+            "the columns of a source are a schema, and not a single type",
+            "pyarrow.schema({'ts': pyarrow.timestamp('ms')})",
+        );
+        let schema = Arc::new(Schema::new(fields_of(py, schema, message, hint)?));
         let (name, watermark) = (name.to_owned(), watermark.to_owned());
         let bytes_max = max_bytes.unwrap_or(APPENDED_BYTES_MAX);
         let added = self
@@ -126,10 +126,8 @@ impl PySession {
         volatility: &str,
         call: Py<PyAny>,
     ) -> PyResult<PyFunctionCounts> {
-        let field = capsules::field_of(types)?;
-        let arrow::datatypes::DataType::Struct(fields) = field.data_type() else {
-            return Err(misused(py, "the types of a function are a schema", "pyarrow.schema(…)"));
-        };
+        let message = "the types of a function are a schema";
+        let fields = fields_of(py, types, message, "pyarrow.schema(…)")?;
         let types = fields.iter().map(|field| field.data_type().clone()).collect();
         let volatility = match volatility {
             "immutable" => FunctionVolatility::Immutable,
@@ -197,7 +195,20 @@ impl PySession {
     }
 }
 
-/// What the calls of a function came to.
+/// The fields of a schema; `message` and `hint` are for a single type.
+fn fields_of(
+    py: Python<'_>,
+    schema: &Bound<'_, PyAny>,
+    message: &str,
+    hint: &str,
+) -> PyResult<Fields> {
+    match capsules::field_of(schema)?.data_type() {
+        DataType::Struct(fields) => Ok(fields.clone()),
+        _ => Err(misused(py, message, hint)),
+    }
+}
+
+/// Counts of the calls of a function.
 #[pyclass(name = "FunctionCounts", frozen, module = "millstream._millstream")]
 pub(crate) struct PyFunctionCounts(Arc<FunctionCounts>);
 

@@ -68,8 +68,7 @@ impl PySource {
         guarded(py, || {
             loop {
                 let next = py.detach(|| reader.next());
-                let next =
-                    next.map_err(|error| failed(py, &error.to_string(), "it cannot be read"))?;
+                let next = next.map_err(|message| failed(py, &message, "it cannot be read"))?;
                 let Some(batch) = next else { return Ok(()) };
                 let batch = self.fitted(py, &batch)?;
                 let append = |timeout| match self.source.append(&batch, timeout) {

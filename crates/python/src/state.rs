@@ -1,4 +1,4 @@
-//! What the objects of a session share, and threads that work for them.
+//! State that the objects of a session share, and threads that work for them.
 
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -6,18 +6,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millstream::embedded::RunningJob;
+use millstream::panics::{Panicked, caught};
 use pyo3::prelude::*;
 
-use crate::errors::{failed, guarded, misused, runtime};
+use crate::errors::{bug, failed, misused, runtime};
 use crate::wait;
 
 /// Bytes of stack for planning, which recurs as deep as expressions are nested.
 const STACK_BYTES: usize = 32 << 20;
 
-/// How long jobs are waited for that a closed session has dropped.
+/// The wait for the jobs that a closed session has dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What relations, jobs and sources of a session share.
+/// State that relations, jobs and sources of a session share.
 pub(crate) struct SessionState {
     /// `None` when it is closed.
     engine: Mutex<Option<millstream::Session>>,
@@ -84,7 +85,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// The session for a reader; `None` if it is closed.
+    /// The session as a text for people; `None` if it is closed.
     pub(crate) fn describe(&self) -> Option<String> {
         lock(&self.engine).as_ref().map(|engine| format!("{engine:?}"))
     }
@@ -106,31 +107,29 @@ impl SessionState {
 pub(crate) fn spawned<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
-) -> PyResult<mpsc::Receiver<Result<T, String>>> {
+) -> PyResult<mpsc::Receiver<Result<T, Panicked>>> {
     let (to, from) = mpsc::channel();
     let run = move || {
-        let made = millstream::panics::caught(run).map_err(|panicked| panicked.message);
-        // Nobody waits any more after Ctrl-C.
-        let _ = to.send(made);
+        // The receiver is gone after Ctrl-C.
+        let _ = to.send(caught(run));
     };
     let thread = thread::Builder::new().name(name.into()).stack_size(STACK_BYTES);
     thread.spawn(run).map_err(|error| runtime(format!("cannot start a thread: {error}")))?;
     Ok(from)
 }
 
-/// Waits for the result of a thread.
+/// Waits for the result of a thread. A panic of the thread is an exception.
 pub(crate) fn awaited<T: Send>(
     py: Python<'_>,
-    from: mpsc::Receiver<Result<T, String>>,
+    from: mpsc::Receiver<Result<T, Panicked>>,
 ) -> PyResult<T> {
     let from = Mutex::new(from);
-    let result = wait::until(py, |timeout| match lock(&from).recv_timeout(timeout) {
+    let made = wait::until(py, |timeout| match lock(&from).recv_timeout(timeout) {
         Ok(made) => Some(made),
         Err(mpsc::RecvTimeoutError::Timeout) => None,
-        Err(mpsc::RecvTimeoutError::Disconnected) => Some(Err("its thread has ended".into())),
-    });
-    guarded(py, || match result? {
-        Ok(made) => Ok(made),
-        Err(message) => panic!("{message}"),
-    })
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Some(Err(Panicked::of(&"its thread has ended")))
+        }
+    })?;
+    made.map_err(|panicked| bug(py, panicked))
 }

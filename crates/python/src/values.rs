@@ -32,7 +32,7 @@ pub(crate) fn tuples<'py>(
     Ok(rows)
 }
 
-/// The values of an array. Types that Python has not come as text.
+/// The values of an array. Types without a counterpart in Python come as text.
 fn objects(py: Python<'_>, array: &ArrayRef) -> PyResult<Vec<Py<PyAny>>> {
     use DataType::{
         Binary, BinaryView, Boolean, Date32, Date64, Decimal128, Dictionary, FixedSizeBinary,
@@ -188,7 +188,7 @@ impl<'py> Times<'py> {
         Ok(Self { epoch, delta: datetime.getattr("timedelta")?, zone })
     }
 
-    /// So many microseconds after 1970.
+    /// The point in time of a number of microseconds after 1970.
     fn at(&self, microseconds: i64) -> PyResult<Bound<'py, PyAny>> {
         let time = self.epoch.add(self.delta.call1((0, 0, microseconds))?)?;
         match &self.zone {

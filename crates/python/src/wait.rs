@@ -12,8 +12,8 @@ pub(crate) const STEP: Duration = Duration::from_millis(50);
 /// long as it is given.
 ///
 /// # Errors
-/// What a signal handler of Python raised: `KeyboardInterrupt` after Ctrl-C. Signals are handled on
-/// Python's main thread alone.
+/// The exception of a signal handler of Python: `KeyboardInterrupt` after Ctrl-C. Signals are
+/// handled on Python's main thread alone.
 pub(crate) fn until<T: Send>(
     py: Python<'_>,
     mut poll: impl FnMut(Duration) -> Option<T> + Send,
@@ -26,7 +26,7 @@ pub(crate) fn until<T: Send>(
     }
 }
 
-/// Calls `poll` so for `timeout` at most; `None` after that.
+/// Calls `poll` in the same way for `timeout` at most; `None` after that.
 ///
 /// # Errors
 /// As [`until`].
@@ -52,7 +52,7 @@ pub(crate) fn until_at_most<T: Send>(
 /// The seconds of Python as a duration; `None` for no limit.
 ///
 /// # Errors
-/// `ValueError` for what is no length of time.
+/// `ValueError` for a number that is no length of time.
 pub(crate) fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = timeout else { return Ok(None) };
     let made = Duration::try_from_secs_f64(seconds);

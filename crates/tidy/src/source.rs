@@ -29,7 +29,6 @@ pub const UNSAFE_ALLOWED: &[&str] = &[
     "crates/state/src/vector/neon.rs",
     "crates/state/examples/",
     // Structures of C, which other libraries of the process read and write.
-    "crates/python/src/c_data/",
     "crates/python/src/capsules.rs",
 ];
 

@@ -1,0 +1,139 @@
+//! Checks of the structures that another library of the process gives by Arrow's C interface.
+//!
+//! The other library is trusted as far as the interface has to trust it: pointers are valid, and
+//! buffers are as long as the type, the length and the offset say. Arrow computes places in memory
+//! from the numbers of the structures and trusts them, so they are checked here before it does.
+
+use arrow::array::{ArrayData, layout};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::error::ArrowError;
+use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
+use millstream::panics::caught;
+
+/// Types within types at most.
+const DEPTH_MAX: usize = 64;
+
+/// Rows of an array at most, with those before its offset. Sizes in bits stay far below 2^64.
+const ROWS_MAX: i64 = 1 << 48;
+
+/// Converts a structure of another library. Arrow asserts parts of the specification: a violation
+/// is an error of the other library, and must not end a call of ours with a panic.
+pub(crate) fn converted<T>(convert: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, String> {
+    match caught(convert) {
+        Ok(made) => made.map_err(|error| error.to_string()),
+        Err(panicked) => {
+            Err(format!("it is not as Arrow's C interface asks: {}", panicked.message))
+        }
+    }
+}
+
+/// The columns that another library describes.
+///
+/// # Errors
+/// The description is of a single type, or wrong.
+pub(crate) fn schema(given: &FFI_ArrowSchema) -> Result<Schema, String> {
+    let field = field(given)?;
+    match field.data_type() {
+        DataType::Struct(columns) => {
+            Ok(Schema::new(columns.clone()).with_metadata(field.metadata().clone()))
+        }
+        other => Err(format!("it gives single values of {other}, and not rows of columns")),
+    }
+}
+
+/// The type that another library describes.
+///
+/// # Errors
+/// The description is wrong, or of a type that is not known. The text names the column.
+pub(crate) fn field(given: &FFI_ArrowSchema) -> Result<Field, String> {
+    converted(|| Ok(check_type(given, 0)))??;
+    converted(|| Field::try_from(given)).map_err(|error| {
+        let fails = |column: &&FFI_ArrowSchema| converted(|| Field::try_from(*column)).is_err();
+        let column = converted(|| Ok(given.children().find(fails).and_then(FFI_ArrowSchema::name)));
+        match column {
+            Ok(Some(name)) => format!("column '{name}': {error}"),
+            _ => error,
+        }
+    })
+}
+
+fn check_type(given: &FFI_ArrowSchema, depth: usize) -> Result<(), String> {
+    if depth > DEPTH_MAX {
+        return Err(format!("a type is nested deeper than {DEPTH_MAX}"));
+    }
+    if given.release.is_none() {
+        return Err("the schema was released before it was read".into());
+    }
+    if given.n_children < 0 {
+        return Err("a schema has a negative number of children".into());
+    }
+    given.children().chain(given.dictionary()).try_for_each(|part| check_type(part, depth + 1))
+}
+
+/// Checks the numbers of an array of another library against its type.
+///
+/// # Errors
+/// Lengths, buffers or children are not as the type asks.
+pub(crate) fn check_array(given: &FFI_ArrowArray, data_type: &DataType) -> Result<(), String> {
+    let FFI_ArrowArray { length, offset, n_buffers, n_children, .. } = *given;
+    if length < 0 || offset < 0 {
+        return Err("an array has a negative length".into());
+    }
+    if length.saturating_add(offset) > ROWS_MAX {
+        return Err("an array is too long".into());
+    }
+    let form = layout(data_type);
+    let buffers =
+        form.buffers.len() + usize::from(form.can_contain_null_mask) + usize::from(form.variadic);
+    if n_buffers < buffers as i64 || (buffers > 0 && given.buffers.is_null()) {
+        return Err("an array has fewer buffers than its type asks for".into());
+    }
+    let types = child_types(data_type);
+    if n_children != types.len() as i64 || (n_children > 0 && given.children.is_null()) {
+        return Err(format!("an array of {data_type} has {n_children} children"));
+    }
+    for (at, child) in types.into_iter().enumerate() {
+        check_array(given.child(at), child)?;
+    }
+    match (data_type, given.dictionary()) {
+        (DataType::Dictionary(_, values), Some(dictionary)) => check_array(dictionary, values),
+        _ => Ok(()),
+    }
+}
+
+fn child_types(data_type: &DataType) -> Vec<&DataType> {
+    use DataType::{
+        FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded, Struct, Union,
+    };
+    match data_type {
+        List(child)
+        | LargeList(child)
+        | ListView(child)
+        | LargeListView(child)
+        | FixedSizeList(child, _)
+        | Map(child, _) => vec![child.data_type()],
+        Struct(fields) => fields.iter().map(|field| field.data_type()).collect(),
+        Union(fields, _) => fields.iter().map(|(_, field)| field.data_type()).collect(),
+        RunEndEncoded(ends, values) => vec![ends.data_type(), values.data_type()],
+        _ => vec![],
+    }
+}
+
+/// Checks the buffers of an array of another library: first and last offsets, the lengths of
+/// children, and the numbers of values that are NULL.
+///
+/// # Errors
+/// The array cannot be used.
+pub(crate) fn check_data(data: &ArrayData) -> Result<(), String> {
+    converted(|| data.validate())?;
+    check_null_counts(data)
+}
+
+fn check_null_counts(data: &ArrayData) -> Result<(), String> {
+    if let Some(nulls) = data.nulls()
+        && nulls.inner().count_set_bits() + nulls.null_count() != nulls.len()
+    {
+        return Err("an array has another number of NULLs than it says".into());
+    }
+    data.child_data().iter().try_for_each(check_null_counts)
+}

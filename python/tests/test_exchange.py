@@ -1,0 +1,222 @@
+"""Streams of libraries that do not keep to Arrow's C interface, and ours as others read them."""
+
+import ctypes
+from typing import Callable, Optional
+
+import pyarrow as pa
+import pytest
+
+import millstream as ms
+
+
+class CArray(ctypes.Structure):
+    pass
+
+
+CArray._fields_ = [
+    *((name, ctypes.c_int64) for name in ("length", "null_count", "offset", "n_buffers", "n_children")),
+    ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+    ("children", ctypes.POINTER(ctypes.POINTER(CArray))),
+    ("dictionary", ctypes.c_void_p),
+    ("release", ctypes.c_void_p),
+    ("private_data", ctypes.c_void_p),
+]
+
+GET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+GET_ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class CStream(ctypes.Structure):
+    _fields_ = [
+        ("get_schema", GET),
+        ("get_next", GET),
+        ("get_last_error", GET_ERROR),
+        ("release", RELEASE),
+        ("private_data", ctypes.c_void_p),
+    ]
+
+
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class Stream:
+    """A stream of one batch; `change` changes its structure. It fails where a status is given."""
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        change: Callable[[CArray], None] = lambda _: None,
+        schema_status: int = 0,
+        next_status: int = 0,
+        error: Optional[bytes] = None,
+    ) -> None:
+        batches = [batch]
+        self.releases = 0
+        text = ctypes.create_string_buffer(error) if error is not None else None
+
+        def get_schema(_: int, out: int) -> int:
+            if not schema_status:
+                batch.schema._export_to_c(out)
+            return schema_status
+
+        def get_next(_: int, out: int) -> int:
+            array = CArray.from_address(out)
+            if not next_status and batches:
+                batches.pop()._export_to_c(out)
+                change(array)
+            else:
+                array.release = None
+            return next_status
+
+        def get_last_error(_: int) -> Optional[int]:
+            return None if text is None else ctypes.addressof(text)
+
+        def release(at: int) -> None:
+            self.releases += 1
+            ctypes.c_void_p.from_address(at + CStream.release.offset).value = None
+
+        self.c = CStream(
+            GET(get_schema), GET(get_next), GET_ERROR(get_last_error), RELEASE(release), None
+        )
+        # The callbacks live as long as this object, also when the structure is moved away.
+        self.callbacks = [getattr(self.c, name) for name, _ in CStream._fields_[:4]]
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return new_capsule(ctypes.addressof(self.c), b"arrow_array_stream", None)
+
+
+def batch() -> pa.RecordBatch:
+    return pa.record_batch({"x": pa.array([1, None, 3]), "s": ["a", None, "b"]})
+
+
+def child(array: CArray, at: int) -> CArray:
+    made: CArray = array.children[at].contents
+    return made
+
+
+def test_a_stream_that_keeps_to_the_interface_is_read_and_released(session: ms.Session) -> None:
+    stream = Stream(batch())
+    session.register("t", stream)
+    assert stream.releases == 1
+    assert session.sql("SELECT x, s FROM t").arrow().to_pydict() == batch().to_pydict()
+    with pytest.raises(ValueError, match="the stream was read before"):
+        session.register("t", stream)
+
+
+def changed(at: Optional[int], **fields: int) -> Callable[[CArray], None]:
+    def change(array: CArray) -> None:
+        for name, value in fields.items():
+            setattr(array if at is None else child(array, at), name, value)
+
+    return change
+
+
+def offset_behind_the_values(array: CArray) -> None:
+    offsets = ctypes.cast(child(array, 1).buffers[1], ctypes.POINTER(ctypes.c_int32))
+    offsets[0] = 100
+
+
+def no_values(array: CArray) -> None:
+    child(array, 0).buffers[1] = None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed(None, length=-1), "negative length"),
+        (changed(1, length=-1), "negative length"),
+        (changed(1, offset=-1), "negative length"),
+        (changed(1, length=2**62 - 1), "too long"),
+        (changed(0, length=2**62, offset=2**62), "too long"),
+        (changed(0, length=2), "length smaller than expected"),
+        (changed(0, n_buffers=1), "fewer buffers"),
+        (changed(0, n_buffers=-1), "fewer buffers"),
+        (changed(None, n_children=1), "has 1 children"),
+        (changed(None, n_children=-1), "has -1 children"),
+        (changed(0, null_count=3), "number of NULLs"),
+        (offset_behind_the_values, "First offset 100"),
+        (no_values, "buffer at position 1 is null"),
+    ],
+)
+def test_wrong_numbers_are_refused(session, change, message) -> None:  # type: ignore[no-untyped-def]
+    stream = Stream(batch(), change)
+    with pytest.raises(ms.RunError, match=message):
+        session.register("t", stream)
+    assert stream.releases == 1
+    assert session.sql("SELECT 1").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"schema_status": 5, "error": b"no columns today"}, ValueError, "no columns today"),
+        ({"schema_status": 5}, ValueError, "says nothing about it"),
+        ({"next_status": 5, "error": b"no rows today \xff"}, ms.RunError, "no rows today"),
+        ({"next_status": 5}, ms.RunError, "says nothing about it"),
+    ],
+)
+def test_the_error_of_a_stream_is_said(session, given, error, message) -> None:  # type: ignore[no-untyped-def]
+    stream = Stream(batch(), **given)
+    with pytest.raises(error, match=message):
+        session.register("t", stream)
+    assert stream.releases == 1
+
+
+def test_a_row_that_is_null_as_a_whole_is_refused(session: ms.Session) -> None:
+    rows = pa.StructArray.from_arrays(
+        [pa.array([1, 2])], names=["x"], mask=pa.array([False, True])
+    )
+    with pytest.raises(ms.RunError, match="a row as a whole is NULL"):
+        session.register("t", pa.chunked_array([rows]))
+    session.register("t", pa.chunked_array([rows.slice(0, 1)]))
+    assert session.sql("SELECT x FROM t").fetchall() == [(1,)]
+
+
+def test_single_values_are_no_table(session: ms.Session) -> None:
+    with pytest.raises(ValueError, match="single values of Int64"):
+        session.register("t", pa.chunked_array([[1, 2]]))
+
+
+def test_types_are_nested_so_deep(session: ms.Session) -> None:
+    nested = pa.int64()
+    for _ in range(60):
+        nested = pa.list_(nested)
+    session.source("shallow", pa.schema({"x": nested}))
+    for _ in range(10):
+        nested = pa.list_(nested)
+    with pytest.raises(ValueError, match="nested deeper than 64"):
+        session.source("deep", pa.schema({"x": nested}))
+    with pytest.raises(ValueError, match="nested deeper than 64"):
+        session.register("deep", pa.table({"x": pa.array([], nested)}))
+
+
+def test_no_rows_behind_others(session: ms.Session) -> None:
+    """Offsets of a slice without rows lie behind its values."""
+    session.register("t", pa.table({"s": ["a", "b"], "l": [[1], [2, 3]]}).slice(2))
+    assert session.sql("SELECT s, l FROM t").arrow().num_rows == 0
+
+
+def test_the_text_of_an_error_goes_to_other_libraries(session: ms.Session) -> None:
+    @session.function(int)
+    def broken(x: int) -> pa.Array:
+        raise ValueError("behind\0the zero")
+
+    session.register("t", pa.table({"x": [1]}))
+    relation = session.sql("SELECT broken(x) FROM t")
+    with pytest.raises(OSError, match="behind the zero"):
+        pa.RecordBatchReader.from_stream(relation).read_all()
+
+
+def test_a_dropped_stream_ends_its_query(session: ms.Session) -> None:
+    source = session.source("s", {"a": "bigint"})
+    relation = session.sql("SELECT a FROM s")
+    reader = pa.RecordBatchReader.from_stream(relation)
+    with pytest.raises(ms.UsageError, match="is being read"):
+        relation.batches()
+    reader.close()
+    del reader
+    source.close()
+    assert relation.fetchall() == []
