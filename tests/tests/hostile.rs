@@ -102,8 +102,8 @@ fn run(
     rate: &str,
     cancel: &AtomicBool,
 ) -> (Result<(), Error>, Vec<String>) {
-    let (job, from) = ("j".into(), ResumeFrom::Latest);
-    let state = CheckpointOptions { store, job, from, evolve: false, take_over: false };
+    let (job, from, begun) = ("j".into(), ResumeFrom::Latest, Vec::new());
+    let state = CheckpointOptions { store, job, from, evolve: false, take_over: false, begun };
     let lines = Lines::default();
     let ran = (|| {
         let mut session = Session::builder().workers(2).build()?;

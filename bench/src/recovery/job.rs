@@ -103,6 +103,7 @@ impl Jobs {
             from: ResumeFrom::Latest,
             evolve: false,
             take_over: false,
+            begun: Vec::new(),
         });
         let cancel = AtomicBool::new(false);
         let options =

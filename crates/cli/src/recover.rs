@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use millstream::checkpoint::chain::{
     self, ChainView, JobRequest, RequestAnswer, ResumeFrom, StoredRequest,
 };
-use millstream::checkpoint::{Begin, CheckpointError, Holder, ObjectName, RecordBody, Store};
+use millstream::checkpoint::{Begin, CheckpointError, Holder, ObjectName, Store};
 use millstream::{CheckpointOptions, state_store};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -193,16 +193,10 @@ impl NamedJob {
     }
 }
 
-/// Whether the last record of a chain says that nobody writes it any more.
-fn is_over(view: &ChainView) -> bool {
-    let body = view.record.as_ref().map(|record| &record.body);
-    matches!(body, Some(RecordBody::Done(_) | RecordBody::Settled(_)))
-}
-
 /// `millstream stop`: a last checkpoint, and the end. Open windows are kept.
 pub(crate) fn stop(args: &StopArgs) -> Result<ExitCode, Failure> {
     let (job, view, Begin { holder, .. }) = NamedJob::of(&args.job, &args.state)?;
-    if is_over(&view) || holder.is_known_dead() {
+    if view.is_over() || holder.is_known_dead() {
         println!("job '{}' does not run", args.job);
         return Ok(ExitCode::SUCCESS);
     }
@@ -229,7 +223,7 @@ pub(crate) fn stop(args: &StopArgs) -> Result<ExitCode, Failure> {
 pub(crate) fn rescale(args: &RescaleArgs) -> Result<ExitCode, Failure> {
     let (job, view, begin) = NamedJob::of(&args.job, &args.state)?;
     let name = &args.job;
-    if is_over(&view) {
+    if view.is_over() {
         let message = format!("job '{name}' does not run");
         let hint = format!("run it: millstream run … --nodes {}", args.nodes);
         return Err(Failure::runtime(&message, Some(&hint)));

@@ -288,10 +288,13 @@ impl NodeRunner<'_> {
     fn finish_checkpoints(
         &self,
         mut recovery: Option<&mut JobCheckpoints<'_>>,
+        options: &RunOptions<'_>,
         signals: &Signals,
         vigil: &mut Vigil<'_>,
     ) -> Result<(), Error> {
         while let Some(recovery) = recovery.as_mut().filter(|recovery| !recovery.is_over()) {
+            self.check_abort(options, signals)?;
+            self.pass_on(signals, options.cancel, true);
             recovery.turn(signals, self.control.cancelled())?;
             vigil.turn(self.clock.now_ns());
             if let Some(failure) = self.control.failure() {
@@ -333,11 +336,7 @@ impl NodeRunner<'_> {
                 Ok(WorkerEvent::Opened) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if is_set(options.abort) {
-                shared.signals.abort();
-                self.interrupt.store(true, Ordering::Relaxed);
-                return Err(Error::Interrupted);
-            }
+            self.check_abort(options, &shared.signals)?;
             if let Some(failure) = self.control.failure() {
                 shared.signals.abort();
                 return Err(ClusterError::Node(failure).into());
@@ -354,12 +353,13 @@ impl NodeRunner<'_> {
                 watch.report(&self.counters(shared), checkpoints, options.observer);
             }
         }
-        self.finish_checkpoints(recovery.as_deref_mut(), &shared.signals, &mut vigil)?;
+        self.finish_checkpoints(recovery.as_deref_mut(), options, &shared.signals, &mut vigil)?;
         let own = encode_end(&self.counters(shared), &shared.bad.kept());
         // Others may still wait for what was sent last, and learn from this that it is lost.
         let mut failed = None;
         let mut watch_on = || {
             vigil.turn(self.clock.now_ns());
+            self.pass_on(&shared.signals, options.cancel, recovery.is_some());
             if let Some(recovery) = recovery.as_deref_mut() {
                 let turned = recovery.turn(&shared.signals, self.control.cancelled());
                 failed = failed.take().or(turned.err());
@@ -409,6 +409,16 @@ impl NodeRunner<'_> {
 
     fn counters(&self, shared: &Shared) -> NodeCounters {
         NodeCounters::read(&shared.metrics, &shared.bad)
+    }
+
+    /// Ends the job where its caller has aborted it.
+    fn check_abort(&self, options: &RunOptions<'_>, signals: &Signals) -> Result<(), Error> {
+        if !is_set(options.abort) {
+            return Ok(());
+        }
+        signals.abort();
+        self.interrupt.store(true, Ordering::Relaxed);
+        Err(Error::Interrupted)
     }
 
     /// Passes the user's wish to end on to all nodes and workers.

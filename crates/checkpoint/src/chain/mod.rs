@@ -31,7 +31,8 @@ pub use decide::{
     RECORD_RETAINED_MS, retained_from,
 };
 pub use members::{forget_members, members, propose_members, ranks_of};
-pub use names::{record_name, segment_file, segment_name};
+use names::{begun_folder, begun_name};
+pub use names::{is_job_of, record_name, segment_file, segment_name};
 pub use refer::{REFERRED_MAX, References, SectionPlace, StoredSection};
 pub use requests::{
     JobRequest, RequestAnswer, StoredRequest, answer, answer_to, ask, forget, forget_all, fulfil,
@@ -95,6 +96,9 @@ pub struct Resumed {
     pub base: BaseCheckpoint,
     /// The checkpoint.
     pub manifest: CheckpointManifest,
+    /// Whether its output is known to be published: that of the last checkpoint is, when its run
+    /// has said so, and that of an older one was published when a later one was begun.
+    pub is_published: bool,
 }
 
 /// A generation of a job, led by this process.
@@ -165,7 +169,9 @@ impl Chain {
             }
             if let (Claim::Begun(last), Some((record, resumed))) = (&claim, begun.take()) {
                 let RecordBody::Begin(begin) = &record.body else { unreachable!("it was made so") };
-                let last = ChainHead { number: *last, record: Some(record.encode()?) };
+                let encoded = record.encode()?;
+                copy_begun(store.as_ref(), job, record.generation, &encoded);
+                let last = ChainHead { number: *last, record: Some(encoded) };
                 let chain = Self {
                     store,
                     job: job.clone(),
@@ -434,9 +440,23 @@ pub fn resolve(
     };
     let read = |base: BaseCheckpoint| {
         let manifest = read_checkpoint(store, &view.job, &base)?;
-        Ok(Resumed { base, manifest })
+        let is_newest = view.checkpoint.as_ref().is_none_or(|of| of.number == manifest.number);
+        let is_published = !is_newest || view.is_settled(store)?;
+        Ok(Resumed { base, manifest, is_published })
     };
     base.map(read).transpose()
+}
+
+/// Puts a copy of the record that begins a generation where collection leaves it, and removes those
+/// of generations before. Without it, others look for the record in the chain.
+fn copy_begun(store: &dyn Store, job: &ObjectName, generation: u64, record: &Bytes) {
+    let copy = begun_name(job, generation);
+    let _ = store.put(&copy, std::slice::from_ref(record));
+    for object in store.list(Some(&begun_folder(job))).unwrap_or_default() {
+        if object.name != copy {
+            let _ = store.delete(&object.name);
+        }
+    }
 }
 
 fn begin_record(

@@ -27,6 +27,24 @@ pub(super) fn collected_marker(job: &ObjectName, number: u64) -> ObjectName {
     ObjectName::known(format!("{job}/collected/{number:0RECORD_DIGITS$}"))
 }
 
+/// The copies of records that begin generations.
+pub(super) fn begun_folder(job: &ObjectName) -> ObjectName {
+    ObjectName::known(format!("{job}/begun"))
+}
+
+/// The copy of the record that begins a generation.
+pub(super) fn begun_name(job: &ObjectName, generation: u64) -> ObjectName {
+    ObjectName::known(format!("{job}/begun/{generation:0RECORD_DIGITS$}"))
+}
+
+/// Whether a job is one of a script: that of its name, or one of several, which have numbers.
+#[must_use]
+pub fn is_job_of(job: &ObjectName, script: &str) -> bool {
+    let rest = job.as_str().strip_prefix(script);
+    let number = |rest: &str| rest.strip_prefix('.').is_some_and(|of| of.parse::<u32>().is_ok());
+    rest.is_some_and(|rest| rest.is_empty() || number(rest))
+}
+
 /// The name of a record.
 #[must_use]
 pub fn record_name(job: &ObjectName, number: u64) -> ObjectName {
@@ -66,6 +84,13 @@ pub(super) fn segment_numbers(file: &str) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_has_jobs_of_its_name_and_of_numbers() {
+        let is_of = |job: &str| is_job_of(&ObjectName::job(job).unwrap(), "clicks");
+        assert!(["clicks", "clicks.1", "clicks.12"].into_iter().all(is_of));
+        assert!(!["clicks.v2", "clicks.1.2", "clicks2", "click"].into_iter().any(is_of));
+    }
 
     #[test]
     fn names_of_records_and_segments_are_read_as_they_were_made() {

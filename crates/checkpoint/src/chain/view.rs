@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::decide::{CHECKPOINTS_RETAINED, ChainHead, Claim};
 use super::names::{
-    chain_folder, collected_folder, kept_folder, record_name, record_number, segment_folder,
-    segment_numbers,
+    begun_name, chain_folder, collected_folder, kept_folder, record_name, record_number,
+    segment_folder, segment_numbers,
 };
 use super::stored::{decode_record, find_head, open_segment, read_record};
 use crate::error::{CheckpointError, StoreError, WriteEffect};
@@ -121,17 +121,26 @@ impl ChainView {
     /// Whether the last run has ended in good order: the job has ended or was stopped, and the
     /// output of its last checkpoint was published.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         use RecordBody::{Done, Settled};
         matches!(self.record, Some(Record { body: Done(_) | Settled(_), .. }))
     }
 
-    /// The begin record of the last generation: who leads it. `None` if it was collected, or for an
-    /// empty chain.
+    /// The begin record of the last generation: who leads it. It is read from its copy, which is
+    /// there for as long as the generation is the last one. `None` for an empty chain, and without
+    /// a copy where the record was collected.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
     pub fn begun(&self, store: &dyn Store) -> Result<Option<Begin>, CheckpointError> {
+        let copy = begun_name(&self.job, self.generation);
+        if let Some(bytes) = store.get(&copy, Some(0..RECORD_BYTES_MAX as u64 + 1))?
+            && let Ok(Record { run, body: RecordBody::Begin(begin), .. }) =
+                Record::decode(&store.place(&copy), &bytes)
+            && self.record.as_ref().is_some_and(|record| record.run == run)
+        {
+            return Ok(Some(begin));
+        }
         let (mut number, mut record) = (self.head - self.skipped, self.record.clone());
         while let Some(Record { body, generation, .. }) = record {
             match body {
@@ -142,6 +151,21 @@ impl ChainView {
             record = decoded(store, &self.job, number)?;
         }
         Ok(None)
+    }
+
+    /// Whether the run that wrote the last checkpoint has said that its output is published. Runs
+    /// that have begun behind it, and have taken none, say nothing about it.
+    pub(super) fn is_settled(&self, store: &dyn Store) -> Result<bool, CheckpointError> {
+        let (mut number, mut record) = (self.head - self.skipped, self.record.clone());
+        while let Some(found) = record {
+            match found.body {
+                RecordBody::Settled(_) | RecordBody::Done(_) => return Ok(true),
+                RecordBody::Begin(_) if number > 1 => number -= 1,
+                _ => return Ok(false),
+            }
+            record = decoded(store, &self.job, number)?;
+        }
+        Ok(false)
     }
 
     /// The greatest number that a checkpoint of this chain has or may have had.

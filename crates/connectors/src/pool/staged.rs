@@ -11,8 +11,8 @@
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use std::thread::Thread;
-use std::time::Duration;
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use arrow::ipc::CompressionType;
 use arrow::ipc::reader::StreamReader;
@@ -20,6 +20,8 @@ use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Publishing, Room, SinkWriter, WriterContext};
+use pool::PoolError;
+use pool::access::Loading;
 
 use super::columns::StoredColumns;
 use super::errors::{damaged, refused};
@@ -29,6 +31,9 @@ use super::sink::{PoolSink, stored};
 const MAGIC: &[u8; 4] = b"MSP1";
 /// Bytes that a worker stages for a checkpoint at most, packed.
 const STAGED_BYTES_MAX: usize = 256 << 20;
+/// How long a run that goes on waits at most until nobody else loads the table: for longer than the
+/// lease of a client that has ended lasts.
+const BEGUN_WITHIN: Duration = Duration::from_secs(15);
 /// How long the leader sleeps at most before it asks again whether the pool has room.
 const ASKED_AGAIN: Duration = Duration::from_millis(20);
 
@@ -147,8 +152,9 @@ impl PoolSink {
         if rows == 0 {
             return Ok(());
         }
-        if how.again {
-            let before = how.mark.unwrap_or_default();
+        // Nobody else writes the table from here on, so that it stays as it is found now.
+        let loading = self.begun_alone(how.again)?;
+        if let Some(before) = how.mark {
             let now = self.version_and_rows()?;
             // The first version of a table has the number 1 only if none of its name went before.
             let is_next = now[0] == before[0].saturating_add(1) || before[0] == 0;
@@ -159,20 +165,35 @@ impl PoolSink {
                 return Err(self.changed(before, now));
             }
         }
-        let loading = self.begun(|load| self.access().begin_alone(load))?;
-        let waker = Waker::from(Arc::new(Unparks(std::thread::current())));
+        let waker = Waker::from(Arc::new(Unparks(thread::current())));
         let context = WriterContext { worker: 0, waker, staging: None };
         let mut writer = self.writer(&*loading, &context, None)?;
         for batch in staged.iter().flat_map(|staged| &staged.batches) {
             while writer.room() == Room::Full {
-                std::thread::park_timeout(ASKED_AGAIN);
+                thread::park_timeout(ASKED_AGAIN);
             }
             writer.write(batch)?;
         }
         while writer.drain()? == Room::Full {
-            std::thread::park_timeout(ASKED_AGAIN);
+            thread::park_timeout(ASKED_AGAIN);
         }
         Box::new(writer).commit()
+    }
+
+    /// Begins the load of a table that nobody else loads. The pool may take a while until it has
+    /// noticed that a run before has ended, or has saved its last version.
+    fn begun_alone(&self, again: bool) -> Result<Arc<dyn Loading>, ConnectorError> {
+        let since = Instant::now();
+        self.begun(|load| {
+            loop {
+                match self.access().begin_alone(load) {
+                    Err(PoolError::Refused { .. }) if again && since.elapsed() < BEGUN_WITHIN => {
+                        thread::sleep(ASKED_AGAIN);
+                    }
+                    begun => return begun,
+                }
+            }
+        })
     }
 
     /// The error that nobody knows whether the rows of a checkpoint are in the table.

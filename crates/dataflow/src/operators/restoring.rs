@@ -5,6 +5,7 @@
 //! before. Where rows stay on the worker that reads them, nothing says where the next row of a key
 //! will be: then each worker takes what it has saved itself, and their number must be the same.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -137,7 +138,10 @@ impl<'a> Restoring<'a> {
                 }
             };
             snapshot.parts.iter().cloned().try_for_each(&mut one)?;
-            for stored in &snapshot.stored {
+            // State is loaded before the rows that have waited for it, which are the parts in front.
+            let mut stored: Vec<_> = snapshot.stored.iter().collect();
+            stored.sort_by_key(|stored| Reverse(stored.part));
+            for stored in stored {
                 let (_, taker) = expected(stored.part)?;
                 if self.is_anothers(taker, saver) {
                     continue;

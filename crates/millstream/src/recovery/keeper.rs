@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use checkpoint::chain::{Chain, References, SectionPlace, SegmentUpload, StoredSection};
+use checkpoint::record::POSITION_BYTES_MAX;
 use checkpoint::{
     CheckpointError, CheckpointManifest, ObjectName, OperatorEntry, SegmentEntry, SinkEntry,
     SourceEntry, SplitEntry, StagedPart, Store, TableEntry,
@@ -51,6 +52,8 @@ pub(super) enum RoundEnd {
 
 /// A report of a node's checkpoint thread.
 pub(super) enum KeeperReport {
+    /// All workers of the node have saved a round, and its part is being stored.
+    Saved { round: u64 },
     /// The node's part of a round is stored, or why it is not.
     Part { round: u64, stored: Result<SegmentEntry, CheckpointError> },
     /// All workers of the node have ended.
@@ -260,6 +263,7 @@ impl Keeper {
                 if own { saved.remove(&worker) } else { ended.get(&worker).cloned() }
             })
             .collect();
+        let _ = self.to.send(KeeperReport::Saved { round });
         self.state.round = None;
         self.state.saved.retain(|_, saved| saved.round > round);
         self.state.forget_covered(round);
@@ -442,7 +446,10 @@ fn manifest(
             .map(|split| SplitEntry {
                 name: split.position.split().to_owned(),
                 // Nobody reads on from the end: a record of many files is not to grow by that.
-                position: if split.ended { Vec::new() } else { split.position.to_bytes() },
+                // It is for readers of the record: a long list of files is in the segment alone.
+                position: Some(split.position.to_bytes())
+                    .filter(|bytes| !split.ended && bytes.len() <= POSITION_BYTES_MAX)
+                    .unwrap_or_default(),
                 greatest: split.greatest,
                 ended: split.ended,
             })

@@ -24,8 +24,9 @@ const ENDS_TRIED_MAX: u32 = 5;
 /// The pause behind the first try; behind the second it is twice as long, and so on.
 const END_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long after the user has asked for the job's end its last checkpoint may be under way without
-/// any node's part coming: then the job ends behind the one before. Schedulers grant 30 s at least.
+/// How long after the user has asked for the job's end the workers of a node may take to save the
+/// last checkpoint, while no other node goes on: then the job ends behind the one before. Schedulers
+/// grant 30 s at least. What is saved is stored, however long that takes.
 const STOP_WITHOUT_PARTS: Duration = Duration::from_secs(20);
 
 /// The messages between nodes.
@@ -39,6 +40,8 @@ pub(super) enum Message {
     Rests,
     /// To all: the job is stopped.
     Stop,
+    /// To the leader: all workers of a node have saved a round, and its part is being stored.
+    Saved { round: u64 },
     /// To the leader: a node's part is stored.
     Part { round: u64, entry: SegmentEntry },
     /// To the leader: a node's part could not be stored.
@@ -51,6 +54,7 @@ impl Message {
     /// The message to the leader about a report of a node's checkpoint thread.
     pub(super) fn of(kept: KeeperReport) -> Self {
         match kept {
+            KeeperReport::Saved { round } => Self::Saved { round },
             KeeperReport::Part { round, stored: Ok(entry) } => Self::Part { round, entry },
             KeeperReport::Part { round, stored: Err(why) } => {
                 Self::NoPart { round, why: why.to_string() }
@@ -65,6 +69,7 @@ impl Message {
             Self::Rest { round } => format!("rest\t{round}"),
             Self::Rests => "rests".into(),
             Self::Stop => "stop".into(),
+            Self::Saved { round } => format!("saved\t{round}"),
             Self::Part { round, entry: SegmentEntry { file, bytes, crc } } => {
                 format!("part\t{round}\t{file}\t{bytes}\t{crc}")
             }
@@ -87,6 +92,7 @@ impl Message {
             ["rest", round] => Self::Rest { round: round.parse().ok()? },
             ["rests"] => Self::Rests,
             ["stop"] => Self::Stop,
+            ["saved", round] => Self::Saved { round: round.parse().ok()? },
             ["part", round, file, bytes, crc] => {
                 let (bytes, crc) = (bytes.parse().ok()?, crc.parse().ok()?);
                 let entry = SegmentEntry { file: file.into(), bytes, crc };
@@ -144,6 +150,8 @@ pub(super) struct Leader {
     /// By node, whether all of its workers have ended.
     nodes_ended: Vec<bool>,
     phase: Phase,
+    /// By node, whether its workers have saved the round that is under way.
+    saved: Vec<bool>,
     stop_sent: bool,
     /// Whether all sources rest behind the next round.
     rests: bool,
@@ -173,6 +181,7 @@ impl Leader {
             counts: CheckpointProgress::default(),
             nodes_ended: vec![false; nodes as usize],
             phase: Phase::Rests,
+            saved: vec![false; nodes as usize],
             stop_sent: false,
             rests: false,
             stops: None,
@@ -212,9 +221,22 @@ impl Leader {
         CheckpointProgress { last, pending, ..self.counts.clone() }
     }
 
-    fn gives_up(&mut self) {
+    /// A checkpoint is not stored, for the reason `why`. The last one of the job is tried again.
+    ///
+    /// # Errors
+    /// When it was tried often enough.
+    fn gives_up(&mut self, end: RoundEnd) -> Result<(), Error> {
         self.counts.given_up += 1;
         self.counts.given_up_since += 1;
+        if end == RoundEnd::GoesOn {
+            return Ok(());
+        }
+        self.failed_ends += 1;
+        if self.failed_ends < ENDS_TRIED_MAX {
+            return Ok(());
+        }
+        let reason = format!("the last checkpoint cannot be stored: {}", self.why);
+        Err(CheckpointError::Invalid { reason }.into())
     }
 
     /// A checkpoint is stored, and its output is visible.
@@ -244,9 +266,18 @@ impl Leader {
                 self.nodes_ended[from] = true;
                 return Ok(());
             }
-            Message::Rests => {
-                let Phase::Calms { resting } = &mut self.phase else { return Err(unlike) };
-                resting[from] = true;
+            Message::Rests | Message::Saved { .. } => {
+                let has = match &mut self.phase {
+                    Phase::Calms { resting } if message == Message::Rests => resting,
+                    Phase::Gathers { round, .. } if message == Message::Saved { round: *round } => {
+                        &mut self.saved
+                    }
+                    // The job was stopped without it.
+                    Phase::Over => return Ok(()),
+                    _ => return Err(unlike),
+                };
+                has[from] = true;
+                self.stops = self.stops.map(|_| Instant::now());
                 return Ok(());
             }
             Message::EndRound { .. } | Message::Rest { .. } | Message::Stop => return Err(unlike),
@@ -254,6 +285,7 @@ impl Leader {
         match &mut self.phase {
             Phase::Gathers { round, parts, .. } if *round == of => {
                 parts[from] = Some(part);
+                self.saved[from] = true;
                 self.stops = self.stops.map(|_| Instant::now());
                 Ok(())
             }
@@ -275,12 +307,13 @@ impl Leader {
             self.auto = (since.elapsed() * AUTO_SHARE).clamp(AUTO[0], AUTO[1]);
             written = Some((*bytes, *since));
         }
+        self.stops = self.stops.map(|_| Instant::now());
         let stored = match stored {
-            Err(error) if end == RoundEnd::GoesOn && error.leaves_checkpoint_out() => {
+            Err(error) if error.leaves_checkpoint_out() => {
                 tracing::warn!(round, %error, "a checkpoint is given up");
-                self.gives_up();
+                self.why = error.to_string();
                 self.phase = Phase::Rests;
-                return Ok(());
+                return self.gives_up(end);
             }
             stored => stored,
         };
@@ -300,7 +333,11 @@ impl Leader {
     pub(super) fn turn(&mut self, stop: bool) -> Result<Vec<Order>, Error> {
         if stop {
             let since = *self.stops.get_or_insert_with(Instant::now);
-            let waits = matches!(self.phase, Phase::Gathers { .. } | Phase::Calms { .. });
+            let waits = match self.phase {
+                Phase::Gathers { .. } => self.saved.contains(&false),
+                Phase::Calms { .. } => true,
+                _ => false,
+            };
             if waits && since.elapsed() > STOP_WITHOUT_PARTS {
                 return Ok(vec![self.stop_without_checkpoint()]);
             }
@@ -318,14 +355,7 @@ impl Leader {
                 self.phase = Phase::Records { round, bytes, since };
                 return Ok(vec![Order::Complete(KeeperEvent::Complete { round, parts, end })]);
             }
-            self.gives_up();
-            if end != RoundEnd::GoesOn {
-                self.failed_ends += 1;
-                if self.failed_ends == ENDS_TRIED_MAX {
-                    let reason = format!("the last checkpoint cannot be stored: {}", self.why);
-                    return Err(CheckpointError::Invalid { reason }.into());
-                }
-            }
+            self.gives_up(end)?;
         }
         if let Phase::Calms { resting } = &self.phase {
             if resting.contains(&false) {
@@ -398,6 +428,7 @@ impl Leader {
         self.ended_at = Instant::now();
         let parts = vec![None; self.nodes_ended.len()];
         self.phase = Phase::Gathers { round, end, parts, since: Instant::now() };
+        self.saved.fill(false);
         vec![Order::All(Message::EndRound { round, stored: self.stored })]
     }
 }
@@ -486,6 +517,33 @@ mod tests {
         assert!(leader.is_over());
         assert_eq!(turn(&mut leader, true), "");
         assert!(leader.received(0, part(5)).is_ok(), "it has come too late");
+    }
+
+    #[test]
+    fn a_stop_waits_for_a_record_however_long_it_takes() {
+        let mut leader = Leader::new((ALWAYS, true), 5, 1);
+        assert_eq!(turn(&mut leader, false), "end 5 0");
+        leader.received(0, part(5)).unwrap();
+        assert_eq!(turn(&mut leader, false), "complete 5 of 1 GoesOn");
+        assert_eq!(turn(&mut leader, true), "");
+        leader.stops = Instant::now().checked_sub(STOP_WITHOUT_PARTS * 2);
+        assert_eq!(turn(&mut leader, true), "", "the record is being written");
+        leader.recorded(5, RoundEnd::GoesOn, Ok(())).unwrap();
+        assert_eq!(turn(&mut leader, true), "rest 6");
+        assert_eq!(turn(&mut leader, true), "", "the node may answer");
+        leader.received(0, Message::Rests).unwrap();
+        assert_eq!(turn(&mut leader, true), "end 6 5");
+        // What is saved is stored, however long that takes.
+        leader.received(0, Message::Saved { round: 6 }).unwrap();
+        leader.stops = Instant::now().checked_sub(STOP_WITHOUT_PARTS * 2);
+        assert_eq!(turn(&mut leader, true), "");
+        assert!(!leader.is_over());
+        leader.received(0, part(6)).unwrap();
+        assert_eq!(turn(&mut leader, true), "complete 6 of 1 Stops");
+        // A record that the store refuses is tried again, as a part is.
+        let full = || Err(CheckpointError::Invalid { reason: "no space".into() }.into());
+        leader.recorded(6, RoundEnd::Stops, full()).unwrap();
+        assert!(!leader.is_over());
     }
 
     #[test]

@@ -70,6 +70,7 @@ const HEAD_LOOK: Duration = Duration::from_millis(500);
 ///         from: ResumeFrom::Latest,
 ///         evolve: false,
 ///         take_over: false,
+///         begun: Vec::new(),
 ///     };
 ///     let mut session = Session::builder().workers(2).build()?;
 ///     // The plan keeps what was decided when the job began.
@@ -96,6 +97,17 @@ pub struct CheckpointOptions {
     pub evolve: bool,
     /// Whether a run of the job that may be alive is ended by this one.
     pub take_over: bool,
+    /// The jobs that an earlier start of the same run has begun already, by their names: they go on
+    /// from the last checkpoint, whatever `from` says. A script of several jobs has several names.
+    pub begun: Vec<String>,
+}
+
+impl CheckpointOptions {
+    /// The checkpoint that the job of this name goes on from.
+    pub(crate) fn goes_on_from(&self, job: &str) -> &ResumeFrom {
+        let is_begun = self.begun.iter().any(|begun| begun == job);
+        if is_begun { &ResumeFrom::Latest } else { &self.from }
+    }
 }
 
 impl std::fmt::Debug for CheckpointOptions {
@@ -425,7 +437,7 @@ fn announce(
     resumed: Option<&Resumed>,
     generation: u64,
 ) {
-    if let Some(Resumed { base, manifest }) = resumed {
+    if let Some(Resumed { base, manifest, .. }) = resumed {
         let bytes = RestoredCheckpoint::of(manifest).bytes;
         let splits: usize = manifest.sources.iter().map(|source| source.splits.len()).sum();
         tell(&format!(

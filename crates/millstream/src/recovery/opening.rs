@@ -33,7 +33,8 @@ impl Opening<'_> {
         run: &RunDescription,
     ) -> Result<Option<(Chain, Option<Resumed>)>, Error> {
         let view = chain::look(&**self.store, self.name);
-        let anew = self.options.from != ResumeFrom::Latest;
+        let from = self.options.goes_on_from(self.name.as_str());
+        let anew = *from != ResumeFrom::Latest;
         if let Ok(view) = &view {
             if view.is_done() && !anew {
                 let job = &self.options.job;
@@ -43,28 +44,23 @@ impl Opening<'_> {
             if !self.options.take_over {
                 self.check_alone(view)?;
             }
-            if let Some(resumed) = chain::resolve(&**self.store, view, &self.options.from)? {
+            if let Some(resumed) = chain::resolve(&**self.store, view, from)? {
                 self.check(&resumed.manifest)?;
-                self.check_published(view, &resumed)?;
+                self.check_published(&resumed)?;
             }
         }
-        let (mut chain, resumed) =
-            Chain::begin(self.store.clone(), self.name, run, &self.options.from)?;
-        if let Some(Resumed { manifest, base }) = &resumed {
+        let (mut chain, resumed) = Chain::begin(self.store.clone(), self.name, run, from)?;
+        if let Some(resumed) = &resumed {
+            let manifest = &resumed.manifest;
             // Another run may have gone on meanwhile.
             self.check(manifest)?;
+            self.check_published(resumed)?;
             self.tell_evolved(manifest)?;
             let fitted = FittedState::of(&manifest.operators, self.ids);
             let (store, segments) = (&**self.store, &manifest.segments);
             let workers = keeper::read(store, self.name, segments, fitted.names(), None)?.workers;
             let ended = has_ended(manifest);
-            // Output of an older checkpoint was published when a later one was begun.
-            // That of a job that was stopped was published, too, and may be taken since.
-            let view = view.as_ref().ok();
-            let newest = view.and_then(|view| view.checkpoint.as_ref());
-            let is_settled = view.is_some_and(ChainView::is_settled);
-            let is_newest = newest.is_some_and(|newest| newest.number == base.number);
-            if ended || is_newest && !is_settled {
+            if ended || !resumed.is_published {
                 let how = Publishing { last: ended, again: true, mark: None };
                 let marks = keeper::marks_in(manifest, &fitted, self.ids.len());
                 keeper::publish(self.job, &workers, how, &marks)?;
@@ -85,7 +81,7 @@ impl Opening<'_> {
         let here = Holder::this_process();
         let is_here = begin.holder.machine == here.machine
             && (begin.holder.pid, begin.holder.started) == (here.pid, here.started);
-        if view.is_settled() || begin.holder.is_known_dead() || is_here {
+        if view.is_over() || begin.holder.is_known_dead() || is_here {
             return Ok(());
         }
         if begin.holder.machine != here.machine {
@@ -159,10 +155,9 @@ impl Opening<'_> {
 
     /// Refuses to drop output of a checkpoint that may not be visible yet: no later run would make
     /// it so.
-    fn check_published(&self, view: &ChainView, resumed: &Resumed) -> Result<(), Error> {
-        let Resumed { base, manifest } = resumed;
-        let newest = view.checkpoint.as_ref().is_some_and(|of| of.number == base.number);
-        if view.is_settled() || !newest {
+    fn check_published(&self, resumed: &Resumed) -> Result<(), Error> {
+        let Resumed { base, manifest, is_published } = resumed;
+        if *is_published {
             return Ok(());
         }
         let gone = FittedState::of(&manifest.operators, self.ids).gone;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use checkpoint::chain::{self, ResumeFrom};
-use checkpoint::{CheckpointError, ObjectName};
+use checkpoint::chain;
+use checkpoint::CheckpointError;
 
 use super::{CheckpointOptions, opening};
 use crate::error::Error;
@@ -33,18 +33,15 @@ impl PlanDecisions {
     /// When the store fails, or a record is damaged.
     pub fn of(options: &CheckpointOptions) -> Result<Self, Error> {
         let store = &*options.store;
-        if options.from == ResumeFrom::Nothing {
-            return Ok(Self::default());
-        }
         let (mut streamed, mut versions) = (BTreeSet::new(), BTreeMap::new());
         for job in chain::jobs(store)
             .map_err(CheckpointError::from)?
             .into_iter()
-            .filter(|job| is_of(job, &options.job))
+            .filter(|job| chain::is_job_of(job, &options.job))
         {
             // The run tells the error.
             let Ok(view) = chain::look(store, &job) else { continue };
-            let resumed = match chain::resolve(store, &view, &options.from) {
+            let resumed = match chain::resolve(store, &view, options.goes_on_from(job.as_str())) {
                 // Only one of several jobs may have it; the run that needs it says so.
                 Err(CheckpointError::NotFound { .. }) => continue,
                 resumed => resumed?,
@@ -91,11 +88,4 @@ impl PlanDecisions {
         }
         Some(decisions)
     }
-}
-
-/// Whether a chain is that of a script, or of one of its jobs.
-fn is_of(chain: &ObjectName, script: &str) -> bool {
-    let rest = chain.as_str().strip_prefix(script);
-    let number = |rest: &str| rest.strip_prefix('.').is_some_and(|of| of.parse::<u32>().is_ok());
-    rest.is_some_and(|rest| rest.is_empty() || number(rest))
 }

@@ -127,6 +127,7 @@ impl<'a> Run<'a> {
             from: ResumeFrom::Latest,
             evolve: self.evolve,
             take_over: false,
+            begun: Vec::new(),
         }
     }
 
