@@ -1,5 +1,6 @@
 //! `--state`: where a job keeps its checkpoints, and what its users ask of it while it runs.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,9 @@ use crate::{human, supervised};
 const STOP_WITHIN: Duration = Duration::from_secs(60);
 /// How long `rescale` waits until a job goes on.
 const RESCALE_WITHIN: Duration = Duration::from_secs(120);
+/// How long `rescale` waits for the first checkpoint of a job that goes on: until then it may go
+/// back to the number of nodes it had.
+const FIRST_CHECKPOINT_WITHIN: Duration = Duration::from_secs(10);
 /// The pause between two looks at a store, which does not tell of changes.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a supervisor may take to answer; it looks for requests once a second.
@@ -46,10 +50,9 @@ pub(crate) fn state_of(args: &RunArgs) -> Result<Option<CheckpointOptions>, Fail
             Err(_) => ResumeFrom::Named(text.to_owned()),
         },
     };
-    // A job begins anew, or goes on from an older checkpoint, once and not at each restart.
-    let from = if supervised::goes_on() { ResumeFrom::Latest } else { from };
     let (store, evolve, take_over) = (open(place)?, *evolve, *take_over);
-    Ok(Some(CheckpointOptions { store, job, from, evolve, take_over }))
+    let begun = supervised::begun();
+    Ok(Some(CheckpointOptions { store, job, from, evolve, take_over, begun }))
 }
 
 fn open(place: &str) -> Result<Arc<dyn Store>, Failure> {
@@ -57,18 +60,17 @@ fn open(place: &str) -> Result<Arc<dyn Store>, Failure> {
 }
 
 /// The names of a job's chains: a script of several jobs has one for each.
-pub(crate) fn own_jobs(state: &CheckpointOptions) -> Vec<ObjectName> {
-    let jobs = chain::jobs(&*state.store).unwrap_or_default();
-    let own = jobs.into_iter().filter(|job| {
-        let parts = job.as_str().strip_prefix(&state.job);
-        parts.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    });
-    own.collect()
+///
+/// # Errors
+/// When the store fails.
+pub(crate) fn own_jobs(state: &CheckpointOptions) -> Result<Vec<ObjectName>, CheckpointError> {
+    let jobs = chain::jobs(&*state.store)?.into_iter();
+    Ok(jobs.filter(|job| chain::is_job_of(job, &state.job)).collect())
 }
 
 /// The views of a job's chains.
 fn views(state: &CheckpointOptions) -> Vec<ChainView> {
-    let own = own_jobs(state).into_iter();
+    let own = own_jobs(state).unwrap_or_default().into_iter();
     own.filter_map(|job| chain::look(&*state.store, &job).ok()).collect()
 }
 
@@ -83,8 +85,14 @@ pub(crate) fn was_begun_by(state: &CheckpointOptions, pids: &[u32]) -> bool {
     })
 }
 
-/// The sum of the numbers of the last checkpoints of a job's chains; `None` if none has any, or none
-/// can be read.
+/// The number of the last run of each of a job's chains, by the chain's name.
+pub(crate) fn generations(state: &CheckpointOptions) -> BTreeMap<String, u64> {
+    let views = views(state).into_iter();
+    views.map(|view| (view.job.to_string(), view.generation)).collect()
+}
+
+/// The sum of the numbers of the last checkpoints of a job's chains; `None` if none has any, or
+/// none can be read.
 pub(crate) fn checkpoint_of(state: &CheckpointOptions) -> Option<u64> {
     let views = views(state).into_iter();
     views.filter_map(|view| Some(view.checkpoint?.number)).reduce(u64::saturating_add)
@@ -178,6 +186,22 @@ impl NamedJob {
         chain::forget(&*self.store, asked).map_err(|error| reported(&error))
     }
 
+    /// Waits for the first checkpoint of a run, because a job that cannot load its state goes back
+    /// to the number of nodes that it had. Gives the last run; `None` if the job has ended.
+    fn first_checkpoint(&self, begun: Begin) -> Result<Option<Begin>, Failure> {
+        let decided = look(FIRST_CHECKPOINT_WITHIN, || {
+            let view = self.look()?;
+            if view.is_done() {
+                return Ok(Some(None));
+            }
+            let (last, base) = (self.begun(&view)?, begun.base.as_ref().map(|base| base.number));
+            let has_one = view.checkpoint.as_ref().map(|of| of.number) != base;
+            let is_other = last.as_ref().is_some_and(|last| last.nodes != begun.nodes);
+            Ok((has_one || is_other).then_some(last))
+        })?;
+        Ok(decided.unwrap_or(Some(begun)))
+    }
+
     fn not_ended(&self, place: &str) -> Failure {
         let (job, seconds) = (&self.job, STOP_WITHIN.as_secs());
         let message = format!("job '{job}' {place} has not ended within {seconds} s");
@@ -246,6 +270,10 @@ pub(crate) fn rescale(args: &RescaleArgs) -> Result<ExitCode, Failure> {
         }
         Ok(job.begun(&view)?.filter(is_new).map(Some))
     })?;
+    let gone_on = match gone_on {
+        Some(Some(begun)) if begun.nodes == args.nodes => Some(job.first_checkpoint(begun)?),
+        other => other,
+    };
     match gone_on {
         None => {
             let seconds = RESCALE_WITHIN.as_secs();

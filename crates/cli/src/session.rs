@@ -112,7 +112,9 @@ impl Start {
     ) -> Result<Self, Error> {
         let mut decisions =
             state.map_or_else(|| Ok(PlanDecisions::default()), PlanDecisions::of)?;
-        if args.state.pin == PinnedVersion::Latest {
+        // A job moves to later versions once, and not at each restart.
+        let is_begun = state.is_some_and(|state| !state.begun.is_empty());
+        if args.state.pin == PinnedVersion::Latest && !is_begun {
             decisions.versions.clear();
         }
         Ok(Self { decisions, ..self })

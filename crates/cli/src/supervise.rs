@@ -10,18 +10,19 @@
 //! on from its last checkpoint. Any other end of a job is its end, for the same error would come
 //! again. A child that is stopped is killed: the others take it for lost.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use millstream::checkpoint::ObjectName;
 use millstream::checkpoint::chain::{self, JobRequest, RequestAnswer, StoredRequest};
+use millstream::checkpoint::{CheckpointError, ObjectName};
 use millstream::cluster::{Assignment, JOB_VARIABLE};
 use millstream::{CheckpointOptions, FabricKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -72,7 +73,9 @@ pub(crate) fn supervise(
     check_shrinks(args, assignment).map_err(sent)?;
     let failed = |error: std::io::Error| Failure::runtime(&format!("cannot start: {error}"), None);
     let signals = TerminationSignals::listen().map_err(failed)?;
-    let requests = if rank == 0 { listen(&state).map_err(failed)? } else { mpsc::channel().1 };
+    let pids = Arc::default();
+    let requests =
+        if rank == 0 { listen(&state, &pids).map_err(failed)? } else { mpsc::channel().1 };
     if rank == 0 && assignment.is_some() {
         ObjectName::job(&state.job)
             .and_then(|job| chain::forget_members(&*state.store, &job))
@@ -80,6 +83,7 @@ pub(crate) fn supervise(
     }
     let supervisor = Supervisor {
         before: recover::checkpoint_of(&state),
+        generations: recover::generations(&state),
         args,
         launch: assignment.map_or(String::new(), |assignment| assignment.job.clone()),
         assignment: assignment.cloned(),
@@ -87,7 +91,7 @@ pub(crate) fn supervise(
         signals,
         requests,
         state,
-        pids: Vec::new(),
+        pids,
         nodes: args.job.layout.nodes(),
         asked: None,
         fallback: None,
@@ -153,12 +157,15 @@ struct Supervisor<'a> {
     signals: TerminationSignals,
     requests: Receiver<StoredRequest>,
     /// The children, with those that have ended.
-    pids: Vec<u32>,
+    pids: Arc<Mutex<Vec<u32>>>,
+    /// The last runs of the job's chains before the first start.
+    generations: BTreeMap<String, u64>,
     /// The number of nodes of the job.
     nodes: u32,
     /// The request that the child is being stopped for.
     asked: Option<StoredRequest>,
-    /// The number of nodes to go back to, if the job cannot begin with the new one.
+    /// The number of nodes to go back to, if the job ends with the new one before it has a
+    /// checkpoint.
     fallback: Option<u32>,
     /// The checkpoint before the last start.
     before: Option<u64>,
@@ -168,23 +175,23 @@ struct Supervisor<'a> {
 
 impl Supervisor<'_> {
     fn run(mut self) -> std::io::Result<ExitCode> {
-        loop {
+        let code = loop {
             if self.signals.have_come() {
-                return Ok(ExitCode::from(INTERRUPTED));
+                break ExitCode::from(INTERRUPTED);
             }
             let mut child = self.start()?;
             let status = self.watch(&mut child)?;
-            let ended = self.ended(&child, status);
-            if let Some(code) = ended {
-                self.fulfil();
-                return Ok(code);
+            if let Some(code) = self.ended(&child, status) {
+                break code;
             }
             self.starts += 1;
             let pause = PAUSE * (1 << self.fruitless.min(7));
-            if self.fruitless > 1 && self.pauses(pause.min(PAUSE_MAX)) {
-                return Ok(ExitCode::from(INTERRUPTED));
+            if self.fruitless > 1 {
+                self.pause(pause.min(PAUSE_MAX));
             }
-        }
+        };
+        self.fulfil();
+        Ok(code)
     }
 
     /// The rank of the child.
@@ -199,9 +206,8 @@ impl Supervisor<'_> {
         if self.starts > 0 {
             command.env(STARTED_AGAIN, self.starts.to_string());
         }
-        // A job that begins anew does so once, when its run is in the chain.
-        if self.starts > 0 && recover::was_begun_by(&self.state, &self.pids) {
-            command.env(GOES_ON, "1");
+        if self.starts > 0 {
+            command.env(GOES_ON, self.begun().join(","));
         }
         if self.nodes != self.args.job.layout.nodes() {
             command.env(RESCALED, self.nodes.to_string());
@@ -215,8 +221,16 @@ impl Supervisor<'_> {
             command.env(MEMBERS, self.members.join(";"));
         }
         let child = command.spawn()?;
-        self.pids.push(child.id());
+        self.pids.lock().unwrap_or_else(PoisonError::into_inner).push(child.id());
         Ok(child)
+    }
+
+    /// The jobs that were begun since this process was started. Each begins anew, or goes on from
+    /// an older checkpoint, once and not at each restart.
+    fn begun(&self) -> Vec<String> {
+        let before = |job: &str| self.generations.get(job).copied().unwrap_or(0);
+        let now = recover::generations(&self.state).into_iter();
+        now.filter(|(job, generation)| *generation > before(job)).map(|(job, _)| job).collect()
     }
 
     /// Waits until the child has ended. Passes on signals and requests meanwhile.
@@ -303,8 +317,9 @@ impl Supervisor<'_> {
             // The user has ended the job: it goes on when it is run again.
             return Some(ExitCode::from(INTERRUPTED));
         }
-        let begun = recover::was_begun_by(&self.state, &[child.id()]);
-        let fallback = self.fallback.take().filter(|_| !begun);
+        if recover::checkpoint_of(&self.state) != self.before {
+            self.fallback = None;
+        }
         let stopped = is_lost
             || status.signal() == Some(Signal::USR1.as_raw())
             || status.code() == Some(INTERRUPTED.into());
@@ -322,7 +337,7 @@ impl Supervisor<'_> {
             }
             _ => {}
         }
-        if let Some(nodes) = fallback.filter(|_| !status.success() && !stopped) {
+        if let Some(nodes) = self.fallback.take_if(|_| !status.success() && !stopped) {
             let from = human::counted(self.nodes.into(), "node");
             self.say(&format!("the job cannot run on {from}, and goes back to {nodes}"));
             self.nodes = nodes;
@@ -369,7 +384,7 @@ impl Supervisor<'_> {
         self.say(&format!("the job goes on with {to}: others of its {from} have not come back"));
         if self.rank() == 0
             && !was_first
-            && let Ok(requests) = listen(&self.state)
+            && let Ok(requests) = listen(&self.state, &self.pids)
         {
             self.requests = requests;
         }
@@ -413,13 +428,12 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Sleeps; true if the user has ended the job meanwhile.
-    fn pauses(&mut self, pause: Duration) -> bool {
+    /// Sleeps, unless the user ends the job meanwhile.
+    fn pause(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until && !self.signals.have_come() {
             self.sleep(until.saturating_duration_since(Instant::now()), None);
         }
-        self.signals.have_come()
     }
 
     /// Sleeps until a signal comes, or the process of `ended` has ended.
@@ -452,19 +466,41 @@ fn is_stopped(pid: Pid) -> bool {
     })
 }
 
+fn request_objects(state: &CheckpointOptions) -> Result<Vec<ObjectName>, CheckpointError> {
+    let mut objects = Vec::new();
+    for job in recover::own_jobs(state)? {
+        objects.extend(chain::request_objects(&*state.store, &job)?);
+    }
+    Ok(objects)
+}
+
 /// Looks for requests to the job on a thread of its own, because a store may take long to answer.
-fn listen(state: &CheckpointOptions) -> std::io::Result<Receiver<StoredRequest>> {
+/// Until one of the processes `pids` has begun the job, requests are for the run before.
+fn listen(
+    state: &CheckpointOptions,
+    pids: &Arc<Mutex<Vec<u32>>>,
+) -> std::io::Result<Receiver<StoredRequest>> {
     let (found, requests) = mpsc::channel();
-    let state = state.clone();
+    let (state, pids) = (state.clone(), Arc::clone(pids));
     let look = move || {
+        let mut old = None;
+        loop {
+            old = old.or_else(|| request_objects(&state).ok());
+            std::thread::sleep(REQUEST_LOOK);
+            let pids = pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if recover::was_begun_by(&state, &pids) {
+                break;
+            }
+        }
         // Requests to an earlier run have no effect on this one.
-        for job in recover::own_jobs(&state) {
-            let _ = chain::forget_all(&*state.store, &job);
+        for object in old.or_else(|| request_objects(&state).ok()).unwrap_or_default() {
+            let _ = state.store.delete(&object);
         }
         let mut announced: Vec<StoredRequest> = Vec::new();
         loop {
             std::thread::sleep(REQUEST_LOOK);
-            let open = recover::own_jobs(&state)
+            let jobs = recover::own_jobs(&state).unwrap_or_default();
+            let open = jobs
                 .into_iter()
                 .flat_map(|job| chain::requests(&*state.store, &job).unwrap_or_default());
             let open: Vec<StoredRequest> = open.collect();

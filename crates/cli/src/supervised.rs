@@ -9,7 +9,8 @@ use crate::failure::AGAIN;
 
 /// The variable of a process that another one starts again: the number of that process.
 pub(crate) const SUPERVISED: &str = "MILLSTREAM_SUPERVISED";
-/// The variable of a start that goes on with the job of an earlier one.
+/// The variable with the jobs that an earlier start of the same supervisor has begun, joined by
+/// commas.
 pub(crate) const GOES_ON: &str = "MILLSTREAM_GOES_ON";
 /// The variable of a start after the first: the number of starts before.
 pub(crate) const STARTED_AGAIN: &str = "MILLSTREAM_STARTED_AGAIN";
@@ -29,9 +30,10 @@ pub(crate) fn restarts() -> u32 {
     std::env::var(STARTED_AGAIN).ok().and_then(|starts| starts.parse().ok()).unwrap_or(0)
 }
 
-/// Whether this process goes on with the job of an earlier start by the same supervisor.
-pub(crate) fn goes_on() -> bool {
-    std::env::var_os(GOES_ON).is_some()
+/// The jobs that an earlier start of the same supervisor has begun.
+pub(crate) fn begun() -> Vec<String> {
+    let jobs = std::env::var(GOES_ON).unwrap_or_default();
+    jobs.split(',').filter(|job| !job.is_empty()).map(str::to_owned).collect()
 }
 
 /// Whether this process is not the first that its supervisor has started.

@@ -210,15 +210,16 @@ pub fn forget(store: &dyn Store, of: &StoredRequest) -> Result<(), CheckpointErr
     Ok(())
 }
 
-/// Removes all requests to a job, which were left before its supervisor began.
+/// The objects of all requests to a job, of those with an answer too.
 ///
 /// # Errors
 /// When the store fails.
-pub fn forget_all(store: &dyn Store, job: &ObjectName) -> Result<(), CheckpointError> {
-    for object in store.list(Some(&folder(job)))? {
-        repeated(|| store.delete(&object.name))?;
-    }
-    Ok(())
+pub fn request_objects(
+    store: &dyn Store,
+    job: &ObjectName,
+) -> Result<Vec<ObjectName>, CheckpointError> {
+    let listed = repeated(|| store.list(Some(&folder(job))))?;
+    Ok(listed.into_iter().map(|object| object.name).collect())
 }
 
 fn nonce_of(name: &str) -> Option<u64> {
@@ -263,7 +264,11 @@ mod tests {
         ask(&store, &one, 1, JobRequest::Stop).unwrap();
         ask(&store, &other, 1, JobRequest::Stop).unwrap();
         assert!(ask(&store, &one, 1, JobRequest::Rescale { nodes: 2 }).is_err());
-        forget_all(&store, &one).unwrap();
+        let objects = request_objects(&store, &one).unwrap();
+        assert_eq!(objects.len(), 1);
+        for object in objects {
+            store.delete(&object).unwrap();
+        }
         assert!(requests(&store, &one).unwrap().is_empty());
         assert_eq!(requests(&store, &other).unwrap().len(), 1);
     }

@@ -16,6 +16,7 @@ mod ids;
 mod keeper;
 mod leader;
 mod loading;
+mod messages;
 mod opening;
 mod resumed;
 mod start;
@@ -34,8 +35,9 @@ use dataflow::worker::{Signals, WorkerConfig};
 
 use self::ids::{FittedState, OperatorId, fnv, operator_ids};
 use self::keeper::{Keeper, KeeperReport, KeeperThread, Target};
-use self::leader::Leader;
+use self::leader::{Leader, Order};
 use self::loading::Loading;
+use self::messages::Message;
 use self::opening::Opening;
 pub use self::resumed::PlanDecisions;
 use self::start::{Start, job_number};
@@ -302,7 +304,7 @@ impl<'a> JobCheckpoints<'a> {
                 (KeeperReport::Checkpoint { round, end, stored }, Some(leader)) => {
                     leader.recorded(round, end, stored)?;
                 }
-                (kept, _) => self.send(0, &leader::Message::of(kept))?,
+                (kept, _) => self.send(0, &Message::of(kept))?,
             }
         }
         for from in 0..self.control.nodes() {
@@ -313,7 +315,7 @@ impl<'a> JobCheckpoints<'a> {
         let Some(leader) = &mut self.leader else { return Ok(()) };
         for message in leader.turn(stop)? {
             match message {
-                leader::Order::All(message) => {
+                Order::All(message) => {
                     for to in 0..self.control.nodes() {
                         if to == rank {
                             self.received(rank, message.clone(), signals)?;
@@ -322,7 +324,7 @@ impl<'a> JobCheckpoints<'a> {
                         }
                     }
                 }
-                leader::Order::Complete(event) => {
+                Order::Complete(event) => {
                     let _ = self.thread.events.send(event);
                 }
             }
@@ -330,22 +332,17 @@ impl<'a> JobCheckpoints<'a> {
         Ok(())
     }
 
-    fn received(
-        &mut self,
-        from: u32,
-        message: leader::Message,
-        signals: &Signals,
-    ) -> Result<(), Error> {
+    fn received(&mut self, from: u32, message: Message, signals: &Signals) -> Result<(), Error> {
         match message {
-            leader::Message::EndRound { round, stored } => {
+            Message::EndRound { round, stored } => {
                 signals.end_round(round);
                 let _ = self.thread.events.send(keeper::KeeperEvent::EndRound { round, stored });
             }
-            leader::Message::Rest { round } => {
+            Message::Rest { round } => {
                 signals.rest_behind(round);
-                self.send(0, &leader::Message::Rests)?;
+                self.send(0, &Message::Rests)?;
             }
-            leader::Message::Stop => {
+            Message::Stop => {
                 self.stopped = true;
                 signals.abort();
             }
@@ -358,7 +355,7 @@ impl<'a> JobCheckpoints<'a> {
         Ok(())
     }
 
-    fn send(&mut self, to: u32, message: &leader::Message) -> Result<(), Error> {
+    fn send(&mut self, to: u32, message: &Message) -> Result<(), Error> {
         if to == self.control.rank() {
             return match &mut self.leader {
                 Some(leader) => leader.received(to, message.clone()),
@@ -368,14 +365,14 @@ impl<'a> JobCheckpoints<'a> {
         Ok(self.control.send_to(to, ABOUT, message.encode())?)
     }
 
-    fn receive(&self, from: u32) -> Result<Option<leader::Message>, Error> {
+    fn receive(&self, from: u32) -> Result<Option<Message>, Error> {
         if from == self.control.rank() || !self.control.unread_messages().contains(&(from, ABOUT)) {
             return Ok(None);
         }
         let Some(bytes) = self.control.receive_message(from, ABOUT, Duration::ZERO)? else {
             return Ok(None);
         };
-        let message = leader::Message::decode(&bytes);
+        let message = Message::decode(&bytes);
         message.map(Some).ok_or(Error::Unlike { rank: from, what: "checkpoints" })
     }
 }

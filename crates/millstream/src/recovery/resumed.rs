@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use checkpoint::chain;
 use checkpoint::CheckpointError;
+use checkpoint::chain;
 
 use super::{CheckpointOptions, opening};
 use crate::error::Error;
