@@ -220,3 +220,42 @@ fn a_job_that_cannot_be_saved_says_so_and_begins_anew() {
     let counts: Vec<u64> = counts.collect();
     assert_eq!((counts.len(), counts.iter().sum::<u64>()), (100, 40_000));
 }
+
+#[test]
+fn each_job_of_a_script_begins_anew_once_and_not_at_each_restart() {
+    let dir = Dir::new("anew");
+    let table = |name: &str, rate: &str| {
+        format!(
+            "CREATE TABLE {name} (n BIGINT) WITH (
+               'connector' = 'generator', 'rows' = '6000', {rate} 'fields.n.kind' = 'sequence');
+             CREATE TABLE to_{name} (n BIGINT) WITH (
+               'connector' = 'file', 'path' = 'out_{name}/', 'format' = 'csv');
+             INSERT INTO to_{name} SELECT n FROM {name};"
+        )
+    };
+    let text = |rate: &str| {
+        let first = table("first", rate);
+        format!("SET 'millstream.checkpoint' = '50 ms';\n{first}\n{}", table("second", ""))
+    };
+    let run = ["run", "q.sql", "--state", "state", "--workers", "1", "--from", "none"];
+    dir.write("q.sql", &text(""));
+    let (code, message) = dir.run(&run);
+    assert_eq!(code, Some(0), "{message}");
+    for name in ["out_first", "out_second"] {
+        fs::remove_dir_all(dir.0.join(name)).unwrap();
+    }
+    // Both have ended, and begin anew. A node is killed while the first of them runs.
+    dir.write("q.sql", &text("'rate' = '3000',"));
+    let mut job = dir.start(dir.command(&run));
+    dir.await_that(|| !dir.published("out_first").is_empty() || job.has_ended());
+    for node in job.below() {
+        signal(node, Signal::KILL);
+    }
+    assert_eq!(job.ends(), Some(0), "{}", dir.log());
+    assert!(dir.log().contains("goes on from checkpoint"), "{}", dir.log());
+    for name in ["out_first", "out_second"] {
+        let rows = dir.rows(name);
+        assert_eq!(rows.len(), 6000, "{name}: {}", dir.log());
+        assert!(rows.windows(2).all(|two| two[0] != two[1]), "{name}");
+    }
+}

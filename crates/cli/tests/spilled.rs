@@ -28,21 +28,24 @@ fn segment_bytes(dir: &Dir) -> u64 {
 
 /// Everything is in one window, which is over with the input.
 fn query((columns, select): (&str, &str), settings: &str) -> String {
+    let sessions = select.contains("SESSION");
+    let (keys, delay) = if sessions { (999, "600") } else { (1_000_000_000, "1") };
     format!(
         "{settings}CREATE TABLE bids (
            ts TIMESTAMP(3), auction BIGINT, price BIGINT,
-           WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
+           WATERMARK FOR ts AS ts - INTERVAL '{delay}' SECOND
          ) WITH (
            'connector' = 'generator', 'rows' = '150000', 'rate' = '15000', 'interval' = '10ms',
-           'fields.auction.max' = '1000000000', 'fields.price.max' = '1000000000');
+           'fields.auction.max' = '{keys}', 'fields.price.max' = '1000000000');
          CREATE TABLE written ({columns}) WITH (
            'connector' = 'file', 'path' = 'out/', 'format' = 'csv');
          INSERT INTO written {select};"
     )
 }
 
-/// Runs a job whose state is ten times its memory, and kills it behind a checkpoint of that.
-fn killed(name: &str, of: (&str, &str)) {
+/// Runs a job whose state is many times its memory `budget`, and kills it behind a checkpoint of
+/// state that is `times` as large.
+fn killed(name: &str, of: (&str, &str), (budget, times): (u64, u64)) {
     let whole = Dir::new(&format!("{name}-whole"));
     whole.write("q.sql", &query(of, ""));
     let (code, message) = whole.run(&["run", "q.sql", "--workers", "1"]);
@@ -51,7 +54,7 @@ fn killed(name: &str, of: (&str, &str)) {
     let dir = Dir::new(name);
     let settings = format!(
         "SET 'millstream.checkpoint' = '100 ms';
-         SET 'millstream.state_bytes' = '{BUDGET}';
+         SET 'millstream.state_bytes' = '{budget}';
          SET 'millstream.spill_dir' = './spill';\n"
     );
     dir.write("q.sql", &query(of, &settings));
@@ -60,7 +63,7 @@ fn killed(name: &str, of: (&str, &str)) {
     // Rows come for ten seconds: there is time for a checkpoint before they end.
     dir.await_that(|| {
         assert!(!job.has_ended(), "{}", dir.log());
-        segment_bytes(&dir) >= 12 * BUDGET && refers(&dir)
+        segment_bytes(&dir) >= (times + 4) * budget && refers(&dir)
     });
     for node in job.below() {
         signal(node, Signal::KILL);
@@ -70,7 +73,7 @@ fn killed(name: &str, of: (&str, &str)) {
     assert_eq!(code, Some(0), "{log}");
     let resumed = log.lines().find_map(|line| line.split_once("splits of sources, "));
     let bytes = resumed.and_then(|(_, rest)| rest.split(' ').next()?.parse::<u64>().ok());
-    assert!(bytes.is_some_and(|bytes| bytes > 8 * BUDGET), "{log}");
+    assert!(bytes.is_some_and(|bytes| bytes > times * budget), "{log}");
     assert!(!log.contains("given up"), "{log}");
     assert!(dir.rows("out") == whole.rows("out"), "{log}");
 }
@@ -81,7 +84,7 @@ fn groups_beyond_memory_are_saved_and_go_on() {
     let select = "SELECT auction, count(*), sum(price), max(price)
          FROM TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' HOUR)
          GROUP BY window_start, window_end, auction";
-    killed("groups", (columns, select));
+    killed("groups", (columns, select), (BUDGET, 8));
 }
 
 #[test]
@@ -91,5 +94,17 @@ fn rows_beyond_memory_are_saved_and_go_on() {
            SELECT auction, price, ROW_NUMBER() OVER (
              PARTITION BY window_start, window_end, auction ORDER BY price) AS nth
            FROM TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' HOUR)) WHERE nth <= 2";
-    killed("rows", (columns, select));
+    killed("rows", (columns, select), (BUDGET, 8));
+}
+
+#[test]
+fn sessions_whose_rows_wait_on_a_disk_go_on_as_they_were() {
+    // What the filter leaves out makes sessions longer, and is kept as spans of time.
+    let columns = "ws TIMESTAMP(3), we TIMESTAMP(3), auction BIGINT, price BIGINT, nth BIGINT";
+    let select = "SELECT window_start, window_end, auction, price, CAST(nth AS BIGINT) FROM (
+           SELECT *, ROW_NUMBER() OVER (
+             PARTITION BY window_start, window_end, auction ORDER BY price, ts) AS nth
+           FROM SESSION(TABLE bids PARTITION BY auction, DESCRIPTOR(ts), INTERVAL '8' SECOND)
+           WHERE price < 500000000) WHERE nth <= 2";
+    killed("sessions", (columns, select), (4 * BUDGET, 1));
 }
