@@ -83,6 +83,7 @@ fn a_job_whose_state_one_node_cannot_hold_goes_back_to_two() {
     // Two nodes hold these groups, each half of them; one has no memory for all.
     let sql = "SET 'millstream.checkpoint' = '100 ms';
         SET 'millstream.exchange' = 'shuffle';
+        SET 'millstream.idle_timeout' = '200 ms';
         SET 'millstream.state_bytes' = '2 MiB';
         CREATE TABLE come (n BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH (
           'connector' = 'file', 'path' = 'in/', 'format' = 'csv', 'watch' = '20ms',
