@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -166,12 +167,19 @@ impl Listing {
             if is_hidden(&path) || !is_own {
                 continue;
             }
-            // Gone since it was listed: the next list will not have it.
-            let Ok(metadata) = fs::metadata(&path) else { continue };
-            let version = Version::of(&metadata);
+            let version = match (fs::metadata(&path), before.get(&path)) {
+                (Ok(metadata), _) => Version::of(&metadata),
+                // A file that cannot be looked at is as it was: it may have been read.
+                (Err(error), Some(entry)) if error.kind() != ErrorKind::NotFound => entry.version,
+                // Gone since it was listed: the next list will not have it.
+                (Err(_), _) => continue,
+            };
             let mut entry = match before.remove(&path) {
                 Some(entry) if entry.version == version => entry,
                 _ => {
+                    // It waits until it has settled again.
+                    self.seats_of(flow)
+                        .for_each(|seat| seat.queue.retain(|queued| *queued != path));
                     // One that was read by the run before is known already.
                     let number = version.number(&path);
                     let queued = self.seats_of(flow).any(|seat| seat.has_done(number));
@@ -313,6 +321,23 @@ mod tests {
         assert_eq!(listing.step(0, false), read("a"));
         listing.leave(0);
         assert!(listing.seats.is_empty() && listing.next_list_ns == 0, "all is forgotten");
+    }
+
+    #[test]
+    fn a_file_that_changes_before_it_is_read_is_read_once() {
+        let name = format!("millstream-listing-{}.csv", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut listing = listing(1, &[]);
+        let times = ListTimes { interval_ns: 1, settle_ns: 0 };
+        for (now_ns, text) in [(1, "a"), (2, "longer")] {
+            fs::write(&path, text).unwrap();
+            listing.list(vec![path.clone()], now_ns, times);
+        }
+        assert_eq!(listing.step(0, false), Step::Tell);
+        assert_eq!(listing.step(0, false), Step::Read(path.clone()));
+        assert_eq!(listing.begun(0).len(), 1);
+        assert_eq!(listing.step(0, false), Step::List { until_ns: 3 });
+        fs::remove_file(path).unwrap();
     }
 
     #[test]
