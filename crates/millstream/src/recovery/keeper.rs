@@ -445,8 +445,7 @@ fn manifest(
             .filter(|split| split.operator as usize == at)
             .map(|split| SplitEntry {
                 name: split.position.split().to_owned(),
-                // Nobody reads on from the end: a record of many files is not to grow by that.
-                // It is for readers of the record: a long list of files is in the segment alone.
+                // The segment has it too, and alone if it is long. Nobody reads on from the end.
                 position: Some(split.position.to_bytes())
                     .filter(|bytes| !split.ended && bytes.len() <= POSITION_BYTES_MAX)
                     .unwrap_or_default(),
