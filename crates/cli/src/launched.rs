@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use millstream::cluster::{Assignment, Control};
-use millstream::{Error, RunOptions, WORKERS_MAX};
+use millstream::{CheckpointOptions, Error, PlanDecisions, RunOptions, WORKERS_MAX};
 
 use self::rank_arguments::RankArguments;
 
@@ -32,6 +32,8 @@ mod rank_arguments;
 
 /// The step by which the nodes tell what they were given.
 const START_STEP: &str = "start";
+/// The step by which rank 0 hands out what a job that goes on has decided.
+const DECISIONS_STEP: &str = "decisions";
 /// The step by which they tell whether they could plan it.
 const PLANNED_STEP: &str = "planned";
 
@@ -76,8 +78,10 @@ fn run_rank(
     let control = joining::join(&args, assignment, state.as_ref(), &script)?;
     let cancel = signals::cancel_flag(None)?;
     let started = agree(&control, &mut args, &mut script, assignment)?;
-    let started =
-        started.resuming(&args, state.as_ref()).map_err(|error| failed(&error, &script))?;
+    let started = match &state {
+        Some(state) => decided(&control, &args, state, started, &script, who)?,
+        None => started,
+    };
     let text_file = rows::text_file(&args.rows).filter(|_| first);
     let (output, writer) = OutputFile::open(text_file, screen)?;
     output.heed(&cancel);
@@ -193,6 +197,27 @@ fn agree(
     args.job.layout.workers = workers.map(|workers| workers.clamp(1, WORKERS_MAX));
     script.sql.clone_from(&first.sql);
     Ok(Start { started: first.started, job: first.job, ..Start::now(args) })
+}
+
+/// The start with the decisions of rank 0: another rank may have been started again alone, and not
+/// know what the others have begun.
+fn decided(
+    control: &Control,
+    args: &RunArgs,
+    state: &CheckpointOptions,
+    start: Start,
+    script: &SqlText,
+    who: (bool, u32),
+) -> Result<Start, Failure> {
+    let own = match who {
+        (_, 0) => start.clone().resuming(args, Some(state)),
+        _ => Ok(start.clone()),
+    };
+    let own = own.map_err(|error| joining::failure(&error, script, who))?;
+    let all = gather(control, DECISIONS_STEP, own.decisions.encode(), script, who)?;
+    let decisions = all.first().and_then(|bytes| PlanDecisions::decode(bytes));
+    let decisions = decisions.ok_or_else(|| refused(0, "its version"))?;
+    Ok(Start { decisions, ..start })
 }
 
 fn refused(rank: usize, difference: &str) -> Failure {

@@ -85,10 +85,24 @@ pub(crate) fn was_begun_by(state: &CheckpointOptions, pids: &[u32]) -> bool {
     })
 }
 
-/// The number of the last run of each of a job's chains, by the chain's name.
-pub(crate) fn generations(state: &CheckpointOptions) -> BTreeMap<String, u64> {
-    let views = views(state).into_iter();
-    views.map(|view| (view.job.to_string(), view.generation)).collect()
+/// The number of the last run of each of a job's chains, by the chain's name. That of a damaged
+/// chain is beyond all others: nothing begins anew in its place unasked.
+///
+/// # Errors
+/// When the store fails.
+pub(crate) fn generations(
+    state: &CheckpointOptions,
+) -> Result<BTreeMap<String, u64>, CheckpointError> {
+    let mut found = BTreeMap::new();
+    for job in own_jobs(state)? {
+        let generation = match chain::look(&*state.store, &job) {
+            Ok(view) => view.generation,
+            Err(error @ CheckpointError::Store(_)) => return Err(error),
+            Err(_) => u64::MAX,
+        };
+        found.insert(job.to_string(), generation);
+    }
+    Ok(found)
 }
 
 /// The sum of the numbers of the last checkpoints of a job's chains; `None` if none has any, or

@@ -15,7 +15,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::output::{OutputFile, OutputWriter};
 use crate::screen::Screen;
 use crate::script::SqlText;
-use crate::{human, rows, summary};
+use crate::{human, rows, summary, supervised};
 
 /// The step by which node 0 hands the SQL to the others.
 pub(crate) const SCRIPT_STEP: &str = "script";
@@ -112,9 +112,8 @@ impl Start {
     ) -> Result<Self, Error> {
         let mut decisions =
             state.map_or_else(|| Ok(PlanDecisions::default()), PlanDecisions::of)?;
-        // A job moves to later versions once, and not at each restart.
-        let is_begun = state.is_some_and(|state| !state.begun.is_empty());
-        if args.state.pin == PinnedVersion::Latest && !is_begun {
+        // The job moves to later versions once: the first checkpoint has them.
+        if args.state.pin == PinnedVersion::Latest && !supervised::has_saved() {
             decisions.versions.clear();
         }
         Ok(Self { decisions, ..self })

@@ -10,7 +10,7 @@
 //! on from its last checkpoint. Any other end of a job is its end, for the same error would come
 //! again. A child that is stopped is killed: the others take it for lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -34,7 +34,7 @@ use signal_hook::low_level::pipe;
 use crate::args::{OnLoss, RunArgs};
 use crate::failure::{AGAIN, Failure, INTERRUPTED, MISSING};
 use crate::supervised::{
-    GOES_ON, MEMBERS, RESCALED, STARTED_AGAIN, SUPERVISED, is_supervised, shrunk,
+    GOES_ON, MEMBERS, RESCALED, SAVED, STARTED_AGAIN, SUPERVISED, is_supervised, shrunk,
 };
 use crate::{human, recover};
 
@@ -83,7 +83,9 @@ pub(crate) fn supervise(
     }
     let supervisor = Supervisor {
         before: recover::checkpoint_of(&state),
-        generations: recover::generations(&state),
+        first: recover::checkpoint_of(&state),
+        generations: recover::generations(&state).unwrap_or_default(),
+        begun: BTreeSet::new(),
         args,
         launch: assignment.map_or(String::new(), |assignment| assignment.job.clone()),
         assignment: assignment.cloned(),
@@ -167,6 +169,11 @@ struct Supervisor<'a> {
     /// The number of nodes to go back to, if the job ends with the new one before it has a
     /// checkpoint.
     fallback: Option<u32>,
+    /// The jobs that were begun since this process was started. Each begins anew, or goes on from
+    /// an older checkpoint, once and not at each restart.
+    begun: BTreeSet<String>,
+    /// The checkpoint before the first start.
+    first: Option<u64>,
     /// The checkpoint before the last start.
     before: Option<u64>,
     fruitless: u32,
@@ -204,10 +211,12 @@ impl Supervisor<'_> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).env(SUPERVISED, std::process::id().to_string());
         if self.starts > 0 {
-            command.env(STARTED_AGAIN, self.starts.to_string());
+            self.find_begun();
+            let begun: Vec<&str> = self.begun.iter().map(String::as_str).collect();
+            command.env(STARTED_AGAIN, self.starts.to_string()).env(GOES_ON, begun.join(","));
         }
-        if self.starts > 0 {
-            command.env(GOES_ON, self.begun().join(","));
+        if self.before != self.first {
+            command.env(SAVED, "1");
         }
         if self.nodes != self.args.job.layout.nodes() {
             command.env(RESCALED, self.nodes.to_string());
@@ -225,12 +234,25 @@ impl Supervisor<'_> {
         Ok(child)
     }
 
-    /// The jobs that were begun since this process was started. Each begins anew, or goes on from
-    /// an older checkpoint, once and not at each restart.
-    fn begun(&self) -> Vec<String> {
+    /// Looks which jobs were begun. A store that does not answer is asked until it does, or the
+    /// user ends the job: a job that began anew once more would give its rows twice.
+    fn find_begun(&mut self) {
+        let mut has_said = false;
+        let now = loop {
+            match recover::generations(&self.state) {
+                Ok(now) => break now,
+                Err(_) if self.signals.have_come() => return,
+                Err(error) if !has_said => {
+                    self.say(&format!("the job is started when its state can be read: {error}"));
+                    has_said = true;
+                }
+                Err(_) => self.pause(PAUSE_MAX),
+            }
+        };
         let before = |job: &str| self.generations.get(job).copied().unwrap_or(0);
-        let now = recover::generations(&self.state).into_iter();
-        now.filter(|(job, generation)| *generation > before(job)).map(|(job, _)| job).collect()
+        let grown = now.into_iter().filter(|(job, generation)| *generation > before(job));
+        let grown: Vec<String> = grown.map(|(job, _)| job).collect();
+        self.begun.extend(grown);
     }
 
     /// Waits until the child has ended. Passes on signals and requests meanwhile.
@@ -338,9 +360,7 @@ impl Supervisor<'_> {
             _ => {}
         }
         if let Some(nodes) = self.fallback.take_if(|_| !status.success() && !stopped) {
-            let from = human::counted(self.nodes.into(), "node");
-            self.say(&format!("the job cannot run on {from}, and goes back to {nodes}"));
-            self.nodes = nodes;
+            self.go_back(nodes);
             return None;
         }
         if status.code() == Some(MISSING.into()) && self.assignment.is_some() {
@@ -350,6 +370,13 @@ impl Supervisor<'_> {
             return Some(ExitCode::from(status.code().unwrap_or(1) as u8));
         }
         self.lost(child, status)
+    }
+
+    /// Goes back to the number of nodes before a rescale.
+    fn go_back(&mut self, nodes: u32) {
+        let from = human::counted(self.nodes.into(), "node");
+        self.say(&format!("the job cannot run on {from}, and goes back to {nodes}"));
+        self.nodes = nodes;
     }
 
     /// The end of this process because other ranks have not come back; `None` if it goes on without
@@ -407,6 +434,9 @@ impl Supervisor<'_> {
             let hint = "the messages above say why it ended; run it again to go on";
             Failure::runtime(&message, Some(hint)).print();
             return Some(ExitCode::from(AGAIN));
+        }
+        if let Some(nodes) = self.fallback.take_if(|_| self.fruitless > 1) {
+            self.go_back(nodes);
         }
         self.say(&format!("the job is started again ({})", self.starts + 1));
         None

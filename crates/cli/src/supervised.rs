@@ -12,6 +12,8 @@ pub(crate) const SUPERVISED: &str = "MILLSTREAM_SUPERVISED";
 /// The variable with the jobs that an earlier start of the same supervisor has begun, joined by
 /// commas.
 pub(crate) const GOES_ON: &str = "MILLSTREAM_GOES_ON";
+/// The variable of a start behind a checkpoint that an earlier one has taken.
+pub(crate) const SAVED: &str = "MILLSTREAM_SAVED";
 /// The variable of a start after the first: the number of starts before.
 pub(crate) const STARTED_AGAIN: &str = "MILLSTREAM_STARTED_AGAIN";
 /// The variable with the number of nodes, where it is not that of the arguments.
@@ -34,6 +36,11 @@ pub(crate) fn restarts() -> u32 {
 pub(crate) fn begun() -> Vec<String> {
     let jobs = std::env::var(GOES_ON).unwrap_or_default();
     jobs.split(',').filter(|job| !job.is_empty()).map(str::to_owned).collect()
+}
+
+/// Whether an earlier start of the same supervisor has taken a checkpoint.
+pub(crate) fn has_saved() -> bool {
+    std::env::var_os(SAVED).is_some()
 }
 
 /// Whether this process is not the first that its supervisor has started.

@@ -440,20 +440,19 @@ pub fn resolve(
     };
     let read = |base: BaseCheckpoint| {
         let manifest = read_checkpoint(store, &view.job, &base)?;
-        let is_newest = view.checkpoint.as_ref().is_none_or(|of| of.number == manifest.number);
-        let is_published = !is_newest || view.is_settled(store)?;
+        let is_published = view.unpublished(store)? != Some(manifest.number);
         Ok(Resumed { base, manifest, is_published })
     };
     base.map(read).transpose()
 }
 
 /// Puts a copy of the record that begins a generation where collection leaves it, and removes those
-/// of generations before. Without it, others look for the record in the chain.
+/// of generations before. Where it fails, others look for the record in the chain.
 fn copy_begun(store: &dyn Store, job: &ObjectName, generation: u64, record: &Bytes) {
     let copy = begun_name(job, generation);
     let _ = store.put(&copy, std::slice::from_ref(record));
     for object in store.list(Some(&begun_folder(job))).unwrap_or_default() {
-        if object.name != copy {
+        if object.name < copy {
             let _ = store.delete(&object.name);
         }
     }

@@ -153,19 +153,21 @@ impl ChainView {
         Ok(None)
     }
 
-    /// Whether the run that wrote the last checkpoint has said that its output is published. Runs
-    /// that have begun behind it, and have taken none, say nothing about it.
-    pub(super) fn is_settled(&self, store: &dyn Store) -> Result<bool, CheckpointError> {
+    /// The checkpoint whose output may not be visible: the last one in the chain, if its run has
+    /// not said that it is. Runs that have begun behind it, and have taken none, say nothing about
+    /// it.
+    pub(super) fn unpublished(&self, store: &dyn Store) -> Result<Option<u64>, CheckpointError> {
         let (mut number, mut record) = (self.head - self.skipped, self.record.clone());
         while let Some(found) = record {
             match found.body {
-                RecordBody::Settled(_) | RecordBody::Done(_) => return Ok(true),
+                RecordBody::Settled(_) | RecordBody::Done(_) => return Ok(None),
+                RecordBody::Manifest(manifest) => return Ok(Some(manifest.number)),
                 RecordBody::Begin(_) if number > 1 => number -= 1,
-                _ => return Ok(false),
+                RecordBody::Begin(_) => return Ok(None),
             }
             record = decoded(store, &self.job, number)?;
         }
-        Ok(false)
+        Ok(self.checkpoint.as_ref().map(|of| of.number))
     }
 
     /// The greatest number that a checkpoint of this chain has or may have had.

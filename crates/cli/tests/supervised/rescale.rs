@@ -67,7 +67,7 @@ fn a_job_stops_for_a_request_that_another_machine_has_left() {
     let old = chain::ask(&store, &name, 1, JobRequest::Stop).unwrap();
     let mut job = dir.start(dir.command(&ON_TWO));
     dir.await_more_than(0, &mut job);
-    assert!(!chain::is_open(&store, &old).unwrap());
+    dir.await_that(|| !chain::is_open(&store, &old).unwrap());
     let asked = chain::ask(&store, &name, 2, JobRequest::Stop).unwrap();
     assert_eq!(job.ends(), Some(130), "{}", dir.log());
     assert_eq!(chain::answer_to(&store, &asked).unwrap(), Some(RequestAnswer::Accepted));
@@ -88,7 +88,8 @@ fn a_job_whose_state_one_node_cannot_hold_goes_back_to_two() {
         CREATE TABLE come (n BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH (
           'connector' = 'file', 'path' = 'in/', 'format' = 'csv', 'watch' = '20ms',
           'watch.settle' = '0s');
-        CREATE TABLE seen (n BIGINT) WITH ('connector' = 'file', 'path' = 'seen/', 'format' = 'csv');
+        CREATE TABLE seen (n BIGINT)
+          WITH ('connector' = 'file', 'path' = 'seen/', 'format' = 'csv');
         CREATE TABLE written (n BIGINT, c BIGINT)
           WITH ('connector' = 'file', 'path' = 'out/', 'format' = 'csv');
         EXECUTE STATEMENT SET BEGIN

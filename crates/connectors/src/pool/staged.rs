@@ -154,7 +154,7 @@ impl PoolSink {
         }
         // Nobody else writes the table from here on, so that it stays as it is found now.
         let loading = self.begun_alone(how.again)?;
-        if let Some(before) = how.mark {
+        if let Some(before) = how.mark.or(how.again.then_some([0; 2])) {
             let now = self.version_and_rows()?;
             // The first version of a table has the number 1 only if none of its name went before.
             let is_next = now[0] == before[0].saturating_add(1) || before[0] == 0;

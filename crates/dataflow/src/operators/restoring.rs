@@ -96,8 +96,9 @@ impl<'a> Restoring<'a> {
         of_workers.len() as u32 == self.saved_workers && all.all(|other| Some(other) == first)
     }
 
-    /// Gives the saved rows of an operator that belong to this worker, those of one worker in their
-    /// order.
+    /// Gives the saved rows of an operator that belong to this worker: by the worker that saved
+    /// them, those that were in memory in their order, and then those of a disk by their part, the
+    /// last part first.
     ///
     /// # Errors
     /// [`DataflowError::Recovery`] when the rows are not what the operator has saved, or it cannot
@@ -138,7 +139,8 @@ impl<'a> Restoring<'a> {
                 }
             };
             snapshot.parts.iter().cloned().try_for_each(&mut one)?;
-            // State is loaded before the rows that have waited for it, which are the parts in front.
+            // State is loaded before the rows that have waited for it, which are the parts in
+            // front.
             let mut stored: Vec<_> = snapshot.stored.iter().collect();
             stored.sort_by_key(|stored| Reverse(stored.part));
             for stored in stored {

@@ -323,16 +323,25 @@ impl Keeper {
         append(chain, manifest)?;
         let last = end == RoundEnd::Ended;
         publish(&self.job, &workers, Publishing { last, again: false, mark: None }, &marks)?;
-        match end {
+        let recorded = match end {
             RoundEnd::GoesOn => {
                 if let Err(error) = chain.collect() {
                     tracing::warn!(%error, "old checkpoints stay");
                 }
+                Ok(())
             }
-            RoundEnd::Stops => chain.settled()?,
-            RoundEnd::Ended => chain.done()?,
+            RoundEnd::Stops => chain.settled(),
+            RoundEnd::Ended => chain.done(),
+        };
+        match recorded.map_err(Error::from) {
+            // The output is visible. The next run publishes it again, by names and marks that tell
+            // what is there already.
+            Err(error) if error.leaves_checkpoint_out() => {
+                tracing::warn!(%error, "the chain does not tell that the output is published");
+                Ok(())
+            }
+            recorded => recorded,
         }
-        Ok(())
     }
 }
 

@@ -77,7 +77,8 @@ pub(super) struct Leader {
     stop_sent: bool,
     /// Whether all sources rest behind the next round.
     rests: bool,
-    /// When a part of the last checkpoint came last, or the user asked for the end; `None` before.
+    /// When something of the last checkpoint came last, or the user asked for the end; `None`
+    /// before.
     stops: Option<Instant>,
     /// Last checkpoints of the job in a row that could not be stored, and why the last could not.
     failed_ends: u32,
@@ -301,7 +302,7 @@ impl Leader {
     /// worker from saving.
     fn stop_without_checkpoint(&mut self) -> Order {
         let seconds = STOP_WITHOUT_PARTS.as_secs();
-        let waits = self.nodes_without_part();
+        let waits = self.nodes_not_saved();
         let behind = match self.stored {
             0 => "where it began".to_owned(),
             number => format!("behind checkpoint {number}"),
@@ -312,10 +313,10 @@ impl Leader {
         Order::All(Message::Stop)
     }
 
-    /// The nodes whose part of the checkpoint under way has not come.
-    fn nodes_without_part(&self) -> Vec<usize> {
-        let Phase::Gathers { parts, .. } = &self.phase else { return Vec::new() };
-        parts.iter().enumerate().filter(|(_, part)| part.is_none()).map(|(node, _)| node).collect()
+    /// The nodes whose workers have not saved the checkpoint under way.
+    fn nodes_not_saved(&self) -> Vec<usize> {
+        let Phase::Gathers { .. } = &self.phase else { return Vec::new() };
+        self.saved.iter().enumerate().filter(|(_, saved)| !**saved).map(|(node, _)| node).collect()
     }
 
     fn all_ended(&self) -> bool {
@@ -434,7 +435,7 @@ mod tests {
         leader.received(1, part(5)).unwrap();
         assert_eq!(turn(&mut leader, true), "", "something has come");
         leader.stops = long_ago();
-        assert_eq!(leader.nodes_without_part(), [0]);
+        assert_eq!(leader.nodes_not_saved(), [0]);
         assert_eq!(turn(&mut leader, true), "stop");
         assert!(leader.is_over());
         assert_eq!(turn(&mut leader, true), "");

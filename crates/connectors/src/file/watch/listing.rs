@@ -159,7 +159,7 @@ impl Listing {
         let alone = (0..self.flows).all(|flow| self.seats.values().any(|seat| seat.flow == flow));
         let settle_ns = if alone { settle_ns } else { settle_ns.max(interval_ns) };
         let mut before = std::mem::take(&mut self.files);
-        let mut ready = Vec::new();
+        let (mut ready, mut changed) = (Vec::new(), HashSet::new());
         self.seats.values_mut().for_each(|seat| seat.settling = 0);
         for path in paths {
             let flow = flow_of(&path, self.flows);
@@ -177,9 +177,7 @@ impl Listing {
             let mut entry = match before.remove(&path) {
                 Some(entry) if entry.version == version => entry,
                 _ => {
-                    // It waits until it has settled again.
-                    self.seats_of(flow)
-                        .for_each(|seat| seat.queue.retain(|queued| *queued != path));
+                    changed.insert(path.clone());
                     // One that was read by the run before is known already.
                     let number = version.number(&path);
                     let queued = self.seats_of(flow).any(|seat| seat.has_done(number));
@@ -196,6 +194,8 @@ impl Listing {
         }
         // A file that is not listed is gone, and one that is listed is known.
         self.seats.values_mut().for_each(|seat| seat.done = None);
+        // A file that has changed is read when it has settled again.
+        self.seats.values_mut().for_each(|seat| seat.queue.retain(|path| !changed.contains(path)));
         ready.sort();
         for (_, path, flow) in ready {
             self.seats_of(flow).for_each(|seat| seat.queue.push_back(path.clone()));
