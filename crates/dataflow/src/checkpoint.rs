@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrow::record_batch::RecordBatch;
 
 pub use crate::connector::sink::RunId;
+use crate::connector::sink::UnsyncedOutput;
 use crate::connector::source::Position;
 use crate::error::DataflowError;
 
@@ -152,13 +153,15 @@ pub struct SplitSnapshot {
     pub readers: u32,
 }
 
-/// The rows of a round that a sink's writer has staged: they are durable, and not visible yet.
+/// The rows of a round that a sink's writer has staged. They are not visible yet.
 #[derive(Debug, Clone)]
 pub struct SinkSnapshot {
     /// The sink, by its number in the job.
     pub operator: u32,
     /// The bytes by which its connector publishes them.
     pub staged: Vec<u8>,
+    /// The rest of the work until they are durable. It is done before a checkpoint names them.
+    pub unsynced: Option<Arc<dyn UnsyncedOutput>>,
 }
 
 /// The part of one worker in the checkpoint of a round.

@@ -122,33 +122,34 @@ impl AtomicFile {
     /// # Errors
     /// Where they are not durable, or the name cannot be given.
     pub fn commit(mut self) -> Result<(), ConnectorError> {
+        if !self.appear()? {
+            return Ok(());
+        }
         // The rename has happened; that it survives a loss of power is as good as we can make it.
-        if let Some(Err(error)) = self.appear()? {
+        let directory = File::open(directory_of(&self.path));
+        if let Err(error) = directory.and_then(|directory| directory.sync_all()) {
             tracing::warn!(file = %self.path.display(), %error, "its name may not be on the disk");
         }
         Ok(())
     }
 
-    /// The same where others rely on the name: it is an error that it is not durable.
+    /// The same, but for the directory, which the caller brings to the disk.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and when the directory cannot be brought to the disk.
-    pub fn commit_durably(mut self) -> Result<(), ConnectorError> {
-        match self.appear()? {
-            Some(synced) => synced.map_err(|error| io_error(directory_of(&self.path), &error)),
-            None => Ok(()),
-        }
+    /// As [`commit`](Self::commit).
+    pub fn commit_without_directory(mut self) -> Result<(), ConnectorError> {
+        self.appear().map(drop)
     }
 
-    /// Makes the bytes durable and gives the file its name, unless it is what the name stands for.
-    /// Gives whether the name is durable.
-    fn appear(&mut self) -> Result<Option<io::Result<()>>, ConnectorError> {
+    /// Makes the bytes durable and gives the file its name. Gives whether it did: a file that is
+    /// what the name stands for stays as it is.
+    fn appear(&mut self) -> Result<bool, ConnectorError> {
         if matches!(self.standing, Standing::Named) {
-            return Ok(None);
+            return Ok(false);
         }
         let named = self.file.sync_all().and_then(|()| self.name());
         named.map_err(|error| io_error(&self.path, &error))?;
-        Ok(Some(File::open(directory_of(&self.path)).and_then(|directory| directory.sync_all())))
+        Ok(true)
     }
 
     /// Its temporary name until it is committed, where it needs one.

@@ -24,7 +24,8 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
-    Placement, Publishing, RunId, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
+    Placement, Publishing, RunId, Sink, SinkVisibility, SinkWriter, StagedOutput, StagingContext,
+    WriterContext,
 };
 
 use super::PATH_HINT;
@@ -300,6 +301,16 @@ impl Output for Counted {
     }
 }
 
+/// A part that has all of its rows.
+struct WholePart {
+    /// The directory below.
+    directory: String,
+    /// Its number among those of the worker.
+    number: u64,
+    /// The part, if it is not durable.
+    unsynced: Option<Box<dyn Output>>,
+}
+
 /// A part that takes rows.
 struct OpenPart {
     writer: Box<dyn FormatWriter>,
@@ -326,8 +337,8 @@ struct DirectoryWriter {
     open: BTreeMap<String, OpenPart>,
     /// Parts that were begun.
     begun: u64,
-    /// Parts that are durable under a hidden name: their directories and numbers.
-    whole: Vec<(String, u64)>,
+    /// Parts that are to be staged.
+    whole: Vec<WholePart>,
 }
 
 impl DirectoryWriter {
@@ -365,15 +376,36 @@ impl DirectoryWriter {
         Ok(OpenPart { writer, number, bytes, since: Instant::now() })
     }
 
-    /// Makes durable the parts for which it is time.
-    fn end(&mut self, is_due: impl Fn(&OpenPart) -> bool) -> Result<(), ConnectorError> {
+    /// Ends the parts that are due. In a job that stages, no more than `unsynced_max` may be not
+    /// durable then: this thread waits for the rest.
+    fn end(
+        &mut self,
+        unsynced_max: usize,
+        is_due: impl Fn(&OpenPart) -> bool,
+    ) -> Result<(), ConnectorError> {
+        let mut unsynced = self.whole.iter().filter(|part| part.unsynced.is_some()).count();
         for (directory, part) in self.open.extract_if(.., |_, part| is_due(part)) {
-            part.writer.commit()?;
-            if self.staging.is_some() {
-                self.whole.push((directory, part.number));
+            let OpenPart { writer, number, .. } = part;
+            if self.staging.is_none() {
+                writer.commit()?;
+                continue;
             }
+            let mut whole = WholePart { directory, number, unsynced: None };
+            if unsynced < unsynced_max {
+                whole.unsynced = Some(writer.finish()?);
+                unsynced += 1;
+            } else {
+                writer.commit()?;
+            }
+            self.whole.push(whole);
         }
         Ok(())
+    }
+
+    /// Ends parts whose time is over.
+    fn roll(&mut self) -> Result<(), ConnectorError> {
+        let roll = self.layout.roll;
+        self.end(self.layout.place.unsynced_max(), |part| part.is_due(roll))
     }
 }
 
@@ -397,31 +429,31 @@ impl SinkWriter for DirectoryWriter {
                 part.writer.write(&rows)?;
             }
         }
-        let roll = self.layout.roll;
-        self.end(|part| part.is_due(roll))
+        self.roll()
     }
 
-    /// Ends parts whose time is over.
     fn flush(&mut self) -> Result<(), ConnectorError> {
-        let roll = self.layout.roll;
-        self.end(|part| part.is_due(roll))
+        self.roll()
     }
 
-    fn stage(&mut self, checkpoint: u64, _: bool) -> Result<Vec<u8>, ConnectorError> {
-        self.end(|_| true)?;
+    fn stage(&mut self, checkpoint: u64, _: bool) -> Result<StagedOutput, ConnectorError> {
+        self.end(usize::MAX, |_| true)?;
         let mut of_directories = BTreeMap::<String, u64>::new();
         let mut parts = Vec::with_capacity(self.whole.len());
-        for (directory, number) in std::mem::take(&mut self.whole) {
+        let mut outputs = Vec::with_capacity(self.whole.len());
+        for WholePart { directory, number, unsynced } in std::mem::take(&mut self.whole) {
             let nth = of_directories.entry(directory.clone()).or_default();
             let visible = format!("{directory}{}", self.visible(checkpoint, *nth));
             parts.push(Part { hidden: self.hidden(number), visible });
             *nth += 1;
+            outputs.extend(unsynced);
         }
-        Ok(Staged::Parts(parts).encode())
+        let unsynced = (!parts.is_empty()).then(|| self.layout.place.unsynced(outputs));
+        Ok(StagedOutput { staged: Staged::Parts(parts).encode(), unsynced })
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
-        self.end(|_| true)
+        self.end(0, |_| true)
     }
 }
 

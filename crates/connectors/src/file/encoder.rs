@@ -51,6 +51,9 @@ impl Output for Upload {
 
 /// A [`SinkWriter`] of one file.
 pub(super) trait FormatWriter: SinkWriter {
+    /// Writes the rest of the file, and gives it back to be committed.
+    fn finish(self: Box<Self>) -> Result<Box<dyn Output>, ConnectorError>;
+
     /// Bytes, about, of rows that were taken and not written to the file yet.
     fn unwritten(&self) -> u64 {
         0
@@ -245,6 +248,12 @@ impl RowWriter {
 }
 
 impl FormatWriter for RowWriter {
+    fn finish(mut self: Box<Self>) -> Result<Box<dyn Output>, ConnectorError> {
+        self.send()?;
+        let Self { path, to, .. } = *self;
+        to.finish().map_err(|error| io_error(&path, &error))
+    }
+
     fn unwritten(&self) -> u64 {
         self.buffer.len() as u64
     }
@@ -266,10 +275,8 @@ impl SinkWriter for RowWriter {
         Ok(Room::Ready)
     }
 
-    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
-        self.send()?;
-        let Self { path, to, .. } = *self;
-        to.finish().map_err(|error| io_error(&path, &error))?.commit()
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
+        self.finish()?.commit()
     }
 }
 
@@ -279,6 +286,12 @@ struct ParquetWriter {
 }
 
 impl FormatWriter for ParquetWriter {
+    fn finish(self: Box<Self>) -> Result<Box<dyn Output>, ConnectorError> {
+        let Self { path, writer } = *self;
+        let buffered = writer.into_inner().map_err(|error| parquet_error(&path, error))?;
+        buffered.into_inner().map_err(|error| io_error(&path, error.error()))
+    }
+
     fn unwritten(&self) -> u64 {
         self.writer.in_progress_size() as u64
     }
@@ -294,10 +307,7 @@ impl SinkWriter for ParquetWriter {
     }
 
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        let Self { path, writer } = *self;
-        let buffered = writer.into_inner().map_err(|error| parquet_error(&path, error))?;
-        let file = buffered.into_inner().map_err(|error| io_error(&path, error.error()))?;
-        file.commit()
+        self.finish()?.commit()
     }
 }
 
@@ -315,7 +325,19 @@ struct IpcWriter {
     writer: ArrowLayout,
 }
 
-impl FormatWriter for IpcWriter {}
+impl FormatWriter for IpcWriter {
+    fn finish(self: Box<Self>) -> Result<Box<dyn Output>, ConnectorError> {
+        let Self { path, writer, .. } = *self;
+        // Both write their end mark on the way.
+        let buffered = match writer {
+            ArrowLayout::File(writer) => writer.into_inner(),
+            ArrowLayout::Stream(writer) => writer.into_inner(),
+        };
+        let buffered = buffered.map_err(|error| arrow_error(&path, error))?;
+        let packer = buffered.into_inner().map_err(|error| io_error(&path, error.error()))?;
+        packer.finish().map_err(|error| io_error(&path, &error))
+    }
+}
 
 impl SinkWriter for IpcWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
@@ -332,15 +354,7 @@ impl SinkWriter for IpcWriter {
     }
 
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        let Self { path, writer, .. } = *self;
-        // Both write their end mark on the way.
-        let buffered = match writer {
-            ArrowLayout::File(writer) => writer.into_inner(),
-            ArrowLayout::Stream(writer) => writer.into_inner(),
-        };
-        let buffered = buffered.map_err(|error| arrow_error(&path, error))?;
-        let packer = buffered.into_inner().map_err(|error| io_error(&path, error.error()))?;
-        packer.finish().map_err(|error| io_error(&path, &error))?.commit()
+        self.finish()?.commit()
     }
 }
 

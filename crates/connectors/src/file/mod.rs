@@ -37,6 +37,7 @@ mod pipe;
 mod sink;
 mod spool;
 mod staged;
+mod unsynced;
 mod walk;
 mod watch;
 

@@ -19,11 +19,12 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{RunId, SinkWriter, StagingContext};
+use dataflow::sink::{RunId, SinkWriter, StagedOutput, StagingContext, UnsyncedOutput};
 
 use super::encoder::{arrow_error, as_schema, flat};
 use super::paths::io_error;
 use super::staged::{self, Staged};
+use super::unsynced::UnsyncedParts;
 use crate::object::{ObjectDirectory, Upload};
 use crate::options::OptionReader;
 use crate::stored::Tail;
@@ -175,13 +176,12 @@ impl OpenObject {
         self.writer.write(batch).map_err(|error| arrow_error(&self.place, error))
     }
 
-    /// Makes it durable. Gives its name and bytes.
-    fn commit(self) -> Result<(String, u64), ConnectorError> {
+    /// Writes the rest of it. Gives its name and bytes, and the upload to be committed.
+    fn finish(self) -> Result<((String, u64), Upload), ConnectorError> {
         let Self { name, place, bytes, writer } = self;
         let buffered = writer.into_inner().map_err(|error| arrow_error(&place, error))?;
         let counted = buffered.into_inner().map_err(|error| io_error(&place, error.error()))?;
-        counted.upload.commit()?;
-        Ok((name, bytes.load(Ordering::Relaxed)))
+        Ok(((name, bytes.load(Ordering::Relaxed)), counted.upload))
     }
 }
 
@@ -197,6 +197,8 @@ pub(super) struct ObjectSpool {
     open: Option<OpenObject>,
     /// Objects that were begun.
     begun: u64,
+    /// The last one that was staged.
+    unsynced: Option<Arc<UnsyncedParts>>,
 }
 
 impl ObjectSpool {
@@ -214,7 +216,8 @@ impl ObjectSpool {
         directory.entries()?;
         let (url, schema) = (place.url.to_owned(), SchemaRef::new(flat(place.schema)));
         let (run, open, begun) = (staging.run, None, 0);
-        Ok(Self { url, directory, prefix, run, schema, objects, open, begun })
+        let unsynced = None;
+        Ok(Self { url, directory, prefix, run, schema, objects, open, begun, unsynced })
     }
 
     fn object(&mut self) -> Result<OpenObject, ConnectorError> {
@@ -223,9 +226,12 @@ impl ObjectSpool {
         OpenObject::begin(&self.directory, ObjectDirectory::staged(&name), &self.schema)
     }
 
-    /// Merges the last objects, if many of them are small. They stay until the next run sweeps:
-    /// earlier checkpoints name them.
+    /// Merges the last objects, if many of them are small and all are there. They stay until the
+    /// next run sweeps: earlier checkpoints name them.
     fn merge(&mut self) -> Result<(), ConnectorError> {
+        if self.unsynced.as_ref().is_some_and(|last| !last.is_synced()) {
+            return Ok(());
+        }
         let is_small = |(_, bytes): &&(String, u64)| *bytes < SMALL_BYTES;
         let small = self.objects.iter().rev().take_while(is_small).count();
         if small < SMALL_MAX {
@@ -236,7 +242,9 @@ impl ObjectSpool {
         for (name, _) in &last {
             each_of(&self.directory, name, |batch| merged.write(batch))?;
         }
-        self.objects.push(merged.commit()?);
+        let (merged, upload) = merged.finish()?;
+        upload.commit()?;
+        self.objects.push(merged);
         Ok(())
     }
 }
@@ -258,12 +266,17 @@ impl SinkWriter for ObjectSpool {
         Ok(())
     }
 
-    fn stage(&mut self, _: u64, _: bool) -> Result<Vec<u8>, ConnectorError> {
+    fn stage(&mut self, _: u64, _: bool) -> Result<StagedOutput, ConnectorError> {
+        let mut unsynced: Option<Arc<dyn UnsyncedOutput>> = None;
         if let Some(open) = self.open.take() {
-            self.objects.push(open.commit()?);
             self.merge()?;
+            let (object, upload) = open.finish()?;
+            self.objects.push(object);
+            let last = Arc::new(UnsyncedParts::new(None, vec![Box::new(upload)]));
+            self.unsynced = Some(last.clone());
+            unsynced = Some(last);
         }
-        Ok(Staged::Rows(self.objects.clone()).encode())
+        Ok(StagedOutput { staged: Staged::Rows(self.objects.clone()).encode(), unsynced })
     }
 
     /// A writer that stages is dropped in place of a commit.

@@ -3,17 +3,21 @@
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dataflow::error::ConnectorError;
-use dataflow::sink::RunId;
+use dataflow::sink::{RunId, UnsyncedOutput};
 
 use super::atomic::AtomicFile;
 use super::encoder::Output;
 use super::paths::{io_error, one_name};
 use super::staged::{self, Part};
+use super::unsynced::UnsyncedParts;
 use crate::object::{self, ObjectDirectory};
 use crate::options::OptionReader;
 
+/// Files that are whole and not durable at most.
+const UNSYNCED_FILES_MAX: usize = 64;
 /// The beginning of the visible names of parts.
 pub(super) const VISIBLE: &str = "part-";
 
@@ -125,6 +129,24 @@ impl PartPlace {
         Ok(Box::new(AtomicFile::create(&path)?))
     }
 
+    /// Parts of a worker that are whole and not durable at most, between two checkpoints: each
+    /// holds a file open. Those of a store hold memory.
+    pub(super) fn unsynced_max(&self) -> usize {
+        match self {
+            Self::Files(_) => UNSYNCED_FILES_MAX,
+            Self::Objects(_) => 0,
+        }
+    }
+
+    /// Parts that are staged, of which these are to be committed.
+    pub(super) fn unsynced(&self, parts: Vec<Box<dyn Output>>) -> Arc<dyn UnsyncedOutput> {
+        let directory = match self {
+            Self::Files(directory) => Some(directory.clone()),
+            Self::Objects(_) => None,
+        };
+        Arc::new(UnsyncedParts::new(directory, parts))
+    }
+
     /// Gives parts their visible names, as [`staged::publish`] says.
     pub(super) fn publish(&self, parts: &[Part], again: bool) -> Result<(), ConnectorError> {
         match self {
@@ -157,7 +179,8 @@ impl PartPlace {
     }
 }
 
-/// A part that a checkpoint will name: it is an error that it is not durable.
+/// A part that a checkpoint will name. Its directory is brought to the disk with those of all
+/// [`UnsyncedParts`].
 struct StagedFile(AtomicFile);
 
 impl Write for StagedFile {
@@ -172,7 +195,7 @@ impl Write for StagedFile {
 
 impl Output for StagedFile {
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        self.0.commit_durably()
+        self.0.commit_without_directory()
     }
 }
 

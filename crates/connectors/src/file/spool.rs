@@ -12,17 +12,19 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, Take};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{RunId, SinkWriter, StagingContext};
+use dataflow::sink::{RunId, SinkWriter, StagedOutput, StagingContext};
 
 use super::encoder::{arrow_error, as_schema, flat};
 use super::paths::io_error;
 use super::staged::{self, Staged};
+use super::unsynced::UnsyncedSpool;
 
 /// Bytes of rows gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -164,12 +166,11 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Brings what was written to the disk. Gives the bytes of the file.
-    fn sync(&mut self) -> std::io::Result<u64> {
+    /// Writes what was gathered. Gives the bytes of the file, and the file.
+    fn written(&mut self) -> std::io::Result<(u64, File)> {
         let to = self.writer.get_mut();
         std::io::Write::flush(to)?;
-        to.get_ref().sync_data()?;
-        to.get_mut().stream_position()
+        Ok((to.get_mut().stream_position()?, to.get_ref().try_clone()?))
     }
 }
 
@@ -183,12 +184,14 @@ impl SinkWriter for Spool {
         Ok(())
     }
 
-    fn stage(&mut self, _: u64, last: bool) -> Result<Vec<u8>, ConnectorError> {
+    fn stage(&mut self, _: u64, last: bool) -> Result<StagedOutput, ConnectorError> {
         if last {
             self.writer.finish().map_err(|error| arrow_error(&self.path, error))?;
         }
-        let bytes = self.sync().map_err(|error| io_error(&self.path, &error))?;
-        Ok(Staged::Length { name: self.name.clone(), bytes }.encode())
+        let (bytes, file) = self.written().map_err(|error| io_error(&self.path, &error))?;
+        let staged = Staged::Length { name: self.name.clone(), bytes }.encode();
+        let unsynced = UnsyncedSpool { path: self.path.clone(), file };
+        Ok(StagedOutput { staged, unsynced: Some(Arc::new(unsynced)) })
     }
 
     /// A writer that stages is dropped in place of a commit.

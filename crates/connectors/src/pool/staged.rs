@@ -19,7 +19,7 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Publishing, Room, SinkWriter, WriterContext};
+use dataflow::sink::{Publishing, Room, SinkWriter, StagedOutput, WriterContext};
 use pool::PoolError;
 use pool::access::Loading;
 
@@ -113,9 +113,10 @@ impl SinkWriter for StagingWriter {
         Ok(())
     }
 
-    fn stage(&mut self, _: u64, _: bool) -> Result<Vec<u8>, ConnectorError> {
-        let Some(open) = self.open.take() else { return Ok(MAGIC.to_vec()) };
-        open.into_inner().map_err(|error| damaged(&self.table, error.to_string()))
+    fn stage(&mut self, _: u64, _: bool) -> Result<StagedOutput, ConnectorError> {
+        let Some(open) = self.open.take() else { return Ok(MAGIC.to_vec().into()) };
+        let staged = open.into_inner();
+        Ok(staged.map_err(|error| damaged(&self.table, error.to_string()))?.into())
     }
 
     /// A writer that stages is dropped in place of a commit.

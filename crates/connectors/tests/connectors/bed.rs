@@ -14,7 +14,7 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Room, SinkWriter};
+use dataflow::sink::{Room, SinkWriter, StagedOutput};
 use dataflow::source::{ColumnBounds, Next, ReaderContext, Source, Split, SplitReader};
 use fabric::Clock;
 
@@ -55,6 +55,13 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Has a writer stage its rows, and makes them durable.
+pub fn stage_durably(writer: &mut dyn SinkWriter, round: u64, last: bool) -> Vec<u8> {
+    let StagedOutput { staged, unsynced } = writer.stage(round, last).unwrap();
+    unsynced.iter().for_each(|unsynced| unsynced.sync().unwrap());
+    staged
 }
 
 /// A split of a source by its number.

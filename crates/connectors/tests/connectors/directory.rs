@@ -187,10 +187,10 @@ fn what_is_staged_is_seen_when_it_is_published_and_once() {
     let mut writer = sink.open(&staging(1, 3, false)).unwrap();
     writer.write(&numbers(0, 60)).unwrap();
     writer.write(&numbers(60, 70)).unwrap();
-    let first = writer.stage(5, false).unwrap();
+    let first = stage_durably(&mut *writer, 5, false);
     writer.write(&numbers(70, 75)).unwrap();
-    let second = writer.stage(6, false).unwrap();
-    let empty = writer.stage(7, false).unwrap();
+    let second = stage_durably(&mut *writer, 6, false);
+    let empty = stage_durably(&mut *writer, 7, false);
     drop(writer);
     assert_eq!(names(&out), (BTreeSet::new(), 3), "staged rows outlive their writer");
     for _ in 0..2 {
@@ -203,7 +203,7 @@ fn what_is_staged_is_seen_when_it_is_published_and_once() {
     assert_eq!(names(&out).1, 1);
     let mut next = sink.open(&staging(1, 4, true)).unwrap();
     next.write(&numbers(75, 80)).unwrap();
-    let third = next.stage(7, true).unwrap();
+    let third = stage_durably(&mut *next, 7, true);
     sink.sweep(run, &[]).unwrap();
     assert_eq!(names(&out).1, 1, "that of this run stays, that of the one before is gone");
     let error = refused(sink.publish(std::slice::from_ref(&second), FIRST));
@@ -217,12 +217,35 @@ fn what_is_staged_is_seen_when_it_is_published_and_once() {
 }
 
 #[test]
+fn parts_are_durable_when_another_thread_has_seen_to_it_and_leave_no_trace_before() {
+    let scratch = Scratch::new("directory-unsynced");
+    let sink = sink(&scratch, &[("format", "csv"), ("roll", "1 B")]);
+    let out = scratch.path("out/");
+    let mut writer = sink.open(&staging(0, 3, false)).unwrap();
+    writer.write(&numbers(0, 1)).unwrap();
+    drop(writer.stage(1, false).unwrap());
+    assert_eq!(names(&out), (BTreeSet::new(), 0), "the job has failed before the checkpoint");
+    // More parts than files may be open.
+    (0..100).for_each(|at| writer.write(&numbers(at, at + 1)).unwrap());
+    let output = writer.stage(2, false).unwrap();
+    drop(writer);
+    let hidden = names(&out).1;
+    assert!((1..100).contains(&hidden), "{hidden} parts are durable");
+    let unsynced = output.unsynced.unwrap();
+    std::thread::spawn(move || unsynced.sync().unwrap()).join().unwrap();
+    assert_eq!(names(&out), (BTreeSet::new(), 100));
+    sink.publish(&[output.staged], FIRST).unwrap();
+    assert_eq!(names(&out).1, 0);
+    assert_eq!(rows_of(&out, "csv"), rows(&numbers(0, 100)).into_iter().collect());
+}
+
+#[test]
 fn a_directory_without_any_part_is_not_taken_for_one_whose_parts_were_taken() {
     let scratch = Scratch::new("directory-unmounted");
     let sink = sink(&scratch, &[("format", "csv")]);
     let mut writer = sink.open(&staging(0, 3, false)).unwrap();
     writer.write(&numbers(0, 2)).unwrap();
-    let staged = [writer.stage(1, false).unwrap()];
+    let staged = [stage_durably(&mut *writer, 1, false)];
     drop(writer);
     let again = Publishing { again: true, ..FIRST };
     let out = scratch.path("out");
@@ -246,7 +269,7 @@ fn a_directory_without_any_part_is_not_taken_for_one_whose_parts_were_taken() {
     let sink = FileConnector::default().sink(&table).unwrap();
     let mut writer = sink.open(&staging(0, 3, false)).unwrap();
     writer.write(&numbers(0, 2)).unwrap();
-    let staged = [writer.stage(1, true).unwrap()];
+    let staged = [stage_durably(&mut *writer, 1, true)];
     sink.publish(&staged, LAST).unwrap();
     let again = Publishing { again: true, ..LAST };
     sink.publish(&staged, again).unwrap();
@@ -261,7 +284,7 @@ fn a_file_of_somebody_else_is_not_replaced_by_a_part() {
     let sink = sink(&scratch, &[("format", "csv")]);
     let mut writer = sink.open(&staging(0, 3, false)).unwrap();
     writer.write(&numbers(0, 2)).unwrap();
-    let staged = writer.stage(1, true).unwrap();
+    let staged = stage_durably(&mut *writer, 1, true);
     let other = scratch.write("out/part-0000000001-0000.csv", "of another");
     let error = refused(sink.publish(&[staged], LAST));
     assert!(error.to_string().contains("has not written"), "{error}");
@@ -282,7 +305,7 @@ fn a_single_file_keeps_its_rows_beside_it_until_the_job_has_ended() {
         );
         let mut writer = sink.open(&staging(0, 3, false)).unwrap();
         writer.write(&numbers(0, 10)).unwrap();
-        let first = writer.stage(1, false).unwrap();
+        let first = stage_durably(&mut *writer, 1, false);
         sink.publish(std::slice::from_ref(&first), FIRST).unwrap();
         writer.write(&numbers(10, 999)).unwrap();
         // It dies: what came behind the checkpoint comes again.
@@ -292,7 +315,7 @@ fn a_single_file_keeps_its_rows_beside_it_until_the_job_has_ended() {
         let mut next = sink.open(&context).unwrap();
         sink.sweep(RunId { job: 7, generation: 4 }, &[]).unwrap();
         next.write(&numbers(10, 20)).unwrap();
-        let staged = next.stage(2, true).unwrap();
+        let staged = stage_durably(&mut *next, 2, true);
         drop(next);
         assert!(!Path::new(&path).exists());
         let staged = [staged];

@@ -97,10 +97,10 @@ fn staged_objects_are_seen_when_they_are_published_and_once() {
     let mut writer = sink.open(&staging(1, 3, None)).unwrap();
     writer.write(&numbers(0, 120)).unwrap();
     writer.write(&numbers(120, 130)).unwrap();
-    let first = writer.stage(5, false).unwrap();
+    let first = stage_durably(&mut *writer, 5, false);
     writer.write(&numbers(130, 135)).unwrap();
-    let second = writer.stage(6, false).unwrap();
-    let empty = writer.stage(7, false).unwrap();
+    let second = stage_durably(&mut *writer, 6, false);
+    let empty = stage_durably(&mut *writer, 7, false);
     // Rows that no checkpoint has go with their writer.
     writer.write(&numbers(999, 1009)).unwrap();
     drop(writer);
@@ -119,7 +119,7 @@ fn staged_objects_are_seen_when_they_are_published_and_once() {
     assert_eq!(seen().1, 1);
     let mut next = sink.open(&staging(1, 4, None)).unwrap();
     next.write(&numbers(135, 140)).unwrap();
-    let third = next.stage(7, true).unwrap();
+    let third = stage_durably(&mut *next, 7, true);
     sink.sweep(run, &[]).unwrap();
     assert_eq!(seen().1, 1, "that of this run stays, that of the one before is gone");
     let error = refused(sink.publish(std::slice::from_ref(&second), FIRST));
@@ -142,7 +142,7 @@ fn a_publication_that_broke_off_is_finished_by_the_next_run() {
             let mut writer = sink.open(&staging(worker, 3, None)).unwrap();
             let from = 10 * i64::from(worker);
             writer.write(&numbers(from, from + 10)).unwrap();
-            writer.stage(8, false).unwrap()
+            stage_durably(&mut *writer, 8, false)
         })
         .collect();
     // One was copied and not removed, another one was copied and removed.
@@ -165,7 +165,7 @@ fn an_object_of_somebody_else_is_not_replaced_by_a_part() {
     let sink = sink(&store, "s3://bucket/out/", &[("format", "csv")]);
     let mut writer = sink.open(&staging(0, 3, None)).unwrap();
     writer.write(&numbers(0, 2)).unwrap();
-    let staged = writer.stage(1, true).unwrap();
+    let staged = stage_durably(&mut *writer, 1, true);
     store.put("/bucket/out/part-0000000001-0000.csv", "of another");
     for how in [LAST, AGAIN] {
         let error = refused(sink.publish(std::slice::from_ref(&staged), how));
@@ -181,7 +181,7 @@ fn rows_of_a_store_are_sorted_into_directories_by_columns_that_read_back() {
     let sink = sink(&store, "s3://bucket/by/", &options);
     let mut writer = sink.open(&staging(0, 3, None)).unwrap();
     writer.write(&numbers(0, 30)).unwrap();
-    let staged = writer.stage(2, true).unwrap();
+    let staged = stage_durably(&mut *writer, 2, true);
     assert_eq!(keys(&store, "/bucket/by/"), (vec![], 3));
     sink.publish(&[staged], LAST).unwrap();
     let name = |value| format!("text=text {value}/part-0000000002-0000.parquet");
@@ -204,18 +204,18 @@ fn a_single_object_keeps_its_rows_beside_it_until_the_job_has_ended() {
         );
         let mut writer = sink.open(&staging(0, 3, None)).unwrap();
         writer.write(&numbers(0, 10)).unwrap();
-        let first = writer.stage(1, false).unwrap();
+        let first = stage_durably(&mut *writer, 1, false);
         sink.publish(std::slice::from_ref(&first), FIRST).unwrap();
         // It dies: what came behind the checkpoint comes again.
         writer.write(&numbers(10, 999)).unwrap();
-        writer.stage(2, false).unwrap();
+        stage_durably(&mut *writer, 2, false);
         drop(writer);
         let mut next = sink.open(&staging(0, 4, Some(&first))).unwrap();
         sink.sweep(RunId { job: 7, generation: 4 }, std::slice::from_ref(&first)).unwrap();
         assert_eq!(keys(&store, "/bucket/a/"), (vec![], 1), "{name}");
         next.write(&numbers(10, 20)).unwrap();
-        let second = next.stage(3, false).unwrap();
-        let staged = [next.stage(4, true).unwrap()];
+        let second = stage_durably(&mut *next, 3, false);
+        let staged = [stage_durably(&mut *next, 4, true)];
         assert_eq!(staged[0], second, "there were no rows");
         drop(next);
         sink.publish(&staged, LAST).unwrap();
@@ -236,7 +236,7 @@ fn many_small_objects_of_a_single_one_are_merged() {
     let mut staged = Vec::new();
     for round in 0..100 {
         writer.write(&numbers(10 * round, 10 * round + 10)).unwrap();
-        staged = writer.stage(round as u64, false).unwrap();
+        staged = stage_durably(&mut *writer, round as u64, false);
         let named = staged.split(|byte| *byte == b'\t').count() / 2;
         assert!(named <= 33, "{named} objects at round {round}");
     }

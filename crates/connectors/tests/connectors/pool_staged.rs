@@ -12,7 +12,7 @@ use dataflow::sink::{
     Publishing, Room, RunId, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
 };
 
-use crate::bed::{hint, refused, table};
+use crate::bed::{hint, refused, stage_durably, table};
 use crate::pool_growing::{self, by_number};
 
 fn batch(from: i64, to: i64) -> RecordBatch {
@@ -65,7 +65,7 @@ fn a_version_appears_with_each_checkpoint_and_once() {
             writers[0].write(&batch(before, before + 300)).unwrap();
             writers[0].write(&batch(before + 300, before + 500)).unwrap();
             writers[1].write(&batch(before + 500, before + 1000)).unwrap();
-            let staged = writers.each_mut().map(|writer| writer.stage(9, false).unwrap());
+            let staged = writers.each_mut().map(|writer| stage_durably(&mut **writer, 9, false));
             // Half of the runs die before the publication, and the next one makes it.
             let how = if round % 2 == 0 { first(mark) } else { again(mark) };
             sink.publish(&staged, how).unwrap();
@@ -73,7 +73,7 @@ fn a_version_appears_with_each_checkpoint_and_once() {
             // It is published already.
             sink.publish(&staged, again(mark)).unwrap();
             assert_eq!(pool.newest("t").unwrap().version, round as u64 + 1);
-            let nothing = writers.each_mut().map(|writer| writer.stage(10, false).unwrap());
+            let nothing = writers.each_mut().map(|writer| stage_durably(&mut **writer, 10, false));
             sink.publish(&nothing, first(sink.mark().unwrap())).unwrap();
             assert_eq!(pool.newest("t").unwrap().version, round as u64 + 1, "it has no rows");
         }
@@ -87,10 +87,10 @@ fn a_table_that_somebody_else_has_written_is_not_guessed_at() {
     let sink = connector.sink(&def).unwrap();
     let mut writer = open(&*sink, 0);
     writer.write(&batch(0, 10)).unwrap();
-    sink.publish(&[writer.stage(1, false).unwrap()], first(None)).unwrap();
+    sink.publish(&[stage_durably(&mut *writer, 1, false)], first(None)).unwrap();
     let mark = sink.mark().unwrap();
     writer.write(&batch(10, 20)).unwrap();
-    let staged = writer.stage(2, false).unwrap();
+    let staged = stage_durably(&mut *writer, 2, false);
     // The job dies here, and another one loads the table.
     let mut other = connector.sink(&def).unwrap().open(&WriterContext::of(0)).unwrap();
     other.write(&batch(90, 97)).unwrap();

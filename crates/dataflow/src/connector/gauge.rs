@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arrow::record_batch::RecordBatch;
 use fabric::Clock;
 
-use crate::connector::sink::{Room, SinkWriter};
+use crate::connector::sink::{Room, SinkWriter, StagedOutput};
 use crate::error::ConnectorError;
 
 /// A call that lasts longer is waiting as a whole, and seen as that while it lasts.
@@ -108,7 +108,7 @@ impl SinkGauge {
         self.call(|| writer.commit())
     }
 
-    /// Has rows made durable that a checkpoint names.
+    /// Has rows staged that a checkpoint names.
     ///
     /// # Errors
     /// Those of the writer.
@@ -117,7 +117,7 @@ impl SinkGauge {
         writer: &mut dyn SinkWriter,
         round: u64,
         last: bool,
-    ) -> Result<Vec<u8>, ConnectorError> {
+    ) -> Result<StagedOutput, ConnectorError> {
         self.call(|| writer.stage(round, last))
     }
 

@@ -1,5 +1,6 @@
 //! Sinks: where rows leave.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -117,6 +118,31 @@ pub struct StagingContext {
     pub before: Vec<Vec<u8>>,
 }
 
+/// Output that a writer has staged.
+#[derive(Debug, Clone, Default)]
+pub struct StagedOutput {
+    /// The bytes by which [`Sink::publish`] finds it.
+    pub staged: Vec<u8>,
+    /// The rest of the work until it is durable; `None` if it is.
+    pub unsynced: Option<Arc<dyn UnsyncedOutput>>,
+}
+
+impl From<Vec<u8>> for StagedOutput {
+    fn from(staged: Vec<u8>) -> Self {
+        Self { staged, unsynced: None }
+    }
+}
+
+/// Output that is written, and not durable yet.
+pub trait UnsyncedOutput: Debug + Send + Sync {
+    /// Makes it durable. It is called once, on a thread that may wait for a disk, before a
+    /// checkpoint names the output. Output that is dropped instead leaves no trace.
+    ///
+    /// # Errors
+    /// When it is not durable. Nobody can make up for that: the job fails.
+    fn sync(&self) -> Result<(), ConnectorError>;
+}
+
 /// The services of the runtime that a writer may use.
 #[derive(Debug, Clone)]
 pub struct WriterContext {
@@ -209,16 +235,16 @@ pub trait SinkWriter: Send {
         false
     }
 
-    /// Makes durable, and not yet visible, what was written since the last call; with `last` the
-    /// query has ended well, and the writer is dropped afterwards in place of a commit. Gives the
-    /// bytes by which [`Sink::publish`] finds it. Rows of writers that do not stage stay with them.
-    /// Only called where the writer was opened with a [`StagingContext`].
+    /// Stages what was written since the last call: it is to be durable, and not yet visible. With
+    /// `last` the query has ended well, and the writer is dropped afterwards in place of a commit.
+    /// What would wait for a disk is left to [`UnsyncedOutput::sync`]. Rows of writers that do not
+    /// stage stay with them. Only called where the writer was opened with a [`StagingContext`].
     ///
     /// # Errors
     /// When the output cannot be written.
-    fn stage(&mut self, round: u64, last: bool) -> Result<Vec<u8>, ConnectorError> {
+    fn stage(&mut self, round: u64, last: bool) -> Result<StagedOutput, ConnectorError> {
         let _ = (round, last);
-        Ok(Vec::new())
+        Ok(StagedOutput::default())
     }
 
     /// Publishes everything: the query has ended well.

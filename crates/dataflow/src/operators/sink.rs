@@ -16,7 +16,7 @@ use crate::checkpoint::OperatorSnapshot;
 use crate::checkpoint::{SinkSnapshot, WorkerSnapshot};
 use crate::connector::gauge::SinkGauge;
 use crate::connector::sink::{
-    Placement, Room, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
+    Placement, Room, Sink, SinkVisibility, SinkWriter, StagedOutput, StagingContext, WriterContext,
 };
 use crate::error::DataflowError;
 use crate::exchange::{
@@ -215,8 +215,8 @@ impl SinkTask {
     ) -> Result<Option<SinkSnapshot>, DataflowError> {
         let mut writer = self.writer.borrow_mut();
         let Some(writer) = writer.as_mut().filter(|_| self.stages) else { return Ok(None) };
-        let staged = self.gauge.stage(writer.as_mut(), round, last)?;
-        Ok(Some(SinkSnapshot { operator: self.instance.tag, staged }))
+        let StagedOutput { staged, unsynced } = self.gauge.stage(writer.as_mut(), round, last)?;
+        Ok(Some(SinkSnapshot { operator: self.instance.tag, staged, unsynced }))
     }
 
     /// All rows are written, and published by others.

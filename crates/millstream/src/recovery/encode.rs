@@ -123,7 +123,7 @@ fn listed(
         put.number(u64::from(*readers));
     }
     put.number(sinks.len() as u64);
-    for SinkSnapshot { operator, staged } in sinks {
+    for SinkSnapshot { operator, staged, .. } in sinks {
         put.bytes(names.of(*operator).as_bytes());
         put.bytes(staged);
     }
@@ -195,7 +195,7 @@ fn unlisted(bytes: &[u8], names: OperatorNames<'_>) -> Option<Listed> {
     })?;
     let sinks = take.list(|take| {
         let (operator, staged) = (names.number(take.text()?), take.bytes()?.to_vec());
-        Some(operator.map(|operator| SinkSnapshot { operator, staged }))
+        Some(operator.map(|operator| SinkSnapshot { operator, staged, unsynced: None }))
     })?;
     let splits = splits.into_iter().flatten().collect();
     let sinks = sinks.into_iter().flatten().collect();

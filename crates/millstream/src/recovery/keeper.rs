@@ -16,8 +16,9 @@ use checkpoint::{
     SourceEntry, SplitEntry, StagedPart, Store, TableEntry,
 };
 use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, WorkerSnapshot};
+use dataflow::error::DataflowError;
 use dataflow::job::JobGraph;
-use dataflow::sink::{Publishing, SinkVisibility};
+use dataflow::sink::{Publishing, SinkVisibility, UnsyncedOutput};
 use dataflow::time::to_millis;
 
 use super::encode::{self, Decoded, OperatorNames, StoredId};
@@ -28,6 +29,10 @@ use crate::error::Error;
 
 /// The name under which a manifest says that the job has read all of its input.
 pub(super) const ENDED: &str = "ended";
+
+/// Threads that bring staged output to the disk at the same time: it waits for the disk, and each
+/// wait is short.
+const SYNCS_MAX: usize = 8;
 
 /// An event at a node.
 pub(super) enum KeeperEvent {
@@ -58,6 +63,8 @@ pub(super) enum KeeperReport {
     Part { round: u64, stored: Result<SegmentEntry, CheckpointError> },
     /// All workers of the node have ended.
     Ended,
+    /// Output that was staged is not durable, so that no checkpoint can have it.
+    Failed(Error),
     /// At the leader: a checkpoint is in the chain and its output is published, or why not.
     Checkpoint { round: u64, end: RoundEnd, stored: Result<(), Error> },
 }
@@ -114,6 +121,10 @@ struct KeeperState {
     waiting: Vec<(u64, u32, SinkSnapshot)>,
     /// The same of sinks whose rows are kept until the end: each has those of the earlier ones.
     until_end: Vec<(u64, u32, SinkSnapshot)>,
+    /// What was staged in which round, and is not durable: by operator.
+    unsynced: Vec<(u64, u32, Arc<dyn UnsyncedOutput>)>,
+    /// Why output is not durable that was staged: no checkpoint of this run can follow.
+    lost: Option<String>,
     /// The sections that a checkpoint may refer to.
     references: References<StoredId>,
 }
@@ -224,7 +235,9 @@ impl Keeper {
 
     fn saved(&mut self, mut snapshot: WorkerSnapshot) {
         let (worker, round) = (snapshot.worker, snapshot.round);
-        for sink in snapshot.sinks.drain(..) {
+        for mut sink in snapshot.sinks.drain(..) {
+            let unsynced = sink.unsynced.take().map(|output| (round, sink.operator, output));
+            self.state.unsynced.extend(unsynced);
             let operator = self.job.operators.get(sink.operator as usize);
             let staging = operator.and_then(|operator| operator.kind.spec().sink());
             if staging.is_some_and(|sink| sink.staging() == SinkVisibility::Retained) {
@@ -267,6 +280,11 @@ impl Keeper {
         self.state.round = None;
         self.state.saved.retain(|_, saved| saved.round > round);
         self.state.forget_covered(round);
+        if let Err(why) = self.sync(round) {
+            let stored = Err(CheckpointError::Invalid { reason: why });
+            let _ = self.to.send(KeeperReport::Part { round, stored });
+            return;
+        }
         for worker in &mut workers {
             worker.sinks.extend(self.state.staged(round, worker.worker));
         }
@@ -284,6 +302,37 @@ impl Keeper {
             segment
         });
         let _ = self.to.send(KeeperReport::Part { round, stored });
+    }
+
+    /// Makes durable what was staged up to a round, and tells its node if that is not possible: the
+    /// system may have dropped what it could not write, so that nobody can try again.
+    fn sync(&mut self, round: u64) -> Result<(), String> {
+        let KeeperState { unsynced, lost, .. } = &mut self.state;
+        let due: Vec<_> = unsynced.extract_if(.., |(of, ..)| *of <= round).collect();
+        let results = std::thread::scope(|scope| {
+            let outputs = due.chunks(due.len().div_ceil(SYNCS_MAX).max(1));
+            let sync = |outputs: &[(u64, u32, Arc<dyn UnsyncedOutput>)]| {
+                outputs.iter().try_for_each(|(_, operator, output)| {
+                    output.sync().map_err(|error| (*operator, error))
+                })
+            };
+            let threads: Vec<_> = outputs.map(|some| scope.spawn(move || sync(some))).collect();
+            threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+        });
+        for result in results {
+            let error = match result {
+                Ok(Ok(())) => continue,
+                Ok(Err((operator, error))) => {
+                    DataflowError::from(error).of_operator(operator as usize).into()
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            if lost.is_none() {
+                *lost = Some(Error::to_string(&error));
+                let _ = self.to.send(KeeperReport::Failed(error));
+            }
+        }
+        lost.clone().map_or(Ok(()), Err)
     }
 
     /// Writes the record of a checkpoint, publishes its output, and says what comes behind it.
@@ -390,7 +439,7 @@ fn marks_of(job: &JobGraph) -> Result<Vec<Option<[u64; 2]>>, Error> {
     let marks = job.operators.iter().enumerate().map(|(at, operator)| {
         let Some(sink) = operator.kind.spec().sink() else { return Ok(None) };
         let mark = sink.mark();
-        Ok(mark.map_err(|error| dataflow::error::DataflowError::from(error).of_operator(at))?)
+        Ok(mark.map_err(|error| DataflowError::from(error).of_operator(at))?)
     });
     marks.collect()
 }
@@ -420,7 +469,7 @@ pub(super) fn publish(
         let how = Publishing { mark: marks.get(at).copied().flatten(), ..how };
         let staged: Vec<Vec<u8>> = staged_of(workers, at as u32);
         let published = sink.publish(&staged, how);
-        published.map_err(|error| dataflow::error::DataflowError::from(error).of_operator(at))?;
+        published.map_err(|error| DataflowError::from(error).of_operator(at))?;
     }
     Ok(())
 }
@@ -510,29 +559,4 @@ impl Drop for KeeperThread {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sink(staged: &str) -> SinkSnapshot {
-        SinkSnapshot { operator: 3, staged: staged.into() }
-    }
-
-    fn staged(state: &KeeperState, round: u64, worker: u32) -> Vec<String> {
-        let all = state.staged(round, worker).into_iter();
-        all.map(|sink| String::from_utf8(sink.staged).unwrap()).collect()
-    }
-
-    /// A worker may have ended when the leader's word of the round before comes.
-    #[test]
-    fn a_checkpoint_has_no_rows_of_a_later_round() {
-        let mut state = KeeperState::default();
-        state.until_end.extend([(7, 0, sink("up to 7")), (8, 0, sink("up to 8"))]);
-        state.until_end.extend([(9, 0, sink("up to 9")), (8, 1, sink("of another"))]);
-        state.waiting.extend([(7, 0, sink("a part of 7")), (9, 0, sink("a part of 9"))]);
-        state.forget_covered(8);
-        assert_eq!(staged(&state, 8, 0), ["a part of 7", "up to 8"]);
-        assert_eq!(staged(&state, 8, 1), ["of another"]);
-        state.forget_covered(9);
-        assert_eq!(staged(&state, 9, 0), ["a part of 7", "a part of 9", "up to 9"]);
-    }
-}
+mod tests;

@@ -37,7 +37,9 @@ impl Message {
             KeeperReport::Part { round, stored: Err(why) } => {
                 Self::NoPart { round, why: why.to_string() }
             }
-            KeeperReport::Ended | KeeperReport::Checkpoint { .. } => Self::Ended,
+            KeeperReport::Ended | KeeperReport::Failed(_) | KeeperReport::Checkpoint { .. } => {
+                Self::Ended
+            }
         }
     }
 

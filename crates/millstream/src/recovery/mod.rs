@@ -304,6 +304,7 @@ impl<'a> JobCheckpoints<'a> {
                 (KeeperReport::Checkpoint { round, end, stored }, Some(leader)) => {
                     leader.recorded(round, end, stored)?;
                 }
+                (KeeperReport::Failed(error), _) => return Err(error),
                 (kept, _) => self.send(0, &Message::of(kept))?,
             }
         }

@@ -48,7 +48,7 @@ fn snapshot(worker: u32) -> WorkerSnapshot {
         round: 12,
         operators: vec![operator(1, vec![part(0, 1), part(0, 2), part(3, 3)]), operator(2, vec![])],
         splits: vec![split],
-        sinks: vec![SinkSnapshot { operator: 2, staged: vec![0, 255] }],
+        sinks: vec![SinkSnapshot { operator: 2, staged: vec![0, 255], unsynced: None }],
         late: 3,
         bad: 4,
         last: worker == 1,

@@ -1,0 +1,95 @@
+//! What a node's thread says of a round, and which rows of sinks it takes for that of a round.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dataflow::error::ConnectorError;
+
+use super::*;
+
+fn sink(staged: &str) -> SinkSnapshot {
+    SinkSnapshot { operator: 3, staged: staged.into(), unsynced: None }
+}
+
+fn staged(state: &KeeperState, round: u64, worker: u32) -> Vec<String> {
+    let all = state.staged(round, worker).into_iter();
+    all.map(|sink| String::from_utf8(sink.staged).unwrap()).collect()
+}
+
+/// A worker may have ended when the leader's word of the round before comes.
+#[test]
+fn a_checkpoint_has_no_rows_of_a_later_round() {
+    let mut state = KeeperState::default();
+    state.until_end.extend([(7, 0, sink("up to 7")), (8, 0, sink("up to 8"))]);
+    state.until_end.extend([(9, 0, sink("up to 9")), (8, 1, sink("of another"))]);
+    state.waiting.extend([(7, 0, sink("a part of 7")), (9, 0, sink("a part of 9"))]);
+    state.forget_covered(8);
+    assert_eq!(staged(&state, 8, 0), ["a part of 7", "up to 8"]);
+    assert_eq!(staged(&state, 8, 1), ["of another"]);
+    state.forget_covered(9);
+    assert_eq!(staged(&state, 9, 0), ["a part of 7", "a part of 9", "up to 9"]);
+}
+
+/// Output that a worker has left to be made durable.
+#[derive(Debug)]
+struct Unsynced {
+    fails: bool,
+    synced: AtomicU32,
+}
+
+impl UnsyncedOutput for Unsynced {
+    fn sync(&self) -> Result<(), ConnectorError> {
+        self.synced.fetch_add(1, Ordering::Relaxed);
+        let (place, message) = ("out/.part".to_owned(), "no space".to_owned());
+        if self.fails { Err(ConnectorError::Io { place, message, hint: None }) } else { Ok(()) }
+    }
+}
+
+/// The reports of a node of two workers about two rounds of which both have staged something.
+fn reports_of(outputs: &[Arc<Unsynced>; 2], name: &str) -> Vec<String> {
+    let path = format!("millstream-keeper-{name}-{}", std::process::id());
+    let path = std::env::temp_dir().join(path);
+    let store = crate::state_store::open(&path.display().to_string()).unwrap();
+    let (to, kept) = mpsc::channel();
+    let job = JobGraph { operators: Vec::new(), settings: Default::default() };
+    let (job, name) = ((Arc::new(job), Arc::default()), ObjectName::job("j").unwrap());
+    let mut keeper = Keeper::new(store, name, job, 1, (0, 1), (0..2, 2), String::new(), None, to);
+    let text = |report| match report {
+        KeeperReport::Saved { round } => format!("saved {round}"),
+        KeeperReport::Part { round, stored: Ok(_) } => format!("part {round}"),
+        KeeperReport::Part { round, stored: Err(why) } => format!("no part {round}: {why}"),
+        KeeperReport::Failed(error) => format!("failed: {error}"),
+        KeeperReport::Ended | KeeperReport::Checkpoint { .. } => "another".into(),
+    };
+    let mut reports = Vec::new();
+    for round in [1, 2] {
+        keeper.state.round = Some(round);
+        for (worker, output) in (0..).zip(outputs) {
+            let before = (reports.len(), output.synced.load(Ordering::Relaxed));
+            let unsynced: Option<Arc<dyn UnsyncedOutput>> = Some(output.clone());
+            let sinks = vec![SinkSnapshot { unsynced, ..sink("rows") }];
+            keeper.saved(WorkerSnapshot { worker, round, sinks, ..WorkerSnapshot::default() });
+            keeper.store_round();
+            reports.extend(kept.try_iter().map(text));
+            let now = (reports.len(), output.synced.load(Ordering::Relaxed));
+            assert_eq!(worker == 0, now == before, "the round has the rows of both workers");
+        }
+    }
+    drop(keeper);
+    let _ = std::fs::remove_dir_all(path);
+    reports
+}
+
+#[test]
+fn a_part_is_complete_when_what_was_staged_is_durable() {
+    let output = |fails| Arc::new(Unsynced { fails, synced: AtomicU32::new(0) });
+    let outputs = [output(false), output(false)];
+    let stored = ["saved 1", "part 1", "saved 2", "part 2"];
+    assert_eq!(reports_of(&outputs, "durable"), stored);
+    assert!(outputs.iter().all(|output| output.synced.load(Ordering::Relaxed) == 2));
+    let reports = reports_of(&[output(false), output(true)], "lost");
+    assert_eq!(reports.iter().filter(|report| report.starts_with("failed")).count(), 1);
+    assert!(reports[1].contains("out/.part: no space"), "{reports:?}");
+    // The system may have dropped the rows: no later checkpoint can have them.
+    assert!(reports.iter().all(|report| !report.starts_with("part")), "{reports:?}");
+    assert!(reports[4].starts_with("no part 2: "), "{reports:?}");
+}
