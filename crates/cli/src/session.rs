@@ -44,7 +44,9 @@ pub(crate) fn session(
     let builder = builder.output_for_programs(rows::for_programs(&args.rows));
     let session = builder.output(&name, output).build();
     Ok(session.map(|mut session| {
-        session.resume(&start.decisions);
+        if args.state.state.is_some() {
+            session.resume(&start.decisions);
+        }
         session
     }))
 }

@@ -35,6 +35,7 @@ pub struct Session {
     output: StdoutTarget,
     started_at: Option<SystemTime>,
     pub(crate) pool: Option<Arc<Client>>,
+    pool_tables: Option<Arc<PoolConnector>>,
     /// The tables that lie in the program's memory.
     pub(crate) memory: MemoryTables,
 }
@@ -196,12 +197,15 @@ impl Session {
         Ok(())
     }
 
-    /// Plans from now on by the decisions of a job that goes on from a checkpoint:
+    /// Plans from now on by the decisions of a job that keeps checkpoints, and may go on from one:
     /// [`PlanDecisions::of`] reads them.
     pub fn resume(&mut self, decisions: &PlanDecisions) {
         self.planner.set_streamed(decisions.streamed.clone());
         if let Some(pool) = &self.pool {
             pool.pin_again(&decisions.versions);
+        }
+        if let Some(tables) = &self.pool_tables {
+            tables.goes_on();
         }
     }
 
@@ -323,8 +327,10 @@ impl SessionBuilder {
         bounded("job", "nodes", workers.nodes, cluster::NODES_MAX)?;
         bounded("node", "workers", workers.per_node, WORKERS_MAX)?;
         let pool = self.pool.map(|pool| client(pool, workers)).transpose()?;
-        if let Some(pool) = &pool {
-            connectors.push(Arc::new(PoolConnector::new(pool.clone())));
+        let pool_tables =
+            pool.as_ref().map(|pool| Arc::new(PoolConnector::new(Arc::<Client>::clone(pool))));
+        if let Some(tables) = &pool_tables {
+            connectors.push(tables.clone());
         }
         let memory = MemoryTables::default();
         if connectors.iter().all(|other| other.name() != memory.name()) {
@@ -348,6 +354,7 @@ impl SessionBuilder {
             output,
             started_at,
             pool,
+            pool_tables,
             memory,
         };
         session.rows_to(rows)?;

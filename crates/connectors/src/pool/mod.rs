@@ -13,6 +13,7 @@
 //!
 //! Deliberately absent: changes in place.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ mod newest;
 mod partition;
 mod prune;
 mod reader;
+mod recorded;
 mod sink;
 mod source;
 mod staged;
@@ -138,17 +140,26 @@ pub struct PoolConnector {
     access: Option<Arc<dyn PoolAccess>>,
     /// The loads of statements that are planned or run.
     planned: Mutex<Vec<Weak<PoolSink>>>,
+    /// Whether a table that is to be made may be that of an earlier run of the job.
+    goes_on: AtomicBool,
 }
 
 impl PoolConnector {
     /// Of the tables of a pool.
     pub fn new(access: Arc<dyn PoolAccess>) -> Self {
-        Self { access: Some(access), planned: Mutex::default() }
+        Self { access: Some(access), planned: Mutex::default(), goes_on: false.into() }
     }
 
     /// Where there is no pool: its tables are refused, with what to do about it.
     pub fn absent() -> Self {
-        Self { access: None, planned: Mutex::default() }
+        Self { access: None, planned: Mutex::default(), goes_on: false.into() }
+    }
+
+    /// The statements that are planned from now on are of a job that may have run before. That a
+    /// table is there which they make is an error only when the load begins: then it is known that
+    /// no run of the job has made it.
+    pub fn goes_on(&self) {
+        self.goes_on.store(true, Ordering::Relaxed);
     }
 
     fn access(&self) -> Result<&Arc<dyn PoolAccess>, ConnectorError> {
@@ -197,7 +208,7 @@ impl PoolConnector {
                 newest.map(|version| version.pinned.manifest.definition.clone())
             }
         };
-        if there.is_some() && mode == WriteMode::Create {
+        if there.is_some() && mode == WriteMode::Create && !self.goes_on.load(Ordering::Relaxed) {
             let message = format!("the pool has a table '{}' already", options.table);
             let hint = "CREATE TABLE it without AS, and INSERT OVERWRITE it; or give the table in \
                         the pool another name: 'table' = '…'";

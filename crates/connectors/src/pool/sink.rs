@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A load publishes a version when it ends, or each 'commit.interval' ([`super::growing`]), or with
-//! each checkpoint of its job ([`super::staged`]).
+//! each checkpoint of its job ([`super::staged`]), or when the end of that is recorded
+//! ([`super::recorded`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +33,8 @@ use super::encode;
 use super::errors::{damaged, refused};
 use super::growing::Growth;
 use super::partition::Partitions;
-use super::staged::{StagedRows, StagingWriter};
+use super::recorded::{LastWriter, RecordedWriter};
+use super::staged::{StagedRows, StagingWriter, patiently};
 
 /// A load of a table.
 pub(super) struct PoolSink {
@@ -44,6 +46,8 @@ pub(super) struct PoolSink {
     every: Option<CommitEvery>,
     /// The load of this process, once its first worker has opened it.
     loading: Mutex<Option<Begun>>,
+    /// The writer with whose commit the version of a job that keeps checkpoints appears.
+    last_writer: LastWriter,
 }
 
 /// A load that has begun.
@@ -74,6 +78,7 @@ impl PoolSink {
             load_bytes: options.load_bytes,
             every: options.every,
             loading: Mutex::default(),
+            last_writer: LastWriter::default(),
         })
     }
 
@@ -96,14 +101,16 @@ impl PoolSink {
         begun.map_err(refused)
     }
 
-    /// The load, which the first worker of a process begins.
-    fn loading(&self) -> Result<Begun, ConnectorError> {
+    /// The load, which the first worker of a process begins. One that is `recorded` does not grow,
+    /// and waits until the load of a run before is over.
+    fn loading(&self, recorded: bool) -> Result<Begun, ConnectorError> {
         let mut begun = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(begun) = &*begun {
             return Ok(begun.clone());
         }
-        let loading = self.begun(|load| self.access.begin(load))?;
-        let clock = self.every.map(|every| self.clock(every)).transpose()?;
+        let loading = self.begun(|load| patiently(recorded, || self.access.begin(load)))?;
+        let every = self.every.filter(|_| !recorded);
+        let clock = every.map(|every| self.clock(every)).transpose()?;
         Ok(begun.insert(Begun { loading, clock }).clone())
     }
 
@@ -134,7 +141,15 @@ impl Sink for PoolSink {
     }
 
     fn mark(&self) -> Result<Option<[u64; 2]>, ConnectorError> {
-        self.grows().then(|| self.version_and_rows()).transpose()
+        self.version_and_rows().map(Some)
+    }
+
+    fn publishes_end(&self) -> bool {
+        !self.grows()
+    }
+
+    fn has_lost(&self, staged: &[Vec<u8>], mark: Option<[u64; 2]>) -> Result<bool, ConnectorError> {
+        if self.grows() { Ok(false) } else { self.has_lost_load(staged, mark) }
     }
 
     fn stages_rows(&self) -> bool {
@@ -142,6 +157,9 @@ impl Sink for PoolSink {
     }
 
     fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
+        if !self.grows() {
+            return self.last_writer.commit();
+        }
         let staged = staged.iter().map(|staged| StagedRows::of(&self.load.table, staged));
         self.publish_rows(staged.collect::<Result<_, _>>()?, how)
     }
@@ -151,7 +169,12 @@ impl Sink for PoolSink {
             let (table, columns) = (self.load.table.clone(), self.columns.clone());
             return Ok(Box::new(StagingWriter::new(table, columns)));
         }
-        let Begun { loading, clock } = self.loading()?;
+        if context.staging.is_some() {
+            let Begun { loading, .. } = self.loading(true)?;
+            let writer = self.writer(&*loading, context, None)?;
+            return Ok(Box::new(RecordedWriter::new(writer, context.worker, &self.last_writer)));
+        }
+        let Begun { loading, clock } = self.loading(false)?;
         // One worker of the job says what is promised.
         if let Some(every) = self.every.filter(|_| context.worker == 0) {
             tracing::warn!(

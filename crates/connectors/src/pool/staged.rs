@@ -181,24 +181,13 @@ impl PoolSink {
         Box::new(writer).commit()
     }
 
-    /// Begins the load of a table that nobody else loads. The pool may take a while until it has
-    /// noticed that a run before has ended, or has saved its last version.
+    /// Begins the load of a table that nobody else loads.
     fn begun_alone(&self, again: bool) -> Result<Arc<dyn Loading>, ConnectorError> {
-        let since = Instant::now();
-        self.begun(|load| {
-            loop {
-                match self.access().begin_alone(load) {
-                    Err(PoolError::Refused { .. }) if again && since.elapsed() < BEGUN_WITHIN => {
-                        thread::sleep(ASKED_AGAIN);
-                    }
-                    begun => return begun,
-                }
-            }
-        })
+        self.begun(|load| patiently(again, || self.access().begin_alone(load)))
     }
 
     /// The error that nobody knows whether the rows of a checkpoint are in the table.
-    fn changed(&self, before: [u64; 2], now: [u64; 2]) -> ConnectorError {
+    pub(super) fn changed(&self, before: [u64; 2], now: [u64; 2]) -> ConnectorError {
         let ([was, had], [is, has]) = (before, now);
         ConnectorError::Io {
             place: format!("pool table '{}'", self.load().table),
@@ -209,6 +198,23 @@ impl PoolSink {
             hint: Some(
                 "load no table of a job with checkpoints, or begin anew: --from none".into(),
             ),
+        }
+    }
+}
+
+/// Begins a load; if it is `patient`, it waits while another one is under way. The pool may take a
+/// while until it has noticed that a run before has ended, or has saved its last version.
+pub(super) fn patiently<T>(
+    patient: bool,
+    mut begin: impl FnMut() -> Result<T, PoolError>,
+) -> Result<T, PoolError> {
+    let since = Instant::now();
+    loop {
+        match begin() {
+            Err(PoolError::Refused { .. }) if patient && since.elapsed() < BEGUN_WITHIN => {
+                thread::sleep(ASKED_AGAIN);
+            }
+            begun => return begun,
         }
     }
 }

@@ -120,9 +120,62 @@ fn a_load_that_does_not_grow_is_one_version_at_the_end() {
     let connector = PoolConnector::new(InMemoryPool::new(1));
     let at_end = |options: &[(&str, &str)], mode| {
         let sink = connector.sink_for(&grown(1, options), mode).unwrap();
-        assert_eq!((sink.staging(), sink.mark().unwrap()), (SinkVisibility::AtEnd, None));
+        assert_eq!((sink.staging(), sink.publishes_end()), (SinkVisibility::AtEnd, true));
     };
     at_end(&[], WriteMode::Insert);
     at_end(GROWS, WriteMode::Create);
     at_end(GROWS, WriteMode::Overwrite);
+}
+
+#[test]
+fn a_load_appears_when_the_end_of_its_job_is_recorded_and_once() {
+    let modes = [WriteMode::Create, WriteMode::Insert, WriteMode::Overwrite];
+    for (mode, expected) in modes.into_iter().zip([0..500, 0..500, 100..500]) {
+        let pool = InMemoryPool::new(1);
+        let (connector, def) = (PoolConnector::new(pool.clone()), grown(1, &GROWS[..1]));
+        if mode != WriteMode::Create {
+            let first = connector.sink_for(&def, WriteMode::Create).unwrap();
+            let mut writer = first.open(&WriterContext::of(0)).unwrap();
+            writer.write(&batch(0, 100)).unwrap();
+            while writer.drain().unwrap() == Room::Full {}
+            writer.commit().unwrap();
+        }
+        let from = if mode == WriteMode::Create { 0 } else { 100 };
+        pool.set_writers(2);
+        let sink = || connector.sink_for(&def, mode).unwrap();
+        // The rows of a run, and what it has recorded; it dies if it is dropped.
+        let run = |sink: &dyn Sink| {
+            let mut writers = [0, 1].map(|worker| open(sink, worker));
+            writers[0].write(&batch(from, 300)).unwrap();
+            writers[1].write(&batch(300, 500)).unwrap();
+            let staged = writers.each_mut().map(|writer| {
+                while writer.drain().unwrap() == Room::Full {}
+                stage_durably(&mut **writer, 9, true)
+            });
+            (sink.mark().unwrap(), staged)
+        };
+        let before = pool.newest("t").map(|newest| newest.version);
+        let dead = sink();
+        let (mark, staged) = run(&*dead);
+        assert_eq!(pool.newest("t").map(|newest| newest.version), before, "nobody sees it yet");
+        drop(dead);
+        assert!(sink().has_lost(&staged, mark).unwrap(), "it is gone with the process");
+        let sink = sink();
+        let (mark, staged) = run(&*sink);
+        sink.publish(&staged, first(mark)).unwrap();
+        assert!(newest(&connector, &def).into_iter().eq(expected));
+        // The run dies before it is recorded that this was done, and so does the next one.
+        for _ in 0..2 {
+            assert!(!sink.has_lost(&staged, mark).unwrap());
+            sink.publish(&staged, again(mark)).unwrap();
+        }
+        assert_eq!(pool.newest("t").unwrap().version, before.unwrap_or(0) + 1);
+        // Somebody else has written the table since.
+        let wrong = mark.map(|[version, rows]| [version + 1, rows + 7]);
+        let error = refused(sink.has_lost(&staged, wrong));
+        assert!(error.to_string().contains("somebody else has written it"), "{error}");
+        assert!(
+            refused(sink.has_lost(&[b"other".to_vec()], mark)).to_string().contains("does not")
+        );
+    }
 }

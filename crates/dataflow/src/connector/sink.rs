@@ -26,6 +26,26 @@ pub trait Sink: Send + Sync {
         SinkVisibility::AtEnd
     }
 
+    /// Whether rows that are seen [at the end](SinkVisibility::AtEnd) are published by a call, when
+    /// the end of the job is recorded: then writers stage what they have done, once, at the end.
+    fn publishes_end(&self) -> bool {
+        false
+    }
+
+    /// Whether the rows of a job that has ended were not published, and are gone with its
+    /// processes: then the job begins anew. It is asked before the second publication.
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    fn has_lost(
+        &self,
+        staged: &[Vec<u8>],
+        mark: Option<[u64; 2]>,
+    ) -> Result<bool, ConnectorError> {
+        let _ = (staged, mark);
+        Ok(false)
+    }
+
     /// Makes visible what writers have staged for a checkpoint. It may be called again with the
     /// same, by another process, when nobody knows how far the first call came: what is visible
     /// already stays as it is.

@@ -94,7 +94,8 @@ pub(crate) struct SinkTask {
 
 /// What the writer of a sink stages for on a worker; `None` if it does not.
 fn staging(tag: u32, sink: &dyn Sink, place: &WorkerContext) -> Option<StagingContext> {
-    if !matches!(sink.staging(), SinkVisibility::ByCheckpoint | SinkVisibility::Retained) {
+    let keeps = matches!(sink.staging(), SinkVisibility::ByCheckpoint | SinkVisibility::Retained);
+    if !keeps && !sink.publishes_end() {
         return None;
     }
     let run = place.checkpoints.as_ref()?.run();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use checkpoint::chain::{self, Chain, ChainView, ResumeFrom, Resumed, RunDescription};
 use checkpoint::{CheckpointManifest, Holder, ObjectName, OperatorEntry, Store};
+use dataflow::error::DataflowError;
 use dataflow::job::{CheckpointInterval, JobGraph};
 use dataflow::sink::Publishing;
 
@@ -33,7 +34,7 @@ impl Opening<'_> {
         run: &RunDescription,
     ) -> Result<Option<(Chain, Option<Resumed>)>, Error> {
         let view = chain::look(&**self.store, self.name);
-        let from = self.options.goes_on_from(self.name.as_str());
+        let mut from = self.options.goes_on_from(self.name.as_str());
         let anew = *from != ResumeFrom::Latest;
         if let Ok(view) = &view {
             if view.is_done() && !anew {
@@ -47,6 +48,9 @@ impl Opening<'_> {
             if let Some(resumed) = chain::resolve(&**self.store, view, from)? {
                 self.check(&resumed.manifest)?;
                 self.check_published(&resumed)?;
+                if self.has_lost(&resumed)? {
+                    from = &ResumeFrom::Nothing;
+                }
             }
         }
         let (mut chain, resumed) = Chain::begin(self.store.clone(), self.name, run, from)?;
@@ -171,6 +175,51 @@ impl Opening<'_> {
             ),
             hint: "run the text that was saved, stop it, and then run this one".into(),
         })
+    }
+
+    /// Whether the job had ended, and the rows of a sink that loads at the end are gone with its
+    /// processes. The user is told that it begins anew.
+    ///
+    /// # Errors
+    /// When other such rows are visible: they would come twice.
+    fn has_lost(&self, resumed: &Resumed) -> Result<bool, Error> {
+        let Resumed { manifest, is_published, .. } = resumed;
+        if *is_published || !has_ended(manifest) {
+            return Ok(false);
+        }
+        let fitted = FittedState::of(&manifest.operators, self.ids);
+        let (store, segments) = (&**self.store, &manifest.segments);
+        let workers = keeper::read(store, self.name, segments, fitted.names(), None)?.workers;
+        let marks = keeper::marks_in(manifest, &fitted, self.ids.len());
+        let (mut lost, mut visible) = (Vec::new(), Vec::new());
+        for (at, operator) in self.job.operators.iter().enumerate() {
+            let Some(sink) = operator.kind.spec().sink() else { continue };
+            if sink.publishes_end() {
+                let staged = keeper::staged_of(&workers, at as u32);
+                let mark = marks.get(at).copied().flatten();
+                let has_lost = sink.has_lost(&staged, mark);
+                let has_lost =
+                    has_lost.map_err(|error| DataflowError::from(error).of_operator(at))?;
+                if has_lost { &mut lost } else { &mut visible }.push(&*operator.name);
+            }
+        }
+        let (Some(first), job) = (lost.first(), &self.options.job) else { return Ok(false) };
+        if let Some(seen) = visible.first() {
+            return Err(Error::Usage {
+                message: format!(
+                    "job '{job}' had ended: the rows of '{seen}' are visible, and those of \
+                     '{first}' are gone with the process that had them"
+                ),
+                hint: format!(
+                    "take the rows of '{seen}' away and begin anew by --from none, or run the rest \
+                     of the script as another job"
+                ),
+            });
+        }
+        (self.tell)(&format!(
+            "job '{job}' had ended, and the rows of '{first}' were not published: it begins anew"
+        ));
+        Ok(true)
     }
 
     /// Lines for the user: operators that are gone, with their saved bytes, and those that are new.

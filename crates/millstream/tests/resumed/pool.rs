@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
+use bytes::Bytes;
+use millstream::checkpoint::{
+    Created, DirectoryStore, ObjectName, Store, StoreError, StoredObject,
+};
 use millstream::pool::{At, Client, MemoryOptions, MemoryServer, PoolAccess, PoolOptions};
 use millstream::{RunOptions, Session};
 
@@ -107,4 +113,116 @@ fn a_table_that_grows_is_not_left_out_before_its_rows_are_visible() {
     let rows = run.session().collect(&read).unwrap();
     let prices = rows.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>().values());
     assert!(prices.copied().eq(0..30_000));
+}
+
+/// A store that breaks down when a record with these words is created.
+struct Breaking {
+    store: DirectoryStore,
+    at: &'static str,
+    /// The server that ends when the record is there; without one the record is refused.
+    server: Mutex<Option<MemoryServer>>,
+}
+
+impl Store for Breaking {
+    fn create(&self, name: &ObjectName, bytes: &Bytes) -> Result<Created, StoreError> {
+        let is_it = String::from_utf8_lossy(bytes).contains(self.at);
+        let ends = is_it.then(|| self.server.lock().unwrap().take()).flatten();
+        if is_it && ends.is_none() {
+            return Err(StoreError::refused(self.place(name), "as if the job were killed"));
+        }
+        self.store.create(name, bytes)
+    }
+
+    fn put(&self, name: &ObjectName, parts: &[Bytes]) -> Result<(), StoreError> {
+        self.store.put(name, parts)
+    }
+
+    fn get(
+        &self,
+        name: &ObjectName,
+        range: Option<Range<u64>>,
+    ) -> Result<Option<Bytes>, StoreError> {
+        self.store.get(name, range)
+    }
+
+    fn list(&self, prefix: Option<&ObjectName>) -> Result<Vec<StoredObject>, StoreError> {
+        self.store.list(prefix)
+    }
+
+    fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {
+        self.store.delete(name)
+    }
+
+    fn place(&self, name: &ObjectName) -> String {
+        self.store.place(name)
+    }
+}
+
+const LOADED: &str = "CREATE TABLE loaded (price BIGINT) WITH ('connector' = 'pool');";
+
+/// A script that loads the prices of all bids.
+fn loads(mode: &str) -> String {
+    let bids = bids("");
+    match mode {
+        "CREATE" => {
+            format!(
+                "{bids} CREATE TABLE loaded WITH ('connector' = 'pool') AS SELECT price FROM bids;"
+            )
+        }
+        mode => format!("{bids} {LOADED} INSERT {mode} loaded SELECT price FROM bids;"),
+    }
+}
+
+/// The prices in the table, sorted.
+fn loaded(run: &Run<'_>) -> Vec<i64> {
+    let rows = run.session().collect(&format!("{LOADED} SELECT price FROM loaded")).unwrap();
+    let prices = rows.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>().values());
+    let mut prices: Vec<i64> = prices.copied().collect();
+    prices.sort_unstable();
+    prices
+}
+
+#[test]
+fn a_load_that_was_published_and_not_recorded_as_done_is_not_made_again() {
+    for mode in ["CREATE", "INTO", "OVERWRITE"] {
+        let (server, dir) = (server(), Dir::new("pool-done"));
+        let sql = loads(mode);
+        let (at, server_ends) = ("\"kind\":\"done\"", Mutex::default());
+        let breaking = Breaking { store: dir.store(), at, server: server_ends };
+        let breaking: Arc<dyn Store> = Arc::new(breaking);
+        let run = Run { pool: Some(server.address()), ..Run::of(&dir) };
+        let mut times = 1;
+        if mode == "INTO" {
+            // The rows of another job are there before.
+            let other = Dir::new("pool-done-before");
+            let before = Run { pool: Some(server.address()), ..Run::of(&other) };
+            before.sql(&sql).unwrap();
+            times = 2;
+        }
+        let expected: Vec<i64> = (0..30_000).flat_map(|n| vec![n; times]).collect();
+        let killed = Run { store: Some(&breaking), ..run }.sql(&sql).unwrap_err().to_string();
+        assert!(killed.contains("as if the job were killed"), "{killed}");
+        assert_eq!(loaded(&run), expected, "{mode}: the version is there");
+        let lines = run.sql(&sql).unwrap();
+        assert_eq!(lines, ["job 'job' had ended; its output is published"]);
+        assert_eq!(loaded(&run), expected, "{mode}");
+    }
+}
+
+#[test]
+fn a_load_that_was_recorded_and_not_published_is_made_again() {
+    let (first, dir) = (server(), Dir::new("pool-lost"));
+    let sql = loads("INTO");
+    let (pool, at) = (first.address(), "\"ended\":1");
+    let breaking = Breaking { store: dir.store(), at, server: Mutex::new(Some(first)) };
+    let breaking: Arc<dyn Store> = Arc::new(breaking);
+    let run = Run { pool: Some(pool), store: Some(&breaking), ..Run::of(&dir) };
+    run.sql(&sql).unwrap_err();
+    let second = server();
+    let run = Run { pool: Some(second.address()), store: None, ..run };
+    let lines = run.sql(&sql).unwrap();
+    assert!(lines[0].contains("were not published: it begins anew"), "{lines:?}");
+    assert!(loaded(&run).into_iter().eq(0..30_000));
+    let lines = run.sql(&sql).unwrap();
+    assert_eq!(lines, ["job 'job' has ended: --from none begins it anew"]);
 }

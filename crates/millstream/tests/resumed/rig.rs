@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use millstream::checkpoint::chain::{self, ResumeFrom};
-use millstream::checkpoint::{DirectoryStore, ObjectName};
+use millstream::checkpoint::{DirectoryStore, ObjectName, Store};
 use millstream::pool::PoolOptions;
 use millstream::{
     CheckpointOptions, Error, FabricKind, Job, JobProgress, Observer, PlanDecisions, Report,
@@ -30,6 +30,11 @@ impl Dir {
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
+    }
+
+    /// Where the checkpoints of its jobs lie.
+    pub fn store(&self) -> DirectoryStore {
+        DirectoryStore::new(self.0.join("state"))
     }
 
     pub fn path(&self, name: &str) -> String {
@@ -105,6 +110,8 @@ pub struct Run<'a> {
     /// Whether the newest versions of its tables are pinned, and not those of the checkpoint.
     pub pins_latest: bool,
     pub until: Until,
+    /// The store, if it is not the directory alone.
+    pub store: Option<&'a Arc<dyn Store>>,
 }
 
 impl<'a> Run<'a> {
@@ -117,12 +124,13 @@ impl<'a> Run<'a> {
             pool: None,
             pins_latest: false,
             until: Until::End,
+            store: None,
         }
     }
 
     pub fn options(&self) -> CheckpointOptions {
         CheckpointOptions {
-            store: Arc::new(DirectoryStore::new(self.dir.0.join("state"))),
+            store: self.store.cloned().unwrap_or_else(|| Arc::new(self.dir.store())),
             job: "job".into(),
             from: ResumeFrom::Latest,
             evolve: self.evolve,
