@@ -4,6 +4,8 @@
 //!
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 
+use dataflow::position::Position;
+
 use crate::format::ipc::{IpcContext, schema_in};
 use crate::{http, remote};
 
@@ -21,6 +23,20 @@ pub fn pool_block(bytes: &[u8]) -> Result<usize, String> {
     let rows = u16::from_le_bytes([bytes[2], bytes[3]]);
     assert_eq!(array.len(), usize::from(rows).min(8192));
     Ok(array.len())
+}
+
+/// Reads a position, as a checkpoint has it. Gives whether it is one of a watched directory, whose
+/// list of files is read too.
+///
+/// # Errors
+/// Why it is none.
+///
+/// # Panics
+/// When it is written otherwise than it was read.
+pub fn position(bytes: &[u8]) -> Result<bool, String> {
+    let position = Position::from_bytes(bytes).map_err(|error| error.to_string())?;
+    assert_eq!(position.to_bytes(), bytes, "it is the same");
+    crate::file::watched(&position).map_err(|error| error.to_string())
 }
 
 /// Takes the messages of a Flight stream, each behind the lengths of its header and body, two bytes

@@ -44,6 +44,7 @@ mod watch;
 pub use atomic::AtomicFile;
 use blob::FileBlob;
 use pipe::{PipeSource, PipesInUse};
+pub(crate) use watch::watched;
 use watch::{WatchSource, Watched};
 
 use crate::format::compression::COMPRESSION;

@@ -49,6 +49,8 @@ use crate::stored;
 mod listing;
 mod progress;
 
+pub(crate) use progress::watched;
+
 /// How soon a flow that waits for others asks again.
 const LOOK_NS: u64 = 1_000_000;
 

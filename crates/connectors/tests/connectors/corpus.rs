@@ -17,6 +17,7 @@ use arrow::record_batch::RecordBatch;
 use arrow_flight::encode::FlightDataEncoderBuilder;
 use connectors::{FileConnector, hostile};
 use dataflow::connector::Connector;
+use dataflow::position::Position;
 use dataflow::sink::WriterContext;
 use futures::{StreamExt, stream};
 use parquet::arrow::ArrowWriter;
@@ -336,4 +337,53 @@ fn blocks_of_a_pool_are_read_or_refused() {
         assert_eq!(read.as_ref().ok(), rows.as_ref(), "{name}: {read:?}");
     }
     mutate::each(&seeds::contents(&all), CHANGED, hostile::pool_block);
+}
+
+/// The name of a good one tells whether it is of a watched directory.
+fn position_seeds() -> Seeds {
+    let file = Position::new("csv", 1, "in/a.csv", &[7, u64::MAX]);
+    let list = |numbers: &[u64], note: &[u8]| {
+        Position::new("watch", 1, "in", numbers).with_note(note.to_vec()).to_bytes()
+    };
+    let (path, within) = (b"in/a.csv", file.to_bytes());
+    let done: Vec<u8> = [3_u64, 9].into_iter().flat_map(u64::to_le_bytes).collect();
+    let begun = |path: &[u8], within: &[u8]| {
+        let lengths = [path, within].map(|bytes| (bytes.len() as u32).to_le_bytes());
+        let numbers = [5_u64, 0].map(u64::to_le_bytes);
+        let numbers = numbers.as_flattened();
+        [&done, numbers, &lengths[0], path, &lengths[1], within].concat()
+    };
+    let bytes = file.to_bytes();
+    let all = [
+        ("file", bytes.clone()),
+        ("file-none", Position::none("socket").to_bytes()),
+        ("file-most", Position::new("", 0, "", &[1; 16]).to_bytes()),
+        ("file-note", Position::new("x", 2, "in", &[]).with_note(vec![0, 1]).to_bytes()),
+        ("watch-none", list(&[0, 0], &[])),
+        ("watch-done", list(&[2, 0], &done)),
+        ("watch-begun", list(&[2, 1], &begun(path, &within))),
+        ("watch-at-the-beginning", list(&[2, 1], &begun(path, &[]))),
+        ("bad-count", list(&[3, 0], &done)),
+        ("bad-most", list(&[u64::MAX, 0], &done)),
+        ("bad-begun", list(&[2, 1], &done)),
+        ("bad-within", list(&[2, 1], &begun(path, &within[1..]))),
+        ("bad-behind", [&bytes[..], &[0]].concat()),
+        ("bad-cut", bytes[..bytes.len() - 1].to_vec()),
+        ("bad-empty", vec![]),
+        ("bad-form", vec![9; 40]),
+        ("bad-length", [&[1][..], &u32::MAX.to_le_bytes(), b"csv"].concat()),
+    ];
+    all.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+}
+
+#[test]
+fn positions_of_strangers_are_positions_or_refused() {
+    let all = seeds::read(&corpus("position"), position_seeds);
+    assert!(all.len() > 12, "only {}", all.len());
+    for (name, bytes) in &all {
+        let read = hostile::position(bytes);
+        let expected = (!name.starts_with("bad")).then(|| name.starts_with("watch"));
+        assert_eq!(read.as_ref().ok(), expected.as_ref(), "{name}: {read:?}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::position);
 }

@@ -66,6 +66,25 @@ impl WatchProgress {
     }
 }
 
+/// Reads the list of files of a position, if it is one of a watched directory; gives whether it is.
+///
+/// # Errors
+/// When the list is damaged.
+///
+/// # Panics
+/// When it is written otherwise than it was read.
+pub(crate) fn watched(position: &Position) -> Result<bool, ConnectorError> {
+    let split = position.split();
+    if position.numbers::<2>(FORMAT, VERSION, split).is_err() {
+        return Ok(false);
+    }
+    let progress = WatchProgress::of(position, split)?;
+    let again = WatchProgress::of(&progress.position(split), split)?;
+    assert_eq!(again.done, progress.done, "the same files were read");
+    assert_eq!(again.begun.is_some(), progress.begun.is_some(), "the same file is read");
+    Ok(true)
+}
+
 fn decoded(note: &[u8], count: u64, has_begun: bool) -> Option<WatchProgress> {
     let bytes = usize::try_from(count).ok()?.checked_mul(8)?;
     let (done, mut rest) = note.split_at_checked(bytes)?;
