@@ -11,7 +11,7 @@
 //! again. A child that is stopped is killed: the others take it for lost.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -26,7 +26,7 @@ use millstream::checkpoint::{CheckpointError, ObjectName};
 use millstream::cluster::{Assignment, JOB_VARIABLE};
 use millstream::{CheckpointOptions, FabricKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
@@ -40,6 +40,8 @@ use crate::{human, recover};
 
 /// The greatest number of starts in a row without a checkpoint in between.
 const FRUITLESS_MAX: u32 = 10;
+/// The launcher of ranks that are named by our own variables.
+const OWN_LAUNCHER: &str = "MILLSTREAM_NODES";
 /// The pause before a start that follows a fruitless one; it doubles, up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before a start.
@@ -87,6 +89,7 @@ pub(crate) fn supervise(
         generations: recover::generations(&state).unwrap_or_default(),
         begun: BTreeSet::new(),
         args,
+        launcher: assignment.filter(|of| of.launcher != OWN_LAUNCHER).and_then(|_| getppid()),
         launch: assignment.map_or(String::new(), |assignment| assignment.job.clone()),
         assignment: assignment.cloned(),
         members: Vec::new(),
@@ -111,7 +114,7 @@ fn check_shrinks(args: &RunArgs, assignment: Option<&Assignment>) -> Result<(), 
     let message = match assignment {
         None => "--on-loss shrink is for nodes that a launcher starts: run --nodes starts all anew",
         // Processes of srun may have the variables of another launcher, by its PMI.
-        Some(Assignment { launcher: "srun" | "MILLSTREAM_NODES", .. }) => return Ok(()),
+        Some(Assignment { launcher: "srun" | OWN_LAUNCHER, .. }) => return Ok(()),
         Some(_) if std::env::var_os("SLURM_STEP_ID").is_some() => return Ok(()),
         Some(_) => "--on-loss shrink cannot work under mpirun: it ends all ranks with the first",
     };
@@ -152,6 +155,9 @@ struct Supervisor<'a> {
     /// The assignment by a launcher, if one has started this process, among the ranks that have not
     /// been given up.
     assignment: Option<Assignment>,
+    /// The process of a launcher that has started this one, if it lives as long as its ranks: who
+    /// names ranks by our own variables may start them and leave.
+    launcher: Option<Pid>,
     /// The launcher's name for the job.
     launch: String,
     /// The ranks that went on, for each time that others were given up.
@@ -188,6 +194,9 @@ impl Supervisor<'_> {
             }
             let mut child = self.start()?;
             let status = self.watch(&mut child)?;
+            if self.is_orphaned() {
+                break ExitCode::from(AGAIN);
+            }
             if let Some(code) = self.ended(&child, status) {
                 break code;
             }
@@ -265,6 +274,13 @@ impl Supervisor<'_> {
                 return Ok(status);
             }
             self.sleep(CHILD_LOOK, Some(&ended));
+            if self.is_orphaned() {
+                // Nobody may read it any more.
+                let message = "the launcher of this node is gone: the node ends with it";
+                let _ = writeln!(std::io::stderr(), "{message}");
+                let _ = kill_process(pid, Signal::KILL);
+                return child.wait();
+            }
             passed = self.pass_on(pid, passed);
             if let Ok(request) = self.requests.try_recv() {
                 self.requested(pid, request);
@@ -277,6 +293,12 @@ impl Supervisor<'_> {
                 return child.wait();
             }
         }
+    }
+
+    /// Whether the launcher is gone. Its ranks would go on, and nobody could end them or start them
+    /// again.
+    fn is_orphaned(&self) -> bool {
+        self.launcher.is_some() && getppid() != self.launcher
     }
 
     /// Passes on that the user ends the job, and gives the number of SIGTERM that the child knows

@@ -1,5 +1,7 @@
 //! Ranks of a launcher, which this test plays: each is a supervisor with its node as a child.
 
+use std::process::Command;
+
 use super::*;
 
 const ROWS: u32 = 40_000;
@@ -86,6 +88,38 @@ fn a_rank_whose_supervisor_is_gone_ends_all_and_all_go_on_when_they_are_run_agai
     assert!(!runs(node), "its node has ended with it");
     let mut job = ranks(&dir, "slurm", 3, &args);
     assert_eq!(end(&mut job), [Some(0); 3], "{}", dir.log());
+    assert_eq!(dir.rows("out"), expected, "{}", dir.log());
+}
+
+/// A shell that plays mpirun, and starts three ranks.
+fn launcher(dir: &Dir) -> Running {
+    let rank = dir.command(&["run", "q.sql", "--state", "state", "--workers", "1"]);
+    let mut shell = Command::new("sh");
+    let script = "for rank in 0 1 2; do OMPI_COMM_WORLD_RANK=$rank \"$@\" & done; wait";
+    shell.args(["-c", script, "launcher"]).arg(rank.get_program()).args(rank.get_args());
+    for (name, value) in rank.get_envs() {
+        shell.envs(value.map(|value| (name, value)));
+    }
+    set_rank(&mut shell, "open", 0, 3);
+    shell.env("MILLSTREAM_RENDEZVOUS", &dir.0).current_dir(&dir.0);
+    dir.start(shell)
+}
+
+#[test]
+fn the_ranks_of_a_killed_launcher_end_and_go_on_when_they_are_started_again() {
+    let expected = undisturbed("orphans", ROWS);
+    let dir = Dir::new("orphans");
+    dir.write("q.sql", &windows(ROWS, "'rate' = '4000',"));
+    let mut shell = launcher(&dir);
+    dir.await_more_than(0, &mut shell);
+    let processes = shell.below();
+    assert!(processes.len() >= 6, "supervisors and nodes: {processes:?}");
+    shell.kill();
+    let ended = || (!processes.iter().any(|process| runs(*process))).then_some(());
+    await_some(ended, || dir.log());
+    assert!(dir.log().contains("the launcher of this node is gone"), "{}", dir.log());
+    assert_eq!(launcher(&dir).ends(), Some(0), "{}", dir.log());
+    assert!(dir.log().contains("goes on from checkpoint"), "{}", dir.log());
     assert_eq!(dir.rows("out"), expected, "{}", dir.log());
 }
 
