@@ -118,6 +118,7 @@ fn metrics_tell_of_checkpoints_and_of_restarts() {
             value(page, "millstream_checkpoints_total").is_some_and(|stored| stored >= 2.0)
                 && sum(page, "millstream_saved_state_bytes").is_some_and(|bytes| bytes > 0.0)
                 && sum(page, "millstream_save_peak_seconds").is_some_and(|time| time > 0.0)
+                && sum(page, "millstream_align_peak_seconds").is_some_and(|time| time > 0.0)
         };
         let first = wait(&address, "/metrics", saved);
         let of = |name: &str| value(&first, name).unwrap_or_else(|| panic!("no {name}: {first}"));
@@ -140,7 +141,9 @@ fn metrics_tell_of_checkpoints_and_of_restarts() {
             let operators = status["operators"].as_array().unwrap();
             let saved = operators.iter().filter(|of| of["saved_round"].as_u64() >= Some(1));
             let bytes = operators.iter().filter_map(|of| of["saved_state_bytes"].as_u64());
+            let waits = |of: &&Value| of["align_seconds"].as_f64().is_some_and(|time| time > 0.0);
             of_plan > 2
+                && operators.iter().filter(waits).count() >= 2
                 && saved.count() == 2 * of_plan
                 && bytes.sum::<u64>() > 0
                 && status["job"]["checkpoint_age_seconds"].is_number()

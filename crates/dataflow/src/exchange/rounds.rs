@@ -4,7 +4,7 @@
 //! [`RoundAlignment`] decides; here it meets frames and coroutines. Edges that have marked wait in
 //! front of the operator, frames of the next round are kept apart.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -30,6 +30,8 @@ pub(crate) struct InstanceRounds {
     /// Whether markers pass through it at once, since it keeps nothing and emits only what it is
     /// given.
     passing: bool,
+    /// When the first marker of the round came, until the last has.
+    marked_ns: Cell<Option<u64>>,
     /// A round has begun.
     began: Event,
     kept: RefCell<KeptApart>,
@@ -63,6 +65,7 @@ impl InstanceRounds {
             alignment: RefCell::new(alignment),
             to,
             passing: false,
+            marked_ns: Cell::default(),
             began: Event::default(),
             kept: RefCell::default(),
             worker,
@@ -140,6 +143,7 @@ impl InstanceRounds {
     /// When it marks another round.
     pub(crate) fn mark_edge(&self, edge: u32, round: u64) -> Result<bool, DataflowError> {
         let marked = self.alignment.borrow_mut().mark_edge(edge as usize, round);
+        self.marks();
         marked.map_err(|breach| DataflowError::Expression(breach.to_string()))
     }
 
@@ -173,6 +177,7 @@ impl InstanceRounds {
         received: u64,
     ) -> Result<(), RoundBreach> {
         self.alignment.borrow_mut().mark_peer(from, round, broadcast_before, received)?;
+        self.marks();
         self.worker.hear(round);
         self.look(member);
         Ok(())
@@ -190,10 +195,18 @@ impl InstanceRounds {
         self.look(member);
     }
 
+    /// A marker has come.
+    fn marks(&self) {
+        self.marked_ns.set(self.marked_ns.get().or_else(|| Some(self.worker.now_ns())));
+    }
+
     /// Wakes who saves, if the round is complete. All instances have heard the same then, and have
     /// the same time.
     fn look(&self, member: &(impl Member + ?Sized)) {
         if self.alignment.borrow().is_complete() {
+            if let Some(since) = self.marked_ns.take() {
+                self.worker.count_aligned(self.tag, since);
+            }
             let (leader, moved) = member.leader();
             leader.borrow_mut().settle();
             moved.notify();

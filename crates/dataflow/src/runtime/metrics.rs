@@ -141,6 +141,14 @@ impl Metrics {
         }
     }
 
+    /// Counts how long an operator waited for the last marker of a round behind the first.
+    pub(crate) fn count_aligned(&self, operator: u32, ns: u64) {
+        self.align_peak_ns.fetch_max(ns, Ordering::Relaxed);
+        if let Some(operator) = self.operators().get(operator as usize) {
+            Self::add(&operator.align_ns, ns);
+        }
+    }
+
     /// An operator has ended: no round waits for it any more, and it keeps nothing.
     pub(crate) fn end_saved(&self, operator: u32) {
         if let Some(operator) = self.operators().get(operator as usize) {

@@ -157,6 +157,17 @@ impl WorkerRounds {
         });
     }
 
+    /// The time, for [`count_aligned`](Self::count_aligned).
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.counts.clock.now_ns()
+    }
+
+    /// An operator has all markers of a round, of which the first came then.
+    pub(crate) fn count_aligned(&self, operator: u32, since_ns: u64) {
+        let ns = self.now_ns().saturating_sub(since_ns);
+        self.counts.metrics.count_aligned(operator, ns);
+    }
+
     /// An operator saves a round by `save`, which is timed.
     ///
     /// # Errors

@@ -75,6 +75,9 @@ metrics! {
              else.");
         save_peak_ns: u64 = Peak("save_peak_seconds", Longest,
             "The longest such time in one round.");
+        align_peak_ns: u64 = Peak("align_peak_seconds", Longest,
+            "The longest time from the first marker of a round that came to an operator until the \
+             last had.");
         frames_sent: u64 =
             Counter("sent_frames", Count, "Frames sent to workers of other processes.");
         bytes_sent: u64 =
@@ -171,6 +174,9 @@ metrics! {
             Gauge("saved_state_bytes", Bytes, "Bytes of the state that it has saved last.");
         save_ns: u64 = Counter("save_seconds", Nanoseconds,
             "Time in which it saved its state, or staged its rows.");
+        align_ns: u64 = Counter("align_seconds", Nanoseconds,
+            "Time from the first marker of a round that came to it until the last had, of its \
+             inputs on this worker and of all others.");
         build_rows: u64 = Counter("build_rows", Count,
             "Rows of the build of a hash join that came to this worker.");
         probe_rows: u64 = Counter("probe_rows", Count,
