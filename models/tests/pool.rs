@@ -157,6 +157,9 @@ impl State {
                 }
                 Effect::Save(version) => return Err(format!("nobody saves {version:?}")),
                 Effect::Close(client, _) => self.close(client, flaw)?,
+                Effect::Hold(_) | Effect::Release(..) => {
+                    return Err("there is one server".into());
+                }
             }
         }
         Ok(())

@@ -10,6 +10,8 @@
 //! * A version appears when each of its blocks lies in a sealed extent of its load: nobody writes
 //!   it any more.
 //! * A version that is pinned stays, though the table was loaded anew or dropped meanwhile.
+//! * A version with extents on other servers appears when each of these holds them for this one; they
+//!   are released when no kept version has them.
 //! * An extent is freed once, when no kept version has it and no load may write it; its number is
 //!   never used again. Its bytes count until the server has taken its memory back.
 //! * Of a server that saves, a version appears when it was saved. What was decided is told to
@@ -18,8 +20,10 @@
 //! * A client that is silent for [`LEASE_NS`] is closed before anything of it is freed.
 
 mod loads;
+mod parts;
 mod pins;
 mod saving;
+mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +33,7 @@ use std::sync::Arc;
 use crate::access::TableSummary;
 use crate::error::PoolError;
 use crate::manifest::Manifest;
+use crate::pointer::ExtentId;
 use crate::wire::{Stat, StatementId, TABLES_MAX};
 
 pub use loads::EXTENT_BYTES_MAX;
@@ -37,6 +42,9 @@ pub use pins::Pin;
 use pins::{Lease, Memo};
 use saving::PreparedVersion;
 pub use saving::{LoadOutcome, OUTCOMES_MAX, SavedVersion};
+use parts::Part;
+use spread::OtherServer;
+pub use spread::{HoldRequest, PEERS_MAX, PeerId};
 
 /// A client that says nothing for this long has no leases any more, in ns.
 pub const LEASE_NS: u64 = 10_000_000_000;
@@ -55,6 +63,11 @@ pub enum Effect {
     Free(u32),
     /// Saves a version, and then tells [`Home::saved`].
     Save(Box<SavedVersion>),
+    /// Asks another server to hold extents, and then tells [`Home::held`]; the requests to one
+    /// server are made in order.
+    Hold(Box<HoldRequest>),
+    /// Tells another server that its extents are not held any more.
+    Release(PeerId, Vec<u32>),
     /// Ends the connections of a client, and then tells [`Home::closed`].
     Close(ClientId, &'static str),
 }
@@ -67,7 +80,7 @@ struct Extent {
     used: Option<u32>,
     /// The load that writes it, until its version appears.
     load: Option<u64>,
-    /// Kept versions whose blocks lie here.
+    /// Kept versions whose blocks lie here, and other servers that hold it.
     versions: u32,
 }
 
@@ -106,6 +119,14 @@ pub struct Home {
     /// Extents whose memory has not come back, with their bytes.
     freeing: BTreeMap<u32, u64>,
     loads: BTreeMap<u64, LoadState>,
+    /// By load of a table that another server has, and client: what it has here.
+    parts: BTreeMap<(u64, ClientId), Part>,
+    /// By the client that another server is: the extents that are held for it.
+    held_for: BTreeMap<ClientId, BTreeSet<u32>>,
+    /// The other servers that have extents of tables, those of the number 1 first.
+    others: Vec<OtherServer>,
+    /// By extent of another server: the kept versions whose blocks lie there.
+    elsewhere: BTreeMap<ExtentId, u32>,
     /// Versions of loads that are over, which are being saved.
     saving: BTreeMap<u64, PreparedVersion>,
     /// By load: what has become of it.
@@ -143,6 +164,10 @@ impl Home {
             extents_made: 0,
             freeing: BTreeMap::new(),
             loads: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            held_for: BTreeMap::new(),
+            others: Vec::new(),
+            elsewhere: BTreeMap::new(),
             saving: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -199,11 +224,12 @@ impl Home {
     }
 
     /// The connections of a client have ended, and nothing that it posted has an effect any more:
-    /// its leases end, and its loads are given up.
+    /// its leases end, its loads are given up, and what is held for it is released.
     pub fn closed(&mut self, now_ns: u64, client: ClientId) -> Vec<Effect> {
         self.clients.remove(&client);
         self.closing.remove(&client);
         let mut effects = self.abort_loads_of(client);
+        effects.extend(self.end_parts_of(client));
         let of = |(number, lease): (&u64, &Lease)| (lease.client == client).then_some(*number);
         let leases: Vec<u64> = self.leases.iter().filter_map(of).collect();
         for lease in leases {
@@ -216,16 +242,22 @@ impl Home {
     pub fn tables(&self) -> Vec<TableSummary> {
         let summary = |(name, version): (&String, &u64)| {
             let versions = self.versions_of(name);
-            let (mut extents, mut leases, mut bytes) = (BTreeSet::new(), 0, 0);
+            let (mut extents, mut leases, mut bytes) = (BTreeMap::new(), 0, 0);
             for version in versions {
-                extents.extend(version.manifest.extents.iter().map(|(extent, _)| extent.number));
+                extents.extend(version.manifest.extents.iter().copied());
                 leases += version.leases;
                 bytes += counted(version.bytes.len());
             }
-            bytes += extents.iter().map(|number| self.extents[number].bytes).sum::<u64>();
-            let newest = &self.versions[&(name.clone(), *version)];
-            let (name, rows) = (name.clone(), newest.manifest.rows());
-            TableSummary { name, version: *version, rows, bytes, leases, damaged: false }
+            // Of other servers' extents their used bytes are known.
+            let in_memory = |(extent, used): (&ExtentId, &u32)| {
+                let here = extent.server == self.server;
+                if here { self.extents[&extent.number].bytes } else { u64::from(*used) }
+            };
+            bytes += extents.iter().map(in_memory).sum::<u64>();
+            let newest = &self.versions[&(name.clone(), *version)].manifest;
+            let (name, rows) = (name.clone(), newest.rows());
+            let damaged = self.loss_of(newest).is_some();
+            TableSummary { name, version: *version, rows, bytes, leases, damaged }
         };
         let damaged = |name: &String| TableSummary {
             name: name.clone(),
@@ -304,6 +336,10 @@ impl Home {
     /// Makes a version the newest one of its table. Its bytes are counted already.
     fn publish(&mut self, manifest: Arc<Manifest>, bytes: Arc<Vec<u8>>) -> Vec<Effect> {
         for (extent, _) in &manifest.extents {
+            if extent.server != self.server {
+                *self.elsewhere.entry(*extent).or_default() += 1;
+                continue;
+            }
             let extent = self.extents.get_mut(&extent.number).expect("a load checked it");
             (extent.versions, extent.load) = (extent.versions + 1, None);
         }
@@ -333,7 +369,13 @@ impl Home {
         let Some(version) = self.versions.remove(&at) else { return vec![] };
         self.bytes -= counted(version.bytes.len());
         let mut effects = vec![];
+        let here = self.server;
+        let there = version.manifest.extents.iter().filter(|(of, _)| of.server != here);
+        effects.extend(self.release_elsewhere(there.map(|(extent, _)| *extent)));
         for (extent, _) in &version.manifest.extents {
+            if extent.server != self.server {
+                continue;
+            }
             let Some(of) = self.extents.get_mut(&extent.number) else { continue };
             of.versions -= 1;
             if of.versions == 0 {

@@ -3,7 +3,7 @@
 mod bytes;
 
 pub use bytes::{
-    BUCKETS_MAX, COLUMNS_MAX, EXTENTS_MAX, MANIFEST_BYTES_MAX, SCHEMA_BYTES_MAX, STRIPS_MAX,
+    BUCKETS_MAX, COLUMNS_MAX, EXTENTS_MAX, HOLDERS_MAX, MANIFEST_BYTES_MAX, SCHEMA_BYTES_MAX, STRIPS_MAX,
 };
 
 use crate::pointer::{ExtentId, Pointer};
@@ -105,6 +105,17 @@ pub struct Strip {
     pub blocks: Vec<Block>,
 }
 
+/// A memory server beside the one that has the table: it holds some of the table's extents.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ExtentHolder {
+    /// Its number in [`ExtentId::server`]; not 0, which is the server that has the table.
+    pub number: u16,
+    /// Its name.
+    pub name: String,
+    /// Its incarnation: one that was started anew has none of the extents.
+    pub incarnation: u32,
+}
+
 /// A version of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Manifest {
@@ -120,6 +131,8 @@ pub struct Manifest {
     pub partitions: Vec<u32>,
     /// The extents in which the blocks lie, with the bytes that are used of each.
     pub extents: Vec<(ExtentId, u32)>,
+    /// The other servers that hold some of `extents`, by number.
+    pub holders: Vec<ExtentHolder>,
 }
 
 impl Manifest {

@@ -8,7 +8,8 @@ pub const BLOCK_ALIGN: usize = 64;
 /// The number of an extent of one server. A number is never used again while the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExtentId {
-    /// The number of the server in its pool.
+    /// 0: the server that has the table. Otherwise one of the others that hold extents of it, by
+    /// the number that the table's server has given it.
     pub server: u16,
     /// The extent's number on that server.
     pub number: u32,

@@ -105,6 +105,7 @@ mod tests {
             strips: vec![Strip { rows: 9, blocks: vec![block] }],
             partitions: vec![0, 1],
             extents: vec![(extent, 64)],
+            holders: vec![],
         };
         let bytes = Arc::new(manifest.encode());
         let snapshot = StatementId { job: 1 << 100, statement: 4 };

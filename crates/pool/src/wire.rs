@@ -9,18 +9,21 @@
 //! peer that sends another kind, length or checksum loses the connection.
 
 mod errors;
+mod requests;
 mod responses;
 mod stat;
 #[cfg(test)]
 mod tests;
 
-use crate::access::{At, LoadMode, TableLoad, TableSummary};
+use crate::access::{At, TableLoad, TableSummary};
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
-use crate::manifest::{Definition, Strip};
+use crate::manifest::Strip;
+#[cfg(doc)]
+use crate::manifest::HOLDERS_MAX;
 
 /// The number of these messages: peers of another number are refused.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Bytes of a message at most, without its length and checksum.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -147,6 +150,31 @@ pub enum ClientRequest {
         load: u64,
         /// Its bytes.
         bytes: u32,
+        /// Whether the load is that of a table that another server has, which numbers it: the
+        /// extent belongs to this client until that server holds it.
+        part: bool,
+    },
+    /// Says which other servers extents of a load lie on, to the server that has the table.
+    Spread {
+        /// The load.
+        load: u64,
+        /// The servers, [`HOLDERS_MAX`] at most.
+        servers: Vec<ServerPlace>,
+    },
+    /// From the server that has a table to another one: sealed extents of a load are held until
+    /// they are released, or the asking server has ended.
+    Hold {
+        /// The load.
+        load: u64,
+        /// The extents, each with the bytes that are used of it at least.
+        extents: Vec<(u32, u32)>,
+        /// Extents of the same load that no version will have.
+        unused: Vec<u32>,
+    },
+    /// From the same: extents are not held any more.
+    Release {
+        /// Their numbers.
+        extents: Vec<u32>,
     },
     /// No more will be written into an extent.
     Seal {
@@ -246,6 +274,8 @@ pub enum ServerResponse {
     Keys(Vec<Vec<u8>>),
     /// To [`ClientRequest::Begin`]: the load's number.
     Load(u64),
+    /// To [`ClientRequest::Spread`]: the numbers by which pointers name the servers, in order.
+    Numbers(Vec<u16>),
     /// To [`ClientRequest::Grant`].
     Extent {
         /// Its number.
@@ -277,6 +307,17 @@ pub enum ServerResponse {
     },
 }
 
+/// A memory server of a pool, for another one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ServerPlace {
+    /// Its name.
+    pub name: String,
+    /// Where it listens, as its clients know it.
+    pub address: String,
+    /// Its incarnation; see [`Welcome::incarnation`].
+    pub incarnation: u32,
+}
+
 /// A server, as it presents itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
@@ -288,6 +329,10 @@ pub struct Welcome {
     pub fabrics: Vec<String>,
     /// The rights of the client here: those that it has asked for, or less.
     pub rights: Rights,
+    /// A random number of this start of the server: after another one, nothing is as it was.
+    pub incarnation: u32,
+    /// Whether it keeps its tables in a directory: then they lie whole on it.
+    pub keeps: bool,
 }
 
 /// The state of a server.
@@ -358,213 +403,8 @@ fn framed(body: FieldWriter) -> Vec<u8> {
     out.0
 }
 
-fn snapshot(out: &mut FieldWriter, of: StatementId) {
-    out.u128(of.job);
-    out.u32(of.statement);
-}
-
-fn snapshot_of(from: &mut FieldReader<'_>) -> Result<StatementId, PoolError> {
-    Ok(StatementId { job: from.u128()?, statement: from.u32()? })
-}
-
-/// A kind with some numbers.
-fn numbers(out: &mut FieldWriter, kind: u8, numbers: &[u64]) {
-    out.u8(kind);
-    numbers.iter().for_each(|number| out.u64(*number));
-}
-
-/// A kind with the numbers of extents.
-fn extents(out: &mut FieldWriter, kind: u8, extents: &[u32]) {
-    out.u8(kind);
-    out.list(extents, |out, extent| out.u32(*extent));
-}
-
 /// Bytes of at most [`OPAQUE_BYTES_MAX`].
 fn opaque(from: &mut FieldReader<'_>) -> Result<Vec<u8>, PoolError> {
     let bytes = from.bytes()?;
     if bytes.len() > OPAQUE_BYTES_MAX { Err(from.malformed()) } else { Ok(bytes.to_vec()) }
-}
-
-impl ClientRequest {
-    /// The message.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = FieldWriter::default();
-        match self {
-            ClientRequest::Hello { protocol, client, token, rights } => {
-                out.u8(1);
-                out.u32(*protocol);
-                out.text(client);
-                out.bytes(token);
-                rights.encode(&mut out);
-            }
-            ClientRequest::Connect { fabric, address } => {
-                out.u8(2);
-                out.text(fabric);
-                out.bytes(address);
-            }
-            ClientRequest::Tables => out.u8(3),
-            ClientRequest::Pin { table, at, snapshot: of } => {
-                out.u8(4);
-                out.text(table);
-                let version = match at {
-                    At::Newest => None,
-                    At::Version(version) => Some(*version),
-                };
-                out.option(version, FieldWriter::u64);
-                out.option(*of, snapshot);
-            }
-            ClientRequest::Manifest { lease, from } => numbers(&mut out, 5, &[*lease, *from]),
-            ClientRequest::Keys { extents: of } => extents(&mut out, 6, of),
-            ClientRequest::Unpin { lease } => numbers(&mut out, 7, &[*lease]),
-            ClientRequest::Beat => out.u8(8),
-            ClientRequest::Begin { load, snapshot: of, writers } => {
-                out.u8(9);
-                encode_load(&mut out, load);
-                snapshot(&mut out, *of);
-                out.u32(*writers);
-            }
-            ClientRequest::Grant { load, bytes } => {
-                out.u8(10);
-                out.u64(*load);
-                out.u32(*bytes);
-            }
-            ClientRequest::Seal { load, extent, used, crc } => {
-                out.u8(11);
-                out.u64(*load);
-                [extent, used, crc].into_iter().for_each(|field| out.u32(*field));
-            }
-            ClientRequest::Commit { load, writer, strips, last } => {
-                encode_strips(&mut out, 12, (*load, *writer), strips);
-                out.u8((*last).into());
-            }
-            ClientRequest::Replace { load, writer, strips } => {
-                encode_strips(&mut out, 20, (*load, *writer), strips);
-            }
-            ClientRequest::HandIn { load, writer, strips, last } => {
-                encode_strips(&mut out, 21, (*load, *writer), strips);
-                out.u8((*last).into());
-            }
-            ClientRequest::Abort { load } => numbers(&mut out, 13, &[*load]),
-            ClientRequest::Drop { table } => {
-                out.u8(14);
-                out.text(table);
-            }
-            ClientRequest::Stat => out.u8(15),
-            ClientRequest::Verify { extents: of } => extents(&mut out, 16, of),
-            ClientRequest::Outcome { load, snapshot: of } => {
-                out.u8(17);
-                out.u64(*load);
-                snapshot(&mut out, *of);
-            }
-        }
-        framed(out)
-    }
-
-    /// The request of a message's body.
-    ///
-    /// # Errors
-    /// [`PoolError::Malformed`] when it is none.
-    pub fn decode(body: &[u8]) -> Result<Self, PoolError> {
-        let mut from = FieldReader::new(body, "request");
-        let extents = |from: &mut FieldReader<'_>| from.list(KEYS_MAX, FieldReader::u32);
-        let request = match from.u8()? {
-            1 => ClientRequest::Hello {
-                protocol: from.u32()?,
-                client: from.text()?,
-                token: opaque(&mut from)?,
-                rights: Rights::decode(&mut from)?,
-            },
-            2 => ClientRequest::Connect { fabric: from.text()?, address: opaque(&mut from)? },
-            3 => ClientRequest::Tables,
-            4 => ClientRequest::Pin {
-                table: from.text()?,
-                at: from.option(FieldReader::u64)?.map_or(At::Newest, At::Version),
-                snapshot: from.option(snapshot_of)?,
-            },
-            5 => ClientRequest::Manifest { lease: from.u64()?, from: from.u64()? },
-            6 => ClientRequest::Keys { extents: extents(&mut from)? },
-            7 => ClientRequest::Unpin { lease: from.u64()? },
-            8 => ClientRequest::Beat,
-            9 => ClientRequest::Begin {
-                load: decode_load(&mut from)?,
-                snapshot: snapshot_of(&mut from)?,
-                writers: from.u32()?,
-            },
-            10 => ClientRequest::Grant { load: from.u64()?, bytes: from.u32()? },
-            11 => ClientRequest::Seal {
-                load: from.u64()?,
-                extent: from.u32()?,
-                used: from.u32()?,
-                crc: from.u32()?,
-            },
-            12 => ClientRequest::Commit {
-                load: from.u64()?,
-                writer: from.u32()?,
-                strips: decode_strips(&mut from)?,
-                last: from.flag()?,
-            },
-            13 => ClientRequest::Abort { load: from.u64()? },
-            14 => ClientRequest::Drop { table: from.text()? },
-            15 => ClientRequest::Stat,
-            16 => {
-                ClientRequest::Verify { extents: from.list(VERIFY_EXTENTS_MAX, FieldReader::u32)? }
-            }
-            17 => ClientRequest::Outcome { load: from.u64()?, snapshot: snapshot_of(&mut from)? },
-            20 => ClientRequest::Replace {
-                load: from.u64()?,
-                writer: from.u32()?,
-                strips: decode_strips(&mut from)?,
-            },
-            21 => ClientRequest::HandIn {
-                load: from.u64()?,
-                writer: from.u32()?,
-                strips: decode_strips(&mut from)?,
-                last: from.flag()?,
-            },
-            _ => return Err(from.malformed()),
-        };
-        from.end()?;
-        Ok(request)
-    }
-}
-
-/// A kind, a load with its writer, and strips with their partitions.
-fn encode_strips(
-    out: &mut FieldWriter,
-    kind: u8,
-    (load, writer): (u64, u32),
-    strips: &[(u32, Strip)],
-) {
-    out.u8(kind);
-    out.u64(load);
-    out.u32(writer);
-    out.list(strips, |out, (partition, strip)| {
-        out.u32(*partition);
-        strip.encode(out);
-    });
-}
-
-fn decode_strips(from: &mut FieldReader<'_>) -> Result<Vec<(u32, Strip)>, PoolError> {
-    from.list(COMMIT_STRIPS_MAX, |from| Ok((from.u32()?, Strip::decode(from)?)))
-}
-
-fn encode_load(out: &mut FieldWriter, load: &TableLoad) {
-    out.text(&load.table);
-    load.definition.encode(out);
-    out.u8(match load.mode {
-        LoadMode::Create => 0,
-        LoadMode::Append => 1,
-        LoadMode::Overwrite => 2,
-    });
-}
-
-fn decode_load(from: &mut FieldReader<'_>) -> Result<TableLoad, PoolError> {
-    let (table, definition) = (from.text()?, Definition::decode(from)?);
-    let mode = match from.u8()? {
-        0 => LoadMode::Create,
-        1 => LoadMode::Append,
-        2 => LoadMode::Overwrite,
-        _ => return Err(from.malformed()),
-    };
-    Ok(TableLoad { table, definition, mode })
 }

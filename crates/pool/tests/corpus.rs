@@ -6,10 +6,13 @@ use std::sync::Arc;
 
 use pool::access::{At, LoadMode, TableLoad, TableSummary};
 use pool::home::SavedVersion;
-use pool::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, Strip};
+use pool::manifest::{
+    Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, Strip,
+};
 use pool::pointer::{ExtentId, Pointer};
 use pool::wire::{
-    ClientRequest, MESSAGE_BYTES_MAX, PROTOCOL, Rights, ServerResponse, Stat, StatementId, Welcome,
+    ClientRequest, MESSAGE_BYTES_MAX, PROTOCOL, Rights, ServerPlace, ServerResponse, Stat,
+    StatementId, Welcome,
 };
 use pool::{hostile, record};
 
@@ -55,6 +58,10 @@ fn strip() -> Strip {
     Strip { rows: 10, blocks }
 }
 
+fn holder(number: u16) -> ExtentHolder {
+    ExtentHolder { number, name: "m1".into(), incarnation: 9 }
+}
+
 fn manifest() -> Manifest {
     Manifest {
         table: "t".into(),
@@ -63,7 +70,12 @@ fn manifest() -> Manifest {
         strips: vec![strip(), strip()],
         partitions: vec![0, 1, 2],
         extents: vec![(EXTENT, 252)],
+        holders: vec![],
     }
+}
+
+fn place() -> ServerPlace {
+    ServerPlace { name: "m1".into(), address: "h:7741".into(), incarnation: 9 }
 }
 
 fn requests() -> Vec<ClientRequest> {
@@ -87,7 +99,7 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Unpin { lease: 3 },
         ClientRequest::Beat,
         ClientRequest::Begin { load, snapshot, writers: 4 },
-        ClientRequest::Grant { load: 1, bytes: 2 },
+        ClientRequest::Grant { load: 1, bytes: 2, part: false },
         ClientRequest::Seal { load: 1, extent: 2, used: 3, crc: 4 },
         ClientRequest::Commit { load: 1, writer: 2, strips: vec![(1, strip())], last: true },
         ClientRequest::Abort { load: 1 },
@@ -97,6 +109,9 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Outcome { load: 1, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: vec![(1, strip())] },
         ClientRequest::HandIn { load: 1, writer: 2, strips: vec![(1, strip())], last: false },
+        ClientRequest::Spread { load: 1, servers: vec![place()] },
+        ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
+        ClientRequest::Release { extents: vec![2, u32::MAX] },
     ]
 }
 
@@ -104,7 +119,8 @@ fn responses() -> Vec<ServerResponse> {
     let summary =
         TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4, damaged: true };
     let fabrics = vec!["shm".into(), "tcp".into()];
-    let welcome = Welcome { name: "m0".into(), host: "h".into(), fabrics, rights: Rights::Write };
+    let (name, host, rights) = ("m0".into(), "h".into(), Rights::Write);
+    let welcome = Welcome { name, host, fabrics, rights, incarnation: 7, keeps: true };
     vec![
         ServerResponse::Welcome(welcome),
         ServerResponse::Failed(pool::PoolError::Full { needed: 5, free: 3 }),
@@ -121,6 +137,7 @@ fn responses() -> Vec<ServerResponse> {
         ServerResponse::Broken { lease: 1, reason: "it was silent".into() },
         ServerResponse::UnderWay,
         ServerResponse::Working,
+        ServerResponse::Numbers(vec![1, u16::MAX]),
     ]
 }
 
@@ -139,15 +156,15 @@ fn message_seeds() -> Seeds {
     let long = (MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes();
     let beats = ClientRequest::Beat.encode().repeat(2);
     let all = [
-        ("20-requests", 0, asked.clone()),
-        ("20-requests-summed", 2, asked.clone()),
-        ("15-responses", 1, answered.clone()),
-        ("15-responses-summed", 3, answered),
+        ("23-requests", 0, asked.clone()),
+        ("23-requests-summed", 2, asked.clone()),
+        ("16-responses", 1, answered.clone()),
+        ("16-responses-summed", 3, answered),
         ("2-half", 0, [&beats[..], &asked[..20]].concat()),
         ("0-none", 0, vec![]),
         ("bad-damaged", 0, damaged),
         ("bad-kind", 2, message(&[&[255]])),
-        ("bad-response-kind", 3, message(&[&[16]])),
+        ("bad-response-kind", 3, message(&[&[17]])),
         ("bad-empty", 2, message(&[])),
         ("bad-long", 2, [&long[..], &[0; 9]].concat()),
         ("bad-more", 2, message(&[&[8, 0]])),
@@ -169,6 +186,8 @@ fn manifest_seeds() -> Seeds {
     let all = [
         ("good", manifest()),
         ("good-empty", with(|of| (of.strips, of.partitions) = (vec![], vec![0; 3]))),
+        ("good-holders", with(|of| of.holders = vec![holder(1)])),
+        ("bad-holder", with(|of| of.holders = vec![holder(4)])),
         ("bad-partitions", with(|of| of.partitions = vec![0, 2, 1])),
         ("bad-outside", with(|of| of.extents[0].1 = 251)),
         ("bad-wraps", with(|of| of.strips[0].blocks[2].at.offset = 0u32.wrapping_sub(64))),

@@ -94,6 +94,7 @@ impl Account {
                     assert!(self.saving.insert(version.load, *version).is_none());
                 }
                 Effect::Close(client, _) => self.close(client),
+                Effect::Hold(_) | Effect::Release(..) => panic!("there is one server"),
             }
         }
     }

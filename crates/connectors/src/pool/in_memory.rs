@@ -431,6 +431,7 @@ fn published(part: &Part, newest: Option<&Manifest>) -> Manifest {
         strips,
         partitions,
         extents: [old, &part.extents].concat(),
+        holders: vec![],
     }
 }
 

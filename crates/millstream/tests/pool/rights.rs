@@ -57,7 +57,9 @@ fn who_shows_the_token_of_readers_reads_and_changes_nothing() {
     let snapshot = StatementId { job: 1, statement: 1 };
     for request in [
         ClientRequest::Begin { load, snapshot, writers: 1 },
-        ClientRequest::Grant { load: 1, bytes: 64 },
+        ClientRequest::Grant { load: 1, bytes: 64, part: false },
+        ClientRequest::Grant { load: 1, bytes: 64, part: true },
+        ClientRequest::Hold { load: 1, extents: vec![], unused: vec![] },
         ClientRequest::Seal { load: 1, extent: 0, used: 1, crc: 0 },
         ClientRequest::Commit { load: 1, writer: 0, strips: vec![], last: true },
         ClientRequest::Drop { table: "t".into() },

@@ -17,7 +17,7 @@ use crate::wire::{NAME_BYTES_MAX, StatementId, TABLES_MAX};
 pub const EXTENT_BYTES_MAX: u32 = 256 << 20;
 
 /// Loads under way at most.
-const LOADS_MAX: usize = 4096;
+pub(super) const LOADS_MAX: usize = 4096;
 
 /// Writers of a load at most.
 const WRITERS_MAX: u32 = 65_536;
@@ -36,6 +36,10 @@ pub(super) struct LoadState {
     written_by: BTreeMap<u32, ClientId>,
     /// The extents that were sealed.
     sealed: BTreeSet<u32>,
+    /// The other servers over which the load is spread.
+    servers: BTreeSet<u16>,
+    /// By extent of these that a strip has named and no version has: the end of the last block.
+    elsewhere: BTreeMap<ExtentId, u32>,
     /// By writer: what it has sent of a commit whose last message has not come.
     arriving: BTreeMap<u32, Arriving>,
     /// By partition.
@@ -52,6 +56,13 @@ pub(super) struct LoadState {
     committed: BTreeSet<u32>,
     /// Whether a version has appeared while writers go on.
     grows: bool,
+}
+
+impl LoadState {
+    /// Blocks may lie on these servers, too.
+    pub(super) fn spread_over(&mut self, servers: &[u16]) {
+        self.servers.extend(servers);
+    }
 }
 
 /// A part of a commit.
@@ -122,6 +133,9 @@ impl Home {
             (_, None) => return Err(no_table(&load.table)),
             (_, Some(version)) => {
                 let of = &self.versions[&(load.table.clone(), version)].manifest;
+                if let Some(lost) = self.loss_of(of).filter(|_| load.mode == LoadMode::Append) {
+                    return Err(lost);
+                }
                 if of.definition != load.definition {
                     let detail =
                         format!("table '{}' of the pool has other columns or buckets", load.table);
@@ -142,6 +156,8 @@ impl Home {
             clients: BTreeMap::from([(client, name.to_owned())]),
             written_by: BTreeMap::new(),
             sealed: BTreeSet::new(),
+            servers: BTreeSet::new(),
+            elsewhere: BTreeMap::new(),
             arriving: BTreeMap::new(),
             strips: BTreeMap::new(),
             replaced: vec![],
@@ -160,14 +176,20 @@ impl Home {
     /// # Errors
     /// [`PoolError::Full`], and when the client does not take part in the load.
     pub fn grant(&mut self, client: ClientId, load: u64, bytes: u32) -> Result<u32, PoolError> {
-        let free = self.bytes_max - self.bytes;
         let state = taking_part(&mut self.loads, client, load)?;
+        check_count(state.written_by.len() + state.sealed.len())?;
+        let number = self.set_aside(load, bytes)?;
+        if let Some(state) = self.loads.get_mut(&load) {
+            state.written_by.insert(number, client);
+        }
+        Ok(number)
+    }
+
+    /// Takes the bytes of an extent of a load off those that are free.
+    pub(super) fn set_aside(&mut self, load: u64, bytes: u32) -> Result<u32, PoolError> {
+        let free = self.bytes_max - self.bytes;
         if bytes == 0 || bytes > EXTENT_BYTES_MAX {
             let reason = format!("an extent has 1 to {EXTENT_BYTES_MAX} bytes");
-            return Err(PoolError::Refused { reason });
-        }
-        if state.written_by.len() + state.sealed.len() >= EXTENTS_MAX {
-            let reason = format!("a load has {EXTENTS_MAX} extents at most");
             return Err(PoolError::Refused { reason });
         }
         if u64::from(bytes) > free {
@@ -186,7 +208,6 @@ impl Home {
         self.bytes += u64::from(bytes);
         let extent = Extent { bytes: bytes.into(), used: None, load: Some(load), versions: 0 };
         self.extents.insert(number, extent);
-        state.written_by.insert(number, client);
         Ok(number)
     }
 
@@ -201,6 +222,9 @@ impl Home {
         extent: u32,
         used: u32,
     ) -> Result<(), PoolError> {
+        if self.parts.contains_key(&(load, client)) {
+            return self.seal_part(client, load, extent, used);
+        }
         let state = taking_part(&mut self.loads, client, load)?;
         let of = self.extents.get_mut(&extent);
         match (state.written_by.get(&extent), of) {
@@ -217,7 +241,7 @@ impl Home {
     /// Whether a client may seal an extent, before the server revokes its key.
     pub fn may_seal(&self, client: ClientId, load: u64, extent: u32) -> bool {
         let writes = |of: &LoadState| of.written_by.get(&extent) == Some(&client);
-        self.loads.get(&load).is_some_and(writes)
+        self.loads.get(&load).is_some_and(writes) || self.writes_part(client, load, extent)
     }
 
     /// Takes strips of a writer; with the last ones of the last writer the version appears, or is
@@ -253,6 +277,7 @@ impl Home {
         let server = self.server;
         let state = writing(&mut self.loads, client, load, writer)?;
         let partitions = state.load.definition.partitions();
+        let mut elsewhere: BTreeMap<ExtentId, u32> = BTreeMap::new();
         for (partition, strip) in &strips {
             if *partition >= partitions {
                 return Err(misuse("a partition that the table has not"));
@@ -262,6 +287,14 @@ impl Home {
             }
             for block in strip.blocks.iter().filter(|block| block.bytes > 0) {
                 let ExtentId { server: of, number } = block.at.extent;
+                if of != server && state.servers.contains(&of) {
+                    // The other server says whether it is sealed, and so long, before it appears.
+                    let end = block.at.offset.checked_add(block.bytes);
+                    let end = end.ok_or_else(|| misuse(OUTSIDE))?;
+                    let known = elsewhere.entry(block.at.extent).or_default();
+                    *known = end.max(*known);
+                    continue;
+                }
                 let used = self.extents.get(&number).and_then(|extent| extent.used);
                 let end = u64::from(block.at.offset) + u64::from(block.bytes);
                 let lies = of == server
@@ -274,6 +307,12 @@ impl Home {
             }
         }
         self.arriving(client, load, writer, &strips)?.strips.extend(strips);
+        if let Some(state) = self.loads.get_mut(&load) {
+            for (extent, end) in elsewhere {
+                let known = state.elsewhere.entry(extent).or_default();
+                *known = end.max(*known);
+            }
+        }
         Ok(())
     }
 
@@ -347,7 +386,9 @@ impl Home {
         let mut effects: Vec<Effect> = unused.into_iter().map(|number| self.free(number)).collect();
         match prepared {
             Ok(prepared) => {
-                let (version, of) = self.decide(load, prepared);
+                let unused = state.elsewhere.keys().filter(|of| !prepared.has(**of));
+                let unused = unused.copied().collect();
+                let (version, of) = self.decide(load, prepared, unused);
                 effects.extend(of);
                 (Ok(version), effects)
             }
@@ -365,6 +406,10 @@ impl Home {
             return Err(no_table(&state.load.table));
         }
         let manifest = self.manifest_of(state)?;
+        // Nobody would answer for what lay there.
+        if let Some(lost) = self.loss_of(&manifest) {
+            return Err(lost);
+        }
         let bounds = [
             (manifest.strips.len(), STRIPS_MAX, "strips"),
             (manifest.extents.len(), EXTENTS_MAX, "extents"),
@@ -388,10 +433,14 @@ impl Home {
             return Err(PoolError::Full { needed, free });
         }
         self.bytes += needed;
-        let used = manifest.extents.iter().map(|(extent, _)| extent.number);
+        let used = manifest.extents.iter().filter(|(extent, _)| extent.server == self.server);
+        let used = used.map(|(extent, _)| extent.number);
         let own = used.filter(|number| state.sealed.contains(number)).collect();
+        let is_new = |(extent, _): &&(ExtentId, u32)| state.elsewhere.contains_key(extent);
+        let elsewhere = manifest.extents.iter().filter(is_new).copied().collect();
         let (manifest, bytes) = (Arc::new(manifest), Arc::new(bytes));
-        Ok(PreparedVersion { snapshot: state.snapshot, manifest, bytes, own, goes_on: false })
+        let (snapshot, goes_on, waits) = (state.snapshot, false, BTreeSet::new());
+        Ok(PreparedVersion { snapshot, manifest, bytes, own, elsewhere, waits, goes_on })
     }
 
     /// The next version: with [`LoadMode::Append`], the strips of the newest one come first in each
@@ -400,6 +449,9 @@ impl Home {
         let table = state.load.table.clone();
         let newest = self.tables.get(&table).map(|of| &self.versions[&(table.clone(), *of)]);
         let before = newest.filter(|_| state.load.mode == LoadMode::Append);
+        if let Some(lost) = before.and_then(|before| self.loss_of(&before.manifest)) {
+            return Err(lost);
+        }
         let mut manifest = Manifest {
             version: self.next_version(&table),
             table,
@@ -407,6 +459,7 @@ impl Home {
             strips: vec![],
             partitions: vec![0],
             extents: before.map(|of| of.manifest.extents.clone()).unwrap_or_default(),
+            holders: vec![],
         };
         let mut replaced: BTreeMap<u32, Vec<Strip>> = BTreeMap::new();
         for (partition, strip) in std::mem::take(&mut state.replaced) {
@@ -414,15 +467,17 @@ impl Home {
         }
         let some_go = !replaced.is_empty();
         let new = state.strips.values().flatten().flat_map(|strip| &strip.blocks);
-        let used: BTreeSet<u32> =
-            new.filter(|of| of.bytes > 0).map(|of| of.at.extent.number).collect();
-        // Others may have been published, and freed, since their strips came.
-        if used.iter().any(|number| !state.sealed.contains(number)) {
-            return Err(misuse(OUTSIDE));
-        }
-        for number in used {
-            let bytes = self.extents[&number].used.unwrap_or_default();
-            manifest.extents.push((ExtentId { server: self.server, number }, bytes));
+        let used: BTreeSet<ExtentId> =
+            new.filter(|of| of.bytes > 0).map(|of| of.at.extent).collect();
+        for extent in used {
+            // Others may have been published, and freed, since their strips came.
+            let bytes = if extent.server == self.server {
+                let sealed = state.sealed.contains(&extent.number);
+                sealed.then(|| self.extents[&extent.number].used.unwrap_or_default())
+            } else {
+                state.elsewhere.get(&extent).copied()
+            };
+            manifest.extents.push((extent, bytes.ok_or_else(|| misuse(OUTSIDE))?));
         }
         for partition in 0..manifest.definition.partitions() as usize {
             let first = manifest.strips.len();
@@ -446,6 +501,7 @@ impl Home {
             let used: BTreeSet<ExtentId> = blocks.map(|block| block.at.extent).collect();
             manifest.extents.retain(|(extent, _)| used.contains(extent));
         }
+        manifest.holders = self.holders_of(&manifest.extents);
         Ok(manifest)
     }
 
@@ -453,7 +509,7 @@ impl Home {
     pub fn abort(&mut self, client: ClientId, load: u64) -> Vec<Effect> {
         match self.loads.get(&load) {
             Some(of) if of.clients.contains_key(&client) => self.give_up(load),
-            _ => vec![],
+            _ => self.end_part(client, load),
         }
     }
 
@@ -477,6 +533,14 @@ impl Home {
     }
 }
 
+/// Refuses one extent more than a load may have.
+pub(super) fn check_count(extents: usize) -> Result<(), PoolError> {
+    if extents < EXTENTS_MAX {
+        return Ok(());
+    }
+    Err(PoolError::Refused { reason: format!("a load has {EXTENTS_MAX} extents at most") })
+}
+
 /// The load, if the client takes part in it and the writer has not committed.
 fn writing(
     loads: &mut BTreeMap<u64, LoadState>,
@@ -491,7 +555,7 @@ fn writing(
     Ok(state)
 }
 
-fn taking_part(
+pub(super) fn taking_part(
     loads: &mut BTreeMap<u64, LoadState>,
     client: ClientId,
     load: u64,
@@ -503,6 +567,6 @@ fn taking_part(
 }
 
 /// A client has named something that it may not.
-fn misuse(what: &str) -> PoolError {
+pub(super) fn misuse(what: &str) -> PoolError {
     PoolError::Refused { reason: format!("the load names {what}") }
 }

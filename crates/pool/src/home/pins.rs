@@ -78,10 +78,15 @@ impl Home {
             let reason = format!("{MEMOS_MAX} statements read tables, as many as may do so");
             return Err(PoolError::Refused { reason });
         }
-        let Some(pinned) = self.versions.get_mut(&(table.to_owned(), version)) else {
+        let at = (table.to_owned(), version);
+        let lost = self.versions.get(&at).and_then(|of| self.loss_of(&of.manifest));
+        let Some(pinned) = self.versions.get_mut(&at) else {
             let reason = format!("the newest one is {newest}, and others are not kept");
             return Err(PoolError::NoVersion { table: table.into(), version, reason });
         };
+        if let Some(lost) = lost {
+            return Err(lost);
+        }
         pinned.pins += 1;
         pinned.leases += 1;
         let manifest = pinned.bytes.clone();

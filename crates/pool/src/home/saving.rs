@@ -1,11 +1,13 @@
 //! Versions that are saved before they appear, what has become of loads, and tables that are there
 //! again when a server was restarted.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Effect, Extent, Home, counted};
+use super::{Effect, Extent, Home, PeerId, counted};
 use crate::error::PoolError;
 use crate::manifest::Manifest;
+use crate::pointer::ExtentId;
 use crate::wire::StatementId;
 
 /// Loads whose end is remembered at most, for loaders to which the response was lost.
@@ -43,12 +45,24 @@ pub(super) struct PreparedVersion {
     pub(super) bytes: Arc<Vec<u8>>,
     /// The extents of its load.
     pub(super) own: Vec<u32>,
+    /// Extents of its load on other servers, with the bytes that are used of each.
+    pub(super) elsewhere: Vec<(ExtentId, u32)>,
+    /// The servers that have not said that they hold them.
+    pub(super) waits: BTreeSet<PeerId>,
     /// Whether its load goes on: what becomes of that is decided later.
     pub(super) goes_on: bool,
 }
 
+impl PreparedVersion {
+    /// Whether blocks of its load lie in an extent of another server.
+    pub(super) fn has(&self, extent: ExtentId) -> bool {
+        // They are in order, as those of a load are in a manifest.
+        self.elsewhere.binary_search_by_key(&extent, |(of, _)| *of).is_ok()
+    }
+}
+
 impl Home {
-    /// Whether a version of a table is being saved.
+    /// Whether a version of a table is being saved, or other servers are asked to hold its extents.
     pub(super) fn is_saving(&self, table: &str) -> bool {
         self.saving.values().any(|version| version.manifest.table == table)
     }
@@ -66,13 +80,22 @@ impl Home {
         }
     }
 
-    /// Lets a version appear, or asks that it be saved.
+    /// Lets a version appear, or asks that it be saved, or that other servers hold its extents. Those
+    /// that are `unused` on these are of no version.
     pub(super) fn decide(
         &mut self,
         load: u64,
-        version: PreparedVersion,
+        mut version: PreparedVersion,
+        unused: Vec<ExtentId>,
     ) -> (Option<u64>, Vec<Effect>) {
         if !self.saves {
+            let holds = self.holds(load, &version.elsewhere, unused);
+            if !holds.is_empty() {
+                version.waits = holds.iter().map(|hold| hold.peer).collect();
+                self.saving.insert(load, version);
+                let holds = holds.into_iter().map(|hold| Effect::Hold(Box::new(hold)));
+                return (None, holds.collect());
+            }
             let (number, effects) = self.appear(load, version);
             return (Some(number), effects);
         }
@@ -95,6 +118,12 @@ impl Home {
     /// A version was saved, and appears; or it could not be, and does not. The load cannot be given
     /// up in between, whoever ends; one that goes on ends when a version of it does not appear.
     pub fn saved(&mut self, load: u64, saved: Result<(), String>) -> Vec<Effect> {
+        let saved = saved.map_err(|reason| format!("the version cannot be saved: {reason}"));
+        self.end_saving(load, saved)
+    }
+
+    /// A version that was being saved, or whose extents were to be held, appears or does not.
+    pub(super) fn end_saving(&mut self, load: u64, saved: Result<(), String>) -> Vec<Effect> {
         let Some(version) = self.saving.remove(&load) else { return vec![] };
         match saved {
             Ok(()) => {
@@ -104,15 +133,17 @@ impl Home {
             }
             Err(reason) => {
                 self.bytes -= counted(version.bytes.len());
-                let reason = format!("the version cannot be saved: {reason}");
                 let given_up = self.cannot_go_on(load, &reason);
                 if !version.goes_on {
                     self.remember(load, LoadOutcome::Failed(version.snapshot, reason));
                 }
                 let own = |number: &u32| self.extents.contains_key(number);
                 let own: Vec<u32> = version.own.into_iter().filter(own).collect();
-                let freed = own.into_iter().map(|number| self.free(number));
-                given_up.into_iter().chain(freed).collect()
+                let mut effects = given_up;
+                effects.extend(own.into_iter().map(|number| self.free(number)));
+                let elsewhere = version.elsewhere.iter().map(|(extent, _)| *extent);
+                effects.extend(self.releases(elsewhere));
+                effects
             }
         }
     }

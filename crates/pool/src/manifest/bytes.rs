@@ -2,17 +2,20 @@
 //!
 //! ```text
 //! manifest    'MSPOOL' | format u16 | table | version u64 | definition
-//!             strips | partitions | extents | crc u32
+//!             strips | partitions | extents | holders (format 2) | crc u32
 //! definition  schema | columns {layout} | buckets {column u16, bits u8, family u8}
 //!             rows of a strip u32
 //! strip       rows u32 | blocks {server u16, extent u32, offset u32, bytes u32, codec u8,
 //!             width u8, nulls u32, least i64, greatest i64}
+//! holder      server u16 | name | incarnation u32
 //! ```
 //!
 //! Lists and texts have their length in front, in 32 bits.
 
+use std::collections::BTreeSet;
+
 use super::{
-    Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, PARTITIONS_MAX, STRIP_ROWS_MAX,
+    Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, PARTITIONS_MAX, STRIP_ROWS_MAX,
     Strip,
 };
 use crate::encoding::{FieldReader, FieldWriter};
@@ -22,6 +25,8 @@ use crate::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
 /// The beginning of a manifest, and the number of this format.
 const MAGIC: &[u8; 6] = b"MSPOOL";
 const FORMAT: u16 = 1;
+/// The number of a format that has holders, too.
+const FORMAT_OF_SEVERAL: u16 = 2;
 
 /// Bytes of the description of a table's columns at most.
 pub const SCHEMA_BYTES_MAX: usize = 4 << 20;
@@ -33,6 +38,8 @@ pub const BUCKETS_MAX: usize = 16;
 pub const STRIPS_MAX: usize = 1 << 26;
 /// Extents of a version at most.
 pub const EXTENTS_MAX: usize = 1 << 20;
+/// Servers beside the one that has a table, over which its extents are spread, at most.
+pub const HOLDERS_MAX: usize = 255;
 /// Bytes of a manifest at most: a client takes no more from a server that it does not know.
 pub const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 
@@ -201,7 +208,8 @@ impl Manifest {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         out.0.extend_from_slice(MAGIC);
-        out.u16(FORMAT);
+        let alone = self.holders.is_empty();
+        out.u16(if alone { FORMAT } else { FORMAT_OF_SEVERAL });
         out.text(&self.table);
         out.u64(self.version);
         self.definition.encode(&mut out);
@@ -212,6 +220,13 @@ impl Manifest {
             out.u32(extent.number);
             out.u32(*used);
         });
+        if !alone {
+            out.list(&self.holders, |out, holder| {
+                out.u16(holder.number);
+                out.text(&holder.name);
+                out.u32(holder.incarnation);
+            });
+        }
         let crc = crc32c::crc32c(&out.0);
         out.u32(crc);
         out.0
@@ -228,7 +243,11 @@ impl Manifest {
             return Err(malformed());
         }
         let mut from = FieldReader::new(body, "manifest");
-        if from.take(MAGIC.len())? != MAGIC || from.u16()? != FORMAT {
+        if from.take(MAGIC.len())? != MAGIC {
+            return Err(malformed());
+        }
+        let format = from.u16()?;
+        if format != FORMAT && format != FORMAT_OF_SEVERAL {
             return Err(malformed());
         }
         let (table, version) = (from.text()?, from.u64()?);
@@ -239,12 +258,23 @@ impl Manifest {
             let extent = ExtentId { server: from.u16()?, number: from.u32()? };
             Ok((extent, from.u32()?))
         })?;
+        let mut holders = vec![];
+        if format == FORMAT_OF_SEVERAL {
+            holders = from.list(HOLDERS_MAX, |from| {
+                let (number, name) = (from.u16()?, from.text()?);
+                Ok(ExtentHolder { number, name, incarnation: from.u32()? })
+            })?;
+            if holders.is_empty() {
+                return Err(malformed());
+            }
+        }
         from.end()?;
-        let manifest = Self { table, version, definition, strips, partitions, extents };
+        let manifest = Self { table, version, definition, strips, partitions, extents, holders };
         if manifest.is_consistent() { Ok(manifest) } else { Err(malformed()) }
     }
 
-    /// Whether the partitions are those of the definition, and each block lies in an extent.
+    /// Whether the partitions are those of the definition, and each block lies in an extent of a
+    /// server that is known.
     fn is_consistent(&self) -> bool {
         let partitions = &self.partitions;
         let used: std::collections::HashMap<_, _> = self.extents.iter().copied().collect();
@@ -253,7 +283,13 @@ impl Manifest {
             block.bytes == 0
                 || used.get(&block.at.extent).is_some_and(|used| end <= u64::from(*used))
         };
-        partitions.len() == self.definition.partitions() as usize + 1
+        let numbers = self.holders.iter().map(|holder| holder.number);
+        let numbers: BTreeSet<u16> = numbers.filter(|number| *number > 0).collect();
+        let alone = self.holders.is_empty();
+        let is_held = |server: u16| alone || server == 0 || numbers.contains(&server);
+        numbers.len() == self.holders.len()
+            && self.extents.iter().all(|(extent, _)| is_held(extent.server))
+            && partitions.len() == self.definition.partitions() as usize + 1
             && partitions.is_sorted()
             && partitions.first() == Some(&0)
             && partitions.last() == Some(&(self.strips.len() as u32))
@@ -298,12 +334,24 @@ mod tests {
             strips: vec![strip.clone(), strip],
             partitions: vec![0, 1, 2],
             extents: vec![(ExtentId { server: 0, number: 7 }, 188)],
+            holders: vec![],
         }
+    }
+
+    /// The second strip lies on another server.
+    fn spread() -> Manifest {
+        let mut spread = manifest();
+        spread.strips[1].blocks.iter_mut().for_each(|block| block.at.extent.server = 2);
+        spread.extents.push((ExtentId { server: 2, number: 7 }, 188));
+        spread.holders.push(ExtentHolder { number: 2, name: "m1".into(), incarnation: 77 });
+        spread
     }
 
     #[test]
     fn a_manifest_is_read_as_it_was_written() {
-        assert_eq!(Manifest::decode(&manifest().encode()), Ok(manifest()));
+        for manifest in [manifest(), spread()] {
+            assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+        }
     }
 
     #[test]
@@ -317,14 +365,15 @@ mod tests {
 
     #[test]
     fn every_prefix_and_every_damage_is_refused() {
-        let bytes = manifest().encode();
-        for len in 0..bytes.len() {
-            assert!(Manifest::decode(&bytes[..len]).is_err(), "cut to {len}");
-        }
-        for at in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[at / 8] ^= 1 << (at % 8);
-            assert!(Manifest::decode(&damaged).is_err(), "bit {at}");
+        for bytes in [manifest().encode(), spread().encode()] {
+            for len in 0..bytes.len() {
+                assert!(Manifest::decode(&bytes[..len]).is_err(), "cut to {len}");
+            }
+            for at in 0..bytes.len() * 8 {
+                let mut damaged = bytes.clone();
+                damaged[at / 8] ^= 1 << (at % 8);
+                assert!(Manifest::decode(&damaged).is_err(), "bit {at}");
+            }
         }
     }
 
@@ -345,6 +394,16 @@ mod tests {
             let mut changed = manifest();
             change(&mut changed);
             assert!(Manifest::decode(&changed.encode()).is_err(), "change {number}");
+        }
+        let wrong: [fn(&mut Manifest); 3] = [
+            |of| of.holders[0].number = 1,
+            |of| of.holders.push(ExtentHolder { number: 0, ..of.holders[0].clone() }),
+            |of| of.holders.push(of.holders[0].clone()),
+        ];
+        for (number, change) in wrong.iter().enumerate() {
+            let mut changed = spread();
+            change(&mut changed);
+            assert!(Manifest::decode(&changed.encode()).is_err(), "holders, change {number}");
         }
     }
 }

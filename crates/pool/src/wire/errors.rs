@@ -35,7 +35,12 @@ pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
             out.text(table);
             out.text(reason);
         }
-        PoolError::Unreachable { .. } | PoolError::Lost { .. } | PoolError::Malformed { .. } => {
+        PoolError::Lost { server, reason } => {
+            out.u8(7);
+            out.text(server);
+            out.text(reason);
+        }
+        PoolError::Unreachable { .. } | PoolError::Malformed { .. } => {
             out.u8(5);
             out.text(&error.to_string());
         }
@@ -52,6 +57,7 @@ pub(super) fn decode_error(from: &mut FieldReader<'_>) -> Result<PoolError, Pool
         4 => PoolError::Mismatch { detail: from.text()? },
         5 => PoolError::Refused { reason: from.text()? },
         6 => PoolError::Damaged { table: from.text()?, reason: from.text()? },
+        7 => PoolError::Lost { server: from.text()?, reason: from.text()? },
         _ => return Err(from.malformed()),
     })
 }

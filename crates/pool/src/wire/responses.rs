@@ -6,18 +6,21 @@ use super::{KEYS_MAX, Rights, ServerResponse, TABLES_MAX, Welcome, framed, opaqu
 use crate::access::TableSummary;
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
+use crate::manifest::HOLDERS_MAX;
 
 impl ServerResponse {
     /// The message.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         match self {
-            ServerResponse::Welcome(Welcome { name, host, fabrics, rights }) => {
+            ServerResponse::Welcome(Welcome { name, host, fabrics, rights, incarnation, keeps }) => {
                 out.u8(1);
                 rights.encode(&mut out);
                 out.text(name);
                 out.text(host);
                 out.list(fabrics, |out, fabric| out.text(fabric));
+                out.u32(*incarnation);
+                out.u8((*keeps).into());
             }
             ServerResponse::Failed(error) => {
                 out.u8(2);
@@ -69,6 +72,10 @@ impl ServerResponse {
             }
             ServerResponse::UnderWay => out.u8(14),
             ServerResponse::Working => out.u8(15),
+            ServerResponse::Numbers(numbers) => {
+                out.u8(16);
+                out.list(numbers, |out, number| out.u16(*number));
+            }
             ServerResponse::Broken { lease, reason } => {
                 out.u8(13);
                 out.u64(*lease);
@@ -90,6 +97,8 @@ impl ServerResponse {
                 name: from.text()?,
                 host: from.text()?,
                 fabrics: from.list(16, FieldReader::text)?,
+                incarnation: from.u32()?,
+                keeps: from.flag()?,
             }),
             2 => ServerResponse::Failed(decode_error(&mut from)?),
             3 => ServerResponse::Done,
@@ -122,6 +131,7 @@ impl ServerResponse {
             13 => ServerResponse::Broken { lease: from.u64()?, reason: from.text()? },
             14 => ServerResponse::UnderWay,
             15 => ServerResponse::Working,
+            16 => ServerResponse::Numbers(from.list(HOLDERS_MAX, FieldReader::u16)?),
             _ => return Err(from.malformed()),
         };
         from.end()?;

@@ -1,7 +1,8 @@
 //! Messages are read as they were written, and no others.
 
 use super::*;
-use crate::manifest::{Block, Buckets, Codec, KeyFamily, Layout};
+use crate::access::LoadMode;
+use crate::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout};
 use crate::pointer::{ExtentId, Pointer};
 
 fn requests() -> Vec<ClientRequest> {
@@ -31,6 +32,8 @@ fn requests() -> Vec<ClientRequest> {
         snapshot,
         writers: 4,
     };
+    let (name, address) = ("m1".into(), "h:7741".into());
+    let server = ServerPlace { name, address, incarnation: 9 };
     vec![
         ClientRequest::Hello {
             protocol: PROTOCOL,
@@ -49,7 +52,7 @@ fn requests() -> Vec<ClientRequest> {
         begin(LoadMode::Create),
         begin(LoadMode::Append),
         begin(LoadMode::Overwrite),
-        ClientRequest::Grant { load: 1, bytes: 2 },
+        ClientRequest::Grant { load: 1, bytes: 2, part: true },
         ClientRequest::Seal { load: 1, extent: 2, used: 3, crc: 4 },
         ClientRequest::Commit { load: 1, writer: 2, strips: strips.clone(), last: true },
         ClientRequest::Abort { load: 1 },
@@ -59,6 +62,9 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Outcome { load: 1 << 40, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: strips.clone() },
         ClientRequest::HandIn { load: 1, writer: 2, strips, last: false },
+        ClientRequest::Spread { load: 1, servers: vec![server] },
+        ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
+        ClientRequest::Release { extents: vec![2, u32::MAX] },
     ]
 }
 
@@ -70,6 +76,7 @@ fn responses() -> Vec<ServerResponse> {
         PoolError::Mismatch { detail: "other columns".into() },
         PoolError::Refused { reason: "no".into() },
         PoolError::Damaged { table: "t".into(), reason: "a bit".into() },
+        PoolError::Lost { server: "m1".into(), reason: "closed".into() },
     ];
     let summary =
         TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4, damaged: true };
@@ -79,6 +86,8 @@ fn responses() -> Vec<ServerResponse> {
             host: "h".into(),
             fabrics: vec!["shm".into(), "tcp".into()],
             rights: Rights::Read,
+            incarnation: 7,
+            keeps: true,
         }),
         ServerResponse::Done,
         ServerResponse::UnderWay,
@@ -89,6 +98,7 @@ fn responses() -> Vec<ServerResponse> {
         ServerResponse::Manifest(vec![0; 100]),
         ServerResponse::Keys(vec![vec![1], vec![]]),
         ServerResponse::Load(5),
+        ServerResponse::Numbers(vec![1, u16::MAX]),
         ServerResponse::Extent { number: 1, bytes: 2, key: vec![3] },
         ServerResponse::Committed { version: None },
         ServerResponse::Committed { version: Some(9) },

@@ -1,8 +1,9 @@
 //! A load, as the workers of this process see it.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use pool::manifest::Strip;
 use pool::wire::{COMMIT_STRIPS_MAX, ClientRequest, ServerResponse, StatementId};
 
 use super::transfer::WriteQueue;
-use super::{Connected, unexpected};
+use super::{Connected, locked, unexpected};
 
 /// Blocks in one message of a commit at most, so that the message is as large as one may be.
 const COMMIT_BLOCKS_MAX: usize = 200_000;
@@ -27,9 +28,14 @@ pub(super) struct LoadHandle(Arc<OpenLoad>);
 
 struct OpenLoad {
     connected: Arc<Connected>,
-    /// The server.
+    /// The server that has the table.
     at: usize,
+    /// The servers that strips go to, that of the table first, with their numbers in pointers.
+    servers: Vec<(usize, u16)>,
     number: u64,
+    partitions: u32,
+    /// By worker: how many strips it has written.
+    written: Mutex<HashMap<u32, usize>>,
     /// The statement that has begun it.
     snapshot: StatementId,
     /// Whether a writer has committed, or the load was given up: then its last handle says nothing.
@@ -39,12 +45,22 @@ struct OpenLoad {
 impl LoadHandle {
     pub(super) fn new(
         connected: Arc<Connected>,
-        at: usize,
+        servers: Vec<(usize, u16)>,
         number: u64,
         snapshot: StatementId,
+        partitions: u32,
     ) -> Self {
-        let settled = AtomicBool::new(false);
-        Self(Arc::new(OpenLoad { connected, at, number, snapshot, settled }))
+        let (settled, written, at) = (AtomicBool::new(false), Mutex::default(), servers[0].0);
+        Self(Arc::new(OpenLoad {
+            connected,
+            at,
+            servers,
+            number,
+            partitions,
+            written,
+            snapshot,
+            settled,
+        }))
     }
 }
 
@@ -57,12 +73,27 @@ impl fmt::Debug for LoadHandle {
 impl OpenLoad {
     fn give_up(&self) {
         self.settled.store(true, Ordering::Relaxed);
-        self.connected.worker.abort(self.at, self.number);
+        for (at, _) in &self.servers {
+            self.connected.worker.abort(*at, self.number);
+        }
     }
 }
 
 impl OpenLoad {
-    /// Waits for the version where the server is saving it. Where the answer to a last part was
+    /// The server for the next strip of a partition by a worker: partitions go to the servers in
+    /// turn; where they are fewer than servers, strips do.
+    fn server_of(&self, worker: u32, partition: u32) -> usize {
+        let servers = self.servers.len();
+        if self.partitions as usize >= servers {
+            return partition as usize % servers;
+        }
+        let mut written = locked(&self.written);
+        let strips = written.entry(worker).or_default();
+        *strips += 1;
+        (partition as usize + worker as usize + *strips - 1) % servers
+    }
+
+    /// Waits for the version where the server is saving it, or others are asked to hold its blocks. Where the answer to a last part was
     /// lost, the server is asked again over a new connection: it may have let the version appear.
     fn outcome(&self, answer: Result<ServerResponse, PoolError>) -> Result<(), PoolError> {
         let remote = &self.connected.remotes[self.at];
@@ -117,13 +148,17 @@ impl Drop for OpenLoad {
 
 impl Loading for LoadHandle {
     fn writer(&self, worker: u32, waker: Waker) -> Result<Box<dyn StripWriter>, PoolError> {
-        if let Some(lost) = self.0.connected.remotes[self.0.at].lost() {
-            return Err(lost);
+        let mut queues = Vec::with_capacity(self.0.servers.len());
+        for (at, server) in &self.0.servers {
+            if let Some(lost) = self.0.connected.remotes[*at].lost() {
+                return Err(lost);
+            }
+            queues.push(Arc::new(WriteQueue::new(*at, *server, self.0.number, waker.clone())));
         }
-        let queue = Arc::new(WriteQueue::new(self.0.at, self.0.number, waker));
-        self.0.connected.worker.write(&queue);
+        queues.iter().for_each(|queue| self.0.connected.worker.write(queue));
         let load = Arc::clone(&self.0);
-        Ok(Box::new(Writer { load, worker, queue, replaced: vec![], committed: false }))
+        let (order, replaced) = (vec![], vec![]);
+        Ok(Box::new(Writer { load, worker, queues, order, replaced, committed: false }))
     }
 }
 
@@ -131,7 +166,10 @@ impl Loading for LoadHandle {
 struct Writer {
     load: Arc<OpenLoad>,
     worker: u32,
-    queue: Arc<WriteQueue>,
+    /// By server.
+    queues: Vec<Arc<WriteQueue>>,
+    /// By strip: the server that it goes to.
+    order: Vec<usize>,
     replaced: Vec<(u32, Strip)>,
     /// Whether its strips have been committed, or handed in.
     committed: bool,
@@ -139,17 +177,27 @@ struct Writer {
 
 impl StripWriter for Writer {
     fn has_room(&mut self) -> Result<bool, PoolError> {
-        self.queue.has_room()
+        for queue in &self.queues {
+            if !queue.has_room()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn write(&mut self, partition: u32, strip: EncodedStrip) -> Result<(), PoolError> {
-        self.queue.write(partition, strip)?;
+        let server = self.load.server_of(self.worker, partition);
+        self.queues[server].write(partition, strip)?;
+        self.order.push(server);
         self.load.connected.worker.wake();
         Ok(())
     }
 
     fn is_sealed(&mut self) -> Result<bool, PoolError> {
-        let sealed = self.queue.end()?;
+        let mut sealed = true;
+        for queue in &self.queues {
+            sealed &= queue.end()?;
+        }
         if !sealed {
             self.load.connected.worker.wake();
         }
@@ -161,14 +209,14 @@ impl StripWriter for Writer {
     }
 
     fn hand_in(mut self: Box<Self>) -> Result<Vec<(u32, Strip)>, PoolError> {
-        let placed = self.queue.take_placed();
+        let placed = self.take_placed();
         self.send(placed.clone(), Then::Continues)?;
         self.committed = true;
         Ok(placed)
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), PoolError> {
-        let placed = self.queue.take_placed();
+        let placed = self.take_placed();
         self.send(placed, Then::Ends)?;
         self.committed = true;
         self.load.settled.store(true, Ordering::Relaxed);
@@ -177,6 +225,13 @@ impl StripWriter for Writer {
 }
 
 impl Writer {
+    /// The strips with their places, in the order in which they were written.
+    fn take_placed(&mut self) -> Vec<(u32, Strip)> {
+        let placed = self.queues.iter().map(|queue| queue.take_placed().into_iter());
+        let mut placed: Vec<_> = placed.collect();
+        self.order.drain(..).filter_map(|server| placed[server].next()).collect()
+    }
+
     /// Sends strips, those that are replaced first, in messages of a bounded size.
     fn send(&mut self, mut strips: Vec<(u32, Strip)>, then: Then) -> Result<(), PoolError> {
         let (remote, load) = (&self.load.connected.remotes[self.load.at], self.load.number);
@@ -222,7 +277,7 @@ fn split(strips: &mut Vec<(u32, Strip)>) -> Vec<(u32, Strip)> {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.queue.abandon();
+        self.queues.iter().for_each(|queue| queue.abandon());
         if !self.committed {
             self.load.give_up();
         }

@@ -5,8 +5,9 @@
 //!   want, write           ─ task ─▶ Worker ══ fabric  ══ memory server     one thread, never waits
 //! ```
 //!
-//! Where a server's memory is mapped, readers read it in place and ask nobody. Tables are spread
-//! over the servers of a pool by their names.
+//! Where a server's memory is mapped, readers read it in place and ask nobody. The name of a table
+//! decides which server has it: its versions, its leases, and the first of its blocks. The other
+//! blocks are spread over all servers of the pool.
 
 mod load;
 mod reader;
@@ -24,11 +25,14 @@ use pool::PoolError;
 use pool::access::{At, Loading, Pinned, PoolAccess, TableLoad, TableSummary};
 use pool::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use pool::pointer::ExtentId;
-use pool::wire::{ClientRequest, MANIFEST_PIECE_BYTES, ServerResponse, Stat, StatementId};
+use pool::wire::{
+    ClientRequest, MANIFEST_PIECE_BYTES, ServerPlace, ServerResponse, Stat, StatementId,
+};
 
 use super::random;
 use crate::FabricKind;
 use load::LoadHandle;
+pub(super) use remote::ControlLink;
 use reader::Version;
 use remote::Remote;
 use worker::{Place, Worker};
@@ -136,8 +140,9 @@ impl Client {
     /// When they are not, or a server does not answer.
     pub fn verify(&self, manifest: &Manifest) -> Result<(), PoolError> {
         let connected = self.connected()?;
-        let remote = &connected.remotes[connected.home(&manifest.table)];
+        let servers = connected.servers_of(connected.home(&manifest.table), manifest)?;
         for (extent, _) in &manifest.extents {
+            let remote = &connected.remotes[servers[&extent.server]];
             // One at a time: other clients may have theirs compared, too.
             remote.call(&ClientRequest::Verify { extents: vec![extent.number] })?;
         }
@@ -184,6 +189,15 @@ impl Connected {
             let reason = format!("the servers at {a} and {b} are both called '{name}'");
             return Err(PoolError::Refused { reason });
         }
+        let mut incarnations = HashMap::new();
+        for (remote, _) in &ends {
+            if let Some(other) = incarnations.insert(remote.incarnation, &remote.name) {
+                let name = &remote.name;
+                let reason = format!("'{other}' and '{name}' drew one number: restart one");
+                return Err(PoolError::Refused { reason });
+            }
+        }
+        drop(incarnations);
         let (remotes, ends): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
         let remotes: Vec<Arc<Remote>> = remotes.into_iter().map(Arc::new).collect();
         let worker = Worker::start(remotes.clone(), ends).map_err(|error| PoolError::Refused {
@@ -199,6 +213,56 @@ impl Connected {
         let weight = |remote: &Arc<Remote>| hasher.hash_one((remote.name.as_str(), table));
         let heaviest = (0..self.remotes.len()).max_by_key(|at| weight(&self.remotes[*at]));
         heaviest.unwrap_or(0)
+    }
+
+    /// The servers over which a load is spread, that of the table first: the same on all nodes. A
+    /// server that keeps its tables has them whole.
+    fn spread(&self, home: usize) -> Vec<usize> {
+        if self.remotes.iter().any(|remote| remote.keeps) {
+            return vec![home];
+        }
+        (0..self.remotes.len()).map(|at| (home + at) % self.remotes.len()).collect()
+    }
+
+    /// By the number that the extents of a version name: the server.
+    ///
+    /// # Errors
+    /// When one is not there, or was started anew since.
+    fn servers_of(
+        &self,
+        home: usize,
+        manifest: &Manifest,
+    ) -> Result<HashMap<u16, usize>, PoolError> {
+        let mut servers = HashMap::from([(0, home)]);
+        for holder in &manifest.holders {
+            let (server, table) = (&holder.name, &manifest.table);
+            let at = self.remotes.iter().position(|remote| remote.name == *server);
+            let at = at.ok_or_else(|| PoolError::Refused {
+                reason: format!("table '{table}' lies on '{server}', too: name all servers"),
+            })?;
+            if self.remotes[at].incarnation != holder.incarnation {
+                let reason =
+                    format!("it was started anew; a part of table '{table}' lay there: load it again");
+                return Err(PoolError::Lost { server: server.clone(), reason });
+            }
+            servers.insert(holder.number, at);
+        }
+        Ok(servers)
+    }
+
+    /// Where extents can be read.
+    fn places(&self, at: usize, extents: &[ExtentId]) -> Result<Vec<Place>, PoolError> {
+        let mut keys = Vec::new();
+        for some in extents.chunks(KEYS_AT_A_TIME) {
+            let extents = some.iter().map(|extent| extent.number).collect();
+            match self.remotes[at].call(&ClientRequest::Keys { extents })? {
+                ServerResponse::Keys(some_keys) if some_keys.len() == some.len() => {
+                    keys.extend(some_keys);
+                }
+                _ => return Err(unexpected()),
+            }
+        }
+        self.worker.map(at, keys)
     }
 
     /// The version that a lease holds, with the places of its extents.
@@ -227,18 +291,15 @@ impl Connected {
             }
         }
         let manifest = Arc::new(Manifest::decode(&bytes)?);
-        let numbers: Vec<u32> = manifest.extents.iter().map(|(extent, _)| extent.number).collect();
-        let mut keys = Vec::new();
-        for extents in numbers.chunks(KEYS_AT_A_TIME) {
-            match remote.call(&ClientRequest::Keys { extents: extents.to_vec() })? {
-                ServerResponse::Keys(some) if some.len() == extents.len() => keys.extend(some),
-                _ => return Err(unexpected()),
-            }
+        let servers = self.servers_of(at, &manifest)?;
+        let mut places: HashMap<ExtentId, Place> = HashMap::new();
+        for (server, of) in &servers {
+            let extents = manifest.extents.iter().map(|(extent, _)| *extent);
+            let extents: Vec<ExtentId> = extents.filter(|of| of.server == *server).collect();
+            let there = self.places(*of, &extents)?;
+            places.extend(extents.into_iter().zip(there));
         }
-        let places = self.worker.map(at, keys)?;
-        let extents: Vec<ExtentId> = manifest.extents.iter().map(|(extent, _)| *extent).collect();
-        let places: HashMap<ExtentId, Place> = extents.into_iter().zip(places).collect();
-        Ok(Version::new(Arc::clone(self), at, lease, manifest, places))
+        Ok(Version::new(Arc::clone(self), (at, lease), servers, manifest, places))
     }
 }
 
@@ -251,7 +312,28 @@ impl Client {
         let ServerResponse::Load(number) = connected.remotes[home].call(&request)? else {
             return Err(unexpected());
         };
-        Ok(Arc::new(LoadHandle::new(connected, home, number, snapshot)))
+        let spread = connected.spread(home);
+        let mut servers = vec![(home, 0)];
+        if spread.len() > 1 {
+            let place = |at: &usize| {
+                let Remote { name, address, incarnation, .. } = &*connected.remotes[*at];
+                let (name, address) = (name.clone(), address.clone());
+                ServerPlace { name, address, incarnation: *incarnation }
+            };
+            let others = spread[1..].iter().map(place).collect();
+            let request = ClientRequest::Spread { load: number, servers: others };
+            let answer = connected.remotes[home].call(&request).inspect_err(|_| {
+                connected.worker.abort(home, number);
+            });
+            match answer? {
+                ServerResponse::Numbers(numbers) if numbers.len() + 1 == spread.len() => {
+                    servers.extend(spread[1..].iter().copied().zip(numbers));
+                }
+                _ => return Err(unexpected()),
+            }
+        }
+        let partitions = load.definition.partitions();
+        Ok(Arc::new(LoadHandle::new(connected, servers, number, snapshot, partitions)))
     }
 }
 

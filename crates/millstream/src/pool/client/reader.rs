@@ -18,9 +18,11 @@ use super::worker::Place;
 /// A version and its lease, which ends with it.
 pub(super) struct Version {
     connected: Arc<Connected>,
-    /// The server.
+    /// The server that has the table.
     at: usize,
     lease: u64,
+    /// By the number that extents name: the servers that have blocks, that of the table, too.
+    servers: HashMap<u16, usize>,
     pub(super) manifest: Arc<Manifest>,
     places: HashMap<ExtentId, Place>,
 }
@@ -28,12 +30,12 @@ pub(super) struct Version {
 impl Version {
     pub(super) fn new(
         connected: Arc<Connected>,
-        at: usize,
-        lease: u64,
+        (at, lease): (usize, u64),
+        servers: HashMap<u16, usize>,
         manifest: Arc<Manifest>,
         places: HashMap<ExtentId, Place>,
     ) -> Self {
-        Self { connected, at, lease, manifest, places }
+        Self { connected, at, lease, servers, manifest, places }
     }
 
     pub(super) fn pinned(self: Arc<Self>) -> Pinned {
@@ -43,7 +45,8 @@ impl Version {
 
     /// Whether the lease holds, as far as is known here.
     fn check(&self) -> Result<(), PoolError> {
-        match self.connected.remotes[self.at].lost() {
+        let mut lost = self.servers.values().map(|at| self.connected.remotes[*at].lost());
+        match lost.find_map(|lost| lost) {
             Some(lost) => Err(lost),
             None => Ok(()),
         }
@@ -69,7 +72,13 @@ struct PinnedBlocks(Arc<Version>);
 impl Blocks for PinnedBlocks {
     fn open(&self, window: usize, waker: Waker) -> Result<Box<dyn BlockReader>, PoolError> {
         self.0.check()?;
-        let reads = Arc::new(ReadQueue::new(self.0.at, self.0.lease, window.max(1), waker));
+        // The window is that of all servers.
+        let window = window.div_ceil(self.0.servers.len()).max(1);
+        let lease = (self.0.at, self.0.lease);
+        let queue = |(number, at): (&u16, &usize)| {
+            (*number, Arc::new(ReadQueue::new(*at, lease, window, waker.clone())))
+        };
+        let reads = self.0.servers.iter().map(queue).collect();
         Ok(Box::new(Reader { version: Arc::clone(&self.0), order: VecDeque::new(), reads }))
     }
 
@@ -78,22 +87,35 @@ impl Blocks for PinnedBlocks {
     }
 
     fn describe(&self) -> String {
-        let remote = &self.0.connected.remotes[self.0.at];
+        let remotes = &self.0.connected.remotes;
+        let mut servers: Vec<usize> = self.0.servers.values().copied().collect();
+        servers.sort_unstable();
+        let names: Vec<&str> = servers.iter().map(|at| remotes[*at].name.as_str()).collect();
+        let names = names.join(", ");
         // All nodes of a job describe the same plan, and some may be elsewhere.
         if self.0.connected.options.job.is_some() {
-            return format!("from {}", remote.name);
+            return format!("from {names}");
         }
         let how = if self.is_mapped() { "mapped" } else { "READs" };
-        format!("{how} ({}) from {}", remote.kind, remote.name)
+        format!("{how} ({}) from {names}", remotes[self.0.at].kind)
     }
 }
 
 /// Reads blocks for a worker.
 struct Reader {
     version: Arc<Version>,
-    /// The requested blocks in order: one that is mapped, or `None` for the next of `reads`.
-    order: VecDeque<Option<BlockRange>>,
-    reads: Arc<ReadQueue>,
+    /// The requested blocks in order.
+    order: VecDeque<Wanted>,
+    /// By the number of a server.
+    reads: HashMap<u16, Arc<ReadQueue>>,
+}
+
+/// A requested block.
+#[derive(Debug, Clone, Copy)]
+enum Wanted {
+    Mapped(BlockRange),
+    /// The next that this server's queue of READs gives.
+    Read(u16),
 }
 
 /// A block where it lies in a mapped extent.
@@ -122,20 +144,22 @@ impl AsRef<[u8]> for OwnBlock {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.reads.close();
+        self.reads.values().for_each(|reads| reads.close());
     }
 }
 
 impl BlockReader for Reader {
     fn want(&mut self, block: BlockRange) {
-        match self.version.places.get(&block.at.extent) {
-            Some(Place::Remote(key)) => {
-                self.reads.want(*key, block);
-                self.version.connected.worker.read(&self.reads);
-                self.order.push_back(None);
+        let server = block.at.extent.server;
+        let place = self.version.places.get(&block.at.extent);
+        match (place, self.reads.get(&server)) {
+            (Some(Place::Remote(key)), Some(reads)) => {
+                reads.want(*key, block);
+                self.version.connected.worker.read(reads);
+                self.order.push_back(Wanted::Read(server));
             }
             // One that is nowhere is an error of `next`.
-            Some(Place::Mapped(_)) | None => self.order.push_back(Some(block)),
+            _ => self.order.push_back(Wanted::Mapped(block)),
         }
     }
 
@@ -148,7 +172,7 @@ impl BlockReader for Reader {
         let _version = Arc::clone(&self.version);
         match self.order.front() {
             None => Ok(None),
-            Some(Some(block)) => {
+            Some(Wanted::Mapped(block)) => {
                 let place = self.version.places.get(&block.at.extent);
                 let range = match place {
                     Some(Place::Mapped(mapped)) => {
@@ -160,11 +184,12 @@ impl BlockReader for Reader {
                 self.order.pop_front();
                 Ok(Some(Arc::new(MappedBlock { range, _version })))
             }
-            Some(None) => {
-                let Some(bytes) = self.reads.next()? else { return Ok(None) };
-                self.order.pop_front();
+            Some(Wanted::Read(server)) => {
+                let Some(reads) = self.reads.get(server) else { return Ok(None) };
+                let Some(bytes) = reads.next()? else { return Ok(None) };
                 // The window has moved on.
-                self.version.connected.worker.read(&self.reads);
+                self.version.connected.worker.read(reads);
+                self.order.pop_front();
                 Ok(Some(Arc::new(OwnBlock { bytes, _version })))
             }
         }

@@ -25,6 +25,10 @@ const CLIENT_END: LinkId = LinkId { local: 0, remote: 1 };
 pub(super) struct Remote {
     pub(super) name: String,
     pub(super) address: String,
+    /// Its incarnation; see [`Welcome::incarnation`].
+    pub(super) incarnation: u32,
+    /// Whether it keeps its tables in a directory.
+    pub(super) keeps: bool,
     /// How its memory is read.
     pub(super) kind: FabricKind,
     control: Mutex<Attachment>,
@@ -49,9 +53,9 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
     let host = machine();
     let kind = choose(options.fabric, &welcome, &host).map_err(unreachable)?;
     tracing::debug!("memory server {} at {address} is read by {kind}", welcome.name);
-    let name = welcome.name;
-    let (lost, address) = (Mutex::default(), address.to_owned());
-    let remote = Remote { name, address, kind, control: Mutex::new(control), lost };
+    let Welcome { name, incarnation, keeps, .. } = welcome;
+    let (lost, address, control) = (Mutex::default(), address.to_owned(), Mutex::new(control));
+    let remote = Remote { name, address, incarnation, keeps, kind, control, lost };
     let end = remote.join().map_err(|error| match error {
         PoolError::Refused { reason } => {
             PoolError::Unreachable { address: remote.address.clone(), reason }
@@ -100,6 +104,53 @@ fn greet(address: &str, options: &PoolOptions) -> Result<(Attachment, Welcome), 
         Err(reason) => return Err(unreachable(reason)),
     };
     Ok((control, welcome))
+}
+
+/// A connection for messages alone, as one memory server has with another.
+pub(in crate::pool) struct ControlLink {
+    control: Attachment,
+    welcome: Welcome,
+}
+
+impl ControlLink {
+    /// Connects with the server at an address.
+    ///
+    /// # Errors
+    /// When it does not answer, or refuses.
+    pub(in crate::pool) fn connect(
+        address: &str,
+        options: &PoolOptions,
+    ) -> Result<Self, PoolError> {
+        let (control, welcome) = greet(address, options)?;
+        Ok(Self { control, welcome })
+    }
+
+    pub(in crate::pool) fn name(&self) -> &str {
+        &self.welcome.name
+    }
+
+    pub(in crate::pool) fn incarnation(&self) -> u32 {
+        self.welcome.incarnation
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// The server's own, or [`PoolError::Lost`].
+    pub(in crate::pool) fn call(
+        &mut self,
+        request: &ClientRequest,
+    ) -> Result<ServerResponse, PoolError> {
+        let mut broken = None;
+        match converse(&mut self.control, request, &mut broken) {
+            Ok(ServerResponse::Failed(error)) => Err(error),
+            Ok(response) => Ok(response),
+            Err(reason) => {
+                let server = self.welcome.name.clone();
+                Err(PoolError::Lost { server, reason: broken.unwrap_or(reason) })
+            }
+        }
+    }
 }
 
 impl Remote {

@@ -17,8 +17,9 @@ const QUEUED_BYTES_MAX: usize = 4 << 20;
 /// The blocks that a reader wants by READs, in order.
 #[derive(Debug)]
 pub(super) struct ReadQueue {
-    /// The server, and the lease that holds the blocks there.
+    /// The server, and the lease that holds the blocks, with the server that has given it.
     pub(super) at: usize,
+    pub(super) home: usize,
     pub(super) lease: u64,
     window: usize,
     waker: Waker,
@@ -43,8 +44,13 @@ enum Read {
 }
 
 impl ReadQueue {
-    pub(super) fn new(at: usize, lease: u64, window: usize, waker: Waker) -> Self {
-        Self { at, lease, window, waker, state: Mutex::default() }
+    pub(super) fn new(
+        at: usize,
+        (home, lease): (usize, u64),
+        window: usize,
+        waker: Waker,
+    ) -> Self {
+        Self { at, home, lease, window, waker, state: Mutex::default() }
     }
 
     /// Nobody reads the blocks any more: those that were not posted are not posted.
@@ -113,8 +119,9 @@ impl ReadQueue {
 /// The strips that a writer has given away.
 #[derive(Debug)]
 pub(super) struct WriteQueue {
-    /// The server, and the load.
+    /// The server, its number in pointers, and the load.
     pub(super) at: usize,
+    pub(super) server: u16,
     pub(super) load: u64,
     waker: Waker,
     state: Mutex<Writes>,
@@ -136,8 +143,8 @@ struct Writes {
 }
 
 impl WriteQueue {
-    pub(super) fn new(at: usize, load: u64, waker: Waker) -> Self {
-        Self { at, load, waker, state: Mutex::default() }
+    pub(super) fn new(at: usize, server: u16, load: u64, waker: Waker) -> Self {
+        Self { at, server, load, waker, state: Mutex::default() }
     }
 
     pub(super) fn has_room(&self) -> Result<bool, PoolError> {

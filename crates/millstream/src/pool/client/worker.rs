@@ -77,7 +77,7 @@ impl Worker {
         let shared = Arc::new(Shared { tasks, wakes: EventFd::new()?, stop });
         let ends = remotes.into_iter().zip(ends).map(|(remote, end)| Served::new(remote, end));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
-        let work = Work { shared: Arc::clone(&shared), ends, writes: Vec::new() };
+        let work = Work { shared: Arc::clone(&shared), ends, writes: Vec::new(), ending: Vec::new() };
         std::thread::Builder::new().name("pool".into()).spawn(move || work.run())?;
         Ok(Self(shared))
     }
@@ -134,6 +134,8 @@ struct Work {
     /// By server.
     ends: Vec<Served>,
     writes: Vec<Write>,
+    /// Leases that nobody uses any more, but for reads that are on their way: the server of each.
+    ending: Vec<(usize, u64)>,
 }
 
 /// The data connection with a server, and what is under way on it.
@@ -146,8 +148,6 @@ struct Served {
     blocks: HashMap<(usize, u64), Incoming>,
     /// Readers whose next block did not find room.
     waiting: VecDeque<Arc<ReadQueue>>,
-    /// Leases that nobody uses any more, but for reads that are on their way.
-    ending: Vec<u64>,
     buffers: Vec<Slab>,
     staging: Staging,
 }
@@ -214,7 +214,7 @@ impl Work {
             }
             Task::Read(queue) => self.ends[queue.at].read(&queue),
             Task::Write(queue) => self.writes.push(Write::new(queue)),
-            Task::Unpin { at, lease } => self.ends[at].unpin(lease),
+            Task::Unpin { at, lease } => self.unpin(at, lease),
             Task::Abort { at, load } => {
                 self.give_up_writing(at, load);
                 self.ends[at].say(&ClientRequest::Abort { load });
@@ -234,6 +234,22 @@ impl Work {
                 self.landed(at, writer, extent);
             }
         }
+        let ending = std::mem::take(&mut self.ending);
+        ending.into_iter().for_each(|(at, lease)| self.unpin(at, lease));
+    }
+
+    /// Ends a lease when no read of its blocks is on its way to any server: these may take away
+    /// their memory behind that, and a read that comes too late ends the connection.
+    fn unpin(&mut self, at: usize, lease: u64) {
+        let reads = |operation: &Operation| match operation {
+            Operation::Read { queue, .. } => (queue.home, queue.lease) == (at, lease),
+            Operation::Piece(_) | Operation::Landed { .. } => false,
+        };
+        if self.ends.iter().any(|served| served.operations.values().any(reads)) {
+            self.ending.push((at, lease));
+        } else {
+            self.ends[at].say(&ClientRequest::Unpin { lease });
+        }
     }
 }
 
@@ -241,23 +257,8 @@ impl Served {
     fn new(remote: Arc<Remote>, end: End) -> std::io::Result<Self> {
         let staging = Staging::new(&*end.fabric).map_err(std::io::Error::other)?;
         let (operations, waiting, buffers) = (HashMap::new(), VecDeque::new(), Vec::new());
-        let ending = Vec::new();
         let blocks = HashMap::new();
-        Ok(Self { remote, end, operations, posted: 0, blocks, waiting, ending, buffers, staging })
-    }
-
-    /// Ends a lease when no read of its blocks is on its way: the server may take away their memory
-    /// behind that, and a read that comes too late ends the connection.
-    fn unpin(&mut self, lease: u64) {
-        let reads = |operation: &Operation| match operation {
-            Operation::Read { queue, .. } => queue.lease == lease,
-            Operation::Piece(_) | Operation::Landed { .. } => false,
-        };
-        if self.operations.values().any(reads) {
-            self.ending.push(lease);
-        } else {
-            self.say(&ClientRequest::Unpin { lease });
-        }
+        Ok(Self { remote, end, operations, posted: 0, blocks, waiting, buffers, staging })
     }
 
     /// Says something to which no answer matters. When the server is gone, all find it out.
@@ -344,7 +345,6 @@ impl Served {
         }
         readers.append(&mut self.waiting);
         readers.iter().for_each(|queue| self.read(queue));
-        std::mem::take(&mut self.ending).into_iter().for_each(|lease| self.unpin(lease));
         landed
     }
 

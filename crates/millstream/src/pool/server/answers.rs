@@ -32,8 +32,8 @@ impl Control {
             ClientRequest::Grant { .. } if self.is_connecting(client) => {
                 self.defer(client, Waiting::Endpoint(request));
             }
-            ClientRequest::Grant { load, bytes } => {
-                self.grant(client, load, bytes, Instant::now());
+            ClientRequest::Grant { load, bytes, part } => {
+                self.grant(client, (load, part), bytes, Instant::now());
             }
             ClientRequest::Seal { load, extent, used, crc } => {
                 let writer = self.extents.writer(extent);
@@ -112,6 +112,21 @@ impl Control {
                 self.act(effects);
                 ServerResponse::Done
             }
+            ClientRequest::Spread { load, servers } => {
+                ServerResponse::Numbers(self.home.spread(client, load, servers)?)
+            }
+            ClientRequest::Hold { load, extents, unused } => {
+                self.writer_name(client)?;
+                let (held, effects) = self.home.hold(client, load, &extents, &unused);
+                self.act(effects);
+                held?;
+                ServerResponse::Done
+            }
+            ClientRequest::Release { extents } => {
+                let effects = self.home.release(client, &extents);
+                self.act(effects);
+                ServerResponse::Done
+            }
             ClientRequest::Stat => ServerResponse::Stat(self.stat()),
             ClientRequest::Outcome { load, snapshot } => {
                 match self.home.outcome(load, snapshot)? {
@@ -171,7 +186,8 @@ impl Control {
         self.home.renew(now_ns, client);
         let fabrics = self.fabrics.iter().map(|open| open.fabric.name().to_owned()).collect();
         let (name, host) = (self.options.name.clone(), self.host.clone());
-        let welcome = Welcome { name, host, fabrics, rights };
+        let (incarnation, keeps) = (self.incarnation, self.store.is_some());
+        let welcome = Welcome { name, host, fabrics, rights, incarnation, keeps };
         self.tell(client, Ok(ServerResponse::Welcome(welcome)));
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{FabricError, RemoteKey, Slab};
 use pool::PoolError;
+use pool::home::Home;
 use pool::wire::{ClientRequest, ServerResponse};
 
 use super::answers::refused;
@@ -23,25 +24,37 @@ impl Control {
     /// Answers a request that had to wait, or has it wait again.
     pub(super) fn retry(&mut self, client: ClientId, waiting: Waiting) {
         match waiting {
-            Waiting::Room(ClientRequest::Grant { load, bytes }, since) => {
-                self.grant(client, load, bytes, since);
+            Waiting::Room(ClientRequest::Grant { load, bytes, part }, since) => {
+                self.grant(client, (load, part), bytes, since);
             }
             Waiting::Connect(request) => self.answer(client, request),
             _ => {}
         }
     }
 
-    /// Grants an extent to a client that asks for it since then.
-    pub(super) fn grant(&mut self, client: ClientId, load: u64, bytes: u32, since: Instant) {
-        let granted = match self.home.grant(client, load, bytes) {
+    /// Grants an extent to a client that asks for it since then; `part` tells whether the load is one
+    /// of another server's table.
+    pub(super) fn grant(
+        &mut self,
+        client: ClientId,
+        (load, part): (u64, bool),
+        bytes: u32,
+        since: Instant,
+    ) {
+        let ask = |home: &mut Home| {
+            if part { home.grant_part(client, load, bytes) } else { home.grant(client, load, bytes) }
+        };
+        // Who has begun a load here may write.
+        let rights = if part { self.writer_name(client).map(drop) } else { Ok(()) };
+        let granted = match rights.and_then(|()| ask(&mut self.home)) {
             Err(PoolError::Full { .. }) if since.elapsed() < ROOM => {
                 let effects = self.home.forget_statements();
                 self.act(effects);
                 if self.home.is_freeing() {
-                    let request = ClientRequest::Grant { load, bytes };
+                    let request = ClientRequest::Grant { load, bytes, part };
                     return self.defer(client, Waiting::Room(request, since));
                 }
-                self.home.grant(client, load, bytes)
+                ask(&mut self.home)
             }
             granted => granted,
         };
@@ -119,6 +132,16 @@ impl Control {
             Event::LetGo(extent) => self.let_go(extent),
             Event::Saved(load, saved) => {
                 let effects = self.home.saved(load, saved);
+                self.act(effects);
+            }
+            Event::Held(load, peer, held) => {
+                let effects = self.home.held(load, peer, held);
+                self.act(effects);
+            }
+            Event::PeerLost(peer, reason) => {
+                tracing::warn!("another memory server is gone: {reason}");
+                self.links.forget(peer);
+                let effects = self.home.peer_lost(peer, &reason);
                 self.act(effects);
             }
             Event::Dropped(client, dropped) => {

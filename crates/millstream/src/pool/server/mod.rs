@@ -20,6 +20,7 @@ mod clients;
 mod directory;
 mod extents;
 mod limits;
+mod links;
 mod loading;
 mod mover;
 mod restart;
@@ -47,6 +48,7 @@ use checker::Checker;
 use clients::Clients;
 use directory::Directory;
 use extents::{Extents, Freeing};
+use links::Links;
 use mover::{Command, Event, Mover};
 use restart::Found;
 use store::{Store, StoreTask};
@@ -251,6 +253,9 @@ struct Control {
     sealer: Checker,
     verifier: Checker,
     store: Option<Store>,
+    links: Links,
+    /// See [`pool::wire::Welcome::incarnation`].
+    incarnation: u32,
     events: Receiver<Event>,
     /// Endpoints that were connected by threads of their own.
     connected: Receiver<Connected>,
@@ -283,10 +288,12 @@ impl Control {
         let checker =
             |name| Checker::start(name, Arc::clone(&fabrics), sender.clone(), Arc::clone(&wakes));
         let lease_ns = u64::try_from(options.lease.as_nanos()).unwrap_or(u64::MAX);
+        let incarnation = super::random()? as u32;
+        let links = Links::new(options.certs.clone(), sender.clone(), Arc::clone(&wakes));
         let home = Home::new(0, options.bytes)
             .with_lease_ns(lease_ns)
             .with_extents_max(limits::extents_max(fabrics[0].kind))
-            .with_incarnation(super::random()? as u32);
+            .with_incarnation(incarnation);
         let (home, extents, store) = match kept {
             None => (home, Extents::new(Arc::clone(&fabrics)), None),
             Some((directory, mut found)) => {
@@ -308,6 +315,8 @@ impl Control {
             sealer: checker("sealer")?,
             verifier: checker("verifier")?,
             store,
+            links,
+            incarnation,
             fabrics,
             events,
             connected,
@@ -419,6 +428,8 @@ impl Control {
                         store.ask(StoreTask::Version(version));
                     }
                 }
+                Effect::Hold(request) => self.links.hold(*request),
+                Effect::Release(peer, extents) => self.links.release(peer, extents),
                 Effect::Close(client, why) => self.close(client, why),
             }
             if begun.elapsed() >= SLICE {

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use fabric::{Armed, Completion, Endpoint, EventFd, FabricError, RemoteKey, Slab, SlabRange, wait};
 
+use pool::home::PeerId;
+
 use super::ClientId;
 
 /// After so long the thread looks at its endpoints, whatever wakes it.
@@ -47,6 +49,10 @@ pub(super) enum Event {
     LetGo(u32),
     /// The version of a load was saved, or could not be.
     Saved(u64, Result<(), String>),
+    /// Another server holds its part of a load, or does not.
+    Held(u64, PeerId, Result<(), String>),
+    /// The connection with another server has ended.
+    PeerLost(PeerId, String),
     /// A table was removed from the disk for a client, or could not be.
     Dropped(ClientId, Result<(), String>),
 }

@@ -18,6 +18,7 @@ use crate::error::PoolError;
 use crate::home::saving::{LoadOutcome, PreparedVersion};
 use crate::home::{ClientId, Effect, Home};
 use crate::manifest::Strip;
+use crate::pointer::ExtentId;
 
 impl LoadState {
     /// Whether a version appears now: each writer has handed in its part, or has ended.
@@ -118,7 +119,7 @@ impl Home {
         (state.counted, state.count) = (counted, count);
         let blocks = state.replaced.iter().flat_map(|(_, strip)| &strip.blocks);
         let blocks = blocks.filter(|block| block.bytes > 0);
-        let replaced: BTreeSet<u32> = blocks.map(|block| block.at.extent.number).collect();
+        let replaced: BTreeSet<ExtentId> = blocks.map(|block| block.at.extent).collect();
         let prepared = match self.prepare(&mut state) {
             Ok(prepared) => PreparedVersion { goes_on: true, ..prepared },
             Err(error) => {
@@ -129,11 +130,16 @@ impl Home {
         };
         state.sealed.retain(|number| !prepared.own.contains(number));
         // A strip that was replaced before it has appeared is of no version.
-        let gone: Vec<u32> =
-            replaced.into_iter().filter(|gone| state.sealed.remove(gone)).collect();
+        state.elsewhere.retain(|extent, _| !prepared.has(*extent));
+        let (here, there): (Vec<ExtentId>, Vec<ExtentId>) =
+            replaced.into_iter().partition(|gone| gone.server == self.server);
+        let here = here.into_iter().map(|gone| gone.number);
+        let gone: Vec<u32> = here.filter(|gone| state.sealed.remove(gone)).collect();
+        let there = there.into_iter().filter(|gone| state.elsewhere.remove(gone).is_some());
+        let there = there.collect();
         (state.grows, state.load.mode) = (true, LoadMode::Append);
         self.loads.insert(load, state);
-        let (version, mut effects) = self.decide(load, prepared);
+        let (version, mut effects) = self.decide(load, prepared, there);
         effects.extend(gone.into_iter().map(|gone| self.free(gone)));
         (Ok(version), effects)
     }

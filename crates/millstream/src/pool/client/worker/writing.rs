@@ -109,6 +109,7 @@ impl Write {
         let EncodedBlock { bytes, codec, nulls, least, greatest } = block;
         let length = u32::try_from(bytes.len())
             .map_err(|_| PoolError::Refused { reason: "a block has more than 4 GiB".into() })?;
+        let server = self.queue.server;
         let mut at = Pointer { extent: ExtentId { server: 0, number: 0 }, offset: 0 };
         if length > 0 {
             let fits =
@@ -120,7 +121,7 @@ impl Write {
                     self.grant(remote, length)?
                 }
             };
-            at = Pointer { extent: ExtentId { server: 0, number: open.number }, offset: open.used };
+            at = Pointer { extent: ExtentId { server, number: open.number }, offset: open.used };
             let padded = length.next_multiple_of(BLOCK_ALIGN as u32).min(open.bytes - open.used);
             open.crc = crc32c::crc32c_append(open.crc, &bytes);
             let padding = [0; BLOCK_ALIGN];
@@ -136,7 +137,8 @@ impl Write {
     fn grant(&mut self, remote: &Remote, needed: u32) -> Result<Filling, PoolError> {
         let needed = needed.checked_next_multiple_of(EXTENT_STEP).unwrap_or(needed);
         let ask = |bytes: u32| {
-            let request = ClientRequest::Grant { load: self.queue.load, bytes };
+            let (load, part) = (self.queue.load, self.queue.server != 0);
+            let request = ClientRequest::Grant { load, bytes, part };
             match remote.call(&request)? {
                 ServerResponse::Extent { number, bytes, key } => {
                     let key = RemoteKey::decode(&key).map_err(|_| unexpected())?;

@@ -1,0 +1,144 @@
+//! Extents of tables that other servers have: this server lets loaders write them, and holds them
+//! for the server that has the table.
+//!
+//! ```text
+//!   loader:  grant ─▶ seal ─┐
+//!   the table's server:     └─▶ hold ─▶ (a version has it) ─▶ release      all goes with its client
+//! ```
+
+use std::collections::BTreeSet;
+
+use super::loads::{LOADS_MAX, check_count, misuse};
+use super::{ClientId, Effect, Home};
+use crate::error::PoolError;
+
+/// What a client has written here of a load of a table that another server has.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct Part {
+    written: BTreeSet<u32>,
+    sealed: BTreeSet<u32>,
+}
+
+impl Home {
+    /// Sets an extent aside for a load of a table that another server has, which has numbered it.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`], and when there are as many loads or extents as there may be.
+    pub fn grant_part(
+        &mut self,
+        client: ClientId,
+        load: u64,
+        bytes: u32,
+    ) -> Result<u32, PoolError> {
+        let part = self.parts.get(&(load, client));
+        check_count(part.map_or(0, |part| part.written.len() + part.sealed.len()))?;
+        if part.is_none() && self.parts.len() >= LOADS_MAX {
+            let reason = format!("{LOADS_MAX} loads are under way, as many as there may be");
+            return Err(PoolError::Refused { reason });
+        }
+        let number = self.set_aside(load, bytes)?;
+        self.parts.entry((load, client)).or_default().written.insert(number);
+        Ok(number)
+    }
+
+    pub(super) fn writes_part(&self, client: ClientId, load: u64, extent: u32) -> bool {
+        self.parts.get(&(load, client)).is_some_and(|part| part.written.contains(&extent))
+    }
+
+    pub(super) fn seal_part(
+        &mut self,
+        client: ClientId,
+        load: u64,
+        extent: u32,
+        used: u32,
+    ) -> Result<(), PoolError> {
+        let refused = || misuse("an extent that it does not write, or that is shorter");
+        let part = self.parts.get_mut(&(load, client)).ok_or_else(refused)?;
+        let of = self.extents.get_mut(&extent).filter(|of| u64::from(used) <= of.bytes);
+        let of = of.filter(|_| part.written.remove(&extent)).ok_or_else(refused)?;
+        of.used = Some(used);
+        part.sealed.insert(extent);
+        Ok(())
+    }
+
+    /// Holds sealed extents of a load, with their used bytes, for the client that is the server of
+    /// the table: all of them, or none. Those that are `unused` are freed.
+    ///
+    /// # Errors
+    /// When one is not there any more, since its loader has ended, or is shorter.
+    pub fn hold(
+        &mut self,
+        client: ClientId,
+        load: u64,
+        extents: &[(u32, u32)],
+        unused: &[u32],
+    ) -> (Result<(), PoolError>, Vec<Effect>) {
+        let of_load = (load, 0)..=(load, ClientId::MAX);
+        let sealed: BTreeSet<u32> =
+            self.parts.range(of_load.clone()).flat_map(|(_, part)| &part.sealed).copied().collect();
+        let fits = |(number, bytes): &(u32, u32)| {
+            let used = self.extents.get(number).and_then(|extent| extent.used);
+            sealed.contains(number) && used.is_some_and(|used| *bytes <= used)
+        };
+        if !extents.iter().all(fits) {
+            let gone = "an extent that is not sealed, or not there any more: its node has ended";
+            return (Err(misuse(gone)), vec![]);
+        }
+        let held = self.held_for.entry(client).or_default();
+        for (number, _) in extents {
+            if let Some(extent) = self.extents.get_mut(number).filter(|_| held.insert(*number)) {
+                (extent.versions, extent.load) = (extent.versions + 1, None);
+            }
+        }
+        let mut freed: Vec<u32> = vec![];
+        for (_, part) in self.parts.range_mut(of_load) {
+            for (number, _) in extents {
+                part.sealed.remove(number);
+            }
+            freed.extend(unused.iter().filter(|number| part.sealed.remove(number)));
+        }
+        self.parts.retain(|_, part| !part.written.is_empty() || !part.sealed.is_empty());
+        (Ok(()), freed.into_iter().map(|number| self.free(number)).collect())
+    }
+
+    /// The server of a table does not use extents any more. Those that are not held for it are none
+    /// of its business.
+    pub fn release(&mut self, client: ClientId, extents: &[u32]) -> Vec<Effect> {
+        let mut effects = vec![];
+        for number in extents {
+            let held = self.held_for.get_mut(&client);
+            if held.is_some_and(|held| held.remove(number)) {
+                effects.extend(self.end_hold(*number));
+            }
+        }
+        effects
+    }
+
+    fn end_hold(&mut self, number: u32) -> Option<Effect> {
+        let extent = self.extents.get_mut(&number)?;
+        extent.versions -= 1;
+        (extent.versions == 0).then(|| self.free(number))
+    }
+
+    /// A client gives up what it has written of a load.
+    pub(super) fn end_part(&mut self, client: ClientId, load: u64) -> Vec<Effect> {
+        let Some(part) = self.parts.remove(&(load, client)) else { return vec![] };
+        part.written.into_iter().chain(part.sealed).map(|number| self.free(number)).collect()
+    }
+
+    /// A client has ended: its parts of loads, and what is held for it if it is a server.
+    pub(super) fn end_parts_of(&mut self, client: ClientId) -> Vec<Effect> {
+        let of = |(load, by): &(u64, ClientId)| (*by == client).then_some(*load);
+        let loads: Vec<u64> = self.parts.keys().filter_map(of).collect();
+        let mut effects: Vec<Effect> =
+            loads.into_iter().flat_map(|load| self.end_part(client, load)).collect();
+        let held = self.held_for.remove(&client).unwrap_or_default();
+        effects.extend(held.into_iter().filter_map(|number| self.end_hold(number)));
+        effects
+    }
+
+    /// Extents that are held for other servers.
+    pub fn held_extents(&self) -> usize {
+        self.held_for.values().map(BTreeSet::len).sum()
+    }
+}
