@@ -5,6 +5,7 @@ mod chain;
 mod epoch;
 mod payloads;
 mod pool;
+mod pool_growing;
 mod pool_servers;
 mod pull;
 mod pulse;

@@ -1,5 +1,5 @@
-//! A table whose extents lie on two memory servers, explored completely, with the [`Home`] that both
-//! servers run: one has the table, the other holds extents for it. Memory is a stamp for each
+//! A table whose extents lie on two memory servers, explored completely, with the [`Home`] that
+//! both servers run: one has the table, the other holds extents for it. Memory is a stamp for each
 //! extent: the load that wrote it.
 //!
 //! A loader writes an extent on each server and may die at any step; each server learns of that by
@@ -9,8 +9,9 @@
 //!
 //! Invariants: P1 no extent of a version that has appeared can be written, on either server; P2 a
 //! read gives what the pinned version is made of, or fails because a connection has ended; P9 while
-//! the connection for which its extents are held stands, the newest version has all of them; P5 in the end both servers hold the newest version and nothing else, or it is known that
-//! a part is lost. Each deviation in [`Flaw`] must be found.
+//! the connection for which its extents are held stands, the newest version has all of them; P5 in
+//! the end both servers hold the newest version and nothing else, or it is known that a part is
+//! lost. Each deviation in [`Flaw`] must be found.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -127,6 +128,7 @@ struct State {
     newest: u64,
     readers: Vec<(bool, Reading)>,
     loading: Loading,
+    load: u64,
     /// Whether the loader lives.
     loader: bool,
     loaded: u8,
@@ -274,10 +276,13 @@ impl Servers {
                     Some(right) => !right,
                     None => !may_fail(extent.0),
                 });
-                out.push((Step::Complete(r), match wrong {
-                    None => Ok(next),
-                    Some(extent) => Err(format!("P2: {extent:?} is read, and is not there")),
-                }));
+                out.push((
+                    Step::Complete(r),
+                    match wrong {
+                        None => Ok(next),
+                        Some(extent) => Err(format!("P2: {extent:?} is read, and is not there")),
+                    },
+                ));
             }
             Reading::Idle | Reading::Ended => {}
         }
@@ -297,6 +302,7 @@ impl Servers {
                 let spread = begun.and_then(|load| {
                     home.home.spread(LOADER, load, vec![holder()]).map(|numbers| (load, numbers[0]))
                 });
+                next.load = spread.as_ref().map_or(0, |(load, _)| *load);
                 spread.map(|(load, peer)| Loading::Begun(load, peer))
             }
             Loading::Begun(load, peer) => {
@@ -331,8 +337,7 @@ impl Servers {
                 sealed.map(|()| Loading::Sealed(load, peer, extents))
             }
             Loading::Sealed(load, peer, extents) => {
-                let strips =
-                    vec![(0, strip(0, extents[HOME])), (0, strip(peer, extents[HOLDER]))];
+                let strips = vec![(0, strip(0, extents[HOME])), (0, strip(peer, extents[HOLDER]))];
                 let (committed, effects) = home.home.commit(LOADER, load, 0, strips, true);
                 let before = s.versions.get(&s.newest).filter(|_| self.mode == LoadMode::Append);
                 let mut all = before.cloned().unwrap_or_default();
@@ -356,10 +361,8 @@ impl Servers {
         next.loading = then.unwrap_or_else(|_| {
             // It gives up on both servers.
             for at in [HOME, HOLDER] {
-                if let Some(load) = s.loading.number() {
-                    let effects = next.servers[at].home.abort(LOADER, load);
-                    next.apply(at, effects, self.flaw);
-                }
+                let effects = next.servers[at].home.abort(LOADER, s.load);
+                next.apply(at, effects, self.flaw);
             }
             Loading::Ended
         });
@@ -447,32 +450,14 @@ impl Servers {
     }
 }
 
-impl Loading {
-    fn number(self) -> Option<u64> {
-        match self {
-            Loading::Begun(load, _)
-            | Loading::Granted(load, ..)
-            | Loading::Written(load, ..)
-            | Loading::Half(load, ..)
-            | Loading::Sealed(load, ..)
-            | Loading::Committed(load) => Some(load),
-            Loading::Idle | Loading::Ended => None,
-        }
-    }
-}
-
 impl Model for Servers {
     type State = State;
     type Step = Step;
 
     /// The first version lies on both servers.
     fn initial(&self) -> Vec<State> {
-        let server = |home| Server {
-            home,
-            memory: BTreeMap::new(),
-            writable: vec![],
-            loader: true,
-        };
+        let server =
+            |home| Server { home, memory: BTreeMap::new(), writable: vec![], loader: true };
         let homes = [1, 2].map(|number| Home::new(0, 1 << 20).with_incarnation(number));
         let mut state = State {
             servers: homes.map(server),
@@ -481,12 +466,12 @@ impl Model for Servers {
             newest: 0,
             readers: vec![(true, Reading::Idle); self.readers],
             loading: Loading::Idle,
+            load: 0,
             loader: true,
             loaded: 0,
             failures: 0,
         };
-        let first = Self { readers: 0, loads: 1, mode: LoadMode::Create, failures: 0, ..*self };
-        let honest = Self { flaw: Flaw::None, ..first };
+        let honest = Servers::honest(0, 1, LoadMode::Create, 0);
         let mut out = Vec::new();
         while state.loading != Loading::Ended {
             honest.load(&state, &mut out);
@@ -522,9 +507,8 @@ impl Model for Servers {
             }
         }
         let newest = &s.versions[&s.newest];
-        let is_gone = |extent: &(PeerId, u32, u8)| {
-            !s.is_broken(extent.0) && s.is_there(extent) != Some(true)
-        };
+        let is_gone =
+            |extent: &(PeerId, u32, u8)| !s.is_broken(extent.0) && s.is_there(extent) != Some(true);
         if newest.iter().any(is_gone) {
             return Err(format!("P9: version {} has not all of its extents", s.newest));
         }
@@ -535,9 +519,10 @@ impl Model for Servers {
     }
 
     fn is_final(&self, s: &State) -> bool {
-        let read = s.readers.iter().all(|(open, of)| {
-            *of == Reading::Ended || !open && matches!(of, Reading::Idle)
-        });
+        let read = s
+            .readers
+            .iter()
+            .all(|(open, of)| *of == Reading::Ended || !open && matches!(of, Reading::Idle));
         let loaded = s.loading == Loading::Ended && (s.loaded >= self.loads) || !s.loader;
         let seen = s.loader || s.servers.iter().all(|server| !server.loader);
         let rests = |link: &Link| {
@@ -556,9 +541,8 @@ impl Servers {
             return Err(format!("P5: the table is damaged: {damaged}, in {:?}", s.links));
         }
         for at in [HOME, HOLDER] {
-            let is_held = |(peer, ..): &&(PeerId, u32, u8)| {
-                server_of(*peer) == at && !s.is_broken(*peer)
-            };
+            let is_held =
+                |(peer, ..): &&(PeerId, u32, u8)| server_of(*peer) == at && !s.is_broken(*peer);
             let of = newest.iter().filter(is_held);
             let kept: BTreeMap<u32, u8> = of.map(|(_, number, stamp)| (*number, *stamp)).collect();
             let held = &s.servers[at].memory;

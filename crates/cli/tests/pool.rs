@@ -6,6 +6,7 @@ mod faults;
 mod growing;
 mod proxy;
 mod recovering;
+mod servers;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -10,8 +10,8 @@
 //! * A version appears when each of its blocks lies in a sealed extent of its load: nobody writes
 //!   it any more.
 //! * A version that is pinned stays, though the table was loaded anew or dropped meanwhile.
-//! * A version with extents on other servers appears when each of these holds them for this one; they
-//!   are released when no kept version has them.
+//! * A version with extents on other servers appears when each of these holds them for this one;
+//!   they are released when no kept version has them.
 //! * An extent is freed once, when no kept version has it and no load may write it; its number is
 //!   never used again. Its bytes count until the server has taken its memory back.
 //! * Of a server that saves, a version appears when it was saved. What was decided is told to
@@ -38,11 +38,11 @@ use crate::wire::{Stat, StatementId, TABLES_MAX};
 
 pub use loads::EXTENT_BYTES_MAX;
 use loads::LoadState;
+use parts::Part;
 pub use pins::Pin;
 use pins::{Lease, Memo};
 use saving::PreparedVersion;
 pub use saving::{LoadOutcome, OUTCOMES_MAX, SavedVersion};
-use parts::Part;
 use spread::OtherServer;
 pub use spread::{HoldRequest, PEERS_MAX, PeerId};
 

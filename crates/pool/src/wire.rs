@@ -18,9 +18,9 @@ mod tests;
 use crate::access::{At, TableLoad, TableSummary};
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
-use crate::manifest::Strip;
 #[cfg(doc)]
 use crate::manifest::HOLDERS_MAX;
+use crate::manifest::Strip;
 
 /// The number of these messages: peers of another number are refused.
 pub const PROTOCOL: u32 = 4;

@@ -40,10 +40,13 @@ pub fn script(dir: &Dir, sql: &str) -> PathBuf {
     path
 }
 
-/// A memory server, and what its clients do.
+/// A memory server or several, and what their clients do.
 pub struct Pool {
     pub dir: Dir,
     pub server: Running,
+    /// Those behind the first.
+    pub others: Vec<Running>,
+    /// The addresses of all.
     pub address: String,
 }
 
@@ -51,7 +54,19 @@ impl Pool {
     pub fn start(name: &str, args: &[&str]) -> Self {
         let dir = Dir::new(&format!("pool-{name}"));
         let (server, address) = serve(&dir, "127.0.0.1:0", args);
-        Self { dir, server, address }
+        Self { dir, server, others: vec![], address }
+    }
+
+    /// Servers m0, m1 and so on.
+    pub fn start_several(name: &str, args: &[&str], count: usize) -> Self {
+        let dir = Dir::new(&format!("pool-{name}"));
+        let server = |number: usize| {
+            let name = format!("m{number}");
+            serve(&dir, "127.0.0.1:0", &[args, &["--name", &name]].concat())
+        };
+        let (mut servers, addresses): (Vec<Running>, Vec<String>) = (0..count).map(server).unzip();
+        let others = servers.split_off(1);
+        Self { dir, server: servers.remove(0), others, address: addresses.join(",") }
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
@@ -79,6 +94,21 @@ impl Pool {
         let output = self.command(&["pool", "stat", "--json"]).output().unwrap();
         assert_ends(&output, 0);
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Numbers of the states of all servers, by name.
+    pub fn stats(&self) -> Vec<Value> {
+        let output = self.command(&["pool", "stat", "--json"]).output().unwrap();
+        assert_ends(&output, 0);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits until the states of all servers are as wanted.
+    #[track_caller]
+    pub fn await_stats(&self, what: &str, is: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let found = || Some(self.stats()).filter(|stats| stats.iter().all(&is));
+        await_some(found, || format!("{what}: {:?}", self.stats()))
     }
 
     /// The pool's entry of table `t`; nothing while it is not there.
@@ -122,6 +152,21 @@ impl Pool {
         (0..20_000).for_each(|n| writeln!(rows, "{n}").unwrap());
         rows.flush().unwrap();
         self.await_stat("it loads", |stat| stat["loads"] == 1);
+        (process, rows)
+    }
+
+    /// A load that has written to all servers, and waits for rows.
+    pub fn loading_over_all(&self) -> (Running, ChildStdin) {
+        let sql = "CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
+            CREATE TABLE u WITH ('connector' = 'pool') AS SELECT n FROM lines;";
+        let script = script(&self.dir, sql);
+        let mut command = self.command(&["run", script.to_str().unwrap(), "--workers", "1"]);
+        let mut process = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut rows = process.0.stdin.take().unwrap();
+        rows.write_all(b"n\n").unwrap();
+        (0..100_000).for_each(|n| writeln!(rows, "{n}").unwrap());
+        rows.flush().unwrap();
+        self.await_stats("it loads", |stat| stat["extents"] != 0);
         (process, rows)
     }
 }

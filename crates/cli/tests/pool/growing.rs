@@ -99,6 +99,29 @@ fn a_table_grows_while_it_is_read_and_has_the_rows_of_a_bounded_run() {
 }
 
 #[test]
+fn a_table_grows_over_two_servers() {
+    for args in [WAYS[0], WAYS[3]] {
+        let pool = Pool::start_several("grow-two", &["--bytes", "128MiB"], 2);
+        let mut growing = Growing::start(&pool, SHORTLY, args);
+        for step in 1..=3 {
+            growing.write(10_000);
+            await_rows(&pool, 10_000 * step);
+            let (n, halves) = ((0..10_000 * step).sum::<u64>(), (0..10_000 * step).map(|n| n / 2));
+            let sums = format!("{},{n},{}", 10_000 * step, halves.sum::<u64>());
+            assert_eq!(pool.sums(args), sums, "{args:?}");
+        }
+        growing.write(170_000);
+        let (messages, code) = growing.end();
+        assert_eq!(code, Some(0), "{messages}");
+        assert_eq!(pool.sums(args), SUMS, "{args:?}");
+        assert_ends(&pool.command(&["pool", "verify", "t"]).output().unwrap(), 0);
+        pool.await_stats("both have extents", |stat| stat["extents"] != 0 && stat["loads"] == 0);
+        assert_ends(&pool.command(&["pool", "drop", "t"]).output().unwrap(), 0);
+        pool.await_stats("all is free", |stat| stat["bytes"] == 0);
+    }
+}
+
+#[test]
 fn a_statement_reads_one_version_while_others_appear() {
     let pool = Pool::start("grow-one", &["--bytes", "256MiB"]);
     for args in [WAYS[0], WAYS[2]] {

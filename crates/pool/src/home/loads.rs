@@ -123,26 +123,7 @@ impl Home {
         if let Some(damaged) = self.damage_of(&load.table) {
             return Err(damaged);
         }
-        let newest = self.tables.get(&load.table).copied();
-        match (load.mode, newest) {
-            (LoadMode::Create, None) => {}
-            (LoadMode::Create, Some(_)) => {
-                let detail = format!("the pool has a table '{}' already", load.table);
-                return Err(PoolError::Mismatch { detail });
-            }
-            (_, None) => return Err(no_table(&load.table)),
-            (_, Some(version)) => {
-                let of = &self.versions[&(load.table.clone(), version)].manifest;
-                if let Some(lost) = self.loss_of(of).filter(|_| load.mode == LoadMode::Append) {
-                    return Err(lost);
-                }
-                if of.definition != load.definition {
-                    let detail =
-                        format!("table '{}' of the pool has other columns or buckets", load.table);
-                    return Err(PoolError::Mismatch { detail });
-                }
-            }
-        }
+        self.check_table(&load)?;
         let (needed, free) = (load.definition.bytes(), self.bytes_max - self.bytes);
         if needed > free {
             return Err(PoolError::Full { needed, free });
@@ -169,6 +150,31 @@ impl Home {
         };
         self.loads.insert(self.numbered, state);
         Ok(self.numbered)
+    }
+
+    /// Whether the table of a load is there, if it has to be, and is the same.
+    fn check_table(&self, load: &TableLoad) -> Result<(), PoolError> {
+        let newest = self.tables.get(&load.table).copied();
+        match (load.mode, newest) {
+            (LoadMode::Create, None) => Ok(()),
+            (LoadMode::Create, Some(_)) => {
+                let detail = format!("the pool has a table '{}' already", load.table);
+                Err(PoolError::Mismatch { detail })
+            }
+            (_, None) => Err(no_table(&load.table)),
+            (_, Some(version)) => {
+                let of = &self.versions[&(load.table.clone(), version)].manifest;
+                if let Some(lost) = self.loss_of(of).filter(|_| load.mode == LoadMode::Append) {
+                    return Err(lost);
+                }
+                if of.definition != load.definition {
+                    let detail =
+                        format!("table '{}' of the pool has other columns or buckets", load.table);
+                    return Err(PoolError::Mismatch { detail });
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Sets an extent aside for a load.
@@ -387,8 +393,8 @@ impl Home {
         match prepared {
             Ok(prepared) => {
                 let unused = state.elsewhere.keys().filter(|of| !prepared.has(**of));
-                let unused = unused.copied().collect();
-                let (version, of) = self.decide(load, prepared, unused);
+                let unused: Vec<ExtentId> = unused.copied().collect();
+                let (version, of) = self.decide(load, prepared, &unused);
                 effects.extend(of);
                 (Ok(version), effects)
             }

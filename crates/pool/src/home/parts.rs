@@ -136,9 +136,96 @@ impl Home {
         effects.extend(held.into_iter().filter_map(|number| self.end_hold(number)));
         effects
     }
+}
 
-    /// Extents that are held for other servers.
-    pub fn held_extents(&self) -> usize {
-        self.held_for.values().map(BTreeSet::len).sum()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{LoadMode, TableLoad};
+    use crate::manifest::{Definition, Layout};
+    use crate::wire::{ServerPlace, StatementId};
+
+    const LOADER: ClientId = 1;
+    const OTHER: ClientId = 2;
+    const SERVER: ClientId = 3;
+
+    /// A server with a sealed extent of load 9 and one that is written.
+    fn written() -> (Home, u32, u32) {
+        let mut home = Home::new(0, 1 << 20);
+        let extents = [(); 2].map(|()| home.grant_part(LOADER, 9, 64).unwrap());
+        assert_eq!(home.seal(LOADER, 9, extents[0], 60), Ok(()));
+        (home, extents[0], extents[1])
+    }
+
+    #[test]
+    fn what_is_held_stays_until_it_is_released_or_its_server_ends() {
+        for ends in [false, true] {
+            let (mut home, sealed, open) = written();
+            let (held, effects) = home.hold(SERVER, 9, &[(sealed, 60)], &[]);
+            assert_eq!((held, effects), (Ok(()), vec![]));
+            assert_eq!(home.published(sealed), Some(60));
+            assert_eq!(home.closed(0, LOADER), [Effect::Free(open)]);
+            assert_eq!(home.release(OTHER, &[sealed]), [], "it holds nothing");
+            let freed =
+                if ends { home.closed(0, SERVER) } else { home.release(SERVER, &[sealed, sealed]) };
+            assert_eq!(freed, [Effect::Free(sealed)]);
+            [sealed, open].into_iter().for_each(|extent| home.freed(extent));
+            assert_eq!((home.stat().bytes, home.parts.len()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn what_is_not_sealed_or_longer_or_of_another_load_is_not_held() {
+        let (mut home, sealed, open) = written();
+        for (load, extents) in [
+            (9, vec![(sealed, 60), (open, 1)]),
+            (9, vec![(sealed, 61)]),
+            (8, vec![(sealed, 60)]),
+            (9, vec![(u32::MAX, 0)]),
+        ] {
+            let (held, effects) = home.hold(SERVER, load, &extents, &[]);
+            assert!(held.is_err() && effects.is_empty(), "{load} {extents:?}");
+        }
+        assert_eq!(home.published(sealed), None);
+        // Twice the same is held once.
+        assert_eq!(home.hold(SERVER, 9, &[(sealed, 9), (sealed, 60)], &[]).0, Ok(()));
+        assert_eq!(home.release(SERVER, &[sealed]), [Effect::Free(sealed)]);
+    }
+
+    #[test]
+    fn nobody_seals_or_gives_up_what_another_client_writes() {
+        let (mut home, sealed, open) = written();
+        assert!(home.seal(OTHER, 9, open, 1).is_err());
+        assert!(home.seal(LOADER, 9, open, 65).is_err(), "it has 64 bytes");
+        assert!(home.seal(LOADER, 9, sealed, 1).is_err(), "it is sealed");
+        assert_eq!(home.abort(OTHER, 9), []);
+        assert_eq!(home.abort(LOADER, 8), []);
+        // What no version has goes at once, and the rest with its loader.
+        assert_eq!(home.hold(SERVER, 9, &[], &[sealed, open]).1, [Effect::Free(sealed)]);
+        assert_eq!(home.abort(LOADER, 9), [Effect::Free(open)]);
+    }
+
+    #[test]
+    fn a_server_that_saves_or_meets_too_many_is_not_spread() {
+        let columns = vec![Layout::Fixed(1)];
+        let definition = Definition { schema: vec![], columns, buckets: vec![], strip_rows: 1 };
+        let load = TableLoad { table: "t".into(), definition, mode: LoadMode::Create };
+        let statement = StatementId { job: 1, statement: 1 };
+        let place =
+            |incarnation| ServerPlace { name: "m".into(), address: "a".into(), incarnation };
+        let mut saves = Home::new(0, 1 << 20).with_saving();
+        let number = saves.begin(LOADER, "l", load.clone(), statement, 1).unwrap();
+        assert!(saves.spread(LOADER, number, vec![place(1)]).is_err());
+        let mut home = Home::new(0, 1 << 20);
+        let number = home.begin(LOADER, "l", load, statement, 1).unwrap();
+        assert!(home.spread(OTHER, number, vec![place(1)]).is_err(), "it takes no part");
+        assert_eq!(home.spread(LOADER, number, vec![place(1), place(1)]), Ok(vec![1, 1]));
+        assert!(home.spread(LOADER, number, vec![place(0); 256]).is_err());
+        for incarnation in 2..=4096 {
+            let numbers = home.spread(LOADER, number, vec![place(incarnation)]);
+            assert_eq!(numbers, Ok(vec![incarnation as u16]));
+        }
+        assert!(home.spread(LOADER, number, vec![place(5000)]).is_err());
+        assert_eq!(home.spread(LOADER, number, vec![place(7)]), Ok(vec![7]));
     }
 }

@@ -80,13 +80,13 @@ impl Home {
         }
     }
 
-    /// Lets a version appear, or asks that it be saved, or that other servers hold its extents. Those
-    /// that are `unused` on these are of no version.
+    /// Lets a version appear, or asks that it be saved, or that other servers hold its extents.
+    /// Those that are `unused` on these are of no version.
     pub(super) fn decide(
         &mut self,
         load: u64,
         mut version: PreparedVersion,
-        unused: Vec<ExtentId>,
+        unused: &[ExtentId],
     ) -> (Option<u64>, Vec<Effect>) {
         if !self.saves {
             let holds = self.holds(load, &version.elsewhere, unused);

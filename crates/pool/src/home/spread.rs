@@ -100,20 +100,19 @@ impl Home {
         &self,
         load: u64,
         extents: &[(ExtentId, u32)],
-        unused: Vec<ExtentId>,
+        unused: &[ExtentId],
     ) -> Vec<HoldRequest> {
-        let mut by_peer: BTreeMap<PeerId, (Vec<(u32, u32)>, Vec<u32>)> = BTreeMap::new();
-        for (extent, used) in extents {
-            by_peer.entry(extent.server).or_default().0.push((extent.number, *used));
-        }
-        for extent in unused {
-            by_peer.entry(extent.server).or_default().1.push(extent.number);
-        }
-        let request = |(peer, (extents, unused))| {
+        let used = extents.iter().map(|(extent, _)| extent.server);
+        let peers: BTreeSet<PeerId> = used.chain(unused.iter().map(|of| of.server)).collect();
+        let request = |peer: PeerId| {
             let place = self.other(peer).filter(|other| other.lost.is_none())?.place.clone();
+            let here = extents.iter().filter(|(extent, _)| extent.server == peer);
+            let extents = here.map(|(extent, used)| (extent.number, *used)).collect();
+            let here = unused.iter().filter(|extent| extent.server == peer);
+            let unused = here.map(|extent| extent.number).collect();
             Some(HoldRequest { peer, place, load, extents, unused })
         };
-        by_peer.into_iter().filter_map(request).collect()
+        peers.into_iter().filter_map(request).collect()
     }
 
     /// Another server holds the extents of a load, or does not.

@@ -15,8 +15,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, PARTITIONS_MAX, STRIP_ROWS_MAX,
-    Strip,
+    Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, PARTITIONS_MAX,
+    STRIP_ROWS_MAX, Strip,
 };
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;

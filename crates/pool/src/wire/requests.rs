@@ -24,6 +24,29 @@ fn numbers(out: &mut FieldWriter, kind: u8, numbers: &[u64]) {
     numbers.iter().for_each(|number| out.u64(*number));
 }
 
+/// A kind, a load, and more numbers.
+fn fields(out: &mut FieldWriter, kind: u8, load: u64, fields: &[u32]) {
+    numbers(out, kind, &[load]);
+    fields.iter().for_each(|field| out.u32(*field));
+}
+
+fn encode_hello(out: &mut FieldWriter, protocol: u32, client: &str, token: &[u8]) {
+    out.u8(1);
+    out.u32(protocol);
+    out.text(client);
+    out.bytes(token);
+}
+
+fn decode_hello(from: &mut FieldReader<'_>) -> Result<ClientRequest, PoolError> {
+    let (protocol, client, token) = (from.u32()?, from.text()?, opaque(from)?);
+    Ok(ClientRequest::Hello { protocol, client, token, rights: Rights::decode(from)? })
+}
+
+/// An extent and its used bytes.
+fn used_extent(from: &mut FieldReader<'_>) -> Result<(u32, u32), PoolError> {
+    Ok((from.u32()?, from.u32()?))
+}
+
 /// A kind with the numbers of extents.
 fn extents(out: &mut FieldWriter, kind: u8, extents: &[u32]) {
     out.u8(kind);
@@ -36,10 +59,7 @@ impl ClientRequest {
         let mut out = FieldWriter::default();
         match self {
             ClientRequest::Hello { protocol, client, token, rights } => {
-                out.u8(1);
-                out.u32(*protocol);
-                out.text(client);
-                out.bytes(token);
+                encode_hello(&mut out, *protocol, client, token);
                 rights.encode(&mut out);
             }
             ClientRequest::Connect { fabric, address } => {
@@ -69,30 +89,23 @@ impl ClientRequest {
                 out.u32(*writers);
             }
             ClientRequest::Grant { load, bytes, part } => {
-                out.u8(10);
-                out.u64(*load);
-                out.u32(*bytes);
+                fields(&mut out, 10, *load, &[*bytes]);
                 out.u8((*part).into());
             }
             ClientRequest::Spread { load, servers } => {
-                out.u8(22);
-                out.u64(*load);
+                numbers(&mut out, 22, &[*load]);
                 out.list(servers, |out, server| server.encode(out));
             }
             ClientRequest::Hold { load, extents: of, unused } => {
-                out.u8(23);
-                out.u64(*load);
+                numbers(&mut out, 23, &[*load]);
                 out.list(of, |out, (extent, used)| {
-                    out.u32(*extent);
-                    out.u32(*used);
+                    [extent, used].iter().for_each(|of| out.u32(**of))
                 });
                 out.list(unused, |out, extent| out.u32(*extent));
             }
             ClientRequest::Release { extents: of } => extents(&mut out, 24, of),
             ClientRequest::Seal { load, extent, used, crc } => {
-                out.u8(11);
-                out.u64(*load);
-                [extent, used, crc].into_iter().for_each(|field| out.u32(*field));
+                fields(&mut out, 11, *load, &[*extent, *used, *crc]);
             }
             ClientRequest::Commit { load, writer, strips, last } => {
                 encode_strips(&mut out, 12, (*load, *writer), strips);
@@ -113,8 +126,7 @@ impl ClientRequest {
             ClientRequest::Stat => out.u8(15),
             ClientRequest::Verify { extents: of } => extents(&mut out, 16, of),
             ClientRequest::Outcome { load, snapshot: of } => {
-                out.u8(17);
-                out.u64(*load);
+                numbers(&mut out, 17, &[*load]);
                 snapshot(&mut out, *of);
             }
         }
@@ -129,12 +141,7 @@ impl ClientRequest {
         let mut from = FieldReader::new(body, "request");
         let extents = |from: &mut FieldReader<'_>| from.list(KEYS_MAX, FieldReader::u32);
         let request = match from.u8()? {
-            1 => ClientRequest::Hello {
-                protocol: from.u32()?,
-                client: from.text()?,
-                token: opaque(&mut from)?,
-                rights: Rights::decode(&mut from)?,
-            },
+            1 => decode_hello(&mut from)?,
             2 => ClientRequest::Connect { fabric: from.text()?, address: opaque(&mut from)? },
             3 => ClientRequest::Tables,
             4 => ClientRequest::Pin {
@@ -151,11 +158,9 @@ impl ClientRequest {
                 snapshot: snapshot_of(&mut from)?,
                 writers: from.u32()?,
             },
-            10 => ClientRequest::Grant {
-                load: from.u64()?,
-                bytes: from.u32()?,
-                part: from.flag()?,
-            },
+            10 => {
+                ClientRequest::Grant { load: from.u64()?, bytes: from.u32()?, part: from.flag()? }
+            }
             11 => ClientRequest::Seal {
                 load: from.u64()?,
                 extent: from.u32()?,
@@ -192,7 +197,7 @@ impl ClientRequest {
             },
             23 => ClientRequest::Hold {
                 load: from.u64()?,
-                extents: from.list(KEYS_MAX, |from| Ok((from.u32()?, from.u32()?)))?,
+                extents: from.list(KEYS_MAX, used_extent)?,
                 unused: extents(&mut from)?,
             },
             24 => ClientRequest::Release { extents: extents(&mut from)? },

@@ -8,19 +8,43 @@ use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 use crate::manifest::HOLDERS_MAX;
 
+impl Welcome {
+    fn encode(&self, out: &mut FieldWriter) {
+        self.rights.encode(out);
+        out.text(&self.name);
+        out.text(&self.host);
+        out.list(&self.fabrics, |out, fabric| out.text(fabric));
+        out.u32(self.incarnation);
+        out.u8(self.keeps.into());
+    }
+
+    fn decode(from: &mut FieldReader<'_>) -> Result<Self, PoolError> {
+        Ok(Self {
+            rights: Rights::decode(from)?,
+            name: from.text()?,
+            host: from.text()?,
+            fabrics: from.list(16, FieldReader::text)?,
+            incarnation: from.u32()?,
+            keeps: from.flag()?,
+        })
+    }
+}
+
+fn encode_summary(out: &mut FieldWriter, table: &TableSummary) {
+    out.text(&table.name);
+    [table.version, table.rows, table.bytes].iter().for_each(|of| out.u64(*of));
+    out.u32(table.leases);
+    out.u8(table.damaged.into());
+}
+
 impl ServerResponse {
     /// The message.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         match self {
-            ServerResponse::Welcome(Welcome { name, host, fabrics, rights, incarnation, keeps }) => {
+            ServerResponse::Welcome(welcome) => {
                 out.u8(1);
-                rights.encode(&mut out);
-                out.text(name);
-                out.text(host);
-                out.list(fabrics, |out, fabric| out.text(fabric));
-                out.u32(*incarnation);
-                out.u8((*keeps).into());
+                welcome.encode(&mut out);
             }
             ServerResponse::Failed(error) => {
                 out.u8(2);
@@ -33,12 +57,7 @@ impl ServerResponse {
             }
             ServerResponse::Tables(tables) => {
                 out.u8(5);
-                out.list(tables, |out, table| {
-                    out.text(&table.name);
-                    [table.version, table.rows, table.bytes].iter().for_each(|of| out.u64(*of));
-                    out.u32(table.leases);
-                    out.u8(table.damaged.into());
-                });
+                out.list(tables, encode_summary);
             }
             ServerResponse::Pinned { version, lease, manifest_bytes } => {
                 out.u8(6);
@@ -92,14 +111,7 @@ impl ServerResponse {
     pub fn decode(body: &[u8]) -> Result<Self, PoolError> {
         let mut from = FieldReader::new(body, "response");
         let response = match from.u8()? {
-            1 => ServerResponse::Welcome(Welcome {
-                rights: Rights::decode(&mut from)?,
-                name: from.text()?,
-                host: from.text()?,
-                fabrics: from.list(16, FieldReader::text)?,
-                incarnation: from.u32()?,
-                keeps: from.flag()?,
-            }),
+            1 => ServerResponse::Welcome(Welcome::decode(&mut from)?),
             2 => ServerResponse::Failed(decode_error(&mut from)?),
             3 => ServerResponse::Done,
             4 => ServerResponse::Address(opaque(&mut from)?),

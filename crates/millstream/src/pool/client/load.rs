@@ -93,8 +93,9 @@ impl OpenLoad {
         (partition as usize + worker as usize + *strips - 1) % servers
     }
 
-    /// Waits for the version where the server is saving it, or others are asked to hold its blocks. Where the answer to a last part was
-    /// lost, the server is asked again over a new connection: it may have let the version appear.
+    /// Waits for the version where the server is saving it, or others are asked to hold its blocks.
+    /// Where the answer to a last part was lost, the server is asked again over a new connection:
+    /// it may have let the version appear.
     fn outcome(&self, answer: Result<ServerResponse, PoolError>) -> Result<(), PoolError> {
         let remote = &self.connected.remotes[self.at];
         let request = ClientRequest::Outcome { load: self.number, snapshot: self.snapshot };

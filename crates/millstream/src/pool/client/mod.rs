@@ -32,8 +32,8 @@ use pool::wire::{
 use super::random;
 use crate::FabricKind;
 use load::LoadHandle;
-pub(super) use remote::ControlLink;
 use reader::Version;
+pub(super) use remote::ControlLink;
 use remote::Remote;
 use worker::{Place, Worker};
 
@@ -241,8 +241,9 @@ impl Connected {
                 reason: format!("table '{table}' lies on '{server}', too: name all servers"),
             })?;
             if self.remotes[at].incarnation != holder.incarnation {
-                let reason =
-                    format!("it was started anew; a part of table '{table}' lay there: load it again");
+                let reason = format!(
+                    "it was started anew; a part of table '{table}' lay there: load it again"
+                );
                 return Err(PoolError::Lost { server: server.clone(), reason });
             }
             servers.insert(holder.number, at);

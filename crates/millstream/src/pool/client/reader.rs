@@ -45,8 +45,9 @@ impl Version {
 
     /// Whether the lease holds, as far as is known here.
     fn check(&self) -> Result<(), PoolError> {
-        let mut lost = self.servers.values().map(|at| self.connected.remotes[*at].lost());
-        match lost.find_map(|lost| lost) {
+        // What others have held goes with the server that has the table.
+        let mut servers = std::iter::once(&self.at).chain(self.servers.values());
+        match servers.find_map(|at| self.connected.remotes[*at].lost()) {
             Some(lost) => Err(lost),
             None => Ok(()),
         }

@@ -44,12 +44,7 @@ enum Read {
 }
 
 impl ReadQueue {
-    pub(super) fn new(
-        at: usize,
-        (home, lease): (usize, u64),
-        window: usize,
-        waker: Waker,
-    ) -> Self {
+    pub(super) fn new(at: usize, (home, lease): (usize, u64), window: usize, waker: Waker) -> Self {
         Self { at, home, lease, window, waker, state: Mutex::default() }
     }
 

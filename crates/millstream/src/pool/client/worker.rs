@@ -77,7 +77,8 @@ impl Worker {
         let shared = Arc::new(Shared { tasks, wakes: EventFd::new()?, stop });
         let ends = remotes.into_iter().zip(ends).map(|(remote, end)| Served::new(remote, end));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
-        let work = Work { shared: Arc::clone(&shared), ends, writes: Vec::new(), ending: Vec::new() };
+        let work =
+            Work { shared: Arc::clone(&shared), ends, writes: Vec::new(), ending: Vec::new() };
         std::thread::Builder::new().name("pool".into()).spawn(move || work.run())?;
         Ok(Self(shared))
     }
@@ -150,6 +151,8 @@ struct Served {
     waiting: VecDeque<Arc<ReadQueue>>,
     buffers: Vec<Slab>,
     staging: Staging,
+    /// Why an operation has failed, until the server is taken for lost.
+    failed: Option<String>,
 }
 
 /// A block that is read in parts of at most [`READ_BYTES_MAX`].
@@ -233,9 +236,23 @@ impl Work {
             for (writer, extent) in self.ends[at].poll() {
                 self.landed(at, writer, extent);
             }
+            if let Some(reason) = self.ends[at].failed.take() {
+                self.lose(at, reason);
+            }
         }
         let ending = std::mem::take(&mut self.ending);
         ending.into_iter().for_each(|(at, lease)| self.unpin(at, lease));
+    }
+
+    /// An operation of a server has failed. It may have said why, or refuse what it held for
+    /// another one that is gone: that one is found first.
+    fn lose(&mut self, at: usize, reason: String) {
+        let others = self.ends.iter_mut().enumerate().filter(|(other, _)| *other != at);
+        others.for_each(|(_, served)| served.say(&ClientRequest::Beat));
+        let served = &mut self.ends[at];
+        let _ = served.remote.call(&ClientRequest::Beat);
+        served.remote.lose(reason);
+        served.end();
     }
 
     /// Ends a lease when no read of its blocks is on its way to any server: these may take away
@@ -258,7 +275,17 @@ impl Served {
         let staging = Staging::new(&*end.fabric).map_err(std::io::Error::other)?;
         let (operations, waiting, buffers) = (HashMap::new(), VecDeque::new(), Vec::new());
         let blocks = HashMap::new();
-        Ok(Self { remote, end, operations, posted: 0, blocks, waiting, buffers, staging })
+        Ok(Self {
+            remote,
+            end,
+            operations,
+            posted: 0,
+            blocks,
+            waiting,
+            buffers,
+            staging,
+            failed: None,
+        })
     }
 
     /// Says something to which no answer matters. When the server is gone, all find it out.
@@ -325,10 +352,7 @@ impl Served {
             let id = match completion {
                 Completion::Local { id } => id,
                 Completion::Error { kind, .. } => {
-                    // The server may have said why.
-                    let _ = self.remote.call(&ClientRequest::Beat);
-                    self.remote.lose(kind.to_string());
-                    self.end();
+                    self.failed = Some(kind.to_string());
                     return landed;
                 }
                 Completion::Notify { .. } | Completion::Recv { .. } => continue,

@@ -41,11 +41,7 @@ pub(super) struct Links {
 
 impl Links {
     /// Without connections; `signal` is signalled after each event.
-    pub(super) fn new(
-        certs: Option<PathBuf>,
-        events: Sender<Event>,
-        signal: Arc<EventFd>,
-    ) -> Self {
+    pub(super) fn new(certs: Option<PathBuf>, events: Sender<Event>, signal: Arc<EventFd>) -> Self {
         Self { certs, events, signal, peers: HashMap::new() }
     }
 

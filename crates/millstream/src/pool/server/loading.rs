@@ -32,8 +32,8 @@ impl Control {
         }
     }
 
-    /// Grants an extent to a client that asks for it since then; `part` tells whether the load is one
-    /// of another server's table.
+    /// Grants an extent to a client that asks for it since then; `part` tells whether the load is
+    /// one of another server's table.
     pub(super) fn grant(
         &mut self,
         client: ClientId,
@@ -42,7 +42,11 @@ impl Control {
         since: Instant,
     ) {
         let ask = |home: &mut Home| {
-            if part { home.grant_part(client, load, bytes) } else { home.grant(client, load, bytes) }
+            if part {
+                home.grant_part(client, load, bytes)
+            } else {
+                home.grant(client, load, bytes)
+            }
         };
         // Who has begun a load here may write.
         let rights = if part { self.writer_name(client).map(drop) } else { Ok(()) };

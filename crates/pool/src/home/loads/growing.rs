@@ -136,10 +136,10 @@ impl Home {
         let here = here.into_iter().map(|gone| gone.number);
         let gone: Vec<u32> = here.filter(|gone| state.sealed.remove(gone)).collect();
         let there = there.into_iter().filter(|gone| state.elsewhere.remove(gone).is_some());
-        let there = there.collect();
+        let there: Vec<ExtentId> = there.collect();
         (state.grows, state.load.mode) = (true, LoadMode::Append);
         self.loads.insert(load, state);
-        let (version, mut effects) = self.decide(load, prepared, there);
+        let (version, mut effects) = self.decide(load, prepared, &there);
         effects.extend(gone.into_iter().map(|gone| self.free(gone)));
         (Ok(version), effects)
     }
