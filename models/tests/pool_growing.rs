@@ -235,9 +235,9 @@ impl Growing {
             }
             Phase::Replaced(extent) => {
                 let strips = vec![(of, strip(extent, range))];
-                let (handed, effects) = next.home.hand_in(client, s.load, of, strips, true);
+                let (given, effects) = next.home.hand_in(client, s.load, of, strips, true);
                 let after = &mut next.writers[n];
-                after.phase = if handed.is_ok() { Phase::Rests } else { Phase::Ended };
+                after.phase = if given.is_ok() { Phase::Rests } else { Phase::Ended };
                 after.rows = row;
                 after.late = writer.short.filter(|_| self.flaw == Flaw::ReplacedLate);
                 after.short = writer.short.is_none().then_some((extent, row));

@@ -300,7 +300,9 @@ impl Servers {
                 let statement = StatementId { job: 1, statement: stamp.into() };
                 let begun = home.home.begin(LOADER, "l", table(self.mode), statement, 1);
                 let spread = begun.and_then(|load| {
-                    home.home.spread(LOADER, load, vec![holder()]).map(|numbers| (load, numbers[0]))
+                    home.home
+                        .distribute(LOADER, load, vec![holder()])
+                        .map(|numbers| (load, numbers[0]))
                 });
                 next.load = spread.as_ref().map_or(0, |(load, _)| *load);
                 spread.map(|(load, peer)| Loading::Begun(load, peer))

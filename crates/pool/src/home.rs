@@ -19,11 +19,11 @@
 //! * All nodes of a statement that pin the newest version get the same one.
 //! * A client that is silent for [`LEASE_NS`] is closed before anything of it is freed.
 
+mod distribution;
 mod loads;
 mod parts;
 mod pins;
 mod saving;
-mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +36,8 @@ use crate::manifest::Manifest;
 use crate::pointer::ExtentId;
 use crate::wire::{Stat, StatementId, TABLES_MAX};
 
+use distribution::OtherServer;
+pub use distribution::{HoldRequest, PEERS_MAX, PeerId};
 pub use loads::EXTENT_BYTES_MAX;
 use loads::LoadState;
 use parts::Part;
@@ -43,8 +45,6 @@ pub use pins::Pin;
 use pins::{Lease, Memo};
 use saving::PreparedVersion;
 pub use saving::{LoadOutcome, OUTCOMES_MAX, SavedVersion};
-use spread::OtherServer;
-pub use spread::{HoldRequest, PEERS_MAX, PeerId};
 
 /// A client that says nothing for this long has no leases any more, in ns.
 pub const LEASE_NS: u64 = 10_000_000_000;

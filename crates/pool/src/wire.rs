@@ -155,7 +155,7 @@ pub enum ClientRequest {
         part: bool,
     },
     /// Says which other servers extents of a load lie on, to the server that has the table.
-    Spread {
+    Distribute {
         /// The load.
         load: u64,
         /// The servers, [`HOLDERS_MAX`] at most.
@@ -274,7 +274,7 @@ pub enum ServerResponse {
     Keys(Vec<Vec<u8>>),
     /// To [`ClientRequest::Begin`]: the load's number.
     Load(u64),
-    /// To [`ClientRequest::Spread`]: the numbers by which pointers name the servers, in order.
+    /// To [`ClientRequest::Distribute`]: the numbers by which pointers name the servers, in order.
     Numbers(Vec<u16>),
     /// To [`ClientRequest::Grant`].
     Extent {

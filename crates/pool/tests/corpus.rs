@@ -109,7 +109,7 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Outcome { load: 1, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: vec![(1, strip())] },
         ClientRequest::HandIn { load: 1, writer: 2, strips: vec![(1, strip())], last: false },
-        ClientRequest::Spread { load: 1, servers: vec![place()] },
+        ClientRequest::Distribute { load: 1, servers: vec![place()] },
         ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
         ClientRequest::Release { extents: vec![2, u32::MAX] },
     ]

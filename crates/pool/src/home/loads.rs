@@ -60,7 +60,7 @@ pub(super) struct LoadState {
 
 impl LoadState {
     /// Blocks may lie on these servers, too.
-    pub(super) fn spread_over(&mut self, servers: &[u16]) {
+    pub(super) fn distribute_over(&mut self, servers: &[u16]) {
         self.servers.extend(servers);
     }
 }
@@ -184,7 +184,7 @@ impl Home {
     pub fn grant(&mut self, client: ClientId, load: u64, bytes: u32) -> Result<u32, PoolError> {
         let state = taking_part(&mut self.loads, client, load)?;
         check_count(state.written_by.len() + state.sealed.len())?;
-        let number = self.set_aside(load, bytes)?;
+        let number = self.reserve(load, bytes)?;
         if let Some(state) = self.loads.get_mut(&load) {
             state.written_by.insert(number, client);
         }
@@ -192,7 +192,7 @@ impl Home {
     }
 
     /// Takes the bytes of an extent of a load off those that are free.
-    pub(super) fn set_aside(&mut self, load: u64, bytes: u32) -> Result<u32, PoolError> {
+    pub(super) fn reserve(&mut self, load: u64, bytes: u32) -> Result<u32, PoolError> {
         let free = self.bytes_max - self.bytes;
         if bytes == 0 || bytes > EXTENT_BYTES_MAX {
             let reason = format!("an extent has 1 to {EXTENT_BYTES_MAX} bytes");

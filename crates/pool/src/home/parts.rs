@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   loader:  grant ─▶ seal ─┐
-//!   the table's server:     └─▶ hold ─▶ (a version has it) ─▶ release      all goes with its client
+//!   the table's server:     └─▶ hold ─▶ (a version has it) ─▶ release     all go with the client
 //! ```
 
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ impl Home {
             let reason = format!("{LOADS_MAX} loads are under way, as many as there may be");
             return Err(PoolError::Refused { reason });
         }
-        let number = self.set_aside(load, bytes)?;
+        let number = self.reserve(load, bytes)?;
         self.parts.entry((load, client)).or_default().written.insert(number);
         Ok(number)
     }
@@ -215,17 +215,17 @@ mod tests {
             |incarnation| ServerPlace { name: "m".into(), address: "a".into(), incarnation };
         let mut saves = Home::new(0, 1 << 20).with_saving();
         let number = saves.begin(LOADER, "l", load.clone(), statement, 1).unwrap();
-        assert!(saves.spread(LOADER, number, vec![place(1)]).is_err());
+        assert!(saves.distribute(LOADER, number, vec![place(1)]).is_err());
         let mut home = Home::new(0, 1 << 20);
         let number = home.begin(LOADER, "l", load, statement, 1).unwrap();
-        assert!(home.spread(OTHER, number, vec![place(1)]).is_err(), "it takes no part");
-        assert_eq!(home.spread(LOADER, number, vec![place(1), place(1)]), Ok(vec![1, 1]));
-        assert!(home.spread(LOADER, number, vec![place(0); 256]).is_err());
+        assert!(home.distribute(OTHER, number, vec![place(1)]).is_err(), "it takes no part");
+        assert_eq!(home.distribute(LOADER, number, vec![place(1), place(1)]), Ok(vec![1, 1]));
+        assert!(home.distribute(LOADER, number, vec![place(0); 256]).is_err());
         for incarnation in 2..=4096 {
-            let numbers = home.spread(LOADER, number, vec![place(incarnation)]);
+            let numbers = home.distribute(LOADER, number, vec![place(incarnation)]);
             assert_eq!(numbers, Ok(vec![incarnation as u16]));
         }
-        assert!(home.spread(LOADER, number, vec![place(5000)]).is_err());
-        assert_eq!(home.spread(LOADER, number, vec![place(7)]), Ok(vec![7]));
+        assert!(home.distribute(LOADER, number, vec![place(5000)]).is_err());
+        assert_eq!(home.distribute(LOADER, number, vec![place(7)]), Ok(vec![7]));
     }
 }

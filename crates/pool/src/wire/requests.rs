@@ -42,6 +42,16 @@ fn decode_hello(from: &mut FieldReader<'_>) -> Result<ClientRequest, PoolError> 
     Ok(ClientRequest::Hello { protocol, client, token, rights: Rights::decode(from)? })
 }
 
+fn encode_pin(out: &mut FieldWriter, table: &str, at: At) {
+    out.u8(4);
+    out.text(table);
+    let version = match at {
+        At::Newest => None,
+        At::Version(version) => Some(version),
+    };
+    out.option(version, FieldWriter::u64);
+}
+
 /// An extent and its used bytes.
 fn used_extent(from: &mut FieldReader<'_>) -> Result<(u32, u32), PoolError> {
     Ok((from.u32()?, from.u32()?))
@@ -69,13 +79,7 @@ impl ClientRequest {
             }
             ClientRequest::Tables => out.u8(3),
             ClientRequest::Pin { table, at, snapshot: of } => {
-                out.u8(4);
-                out.text(table);
-                let version = match at {
-                    At::Newest => None,
-                    At::Version(version) => Some(*version),
-                };
-                out.option(version, FieldWriter::u64);
+                encode_pin(&mut out, table, *at);
                 out.option(*of, snapshot);
             }
             ClientRequest::Manifest { lease, from } => numbers(&mut out, 5, &[*lease, *from]),
@@ -92,7 +96,7 @@ impl ClientRequest {
                 fields(&mut out, 10, *load, &[*bytes]);
                 out.u8((*part).into());
             }
-            ClientRequest::Spread { load, servers } => {
+            ClientRequest::Distribute { load, servers } => {
                 numbers(&mut out, 22, &[*load]);
                 out.list(servers, |out, server| server.encode(out));
             }
@@ -191,7 +195,7 @@ impl ClientRequest {
                 strips: decode_strips(&mut from)?,
                 last: from.flag()?,
             },
-            22 => ClientRequest::Spread {
+            22 => ClientRequest::Distribute {
                 load: from.u64()?,
                 servers: from.list(HOLDERS_MAX, ServerPlace::decode)?,
             },

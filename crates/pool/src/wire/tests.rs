@@ -62,7 +62,7 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Outcome { load: 1 << 40, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: strips.clone() },
         ClientRequest::HandIn { load: 1, writer: 2, strips, last: false },
-        ClientRequest::Spread { load: 1, servers: vec![server] },
+        ClientRequest::Distribute { load: 1, servers: vec![server] },
         ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
         ClientRequest::Release { extents: vec![2, u32::MAX] },
     ]

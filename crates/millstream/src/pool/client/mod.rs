@@ -217,7 +217,7 @@ impl Connected {
 
     /// The servers over which a load is spread, that of the table first: the same on all nodes. A
     /// server that keeps its tables has them whole.
-    fn spread(&self, home: usize) -> Vec<usize> {
+    fn distribute(&self, home: usize) -> Vec<usize> {
         if self.remotes.iter().any(|remote| remote.keeps) {
             return vec![home];
         }
@@ -313,7 +313,7 @@ impl Client {
         let ServerResponse::Load(number) = connected.remotes[home].call(&request)? else {
             return Err(unexpected());
         };
-        let spread = connected.spread(home);
+        let spread = connected.distribute(home);
         let mut servers = vec![(home, 0)];
         if spread.len() > 1 {
             let place = |at: &usize| {
@@ -322,7 +322,7 @@ impl Client {
                 ServerPlace { name, address, incarnation: *incarnation }
             };
             let others = spread[1..].iter().map(place).collect();
-            let request = ClientRequest::Spread { load: number, servers: others };
+            let request = ClientRequest::Distribute { load: number, servers: others };
             let answer = connected.remotes[home].call(&request).inspect_err(|_| {
                 connected.worker.abort(home, number);
             });

@@ -106,14 +106,14 @@ impl Blocks for PinnedBlocks {
 struct Reader {
     version: Arc<Version>,
     /// The requested blocks in order.
-    order: VecDeque<Wanted>,
+    order: VecDeque<Requested>,
     /// By the number of a server.
     reads: HashMap<u16, Arc<ReadQueue>>,
 }
 
 /// A requested block.
 #[derive(Debug, Clone, Copy)]
-enum Wanted {
+enum Requested {
     Mapped(BlockRange),
     /// The next that this server's queue of READs gives.
     Read(u16),
@@ -157,10 +157,10 @@ impl BlockReader for Reader {
             (Some(Place::Remote(key)), Some(reads)) => {
                 reads.want(*key, block);
                 self.version.connected.worker.read(reads);
-                self.order.push_back(Wanted::Read(server));
+                self.order.push_back(Requested::Read(server));
             }
             // One that is nowhere is an error of `next`.
-            _ => self.order.push_back(Wanted::Mapped(block)),
+            _ => self.order.push_back(Requested::Mapped(block)),
         }
     }
 
@@ -173,7 +173,7 @@ impl BlockReader for Reader {
         let _version = Arc::clone(&self.version);
         match self.order.front() {
             None => Ok(None),
-            Some(Wanted::Mapped(block)) => {
+            Some(Requested::Mapped(block)) => {
                 let place = self.version.places.get(&block.at.extent);
                 let range = match place {
                     Some(Place::Mapped(mapped)) => {
@@ -185,7 +185,7 @@ impl BlockReader for Reader {
                 self.order.pop_front();
                 Ok(Some(Arc::new(MappedBlock { range, _version })))
             }
-            Some(Wanted::Read(server)) => {
+            Some(Requested::Read(server)) => {
                 let Some(reads) = self.reads.get(server) else { return Ok(None) };
                 let Some(bytes) = reads.next()? else { return Ok(None) };
                 // The window has moved on.

@@ -112,8 +112,8 @@ impl Control {
                 self.act(effects);
                 ServerResponse::Done
             }
-            ClientRequest::Spread { load, servers } => {
-                ServerResponse::Numbers(self.home.spread(client, load, servers)?)
+            ClientRequest::Distribute { load, servers } => {
+                ServerResponse::Numbers(self.home.distribute(client, load, servers)?)
             }
             ClientRequest::Hold { load, extents, unused } => {
                 self.writer_name(client)?;

@@ -53,7 +53,7 @@ impl Home {
     /// # Errors
     /// When the client does not take part, when this server keeps its tables in a directory, and
     /// for too many servers.
-    pub fn spread(
+    pub fn distribute(
         &mut self,
         client: ClientId,
         load: u64,
@@ -73,7 +73,7 @@ impl Home {
             servers.into_iter().map(|place| self.number_of(place)).collect();
         let numbers = numbers?;
         if let Some(state) = self.loads.get_mut(&load) {
-            state.spread_over(&numbers);
+            state.distribute_over(&numbers);
         }
         Ok(numbers)
     }
