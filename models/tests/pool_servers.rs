@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use models::{Model, Steps as StepsOf, explore};
+use pool::PoolError;
 use pool::access::{At, LoadMode, TableLoad};
 use pool::home::{Effect, Home, PeerId};
 use pool::manifest::{Block, Codec, Definition, Layout, Strip};
@@ -237,6 +238,17 @@ impl State {
     }
 }
 
+/// The loader gets an extent on each server.
+fn grant(servers: &mut [Server; 2], load: u64, peer: PeerId) -> Result<Loading, PoolError> {
+    let here = servers[HOME].home.grant(LOADER, load, 64)?;
+    let there = servers[HOLDER].home.grant_part(LOADER, load, 64)?;
+    for (server, extent) in servers.iter_mut().zip([here, there]) {
+        server.memory.insert(extent, UNWRITTEN);
+        server.writable.push(extent);
+    }
+    Ok(Loading::Granted(load, peer, [here, there]))
+}
+
 impl Servers {
     fn honest(readers: usize, loads: u8, mode: LoadMode, failures: u8) -> Self {
         Self { readers, loads, mode, failures, flaw: Flaw::None }
@@ -307,17 +319,7 @@ impl Servers {
                 next.load = spread.as_ref().map_or(0, |(load, _)| *load);
                 spread.map(|(load, peer)| Loading::Begun(load, peer))
             }
-            Loading::Begun(load, peer) => {
-                let granted = home.home.grant(LOADER, load, 64);
-                granted.and_then(|here| {
-                    let there = holder_server.home.grant_part(LOADER, load, 64)?;
-                    home.memory.insert(here, UNWRITTEN);
-                    home.writable.push(here);
-                    holder_server.memory.insert(there, UNWRITTEN);
-                    holder_server.writable.push(there);
-                    Ok(Loading::Granted(load, peer, [here, there]))
-                })
-            }
+            Loading::Begun(load, peer) => grant(&mut next.servers, load, peer),
             Loading::Granted(load, peer, extents) => {
                 for (server, extent) in next.servers.iter_mut().zip(extents) {
                     if server.writable.contains(&extent) {
