@@ -333,7 +333,10 @@ fn is_open(path: &Path) -> bool {
 }
 
 /// Where a path leads by links, whether there is a file or not.
-fn resolve(path: &Path) -> io::Result<PathBuf> {
+///
+/// # Errors
+/// When links lead to themselves, or are too many.
+pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         match fs::read_link(&path) {

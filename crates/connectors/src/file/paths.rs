@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use dataflow::error::ConnectorError;
 
+use super::atomic::resolve;
 use super::walk;
 use crate::format::Kind;
 use crate::options::{nearest, refuse};
@@ -80,8 +81,10 @@ fn real_name(file: &Path, directories: &mut HashMap<PathBuf, Option<PathBuf>>) -
     Some(known.as_ref()?.join(name))
 }
 
-/// The same name for a file however it is spelled, whether there is one already or not.
+/// The same name for a file however it is spelled, whether there is one already or not: a link may
+/// lead to where the file will be.
 pub(super) fn one_name(path: &Path) -> PathBuf {
+    let path = &resolve(path).unwrap_or_else(|_| path.to_owned());
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     fs::canonicalize(path).unwrap_or_else(|_| {

@@ -271,11 +271,13 @@ fn a_file_is_one_however_it_is_spelled() {
     let directory = scratch.path(".");
     fs::create_dir(format!("{directory}/d")).unwrap();
     std::os::unix::fs::symlink("d", format!("{directory}/l")).unwrap();
+    std::os::unix::fs::symlink("l/o.csv", format!("{directory}/before.csv")).unwrap();
     for there in [false, true] {
         let one = of(&scratch.path("d/o.csv"));
         assert!(one.is_some());
         assert_eq!(of(&format!("{directory}/d/../d/./o.csv")), one, "there: {there}");
         assert_eq!(of(&scratch.path("l/o.csv")), one, "there: {there}");
+        assert_eq!(of(&scratch.path("before.csv")), one, "there: {there}");
         assert_ne!(of(&scratch.path("d/p.csv")), one);
         scratch.write("d/o.csv", "old");
     }
