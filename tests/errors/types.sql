@@ -4,3 +4,5 @@ WITH ('connector' = 'file', 'path' = 'slt/data/bids.csv');
 SELECT item + bidder FROM bids;
 SELECT price, count(*) FROM bids;
 SELECT abs(bidder, 2) FROM bids;
+CREATE TABLE seconds (ts TIMESTAMP(0)) WITH ('connector' = 'blackhole');
+INSERT INTO seconds SELECT ts + INTERVAL '90' SECOND FROM bids;

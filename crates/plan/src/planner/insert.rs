@@ -10,6 +10,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast, lit}
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use crate::explain::shown_expr;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::names::plain;
 use crate::text::syntax::{Ident, is_word};
@@ -75,7 +76,8 @@ pub(crate) fn fit(
         } else if lossless(&source, to) || constant_fits(&plan, from, to) {
             cast(column, to.clone()).alias(field.name())
         } else {
-            return Err(mismatch(&source, to, field.name(), &plain(&called[from]), place));
+            let column = shown(&plan, from).unwrap_or_else(|| plain(&called[from]));
+            return Err(mismatch(&source, to, field.name(), &column, place));
         });
     }
     Ok(LogicalPlanBuilder::from(plan).project(exprs).and_then(LogicalPlanBuilder::build))
@@ -113,6 +115,15 @@ fn mismatch(from: &DataType, to: &DataType, field: &str, column: &str, place: Pl
         format!("column '{field}' is {to}, and the query gives '{column}', {from}"),
     )
     .hint(format!("CAST({column} AS {to})"))
+}
+
+/// The expression of a query's column, as SQL has it; `None` where the column has a name.
+fn shown(plan: &LogicalPlan, column: usize) -> Option<String> {
+    let LogicalPlan::Projection(projection) = plan else { return None };
+    match projection.expr.get(column)? {
+        Expr::Column(_) | Expr::Alias(_) => None,
+        computed => Some(shown_expr(computed)),
+    }
 }
 
 /// Which column of the table each column of the query is for.
