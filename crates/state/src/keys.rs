@@ -140,6 +140,33 @@ pub fn canonical(column: &ArrayRef) -> ArrayRef {
     }
 }
 
+/// A column of floats whose NaNs are all one, above infinity in the total order of IEEE 754. The
+/// other values stay as they are, also the zeros; a column without a NaN that has a sign, and one
+/// of another type, is given back.
+pub fn with_one_nan(column: &ArrayRef) -> ArrayRef {
+    // NaNs with a sign are the greatest of all bits.
+    match column.data_type() {
+        DataType::Float16 => canonical(column),
+        DataType::Float32 => {
+            let floats = column.as_primitive::<Float32Type>();
+            let most = floats.values().iter().fold(0, |most, v| v.to_bits().max(most));
+            if most <= f32::NEG_INFINITY.to_bits() {
+                return Arc::clone(column);
+            }
+            Arc::new(floats.unary::<_, Float32Type>(|v| if v.is_nan() { f32::NAN } else { v }))
+        }
+        DataType::Float64 => {
+            let floats = column.as_primitive::<Float64Type>();
+            let most = floats.values().iter().fold(0, |most, v| v.to_bits().max(most));
+            if most <= f64::NEG_INFINITY.to_bits() {
+                return Arc::clone(column);
+            }
+            Arc::new(floats.unary::<_, Float64Type>(|v| if v.is_nan() { f64::NAN } else { v }))
+        }
+        _ => Arc::clone(column),
+    }
+}
+
 /// The same of values with others within.
 fn canonical_data(data: &ArrayData) -> ArrayData {
     if !has_floats(data.data_type()) {
@@ -225,6 +252,27 @@ mod tests {
             assert_eq!(whole.data_type(), column.data_type());
             assert_eq!(&canonical(&column.slice(1, 3)), &whole.slice(1, 3));
             assert_eq!(&canonical(&whole), &whole);
+        }
+    }
+
+    #[test]
+    fn nans_are_one_and_zeros_keep_their_signs() {
+        let bits = |column: &ArrayRef| -> Vec<u64> {
+            let floats = column.as_primitive::<Float64Type>();
+            floats.values().iter().map(|value| value.to_bits()).collect()
+        };
+        let some: ArrayRef = Arc::new(Float64Array::from(vec![-0.0, -f64::NAN, f64::INFINITY]));
+        let ordered = Float64Array::from(vec![-0.0, f64::NAN, f64::INFINITY]);
+        assert_eq!(bits(&with_one_nan(&some)), bits(&(Arc::new(ordered) as ArrayRef)));
+        let narrow: ArrayRef = Arc::new(Float32Array::from(vec![Some(-f32::NAN), None, Some(1.0)]));
+        let made = with_one_nan(&narrow);
+        let made = made.as_primitive::<Float32Type>();
+        assert!(made.value(0).is_nan() && made.value(0).is_sign_positive());
+        assert!(made.is_null(1) && made.value(2).to_bits() == 1.0_f32.to_bits());
+        // A column that is in order is not copied.
+        for values in [vec![f64::NEG_INFINITY, -0.0, f64::NAN], vec![]] {
+            let same: ArrayRef = Arc::new(Float64Array::from(values));
+            assert!(Arc::ptr_eq(&with_one_nan(&same), &same));
         }
     }
 }

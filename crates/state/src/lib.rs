@@ -81,7 +81,7 @@ pub use kernel::prefetch;
 pub use key_map::KeyMap;
 pub use key_span::KeySpan;
 pub use key_table::{KeyTable, NullKeys, without_dictionary};
-pub use keys::{KeyRows, canonical, has_floats};
+pub use keys::{KeyRows, canonical, has_floats, with_one_nan};
 pub use part::Part;
 pub use partition::{Partitioner, RowsByOwner};
 pub use saved::SavedGroups;

@@ -1,8 +1,8 @@
 //! Ranges of a column's values, and the statistics of the values of a split or a page.
 //!
-//! Filters order floats with NaN of either sign at the ends, and the statistics of files have no
-//! NaN: only a range with two ends, neither of which is NaN, excludes NaN, so only such a range is
-//! compared with statistics.
+//! Filters order floats with NaN of either sign above all numbers, and the statistics of files have
+//! no NaN: only a range with two ends, neither of which is NaN, excludes NaN, so only such a range
+//! is compared with statistics.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -107,6 +107,7 @@ impl ColumnRange {
         if let Some(value) = self.only().filter(|value| !value.data_type().is_floating()) {
             return Ok(truth(cmp::eq(column, &Scalar::new(Array::slice(value, 0, 1)))?));
         }
+        let column = &state::with_one_nan(column);
         let mut within = BooleanBuffer::new_set(column.len());
         if let Some(RangeEnd { value, inclusive }) = &self.from {
             let least = Scalar::new(Array::slice(value, 0, 1));

@@ -1,5 +1,5 @@
-//! Arithmetic that fails where a result does not fit its type, `/` of decimals, which rounds, and
-//! `||` and long constants with their bound.
+//! Arithmetic that fails where a result does not fit its type, `/` of decimals, which rounds,
+//! comparisons of floats, whose NaNs are one, and `||` and long constants with their bound.
 //!
 //! DataFusion's `+`, `-`, `*` and unary `-` of integers wrap around. Before expressions are
 //! compiled, for a step or for the batch stage, they are replaced by functions that do not; plans
@@ -28,8 +28,8 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions as physical;
 use datafusion::physical_expr_common::datum::apply;
 
-use crate::expr::division;
 use crate::expr::growth::{constant, joined};
+use crate::expr::{division, equality};
 
 /// The expression, checked.
 ///
@@ -103,6 +103,10 @@ pub(crate) fn compiled(expr: Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalEx
 
 fn operator(expr: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
     let expr = match expr {
+        Expr::BinaryExpr(BinaryExpr { op, .. }) if equality::compares(op) => {
+            return equality::ordered(expr, scope);
+        }
+        Expr::Between(_) => return equality::ordered(expr, scope),
         Expr::BinaryExpr(call) if joined::is_joined(&call) => {
             return Ok(Transformed::yes(joined::function(call)));
         }

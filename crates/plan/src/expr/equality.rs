@@ -5,7 +5,8 @@
 //! joins, partitions and orders of the batch stage ([`with_equal_keys`]), and everywhere what is
 //! DISTINCT within a function, what `CASE x WHEN …`, `IN` and functions such as `nullif` and
 //! `array_position` compare, and arrays, maps and rows of floats ([`with_equal_values`]). Columns
-//! without floats stay as they are.
+//! without floats stay as they are. What only compares floats keeps its zeros, and has one NaN
+//! ([`ordered`]).
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,9 +18,9 @@ use datafusion::logical_expr::expr::{GroupingSet, ScalarFunction, Sort};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    self as logical, BinaryExpr, Case, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator,
-    ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
-    when,
+    self as logical, Between, BinaryExpr, Case, ColumnarValue, Expr, ExprSchemable, LogicalPlan,
+    Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    lit, when,
 };
 
 /// `__key(x)`: the value that stands for all that equal `x`.
@@ -54,6 +55,104 @@ impl ScalarUDFImpl for Key {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
         let column = args.args[0].to_array(args.number_rows)?;
         Ok(ColumnarValue::Array(state::canonical(&column)))
+    }
+}
+
+/// `__ordered(x)`: floats whose NaNs are one, above infinity. Arrow compares floats by their bits,
+/// and the NaN that processors make of `0.0 / 0.0` has a sign, which puts it below all numbers.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Ordered {
+    signature: Signature,
+}
+
+static ORDERED: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
+    let signature = Signature::any(1, Volatility::Immutable);
+    Arc::new(ScalarUDF::from(Ordered { signature }))
+});
+
+impl ScalarUDFImpl for Ordered {
+    fn name(&self) -> &str {
+        "__ordered"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, types: &[DataType]) -> DfResult<DataType> {
+        Ok(types.first().cloned().unwrap_or(DataType::Null))
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> DfResult<FieldRef> {
+        let field = args.arg_fields[0].as_ref().clone();
+        Ok(field.with_name(self.name()).into())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        Ok(match &args.args[0] {
+            ColumnarValue::Array(column) => ColumnarValue::Array(state::with_one_nan(column)),
+            ColumnarValue::Scalar(value) => {
+                let one = state::with_one_nan(&value.to_array()?);
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&one, 0)?)
+            }
+        })
+    }
+}
+
+/// The sides of a comparison, with the NaNs of floats as one. Other expressions stay as they are.
+///
+/// # Errors
+/// Those of types that are found again.
+pub(crate) fn ordered(mut expr: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>> {
+    let some = match &mut expr {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(*op) => {
+            ordered_values([left.as_mut(), right.as_mut()], scope)?
+        }
+        Expr::Between(between) => {
+            let Between { expr, low, high, .. } = between;
+            ordered_values([expr.as_mut(), low.as_mut(), high.as_mut()], scope)?
+        }
+        _ => false,
+    };
+    Ok(if some { Transformed::yes(expr) } else { Transformed::no(expr) })
+}
+
+/// The same of all comparisons in an expression.
+///
+/// # Errors
+/// As [`ordered`].
+pub(crate) fn ordered_in(expr: Expr, scope: &DFSchema) -> DfResult<Expr> {
+    Ok(expr.transform_up(|part| ordered(part, scope))?.data)
+}
+
+fn ordered_values<'a>(
+    exprs: impl IntoIterator<Item = &'a mut Expr>,
+    scope: &DFSchema,
+) -> DfResult<bool> {
+    let mut some = false;
+    for expr in exprs {
+        let known = match &*expr {
+            Expr::ScalarFunction(call) => {
+                Arc::ptr_eq(&call.func, &KEY) || Arc::ptr_eq(&call.func, &ORDERED)
+            }
+            Expr::Literal(value, _) => !is_nan(value),
+            _ => false,
+        };
+        if !known && expr.get_type(scope)?.is_floating() {
+            let call = ScalarFunction::new_udf(ORDERED.clone(), vec![std::mem::take(expr)]);
+            *expr = Expr::ScalarFunction(call);
+            some = true;
+        }
+    }
+    Ok(some)
+}
+
+fn is_nan(value: &ScalarValue) -> bool {
+    match value {
+        ScalarValue::Float16(Some(value)) => value.is_nan(),
+        ScalarValue::Float32(Some(value)) => value.is_nan(),
+        ScalarValue::Float64(Some(value)) => value.is_nan(),
+        _ => false,
     }
 }
 
@@ -125,15 +224,23 @@ fn equal_within(mut part: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>>
             }
             args
         }
+        Expr::AggregateFunction(call) => {
+            ordered_values(call.params.order_by.iter_mut().map(|sort| &mut sort.expr), scope)?
+        }
         Expr::WindowFunction(call) if call.params.distinct => keys(&mut call.params.args, scope)?,
         Expr::InList(list) => {
             let mut some = keys(std::slice::from_mut(list.expr.as_mut()), scope)?;
             some |= keys(&mut list.list, scope)?;
             some
         }
-        // DataFusion compares the two zeros as numbers, but not within what has parts.
+        Expr::ScalarFunction(call) if matches!(call.func.name(), "greatest" | "least") => {
+            ordered_values(&mut call.args, scope)?
+        }
+        // DataFusion compares the two zeros as numbers, but not within what has parts. What has no
+        // columns is computed by the optimizer, before other comparisons are written anew.
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(*op) => {
-            let mut some = false;
+            let constant = !left.any_column_refs() && !right.any_column_refs();
+            let mut some = constant && ordered_values([left.as_mut(), right.as_mut()], scope)?;
             for side in [left, right] {
                 if side.get_type(scope)?.is_nested() {
                     some |= keys(std::slice::from_mut(side.as_mut()), scope)?;
@@ -156,7 +263,8 @@ fn equal_within(mut part: Expr, scope: &DFSchema) -> DfResult<Transformed<Expr>>
     Ok(if some { Transformed::yes(part) } else { Transformed::no(part) })
 }
 
-fn compares(op: Operator) -> bool {
+/// Whether an operator compares values.
+pub(crate) fn compares(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }

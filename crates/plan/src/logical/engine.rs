@@ -36,7 +36,7 @@ use crate::expr::batch::{self, BatchFunction};
 use crate::expr::conform::{conform, with_literals};
 use crate::expr::division;
 use crate::expr::emit_kind::EmitKind;
-use crate::expr::equality::with_equal_values;
+use crate::expr::equality::{self, with_equal_values};
 use crate::expr::every;
 use crate::expr::exact;
 use crate::expr::failure::root;
@@ -404,7 +404,7 @@ impl Engine {
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
             let expr = sql::expression(&names, parsed, &scope)?;
             rewrite::conditions::expression(&expr, &scope)?;
-            let expr = rewrite::casts::expression(expr, &scope)?;
+            let expr = equality::ordered_in(rewrite::casts::expression(expr, &scope)?, &scope)?;
             let expr = growth::joined::in_expression(division::in_expression(expr, &scope)?)?;
             let compiled = self.state.create_physical_expr(expr, &scope)?;
             Computed::new(name, checked::compiled(compiled)?, schema)
