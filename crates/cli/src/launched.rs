@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use millstream::cluster::{Assignment, Control};
 use millstream::{CheckpointOptions, Error, PlanDecisions, RunOptions, WORKERS_MAX};
 
+use self::joining::RankReport;
 use self::rank_arguments::RankArguments;
 
 use crate::args::{ProgressStyle, RunArgs};
@@ -72,8 +73,8 @@ fn run_rank(
     } else {
         script::read(&args.job.file)?
     };
-    let who = (state.is_some(), assignment.rank);
-    let failed = |error: &Error, script: &SqlText| joining::failure(error, script, who);
+    let report = RankReport { keeps: state.is_some(), rank: assignment.rank };
+    let failed = |error: &Error, script: &SqlText| joining::failure(error, script, report);
     args.job.layout.fabric.check().map_err(|error| failed(&error, &script))?;
     let control = joining::join(&args, assignment, state.as_ref(), &script)?;
     let cancel = signals::cancel_flag(None)?;
@@ -89,7 +90,7 @@ fn run_rank(
     let planned = plan(&args, &script, writer, &started).and_then(|planned| {
         planned.fits(on_one_machine).map_err(|error| failed(&error, &script)).map(|()| planned)
     });
-    let planned = agree_on_plan(&control, planned, &script, who)?;
+    let planned = agree_on_plan(&control, planned, &script, report)?;
     let options = RunOptions {
         control: Some(&control),
         cancel: Some(&cancel),
@@ -175,8 +176,8 @@ fn agree(
     assignment: &Assignment,
 ) -> Result<Start, Failure> {
     let own = RankArguments::new(args, script, assignment);
-    let who = (args.state.state.is_some(), assignment.rank);
-    let all = gather(control, START_STEP, own.encode(), script, who)?;
+    let report = RankReport { keeps: args.state.state.is_some(), rank: assignment.rank };
+    let all = gather(control, START_STEP, own.encode(), script, report)?;
     let all: Vec<Option<RankArguments>> =
         all.iter().map(|bytes| RankArguments::decode(bytes)).collect();
     let Some(first) = all.first().and_then(Option::as_ref) else {
@@ -231,13 +232,13 @@ fn agree_on_plan(
     control: &Control,
     own: Result<millstream::Script, Failure>,
     script: &SqlText,
-    who: (bool, u32),
+    report: RankReport,
 ) -> Result<millstream::Script, Failure> {
     let sent = own.as_ref().err().map_or(Vec::new(), |failure| {
         let message = if failure.message().is_empty() { "?" } else { failure.message() };
         message.as_bytes().to_vec()
     });
-    let all = gather(control, PLANNED_STEP, sent, script, who)?;
+    let all = gather(control, PLANNED_STEP, sent, script, report)?;
     let Some(rank) = all.iter().position(|message| !message.is_empty()) else { return own };
     control.close();
     match own {
@@ -256,8 +257,8 @@ fn gather(
     step: &str,
     own: Vec<u8>,
     script: &SqlText,
-    who: (bool, u32),
+    report: RankReport,
 ) -> Result<Vec<Vec<u8>>, Failure> {
     let gathered = control.all_gather(step, own);
-    gathered.map_err(|error| joining::failure(&error.into(), script, who))
+    gathered.map_err(|error| joining::failure(&error.into(), script, report))
 }

@@ -23,14 +23,22 @@ use crate::failure::Failure;
 use crate::script::SqlText;
 use crate::supervised;
 
-/// The failure of an error. A job that `keeps` checkpoints goes on by another start if a node was
+/// A rank that reports a failure.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RankReport {
+    /// Whether the job keeps checkpoints.
+    pub(super) keeps: bool,
+    pub(super) rank: u32,
+}
+
+/// The failure of an error. A job that keeps checkpoints goes on by another start if a node was
 /// lost, and one rank is enough to report that.
-pub(super) fn failure(error: &Error, script: &SqlText, (keeps, rank): (bool, u32)) -> Failure {
+pub(super) fn failure(error: &Error, script: &SqlText, report: RankReport) -> Failure {
     let failure = Failure::of(error, &script.name, &script.sql);
-    if !keeps || !error.has_lost_node() {
+    if !report.keeps || !error.has_lost_node() {
         return failure;
     }
-    let failure = if rank == 0 { failure } else { failure.silenced() };
+    let failure = if report.rank == 0 { failure } else { failure.silenced() };
     failure.beginning_again()
 }
 
@@ -61,7 +69,8 @@ pub(super) fn join(
         Ok(control) => return Ok(control),
         Err(error) => Error::from(error),
     };
-    let failed = failure(&error, script, (state.is_some(), assignment.rank));
+    let report = RankReport { keeps: state.is_some(), rank: assignment.rank };
+    let failed = failure(&error, script, report);
     match state {
         Some(_) if again && since.elapsed() >= limit => Err(failed.missing_others()),
         // Another rank has died while they met.
