@@ -49,6 +49,12 @@ const PHRASES: &[Phrase] = &[
         "",
         &["INTERVAL"],
     ),
+    phrase(
+        "There is only support Literal types for field at idx: {} in Window Function",
+        "this argument of a function with OVER is a constant",
+        "",
+        &[],
+    ),
     phrase("Invalid timezone \"{}\": {}", "there is no time zone '{0}'", "", &["ZONE"]),
     phrase(
         "{} is too large to store in a Decimal{} of precision {}. Max is {}",
@@ -523,6 +529,10 @@ mod tests {
     fn messages_are_said_in_the_words_of_sql() {
         let cases = [
             ("Cast error: Cannot cast string 'a' to value of Int32 type", "'a' is no INT"),
+            (
+                "There is only support Literal types for field at idx: 1 in Window Function",
+                "this argument of a function with OVER is a constant",
+            ),
             ("Divide by zero error", "division by zero"),
             (
                 "Invalid argument error: 1000.0 is too large to store in a Decimal128 of precision \

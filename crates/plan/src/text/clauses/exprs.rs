@@ -4,8 +4,8 @@ use datafusion::logical_expr::planner::ContextProvider;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CaseWhen, CastFormat, CastKind, CeilFloorKind, DateTimeField,
     DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
-    FunctionArgumentList, FunctionArguments, Ident, NamedWindowExpr, NullTreatment, Spanned,
-    UnaryOperator, Value, ValueWithSpan, WindowFrame, WindowSpec, WindowType,
+    FunctionArgumentList, FunctionArguments, Ident, Interval, NamedWindowExpr, NullTreatment,
+    Spanned, UnaryOperator, Value, ValueWithSpan, WindowFrame, WindowSpec, WindowType,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 
@@ -181,8 +181,28 @@ fn unknown(expr: &Expr) -> Checked {
         Expr::MemberOf(of) => {
             Refused::hinted("MEMBER", behind(&of.value), "write array_has(array, value)")
         }
+        Expr::Interval(interval) => has_unit(interval),
         known => carried_out(known),
     }
+}
+
+/// Refuses a number without a unit: it would be seconds, and what was meant for a unit, such as
+/// `MINUTS`, an alias.
+fn has_unit(interval: &Interval) -> Checked {
+    let Interval {
+        value,
+        leading_field,
+        leading_precision: _,
+        last_field: _,
+        fractional_seconds_precision: _,
+    } = interval;
+    let Expr::Value(ValueWithSpan { value, span }) = &**value else { return Ok(()) };
+    let (Value::SingleQuotedString(text) | Value::Number(text, _)) = value else { return Ok(()) };
+    if leading_field.is_some() || text.trim().parse::<f64>().is_err() {
+        return Ok(());
+    }
+    let message = "an INTERVAL of a number takes a unit";
+    Refused::with_hint(text, At::Here(*span), message, "write INTERVAL '5' MINUTE")
 }
 
 /// Expressions that DataFusion carries out, or says why it does not.
@@ -190,15 +210,14 @@ fn carried_out(expr: &Expr) -> Checked {
     use Expr::{
         AllOp, AnyOp, Array, AtTimeZone, Between, BinaryOp, Case, Cast, Ceil, Collate,
         CompoundFieldAccess, CompoundIdentifier, Convert, Cube, Dictionary, Exists, Extract, Floor,
-        Function, GroupingSets, ILike, Identifier, InList, InSubquery, InUnnest, Interval,
-        IsDistinctFrom, IsFalse, IsNormalized, IsNotDistinctFrom, IsNotFalse, IsNotNull, IsNotTrue,
-        IsNotUnknown, IsNull, IsTrue, IsUnknown, JsonAccess, Lambda, Like, Map, MatchAgainst,
-        MemberOf, Named, Nested, OuterJoin, Overlay, Position, Prefixed, Prior, QualifiedWildcard,
-        RLike, Rollup, SimilarTo, Struct, Subquery, Substring, Trim, Tuple, TypedString, UnaryOp,
-        Value, Wildcard,
+        Function, GroupingSets, ILike, Identifier, InList, InSubquery, InUnnest, IsDistinctFrom,
+        IsFalse, IsNormalized, IsNotDistinctFrom, IsNotFalse, IsNotNull, IsNotTrue, IsNotUnknown,
+        IsNull, IsTrue, IsUnknown, JsonAccess, Lambda, Like, Map, MatchAgainst, MemberOf, Named,
+        Nested, OuterJoin, Overlay, Position, Prefixed, Prior, QualifiedWildcard, RLike, Rollup,
+        SimilarTo, Struct, Subquery, Substring, Trim, Tuple, TypedString, UnaryOp, Value, Wildcard,
     };
     match expr {
-        Identifier(_) | CompoundIdentifier(_) | Value(_) | TypedString(_) | Interval(_) => Ok(()),
+        Identifier(_) | CompoundIdentifier(_) | Value(_) | TypedString(_) => Ok(()),
         IsFalse(_) | IsNotFalse(_) | IsTrue(_) | IsNotTrue(_) | IsNull(_) | IsNotNull(_) => Ok(()),
         IsUnknown(_) | IsNotUnknown(_) | IsDistinctFrom(..) | IsNotDistinctFrom(..) => Ok(()),
         GroupingSets(_) | Cube(_) | Rollup(_) | Tuple(_) | Dictionary(_) | Map(_) => Ok(()),
@@ -224,7 +243,7 @@ fn carried_out(expr: &Expr) -> Checked {
         Like { .. } | ILike { .. } | SimilarTo { .. } | Cast { .. } | AtTimeZone { .. } => Ok(()),
         Ceil { .. } | Floor { .. } | Trim { .. } | JsonAccess { .. } | RLike { .. } => Ok(()),
         IsNormalized { .. } | InUnnest { .. } | Convert { .. } | Collate { .. } => Ok(()),
-        Prefixed { .. } | MatchAgainst { .. } => Ok(()),
+        Prefixed { .. } | MatchAgainst { .. } | Expr::Interval(_) => Ok(()),
     }
 }
 
