@@ -6,7 +6,7 @@
 //! piece, and not kept open, since there may be more files than handles.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -122,6 +122,22 @@ impl Blob for FileBlob {
         check(&self.path, &self.version, &file)?;
         let (path, version) = (self.path.clone(), self.version);
         Ok(Box::new(Reading { file, path, version, left: version.bytes }))
+    }
+
+    fn read_from(&self, offset: u64) -> Option<Result<Box<dyn Read + Send>, ConnectorError>> {
+        if !self.version.is_held {
+            return None;
+        }
+        let open = || {
+            let mut file = File::open(&self.path).map_err(|error| io_error(&self.path, &error))?;
+            check(&self.path, &self.version, &file)?;
+            let at = SeekFrom::Start(offset);
+            file.seek(at).map_err(|error| io_error(&self.path, &error))?;
+            let (path, version) = (self.path.clone(), self.version);
+            let left = version.bytes.saturating_sub(offset);
+            Ok(Box::new(Reading { file, path, version, left }) as Box<dyn Read + Send>)
+        };
+        Some(open())
     }
 
     fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes> {

@@ -56,7 +56,7 @@ use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, fixed, partitions}
 use crate::object::{self, S3_OPTIONS};
 use crate::options::OptionReader;
 use crate::remote::RETRY_TIMEOUT;
-use crate::stored::{self, Blob, PartitionedSource};
+use crate::stored::{self, Blob, PartitionedSource, SPLIT_BYTES};
 
 /// The connector `file`.
 #[derive(Debug, Clone, Default)]
@@ -94,6 +94,7 @@ const OPTIONS: &[OptionSpec] = &[
         doc: "How long a new file must stay as it is before it is read: '0s' where finished files \
               are renamed into place.",
     },
+    SPLIT_BYTES,
     partitions::HIVE_PARTITIONING,
     ON_BAD,
     CSV_OPTIONS[0],

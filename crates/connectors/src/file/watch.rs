@@ -132,7 +132,7 @@ impl WatchSource {
     /// Opens a file; `number` is that of the version that is meant.
     fn opened(&self, path: &Path, number: u64) -> Result<OpenFile, ConnectorError> {
         let source = self.file(path)?;
-        let splits = source.splits(1, None)?;
+        let splits = source.splits_in_order(1)?;
         Ok(OpenFile { path: path.to_path_buf(), number, source, splits, next: 0, reader: None })
     }
 

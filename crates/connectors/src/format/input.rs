@@ -23,9 +23,15 @@ const READ_BYTES: usize = 1 << 20;
 /// with the bound on a record.
 pub(crate) const BATCH_BYTES_MAX: usize = 8 << 20;
 
+/// Gives the bytes from an offset on; `None` where they cannot be read without those before.
+pub(crate) type Seek =
+    Box<dyn Fn(u64) -> Option<Result<Box<dyn Read + Send>, ConnectorError>> + Send>;
+
 /// Bytes that are being read.
 pub(crate) struct ByteInput {
     reader: Box<dyn Read + Send>,
+    /// How to go on at an offset that lies far ahead.
+    seek: Option<Seek>,
     name: String,
     buffer: Vec<u8>,
     begin: usize,
@@ -52,6 +58,7 @@ impl ByteInput {
     pub(crate) fn new(reader: Box<dyn Read + Send>, name: impl Into<String>) -> Self {
         Self {
             reader,
+            seek: None,
             name: name.into(),
             buffer: Vec::new(),
             begin: 0,
@@ -60,6 +67,11 @@ impl ByteInput {
             ended: false,
             forgotten: 0,
         }
+    }
+
+    /// The same for bytes that need not be read in order.
+    pub(crate) fn seeking(self, seek: Seek) -> Self {
+        Self { seek: Some(seek), ..self }
     }
 
     /// The name for messages.
@@ -106,6 +118,13 @@ impl ByteInput {
             if bytes as u64 == left {
                 return Ok(true);
             }
+            if let Some(read_from) = self.seek.take()
+                && let Some(reader) = read_from(offset - 1)
+            {
+                // The byte before tells whether a record may begin here.
+                (self.reader, self.forgotten) = (reader?, offset - 1);
+                (self.begin, self.at, self.filled, self.ended) = (0, 0, 0, false);
+            }
             match self.fill(record)? {
                 Filled::More => {}
                 Filled::Later => return Ok(false),
@@ -136,6 +155,11 @@ impl ByteInput {
     /// The bytes of this batch between two positions.
     pub(crate) fn bytes(&self, from: usize, to: usize) -> &[u8] {
         &self.buffer[self.begin + from..self.begin + to]
+    }
+
+    /// All bytes of this batch that have come, also those ahead.
+    pub(crate) fn come(&self) -> &[u8] {
+        &self.buffer[self.begin..self.filled]
     }
 
     /// Forgets what stands before a position of this batch: a new batch begins there.

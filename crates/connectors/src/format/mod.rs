@@ -21,6 +21,7 @@ use dataflow::source::{Next, Position, SplitReader};
 
 pub(crate) mod compression;
 pub(crate) mod csv;
+pub(crate) mod cut;
 pub(crate) mod encode;
 mod fit;
 pub(crate) mod fixed;
@@ -29,6 +30,7 @@ pub(crate) mod input;
 pub(crate) mod ipc;
 pub(crate) mod json;
 pub(crate) mod partitions;
+mod quick;
 pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
@@ -37,6 +39,7 @@ pub(crate) mod unpack;
 mod unzstd;
 
 pub(crate) use compression::Compression;
+pub(crate) use cut::RecordCut;
 pub(crate) use input::ByteInput;
 pub(crate) use rows::{Refuser, TargetColumns};
 
@@ -169,6 +172,16 @@ impl Format {
         }
     }
 
+    /// How bytes of it are cut between records; `None` where only the bytes from the beginning on
+    /// tell.
+    pub(crate) fn cut(&self, declared: usize) -> Option<RecordCut> {
+        match self {
+            Self::Csv(dialect) => csv::CsvCut::new(dialect, declared).map(RecordCut::Csv),
+            Self::Json => Some(RecordCut::Lines),
+            Self::Arrow | Self::Fixed(_) => None,
+        }
+    }
+
     /// A reader of the records of `input`.
     pub(crate) fn decoder(&self, input: ByteInput, refuser: Refuser) -> Box<dyn RecordDecoder> {
         match self {
@@ -219,6 +232,12 @@ pub(crate) trait RecordDecoder: Send {
     /// Goes on at a place that [`place`](Self::place) gave, once its bytes have come: called before
     /// anything is decoded.
     fn go_to(&mut self, place: RecordStart);
+
+    /// Decodes no record that begins at `offset` or behind. Only for formats that are
+    /// [cut](Format::cut).
+    fn stop_at(&mut self, offset: u64) {
+        let _ = offset;
+    }
 
     /// Up to `rows_max` of the rows that have arrived. Records that are no rows have gone to the
     /// refuser.
@@ -323,7 +342,16 @@ pub(crate) struct VersionedInput {
     pub(crate) version: InputVersion,
 }
 
-/// The rows of bytes that can be read again: a file, an object.
+/// The records of a range of bytes: those that begin in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordRange {
+    /// Where the first of them begins.
+    pub(crate) begin: RecordStart,
+    /// The offset where the first record behind them begins.
+    pub(crate) end: u64,
+}
+
+/// The rows of bytes that can be read again: a file, an object, or a range of it.
 pub(crate) struct DecoderReader {
     decoder: Box<dyn RecordDecoder>,
     format: &'static str,
@@ -333,25 +361,36 @@ pub(crate) struct DecoderReader {
 }
 
 impl DecoderReader {
-    /// Reads an input from a position or from the beginning.
+    /// Reads an input from a position or from the beginning: the records of `range`, or all of
+    /// them. `split` is the name of the split.
     ///
     /// # Errors
     /// When it does not fit the table, or `from` is no position in it.
     pub(crate) fn open(
         format: &Format,
         VersionedInput { input, version }: VersionedInput,
+        (split, range): (&str, Option<RecordRange>),
         from: Option<&Position>,
         refuser: Refuser,
     ) -> Result<Self, ConnectorError> {
-        let (split, name) = (input.name().to_owned(), format.name());
+        let (split, name) = (split.to_owned(), format.name());
         let mut decoder = format.decoder(input, refuser);
         decoder.start()?;
+        if let Some(RecordRange { begin, end }) = range {
+            decoder.go_to(begin);
+            decoder.stop_at(end);
+        }
         if let Some(from) = from {
             let numbers = from.numbers(name, POSITION_VERSION, &split)?;
             let [length, mark, offset, record, rest] = numbers;
             version.check([length, mark], &split)?;
             if rest > 1 || record == 0 {
                 return Err(refused(&split, "the position names no record".into()));
+            }
+            let begin = range.map_or(0, |range| range.begin.offset);
+            if offset < begin {
+                let message = format!("the position is byte {offset}, before byte {begin}");
+                return Err(refused(&split, message));
             }
             decoder.go_to(RecordStart { offset, record, rest: rest == 1 });
         }

@@ -1,7 +1,9 @@
 //! Bytes that stay where they are and can be read again: files, objects of a store.
 //!
 //! ```text
-//! CSV, JSON, fixed   a blob is a flow: cut anywhere else, its rows would lose the order of times
+//! CSV, JSON          a range of bytes of a blob is a flow (`ranges`); a blob is one if its rows
+//!                    have a watermark: they would lose the order of times; and if it is packed
+//! fixed              a blob is a flow
 //! Arrow              a record batch is a flow; a stream, or what is packed as a whole, is one
 //! Parquet            a row group is a flow
 //! ```
@@ -29,9 +31,11 @@ use crate::options::{OptionReader, refuse};
 mod ipc;
 mod parquet;
 mod partitioned;
+mod ranges;
 mod text;
 
 pub(crate) use partitioned::PartitionedSource;
+pub(crate) use ranges::SPLIT_BYTES;
 
 /// Bytes of a buffer between a blob and a reader of small pieces.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -57,6 +61,13 @@ pub(crate) trait Blob: Send + Sync {
     /// # Errors
     /// When it cannot be opened.
     fn read(&self, waker: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError>;
+
+    /// All bytes from `offset` on, in order, where any of them are at hand and can be read at once;
+    /// `None` where bytes before `offset` would have to be read, too.
+    fn read_from(&self, offset: u64) -> Option<Result<Box<dyn Read + Send>, ConnectorError>> {
+        let _ = offset;
+        None
+    }
 
     /// Up to `length` bytes from `offset` on; fewer only where the blob ends. Waits for them: for
     /// what happens before rows flow, and for what was [fetched](Self::fetch).
@@ -164,7 +175,10 @@ pub(crate) fn source(
     let packed = Compression::given(options)?;
     let Some(first) = blobs.first() else { return Err(refuse("path", "names nothing", None)) };
     Ok(match Layout::of(&**first, kind, options, packed)? {
-        Layout::InOrder(format) => Arc::new(text::TextSource::open(blobs, format, packed, target)?),
+        Layout::InOrder(format) => Arc::new({
+            let split_bytes = ranges::split_bytes(options)?;
+            text::TextSource::open(blobs, format, packed, target, split_bytes)?
+        }),
         Layout::ArrowFile => Arc::new(ipc::IpcSource::open(blobs, target)?),
         Layout::Parquet => Arc::new(parquet::ParquetSource::open(blobs, target)?),
     })
@@ -207,11 +221,17 @@ pub(crate) fn infer(
 
 /// The bytes of a blob in order, unpacked as its name says, or as `packed` says instead.
 fn input(
-    blob: &dyn Blob,
+    blob: &Arc<dyn Blob>,
     packed: Option<Compression>,
     context: &ReaderContext,
 ) -> Result<ByteInput, ConnectorError> {
-    unpacked(blob.name(), blob.read(&context.waker)?, packed)
+    let input = unpacked(blob.name(), blob.read(&context.waker)?, packed)?;
+    let is_packed = packed.unwrap_or_else(|| Compression::of(input.name())) != Compression::None;
+    if is_packed || blob.read_from(0).is_none() {
+        return Ok(input);
+    }
+    let blob = Arc::clone(blob);
+    Ok(input.seeking(Box::new(move |offset| blob.read_from(offset))))
 }
 
 /// The same before rows flow: its reader waits.

@@ -110,6 +110,11 @@ impl Source for PartitionedSource {
         source.map_or_else(|| Ok(vec![]), |source| source.splits(workers, time_column))
     }
 
+    fn splits_in_order(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
+        let source = self.opened()?;
+        source.map_or_else(|| Ok(vec![]), |source| source.splits_in_order(workers))
+    }
+
     fn bounds(&self, column: usize) -> ColumnBounds {
         let source = self.opened().ok().flatten();
         source.map_or_else(ColumnBounds::default, |source| source.bounds(column))

@@ -1,4 +1,4 @@
-//! The formats that are read in order as a source: a blob is a split.
+//! The formats that are read in order as a source: a blob is a split, or a range of a large one.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
+use super::ranges::Ranges;
 use super::{Blob, beginning, input, of_several};
 use crate::format::{Compression, DecoderReader, Format, Refuser, TargetColumns, VersionedInput};
 
@@ -16,17 +17,27 @@ pub(super) struct TextSource {
     /// How they are packed, where their names do not tell.
     packed: Option<Compression>,
     target: Arc<TargetColumns>,
+    /// The ranges of each blob that may be cut.
+    ranges: Vec<Option<Ranges>>,
 }
 
 impl TextSource {
+    /// Blobs of which one is cut if it has more than `split_bytes`.
     pub(super) fn open(
         blobs: Vec<Arc<dyn Blob>>,
         format: Format,
         packed: Option<Compression>,
         target: Arc<TargetColumns>,
+        split_bytes: u64,
     ) -> Result<Self, ConnectorError> {
         format.check(&target.declared)?;
-        let mut source = Self { blobs, format, packed, target };
+        let ranges = blobs.iter().map(|blob| {
+            let packed = packed.unwrap_or_else(|| Compression::of(&blob.name()));
+            let cut = format.cut(target.declared.fields().len());
+            Ranges::new(blob, cut.filter(|_| packed == Compression::None)?, split_bytes)
+        });
+        let ranges = ranges.collect();
+        let mut source = Self { blobs, format, packed, target, ranges };
         // Nothing can be seen of columns in an empty file.
         let first = source.blobs.iter().find(|blob| blob.bytes() > 0).or(source.blobs.first());
         let Some(first) = first.cloned() else { return Ok(source) };
@@ -50,6 +61,25 @@ impl TextSource {
         let refuser = Refuser::silent(&self.target);
         self.format.decoder(beginning(blob, self.packed)?, refuser).start().map(drop)
     }
+
+    /// The blob of each split, and its range.
+    fn flows(&self, cut: bool) -> impl Iterator<Item = (usize, Option<(&Ranges, usize)>)> {
+        self.ranges.iter().enumerate().flat_map(move |(blob, ranges)| {
+            let ranges = ranges.as_ref().filter(|_| cut);
+            let count = ranges.map_or(1, Ranges::count);
+            (0..count).map(move |range| (blob, ranges.map(|ranges| (ranges, range))))
+        })
+    }
+
+    fn listed(&self, cut: bool) -> Vec<Split> {
+        let split = |(number, (blob, range)): (usize, (usize, Option<(&Ranges, usize)>))| {
+            let whole = || (self.blobs[blob].name(), self.blobs[blob].bytes());
+            let (name, bytes) =
+                range.map_or_else(whole, |(ranges, range)| ranges.name_and_bytes(range));
+            Split { number, name, bytes: Some(bytes), ..Split::default() }
+        };
+        self.flows(cut).enumerate().map(split).collect()
+    }
 }
 
 impl Source for TextSource {
@@ -61,18 +91,17 @@ impl Source for TextSource {
         true
     }
 
+    /// A single worker has no use for ranges, and rows with a watermark keep the order of a blob.
     fn splits(
         &self,
-        _workers: u32,
-        _time_column: Option<usize>,
+        workers: u32,
+        time_column: Option<usize>,
     ) -> Result<Vec<Split>, ConnectorError> {
-        let split = |(number, blob): (usize, &Arc<dyn Blob>)| Split {
-            number,
-            name: blob.name(),
-            bytes: Some(blob.bytes()),
-            ..Split::default()
-        };
-        Ok(self.blobs.iter().enumerate().map(split).collect())
+        Ok(self.listed(workers > 1 && time_column.is_none()))
+    }
+
+    fn splits_in_order(&self, _workers: u32) -> Result<Vec<Split>, ConnectorError> {
+        Ok(self.listed(false))
     }
 
     fn open(
@@ -81,10 +110,18 @@ impl Source for TextSource {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let blob = &self.blobs[split.number];
-        let (input, version) = (input(&**blob, self.packed, context)?, blob.version());
+        let cut = self.flows(true).nth(split.number).and_then(|(blob, range)| {
+            let (ranges, range) = range?;
+            (ranges.name_and_bytes(range).0 == split.name).then_some((blob, ranges, range))
+        });
+        let (blob, range) = match cut {
+            Some((blob, ranges, range)) => (&self.blobs[blob], Some(ranges.range(range)?)),
+            None => (&self.blobs[split.number], None),
+        };
+        let (input, version) = (input(blob, self.packed, context)?, blob.version());
         let input = VersionedInput { input, version };
         let refuser = Refuser::new(&self.target, context);
-        Ok(Box::new(DecoderReader::open(&self.format, input, from, refuser)?))
+        let part = (split.name.as_str(), range);
+        Ok(Box::new(DecoderReader::open(&self.format, input, part, from, refuser)?))
     }
 }

@@ -23,6 +23,7 @@ mod pool_growing;
 mod pool_staged;
 mod positions;
 mod pruning;
+mod ranges;
 mod servers;
 mod sink;
 mod socket;

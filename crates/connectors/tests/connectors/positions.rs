@@ -35,7 +35,7 @@ impl Reading {
 }
 
 /// Checks all positions of all splits of a source; gives how many rows it has.
-fn check(source: &dyn Source, workers: u32) -> usize {
+pub fn check(source: &dyn Source, workers: u32) -> usize {
     let splits = source.splits(workers, None).unwrap();
     let mut total = 0;
     let mut of_others: Option<Position> = None;

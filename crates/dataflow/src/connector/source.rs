@@ -55,6 +55,15 @@ pub trait Source: Send + Sync {
         time_column: Option<usize>,
     ) -> Result<Vec<Split>, ConnectorError>;
 
+    /// The same where the order of rows within a split counts, though no column of the source is
+    /// their time: a source that cuts what is in the order of times leaves it whole.
+    ///
+    /// # Errors
+    /// As [`splits`](Self::splits).
+    fn splits_in_order(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
+        self.splits(workers, None)
+    }
+
     /// What is known of a column's values before they are read. It estimates the state of a job
     /// for EXPLAIN; no result depends on it.
     fn bounds(&self, column: usize) -> ColumnBounds {

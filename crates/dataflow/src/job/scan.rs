@@ -196,7 +196,11 @@ impl Scan {
     /// As [`Source::splits`].
     pub fn splits(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
         let time = self.watermark.and_then(|watermark| self.read_as(watermark.column));
-        let mut splits = self.source.splits(workers, time)?;
+        let mut splits = match (self.watermark, time) {
+            // The time of a row is computed.
+            (Some(_), None) => self.source.splits_in_order(workers)?,
+            _ => self.source.splits(workers, time)?,
+        };
         if !self.steps.iter().all(|step| step.keeps_rows()) {
             for split in &mut splits {
                 (split.rows, split.bytes) = (None, None);

@@ -26,8 +26,12 @@ use super::rows::{Refuser, unfit};
 use super::{ByteInput, Decoded, RecordDecoder, RecordStart, extension};
 use crate::options::OptionReader;
 
+mod cut;
+mod plain;
 mod records;
 mod texts;
+
+pub(crate) use cut::CsvCut;
 
 use records::{Header, Records, Stop};
 use texts::Texts;
@@ -86,6 +90,8 @@ pub(crate) struct CsvDecoder {
     records: Records,
     /// The field of each declared column, once the header has been read.
     fields: Option<Vec<Option<usize>>>,
+    /// The declared columns that are output.
+    read: Vec<usize>,
     /// Where to go on, behind the header.
     resume: Option<RecordStart>,
     refuser: Refuser,
@@ -100,7 +106,8 @@ impl CsvDecoder {
             records.width = declared;
             fields = Some((0..declared).map(Some).collect());
         }
-        Self { records, fields, resume: None, refuser }
+        let read = refuser.target.columns_read();
+        Self { records, fields, read, resume: None, refuser }
     }
 
     /// Columns of the records at hand, without those that do not fit the table.
@@ -109,11 +116,18 @@ impl CsvDecoder {
         let mut refused = self.records.refused.clone();
         let rows = self.records.spans.len();
         let texts = Texts::of(&self.records);
+        // Any text is right in a column of text that may be null.
+        let is_passed = |index: usize, field: &Field| {
+            let is_free = field.is_nullable() && *field.data_type() == DataType::Utf8;
+            is_free && texts.are_whole() && self.read.binary_search(&index).is_err()
+        };
         let columns: Result<Vec<ArrayRef>, ArrowError> = declared
             .fields()
             .iter()
+            .enumerate()
             .zip(positions)
-            .map(|(field, position)| match position {
+            .map(|((index, field), position)| match position {
+                Some(_) if is_passed(index, field) => Ok(new_null_array(field.data_type(), rows)),
                 Some(position) => texts.column(*position, field, &mut refused),
                 None => Ok(new_null_array(field.data_type(), rows)),
             })
@@ -167,6 +181,10 @@ impl RecordDecoder for CsvDecoder {
         self.resume = (place.offset > 0).then_some(place);
     }
 
+    fn stop_at(&mut self, offset: u64) {
+        self.records.end = offset;
+    }
+
     fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
         if !self.start()? {
             return Ok(Decoded::Later);
@@ -216,3 +234,6 @@ pub(crate) fn infer(input: ByteInput, dialect: Dialect) -> Result<Schema, Connec
         .collect();
     Ok(Schema::new(fields))
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use csv_core::ReadRecordResult;
 use dataflow::error::ConnectorError;
 
+use super::plain::{FieldAt, plain_fields};
 use super::{Dialect, QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
 use crate::format::rows::{RefusedRow, RowOrigin};
@@ -46,12 +47,12 @@ pub(super) struct Records {
     pub(super) dialect: Dialect,
     /// Fields that a record must have; 0 until known.
     pub(super) width: usize,
-    /// Unquoted text of all fields, one after the other.
+    /// Unquoted text of fields, one after the other.
     pub(super) data: Vec<u8>,
     /// Bytes of `data` in use.
     pub(super) used: usize,
-    /// Where each field ends in `data`: `width` per record.
-    pub(super) ends: Vec<usize>,
+    /// Where the text of each field stands: `width` per record.
+    pub(super) fields: Vec<FieldAt>,
     pub(super) spans: Vec<Span>,
     /// Those of `spans` that could not be told apart.
     pub(super) refused: Vec<RefusedRow>,
@@ -63,6 +64,11 @@ pub(super) struct Records {
     at_start: bool,
     /// The line whose rest is ahead, which is too long to be a record.
     in_rest: Option<u64>,
+    /// Where no record begins any more that is read.
+    pub(super) end: u64,
+    /// Whether the library reads each record, for a comparison.
+    #[cfg(test)]
+    pub(super) by_library: bool,
 }
 
 /// The state of the header before the first record.
@@ -104,21 +110,26 @@ impl Records {
             .quote(dialect.quote)
             .comment(dialect.comment)
             .build();
-        Self {
+        let mut records = Self {
             input,
             parser,
             dialect,
             width: 0,
             data: vec![0; 64 << 10],
             used: 0,
-            ends: Vec::new(),
+            fields: Vec::new(),
             spans: Vec::new(),
             refused: Vec::new(),
             begun: None,
             ends_of_record: vec![0; 64],
             at_start: true,
             in_rest: None,
-        }
+            end: u64::MAX,
+            #[cfg(test)]
+            by_library: false,
+        };
+        records.restart(1);
+        records
     }
 
     /// Passes the mark of the encoding; whether it can be told that there is none.
@@ -136,10 +147,19 @@ impl Records {
                 RecordStart { offset: self.input.offset(begun.from), record: begun.line, rest }
             }
             None => {
-                let (offset, line) = (self.input.offset(self.input.position()), self.parser.line());
-                RecordStart { offset, record: self.in_rest.unwrap_or(line), rest }
+                let line = self.in_rest.unwrap_or(self.parser.line());
+                RecordStart { offset: self.offset(), record: line, rest }
             }
         }
+    }
+
+    fn offset(&self) -> u64 {
+        self.input.offset(self.input.position())
+    }
+
+    /// Whether the next record is one that is not read any more.
+    fn is_behind(&self) -> bool {
+        self.begun.is_none() && self.offset() >= self.end
     }
 
     /// Goes on at a place that [`place`](Self::place) gave; `false` if its bytes have not come yet.
@@ -151,8 +171,7 @@ impl Records {
             return Ok(false);
         }
         self.begun = None;
-        self.parser.reset();
-        self.parser.set_line(place.record);
+        self.restart(place.record);
         self.in_rest = place.rest.then_some(place.record);
         Ok(true)
     }
@@ -191,7 +210,7 @@ impl Records {
             self.begun = None;
             self.width = fields;
             self.input.rewind(from);
-            self.parser.reset();
+            self.restart(1);
         }
         Ok(self.width)
     }
@@ -208,7 +227,7 @@ impl Records {
 
     /// Forgets all records but the one that is being read.
     fn begin_batch(&mut self) {
-        self.ends.clear();
+        self.fields.clear();
         self.spans.clear();
         self.refused.clear();
         match &mut self.begun {
@@ -233,13 +252,20 @@ impl Records {
             return Ok(Stop::Later);
         }
         self.begin_batch();
+        if self.is_behind() {
+            return Ok(Stop::End);
+        }
         if !self.pass_rest()? {
             return Ok(Stop::Later);
         }
         while self.spans.len() < rows_max
             && self.input.position() < BATCH_BYTES_MAX
             && self.in_rest.is_none()
+            && !self.is_behind()
         {
+            if self.begun.is_none() && self.plain_record() {
+                continue;
+            }
             let Begun { from, line, used, .. } = self.begin();
             let attempt = self.attempt()?;
             if matches!(attempt, Attempt::Later) {
@@ -268,8 +294,11 @@ impl Records {
                     Some(format!("expected {} fields, found {fields}", self.width))
                 }
                 Attempt::Record { fields } => {
-                    let ends = &self.ends_of_record[..fields];
-                    self.ends.extend(ends.iter().map(|end| used + end));
+                    let mut begin = used;
+                    self.fields.extend(self.ends_of_record[..fields].iter().map(|end| {
+                        let from = std::mem::replace(&mut begin, used + end);
+                        FieldAt::unquoted(from, used + end)
+                    }));
                     self.spans.push(Span { from, to: self.input.position(), line });
                     None
                 }
@@ -282,10 +311,34 @@ impl Records {
         Ok(Stop::Full)
     }
 
+    /// Reads a record as most are, if one is ahead as a whole: of as many fields as there must be,
+    /// whose quotes are around whole fields, on one line. What the library would read is the same.
+    fn plain_record(&mut self) -> bool {
+        let (from, line) = (self.input.position(), self.parser.line());
+        #[cfg(test)]
+        if self.by_library {
+            return false;
+        }
+        let known = self.fields.len();
+        match plain_fields(self.input.come(), from, (&self.dialect, self.width), &mut self.fields) {
+            Some((to, lines)) if to - from <= RECORD_BYTES_MAX => {
+                self.input.pass(to - from);
+                self.parser.set_line(line + lines);
+                self.spans.push(Span { from, to, line });
+                true
+            }
+            _ => {
+                self.fields.truncate(known);
+                false
+            }
+        }
+    }
+
     /// Refuses the record whose span comes next.
     fn refuse(&mut self, reason: String, used: usize) {
         self.used = used;
-        self.ends.extend(std::iter::repeat_n(used, self.width));
+        let nothing = FieldAt::unquoted(0, 0);
+        self.fields.extend(std::iter::repeat_n(nothing, self.width));
         self.refused.push(RefusedRow { row: self.spans.len(), reason });
     }
 
@@ -365,8 +418,7 @@ impl Records {
             Some(end) => {
                 let behind = from + skipped + end + 1;
                 self.input.rewind(behind);
-                self.parser.reset();
-                self.parser.set_line(first + 1);
+                self.restart(first + 1);
                 behind
             }
             None if to - from > RECORD_BYTES_MAX => {
@@ -395,10 +447,17 @@ impl Records {
                 }
             }
             self.in_rest = None;
-            self.parser.reset();
-            self.parser.set_line(line + 1);
+            self.restart(line + 1);
             return Ok(true);
         }
+    }
+
+    /// Begins a record in a line.
+    fn restart(&mut self, line: u64) {
+        self.parser.reset();
+        // The library takes the mark of an encoding for none in front of the first byte alone.
+        self.parser.read_record(b"\n", &mut [0], &mut [0]);
+        self.parser.set_line(line);
     }
 
     /// Which fields of this batch stand between quotes: `width` per record.
@@ -422,6 +481,11 @@ impl Records {
             }
         }
         quoted
+    }
+
+    /// The bytes of the batch, and the unquoted text.
+    pub(super) fn texts(&self) -> [&[u8]; 2] {
+        [self.input.bytes(0, self.input.position()), &self.data[..self.used]]
     }
 
     /// Line and text of a record of this batch.

@@ -3,6 +3,8 @@
 //! A line that no decoder may see is marked here: one that is longer than any may be, of which only
 //! the beginning is kept while the rest passes by, and one that nests deeper.
 
+use std::ops::Range;
+
 use dataflow::error::ConnectorError;
 
 use super::LINE_BYTES_MAX;
@@ -23,9 +25,16 @@ pub(super) enum Unread {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line {
     pub(super) number: u64,
-    from: usize,
+    pub(super) from: usize,
     to: usize,
     pub(super) unread: Option<Unread>,
+}
+
+impl Line {
+    /// Where it stands in a text that begins at `start`.
+    pub(super) fn within(self, start: usize) -> Range<usize> {
+        self.from - start..self.to - start
+    }
 }
 
 /// Bytes cut into lines, a batch at a time.
@@ -43,6 +52,8 @@ pub(super) struct Lines {
     at_start: bool,
     /// Whether the rest of a line that is too long is ahead.
     in_rest: bool,
+    /// Where no line begins any more that is read.
+    pub(super) end: u64,
 }
 
 impl Lines {
@@ -55,13 +66,17 @@ impl Lines {
             filled: Filled::More,
             at_start: true,
             in_rest: false,
+            end: u64::MAX,
         }
     }
 
     /// Where the next line begins, and whether the rest of one that is too long stands there.
     pub(super) fn place(&self) -> RecordStart {
-        let offset = self.input.offset(self.input.position());
-        RecordStart { offset, record: self.number, rest: self.in_rest }
+        RecordStart { offset: self.offset(), record: self.number, rest: self.in_rest }
+    }
+
+    fn offset(&self) -> u64 {
+        self.input.offset(self.input.position())
     }
 
     /// Goes on at a place that [`place`](Self::place) gave; `false` if its bytes have not come yet.
@@ -88,6 +103,10 @@ impl Lines {
             self.at_start = false;
             self.filled = Filled::More;
         }
+        if self.offset() >= self.end {
+            self.filled = Filled::End;
+            return Ok(());
+        }
         if self.in_rest {
             self.pass_rest()?;
             if self.in_rest {
@@ -95,7 +114,10 @@ impl Lines {
             }
         }
         self.input.begin_batch(self.input.position());
-        while self.found.len() < rows_max && self.input.position() < BATCH_BYTES_MAX {
+        while self.found.len() < rows_max
+            && self.input.position() < BATCH_BYTES_MAX
+            && self.offset() < self.end
+        {
             let ahead = self.input.ahead();
             let end = memchr::memchr(b'\n', &ahead[self.searched..]);
             let (length, passed) = match end {
@@ -167,11 +189,9 @@ impl Lines {
         }
     }
 
-    /// The texts of lines that follow one another, if all of them are UTF-8.
-    pub(super) fn texts<'a>(&'a self, lines: &'a [Line]) -> Option<Vec<&'a str>> {
-        let start = lines.first()?.from;
-        let text = std::str::from_utf8(self.text(lines)).ok()?;
-        lines.iter().map(|line| text.get(line.from - start..line.to - start)).collect()
+    /// The text of lines that follow one another, if all of it is UTF-8.
+    pub(super) fn utf8(&self, lines: &[Line]) -> Option<&str> {
+        std::str::from_utf8(self.text(lines)).ok()
     }
 
     /// The text of lines that follow one another.

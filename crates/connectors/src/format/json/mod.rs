@@ -28,6 +28,7 @@ use super::rows::{RefusedRow, Refuser, RowOrigin, clipped, convert_from, unfit};
 use super::{Decoded, RecordDecoder, RecordStart};
 use crate::options::sql_type;
 
+mod columns;
 mod fields;
 mod lines;
 mod syntax;
@@ -112,11 +113,13 @@ impl JsonDecoder {
         lines: &[Line],
         into: &mut Vec<RecordBatch>,
     ) -> Result<(), ConnectorError> {
-        let Some(texts) = self.lines.texts(lines) else { return self.decode_lines(lines, into) };
+        let Some(text) = self.lines.utf8(lines) else { return self.decode_lines(lines, into) };
+        let start = lines[0].from;
         let mut may_decline = lines.len().div_ceil(DECLINED_PART);
         let mut at = 0;
         while at < lines.len() {
-            let (columns, rows) = fields.read(&texts[at..]);
+            let (columns, rows) =
+                fields.read(text, lines[at..].iter().map(|line| line.within(start)));
             if rows > 0 {
                 self.check(&columns, &lines[at..at + rows], into)?;
             }
@@ -309,6 +312,10 @@ impl RecordDecoder for JsonDecoder {
 
     fn go_to(&mut self, place: RecordStart) {
         self.resume = (place.offset > 0).then_some(place);
+    }
+
+    fn stop_at(&mut self, offset: u64) {
+        self.lines.end = offset;
     }
 
     fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
