@@ -27,11 +27,20 @@ pub(crate) const BATCH_BYTES_MAX: usize = 8 << 20;
 pub(crate) type Seek =
     Box<dyn Fn(u64) -> Option<Result<Box<dyn Read + Send>, ConnectorError>> + Send>;
 
+/// Changes bytes on their way, each where it stands, in their order.
+pub(crate) trait ByteMap: Send {
+    /// Changes the next bytes.
+    fn apply(&mut self, bytes: &mut [u8]);
+}
+
 /// Bytes that are being read.
 pub(crate) struct ByteInput {
     reader: Box<dyn Read + Send>,
     /// How to go on at an offset that lies far ahead.
     seek: Option<Seek>,
+    /// Whether the bytes are those of a file, which may have a layout of its own.
+    is_file: bool,
+    map: Option<Box<dyn ByteMap>>,
     name: String,
     buffer: Vec<u8>,
     begin: usize,
@@ -59,6 +68,8 @@ impl ByteInput {
         Self {
             reader,
             seek: None,
+            is_file: false,
+            map: None,
             name: name.into(),
             buffer: Vec::new(),
             begin: 0,
@@ -72,6 +83,22 @@ impl ByteInput {
     /// The same for bytes that need not be read in order.
     pub(crate) fn seeking(self, seek: Seek) -> Self {
         Self { seek: Some(seek), ..self }
+    }
+
+    /// The same, of a file.
+    pub(crate) fn of_file(self) -> Self {
+        Self { is_file: true, ..self }
+    }
+
+    /// Whether the bytes are those of a file, from its beginning.
+    pub(crate) fn is_file(&self) -> bool {
+        self.is_file
+    }
+
+    /// Changes the bytes ahead, and those that come, by `map`. They are read in order then.
+    pub(crate) fn change(&mut self, mut map: Box<dyn ByteMap>) {
+        map.apply(&mut self.buffer[self.at..self.filled]);
+        (self.map, self.seek) = (Some(map), None);
     }
 
     /// The name for messages.
@@ -227,6 +254,9 @@ impl ByteInput {
                     return Ok(Filled::End);
                 }
                 Ok(bytes) => {
+                    if let Some(map) = &mut self.map {
+                        map.apply(&mut self.buffer[self.filled..self.filled + bytes]);
+                    }
                     self.filled += bytes;
                     return Ok(Filled::More);
                 }

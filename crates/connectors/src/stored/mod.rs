@@ -248,7 +248,7 @@ fn unpacked(
     packed: Option<Compression>,
 ) -> Result<ByteInput, ConnectorError> {
     let packed = packed.unwrap_or_else(|| Compression::of(&name));
-    Ok(ByteInput::new(packed.unpack(bytes)?, name))
+    Ok(ByteInput::new(packed.unpack(bytes)?, name).of_file())
 }
 
 /// The version of the positions that are a number of rows.

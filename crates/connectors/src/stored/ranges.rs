@@ -16,6 +16,7 @@ use dataflow::error::ConnectorError;
 
 use super::{Blob, unpacked};
 use crate::format::cut::SeekableBytes;
+use crate::format::json::is_document;
 use crate::format::{ByteInput, Compression, RecordCut, RecordRange, RecordStart};
 use crate::options::OptionReader;
 
@@ -37,6 +38,9 @@ pub(super) fn split_bytes(options: OptionReader<'_>) -> Result<u64, ConnectorErr
     Ok(options.integer(SPLIT_BYTES.key, 1)?.unwrap_or(SPLIT_BYTES_DEFAULT))
 }
 
+/// Bytes at the beginning that tell whether JSON has an object on each line.
+const HEAD_BYTES: usize = 64 << 10;
+
 /// A blob that is cut into ranges.
 pub(super) struct Ranges {
     blob: SeekableBlob,
@@ -50,6 +54,11 @@ impl Ranges {
     /// `None` where the blob is one range: it is small, or cannot be read from any offset.
     pub(super) fn new(blob: &Arc<dyn Blob>, cut: RecordCut, split_bytes: u64) -> Option<Self> {
         if blob.bytes() <= split_bytes || blob.read_from(0).is_none() {
+            return None;
+        }
+        // What cannot be read is told when it is read as a whole.
+        let head = || blob.read_at(0, HEAD_BYTES).is_ok_and(|head| is_document(&head));
+        if matches!(cut, RecordCut::Lines) && head() {
             return None;
         }
         let first = RecordStart { offset: 0, record: 1, rest: false };

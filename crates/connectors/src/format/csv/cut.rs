@@ -2,8 +2,8 @@
 //!
 //! A quoted value may hold line ends, and a quote that is never closed swallows none: where a
 //! record ends depends on all bytes before it. Mostly it need not be asked, since each line closes
-//! its own quotes; then each line that holds something is a record, good or bad. Where one does not,
-//! the reader itself goes over the records up to the place that is asked for.
+//! its own quotes; then each line that holds something is a record, good or bad. Where one does
+//! not, the reader itself goes over the records up to the place that is asked for.
 
 use dataflow::error::ConnectorError;
 

@@ -117,7 +117,11 @@ impl Cells {
             }
             Self::Times(times) => {
                 if text.get(at) != Some(&b'"') {
-                    return None;
+                    // Eight digits may be a day.
+                    let is_ticks = times.ticks != TimeTicks::Days;
+                    let (ticks, end) = quick::whole(text, at).filter(|_| is_ticks)?;
+                    times.take(Some(ticks), at..end);
+                    return Some(end);
                 }
                 let (ticks, end) = times.ticks.read(text, at + 1)?;
                 if text.get(end) != Some(&b'"') {

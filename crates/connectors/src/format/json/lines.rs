@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use dataflow::error::ConnectorError;
 
-use super::LINE_BYTES_MAX;
 use super::text::is_deep;
+use super::{LINE_BYTES_MAX, layout};
 use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
 use crate::format::{RecordStart, seek};
 
@@ -81,9 +81,10 @@ impl Lines {
 
     /// Goes on at a place that [`place`](Self::place) gave; `false` if its bytes have not come yet.
     pub(super) fn go_to(&mut self, place: RecordStart) -> Result<bool, ConnectorError> {
-        if place.offset > 0 {
-            self.at_start = false;
+        if self.input.is_file() && !self.begin()? {
+            return Ok(false);
         }
+        self.at_start = false;
         if !seek(&mut self.input, place)? {
             return Ok(false);
         }
@@ -91,17 +92,42 @@ impl Lines {
         Ok(true)
     }
 
+    /// Looks at the beginning: passes the mark of an encoding, and makes lines of what is none.
+    /// `false`: it has not come yet.
+    fn begin(&mut self) -> Result<bool, ConnectorError> {
+        if !self.at_start {
+            return Ok(true);
+        }
+        self.filled = self.input.pass_mark()?;
+        if self.filled == Filled::Later {
+            return Ok(false);
+        }
+        while self.input.is_file() {
+            match layout::is_document(self.input.ahead(), self.input.is_whole()) {
+                Some(true) => {
+                    self.input.change(Box::<layout::Flattened>::default());
+                    break;
+                }
+                Some(false) => break,
+                None => {
+                    self.filled = self.input.fill(self.number)?;
+                    if self.filled == Filled::Later {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        self.at_start = false;
+        self.filled = Filled::More;
+        Ok(true)
+    }
+
     /// Finds the next lines.
     pub(super) fn read(&mut self, rows_max: usize) -> Result<(), ConnectorError> {
         self.found.clear();
         self.filled = Filled::More;
-        if self.at_start {
-            self.filled = self.input.pass_mark()?;
-            if self.filled == Filled::Later {
-                return Ok(());
-            }
-            self.at_start = false;
-            self.filled = Filled::More;
+        if !self.begin()? {
+            return Ok(());
         }
         if self.offset() >= self.end {
             self.filled = Filled::End;

@@ -1,4 +1,4 @@
-//! Newline JSON, read: one object a line.
+//! JSON, read: one object a line, or what becomes such lines (`layout`).
 //!
 //! Flat objects are read field by field (`fields`), as long as lines are plainly right; the library
 //! decodes the others. There a batch of lines is decoded as a whole. Where that fails, the batch is
@@ -30,6 +30,7 @@ use crate::options::sql_type;
 
 mod columns;
 mod fields;
+mod layout;
 mod lines;
 mod syntax;
 mod text;
@@ -338,6 +339,12 @@ impl RecordDecoder for JsonDecoder {
             }
         }
     }
+}
+
+/// Whether the beginning of a file shows that its objects are no lines.
+pub(crate) fn is_document(beginning: &[u8]) -> bool {
+    let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(beginning);
+    layout::is_document(text, true) == Some(true)
 }
 
 /// Decodes exactly `rows` objects.
