@@ -98,6 +98,10 @@ impl Encoder {
                 let layout = fixed::FixedLayout::new(&schema, &fixed::FixedOptions::new(options)?)?;
                 SinkFormat::Rows(RowEncoding::Fixed(layout), packed)
             }
+            Kind::Raw => {
+                let hint = Some("write 'format' = 'csv' or 'json'".into());
+                return Err(refuse("format", "'raw' is read, and not written", hint));
+            }
             Kind::Parquet if packed != Compression::None => return Err(not_packed()),
             Kind::Parquet => {
                 ArrowSchemaConverter::new().convert(&schema).map_err(|error| {

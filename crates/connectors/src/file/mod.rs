@@ -74,10 +74,10 @@ const OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         key: "format",
-        values: "csv | json | parquet | arrow | fixed",
+        values: "csv | json | parquet | arrow | fixed | raw",
         default: "by extension",
-        doc: "CSV, one JSON object a line, Parquet, Arrow IPC (files and streams), or records of \
-              fixed length.",
+        doc: "CSV, one JSON object a line, Parquet, Arrow IPC (files and streams), records of \
+              fixed length, or lines as they are.",
     },
     COMPRESSION,
     OptionSpec {

@@ -31,6 +31,7 @@ pub(crate) mod ipc;
 pub(crate) mod json;
 pub(crate) mod partitions;
 mod quick;
+mod raw;
 pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
@@ -46,12 +47,13 @@ pub(crate) use rows::{Refuser, TargetColumns};
 use crate::options::{OptionReader, refuse};
 
 /// The names of all formats, as the option 'format' has them.
-const KINDS: [(&str, Kind); 5] = [
+const KINDS: [(&str, Kind); 6] = [
     ("csv", Kind::Csv),
     ("json", Kind::Json),
     ("parquet", Kind::Parquet),
     ("arrow", Kind::Arrow),
     ("fixed", Kind::Fixed),
+    ("raw", Kind::Raw),
 ];
 
 /// The format of bytes.
@@ -62,6 +64,7 @@ pub(crate) enum Kind {
     Parquet,
     Arrow,
     Fixed,
+    Raw,
 }
 
 impl Kind {
@@ -141,6 +144,7 @@ pub(crate) enum Format {
     Json,
     Arrow,
     Fixed(fixed::FixedOptions),
+    Raw,
 }
 
 impl Format {
@@ -156,6 +160,7 @@ impl Format {
             Kind::Json => Some(Self::Json),
             Kind::Arrow => Some(Self::Arrow),
             Kind::Fixed => Some(Self::Fixed(fixed::FixedOptions::new(options)?)),
+            Kind::Raw => Some(Self::Raw),
             Kind::Parquet => None,
         })
     }
@@ -168,6 +173,7 @@ impl Format {
                 .iter()
                 .try_for_each(|field| rows::check_castable(field, &DataType::Utf8, "a CSV file")),
             Self::Fixed(given) => fixed::FixedLayout::new(declared, given).map(drop),
+            Self::Raw => raw::check(declared),
             Self::Json | Self::Arrow => Ok(()),
         }
     }
@@ -177,7 +183,7 @@ impl Format {
     pub(crate) fn cut(&self, declared: usize) -> Option<RecordCut> {
         match self {
             Self::Csv(dialect) => csv::CsvCut::new(dialect, declared).map(RecordCut::Csv),
-            Self::Json => Some(RecordCut::Lines),
+            Self::Json | Self::Raw => Some(RecordCut::Lines),
             Self::Arrow | Self::Fixed(_) => None,
         }
     }
@@ -187,6 +193,7 @@ impl Format {
         match self {
             Self::Csv(dialect) => Box::new(csv::CsvDecoder::new(input, dialect.clone(), refuser)),
             Self::Json => Box::new(json::JsonDecoder::new(input, refuser)),
+            Self::Raw => Box::new(raw::RawDecoder::new(input, refuser)),
             Self::Arrow => Box::new(ipc::IpcDecoder::new(input, refuser)),
             Self::Fixed(given) => Box::new(fixed::FixedDecoder::new(input, given.clone(), refuser)),
         }
@@ -199,6 +206,7 @@ impl Format {
             Self::Json => "json",
             Self::Arrow => "arrow stream",
             Self::Fixed(_) => "fixed",
+            Self::Raw => "raw",
         }
     }
 
@@ -208,6 +216,9 @@ impl Format {
             Self::Csv(dialect) => csv::infer(input, dialect.clone()),
             Self::Json => json::infer(input),
             Self::Arrow => ipc::infer(input),
+            Self::Raw => {
+                Ok(Schema::new(vec![arrow::datatypes::Field::new("line", DataType::Utf8, true)]))
+            }
             Self::Fixed(_) => Err(refuse(
                 "format",
                 "records of fixed length do not name their columns",

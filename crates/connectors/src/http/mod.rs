@@ -88,9 +88,9 @@ const OPTIONS: [OptionSpec; 13] = {
     };
     let format = OptionSpec {
         key: "format",
-        values: "csv | json",
+        values: "csv | json | raw",
         default: "json",
-        doc: "CSV; or JSON: one object a line, or an array of objects.",
+        doc: "CSV; JSON: one object a line, or an array of objects; or lines as they are.",
     };
     let headers = OptionSpec {
         key: "header.<name>",

@@ -28,19 +28,20 @@ pub(crate) fn retry_timeout_ns(options: OptionReader<'_>) -> Result<u64, Connect
 /// The format of a stream of lines, CSV by default; `header` is whether CSV has a header by
 /// default.
 pub(crate) fn line_format(options: &Options, header: bool) -> Result<Format, ConnectorError> {
-    format(options, &["csv", "json"], header)
+    format(options, &["csv", "json", "raw"], header)
 }
 
 /// The format of a stream of bytes, CSV with a header by default.
 pub(crate) fn stream_format(options: &Options) -> Result<Format, ConnectorError> {
-    format(options, &["csv", "json", "arrow", "fixed"], true)
+    format(options, &["csv", "json", "raw", "arrow", "fixed"], true)
 }
 
 fn format(options: &Options, names: &[&str], header: bool) -> Result<Format, ConnectorError> {
     let kind = match OptionReader(options).choice("format", names)? {
         None | Some(0) => Kind::Csv,
         Some(1) => Kind::Json,
-        Some(2) => Kind::Arrow,
+        Some(2) => Kind::Raw,
+        Some(3) => Kind::Arrow,
         Some(_) => Kind::Fixed,
     };
     let mut options = options.clone();
@@ -58,5 +59,6 @@ pub(crate) fn text_format(format: &Format, schema: &Schema) -> Result<RowEncodin
         }
         Format::Json => Ok(RowEncoding::Json),
         Format::Arrow | Format::Fixed(_) => Err(refuse("format", "it has no lines", None)),
+        Format::Raw => Err(refuse("format", "'raw' is read, and not written", None)),
     }
 }

@@ -46,9 +46,9 @@ const OPTIONS: [OptionSpec; 9] = {
     };
     let format = OptionSpec {
         key: "format",
-        values: "csv | json",
+        values: "csv | json | raw",
         default: "csv",
-        doc: "CSV, or one JSON object a line.",
+        doc: "CSV, one JSON object a line, or lines as they are.",
     };
     let header = OptionSpec { default: "false", ..header };
     [address, format, RETRY_TIMEOUT, ON_BAD, header, delimiter, quote, comment, null]

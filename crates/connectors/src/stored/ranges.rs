@@ -52,13 +52,17 @@ pub(super) struct Ranges {
 
 impl Ranges {
     /// `None` where the blob is one range: it is small, or cannot be read from any offset.
-    pub(super) fn new(blob: &Arc<dyn Blob>, cut: RecordCut, split_bytes: u64) -> Option<Self> {
+    pub(super) fn new(
+        blob: &Arc<dyn Blob>,
+        (cut, is_json): (RecordCut, bool),
+        split_bytes: u64,
+    ) -> Option<Self> {
         if blob.bytes() <= split_bytes || blob.read_from(0).is_none() {
             return None;
         }
         // What cannot be read is told when it is read as a whole.
         let head = || blob.read_at(0, HEAD_BYTES).is_ok_and(|head| is_document(&head));
-        if matches!(cut, RecordCut::Lines) && head() {
+        if is_json && head() {
             return None;
         }
         let first = RecordStart { offset: 0, record: 1, rest: false };

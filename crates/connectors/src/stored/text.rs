@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
+use dataflow::position::refused;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use super::ranges::Ranges;
@@ -34,7 +35,8 @@ impl TextSource {
         let ranges = blobs.iter().map(|blob| {
             let packed = packed.unwrap_or_else(|| Compression::of(&blob.name()));
             let cut = format.cut(target.declared.fields().len());
-            Ranges::new(blob, cut.filter(|_| packed == Compression::None)?, split_bytes)
+            let cut = cut.filter(|_| packed == Compression::None)?;
+            Ranges::new(blob, (cut, matches!(format, Format::Json)), split_bytes)
         });
         let ranges = ranges.collect();
         let mut source = Self { blobs, format, packed, target, ranges };
@@ -72,13 +74,17 @@ impl TextSource {
     }
 
     fn listed(&self, cut: bool) -> Vec<Split> {
-        let split = |(number, (blob, range)): (usize, (usize, Option<(&Ranges, usize)>))| {
+        let names = self.flows(cut).map(|(blob, range)| {
             let whole = || (self.blobs[blob].name(), self.blobs[blob].bytes());
-            let (name, bytes) =
-                range.map_or_else(whole, |(ranges, range)| ranges.name_and_bytes(range));
-            Split { number, name, bytes: Some(bytes), ..Split::default() }
-        };
-        self.flows(cut).enumerate().map(split).collect()
+            range.map_or_else(whole, |(ranges, range)| ranges.name_and_bytes(range))
+        });
+        let splits = names.enumerate().map(|(number, (name, bytes))| Split {
+            number,
+            name,
+            bytes: Some(bytes),
+            ..Split::default()
+        });
+        splits.collect()
     }
 }
 
@@ -116,7 +122,10 @@ impl Source for TextSource {
         });
         let (blob, range) = match cut {
             Some((blob, ranges, range)) => (&self.blobs[blob], Some(ranges.range(range)?)),
-            None => (&self.blobs[split.number], None),
+            None => match self.blobs.get(split.number) {
+                Some(blob) => (blob, None),
+                None => return Err(refused(&split.name, "there is no such split".into())),
+            },
         };
         let (input, version) = (input(blob, self.packed, context)?, blob.version());
         let input = VersionedInput { input, version };

@@ -24,6 +24,7 @@ mod pool_staged;
 mod positions;
 mod pruning;
 mod ranges;
+mod raw;
 mod servers;
 mod sink;
 mod socket;

@@ -17,47 +17,49 @@ const KEPT_BYTES: usize = 1 << 10;
 
 /// Why a line is not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(in crate::format) enum Unread {
     Long,
     Deep,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
-    pub(super) number: u64,
-    pub(super) from: usize,
+pub(in crate::format) struct Line {
+    pub(in crate::format) number: u64,
+    pub(in crate::format) from: usize,
     to: usize,
-    pub(super) unread: Option<Unread>,
+    pub(in crate::format) unread: Option<Unread>,
 }
 
 impl Line {
     /// Where it stands in a text that begins at `start`.
-    pub(super) fn within(self, start: usize) -> Range<usize> {
+    pub(in crate::format) fn within(self, start: usize) -> Range<usize> {
         self.from - start..self.to - start
     }
 }
 
 /// Bytes cut into lines, a batch at a time.
-pub(super) struct Lines {
-    pub(super) input: ByteInput,
+pub(in crate::format) struct Lines {
+    pub(in crate::format) input: ByteInput,
     /// The lines of the batch that hold something.
-    pub(super) found: Vec<Line>,
+    pub(in crate::format) found: Vec<Line>,
     /// The number of the line to be read next.
     number: u64,
     /// Bytes ahead that are known to hold no line end.
     searched: usize,
     /// The outcome of the last attempt to read on.
-    pub(super) filled: Filled,
+    pub(in crate::format) filled: Filled,
     /// Whether the mark of an encoding may still stand ahead.
     at_start: bool,
+    /// Whether a line counts whatever it holds, also nothing.
+    is_any: bool,
     /// Whether the rest of a line that is too long is ahead.
     in_rest: bool,
     /// Where no line begins any more that is read.
-    pub(super) end: u64,
+    pub(in crate::format) end: u64,
 }
 
 impl Lines {
-    pub(super) fn new(input: ByteInput) -> Self {
+    pub(in crate::format) fn new(input: ByteInput) -> Self {
         Self {
             input,
             found: Vec::new(),
@@ -65,13 +67,19 @@ impl Lines {
             searched: 0,
             filled: Filled::More,
             at_start: true,
+            is_any: false,
             in_rest: false,
             end: u64::MAX,
         }
     }
 
+    /// The same for lines that are no JSON.
+    pub(in crate::format) fn of_any(input: ByteInput) -> Self {
+        Self { is_any: true, at_start: false, ..Self::new(input) }
+    }
+
     /// Where the next line begins, and whether the rest of one that is too long stands there.
-    pub(super) fn place(&self) -> RecordStart {
+    pub(in crate::format) fn place(&self) -> RecordStart {
         RecordStart { offset: self.offset(), record: self.number, rest: self.in_rest }
     }
 
@@ -80,8 +88,8 @@ impl Lines {
     }
 
     /// Goes on at a place that [`place`](Self::place) gave; `false` if its bytes have not come yet.
-    pub(super) fn go_to(&mut self, place: RecordStart) -> Result<bool, ConnectorError> {
-        if self.input.is_file() && !self.begin()? {
+    pub(in crate::format) fn go_to(&mut self, place: RecordStart) -> Result<bool, ConnectorError> {
+        if self.at_start && self.input.is_file() && !self.begin()? {
             return Ok(false);
         }
         self.at_start = false;
@@ -123,7 +131,7 @@ impl Lines {
     }
 
     /// Finds the next lines.
-    pub(super) fn read(&mut self, rows_max: usize) -> Result<(), ConnectorError> {
+    pub(in crate::format) fn read(&mut self, rows_max: usize) -> Result<(), ConnectorError> {
         self.found.clear();
         self.filled = Filled::More;
         if !self.begin()? {
@@ -169,10 +177,10 @@ impl Lines {
             let text = ahead[..length].trim_ascii();
             let unread = match () {
                 () if length > LINE_BYTES_MAX => Some(Unread::Long),
-                () if is_deep(text) => Some(Unread::Deep),
+                () if !self.is_any && is_deep(text) => Some(Unread::Deep),
                 () => None,
             };
-            let blank = text.is_empty();
+            let blank = text.is_empty() && !self.is_any;
             self.searched = 0;
             let from = self.input.position();
             self.input.pass(passed);
@@ -216,12 +224,12 @@ impl Lines {
     }
 
     /// The text of lines that follow one another, if all of it is UTF-8.
-    pub(super) fn utf8(&self, lines: &[Line]) -> Option<&str> {
+    pub(in crate::format) fn utf8(&self, lines: &[Line]) -> Option<&str> {
         std::str::from_utf8(self.text(lines)).ok()
     }
 
     /// The text of lines that follow one another.
-    pub(super) fn text(&self, lines: &[Line]) -> &[u8] {
+    pub(in crate::format) fn text(&self, lines: &[Line]) -> &[u8] {
         match (lines.first(), lines.last()) {
             (Some(first), Some(last)) => self.input.bytes(first.from, last.to),
             _ => &[],

@@ -31,7 +31,7 @@ use crate::options::sql_type;
 mod columns;
 mod fields;
 mod layout;
-mod lines;
+pub(super) mod lines;
 mod syntax;
 mod text;
 
@@ -283,9 +283,9 @@ fn as_text(field: &Field) -> Field {
 }
 
 /// Lines that follow one another.
-struct LinesOf<'a> {
-    all: &'a Lines,
-    lines: &'a [Line],
+pub(super) struct LinesOf<'a> {
+    pub(super) all: &'a Lines,
+    pub(super) lines: &'a [Line],
 }
 
 impl RowOrigin for LinesOf<'_> {
