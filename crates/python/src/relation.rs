@@ -268,8 +268,9 @@ impl PyRelation {
             let schema = Arc::clone(&run.schema);
             let next = move || {
                 // The other library raises an error of its own with this text.
-                let text = |py, error: PyErr| error.value(py).to_string();
-                Python::attach(|py| run.next(py).map_err(|error| text(py, error)).transpose())
+                Python::attach(|py| {
+                    run.next(py).map_err(|error| error.value(py).to_string()).transpose()
+                })
             };
             capsules::stream(py, schema, std::iter::from_fn(next))
         })
