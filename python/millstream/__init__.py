@@ -12,12 +12,15 @@
 from __future__ import annotations
 
 import atexit as _atexit
+import os as _os
 import weakref as _weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
-from . import _functions, _millstream
+from . import _aggregates, _display, _functions, _magic, _millstream
 from ._errors import Bug, Diagnostic, Error, Interrupted, RunError, SqlError, UsageError
 from ._millstream import Job, Source, __version__
+from ._plot import Plot
+from ._ray import on_ray
 
 if TYPE_CHECKING:
     import os
@@ -33,6 +36,7 @@ __all__ = [
     "Error",
     "Interrupted",
     "Job",
+    "Plot",
     "Relation",
     "RunError",
     "Session",
@@ -40,6 +44,8 @@ __all__ = [
     "SqlError",
     "UsageError",
     "__version__",
+    "load_ipython_extension",
+    "on_ray",
 ]
 
 _sessions: _weakref.WeakSet[_millstream.Session] = _weakref.WeakSet()
@@ -53,6 +59,11 @@ def _end() -> None:
             session.close()
         except Error:
             pass  # Of the process before a fork.
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext millstream`: the magics `%sql` and `%%sql`."""
+    _magic.load(shell)
 
 
 class Batch:
@@ -105,6 +116,9 @@ class Batch:
         """The rows as tuples."""
         return self._rows.fetchall()
 
+    def _repr_html_(self) -> str:
+        return _display.table_html(self.columns, None, self.fetchall())
+
     def __repr__(self) -> str:
         return f"<millstream.Batch, {self.num_rows} rows of {', '.join(self.columns)}>"
 
@@ -122,6 +136,11 @@ class Batches:
 
     def __next__(self) -> Batch:
         return Batch(next(self._batches))
+
+    def next_within(self, timeout: float) -> Optional[Batch]:
+        """The next batch, or `None` at the end; `TimeoutError` if it does not come in time."""
+        rows = self._batches.next_within(timeout)
+        return None if rows is None else Batch(rows)
 
     def close(self) -> None:
         """Drops the query."""
@@ -157,9 +176,21 @@ class Relation:
         """Whether its inputs end by themselves."""
         return self._relation.bounded
 
+    @property
+    def types(self) -> list[str]:
+        """The types of its columns, as Arrow calls them."""
+        return self._relation.types
+
     def explain(self, format: str = "text") -> str:
         """How it would run, as "text", "json" or "dot"."""
         return self._relation.explain(format)
+
+    def plot(self, x: str, *y: str, kind: str = "line") -> Plot:
+        """As `collect`, as a picture: columns `y` over column `x`, all others if none is named.
+
+        `kind` is "line" or "bar". A notebook shows it; `save(path)` writes the SVG.
+        """
+        return Plot(self.collect(), x, y, kind)
 
     def collect(self) -> Batch:
         """Runs it to its end and gives all of its rows.
@@ -203,6 +234,9 @@ class Relation:
     def __arrow_c_schema__(self) -> object:
         return self._relation.__arrow_c_schema__()
 
+    def _repr_html_(self) -> str:
+        return _display.relation_html(self)
+
     def __repr__(self) -> str:
         kind = "query" if self._relation.is_query else "statements"
         return f"<millstream.Relation, {kind}: {' '.join(self.sql.split())}>"
@@ -213,6 +247,11 @@ class Session:
 
     `workers` threads run each job, as many as there are processors if that is not said. `settings`
     are those of `SET`. `spill_dir` is where rows and groups go that do not fit memory.
+
+    `state` is a directory, or `s3://bucket/path`, where jobs keep checkpoints: those that have a
+    name, by `job` or by that of `sql`. `pool` are the addresses of memory servers.
+
+    Under `mpirun` or `srun` each process is a node of the jobs, and all make the same calls.
     """
 
     def __init__(
@@ -221,18 +260,61 @@ class Session:
         workers: Optional[int] = None,
         settings: Optional[Mapping[str, object]] = None,
         spill_dir: Union[str, os.PathLike[str], None] = None,
+        state: Union[str, os.PathLike[str], None] = None,
+        job: Optional[str] = None,
+        pool: Union[str, Sequence[str], None] = None,
+        pool_token_file: Union[str, os.PathLike[str], None] = None,
+        pool_certs: Union[str, os.PathLike[str], None] = None,
     ) -> None:
+        addresses = pool.split(",") if isinstance(pool, str) else pool
         self._session = _millstream.Session(
             workers=workers,
             settings=None if settings is None else dict(settings),
             spill_dir=spill_dir,
+            state=None if state is None else _os.fspath(state),
+            job=job,
+            pool=None if addresses is None else [address.strip() for address in addresses],
+            pool_token_file=pool_token_file,
+            pool_certs=pool_certs,
         )
         self._functions: dict[str, _millstream.FunctionCounts] = {}
         _sessions.add(self._session)
 
-    def sql(self, text: str) -> Relation:
-        """Plans SQL. Definitions are in force at once; nothing else runs yet."""
-        return Relation(self._session.sql(text))
+    def sql(
+        self,
+        text: str,
+        *,
+        job: Optional[str] = None,
+        resume: Union[str, int] = "latest",
+        evolve: bool = False,
+        take_over: bool = False,
+    ) -> Relation:
+        """Plans SQL. Definitions are in force at once; nothing else runs yet.
+
+        Statements that give no rows keep checkpoints where the session has a `state`. `job` is
+        their name there, by which they go on when they are run again, in this process or another.
+        `resume` is the checkpoint from which they do: "latest", "none" to begin anew, its number,
+        or the name of one that is kept. `evolve` lets the statements or functions be others than
+        those that were saved, and `take_over` ends a run of the job that may be alive elsewhere.
+        """
+        return Relation(
+            self._session.sql(
+                text, job=job, resume=str(resume), evolve=evolve, take_over=take_over
+            )
+        )
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among those of `mpirun` or `srun`, which counts from 0.
+
+        Rows are given to process 0; the others get none of them.
+        """
+        return self._session.rank
+
+    @property
+    def nodes(self) -> int:
+        """How many processes `mpirun` or `srun` has started, 1 without them."""
+        return self._session.nodes
 
     def explain(self, text: str, format: str = "text") -> str:
         """How SQL would run."""
@@ -279,14 +361,47 @@ class Session:
         else "volatile".
         """
 
-        def add(name: str, types: object, volatility: str, call: Callable[..., Any]) -> None:
-            self._functions[name] = self._session.add_function(name, types, volatility, call)
+        def add(
+            name: str, types: object, volatility: str, call: Callable[..., Any], fingerprint: int
+        ) -> None:
+            self._functions[name] = self._session.add_function(
+                name, types, volatility, call, fingerprint
+            )
 
         return _functions.function(self, name, returns, args, volatility, add)
 
+    def aggregate(
+        self,
+        returns: object,
+        *,
+        state: Mapping[str, object],
+        args: Optional[Sequence[object]] = None,
+        name: Optional[str] = None,
+    ) -> Callable[[type], type]:
+        """Makes an aggregate of SQL of a class in Python.
+
+        `state` are names and types of what is kept for each group: a tuple of as many values.
+        `start()` gives that of no rows. `update(state, x, …)` gets arrays of pyarrow, with the rows
+        of one group in a batch, and gives the state with them. `merge(state, other)` gives that of
+        both, and `value(state)` the result. Types are as for `function`.
+        """
+
+        def add(
+            name: str,
+            types: object,
+            arguments: int,
+            make: Callable[[], _aggregates.Groups],
+            fingerprint: int,
+        ) -> None:
+            self._functions[name] = self._session.add_aggregate(
+                name, types, arguments, make, fingerprint
+            )
+
+        return _aggregates.aggregate(self, name, returns, args, state, add)
+
     @property
     def functions(self) -> dict[str, dict[str, Any]]:
-        """Functions in Python: calls, rows, seconds, and seconds of waiting for the lock."""
+        """Functions and aggregates in Python: calls, rows, seconds, and seconds of waiting for the lock."""
         return {name: counts.shown() for name, counts in self._functions.items()}
 
     def set(self, key: str, value: object) -> None:

@@ -6,6 +6,7 @@ import inspect
 import typing
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
+from . import _fingerprint
 from ._errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ def type_of(session: Session, given: object) -> pyarrow.DataType:
     raise UsageError(f"{given!r} names no type", "pyarrow.int64(), 'timestamp(3)', int")
 
 
-def arguments_of(function: Callable[..., Any], session: Session) -> list[pyarrow.DataType]:
-    """The types of the arguments, from annotations."""
+def arguments_of(
+    function: Callable[..., Any], session: Session, skip: int = 0
+) -> list[pyarrow.DataType]:
+    """The types of the arguments behind the first ones, from annotations."""
     hints = typing.get_type_hints(function)
     types = []
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in list(inspect.signature(function).parameters.items())[skip:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(
                 f"argument '{name}' stands for any number", "give the types: args=[pyarrow.int64()]"
@@ -93,7 +96,7 @@ def function(
     returns: object,
     args: Optional[Sequence[object]],
     volatility: str,
-    add: Callable[[str, object, str, Callable[..., Any]], None],
+    add: Callable[[str, object, str, Callable[..., Any], int], None],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The decorator."""
 
@@ -104,7 +107,8 @@ def function(
         else:
             types = [type_of(session, given) for given in args]
         called = name or function.__name__
-        add(called, schema_of(types, made), volatility, calls(function, made))
+        fingerprint = _fingerprint.of(function)
+        add(called, schema_of(types, made), volatility, calls(function, made), fingerprint)
         return function
 
     return decorate

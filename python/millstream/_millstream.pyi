@@ -23,14 +23,44 @@ class Session:
         workers: Optional[int] = None,
         settings: Optional[dict[str, object]] = None,
         spill_dir: Union[str, os.PathLike[str], None] = None,
+        state: Optional[str] = None,
+        job: Optional[str] = None,
+        pool: Optional[list[str]] = None,
+        pool_token_file: Union[str, os.PathLike[str], None] = None,
+        pool_certs: Union[str, os.PathLike[str], None] = None,
     ) -> Session: ...
-    def sql(self, text: str) -> Relation: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    def sql(
+        self,
+        text: str,
+        *,
+        job: Optional[str] = None,
+        resume: str = "latest",
+        evolve: bool = False,
+        take_over: bool = False,
+    ) -> Relation: ...
     def register(self, name: str, table: object) -> None: ...
     def add_source(
         self, name: str, schema: object, watermark: str, max_bytes: Optional[int] = None
     ) -> Source: ...
     def add_function(
-        self, name: str, types: object, volatility: str, call: Callable[..., Any]
+        self,
+        name: str,
+        types: object,
+        volatility: str,
+        call: Callable[..., Any],
+        fingerprint: int,
+    ) -> FunctionCounts: ...
+    def add_aggregate(
+        self,
+        name: str,
+        types: object,
+        arguments: int,
+        make: Callable[[], object],
+        fingerprint: int,
     ) -> FunctionCounts: ...
     def set(self, key: str, value: object) -> None: ...
     def tables(self) -> list[str]: ...
@@ -47,6 +77,8 @@ class Relation:
     @property
     def columns(self) -> list[str]: ...
     @property
+    def types(self) -> list[str]: ...
+    @property
     def bounded(self) -> bool: ...
     @property
     def is_query(self) -> bool: ...
@@ -62,6 +94,7 @@ class Relation:
 class Batches:
     def __iter__(self) -> Batches: ...
     def __next__(self) -> Rows: ...
+    def next_within(self, timeout: Optional[float]) -> Optional[Rows]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Batches: ...
     def __exit__(self, *_exception: object) -> None: ...
@@ -100,12 +133,21 @@ class Job:
     @property
     def progress(self) -> Optional[dict[str, Any]]:
         """How far they are; `None` before that is known."""
+    @property
+    def messages(self) -> list[str]:
+        """What was said about their checkpoints so far."""
     def stop(self) -> None:
-        """Ends their inputs: what was read is finished and published."""
+        """Ends their inputs: what was read is finished and published.
+
+        Where they keep checkpoints, a last one is taken, with which they go on when they are run
+        again.
+        """
     def abort(self) -> None:
         """Drops them: nothing of what runs is published."""
     def wait(self, timeout: Optional[float] = None) -> dict[str, Any]:
         """Waits for their end, and gives a report. After Ctrl-C they go on."""
+    def _repr_html_(self) -> str: ...
+    def _ipython_display_(self) -> None: ...
     def __await__(self) -> Generator[Any, None, dict[str, Any]]: ...
 
 @final

@@ -71,8 +71,9 @@ pub use dataflow::metrics::{
 };
 pub use dataflow::{connector, detach, sink, source};
 pub use plan::{
-    BatchFunction, Diagnostic, ExplainFormat, FunctionVolatility, NamedRelation, Place, Planned,
-    Ran, SettingSpec, Vocabulary, counters_from_json, counters_to_json, settings,
+    BatchAggregate, BatchFunction, BatchGroups, CalledFunction, Diagnostic, ExplainFormat,
+    FunctionUsage, FunctionVolatility, NamedRelation, Place, Planned, Ran, SettingSpec, Vocabulary,
+    counters_from_json, counters_to_json, settings,
 };
 pub use stream;
 

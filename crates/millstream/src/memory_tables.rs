@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use plan::BatchFunction;
+use plan::{BatchAggregate, BatchFunction, Diagnostic};
 
 use crate::embedded::tables::{HeldTable, MEMORY, TABLE};
 use crate::embedded::{AppendSource, MemoryTable};
@@ -80,10 +80,17 @@ impl Session {
     /// # Errors
     /// [`Error::Usage`] when the name is that of another function, or cannot be one.
     pub fn add_function(&mut self, function: Arc<dyn BatchFunction>) -> Result<(), Error> {
-        self.planner.add_function(function).map_err(|error| Error::Usage {
-            message: error.message,
-            hint: error.hint.unwrap_or_default(),
-        })
+        self.planner.add_function(function).map_err(misused)
+    }
+
+    /// Adds an aggregate to the functions of SQL. One of the same name that was added before is
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the name is that of another function, or cannot be one, or when it has
+    /// no arguments or no state.
+    pub fn add_aggregate(&mut self, aggregate: Arc<dyn BatchAggregate>) -> Result<(), Error> {
+        self.planner.add_aggregate(aggregate).map_err(misused)
     }
 
     fn hold(&mut self, name: &str, held: HeldTable, parenthesis: &str) -> Result<(), Error> {
@@ -107,4 +114,8 @@ impl Session {
             first.map_or((sql, None), |error| (error.message, error.hint.or(error.detail)));
         Err(Error::Usage { message, hint: hint.unwrap_or_else(|| "choose another name".into()) })
     }
+}
+
+fn misused(error: Diagnostic) -> Error {
+    Error::Usage { message: error.message, hint: error.hint.unwrap_or_default() }
 }

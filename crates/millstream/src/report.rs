@@ -162,6 +162,7 @@ impl Report {
             clock_ms: None,
             workers: self.workers.clone(),
             joined: self.joined.iter().map(|(kind, pairs)| (kind.to_string(), *pairs)).collect(),
+            functions: Vec::new(),
         }
     }
 

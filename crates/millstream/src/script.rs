@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cluster::Control;
 use fabric::clock::MonotonicClock;
-use plan::{Analyzed, Explain, ExplainFormat, Planned, Stage, Workers};
+use plan::{Analyzed, CalledFunction, Explain, ExplainFormat, Planned, Ran, Stage, Workers};
 
 use crate::FabricKind;
 use crate::error::Error;
@@ -130,9 +130,16 @@ impl Script {
                 CheckpointOptions { job, ..state.clone() }
             });
             let state = of_job.as_ref().or(options.state);
+            let before = job.explain.called();
             let ran = job.run(&RunOptions { state, ..*options })?;
             if let Some(analyzed) = &job.analyzed {
-                analyzed.tell(&job.explain.analyzed(analyzed.format, &ran.ran()));
+                let called = job.explain.called().into_iter().zip(before);
+                let functions = called.map(|(now, before)| CalledFunction {
+                    usage: now.usage.since(before.usage),
+                    ..now
+                });
+                let ran = Ran { functions: functions.collect(), ..ran.ran() };
+                analyzed.tell(&job.explain.analyzed(analyzed.format, &ran));
             }
             report.then(ran);
             if report.cancelled {

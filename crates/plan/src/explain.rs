@@ -26,6 +26,7 @@ use dataflow::job::{Operator, readers};
 use state::epoch::LengthBounds;
 
 use crate::Workers;
+use crate::expr::given::GivenFunction;
 use crate::text::statements::{ExplainFormat, ExplainOptions};
 
 pub use self::analyze::Analyzed;
@@ -51,6 +52,8 @@ pub struct Explain {
     /// How long epochs may be.
     pub(crate) epoch: LengthBounds,
     pub(crate) recovery: RecoveryAsked,
+    /// The functions of the program that it calls.
+    pub(crate) functions: Vec<GivenFunction>,
 }
 
 /// A statement of a plan.

@@ -2,6 +2,7 @@
 //! does not fit, keys have one equality, and the bytes that a call may make have a bound.
 
 pub(crate) mod batch;
+pub(crate) mod batch_aggregate;
 pub(crate) mod calendar;
 pub(crate) mod checked;
 pub(crate) mod conform;
@@ -12,6 +13,7 @@ pub(crate) mod every;
 pub(crate) mod exact;
 pub(crate) mod failure;
 pub(crate) mod flink;
+pub(crate) mod given;
 pub(crate) mod growth;
 pub(crate) mod lead;
 pub(crate) mod max_by;

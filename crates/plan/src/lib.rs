@@ -49,6 +49,8 @@ mod workers;
 
 pub use explain::{Analyzed, EndNeed, Explain, Need, Ran, counters_from_json, counters_to_json};
 pub use expr::batch::{BatchFunction, FunctionVolatility};
+pub use expr::batch_aggregate::{BatchAggregate, BatchGroups};
+pub use expr::given::{CalledFunction, FunctionUsage};
 pub use planner::vocabulary::{NamedRelation, Vocabulary};
 pub use planner::{Planned, Planner, Stage};
 pub use text::diagnostics::{Diagnostic, Place};

@@ -55,6 +55,7 @@ use crate::Workers;
 use crate::catalog::rows::MemorySource;
 use crate::catalog::{Catalog, ScannedTable, Table};
 use crate::explain::{ExplainedBatch, OrderedJoins, cost, plain};
+use crate::expr::given::GivenFunction;
 use crate::logical::engine::Engine;
 use crate::logical::errors::Surroundings;
 use crate::logical::windows::WindowCall;
@@ -97,6 +98,8 @@ pub(crate) struct Lowered {
     pub(crate) batch: Option<ExplainedBatch>,
     /// For EXPLAIN: the orders of its blocks of inner joins.
     pub(crate) orders: Vec<OrderedJoins>,
+    /// The functions of the program that it calls.
+    pub(crate) functions: Vec<GivenFunction>,
 }
 
 /// Lowers one statement.
@@ -208,6 +211,7 @@ impl Lowering<'_> {
             bounded: true,
             batch: Some(batch),
             orders: vec![],
+            functions: vec![],
         })
     }
 
@@ -369,7 +373,8 @@ pub(crate) fn told_rows(
     let kind = OperatorKind::Sink(SinkSpec { sink: target.sink, schema: target.schema });
     let (name, labels) = (target.name, labels_of_sink(target.table));
     let sink = Operator::new(name.clone(), vec![vec![edge]], kind).labelled(labels);
-    Lowered { operators: vec![source, sink], name, bounded: true, batch: None, orders: vec![] }
+    let operators = vec![source, sink];
+    Lowered { operators, name, bounded: true, batch: None, orders: vec![], functions: vec![] }
 }
 
 /// Appends operators whose edges count from the first of them.
@@ -402,7 +407,8 @@ fn whole(mut job: JobBuilder, bounded: bool, edges: Vec<Edge>, target: Target) -
     let kind = OperatorKind::Sink(SinkSpec { sink: target.sink, schema: target.schema });
     let (name, labels) = (target.name, labels_of_sink(target.table));
     job.add(name.clone(), vec![edges], kind, labels);
-    Lowered { operators: job.operators, name, bounded, batch: None, orders: vec![] }
+    let operators = job.operators;
+    Lowered { operators, name, bounded, batch: None, orders: vec![], functions: vec![] }
 }
 
 /// The text of EXPLAIN about the sink of a table.

@@ -23,6 +23,7 @@ use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 use crate::Workers;
 use crate::catalog::{Catalog, Entry};
 use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Explained, RecoveryAsked};
+use crate::expr::given::GivenFunction;
 use crate::logical::engine::{Engine, Understood};
 use crate::lower::join_order::{OrderedPlan, ScannedStatistics};
 use crate::lower::shared::Sharing;
@@ -96,6 +97,7 @@ pub(crate) struct Building {
     ends: Vec<usize>,
     unbounded: bool,
     batch: bool,
+    functions: Vec<GivenFunction>,
     /// The tables that its statements replace, and the line of each.
     replaced: Vec<(String, usize)>,
 }
@@ -501,6 +503,8 @@ impl Planner {
         let lowering = Lowering { plan: &plan, shows_rows: !orders.is_empty(), ..lowering };
         let mut lowered = lowering.lower(sharing, target).map_err(Vec::from_iter)?;
         lowered.orders = orders;
+        GivenFunction::add_used(&mut lowered.functions, &understood.plan)
+            .map_err(|error| Vec::from_iter(lowering.around.report(&error)))?;
         self.set_shuffle(&mut lowered.operators);
         Ok((name, lowered))
     }
@@ -532,7 +536,8 @@ impl Planner {
         let workers = self.workers.total();
         let windows = building.operators.iter().map(|of| of.spec().receive_windows(workers));
         needs.extend(explain::memory::receive_needs(&self.settings, windows.sum()));
-        let (operators, settings) = (building.operators, self.settings.job.clone());
+        let (operators, mut settings) = (building.operators, self.settings.job.clone());
+        settings.functions = building.functions.iter().map(GivenFunction::of_job).collect();
         let mut job = JobGraph { operators, settings };
         fuse(&mut job, workers);
         grid::divide(&mut job, self.workers.nodes);
@@ -550,6 +555,7 @@ impl Planner {
                 workers: self.workers,
                 epoch: self.settings.job.epoch,
                 recovery: RecoveryAsked::of(&self.settings),
+                functions: building.functions,
             },
             analyzed: None,
             interrupt: self.engine.interrupt.clone(),
@@ -579,7 +585,10 @@ impl Building {
     }
 
     pub(crate) fn add(&mut self, planned: Planned, lowered: Lowered) {
-        let Lowered { operators, name, bounded, batch, orders } = lowered;
+        let Lowered { operators, name, bounded, batch, orders, functions } = lowered;
+        let is_new = |of: &GivenFunction| self.functions.iter().all(|it| it.name() != of.name());
+        let new: Vec<_> = functions.into_iter().filter(is_new).collect();
+        self.functions.extend(new);
         let first = self.operators.len();
         append(&mut self.operators, operators);
         self.statements.push(planned);

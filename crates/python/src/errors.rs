@@ -48,8 +48,9 @@ pub(crate) fn raised(py: Python<'_>, error: &Error, sql: &str) -> PyErr {
         _ => "RunError",
     };
     let statement = error.statement().map(|statement| (statement.sql.clone(), statement.line));
-    let (details, hint) = (error.details(), error.hint());
-    exception_of(py, class, &error.to_string(), |attributes| {
+    let details: Vec<String> = error.details().iter().map(|line| in_python(line)).collect();
+    let hint = error.hint().map(|hint| in_python(&hint));
+    exception_of(py, class, &in_python(&error.to_string()), |attributes| {
         attributes.set_item("details", details)?;
         attributes.set_item("hint", hint)?;
         attributes.set_item("statement", statement.as_ref().map(|(sql, _)| sql))?;
@@ -68,6 +69,22 @@ fn sql_error(py: Python<'_>, diagnostics: &[Diagnostic], sql: &str) -> PyErr {
         });
         attributes.set_item("diagnostics", all.collect::<PyResult<Vec<_>>>()?)
     })
+}
+
+/// Options of the command line, and what they are in Python.
+const OPTIONS: [(&str, &str); 6] = [
+    ("--from none", "resume='none'"),
+    ("--from", "resume="),
+    ("--evolve", "evolve=True"),
+    ("--take-over", "take_over=True"),
+    ("--state", "state="),
+    ("--job", "job="),
+];
+
+/// A message with the arguments of Python in place of the options of the command line.
+pub(crate) fn in_python(message: &str) -> String {
+    let replaced = |text: String, (option, argument): &(&str, &str)| text.replace(option, argument);
+    OPTIONS.iter().fold(message.to_owned(), replaced)
 }
 
 /// The exception after Ctrl-C.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::{DataType, Field};
-use millstream::{BatchFunction, FunctionVolatility};
+use millstream::{BatchFunction, FunctionUsage, FunctionVolatility};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 
@@ -19,8 +19,69 @@ pub(crate) struct PyFunction {
     returns: DataType,
     volatility: FunctionVolatility,
     /// Takes the arguments as a list, and gives an array of Arrow.
-    call: Py<PyAny>,
+    called: CalledPython,
+}
+
+/// An object of Python that workers call, with the counts of its calls.
+pub(crate) struct CalledPython {
+    object: Py<PyAny>,
+    /// A hash of what it does.
+    pub(crate) fingerprint: u64,
     counts: Arc<FunctionCounts>,
+}
+
+impl CalledPython {
+    pub(crate) fn new(object: Py<PyAny>, fingerprint: u64, counts: Arc<FunctionCounts>) -> Self {
+        Self { object, fingerprint, counts }
+    }
+
+    /// Takes the interpreter's lock, once, for a call with these rows.
+    ///
+    /// # Errors
+    /// The text of the exception, with the lines that led to it.
+    pub(crate) fn with<T>(
+        &self,
+        rows: usize,
+        call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> Result<T, String> {
+        let began = Instant::now();
+        let made = Python::try_attach(|py| {
+            let attached = Instant::now();
+            let made = call(self.object.bind(py)).map_err(|error| traceback(py, &error));
+            let add = |to: &AtomicU64, count: u64| to.fetch_add(count, Ordering::Relaxed);
+            add(&self.counts.calls, 1);
+            add(&self.counts.rows, rows as u64);
+            add(&self.counts.ran_ns, attached.elapsed().as_nanos() as u64);
+            add(&self.counts.waited_ns, (attached - began).as_nanos() as u64);
+            made
+        });
+        made.unwrap_or_else(|| Err("the interpreter ends".into()))
+    }
+
+    /// Calls it without arguments for an object, which is no call of the function that is counted.
+    ///
+    /// # Errors
+    /// The text of the exception, with the lines that led to it.
+    pub(crate) fn groups(&self, py: Python<'_>) -> Result<Py<PyAny>, String> {
+        self.object.call0(py).map_err(|error| traceback(py, &error))
+    }
+
+    /// How it was called until now.
+    pub(crate) fn usage(&self) -> FunctionUsage {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        FunctionUsage {
+            calls: count(&self.counts.calls),
+            rows: count(&self.counts.rows),
+            ran: Duration::from_nanos(count(&self.counts.ran_ns)),
+            waited: Duration::from_nanos(count(&self.counts.waited_ns)),
+        }
+    }
+}
+
+/// Arrays for Python.
+pub(crate) fn arrays<'py>(py: Python<'py>, arrays: &[ArrayRef]) -> PyResult<Bound<'py, PyList>> {
+    let all = arrays.iter().map(|array| Py::new(py, PyArray(Arc::clone(array))));
+    PyList::new(py, all.collect::<PyResult<Vec<_>>>()?)
 }
 
 /// Counts of the calls of a function. Relaxed: they are only read for a person.
@@ -66,18 +127,10 @@ impl PyFunction {
         name: String,
         mut types: Vec<DataType>,
         volatility: FunctionVolatility,
-        call: Py<PyAny>,
-        counts: Arc<FunctionCounts>,
+        called: CalledPython,
     ) -> Option<Self> {
         let returns = types.pop()?;
-        Some(Self { name, arguments: types, returns, volatility, call, counts })
-    }
-
-    fn called(&self, py: Python<'_>, args: &[ArrayRef]) -> PyResult<ArrayRef> {
-        let args = args.iter().map(|arg| Py::new(py, PyArray(Arc::clone(arg))));
-        let args = PyList::new(py, args.collect::<PyResult<Vec<_>>>()?)?;
-        let made = self.call.bind(py).call1((args,))?;
-        capsules::array_of(&made)
+        Some(Self { name, arguments: types, returns, volatility, called })
     }
 }
 
@@ -98,19 +151,19 @@ impl BatchFunction for PyFunction {
         self.volatility
     }
 
+    fn fingerprint(&self) -> u64 {
+        self.called.fingerprint
+    }
+
+    fn usage(&self) -> FunctionUsage {
+        self.called.usage()
+    }
+
     fn call(&self, args: &[ArrayRef], rows: usize) -> Result<ArrayRef, String> {
-        let began = Instant::now();
-        let made = Python::try_attach(|py| {
-            let attached = Instant::now();
-            let made = self.called(py, args).map_err(|error| traceback(py, &error));
-            let add = |to: &AtomicU64, count: u64| to.fetch_add(count, Ordering::Relaxed);
-            add(&self.counts.calls, 1);
-            add(&self.counts.rows, rows as u64);
-            add(&self.counts.ran_ns, attached.elapsed().as_nanos() as u64);
-            add(&self.counts.waited_ns, (attached - began).as_nanos() as u64);
-            made
-        });
-        made.unwrap_or_else(|| Err("the interpreter ends".into()))
+        self.called.with(rows, |object| {
+            let made = object.call1((arrays(object.py(), args)?,))?;
+            capsules::array_of(&made)
+        })
     }
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use millstream::embedded::RunningJob;
-use millstream::{Error, JobProgress, Report};
+use millstream::{CheckpointProgress, Error, JobProgress, Report};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{interrupted, raised};
+use crate::errors::{in_python, interrupted, raised};
 use crate::state::SessionState;
 use crate::wait;
 
@@ -77,7 +77,14 @@ impl PyJob {
         self.job.progress().map(|progress| progress_of(py, &progress)).transpose()
     }
 
-    /// Ends its inputs: what was read is finished and published.
+    /// What was said about its checkpoints so far.
+    #[getter]
+    fn messages(&self) -> Vec<String> {
+        self.job.messages().iter().map(|message| in_python(message)).collect()
+    }
+
+    /// Ends its inputs: what was read is finished and published. A job that keeps checkpoints takes
+    /// a last one, and goes on when it is run again.
     fn stop(&self) {
         self.job.stop();
     }
@@ -104,6 +111,16 @@ impl PyJob {
         awaited.call1((slf,))?.call_method0("__await__")
     }
 
+    /// Its progress as HTML, in a notebook.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("millstream._display")?.getattr("job_html")?.call1((slf,))
+    }
+
+    /// Shows its progress in a notebook, until it ends.
+    fn _ipython_display_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("millstream._display")?.getattr("show_job")?.call1((slf,))
+    }
+
     fn __repr__(&self) -> String {
         let how = match self.job.result().as_deref() {
             None => "running",
@@ -123,10 +140,19 @@ impl PyJob {
     ) -> PyResult<Bound<'py, PyAny>> {
         self.state.forget_ended();
         match result {
-            Ok(report) => Ok(report_of(py, report)?.into_any()),
+            Ok(report) => {
+                let made = report_of(py, report)?;
+                made.set_item("messages", self.messages())?;
+                Ok(made.into_any())
+            }
             Err(error) => Err(raised(py, error, &self.sql)),
         }
     }
+}
+
+/// The number of the last checkpoint.
+fn checkpoint(of: Option<&CheckpointProgress>) -> Option<u64> {
+    of.and_then(|of| of.last.as_ref()).map(|last| last.number)
 }
 
 fn progress_of<'py>(py: Python<'py>, progress: &JobProgress) -> PyResult<Bound<'py, PyDict>> {
@@ -138,6 +164,7 @@ fn progress_of<'py>(py: Python<'py>, progress: &JobProgress) -> PyResult<Bound<'
     made.set_item("late_rows", counters.late)?;
     made.set_item("bad_rows", progress.bad)?;
     made.set_item("done", progress.done)?;
+    made.set_item("checkpoint", checkpoint(progress.checkpoints.as_ref()))?;
     made.set_item("lag", progress.lag.map(|lag| lag.as_secs_f64()))?;
     made.set_item("watermark_ms", millstream::finite_watermark(counters.watermark_ms))?;
     Ok(made)
@@ -151,5 +178,6 @@ fn report_of<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDic
     made.set_item("late_rows", report.total.late)?;
     made.set_item("bad_rows", report.bad)?;
     made.set_item("stopped", report.cancelled)?;
+    made.set_item("checkpoint", checkpoint(report.checkpoints.as_ref()))?;
     Ok(made)
 }

@@ -13,12 +13,15 @@
 //! The interface of C is the one place of this crate with `unsafe` code: [`capsules`].
 #![deny(unsafe_code)]
 
+mod aggregate;
 #[allow(unsafe_code)]
 mod capsules;
+mod checkpoints;
 mod errors;
 mod foreign;
 mod function;
 mod job;
+mod ranks;
 mod relation;
 mod rows;
 mod session;

@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use millstream::embedded::{QueuedRows, ROW_QUEUE_BYTES_MAX, RowQueue, RunningJob, TakenRows};
-use millstream::{ExplainFormat, Script};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
+use millstream::cluster::Control;
+use millstream::embedded::{
+    QueuedRows, ROW_QUEUE_BYTES_MAX, RowQueue, RunningJob, StartOptions, TakenRows,
+};
+use millstream::{CheckpointOptions, ExplainFormat, Script};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use crate::errors::{guarded, interrupted, misused, raised};
 use crate::job::PyJob;
 use crate::rows::PyRows;
-use crate::state::SessionState;
+use crate::state::{SessionState, awaited, spawned};
 use crate::{capsules, wait};
 
 /// The wait for a query that Ctrl-C has dropped. The query ends by itself where that is too short.
@@ -30,6 +33,8 @@ pub(crate) struct PyRelation {
     /// The columns of its query; `None` if it gives no rows.
     schema: Option<SchemaRef>,
     sql: String,
+    /// Where it keeps checkpoints.
+    checkpoints: Option<CheckpointOptions>,
     /// The run before, and whether it is being read.
     last: Mutex<Option<(RunningJob, Arc<AtomicBool>)>>,
 }
@@ -55,9 +60,11 @@ impl PyRelation {
         rows: RowQueue,
         schema: Option<SchemaRef>,
         sql: String,
+        checkpoints: Option<CheckpointOptions>,
     ) -> Self {
         let schema = schema.map(|schema| Arc::new(Schema::new(schema.fields().clone())));
-        Self { state, script: Arc::new(script), rows, schema, sql, last: Mutex::default() }
+        let (script, last) = (Arc::new(script), Mutex::default());
+        Self { state, script, rows, schema, sql, checkpoints, last }
     }
 
     fn schema(&self, py: Python<'_>) -> PyResult<SchemaRef> {
@@ -88,11 +95,41 @@ impl PyRelation {
         }
         let queue = self.rows.begin(ROW_QUEUE_BYTES_MAX);
         let rows = self.rows.clone();
-        let started = Arc::clone(&self.script).start(move |_| rows.end());
-        let job = started.map_err(|error| raised(py, &error, &self.sql))?;
+        let failed = |error| raised(py, &error, &self.sql);
+        let jobs = self.state.jobs().zip(self.checkpoints.as_ref());
+        let name = jobs.map(|(jobs, of)| jobs.begin(&of.job)).transpose().map_err(failed)?;
+        let control = self.met(py)?;
+        let how = StartOptions { state: self.checkpoints.clone(), control };
+        let started = Arc::clone(&self.script).start(how, move |_| {
+            drop(name);
+            rows.end();
+        });
+        let job = started.map_err(failed)?;
         self.state.keep(&job);
         *last() = Some((job.clone(), Arc::clone(is_read)));
         Ok((job, queue))
+    }
+
+    /// Meets the other processes of the launcher, if there are any, and sees whether this machine
+    /// has the memory.
+    fn met(&self, py: Python<'_>) -> PyResult<Option<Control>> {
+        if self.state.ranks().is_none() {
+            return Ok(None);
+        }
+        let (state, script) = (Arc::clone(&self.state), Arc::clone(&self.script));
+        let sql = self.sql.clone();
+        let met = spawned("millstream-meet", move || {
+            let control = state.met(&sql)?;
+            if let Some(control) = &control
+                && let Err(error) = script.fits(control.address().is_loopback())
+            {
+                control.fail(&error.reason());
+                control.close();
+                return Err(error);
+            }
+            Ok(control)
+        })?;
+        awaited(py, met)?.map_err(|error| raised(py, &error, &self.sql))
     }
 
     fn run_rows(&self, py: Python<'_>) -> PyResult<QueryRun> {
@@ -108,8 +145,17 @@ impl PyRelation {
 impl QueryRun {
     /// The next batch; `None` at the end.
     fn next(&mut self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
+        Ok(self.next_within(py, None)?.flatten())
+    }
+
+    /// As [`next`](Self::next); the outer `None` is for a batch that has not come within `limit`.
+    fn next_within(
+        &mut self,
+        py: Python<'_>,
+        limit: Option<Duration>,
+    ) -> PyResult<Option<Option<RecordBatch>>> {
         if self.ended {
-            return Ok(None);
+            return Ok(Some(None));
         }
         // Where rows come quickly nothing is waited for, and only this call asks for signals.
         if let Err(error) = py.check_signals() {
@@ -118,15 +164,18 @@ impl QueryRun {
         loop {
             let rows = &self.rows;
             let waited =
-                wait::until_at_most(py, self.row_timeout(), |timeout| match rows.next(timeout) {
-                    TakenRows::Batch(batch) => Some(Some(batch)),
-                    TakenRows::End => Some(None),
-                    TakenRows::None => None,
+                wait::until_at_most(py, self.row_timeout().or(limit), |timeout| {
+                    match rows.next(timeout) {
+                        TakenRows::Batch(batch) => Some(Some(batch)),
+                        TakenRows::End => Some(None),
+                        TakenRows::None => None,
+                    }
                 });
             match waited {
-                Ok(Some(Some(batch))) => return Ok(Some(batch)),
+                Ok(Some(Some(batch))) => return Ok(Some(Some(batch))),
                 Ok(Some(None)) => break,
-                Ok(None) => return Err(self.abort(py, None)),
+                Ok(None) if self.stopped.is_some() => return Err(self.abort(py, None)),
+                Ok(None) => return Ok(None),
                 Err(error) => self.interrupt(py, error)?,
             }
         }
@@ -135,7 +184,7 @@ impl QueryRun {
         let result = wait::until(py, |timeout| job.wait(timeout))?;
         self.state.forget_ended();
         match &*result {
-            Ok(_) => Ok(None),
+            Ok(_) => Ok(Some(None)),
             Err(error) => Err(raised(py, error, &self.sql)),
         }
     }
@@ -190,6 +239,13 @@ impl PyRelation {
     fn columns(&self) -> Vec<String> {
         let fields = self.schema.iter().flat_map(|schema| schema.fields());
         fields.map(|field| field.name().clone()).collect()
+    }
+
+    /// The types of its columns.
+    #[getter]
+    fn types(&self) -> Vec<String> {
+        let fields = self.schema.iter().flat_map(|schema| schema.fields());
+        fields.map(|field| field.data_type().to_string()).collect()
     }
 
     /// Whether its inputs end by themselves.
@@ -298,12 +354,26 @@ impl PyBatches {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyRows>> {
+        self.next_within(py, None)
+    }
+
+    /// The next batch, `None` at the end; `TimeoutError` if it does not come in so many seconds.
+    #[pyo3(signature = (timeout))]
+    fn next_within(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyRows>> {
+        let limit = wait::seconds(timeout)?;
         guarded(py, || {
             let Some(mut run) = self.take() else { return Ok(None) };
-            let Some(batch) = run.next(py)? else { return Ok(None) };
+            let batch = match run.next_within(py, limit)? {
+                Some(None) => return Ok(None),
+                Some(Some(batch)) => Some(batch),
+                None => None,
+            };
             let schema = Arc::clone(&run.schema);
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
-            Ok(Some(PyRows { schema, batches: vec![batch] }))
+            match batch {
+                Some(batch) => Ok(Some(PyRows { schema, batches: vec![batch] })),
+                None => Err(PyTimeoutError::new_err("no batch has come in time")),
+            }
         })
     }
 

@@ -1,18 +1,23 @@
 //! Sessions.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
 use arrow::datatypes::{DataType, Fields, Schema};
 use millstream::embedded::{APPENDED_BYTES_MAX, MemoryTable, RowQueue};
-use millstream::{Error, FunctionVolatility, RowTarget};
+use millstream::pool::PoolOptions;
+use millstream::{Error, FunctionVolatility, PlanDecisions, RowTarget};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::aggregate::PyAggregate;
 use crate::capsules;
-use crate::errors::{failed, guarded, misused, raised};
-use crate::function::{FunctionCounts, PyFunction};
+use crate::checkpoints::{JobOptions, SessionJobs};
+use crate::errors::{failed, misused, raised};
+use crate::function::{CalledPython, FunctionCounts, PyFunction};
+use crate::ranks::{Ranks, SessionCard};
 use crate::relation::PyRelation;
 use crate::source::PySource;
 use crate::state::{SessionState, awaited, spawned};
@@ -24,49 +29,104 @@ pub(crate) struct PySession(Arc<SessionState>);
 #[pymethods]
 impl PySession {
     #[new]
-    #[pyo3(signature = (*, workers = None, settings = None, spill_dir = None))]
+    #[pyo3(signature = (
+        *, workers = None, settings = None, spill_dir = None, state = None, job = None,
+        pool = None, pool_token_file = None, pool_certs = None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords of Python")]
     fn new(
         py: Python<'_>,
         workers: Option<u32>,
         settings: Option<&Bound<'_, PyDict>>,
-        spill_dir: Option<std::path::PathBuf>,
+        spill_dir: Option<PathBuf>,
+        state: Option<String>,
+        job: Option<String>,
+        pool: Option<Vec<String>>,
+        pool_token_file: Option<PathBuf>,
+        pool_certs: Option<PathBuf>,
     ) -> PyResult<Self> {
-        let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        let mut all: HashMap<String, String> = HashMap::new();
+        let mut all: BTreeMap<String, String> = BTreeMap::new();
         for (key, value) in settings.into_iter().flatten() {
             all.insert(key.extract()?, value.str()?.extract()?);
         }
         if let Some(directory) = spill_dir {
             all.insert("millstream.spill_dir".into(), directory.to_string_lossy().into_owned());
         }
-        let workers = workers.unwrap_or_else(processors);
-        guarded(py, || {
-            let mut builder = millstream::Session::builder().workers(workers);
-            for (key, value) in &all {
-                builder = builder.set(key, value);
-            }
-            let engine = builder.build().map_err(|error| raised(py, &error, ""))?;
-            Ok(Self(Arc::new(SessionState::new(engine))))
-        })
+        let pool = pool.map(|addresses| PoolOptions {
+            token_file: pool_token_file,
+            certs: pool_certs,
+            ..PoolOptions::new(addresses)
+        });
+        if state.is_none() && job.is_some() {
+            let hint = "say where its checkpoints are kept: state='/var/lib/jobs'";
+            return Err(misused(py, "a job has a name where it has a state", hint));
+        }
+        let made = spawned("millstream-session", move || {
+            session_of(workers, &all, state.map(|place| (place, job)), pool)
+        })?;
+        let made = awaited(py, made)?;
+        made.map(|state| Self(Arc::new(state))).map_err(|error| raised(py, &error, ""))
+    }
+
+    /// The number of this process among those of the launcher.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.0.ranks().map_or(0, Ranks::rank)
+    }
+
+    /// The number of processes of the launcher.
+    #[getter]
+    fn nodes(&self) -> u32 {
+        self.0.ranks().map_or(1, Ranks::nodes)
     }
 
     /// Plans a text of SQL. Definitions are in force at once; nothing else runs yet.
-    fn sql(&self, py: Python<'_>, text: &str) -> PyResult<PyRelation> {
+    #[pyo3(signature = (text, *, job = None, resume = "latest", evolve = false, take_over = false))]
+    fn sql(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        job: Option<String>,
+        resume: &str,
+        evolve: bool,
+        take_over: bool,
+    ) -> PyResult<PyRelation> {
         let (rows, sql) = (RowQueue::default(), text.to_owned());
-        let target = RowTarget::Connector(Arc::new(rows.clone()));
-        let of_thread = sql.clone();
+        if self.0.jobs().is_none() && job.is_some() {
+            let hint = "millstream.Session(state='/var/lib/jobs') says where";
+            return Err(misused(py, "this session keeps no checkpoints", hint));
+        }
+        let (target, is_asked) = (RowTarget::Connector(Arc::new(rows.clone())), job.is_some());
+        let asked = JobOptions { job, resume: JobOptions::resume(resume), evolve, take_over };
+        let (of_thread, state) = (sql.clone(), Arc::clone(&self.0));
         let planned = self.0.with(py, move |session| {
+            let named = state.jobs().filter(|jobs| jobs.is_named(&asked));
+            let named = named.filter(|_| is_asked || !is_query(&of_thread));
+            let options = named.map(|jobs| jobs.options(&of_thread, &asked)).transpose()?.flatten();
             session.rows_to(target)?;
-            session.sql(&of_thread)
+            if let Some(options) = &options {
+                session.resume(&PlanDecisions::of(options)?);
+            }
+            let script = session.sql(&of_thread);
+            session.resume(&PlanDecisions::default());
+            Ok((script?, options))
         })?;
-        let script = planned.map_err(|error| raised(py, &error, &sql))?;
+        let (script, options) = planned.map_err(|error| raised(py, &error, &sql))?;
         let schemas = rows.schemas();
         if schemas.len() > 1 {
             let message = format!("the text has {} queries that give rows", schemas.len());
             return Err(misused(py, &message, "give each to a call of its own"));
         }
         let schema = schemas.into_iter().next();
-        Ok(PyRelation::new(Arc::clone(&self.0), script, rows, schema, sql))
+        if schema.is_some() && is_asked {
+            let message = "a query whose rows are read here keeps no checkpoints";
+            return Err(misused(py, message, "INSERT its rows into a table"));
+        }
+        let options = options.filter(|_| schema.is_none() && !script.jobs().is_empty());
+        if let (Some(options), Some(jobs)) = (&options, self.0.jobs()) {
+            jobs.name(&options.job, &sql);
+        }
+        Ok(PyRelation::new(Arc::clone(&self.0), script, rows, schema, sql, options))
     }
 
     /// Makes a table of anything with `__arrow_c_stream__`. It is read whole, here.
@@ -85,9 +145,15 @@ impl PySession {
         let (schema, batches) =
             read.map_err(|message| failed(py, &message, "the table could not be read"))?;
         let name = name.to_owned();
+        let count: usize = batches.iter().map(|batch| batch.num_rows()).sum();
+        let described = format!("{count} rows of {schema:?}");
+        let of_thread = name.clone();
         let added = self.0.with(py, move |session| {
-            session.add_table(&name, MemoryTable::new(schema, batches)?)
+            session.add_table(&of_thread, MemoryTable::new(schema, batches)?)
         })?;
+        if added.is_ok() {
+            self.0.describe_as(format!("table '{name}'"), described);
+        }
         added.map_err(|error| raised(py, &error, ""))
     }
 
@@ -102,6 +168,10 @@ impl PySession {
         watermark: &str,
         max_bytes: Option<usize>,
     ) -> PyResult<PySource> {
+        if self.nodes() > 1 {
+            let message = "a table that a program appends to is of one process";
+            return Err(misused(py, message, "write the rows into files, which all nodes read"));
+        }
         let (message, hint) = (
             "the columns of a source are a schema, and not a single type",
             "pyarrow.schema({'ts': pyarrow.timestamp('ms')})",
@@ -125,6 +195,7 @@ impl PySession {
         types: &Bound<'_, PyAny>,
         volatility: &str,
         call: Py<PyAny>,
+        fingerprint: u64,
     ) -> PyResult<PyFunctionCounts> {
         let message = "the types of a function are a schema";
         let fields = fields_of(py, types, message, "pyarrow.schema(…)")?;
@@ -139,12 +210,39 @@ impl PySession {
             }
         };
         let counts = Arc::default();
-        let made = PyFunction::new(name.into(), types, volatility, call, Arc::clone(&counts));
+        let called = CalledPython::new(call, fingerprint, Arc::clone(&counts));
+        let made = PyFunction::new(name.into(), types, volatility, called);
         let Some(function) = made else {
             return Err(misused(py, "a function has a result", "give its type"));
         };
         let added = self.0.with(py, move |session| session.add_function(Arc::new(function)))?;
         added.map_err(|error| raised(py, &error, ""))?;
+        self.0.describe_as(format!("function '{name}'"), format!("{fingerprint:x}"));
+        Ok(PyFunctionCounts(counts))
+    }
+
+    /// Adds an aggregate. `types` is a schema: its arguments, of which there are `arguments`, the
+    /// columns of its state, and behind them its result. `make` gives the groups of a worker.
+    fn add_aggregate(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        types: &Bound<'_, PyAny>,
+        arguments: usize,
+        make: Py<PyAny>,
+        fingerprint: u64,
+    ) -> PyResult<PyFunctionCounts> {
+        let message = "the types of an aggregate are a schema";
+        let fields = fields_of(py, types, message, "pyarrow.schema(…)")?;
+        let types: Vec<_> = fields.iter().map(|field| field.data_type().clone()).collect();
+        let counts = Arc::default();
+        let called = CalledPython::new(make, fingerprint, Arc::clone(&counts));
+        let Some(aggregate) = PyAggregate::new(name.into(), types, arguments, called) else {
+            return Err(misused(py, "an aggregate has a result", "give its type"));
+        };
+        let added = self.0.with(py, move |session| session.add_aggregate(Arc::new(aggregate)))?;
+        added.map_err(|error| raised(py, &error, ""))?;
+        self.0.describe_as(format!("aggregate '{name}'"), format!("{fingerprint:x}"));
         Ok(PyFunctionCounts(counts))
     }
 
@@ -193,6 +291,44 @@ impl PySession {
         });
         PyString::new(py, &text)
     }
+}
+
+/// Makes the session, which meets the other processes of a launcher.
+fn session_of(
+    workers: Option<u32>,
+    settings: &BTreeMap<String, String>,
+    state: Option<(String, Option<String>)>,
+    pool: Option<PoolOptions>,
+) -> Result<SessionState, Error> {
+    let said = format!("{settings:?} {state:?} {:?}", pool.as_ref().map(|pool| &pool.addresses));
+    let ranks = Ranks::meet(&SessionCard { workers, settings: &said })?;
+    let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    let mut builder = millstream::Session::builder();
+    builder = match &ranks {
+        Some(ranks) => {
+            builder.nodes(ranks.nodes()).workers(ranks.workers).started_at(ranks.started)
+        }
+        None => builder.workers(workers.unwrap_or_else(processors)),
+    };
+    for (key, value) in settings {
+        builder = builder.set(key, value);
+    }
+    if let Some(pool) = pool {
+        let job = ranks.as_ref().map(|ranks| ranks.number);
+        builder = builder.pool(PoolOptions { job, ..pool });
+    }
+    let jobs = state.map(|(place, job)| SessionJobs::new(place, job)).transpose()?;
+    Ok(SessionState::new(builder.build()?, jobs, ranks))
+}
+
+/// Whether a text is a query and nothing else, as far as its first word tells: such a text has no
+/// job.
+fn is_query(sql: &str) -> bool {
+    let word = sql.trim_start_matches(|c: char| c.is_whitespace() || c == '(');
+    let word = word.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    ["SELECT", "WITH", "VALUES", "EXPLAIN", "SHOW", "DESCRIBE"]
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known))
 }
 
 /// The fields of a schema; `message` and `hint` are for a single type.

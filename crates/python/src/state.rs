@@ -1,15 +1,20 @@
 //! State that the objects of a session share, and threads that work for them.
 
+use std::collections::BTreeMap;
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millstream::Error;
+use millstream::cluster::Control;
 use millstream::embedded::RunningJob;
 use millstream::panics::{Panicked, caught};
 use pyo3::prelude::*;
 
+use crate::checkpoints::SessionJobs;
 use crate::errors::{bug, failed, misused, runtime};
+use crate::ranks::Ranks;
 use crate::wait;
 
 /// Bytes of stack for planning, which recurs as deep as expressions are nested.
@@ -26,6 +31,10 @@ pub(crate) struct SessionState {
     jobs: Mutex<Vec<RunningJob>>,
     /// The process that made it: a fork has none of its threads.
     process: u32,
+    checkpoints: Option<SessionJobs>,
+    ranks: Option<Ranks>,
+    /// Functions and tables of the program, for the other processes of the launcher.
+    described: Mutex<BTreeMap<String, String>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -33,9 +42,40 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SessionState {
-    pub(crate) fn new(engine: millstream::Session) -> Self {
+    pub(crate) fn new(
+        engine: millstream::Session,
+        checkpoints: Option<SessionJobs>,
+        ranks: Option<Ranks>,
+    ) -> Self {
         let (engine, jobs) = (Mutex::new(Some(engine)), Mutex::default());
-        Self { engine, jobs, process: process::id() }
+        let described = Mutex::default();
+        Self { engine, jobs, process: process::id(), checkpoints, ranks, described }
+    }
+
+    /// Where its jobs keep checkpoints; `None` if they keep none.
+    pub(crate) fn jobs(&self) -> Option<&SessionJobs> {
+        self.checkpoints.as_ref()
+    }
+
+    /// The processes of the launcher; `None` where this one is alone.
+    pub(crate) fn ranks(&self) -> Option<&Ranks> {
+        self.ranks.as_ref()
+    }
+
+    /// Notes something that has to be the same in all processes.
+    pub(crate) fn describe_as(&self, name: String, described: String) {
+        lock(&self.described).insert(name, described);
+    }
+
+    /// The connection with the other processes for a run of a text, if there are any.
+    ///
+    /// # Errors
+    /// When they do not come in time, or run something else.
+    pub(crate) fn met(&self, sql: &str) -> Result<Option<Control>, Error> {
+        let Some(ranks) = &self.ranks else { return Ok(None) };
+        let described = lock(&self.described).clone().into_iter();
+        let text = ("the text of SQL".to_owned(), sql.to_owned());
+        ranks.begin(&std::iter::once(text).chain(described).collect::<Vec<_>>()).map(Some)
     }
 
     /// Refuses to go on in a fork.

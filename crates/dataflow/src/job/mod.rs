@@ -289,6 +289,19 @@ pub struct Settings {
     pub casting: Casting,
     /// Whether who runs a worker asks what its processor counts.
     pub hardware_counters: bool,
+    /// The functions of the program that the job calls, by name.
+    pub functions: Vec<JobFunction>,
+}
+
+/// A function that the program has given, and that a job calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobFunction {
+    /// Its name in SQL.
+    pub name: String,
+    /// A number that changes with what it does; 0 where nobody knows.
+    pub fingerprint: u64,
+    /// Whether it may give another result for the same arguments.
+    pub volatile: bool,
 }
 
 impl Default for Settings {
@@ -309,6 +322,7 @@ impl Default for Settings {
             reconnect_ns: 30_000_000_000,
             casting: Casting::default(),
             hardware_counters: false,
+            functions: Vec::new(),
         }
     }
 }

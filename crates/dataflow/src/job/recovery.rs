@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{Operator, OperatorKind, RowOwner, SavedState, Scan};
+use super::{JobFunction, Operator, OperatorKind, RowOwner, SavedState, Scan};
 use crate::connector::sink::SinkVisibility;
 
 /// The promise that a user asks of a job with checkpoints.
@@ -145,8 +145,13 @@ pub struct RecoveryRefusal {
 }
 
 impl JobRecovery {
-    /// The recovery of a job with these operators, of which its user asks a guarantee.
-    pub fn of(operators: &[Operator], guarantee: Option<Guarantee>) -> Self {
+    /// The recovery of a job with these operators, which calls these functions of the program, and
+    /// of which its user asks a guarantee.
+    pub fn of(
+        operators: &[Operator],
+        functions: &[JobFunction],
+        guarantee: Option<Guarantee>,
+    ) -> Self {
         let fates: Vec<OperatorRecovery> = operators.iter().map(OperatorRecovery::of).collect();
         let named = || operators.iter().map(|operator| &*operator.name).zip(fates.iter().copied());
         let obstacles: Vec<String> =
@@ -196,9 +201,24 @@ impl JobRecovery {
                 },
             });
         }
+        if guarantee == Some(Guarantee::ExactlyOnce) {
+            refusals.extend(functions.iter().filter_map(volatile));
+        }
         refusals.extend(operators.iter().filter_map(once));
         Self { operators: fates, obstacles, refusals }
     }
+}
+
+/// The refusal of a function that gives other values when rows are computed again.
+fn volatile(function: &JobFunction) -> Option<RecoveryRefusal> {
+    let name = &function.name;
+    function.volatile.then(|| RecoveryRefusal {
+        message: format!(
+            "the job cannot promise millstream.guarantee = 'exactly-once': function '{name}' is \
+             volatile, and may give other values when rows are computed again"
+        ),
+        hint: "declare it immutable or stable if it is, or set millstream.guarantee to 'auto'",
+    })
 }
 
 /// The refusal of a source whose rows are gone when they were read.

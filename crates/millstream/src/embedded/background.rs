@@ -6,9 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cluster::Control;
 use dataflow::panics::caught;
 
 use crate::error::Error;
+use crate::progress::Observer;
+use crate::recovery::CheckpointOptions;
 use crate::report::{JobProgress, Report};
 use crate::script::{RunOptions, Script};
 
@@ -31,6 +34,7 @@ struct Shared {
 #[derive(Default)]
 struct RunState {
     progress: Option<JobProgress>,
+    messages: Vec<String>,
     result: Option<Arc<Result<Report, Error>>>,
 }
 
@@ -50,14 +54,39 @@ impl Shared {
     }
 }
 
+/// How a script is run in the background.
+#[derive(Debug, Default)]
+pub struct StartOptions {
+    /// Where its jobs keep checkpoints. [`RunningJob::stop`] takes a last one then, with which they
+    /// go on when they are run again.
+    pub state: Option<CheckpointOptions>,
+    /// The connection with the other nodes, where they are processes of their own. The script fails
+    /// them if it fails, and closes it at its end.
+    pub control: Option<Control>,
+}
+
+/// Keeps what an observer hears.
+struct Heard<'s>(&'s Shared);
+
+impl Observer for Heard<'_> {
+    fn progress(&self, progress: &JobProgress) {
+        self.0.lock().progress = Some(progress.clone());
+    }
+
+    fn recovers(&self, line: &str) {
+        self.0.lock().messages.push(line.to_owned());
+    }
+}
+
 impl Script {
-    /// Runs the script on a thread of its own, on nodes of this process. `at_end` is called on that
-    /// thread when the script has ended, before anybody sees that it has.
+    /// Runs the script on a thread of its own. `at_end` is called on that thread when the script
+    /// has ended, before anybody sees that it has.
     ///
     /// # Errors
     /// [`Error::Thread`] when the operating system gives no thread.
     pub fn start(
         self: Arc<Self>,
+        how: StartOptions,
         at_end: impl FnOnce(&Result<Report, Error>) + Send + 'static,
     ) -> Result<RunningJob, Error> {
         let shared = Arc::new(Shared {
@@ -68,18 +97,26 @@ impl Script {
         });
         let of_thread = Arc::clone(&shared);
         let run = move || {
-            let watch = |progress: &JobProgress| {
-                of_thread.lock().progress = Some(progress.clone());
-            };
+            let (heard, StartOptions { state, control }) = (Heard(&of_thread), how);
             let options = RunOptions {
+                control: control.as_ref(),
+                state: state.as_ref(),
                 cancel: Some(&of_thread.stop),
                 abort: Some(&of_thread.abort),
-                observer: Some(&watch),
+                observer: Some(&heard),
                 ..RunOptions::default()
             };
             let result = caught(|| self.run(&options)).unwrap_or_else(|panicked| {
                 Err(Error::Panic { doing: "running a script".into(), panicked })
             });
+            if let Some(control) = control {
+                if let Err(error) = &result
+                    && error.failed_node().is_none()
+                {
+                    control.fail(&error.reason());
+                }
+                control.close();
+            }
             at_end(&result);
             drop(self);
             of_thread.lock().result = Some(Arc::new(result));
@@ -121,6 +158,11 @@ impl RunningJob {
     /// How the script has ended; `None` while it runs.
     pub fn result(&self) -> Option<Arc<Result<Report, Error>>> {
         self.shared.lock().result.clone()
+    }
+
+    /// What was said about its checkpoints so far, as on the screen of `millstream run --state`.
+    pub fn messages(&self) -> Vec<String> {
+        self.shared.lock().messages.clone()
     }
 
     /// The progress of the job that runs, a few hundred milliseconds old; `None` before the first

@@ -7,7 +7,7 @@ mod row_queue;
 pub(crate) mod tables;
 
 pub use appended::{APPENDED_BYTES_MAX, AppendResult, AppendSource};
-pub use background::RunningJob;
+pub use background::{RunningJob, StartOptions};
 pub use row_queue::{QueuedRows, ROW_QUEUE_BYTES_MAX, RowQueue, TakenRows};
 pub use tables::MemoryTable;
 pub(crate) use tables::MemoryTables;

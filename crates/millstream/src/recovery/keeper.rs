@@ -22,6 +22,7 @@ use dataflow::sink::{Publishing, SinkVisibility, UnsyncedOutput};
 use dataflow::time::to_millis;
 
 use super::encode::{self, Decoded, OperatorNames, StoredId};
+use super::functions;
 use super::ids::{FittedState, OperatorId};
 use super::loading::Loading;
 use crate::checkpoints::{BAD, LATE, RestoredCheckpoint};
@@ -369,6 +370,7 @@ impl Keeper {
             ..manifest
         };
         manifest.counters.insert(ENDED.into(), u64::from(end == RoundEnd::Ended));
+        manifest.counters.extend(functions::counters(&self.job.settings.functions));
         append(chain, manifest)?;
         let last = end == RoundEnd::Ended;
         publish(&self.job, &workers, Publishing { last, again: false, mark: None }, &marks)?;

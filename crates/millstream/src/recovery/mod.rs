@@ -12,6 +12,7 @@
 //! after a failure it begins anew.
 
 mod encode;
+mod functions;
 mod ids;
 mod keeper;
 mod leader;
@@ -29,7 +30,9 @@ use checkpoint::chain::{self, ResumeFrom, Resumed, RunDescription};
 use checkpoint::{BaseCheckpoint, CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
 use cluster::Control;
 use dataflow::checkpoint::{Restored, RunId};
-use dataflow::job::{Guarantee, JobGraph, JobRecovery, OperatorRecovery, RecoveryRefusal};
+use dataflow::job::{
+    Guarantee, JobGraph, JobRecovery, OperatorRecovery, RecoveryRefusal, Settings,
+};
 use dataflow::sink::SinkVisibility;
 use dataflow::worker::{Signals, WorkerConfig};
 
@@ -148,7 +151,8 @@ pub(crate) enum Beginning<'a> {
 /// # Errors
 /// When it is refused.
 fn obstacles(job: &JobGraph) -> Result<Vec<String>, Error> {
-    let recovery = JobRecovery::of(&job.operators, job.settings.guarantee);
+    let Settings { functions, guarantee, .. } = &job.settings;
+    let recovery = JobRecovery::of(&job.operators, functions, *guarantee);
     match recovery.refusals.into_iter().next() {
         Some(RecoveryRefusal { message, hint }) => Err(Error::Usage { message, hint: hint.into() }),
         None => Ok(recovery.obstacles),

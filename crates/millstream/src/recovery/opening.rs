@@ -10,6 +10,7 @@ use dataflow::error::DataflowError;
 use dataflow::job::{CheckpointInterval, JobGraph};
 use dataflow::sink::Publishing;
 
+use super::functions;
 use super::ids::{FittedState, OperatorId};
 use super::keeper::{self, ENDED};
 use super::{CheckpointOptions, HEAD_LOOK, HEAD_WATCH};
@@ -146,7 +147,19 @@ impl Opening<'_> {
     /// Refuses state that the job has no operator for, and operators that would begin empty.
     fn check_fits(&self, manifest: &CheckpointManifest) -> Result<(), Error> {
         let FittedState { gone, new, .. } = &FittedState::of(&manifest.operators, self.ids);
-        if gone.is_empty() && new.is_empty() || self.options.evolve {
+        if self.options.evolve {
+            return Ok(());
+        }
+        if let Some(name) = functions::changed(&self.job.settings.functions, &manifest.counters) {
+            return Err(Error::Usage {
+                message: format!(
+                    "function '{name}' is another than that with which job '{}' has begun",
+                    self.options.job
+                ),
+                hint: "--evolve goes on with the new one, and --from none begins anew".into(),
+            });
+        }
+        if gone.is_empty() && new.is_empty() {
             return Ok(());
         }
         let mut message =

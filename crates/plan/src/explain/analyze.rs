@@ -9,12 +9,19 @@ use dataflow::error::ConnectorError;
 use dataflow::hash_join::BUILD;
 use dataflow::job::{HashJoin, Operator, OperatorKind};
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
+use serde_json::{Value, json};
 
 use super::{Explain, Ran};
+use crate::expr::given::{CalledFunction, FunctionUsage, GivenFunction};
 use crate::text::statements::ExplainFormat;
 use crate::text::units::count;
 
 impl Explain {
+    /// How often the functions of the program that it calls were called until now.
+    pub fn called(&self) -> Vec<CalledFunction> {
+        self.functions.iter().map(GivenFunction::called).collect()
+    }
+
     /// The plan in a format, with what a run of it came to; as a graph, the plan alone.
     pub fn analyzed(&self, format: ExplainFormat, ran: &Ran) -> String {
         match format {
@@ -22,7 +29,8 @@ impl Explain {
                 let (plan, ran_text) = (self.text(), ran.text(&self.operators()));
                 let (modes, met) = (self.modes_text(ran), self.exchanges_text(ran));
                 let rows = self.estimates_text(ran);
-                format!("{plan}\n{ran_text}{rows}{modes}{met}")
+                let called = functions_text(ran);
+                format!("{plan}\n{ran_text}{rows}{modes}{met}{called}")
             }
             ExplainFormat::Json => {
                 let mut json = self.json();
@@ -30,6 +38,9 @@ impl Explain {
                 let [epochs, shuffles] = self.exchanges_json(ran);
                 json["ran"]["epochs"] = epochs;
                 json["ran"]["shuffles"] = shuffles;
+                if !ran.functions.is_empty() {
+                    json["ran"]["functions"] = functions_json(ran);
+                }
                 format!("{json:#}\n")
             }
             ExplainFormat::Dot => self.show(format),
@@ -64,6 +75,33 @@ impl Explain {
         }
         out
     }
+}
+
+/// A line for each function of the program that was called.
+fn functions_text(ran: &Ran) -> String {
+    let called = ran.functions.iter().filter(|of| of.usage.calls > 0);
+    let line = |of: &CalledFunction| {
+        let FunctionUsage { calls, rows, ran, waited } = of.usage;
+        let (ran, waited) = (ran.as_secs_f64(), waited.as_secs_f64());
+        let name = &of.name;
+        format!(
+            "  function {name}: {calls} calls, {rows} rows, {ran:.3} s, {waited:.3} s of waiting \
+             for its lock\n"
+        )
+    };
+    called.map(line).collect()
+}
+
+fn functions_json(ran: &Ran) -> Value {
+    let called = ran.functions.iter().map(|of| {
+        let FunctionUsage { calls, rows, ran, waited } = of.usage;
+        let (seconds, waited) = (ran.as_secs_f64(), waited.as_secs_f64());
+        json!({
+            "name": of.name, "calls": calls, "rows": rows, "seconds": seconds,
+            "lock_wait_seconds": waited,
+        })
+    });
+    called.collect()
 }
 
 /// The join that an operator is, and the estimated rows of its build.

@@ -220,7 +220,8 @@ mod tests {
         let (statements, operators) = (vec![], vec![]);
         let epoch = InForce::default().job.epoch;
         let recovery = RecoveryAsked::default();
-        let explain = Explain { statements, operators, needs, workers, epoch, recovery };
+        let functions = vec![];
+        let explain = Explain { statements, operators, needs, workers, epoch, recovery, functions };
         assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
     }
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use state::KeyModes;
 
 use super::counters_json::counters_to_json;
+use crate::expr::given::CalledFunction;
 use crate::text::units::human;
 
 /// The measurements of a run, or of an interval of it.
@@ -25,6 +26,8 @@ pub struct Ran {
     pub workers: Vec<WorkerCounters>,
     /// How many pairs of nodes were joined by which transport; empty where there is one node.
     pub joined: Vec<(String, u64)>,
+    /// The functions of the program that were called in this process.
+    pub functions: Vec<CalledFunction>,
 }
 
 /// A watermark further behind than this belongs to old data; how far behind it is tells nothing.
@@ -410,6 +413,7 @@ mod tests {
             clock_ms: None,
             workers: vec![worker(0, [2_000, 300]), worker(1, [4_000, 100])],
             joined: Vec::new(),
+            functions: Vec::new(),
         }
     }
 

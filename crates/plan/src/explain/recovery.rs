@@ -7,6 +7,7 @@ use dataflow::job::{CheckpointInterval, Guarantee, JobRecovery};
 use serde_json::{Value, json};
 
 use super::Explain;
+use crate::expr::given::GivenFunction;
 use crate::text::settings::InForce;
 use crate::text::units::span_ns;
 
@@ -45,7 +46,8 @@ impl Explain {
     /// How the job is recovered, if that is shown.
     pub(super) fn recovery(&self) -> Option<JobRecovery> {
         let RecoveryAsked { shown, guarantee, .. } = self.recovery;
-        shown.then(|| JobRecovery::of(&self.operators, guarantee))
+        let functions: Vec<_> = self.functions.iter().map(GivenFunction::of_job).collect();
+        shown.then(|| JobRecovery::of(&self.operators, &functions, guarantee))
     }
 
     /// The lines on the job as a whole.

@@ -11,6 +11,7 @@ use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
+use crate::expr::given::FunctionUsage;
 use crate::text::types::sql_name;
 
 /// A function of SQL that the program gives.
@@ -28,6 +29,17 @@ pub trait BatchFunction: Send + Sync {
 
     /// The inputs of its result.
     fn volatility(&self) -> FunctionVolatility;
+
+    /// A number that changes with what it does; 0 where nobody knows. A job goes on from a
+    /// checkpoint with the same function.
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+
+    /// How it was called in this process.
+    fn usage(&self) -> FunctionUsage {
+        FunctionUsage::default()
+    }
 
     /// The results of `rows` rows. Each argument has as many values.
     ///
@@ -61,9 +73,14 @@ pub(crate) fn called(function: Arc<dyn BatchFunction>) -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(Called { function, signature }))
 }
 
+/// The function of the program that one of DataFusion is, if it is one.
+pub(crate) fn given(function: &dyn ScalarUDFImpl) -> Option<Arc<dyn BatchFunction>> {
+    function.downcast_ref::<Called>().map(|of| Arc::clone(&of.function))
+}
+
 /// Whether a value is converted where a function asks for another type: nothing is lost, or the
 /// query ends where a number does not fit.
-fn fits(given: &DataType, wanted: &DataType) -> bool {
+pub(crate) fn fits(given: &DataType, wanted: &DataType) -> bool {
     use DataType::{Date32, Date64, Null, Timestamp};
     let is_text = |of: &DataType| of.is_string();
     let is_whole = |of: &DataType| of.is_integer();

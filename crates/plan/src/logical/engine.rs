@@ -33,6 +33,7 @@ use crate::catalog::view::InlinedView;
 use crate::catalog::watermark::CurrentWatermark;
 use crate::catalog::{Catalog, Entry, ScannedTable};
 use crate::expr::batch::{self, BatchFunction};
+use crate::expr::batch_aggregate::{self, BatchAggregate};
 use crate::expr::conform::{conform, with_literals};
 use crate::expr::division;
 use crate::expr::emit_kind::EmitKind;
@@ -65,6 +66,8 @@ pub(crate) struct Engine {
     state: SessionState,
     /// Those of our own.
     functions: Vec<Arc<ScalarUDF>>,
+    /// The aggregates that the program has given.
+    aggregates: Vec<Arc<AggregateUDF>>,
     /// The names of functions that the program has given.
     given: Vec<String>,
     emit_kind: Arc<AggregateUDF>,
@@ -160,7 +163,8 @@ impl Engine {
         functions.iter_mut().for_each(growth::bound);
         let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
         let (types, interrupt) = (Arc::new(Types), Arc::default());
-        Self { state, functions, given: vec![], emit_kind, types, interrupt }
+        let (given, aggregates) = (vec![], vec![]);
+        Self { state, functions, aggregates, given, emit_kind, types, interrupt }
     }
 
     /// Adds a function of the program, or replaces the one of its name that it gave before. `false`
@@ -171,10 +175,30 @@ impl Engine {
         if !is_given && self.function_names().any(|known| known == name) {
             return false;
         }
-        self.functions.retain(|udf| !is_given || udf.name() != name);
-        self.given.extend((!is_given).then_some(name));
+        self.forget_given(&name);
+        self.given.push(name);
         self.functions.push(batch::called(function));
         true
+    }
+
+    /// Adds an aggregate of the program, as [`add_function`](Self::add_function) does a function.
+    pub(crate) fn add_aggregate(&mut self, aggregate: Arc<dyn BatchAggregate>) -> bool {
+        let name = aggregate.name().to_owned();
+        if !self.given.contains(&name) && self.function_names().any(|known| known == name) {
+            return false;
+        }
+        self.forget_given(&name);
+        self.given.push(name);
+        self.aggregates.push(Arc::new(batch_aggregate::called(aggregate)));
+        true
+    }
+
+    fn forget_given(&mut self, name: &str) {
+        if self.given.iter().any(|given| given == name) {
+            self.given.retain(|given| given != name);
+            self.functions.retain(|udf| udf.name() != name);
+            self.aggregates.retain(|udf| udf.name() != name);
+        }
     }
 
     /// Every `now()` of a plan is this instant, to the nanosecond.
@@ -463,7 +487,9 @@ impl Engine {
         // Those that only the rewriting of a query writes are not for users.
         let ours = self.functions.iter().map(|udf| udf.name());
         let ours = ours.filter(|name| !name.starts_with("__"));
-        scalar.chain(others).map(String::as_str).chain(ours).chain([self.emit_kind.name()])
+        let given = self.aggregates.iter().map(|udf| udf.name());
+        let ours = ours.chain(given).chain([self.emit_kind.name()]);
+        scalar.chain(others).map(String::as_str).chain(ours)
     }
 }
 
@@ -566,7 +592,8 @@ impl ContextProvider for Names<'_> {
         if name == self.engine.emit_kind.name() {
             return Some(self.engine.emit_kind.clone());
         }
-        self.engine.state.aggregate_functions().get(name).cloned()
+        let given = self.engine.aggregates.iter().find(|udf| udf.name() == name);
+        given.or_else(|| self.engine.state.aggregate_functions().get(name)).cloned()
     }
 
     fn get_window_meta(&self, name: &str) -> Option<Arc<WindowUDF>> {

@@ -129,7 +129,9 @@ impl Planner {
         let mut building = Building::default();
         let planned = Planned { name: name.to_owned(), sql: String::new(), line: 0 };
         let (name, orders) = (name.to_owned(), vec![]);
-        building.add(planned, Lowered { operators, name, bounded, batch: None, orders });
+        let functions = vec![];
+        let lowered = Lowered { operators, name, bounded, batch: None, orders, functions };
+        building.add(planned, lowered);
         self.stage(building)
     }
 

@@ -532,7 +532,7 @@ impl KeyedOperator for Silent {
 #[test]
 fn a_job_says_how_it_is_recovered() {
     let of = |kind: OperatorKind| {
-        JobRecovery::of(&[Operator::new("greatest", vec![vec![]], kind)], None)
+        JobRecovery::of(&[Operator::new("greatest", vec![vec![]], kind)], &[], None)
     };
     let keyed_ranking = ranking(None, &DataType::Int64);
     let kind = OperatorKind::Keyed(keyed_ranking.clone());
