@@ -24,6 +24,19 @@ if ! cmp -s python/requirements-test.txt "$installed"; then
   cp python/requirements-test.txt "$installed"
 fi
 
+# What some tests need is large, or may not be had: then these are skipped, and counted.
+for optional in notebooks ray; do
+  wanted=python/requirements-$optional.txt
+  installed=$environment/$optional.txt
+  if ! cmp -s "$wanted" "$installed"; then
+    if timeout 240 "$python" -m pip install -q --disable-pip-version-check -r "$wanted"; then
+      cp "$wanted" "$installed"
+    else
+      say "the tests of $optional do not run: pip cannot install $wanted"
+    fi
+  fi
+done
+
 scripts/wheel.sh
 "$python" -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
   "$CARGO_TARGET_DIR"/wheels/millstream-*.whl

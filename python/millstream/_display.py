@@ -19,6 +19,7 @@ SECONDS_MAX = 2.0
 _TEXT_MAX = 120
 # Seconds between two looks at a job.
 _REFRESH = 0.25
+_FIRST = 0.05
 
 
 def _text(value: object) -> str:
@@ -93,7 +94,7 @@ def first_rows(relation: Relation) -> tuple[list[tuple[Any, ...]], str]:
             if batch is None:
                 return rows, ""
             rows.extend(batch.fetchall())
-    return rows, f"the first {ROWS_MAX} rows"
+    return rows[:ROWS_MAX], f"the first {ROWS_MAX} rows"
 
 
 def job_html(job: Job) -> str:
@@ -155,6 +156,8 @@ def show_job(job: Job) -> None:
 async def _follow(job: Job, handle: Any) -> None:
     from IPython.display import HTML
 
+    sleep = _FIRST
     while not job.done:
-        await asyncio.sleep(_REFRESH)
+        await asyncio.sleep(sleep)
         handle.update(HTML(job_html(job)))
+        sleep = _REFRESH

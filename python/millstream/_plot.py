@@ -55,6 +55,9 @@ class Plot:
         with open(path, "w", encoding="utf-8") as file:
             file.write(self._repr_svg_())
 
+    def __repr__(self) -> str:
+        return f"<millstream.Plot, {', '.join(self._names)} over {self._x}>"
+
     def _repr_svg_(self) -> str:
         values = [value for series in self._ys for value in series if value is not None]
         low, high = (min(values), max(values)) if values else (0.0, 1.0)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 TEXT = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", TEXT, re.DOTALL)
+RUN = re.sub(r"<!-- not run: .*?-->\n```python\n.*?```", "", TEXT, flags=re.DOTALL)
+EXAMPLES = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", RUN, re.DOTALL)
 
 
 def test_the_examples_print_what_the_page_says(

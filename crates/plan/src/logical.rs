@@ -4,6 +4,7 @@
 pub(crate) mod as_of;
 pub(crate) mod engine;
 pub(crate) mod errors;
+mod given;
 pub(crate) mod join_order;
 pub(crate) mod locate;
 pub(crate) mod naming;

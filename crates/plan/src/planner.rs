@@ -586,9 +586,7 @@ impl Building {
 
     pub(crate) fn add(&mut self, planned: Planned, lowered: Lowered) {
         let Lowered { operators, name, bounded, batch, orders, functions } = lowered;
-        let is_new = |of: &GivenFunction| self.functions.iter().all(|it| it.name() != of.name());
-        let new: Vec<_> = functions.into_iter().filter(is_new).collect();
-        self.functions.extend(new);
+        GivenFunction::add_new(&mut self.functions, functions);
         let first = self.operators.len();
         append(&mut self.operators, operators);
         self.statements.push(planned);

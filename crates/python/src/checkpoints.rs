@@ -1,10 +1,10 @@
 //! `state=` and `job=`: where jobs keep checkpoints, and by which names.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millstream::checkpoint::chain::ResumeFrom;
-use millstream::checkpoint::{CheckpointError, ObjectName};
+use millstream::checkpoint::{ObjectName, Store};
 use millstream::{CheckpointOptions, Error, state_store};
 
 /// The jobs of this process that run and keep checkpoints, by place and name.
@@ -127,13 +127,12 @@ impl Drop for RunningName {
     }
 }
 
-fn open(place: &str) -> Result<std::sync::Arc<dyn millstream::checkpoint::Store>, Error> {
+fn open(place: &str) -> Result<Arc<dyn Store>, Error> {
     state_store::open(place).map_err(|error| {
         usage(error.to_string(), "state='/var/lib/jobs', or state='s3://bucket/path'")
     })
 }
 
 fn checked(job: &str) -> Result<(), Error> {
-    let name = ObjectName::job(job).map_err(CheckpointError::from);
-    name.map(drop).map_err(|error| usage(error.to_string(), "job='clicks'"))
+    ObjectName::job(job).map(drop).map_err(|error| usage(error.to_string(), "job='clicks'"))
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use millstream::cluster::{Assignment, ClusterError, Control, JoinOptions};
 use millstream::{Error, WORKERS_MAX};
 
-/// How long the processes wait for each other if nothing else is said.
+/// How long the processes wait for each other if nothing else is set.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Sessions that this process has made.
@@ -63,9 +63,9 @@ impl Ranks {
         let asked = own.workers.map_or_else(String::new, |of| of.to_string());
         let version = env!("CARGO_PKG_VERSION");
         let settings = own.settings;
-        let said = format!("{ns}\n{can}\n{version}\n{asked}\n{settings}");
-        let all = control.all_gather("session", said.into_bytes())?;
-        let all: Vec<Vec<String>> = all.iter().map(|said| lines(said, 5)).collect();
+        let message = format!("{ns}\n{can}\n{version}\n{asked}\n{settings}");
+        let all = control.all_gather("session", message.into_bytes())?;
+        let all: Vec<Vec<String>> = all.iter().map(|message| lines(message, 5)).collect();
         let names = ["its version", "its number of workers", "its settings, pool or state"];
         for (at, name) in (2..).zip(names) {
             differs(&control, &all, at, name)?;
@@ -104,10 +104,10 @@ impl Ranks {
         let job = format!("{}.r{run}", self.assignment.job);
         let control = Assignment { job, ..self.assignment.clone() }.join(&self.options)?;
         let plain = |text: &str| text.replace(['\n', '\t'], " ");
-        let said = described.iter().map(|(name, of)| format!("{}\t{}", plain(name), plain(of)));
-        let said = said.collect::<Vec<_>>().join("\n");
-        let all = control.all_gather("run", said.into_bytes())?;
-        let all: Vec<Vec<String>> = all.iter().map(|said| lines(said, usize::MAX)).collect();
+        let message = described.iter().map(|(name, of)| format!("{}\t{}", plain(name), plain(of)));
+        let message = message.collect::<Vec<_>>().join("\n");
+        let all = control.all_gather("run", message.into_bytes())?;
+        let all: Vec<Vec<String>> = all.iter().map(|message| lines(message, usize::MAX)).collect();
         for (rank, other) in all.iter().enumerate() {
             if let Some(what) = difference(&all[0], other) {
                 control.close();
@@ -126,8 +126,8 @@ fn difference(first: &[String], other: &[String]) -> Option<String> {
     Some(line.split('\t').next().unwrap_or_default().to_owned())
 }
 
-fn lines(said: &[u8], count: usize) -> Vec<String> {
-    let text = String::from_utf8_lossy(said);
+fn lines(message: &[u8], count: usize) -> Vec<String> {
+    let text = String::from_utf8_lossy(message);
     let mut lines: Vec<String> = text.splitn(count, '\n').map(str::to_owned).collect();
     if count < usize::MAX {
         lines.resize(count, String::new());

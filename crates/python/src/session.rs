@@ -300,8 +300,9 @@ fn session_of(
     state: Option<(String, Option<String>)>,
     pool: Option<PoolOptions>,
 ) -> Result<SessionState, Error> {
-    let said = format!("{settings:?} {state:?} {:?}", pool.as_ref().map(|pool| &pool.addresses));
-    let ranks = Ranks::meet(&SessionCard { workers, settings: &said })?;
+    let described =
+        format!("{settings:?} {state:?} {:?}", pool.as_ref().map(|pool| &pool.addresses));
+    let ranks = Ranks::meet(&SessionCard { workers, settings: &described })?;
     let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
     let mut builder = millstream::Session::builder();
     builder = match &ranks {

@@ -65,10 +65,10 @@ pub struct StartOptions {
     pub control: Option<Control>,
 }
 
-/// Keeps what an observer hears.
-struct Heard<'s>(&'s Shared);
+/// Keeps what an observer is told.
+struct JobWatch<'s>(&'s Shared);
 
-impl Observer for Heard<'_> {
+impl Observer for JobWatch<'_> {
     fn progress(&self, progress: &JobProgress) {
         self.0.lock().progress = Some(progress.clone());
     }
@@ -97,13 +97,13 @@ impl Script {
         });
         let of_thread = Arc::clone(&shared);
         let run = move || {
-            let (heard, StartOptions { state, control }) = (Heard(&of_thread), how);
+            let (watch, StartOptions { state, control }) = (JobWatch(&of_thread), how);
             let options = RunOptions {
                 control: control.as_ref(),
                 state: state.as_ref(),
                 cancel: Some(&of_thread.stop),
                 abort: Some(&of_thread.abort),
-                observer: Some(&heard),
+                observer: Some(&watch),
                 ..RunOptions::default()
             };
             let result = caught(|| self.run(&options)).unwrap_or_else(|panicked| {

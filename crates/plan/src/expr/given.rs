@@ -79,6 +79,15 @@ impl GivenFunction {
         JobFunction { name: self.name().to_owned(), fingerprint, volatile }
     }
 
+    /// Adds the functions that are not there yet.
+    pub(crate) fn add_new(to: &mut Vec<Self>, functions: Vec<Self>) {
+        for function in functions {
+            if to.iter().all(|known| known.name() != function.name()) {
+                to.push(function);
+            }
+        }
+    }
+
     /// Adds the functions that a plan calls and that are not there yet, in the order of their
     /// names.
     pub(crate) fn add_used(to: &mut Vec<Self>, plan: &LogicalPlan) -> Result<()> {

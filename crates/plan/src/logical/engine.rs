@@ -32,8 +32,6 @@ use crate::catalog::proctime::ProcTime;
 use crate::catalog::view::InlinedView;
 use crate::catalog::watermark::CurrentWatermark;
 use crate::catalog::{Catalog, Entry, ScannedTable};
-use crate::expr::batch::{self, BatchFunction};
-use crate::expr::batch_aggregate::{self, BatchAggregate};
 use crate::expr::conform::{conform, with_literals};
 use crate::expr::division;
 use crate::expr::emit_kind::EmitKind;
@@ -65,11 +63,11 @@ use crate::text::types::Types;
 pub(crate) struct Engine {
     state: SessionState,
     /// Those of our own.
-    functions: Vec<Arc<ScalarUDF>>,
+    pub(super) functions: Vec<Arc<ScalarUDF>>,
     /// The aggregates that the program has given.
-    aggregates: Vec<Arc<AggregateUDF>>,
+    pub(super) aggregates: Vec<Arc<AggregateUDF>>,
     /// The names of functions that the program has given.
-    given: Vec<String>,
+    pub(super) given: Vec<String>,
     emit_kind: Arc<AggregateUDF>,
     types: Arc<Types>,
     /// Set to end the batch stages of the script that is planned.
@@ -165,40 +163,6 @@ impl Engine {
         let (types, interrupt) = (Arc::new(Types), Arc::default());
         let (given, aggregates) = (vec![], vec![]);
         Self { state, functions, aggregates, given, emit_kind, types, interrupt }
-    }
-
-    /// Adds a function of the program, or replaces the one of its name that it gave before. `false`
-    /// if another function has the name.
-    pub(crate) fn add_function(&mut self, function: Arc<dyn BatchFunction>) -> bool {
-        let name = function.name().to_owned();
-        let is_given = self.given.contains(&name);
-        if !is_given && self.function_names().any(|known| known == name) {
-            return false;
-        }
-        self.forget_given(&name);
-        self.given.push(name);
-        self.functions.push(batch::called(function));
-        true
-    }
-
-    /// Adds an aggregate of the program, as [`add_function`](Self::add_function) does a function.
-    pub(crate) fn add_aggregate(&mut self, aggregate: Arc<dyn BatchAggregate>) -> bool {
-        let name = aggregate.name().to_owned();
-        if !self.given.contains(&name) && self.function_names().any(|known| known == name) {
-            return false;
-        }
-        self.forget_given(&name);
-        self.given.push(name);
-        self.aggregates.push(Arc::new(batch_aggregate::called(aggregate)));
-        true
-    }
-
-    fn forget_given(&mut self, name: &str) {
-        if self.given.iter().any(|given| given == name) {
-            self.given.retain(|given| given != name);
-            self.functions.retain(|udf| udf.name() != name);
-            self.aggregates.retain(|udf| udf.name() != name);
-        }
     }
 
     /// Every `now()` of a plan is this instant, to the nanosecond.
