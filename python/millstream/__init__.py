@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import atexit as _atexit
 import os as _os
+import warnings as _warnings
 import weakref as _weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
-from . import _aggregates, _display, _functions, _magic, _millstream
+from . import _aggregates, _display, _functions, _millstream
 from ._errors import Bug, Diagnostic, Error, Interrupted, RunError, SqlError, UsageError
 from ._millstream import Job, Source, __version__
-from ._plot import Plot
-from ._ray import on_ray
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
+
+    from ._plot import Plot
+    from ._ray import on_ray
 
 __all__ = [
     "Batch",
@@ -48,7 +50,26 @@ __all__ = [
     "on_ray",
 ]
 
-_sessions: _weakref.WeakSet[_millstream.Session] = _weakref.WeakSet()
+# The sessions, with their workers.
+_sessions: _weakref.WeakKeyDictionary[_millstream.Session, int] = _weakref.WeakKeyDictionary()
+_processors = _os.cpu_count() or 1
+_warned = False
+
+
+def _warn_of_workers() -> None:
+    """Once: the threads of several sessions get in each other's way."""
+    global _warned
+    if _warned or len(_sessions) < 2:
+        return
+    open_ = [workers for session, workers in list(_sessions.items()) if not session.closed]
+    if len(open_) > 1 and sum(open_) > _processors:
+        _warned = True
+        _warnings.warn(
+            f"{len(open_)} sessions have {sum(open_)} workers, and there are {_processors} "
+            "processors: close sessions, or give them fewer workers",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 @_atexit.register
@@ -61,8 +82,23 @@ def _end() -> None:
             pass  # Of the process before a fork.
 
 
+def __getattr__(name: str) -> Any:
+    """What few programs use is imported when it is: an import of this package takes less long."""
+    if name == "Plot":
+        from ._plot import Plot
+
+        return Plot
+    if name == "on_ray":
+        from ._ray import on_ray
+
+        return on_ray
+    raise AttributeError(f"module 'millstream' has no attribute {name!r}")
+
+
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext millstream`: the magics `%sql` and `%%sql`."""
+    from . import _magic
+
     _magic.load(shell)
 
 
@@ -190,6 +226,8 @@ class Relation:
 
         `kind` is "line" or "bar". A notebook shows it; `save(path)` writes the SVG.
         """
+        from ._plot import Plot
+
         return Plot(self.collect(), x, y, kind)
 
     def collect(self) -> Batch:
@@ -278,7 +316,8 @@ class Session:
             pool_certs=pool_certs,
         )
         self._functions: dict[str, _millstream.FunctionCounts] = {}
-        _sessions.add(self._session)
+        _sessions[self._session] = workers or _processors
+        _warn_of_workers()
 
     def sql(
         self,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import datetime
-import html
-import time
 from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence
 
+# What takes long to import is imported where it is used.
 if TYPE_CHECKING:
+    import asyncio
+
     from . import Relation
     from ._millstream import Job
 
@@ -23,6 +22,8 @@ _FIRST = 0.05
 
 
 def _text(value: object) -> str:
+    import html
+
     if value is None:
         return "<i>NULL</i>"
     if isinstance(value, float):
@@ -40,6 +41,8 @@ def table_html(
     note: str = "",
 ) -> str:
     """A table, of which the first rows are shown."""
+    import html
+
     heads = [html.escape(name) for name in names]
     if types is not None:
         heads = [f"{name}<br><small>{html.escape(of)}</small>" for name, of in zip(heads, types)]
@@ -69,6 +72,8 @@ def _row_html(row: Iterable[object]) -> str:
 
 def relation_html(relation: Relation) -> str:
     """The first rows of a query that ends; of all else the plan, and nothing runs."""
+    import html
+
     if not relation.columns or not relation.bounded:
         plan = f"<pre>{html.escape(relation.explain())}</pre>"
         how = (
@@ -83,6 +88,8 @@ def relation_html(relation: Relation) -> str:
 
 def first_rows(relation: Relation) -> tuple[list[tuple[Any, ...]], str]:
     """The first rows that a query gives in time, and a note if these may not be all."""
+    import time
+
     rows: list[tuple[Any, ...]] = []
     until = time.monotonic() + SECONDS_MAX
     with relation.batches() as batches:
@@ -99,6 +106,9 @@ def first_rows(relation: Relation) -> tuple[list[tuple[Any, ...]], str]:
 
 def job_html(job: Job) -> str:
     """A bar, rows and their rate, the watermark and its lag."""
+    import datetime
+    import html
+
     progress = job.progress or {}
     rows_in, elapsed = progress.get("rows_in", 0), progress.get("elapsed", 0.0)
     rate = rows_in / elapsed if elapsed else 0.0
@@ -140,6 +150,8 @@ def show_job(job: Job) -> None:
 
     Nothing is shown from another thread: what it would show appears in a cell by chance.
     """
+    import asyncio
+
     from IPython.display import HTML, display
 
     handle = display(HTML(job_html(job)), display_id=True)
@@ -154,6 +166,8 @@ def show_job(job: Job) -> None:
 
 
 async def _follow(job: Job, handle: Any) -> None:
+    import asyncio
+
     from IPython.display import HTML
 
     sleep = _FIRST

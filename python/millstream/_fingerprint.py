@@ -6,13 +6,14 @@ A job that goes on from a checkpoint needs the functions with which it has begun
 from __future__ import annotations
 
 import functools
-import hashlib
 import types
 from typing import Iterator
 
 
 def of(function: object) -> int:
     """The same number in every process with this function and this version of Python."""
+    import hashlib
+
     digest = hashlib.sha256()
     for part in _parts(function, 0):
         digest.update(len(part).to_bytes(8, "little") + part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import typing
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
@@ -44,6 +43,8 @@ def arguments_of(
     function: Callable[..., Any], session: Session, skip: int = 0
 ) -> list[pyarrow.DataType]:
     """The types of the arguments behind the first ones, from annotations."""
+    import inspect
+
     hints = typing.get_type_hints(function)
     types = []
     for name, parameter in list(inspect.signature(function).parameters.items())[skip:]:

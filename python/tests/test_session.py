@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import threading
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
@@ -315,3 +316,55 @@ def test_a_thousand_sessions_leave_nothing() -> None:
     assert counts()[0] <= before[0] + 2
     assert counts()[1] <= before[1] + 2
     assert resident() - bytes_before < 64 << 20, f"{resident() - bytes_before} bytes more"
+
+
+def test_sessions_with_more_workers_than_processors_are_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ms, "_warned", False)
+    monkeypatch.setattr(ms, "_processors", 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ms.Session(workers=3):
+            assert caught == [], "one session has what it was given"
+        with ms.Session(workers=1), ms.Session(workers=1):
+            assert caught == []
+            with ms.Session(workers=1), ms.Session(workers=1):
+                pass
+    [warning] = caught
+    assert "3 sessions have 3 workers, and there are 2 processors" in str(warning.message)
+
+
+def test_sessions_share_a_directory_for_rows_that_do_not_fit(tmp_path: Path) -> None:
+    settings = {"millstream.state_bytes": "16 MiB"}
+    text = """
+        SELECT count(*), sum(length(t)) FROM (
+          SELECT n % 40000, max(repeat('x', CAST(n % 500 AS BIGINT))) AS t FROM t GROUP BY n % 40000
+        )
+    """
+
+    def run(made: list[object]) -> None:
+        with ms.Session(workers=1, spill_dir=tmp_path, settings=settings) as session:
+            session.register("t", pa.table({"n": list(range(80_000))}))
+            made.append(session.sql(text).fetchall())
+
+    made: list[object] = []
+    threads = [threading.Thread(target=run, args=(made,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = sum(max(n % 500, (n + 40_000) % 500) for n in range(40_000))
+    assert made == [[(40_000, expected)]] * 2
+
+
+def test_batches_do_not_come_in_time(session: ms.Session) -> None:
+    source = session.source("s", {"a": "bigint"})
+    with session.sql("SELECT a FROM s").batches() as batches:
+        with pytest.raises(TimeoutError):
+            batches.next_within(0.01)
+        source.append(pa.table({"a": [1]}))
+        batch = batches.next_within(60)
+        assert batch is not None and batch.fetchall() == [(1,)]
+        source.close()
+        assert batches.next_within(60) is None
