@@ -41,7 +41,7 @@ test-arm: ## the lower layers on 64-bit ARM, under QEMU on other machines (insta
 
 wheel: ## builds the wheel of the Python package
 	@scripts/install-deps.sh
-	@scripts/wheel.sh
+	@scripts/wheel.sh 2.28
 
 test-python: ## tests the Python package (installs pinned libraries into an environment of its own)
 	@scripts/install-deps.sh

@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""Makes the wheel of the Python package: `wheel.py LIBRARY DIRECTORY`.
+"""Makes the wheel of the Python package: `wheel.py LIBRARY DIRECTORY [GLIBC]`.
 
 A wheel is an archive of the package, of the library that cargo has built, and of three texts about
 them. maturin would have cargo build the one package by itself, whose dependencies then have fewer
 features: DataFusion would be compiled a second time.
+
+The library is checked as auditwheel does: it may need the libraries that every Linux has, and nothing
+of a glibc newer than GLIBC (`2.28`), where that is given. The name of the wheel says which glibc it
+needs.
 """
 
 import base64
 import hashlib
 import platform
-import re
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
+
+from elf import Library
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "millstream"
@@ -21,10 +26,28 @@ PACKAGE = ROOT / "python" / "millstream"
 PYTHON = "cp310"
 
 
-def glibc(library: bytes) -> str:
-    """The oldest glibc that has all symbols of the library."""
-    versions = {int(found) for found in re.findall(rb"GLIBC_2\.(\d+)", library)}
-    return f"2_{max(versions, default=17)}"
+# What a library of a wheel for manylinux may need (PEP 600).
+LIBRARIES = {
+    *("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libutil.so.1"),
+    *("libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"),
+}
+
+
+def glibc(library: Library, newest: int | None) -> int:
+    """The minor version of the oldest glibc that has all symbols of the library."""
+    foreign = sorted(set(library.needed) - LIBRARIES)
+    if foreign or library.paths:
+        sys.exit(f"the library needs {foreign} and looks in {library.paths}: not every Linux has them")
+    versions = {}
+    for version, symbols in library.versions.items():
+        family, _, number = version.partition("_")
+        if family == "GLIBC" and number.startswith("2."):
+            minor = int(number.split(".")[1])
+            versions.setdefault(minor, []).extend(symbols)
+    if newest is not None and any(minor > newest for minor in versions):
+        newer = [symbol for minor, all_ in versions.items() if minor > newest for symbol in all_]
+        sys.exit(f"the library needs a glibc newer than 2.{newest}: {', '.join(sorted(newer))}")
+    return max(versions, default=17)
 
 
 def entry(name: str, content: bytes) -> str:
@@ -34,9 +57,11 @@ def entry(name: str, content: bytes) -> str:
 
 def main() -> None:
     library, directory = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
+    newest = int(sys.argv[3].removeprefix("2.")) if len(sys.argv) > 3 else None
+    needs = glibc(Library(Path(sys.argv[1])), newest)
     manifest = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]
     version = manifest["version"]
-    tag = f"{PYTHON}-abi3-manylinux_{glibc(library)}_{platform.machine()}"
+    tag = f"{PYTHON}-abi3-manylinux_2_{needs}_{platform.machine()}"
     information = f"millstream-{version}.dist-info"
     readme = (ROOT / "docs" / "python.md").read_text()
     files = {f"millstream/{path.name}": path.read_bytes() for path in sorted(PACKAGE.glob("*.py*"))}

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Measures the Python package: `bench-python.py [--rows N] [--gigabytes N]`, with the interpreter of an
+environment that has it, Polars, pyarrow and DuckDB (that of scripts/test-python.sh is one).
+
+Each line is a measurement, the greatest or least value that is aimed at, and whether it is reached. Times are
+the least of several runs. The functions and groups are over rows in memory.
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import millstream as ms
+
+RUNS = 5
+
+
+def least(run: Callable[[], object], runs: int = RUNS) -> float:
+    """Seconds of the fastest run."""
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def told(name: str, value: str, aim: str, reached: bool) -> None:
+    print(f"{name:<44} {value:>12}   {aim:<22} {'reached' if reached else 'NOT reached'}", flush=True)
+
+
+def imported() -> None:
+    """In a process of its own, beside an interpreter that imports nothing."""
+
+    def run(code: str) -> float:
+        return least(lambda: subprocess.run([sys.executable, "-c", code], check=True), 10)
+
+    took = 1000 * (run("import millstream") - run("pass"))
+    told("import millstream", f"{took:.1f} ms", "at most 100 ms", took <= 100)
+
+
+def selected(session: ms.Session) -> None:
+    took = []
+    for _ in range(200):
+        began = time.perf_counter()
+        session.sql("SELECT 1").fetchall()
+        took.append(1000 * (time.perf_counter() - began))
+    median = statistics.median(took)
+    told("SELECT 1, median of 200", f"{median:.2f} ms", "at most 15 ms", median <= 15)
+
+
+def multiplied(session: ms.Session, rows: int) -> None:
+    session.sql(
+        f"CREATE TABLE numbers (n BIGINT) WITH ('connector' = 'generator', 'rows' = '{rows}', "
+        "'fields.n.kind' = 'sequence')"
+    )
+
+    @session.function(pa.float64())
+    def half(x: pa.Int64Array) -> pa.Array:
+        return pc.multiply(x, 0.5)
+
+    text = "SELECT max({}) FROM numbers"
+    built_in = least(lambda: session.sql(text.format("n * CAST(0.5 AS DOUBLE)")).fetchall(), 3)
+    ours = least(lambda: session.sql(text.format("half(n)")).fetchall(), 3)
+    told("pc.multiply / the built-in operator", f"{ours / built_in:.2f}", "at most 1.3", ours <= 1.3 * built_in)
+    counts = session.functions["half"]
+    each = 1e6 * counts["seconds"] / counts["calls"]
+    waited = counts["gil_wait_seconds"] / (counts["seconds"] + counts["gil_wait_seconds"])
+    print(f"  {counts['calls']} calls of {each:.1f} µs, {100 * waited:.0f} % of their time waiting for the lock")
+
+
+def grouped(session: ms.Session, rows: int) -> None:
+    duck = duckdb.connect()
+    frame = pl.DataFrame({"k": pl.arange(0, rows, eager=True) % 1000, "x": pl.arange(0, rows, eager=True)})
+    text = "SELECT k, count(*) AS n, sum(x) AS s FROM frame GROUP BY k"
+
+    def ours() -> pl.DataFrame:
+        session.register("frame", frame)
+        return session.sql(text).polars()
+
+    def theirs() -> pl.DataFrame:
+        duck.register("frame", frame)
+        return duck.sql(text).pl()
+
+    assert ours().sort("k").equals(theirs().cast({"s": pl.Int64}).sort("k")), "the rows differ"
+    mine, duckdbs = least(ours, 3), least(theirs, 3)
+    told("Polars to Polars by groups, DuckDB / ours", f"{duckdbs / mine:.2f}", "at least 1", mine <= duckdbs)
+    print(f"  {mine:.2f} s, DuckDB {duckdbs:.2f} s, {rows / mine / 1e6:.0f} million rows/s")
+
+
+def streamed(session: ms.Session, gigabytes: int) -> None:
+    """In this process, which has held the rows of the measurement before: the increase counts."""
+    rows = gigabytes * 10**9 // 8
+    session.sql(f"CREATE TABLE many (n BIGINT) WITH ('connector' = 'generator', 'rows' = '{rows}')")
+    began, count = time.perf_counter(), 0
+    for batch in session.sql("SELECT n FROM many").batches():
+        count += batch.num_rows
+    took = time.perf_counter() - began
+    assert count == rows
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    told(f"{gigabytes} GB through batches()", f"{most:.0f} MiB", "at most 400 MiB", most <= 400)
+    print(f"  {took:.1f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--gigabytes", type=int, default=10)
+    parser.add_argument("--workers", type=int)
+    args = parser.parse_args()
+    with ms.Session(workers=args.workers) as session:
+        print(f"{session!r}, {args.rows:,} rows")
+        imported()
+        selected(session)
+        # Before anything large is held, since the greatest resident size is told.
+        streamed(session, args.gigabytes)
+        multiplied(session, args.rows)
+        grouped(session, args.rows)
+
+
+main()
