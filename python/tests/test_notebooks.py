@@ -205,7 +205,9 @@ def test_an_interrupt_gives_the_notebook_back() -> None:
             "s.sql(\"CREATE TABLE long (n BIGINT) WITH ('connector' = 'generator', 'rows' = '1000000000000')\")\n"
         )
         client.execute_interactive(setup, timeout=120)
-        sent = client.execute("print('ready', flush=True); s.sql('SELECT sum(n) FROM long').fetchall()")
+        # Else the kernel drops what is sent right behind a cell that fails.
+        code = "print('ready', flush=True); s.sql('SELECT sum(n) FROM long').fetchall()"
+        sent = client.execute(code, stop_on_error=False)
         while True:
             message = client.get_iopub_msg(timeout=120)
             if message["msg_type"] == "stream" and "ready" in message["content"]["text"]:
