@@ -123,6 +123,26 @@ def test_libraries_share_the_buffers_of_a_batch(session: ms.Session) -> None:
     assert frame.to_arrow().column("x").chunk(0).buffers()[1].address == first
 
 
+def test_rows_come_out_in_the_memory_in_which_they_lie() -> None:
+    """A batch that is passed on whole is not copied on its way, neither in nor out."""
+    values = pa.array(range(10_000), pa.int64())
+    with ms.Session(workers=1) as session:
+        session.register("t", pa.table({"x": values}))
+        [batch] = session.sql("SELECT x FROM t").batches()
+        address = batch.arrow().column("x").chunk(0).buffers()[1].address
+        assert address == values.buffers()[1].address
+    assert batch.arrow().column("x").to_pylist() == list(range(10_000)), "the session is closed"
+
+
+def test_a_few_rows_do_not_hold_a_large_table() -> None:
+    values = pa.array(range(1_000_000), pa.int64())
+    with ms.Session(workers=1) as session:
+        session.register("t", pa.table({"x": values}))
+        batches = list(session.sql("SELECT x FROM t WHERE x < 10").batches())
+        assert sum(batch.arrow().get_total_buffer_size() for batch in batches) < 1_000_000
+    assert [row for batch in batches for row in batch.fetchall()] == [(x,) for x in range(10)]
+
+
 def test_dates_of_long_ago(session: ms.Session) -> None:
     rows = session.sql("SELECT DATE '0001-01-01' AS a, TIMESTAMP '1582-10-15 01:02:03' AS b").fetchall()
     assert rows == [(datetime.date(1, 1, 1), datetime.datetime(1582, 10, 15, 1, 2, 3))]

@@ -96,6 +96,9 @@ impl PySession {
             let hint = "millstream.Session(state='/var/lib/jobs') says where";
             return Err(misused(py, "this session keeps no checkpoints", hint));
         }
+        if self.0.shares() {
+            rows.share();
+        }
         let (target, is_asked) = (RowTarget::Connector(Arc::new(rows.clone())), job.is_some());
         let asked = JobOptions { job, resume: JobOptions::resume(resume), evolve, take_over };
         let (of_thread, state) = (sql.clone(), Arc::clone(&self.0));
@@ -314,12 +317,13 @@ fn session_of(
     for (key, value) in settings {
         builder = builder.set(key, value);
     }
+    let shares = ranks.is_none() && pool.is_none();
     if let Some(pool) = pool {
         let job = ranks.as_ref().map(|ranks| ranks.number);
         builder = builder.pool(PoolOptions { job, ..pool });
     }
     let jobs = state.map(|(place, job)| SessionJobs::new(place, job)).transpose()?;
-    Ok(SessionState::new(builder.build()?, jobs, ranks))
+    Ok(SessionState::new(builder.build()?, jobs, ranks, shares))
 }
 
 /// Whether a text is a query and nothing else, as far as its first word tells: such a text has no

@@ -33,6 +33,9 @@ pub(crate) struct SessionState {
     process: u32,
     checkpoints: Option<SessionJobs>,
     ranks: Option<Ranks>,
+    /// Whether rows are given in the memory in which they lie: see
+    /// [`RowQueue::share`](millstream::embedded::RowQueue::share).
+    shares: bool,
     /// Functions and tables of the program, for the other processes of the launcher.
     described: Mutex<BTreeMap<String, String>>,
 }
@@ -46,10 +49,16 @@ impl SessionState {
         engine: millstream::Session,
         checkpoints: Option<SessionJobs>,
         ranks: Option<Ranks>,
+        shares: bool,
     ) -> Self {
         let (engine, jobs) = (Mutex::new(Some(engine)), Mutex::default());
         let described = Mutex::default();
-        Self { engine, jobs, process: process::id(), checkpoints, ranks, described }
+        Self { engine, jobs, process: process::id(), checkpoints, ranks, shares, described }
+    }
+
+    /// Whether rows are given in the memory in which they lie.
+    pub(crate) fn shares(&self) -> bool {
+        self.shares
     }
 
     /// Where its jobs keep checkpoints; `None` if they keep none.

@@ -15,6 +15,9 @@ use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
 /// Bytes of rows that wait for their reader at most, besides those of the batch that came last.
 pub const ROW_QUEUE_BYTES_MAX: usize = 64 << 20;
 
+/// Bytes that a batch may hold beside its rows.
+const SMALL_BYTES: usize = 16 << 10;
+
 /// Where the rows of a `SELECT` go, for a program that reads them as they come. It is a connector:
 /// see [`RowTarget::Connector`](crate::RowTarget::Connector). Clones are the same.
 ///
@@ -29,6 +32,8 @@ struct Opened {
     sinks: Vec<Weak<QueueSink>>,
     /// The queue of the run that is read.
     queue: Option<Arc<Shared>>,
+    /// Whether batches are given in the memory in which they lie.
+    shares: bool,
 }
 
 struct Shared {
@@ -79,6 +84,14 @@ impl RowQueue {
         let opened = self.lock();
         let sinks = opened.sinks.iter().filter_map(Weak::upgrade);
         sinks.map(|sink| Arc::clone(&sink.schema)).collect()
+    }
+
+    /// Gives batches in the memory in which they lie, from the next run on, where that holds little
+    /// else; otherwise each is copied. It is for sessions of one node without a pool: rows from
+    /// another node lie in a ring's slot, and those of a pool in its memory, which whoever keeps
+    /// them would hold.
+    pub fn share(&self) {
+        self.lock().shares = true;
     }
 
     /// The rows of the run that begins now. Those of a run before are not given any more.
@@ -188,17 +201,22 @@ impl Sink for QueueSink {
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        let queue = self.rows.lock().queue.clone();
+        let (queue, shares) = {
+            let opened = self.rows.lock();
+            (opened.queue.clone(), opened.shares)
+        };
         if let Some(shared) = &queue {
             shared.lock().waker = Some(context.waker.clone());
         }
-        Ok(Box::new(QueueWriter { queue }))
+        Ok(Box::new(QueueWriter { queue, shares }))
     }
 }
 
 struct QueueWriter {
     /// `None` where nobody reads.
     queue: Option<Arc<Shared>>,
+    /// Whether batches are given in the memory in which they lie.
+    shares: bool,
 }
 
 impl SinkWriter for QueueWriter {
@@ -213,7 +231,11 @@ impl SinkWriter for QueueWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         let Some(shared) = &self.queue else { return Ok(()) };
         // The arrays may lie in a ring's slot, which would never be free again.
-        let batch = with_plain_schema(&dataflow::detach(batch));
+        let batch = if self.shares && fills_its_memory(batch) {
+            with_plain_schema(batch)
+        } else {
+            with_plain_schema(&dataflow::detach(batch))
+        };
         let mut queue = shared.lock();
         if !queue.closed {
             queue.bytes = queue.bytes.saturating_add(batch.get_array_memory_size());
@@ -230,6 +252,13 @@ impl SinkWriter for QueueWriter {
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
         Ok(())
     }
+}
+
+/// Whether a batch is not a small part of larger arrays, which it would hold.
+fn fills_its_memory(batch: &RecordBatch) -> bool {
+    let bytes = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
+    let bytes = bytes.sum::<Result<usize, _>>().unwrap_or(0);
+    batch.get_array_memory_size() <= bytes.saturating_mul(2).saturating_add(SMALL_BYTES)
 }
 
 /// The rows without the notes of operators in the metadata of their schema.
