@@ -9,7 +9,9 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Publishing, Sink, SinkVisibility, SinkWriter, WriterContext};
+use dataflow::sink::{
+    Placement, Publishing, Sink, SinkVisibility, SinkWriter, StagedOutput, WriterContext,
+};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
 /// What a flow does, in order.
@@ -295,12 +297,12 @@ impl SinkWriter for MemoryWriter {
         Ok(())
     }
 
-    fn stage(&mut self, _: u64, _: bool) -> Result<Vec<u8>, ConnectorError> {
+    fn stage(&mut self, _: u64, _: bool) -> Result<StagedOutput, ConnectorError> {
         let mut staged = self.memory.staged.lock().expect("not poisoned");
         // Numbers of what was published may come again.
         let number = staged.last_key_value().map_or(0, |(last, _)| last + 1);
         staged.insert(number, std::mem::take(&mut self.batches));
-        Ok(number.to_le_bytes().to_vec())
+        Ok(number.to_le_bytes().to_vec().into())
     }
 
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {

@@ -80,7 +80,7 @@ fn run_rank(
     let cancel = signals::cancel_flag(None)?;
     let started = agree(&control, &mut args, &mut script, assignment)?;
     let started = match &state {
-        Some(state) => decided(&control, &args, state, started, &script, who)?,
+        Some(state) => decided(&control, &args, state, started, &script, report)?,
         None => started,
     };
     let text_file = rows::text_file(&args.rows).filter(|_| first);
@@ -208,14 +208,14 @@ fn decided(
     state: &CheckpointOptions,
     start: Start,
     script: &SqlText,
-    who: (bool, u32),
+    report: RankReport,
 ) -> Result<Start, Failure> {
-    let own = match who {
-        (_, 0) => start.clone().resuming(args, Some(state)),
+    let own = match report.rank {
+        0 => start.clone().resuming(args, Some(state)),
         _ => Ok(start.clone()),
     };
-    let own = own.map_err(|error| joining::failure(&error, script, who))?;
-    let all = gather(control, DECISIONS_STEP, own.decisions.encode(), script, who)?;
+    let own = own.map_err(|error| joining::failure(&error, script, report))?;
+    let all = gather(control, DECISIONS_STEP, own.decisions.encode(), script, report)?;
     let decisions = all.first().and_then(|bytes| PlanDecisions::decode(bytes));
     let decisions = decisions.ok_or_else(|| refused(0, "its version"))?;
     Ok(Start { decisions, ..start })

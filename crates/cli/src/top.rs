@@ -187,6 +187,7 @@ fn between(last: &Value, now: &Value) -> Ran {
         clock_ms: Some(clock(now)),
         workers: workers(now).into_iter().map(since).collect(),
         joined: Vec::new(),
+        functions: Vec::new(),
     }
 }
 

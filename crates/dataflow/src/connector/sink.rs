@@ -37,11 +37,7 @@ pub trait Sink: Send + Sync {
     ///
     /// # Errors
     /// When nobody can tell.
-    fn has_lost(
-        &self,
-        staged: &[Vec<u8>],
-        mark: Option<[u64; 2]>,
-    ) -> Result<bool, ConnectorError> {
+    fn has_lost(&self, staged: &[Vec<u8>], mark: Option<[u64; 2]>) -> Result<bool, ConnectorError> {
         let _ = (staged, mark);
         Ok(false)
     }

@@ -84,6 +84,24 @@ impl Control {
                 ServerResponse::Done
             }
             ClientRequest::Beat => ServerResponse::Done,
+            ClientRequest::Stat => ServerResponse::Stat(self.stat()),
+            ClientRequest::Outcome { load, snapshot } => {
+                match self.home.outcome(load, snapshot)? {
+                    None => ServerResponse::UnderWay,
+                    version => ServerResponse::Committed { version },
+                }
+            }
+            request => self.of_load(client, request)?,
+        })
+    }
+
+    /// The requests of those who load tables.
+    fn of_load(
+        &mut self,
+        client: ClientId,
+        request: ClientRequest,
+    ) -> Result<ServerResponse, PoolError> {
+        Ok(match request {
             ClientRequest::Begin { load, snapshot, writers } => {
                 let name = self.writer_name(client)?;
                 ServerResponse::Load(self.home.begin(client, &name, load, snapshot, writers)?)
@@ -127,14 +145,16 @@ impl Control {
                 self.act(effects);
                 ServerResponse::Done
             }
-            ClientRequest::Stat => ServerResponse::Stat(self.stat()),
-            ClientRequest::Outcome { load, snapshot } => {
-                match self.home.outcome(load, snapshot)? {
-                    None => ServerResponse::UnderWay,
-                    version => ServerResponse::Committed { version },
-                }
-            }
             ClientRequest::Hello { .. }
+            | ClientRequest::Connect { .. }
+            | ClientRequest::Tables
+            | ClientRequest::Pin { .. }
+            | ClientRequest::Manifest { .. }
+            | ClientRequest::Keys { .. }
+            | ClientRequest::Unpin { .. }
+            | ClientRequest::Beat
+            | ClientRequest::Stat
+            | ClientRequest::Outcome { .. }
             | ClientRequest::Drop { .. }
             | ClientRequest::Verify { .. }
             | ClientRequest::Grant { .. }
