@@ -1,9 +1,13 @@
 //! A job that keeps checkpoints, in the simulator: rounds end at random turns, the whole cluster is
 //! lost at random turns, and the job goes on with another number of workers.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dataflow::checkpoint::{CheckpointTarget, Restored, RunId, WorkerSnapshot};
+use dataflow::checkpoint::{
+    CheckpointTarget, OperatorSnapshot, Restored, RowsId, RunId, StoredRows, WorkerSnapshot,
+};
 use dataflow::error::DataflowError;
 use dataflow::job::{JobGraph, OperatorKind};
 use dataflow::process::Process;
@@ -32,6 +36,8 @@ pub struct Ran {
     pub restored: u64,
     /// Rows of state that were saved.
     pub rows: u64,
+    /// Blocks of groups that were saved by the round before, and had not changed since.
+    pub unchanged: u64,
     /// Rounds that the run behind the one that saved them published.
     pub published_again: u64,
     /// Reads of state from a disk.
@@ -49,6 +55,7 @@ impl Ran {
         self.crashes += other.crashes;
         self.restored += other.restored;
         self.rows += other.rows;
+        self.unchanged += other.unchanged;
         self.published_again += other.published_again;
         self.disk_reads += other.disk_reads;
         self.late += other.late;
@@ -69,7 +76,35 @@ pub struct Restarts<'a> {
 
 /// Takes the snapshots of workers.
 #[derive(Default)]
-struct Kept(Mutex<Vec<WorkerSnapshot>>);
+struct Kept {
+    snapshots: Mutex<Vec<WorkerSnapshot>>,
+    /// The number behind the last round that workers know to be recorded; 0 if they know none.
+    known: AtomicU64,
+}
+
+/// The rows of a round that have numbers, by worker, operator and number.
+type Numbered = BTreeMap<(u32, u32, RowsId), StoredRows>;
+
+/// Puts the rows of the round before in the place of those that have not changed since, and tells
+/// how often.
+fn complete(whole: &mut Restored, before: &mut Numbered) -> u64 {
+    let (mut numbered, mut unchanged) = (Numbered::new(), 0);
+    for WorkerSnapshot { worker, operators, .. } in &mut whole.workers {
+        for OperatorSnapshot { operator, stored, .. } in operators {
+            for rows in stored {
+                let Some(id) = rows.rows.id() else { continue };
+                let id = (*worker, *operator, id);
+                if rows.rows.is_recorded() {
+                    *rows = before.get(&id).expect("the round before has them").clone();
+                    unchanged += 1;
+                }
+                numbered.insert(id, rows.clone());
+            }
+        }
+    }
+    *before = numbered;
+    unchanged
+}
 
 impl CheckpointTarget for Kept {
     fn run(&self) -> RunId {
@@ -77,7 +112,11 @@ impl CheckpointTarget for Kept {
     }
 
     fn saved(&self, snapshot: WorkerSnapshot) {
-        self.0.lock().expect("not poisoned").push(snapshot);
+        self.snapshots.lock().expect("not poisoned").push(snapshot);
+    }
+
+    fn recorded(&self) -> Option<u64> {
+        self.known.load(Ordering::Relaxed).checked_sub(1)
     }
 }
 
@@ -109,7 +148,7 @@ impl Leader {
 
     /// Takes the snapshots of workers. Gives the round when it is whole, to be published.
     fn take(&mut self, kept: &Kept) -> Option<Restored> {
-        for snapshot in kept.0.lock().expect("not poisoned").drain(..) {
+        for snapshot in kept.snapshots.lock().expect("not poisoned").drain(..) {
             if snapshot.last {
                 // A worker may save the round that is under way, and end in the next one.
                 assert!(snapshot.round <= self.round + 1, "no other can be under way");
@@ -240,7 +279,7 @@ impl Attempt {
         let (asked, is_over) = (false, false);
         let mut leader = Leader { workers: count, round, asked, saved, last, is_over };
         let (every, mut asked_at) = (1 + random.below(60), 0);
-        let mut told = vec![];
+        let (mut told, mut numbered) = (vec![], Numbered::new());
         for turn in 0..TURNS_MAX {
             if turns == Some(turn) {
                 return Ok(Fate::Lost(Lost { round: restored, to_publish: None }));
@@ -258,8 +297,13 @@ impl Attempt {
             let (mut busy, wake) = step_all(&mut workers)?;
             busy |= !told.is_empty();
             let since = if leader.asked { turn - asked_at } else { 0 };
-            if let Some(whole) = leader.take(&kept) {
+            if let Some(mut whole) = leader.take(&kept) {
                 told.clear();
+                ran.unchanged += complete(&mut whole, &mut numbered);
+                // Workers know it of every other round.
+                if whole.round % 2 == 0 {
+                    kept.known.store(whole.round + 1, Ordering::Relaxed);
+                }
                 ran.count(&whole, since, late_before);
                 let whole = restored.insert(Arc::new(whole));
                 // The run is lost by chance when the round is saved and not published.

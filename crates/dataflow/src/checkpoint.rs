@@ -46,6 +46,18 @@ pub trait UnreadRows: Send + Sync {
     fn id(&self) -> Option<RowsId> {
         None
     }
+
+    /// Whether the rows of a number are to be stored apart from those of others, so that they can
+    /// be taken from a checkpoint alone, when they [are recorded](Self::is_recorded).
+    fn is_apart(&self) -> bool {
+        false
+    }
+
+    /// Whether the rows are only in a checkpoint that is in the chain, under their number
+    /// ([`CheckpointTarget::recorded`]): then they cannot be read here.
+    fn is_recorded(&self) -> bool {
+        false
+    }
 }
 
 /// The number of rows that never change.
@@ -193,6 +205,13 @@ pub trait CheckpointTarget: Send + Sync {
 
     /// A worker has kept its part of a round.
     fn saved(&self, snapshot: WorkerSnapshot);
+
+    /// The last round of which the checkpoint is known to be in the chain. Rows with a number that
+    /// were kept in it, or before it and in each round since, need not be kept again: see
+    /// [`UnreadRows::is_recorded`].
+    fn recorded(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What the workers of a job begin with: the snapshots of all workers of the job that went before,

@@ -104,6 +104,13 @@ pub trait Accumulator: Send {
     /// [`StateError::Arrow`] if the column cannot be built.
     fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError>;
 
+    /// The groups `ids` as they are now, numbered from 0: what is read of them later, on any
+    /// thread, is read of this. `None` where only [`Accumulator::state`] tells.
+    fn copied(&self, ids: Range<usize>) -> Option<Box<dyn Accumulator>> {
+        let _ = ids;
+        None
+    }
+
     /// Forgets all groups: each restarts from zero (S9 step 5). Groups from `total` on have had no
     /// rows. Memory may be kept.
     fn clear(&mut self, total: usize);

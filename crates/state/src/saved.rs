@@ -1,18 +1,136 @@
-//! Groups that are saved: copies, or where they lie on a disk.
+//! Groups that are saved: copies, or where they lie already.
+//!
+//! A worker copies its tables as they are, block by block, and only blocks that have changed. Their
+//! columns are made of the copy when it is stored, on another thread.
 
-use arrow::array::Array;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-use crate::{GroupColumns, SpilledBatch};
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::BooleanBuffer;
+
+use crate::index::CopiedKeys;
+use crate::{Accumulator, GroupColumns, Part, SpilledBatch, StateError};
+
+/// The number of groups that do not change as long as they have it. No other groups of an operator
+/// on one worker have it, be they in memory or on a disk.
+pub type SavedId = (u64, u32);
+
+/// The round in which groups are saved.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SaveRound {
+    /// Its number; numbers ascend.
+    pub round: u64,
+    /// The last round of which all is stored for good, as far as that is known. Groups that were
+    /// saved in it, or before it, are not copied again if they have not changed.
+    pub recorded: Option<u64>,
+}
 
 /// Some groups that are saved.
 #[derive(Debug)]
 pub enum SavedGroups {
     /// A copy of groups in memory, for which there is room in the budget where there is a disk.
-    Held(GroupColumns),
+    Held(CopiedGroups),
     /// A copy of groups that never go to a disk, however much room there is.
-    Resident(GroupColumns),
+    Resident(CopiedGroups),
+    /// Groups that are the same since a round that was recorded.
+    Unchanged {
+        /// Their number.
+        id: SavedId,
+        /// About how many bytes a copy of them would have.
+        bytes: usize,
+    },
     /// Groups on a disk: a batch of their keys and states. It outlives the window.
     Spilled(SpilledBatch),
+}
+
+/// A copy of groups: their columns are made when they are asked for.
+pub struct CopiedGroups(Copied);
+
+enum Copied {
+    Columns(GroupColumns),
+    Tables {
+        id: Option<SavedId>,
+        ids: Range<usize>,
+        /// Which of the ids have rows, if not all.
+        occupied: Option<BooleanBuffer>,
+        keys: CopiedKeys,
+        /// The groups of the ids, numbered from 0. An accumulator is read by one thread at a time.
+        accumulators: Mutex<Vec<Box<dyn Accumulator>>>,
+        bytes: usize,
+    },
+}
+
+impl CopiedGroups {
+    /// A copy of the groups `ids`, of which those have rows that are `occupied`, if not all.
+    pub(crate) fn of_tables(
+        id: Option<SavedId>,
+        ids: Range<usize>,
+        occupied: Option<BooleanBuffer>,
+        keys: CopiedKeys,
+        accumulators: Vec<Box<dyn Accumulator>>,
+    ) -> Self {
+        let states = accumulators.iter().map(|accumulator| accumulator.bytes()).sum::<usize>();
+        let bytes = states + keys.bytes();
+        let accumulators = Mutex::new(accumulators);
+        Self(Copied::Tables { id, ids, occupied, keys, accumulators, bytes })
+    }
+
+    /// Their number, if other rounds may have the same groups.
+    #[must_use]
+    pub fn id(&self) -> Option<SavedId> {
+        match &self.0 {
+            Copied::Columns(_) => None,
+            Copied::Tables { id, .. } => *id,
+        }
+    }
+
+    /// Keys and partial states.
+    ///
+    /// # Errors
+    /// Errors of accumulators.
+    pub fn columns(&self) -> Result<GroupColumns, StateError> {
+        let (ids, occupied, keys, accumulators) = match &self.0 {
+            Copied::Columns(columns) => return Ok(columns.clone()),
+            Copied::Tables { ids, occupied, keys, accumulators, .. } => {
+                (ids, occupied, keys, accumulators)
+            }
+        };
+        let part = |ids: Range<usize>| match occupied {
+            Some(marks) => Part::marked(ids.clone(), ids.end, marks),
+            None => Part::all(ids.clone(), ids.end),
+        };
+        let keys = keys.columns(&part(ids.clone()))?;
+        let part = part(0..ids.len());
+        let mut states: Vec<ArrayRef> = Vec::new();
+        for accumulator in &mut *accumulators.lock().unwrap_or_else(PoisonError::into_inner) {
+            states.extend(accumulator.state(&part)?);
+        }
+        Ok(GroupColumns { keys, states })
+    }
+
+    /// Bytes of memory that the copy takes beside the state.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.0 {
+            Copied::Columns(GroupColumns { keys, states }) => {
+                keys.iter().chain(states).map(|column| column.get_array_memory_size()).sum()
+            }
+            Copied::Tables { bytes, .. } => *bytes,
+        }
+    }
+}
+
+impl From<GroupColumns> for CopiedGroups {
+    fn from(columns: GroupColumns) -> Self {
+        Self(Copied::Columns(columns))
+    }
+}
+
+impl std::fmt::Debug for CopiedGroups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CopiedGroups").field("id", &self.id()).finish_non_exhaustive()
+    }
 }
 
 impl SavedGroups {
@@ -20,10 +138,8 @@ impl SavedGroups {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Held(GroupColumns { keys, states })
-            | Self::Resident(GroupColumns { keys, states }) => {
-                keys.iter().chain(states).map(|column| column.get_array_memory_size()).sum()
-            }
+            Self::Held(groups) | Self::Resident(groups) => groups.bytes(),
+            Self::Unchanged { .. } => 0,
             Self::Spilled(_) => SpilledBatch::HELD_BYTES,
         }
     }

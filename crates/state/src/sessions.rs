@@ -25,7 +25,10 @@ use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Int64Type};
 
 use crate::index::Index;
-use crate::{GroupBy, GroupColumns, Groups, KeyMode, Part, Slice, Slices, StateError, Windows};
+use crate::{
+    GroupBy, GroupColumns, Groups, KeyMode, Part, SaveRound, SavedGroups, Slice, Slices,
+    StateError, Windows,
+};
 
 /// The sessions of the keys of one leader that may go on.
 pub(crate) struct Sessions {
@@ -84,18 +87,20 @@ impl Sessions {
         tables.into_iter().flatten().map(Slice::bytes).sum::<usize>() + adding
     }
 
-    /// Gives the sessions that a later slice may continue, and keeps them.
+    /// Saves the sessions that a later slice may continue, and keeps them: see [`Slice::save`].
     ///
     /// # Errors
     /// Errors of accumulators and of `each`; [`StateError::BeingDrained`] while some are given out.
-    pub(crate) fn each_part<E: From<StateError>>(
+    pub(crate) fn save<E: From<StateError>>(
         &mut self,
-        each: impl FnMut(GroupColumns) -> Result<(), E>,
+        round: SaveRound,
+        serial: u64,
+        each: impl FnMut(SavedGroups) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.pass.is_some() {
             return Err(StateError::BeingDrained.into());
         }
-        self.open.each_part(each)
+        self.open.save(round, serial, each)
     }
 
     /// Adds sessions of keys that have none here.

@@ -9,6 +9,7 @@
 //!
 //! The key mode is chosen while it runs: see [`mode`].
 
+mod blocks;
 mod cut;
 mod fused;
 mod mode;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 
+use self::blocks::Blocks;
 use self::ranges::Ranges;
 use self::touched::Touched;
 use crate::error::same;
@@ -84,6 +86,8 @@ pub struct Slice {
     started: bool,
     /// For which groups rows have come since groups were given away or out.
     touched: Touched,
+    /// What was saved of it.
+    blocks: Blocks,
     /// How far groups are drained, from the first part until all are.
     giving: Option<Cursor>,
     /// Drained groups that are still in memory, until the memory is needed.
@@ -118,6 +122,7 @@ impl Slice {
             marks: ZeroedTable::new(),
             started: false,
             touched: Touched::default(),
+            blocks: Blocks::default(),
             giving: None,
             drained: None,
             array_bytes_max: spec.options.budget_bytes / ARRAY_PART,
@@ -345,6 +350,9 @@ impl Slice {
             (Input::Rows(_), Ids::One { id, .. }) if self.is_direct() => self.touched.add(&[id]),
             (Input::Rows(_), _) => self.touched.add_any(),
         }
+        if self.blocks.are_watched() {
+            self.blocks.change(groups.ids());
+        }
         let total = self.index.total();
         self.started = true;
         if self.is_direct() && self.occupancy.is_none() {
@@ -472,6 +480,7 @@ impl Slice {
             self.giving = Some(cursor);
         } else if std::mem::take(&mut self.started) {
             self.touched.clear();
+            self.blocks.forget();
             self.drained = Some(cursor);
         }
         Ok(part)
@@ -484,12 +493,16 @@ impl Slice {
         read: impl Fn(&mut dyn Accumulator, &Part) -> States,
     ) -> Taken {
         let Some((ids, occupied)) = self.next_part(cursor) else { return Ok(None) };
-        let total = self.index.total();
-        let part = match &occupied {
+        self.columns_of(&self.part(&ids, occupied.as_ref()), read).map(Some)
+    }
+
+    /// These ids, or those of them that have rows.
+    fn part<'a>(&self, ids: &Range<usize>, occupied: Option<&'a BooleanBuffer>) -> Part<'a> {
+        let (ids, total) = (ids.clone(), self.index.total());
+        match occupied {
             Some(marks) => Part::marked(ids, total, marks),
             None => Part::all(ids, total),
-        };
-        self.columns_of(&part, read).map(Some)
+        }
     }
 
     /// The ids of the next groups that have rows, and which of them have if not all.

@@ -18,6 +18,7 @@ use crate::{
     Slice, Slices, StateError, StateOptions,
 };
 
+mod blocks;
 mod modes;
 mod raw;
 mod sparse_ids;

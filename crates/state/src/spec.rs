@@ -31,12 +31,16 @@ pub struct StateOptions {
     pub array_range_max: usize,
     /// The key mode to use wherever the keys allow it.
     pub key_mode: Option<KeyMode>,
+    /// How many ids of groups make a block, which is saved as a whole where one of them has
+    /// changed: a power of two.
+    pub block_ids: usize,
 }
 
 impl Default for StateOptions {
-    /// 1 GiB, arrays up to 128 Mi keys, key modes by what the data are like.
+    /// 1 GiB, arrays up to 128 Mi keys, key modes by what the data are like, blocks of 16 Ki ids.
     fn default() -> Self {
-        Self { budget_bytes: 1 << 30, array_range_max: 128 << 20, key_mode: None }
+        let (budget_bytes, array_range_max) = (1 << 30, 128 << 20);
+        Self { budget_bytes, array_range_max, key_mode: None, block_ids: 1 << 14 }
     }
 }
 

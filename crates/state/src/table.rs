@@ -112,6 +112,12 @@ impl<T: Plain> ZeroedTable<T> {
         }
     }
 
+    /// The entries of `ids`, as far as there are any, as a table of its own, which is only read.
+    pub(crate) fn copied(&self, ids: Range<usize>) -> Self {
+        let own = self.as_ref().get(ids.start..ids.end.min(self.len())).unwrap_or(&[]);
+        Self { store: Store::Heap(own.to_vec()), used: own.len() }
+    }
+
     /// Which of `ids` are not zero.
     pub(crate) fn not_zero(&self, ids: Range<usize>) -> BooleanBuffer
     where

@@ -41,6 +41,8 @@ pub struct Windowed {
     recycled: Option<Slice>,
     sessions: Option<Sessions>,
     early: Early,
+    /// How often a slice was saved.
+    saves: u64,
     /// Bytes that all of this may hold.
     budget: usize,
 }
@@ -107,6 +109,7 @@ impl Windowed {
             running: None,
             recycled: None,
             early: Early::default(),
+            saves: 0,
             budget: spec.options.budget_bytes,
         }
     }

@@ -73,6 +73,11 @@ impl<R: Ord + Clone> References<R> {
         self.stored.retain(|of, _| *of > number);
     }
 
+    /// The sections of the last checkpoint in the chain.
+    pub fn recorded_sections(&self) -> &[StoredSection<R>] {
+        &self.recorded
+    }
+
     /// The sections to refer to for a checkpoint of the rows `needed`. Each has only such rows, and
     /// the sections of one segment are at least half of it.
     #[must_use]

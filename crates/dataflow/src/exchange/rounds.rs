@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use arrow::record_batch::RecordBatch;
+use state::SaveRound;
 use state::epoch::{Arrives, RoundAlignment, RoundBreach};
 
 use super::{Arrival, GATHERER, Inputs, Member};
@@ -104,6 +105,11 @@ impl InstanceRounds {
     /// The round that is under way.
     pub(crate) fn round(&self) -> u64 {
         self.alignment.borrow().round()
+    }
+
+    /// The same, with the last one that is known to be in the chain.
+    pub(crate) fn save_round(&self) -> SaveRound {
+        SaveRound { round: self.round(), recorded: self.worker.recorded() }
     }
 
     /// The round, if it is complete and not saved yet.

@@ -123,6 +123,11 @@ impl WorkerRounds {
         self.first
     }
 
+    /// The last round whose checkpoint is known to be in the chain.
+    pub(crate) fn recorded(&self) -> Option<u64> {
+        self.target.recorded()
+    }
+
     /// The edges of this worker that lead to an operator.
     pub(crate) fn edges(&self, operator: u32) -> usize {
         self.edges.get(operator as usize).copied().unwrap_or(0)

@@ -10,13 +10,14 @@
 //! Rows that never change, as those on a disk, are not written again where a section of an earlier
 //! checkpoint has them: the worker lists that section.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use checkpoint::chain::{self, SectionPlace, SegmentUpload, StoredSection};
 use checkpoint::segment::SectionEntry;
 use checkpoint::{CheckpointError, ObjectName, SegmentEntry, Store};
@@ -226,8 +227,56 @@ pub(super) fn ids_of(workers: &[WorkerSnapshot]) -> BTreeSet<StoredId> {
     ids
 }
 
+/// The sections of earlier checkpoints, when the next one is written.
+pub(super) struct Earlier<'a> {
+    store: &'a dyn Store,
+    job: &'a ObjectName,
+    /// Those that the next one refers to.
+    refers: &'a Sections,
+    /// Those of the last one in the chain that have the rows of one number, by this number.
+    apart: BTreeMap<StoredId, &'a SectionPlace>,
+    /// Whether one that is in the chain could not be read.
+    is_lost: bool,
+}
+
+impl<'a> Earlier<'a> {
+    /// Of a job: the sections that are referred to, and those of the last checkpoint in the chain.
+    pub(super) fn new(
+        (store, job): (&'a dyn Store, &'a ObjectName),
+        refers: &'a Sections,
+        recorded: &'a [StoredSection<StoredId>],
+    ) -> Self {
+        let apart = recorded.iter().filter_map(|of| match of.rows[..] {
+            [id] => Some((id, &of.place)),
+            _ => None,
+        });
+        Self { store, job, refers, apart: apart.collect(), is_lost: false }
+    }
+
+    /// Whether rows could not be read that are in the chain.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// The section with the rows of a number, and its bytes.
+    fn read(&mut self, id: StoredId) -> Result<(&'a SectionPlace, Bytes), CheckpointError> {
+        let place = self.apart.get(&id).copied();
+        let read = place.ok_or_else(|| {
+            let reason = "no checkpoint in the chain has rows that have not changed".to_owned();
+            CheckpointError::Invalid { reason }
+        });
+        let read = read.and_then(|place| {
+            let SectionPlace { segment, section } = place;
+            Ok((place, chain::read_section(self.store, self.job, segment, section)?))
+        });
+        self.is_lost |= read.is_err();
+        read
+    }
+}
+
 /// Writes what workers keep to a segment, worker by worker, but for the rows that are in sections
-/// of earlier checkpoints, to which it `refers`. What has been written is dropped, and what lies on
+/// of earlier checkpoints, to which it refers. Sections with rows that only such a checkpoint has
+/// are copied where it does not. What has been written is dropped, and what lies on
 /// a disk is read a batch at a time: beside what the workers hold, no more is in memory than
 /// [`SECTION_BYTES`], a batch, and what the upload keeps. Gives the sections that later checkpoints
 /// may refer to.
@@ -237,9 +286,10 @@ pub(super) fn ids_of(workers: &[WorkerSnapshot]) -> BTreeSet<StoredId> {
 pub(super) fn encode(
     workers: Vec<WorkerSnapshot>,
     names: OperatorNames<'_>,
-    refers: &Sections,
+    earlier: &mut Earlier<'_>,
     segment: &mut SegmentUpload<'_>,
 ) -> Result<NewSections, CheckpointError> {
+    let refers = earlier.refers;
     let referred: BTreeSet<&StoredId> = refers.iter().flat_map(|of| &of.rows).collect();
     let mut new = NewSections::new();
     for snapshot in workers {
@@ -256,9 +306,12 @@ pub(super) fn encode(
                 sections.add(saved)?;
             }
             for stored in stored {
-                let id = stored.rows.id().map(|id| (worker, operator, id));
-                if !id.is_some_and(|id| referred.contains(&id)) {
-                    sections.add_stored(&stored, id)?;
+                match stored.rows.id().map(|id| (worker, operator, id)) {
+                    Some(id) if referred.contains(&id) => {}
+                    Some(id) if stored.rows.is_recorded() => {
+                        sections.copy(earlier.read(id)?, id)?
+                    }
+                    id => sections.add_stored(&stored, id)?,
                 }
             }
             sections.close()?;
@@ -294,12 +347,29 @@ impl OperatorSections<'_, '_> {
         Ok(())
     }
 
+    /// Adds a section of an earlier checkpoint, which has the rows of one number.
+    fn copy(
+        &mut self,
+        (place, bytes): (&SectionPlace, Bytes),
+        id: StoredId,
+    ) -> Result<(), CheckpointError> {
+        self.close()?;
+        let SectionEntry { part, rows, .. } = place.section;
+        self.segment.section(self.name, part, rows, vec![bytes])?;
+        self.new.extend(self.segment.last().map(|section| (section.clone(), vec![id])));
+        Ok(())
+    }
+
     /// Adds rows that are read now, those of a number to one section.
     fn add_stored(
         &mut self,
         stored: &StoredRows,
         id: Option<StoredId>,
     ) -> Result<(), CheckpointError> {
+        let is_apart = id.is_some() && stored.rows.is_apart();
+        if is_apart {
+            self.close()?;
+        }
         let mut is_first = true;
         let saved = stored.read().map_err(|error| self.failed(&error))?;
         for saved in saved {
@@ -314,7 +384,7 @@ impl OperatorSections<'_, '_> {
                 self.write(&piece)?;
             }
         }
-        Ok(())
+        if is_apart { self.close() } else { Ok(()) }
     }
 
     /// Makes room for rows in the section that is open, or opens another one.

@@ -4,6 +4,7 @@
 //! that was given up: they stay here until the leader says that a checkpoint with them is stored.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,7 +22,7 @@ use dataflow::job::JobGraph;
 use dataflow::sink::{Publishing, SinkVisibility, UnsyncedOutput};
 use dataflow::time::to_millis;
 
-use super::encode::{self, Decoded, OperatorNames, StoredId};
+use super::encode::{self, Decoded, Earlier, OperatorNames, StoredId};
 use super::functions;
 use super::ids::{FittedState, OperatorId};
 use super::loading::Loading;
@@ -75,6 +76,36 @@ pub(super) struct Target {
     pub(super) run: RunId,
     /// Behind a lock, for a sender is not shared.
     pub(super) events: Mutex<Sender<KeeperEvent>>,
+    pub(super) recorded: Arc<RecordedRound>,
+}
+
+/// The last round that is in the chain, for workers, which do not keep again what it has.
+#[derive(Debug, Default)]
+pub(super) struct RecordedRound {
+    /// Its number, or 0.
+    round: AtomicU64,
+    /// What is in the chain of earlier rounds cannot be read.
+    since: AtomicU64,
+}
+
+impl RecordedRound {
+    /// Notes that a round is in the chain, when the thread of the node is told of it: what a worker
+    /// leaves out because of that comes to the thread later. Release, as the load is Acquire.
+    pub(super) fn set(&self, round: u64) {
+        self.round.store(round, Ordering::Release);
+    }
+
+    /// Workers keep all that they have, until a round from this one on is in the chain.
+    fn lose(&self, since: u64) {
+        self.since.fetch_max(since, Ordering::Release);
+    }
+
+    /// The round, if there is one.
+    fn get(&self) -> Option<u64> {
+        let round = self.round.load(Ordering::Acquire);
+        // No round of a job is 0.
+        (round >= self.since.load(Ordering::Acquire).max(1)).then_some(round)
+    }
 }
 
 impl CheckpointTarget for Target {
@@ -86,6 +117,10 @@ impl CheckpointTarget for Target {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         // Without a receiver the job has failed.
         let _ = events.send(KeeperEvent::Saved(snapshot));
+    }
+
+    fn recorded(&self) -> Option<u64> {
+        self.recorded.get()
     }
 }
 
@@ -107,6 +142,7 @@ pub(super) struct Keeper {
     pub(super) to: Sender<KeeperReport>,
     /// The counts of earlier runs.
     pub(super) before: RestoredCheckpoint,
+    pub(super) recorded: Arc<RecordedRound>,
     state: KeeperState,
 }
 
@@ -210,6 +246,7 @@ impl Keeper {
             chain,
             to,
             before: RestoredCheckpoint::default(),
+            recorded: Arc::default(),
             state,
         }
     }
@@ -292,7 +329,13 @@ impl Keeper {
         let at = (self.generation, self.node, round);
         let refers = self.state.references.usable(&encode::ids_of(&workers));
         let mut segment = SegmentUpload::new(&*self.store, &self.name, at);
-        let stored = encode::encode(workers, OperatorNames(&self.ids), &refers, &mut segment);
+        let recorded = self.state.references.recorded_sections();
+        let mut earlier = Earlier::new((&*self.store, &self.name), &refers, recorded);
+        let names = OperatorNames(&self.ids);
+        let stored = encode::encode(workers, names, &mut earlier, &mut segment);
+        if earlier.is_lost() {
+            self.recorded.lose(round + 1);
+        }
         let stored = stored.and_then(|new| Ok((segment.finish()?, new)));
         let stored = stored.map(|(segment, new)| {
             let new = new.into_iter().map(|(section, rows)| {

@@ -37,7 +37,7 @@ use dataflow::sink::SinkVisibility;
 use dataflow::worker::{Signals, WorkerConfig};
 
 use self::ids::{FittedState, OperatorId, fnv, operator_ids};
-use self::keeper::{Keeper, KeeperReport, KeeperThread, Target};
+use self::keeper::{Keeper, KeeperReport, KeeperThread, RecordedRound, Target};
 use self::leader::{Leader, Order};
 use self::loading::Loading;
 use self::messages::Message;
@@ -225,6 +225,7 @@ impl<'a> JobCheckpoints<'a> {
         let resumed = resumed.flatten();
         let went_on = resumed.as_ref().map(|resumed| RestoredCheckpoint::of(&resumed.manifest));
         let before = went_on.clone().unwrap_or_default();
+        let recorded = Arc::new(RecordedRound::default());
         let thread = KeeperThread::start(|to| {
             let mut keeper = Keeper::new(
                 store.clone(),
@@ -238,10 +239,11 @@ impl<'a> JobCheckpoints<'a> {
                 to,
             );
             keeper.before = before;
+            keeper.recorded = recorded.clone();
             keeper
         });
         let thread = thread.map_err(|source| Error::Thread { worker: 0, source })?;
-        let target = Target { run, events: Mutex::new(thread.events.clone()) };
+        let target = Target { run, events: Mutex::new(thread.events.clone()), recorded };
         let leader = (layout.rank == 0).then(|| {
             announce(tell, job, &obstacles, resumed.as_ref(), run.generation);
             let interval = (job.settings.checkpoint, obstacles.is_empty());
@@ -340,8 +342,9 @@ impl<'a> JobCheckpoints<'a> {
     fn received(&mut self, from: u32, message: Message, signals: &Signals) -> Result<(), Error> {
         match message {
             Message::EndRound { round, stored } => {
-                signals.end_round(round);
                 let _ = self.thread.events.send(keeper::KeeperEvent::EndRound { round, stored });
+                self.target.recorded.set(stored);
+                signals.end_round(round);
             }
             Message::Rest { round } => {
                 signals.rest_behind(round);

@@ -189,6 +189,11 @@ impl<T: Number> Accumulator for Means<T> {
         Ok(Arc::new(Float64Array::try_new(averages.into(), valid.map(NullBuffer::new))?))
     }
 
+    fn copied(&self, ids: Range<usize>) -> Option<Box<dyn Accumulator>> {
+        let (means, hidden) = (self.means.copied(ids), self.hidden);
+        Some(Box::new(Self { means, hidden, of: PhantomData }))
+    }
+
     fn clear(&mut self, total: usize) {
         self.means.clear(total);
         self.hidden = false;

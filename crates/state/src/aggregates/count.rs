@@ -266,6 +266,15 @@ impl Accumulator for Counts {
         Ok(Arc::new(Int64Array::from(counts)))
     }
 
+    fn copied(&self, ids: Range<usize>) -> Option<Box<dyn Accumulator>> {
+        let counters = match &self.counters {
+            Counters::Narrow(table) => Counters::Narrow(table.copied(ids)),
+            Counters::Wide(table) => Counters::Wide(table.copied(ids)),
+        };
+        let Self { argument, counted, turns, .. } = *self;
+        Some(Box::new(Self { argument, counters, counted, lanes: vec![], turns }))
+    }
+
     fn clear(&mut self, total: usize) {
         match &mut self.counters {
             Counters::Narrow(table) => table.clear(total),

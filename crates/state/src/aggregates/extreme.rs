@@ -238,6 +238,12 @@ impl<T: Values<Native: Ordered>, const MAX: bool> Accumulator for Extremes<T, MA
         Ok(Arc::new(array.with_data_type(self.data_type.clone())))
     }
 
+    fn copied(&self, ids: Range<usize>) -> Option<Box<dyn Accumulator>> {
+        let (codes, valid) = (self.codes.copied(ids.clone()), self.valid.copied(ids));
+        let (data_type, worst) = (self.data_type.clone(), self.worst);
+        Some(Box::new(Self { data_type, codes, worst, valid }))
+    }
+
     fn clear(&mut self, total: usize) {
         self.codes.clear(total);
         self.worst = false;

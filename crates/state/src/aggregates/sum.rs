@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, Int64Array, PrimitiveArray};
@@ -234,6 +235,14 @@ where
             return Err(StateError::Sum(S::DATA_TYPE));
         }
         self.within(part)
+    }
+
+    fn copied(&self, ids: Range<usize>) -> Option<Box<dyn Accumulator>> {
+        let within =
+            |(&id, &over): (&usize, &i64)| ids.contains(&id).then(|| (id - ids.start, over));
+        let carries = self.carries.iter().filter_map(within).collect();
+        let (sums, valid) = (self.sums.copied(ids.clone()), self.valid.copied(ids.clone()));
+        Some(Box::new(Self { sums, valid, carries, of: PhantomData }))
     }
 
     fn clear(&mut self, total: usize) {

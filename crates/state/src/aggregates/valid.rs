@@ -1,5 +1,7 @@
 //! Which groups have had a value.
 
+use std::ops::Range;
+
 use arrow::buffer::NullBuffer;
 
 use crate::{Groups, Part};
@@ -58,6 +60,16 @@ impl Valid {
             None => part.each_id(|id| id < self.known),
         };
         Some(NullBuffer::from(valid)).filter(|nulls| nulls.null_count() > 0)
+    }
+
+    /// The same of the groups `ids`, which are numbered from 0.
+    pub(super) fn copied(&self, ids: Range<usize>) -> Self {
+        let within = |marks: &Vec<bool>| {
+            let end = ids.end.min(marks.len());
+            marks.get(ids.start..end).unwrap_or(&[]).to_vec()
+        };
+        let known = self.known.saturating_sub(ids.start).min(ids.len());
+        Self { known, marks: self.marks.as_ref().map(within) }
     }
 
     /// Forgets all groups.

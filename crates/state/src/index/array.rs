@@ -161,6 +161,12 @@ impl ArrayIndex {
         Ok(true)
     }
 
+    /// The same index, if ids may have holes: then they tell the keys.
+    pub(crate) fn distances(&self) -> Option<Self> {
+        let Distances::Direct { top } = self.ids else { return None };
+        Some(Self { base: self.base, limit: self.limit, ids: Distances::Direct { top } })
+    }
+
     /// Rows whose groups are told from their words, if ids may have holes and anything is covered.
     pub(crate) fn near<'a>(&self, rows: RawRows<'a>) -> Option<DenseRows<'a>> {
         let near = DenseRows { rows, base: self.base, limit: self.limit };

@@ -130,6 +130,33 @@ pub(crate) enum Index {
     Wide(WideIndex),
 }
 
+/// The keys of a part of an index, which may have changed since.
+pub(crate) enum CopiedKeys {
+    /// Those of its ids, where these are distances.
+    Distances(ArrayIndex, DataType),
+    Columns(Vec<ArrayRef>),
+}
+
+impl CopiedKeys {
+    /// The keys; the part is that which was copied.
+    pub(crate) fn columns(&self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        match self {
+            Self::Distances(index, key) => Ok(vec![index.keys(key, part)?]),
+            Self::Columns(columns) => Ok(columns.clone()),
+        }
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Distances(..) => 0,
+            Self::Columns(columns) => {
+                columns.iter().map(|column| column.get_array_memory_size()).sum()
+            }
+        }
+    }
+}
+
 impl Index {
     /// The index that fits keys of these types before a row was seen, in the mode `force` if it
     /// suits them; `dense` if ids must not have holes.
@@ -257,6 +284,18 @@ impl Index {
             Self::PackedWide(index) => index.keys(keys, part),
             Self::Wide(index) => index.keys(keys, part),
         }
+    }
+
+    /// The keys of a part as they are now, to be read later: see [`Index::keys`].
+    pub(crate) fn copied(&self, keys: &[DataType], part: &Part) -> Result<CopiedKeys, StateError> {
+        let distances = match self {
+            Self::Array(index) => index.distances(),
+            _ => None,
+        };
+        Ok(match distances {
+            Some(index) => CopiedKeys::Distances(index, keys[0].clone()),
+            None => CopiedKeys::Columns(self.keys(keys, part)?),
+        })
     }
 
     /// By how many bytes tables of keys may grow. A table grows by as much as it has: this cannot

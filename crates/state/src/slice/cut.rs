@@ -118,6 +118,7 @@ impl Slice {
             if split.rows(own) == part.rows() {
                 continue;
             }
+            self.blocks.change_within(ids.clone());
             let others = others(&split, own, part.rows(), occupied.as_ref());
             let part = Part::marked(ids, total, &others);
             split.remove(own);

@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef};
 
 use super::{Input, Slice};
 use crate::index::Index;
-use crate::{ConsumedRows, Groups, RawRows, StateError, words};
+use crate::{ConsumedRows, Groups, Ids, RawRows, StateError, words};
 
 impl Slice {
     /// Whether rows that were read for the slice are likely to be taken by [`Slice::update_raw`].
@@ -69,11 +69,14 @@ impl Slice {
             self.started = true;
             index.reached(folded.reach);
             let shows = accumulator.shows();
-            if !shows || (rows.are_plain() && self.touched.remembers(folded.rows)) {
+            let watched = self.blocks.are_watched() && !self.blocks.is_one();
+            let told = self.touched.remembers(folded.rows) || watched;
+            if !shows || (rows.are_plain() && told) {
                 let mut ids = std::mem::take(&mut self.ids);
                 debug_assert!(rows.are_plain(), "words are keys, and all count");
                 index.intern(&rows.words[..folded.rows], None, &mut ids)?;
                 self.touched.add(&ids);
+                self.blocks.change(Ids::Each(&ids));
                 if !shows {
                     self.mark_occupied();
                     self.mark(&Groups::each(&ids));
@@ -81,6 +84,7 @@ impl Slice {
                 self.ids = ids;
             } else {
                 self.touched.add_any();
+                self.blocks.change_any();
             }
         }
         Ok(folded)

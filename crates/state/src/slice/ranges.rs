@@ -15,7 +15,7 @@
 
 use super::{Input, Slice};
 use crate::table::ZeroedTable;
-use crate::{Groups, KeyMode, StateError};
+use crate::{Groups, Ids, KeyMode, StateError};
 
 /// Bytes of state from which on rows wait.
 const FAR_BYTES: usize = if cfg!(test) { 1 << 12 } else { 16 << 20 };
@@ -80,6 +80,9 @@ impl Slice {
     pub(super) fn wait(&mut self, mut ids: &[u32]) -> Result<(), StateError> {
         self.started = true;
         self.touched.add_any();
+        if self.blocks.are_watched() {
+            self.blocks.change(Ids::Each(ids));
+        }
         let mut ranges = std::mem::take(&mut self.ranges);
         while let Some((row, full)) = ranges.push(ids) {
             self.fold(ranges.take(full))?;

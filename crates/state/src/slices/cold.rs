@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Slices;
 use crate::spill::groups::{Gathering, GroupStore};
 use crate::spill::{Disk, SpillRun, Spilled};
-use crate::{GroupColumns, Partitioner, SavedGroups, Slice, StateError};
+use crate::{GroupColumns, Partitioner, SaveRound, SavedGroups, Slice, StateError};
 
 /// A slice of less than this part of the budget, or this many bytes, is written whole: it is likely
 /// to fit when it comes back.
@@ -106,16 +106,17 @@ impl Slices {
         }
     }
 
-    /// Gives the partial states of all groups of the slice that starts at `start`, which keeps
-    /// them. A group that lies in several places comes several times. What is in memory is copied
-    /// if it has at most `room` bytes, or there is no disk, and is written to the disk else.
+    /// Saves all groups of the slice that starts at `start`, which keeps them: see [`Slice::save`].
+    /// A group that lies in several places comes several times. What is in memory is copied if it
+    /// has at most `room` bytes, or there is no disk, and is written to the disk else.
     ///
     /// # Errors
     /// Those of the disk, of accumulators and of `each`; [`StateError::BeingDrained`].
-    pub(crate) fn each_part<E: From<StateError>>(
+    pub(crate) fn save<E: From<StateError>>(
         &mut self,
         start: i64,
         room: usize,
+        (round, serial): (SaveRound, u64),
         mut each: impl FnMut(SavedGroups) -> Result<(), E>,
     ) -> Result<(), E> {
         let held = self.get(start).map_or(0, Slice::bytes);
@@ -125,7 +126,7 @@ impl Slices {
         let Some(live) = self.live.get_mut(&start) else { return Ok(()) };
         if let Some(slice) = &mut live.slice {
             let others = self.bytes - slice.bytes();
-            let given = slice.each_part(|part| each(SavedGroups::Held(part)));
+            let given = slice.save(round, serial, &mut each);
             self.bytes = others + slice.bytes();
             given?;
         }

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::Windowed;
-use crate::{GroupColumns, SavedGroups, StateError, WindowBounds, Windows};
+use crate::{GroupColumns, SaveRound, SavedGroups, StateError, WindowBounds, Windows};
 
 /// Of the bytes that are free, the part that a copy of a slice may take: more rows come.
 const COPIED_PART: usize = 2;
@@ -26,6 +26,7 @@ impl Windowed {
     /// is given out.
     pub fn save<E: From<StateError>>(
         &mut self,
+        round: SaveRound,
         mut each: impl FnMut(Option<i64>, SavedGroups) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.firing.is_some() || self.early.is_giving() {
@@ -35,17 +36,22 @@ impl Windowed {
         let mut copied = 0;
         for key in keys {
             let room = self.budget.saturating_sub(self.bytes()).saturating_sub(copied);
-            self.slices.each_part(key, room / COPIED_PART, |part| {
+            self.saves += 1;
+            self.slices.save(key, room / COPIED_PART, (round, self.saves), |part| {
                 copied += part.bytes();
                 each(Some(key), part)
             })?;
         }
         if let (Some(windows), Some((ran, slice))) = (&self.windows, &mut self.running) {
             let key = windows.slice_key(ran.start);
-            slice.each_part(|part| each(Some(key), SavedGroups::Resident(part)))?;
+            self.saves += 1;
+            slice.save(round, self.saves, |part| each(Some(key), resident(part)))?;
         }
         match &mut self.sessions {
-            Some(sessions) => sessions.each_part(|part| each(None, SavedGroups::Resident(part))),
+            Some(sessions) => {
+                self.saves += 1;
+                sessions.save(round, self.saves, |part| each(None, resident(part)))
+            }
             None => Ok(()),
         }
     }
@@ -107,5 +113,13 @@ impl Windowed {
         let before = running.map_or(0, |_| self.early.running);
         let keys = self.keys_of(windows, window);
         keys.iter().map(|&key| self.slices.changed(key)).fold(before, u64::max)
+    }
+}
+
+/// The same groups, where they never go to a disk.
+fn resident(groups: SavedGroups) -> SavedGroups {
+    match groups {
+        SavedGroups::Held(groups) => SavedGroups::Resident(groups),
+        groups => groups,
     }
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::aggregates::{count, max, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
-use crate::{KeyMode, Partitioner, RowPlace, RowsByOwner, SavedGroups, StateOptions};
+use crate::{KeyMode, Partitioner, RowPlace, RowsByOwner, SaveRound, SavedGroups, StateOptions};
 
 /// Key and value.
 type Row = (i64, i64);
@@ -27,7 +27,8 @@ fn spec(mode: Option<KeyMode>) -> Arc<GroupBy> {
 /// Saved groups, read where they lie on a disk.
 fn groups_of(saved: SavedGroups, keys: usize) -> Result<GroupColumns, StateError> {
     match saved {
-        SavedGroups::Held(groups) | SavedGroups::Resident(groups) => Ok(groups),
+        SavedGroups::Held(groups) | SavedGroups::Resident(groups) => groups.columns(),
+        SavedGroups::Unchanged { .. } => unreachable!("no round was recorded"),
         SavedGroups::Spilled(batch) => {
             let mut keys_of = batch.read()?.columns().to_vec();
             let states = keys_of.split_off(keys);
@@ -105,7 +106,7 @@ pub(crate) fn elsewhere(
     };
     let saved = |from: &mut Windowed| {
         let mut all = vec![];
-        from.save(|key, part| {
+        from.save(SaveRound::default(), |key, part| {
             all.push((key, groups_of(part, spec.keys.len())?));
             Ok::<_, StateError>(())
         })
@@ -228,10 +229,10 @@ fn a_window_on_its_way_out_is_not_saved() {
     let mut windowed = Windowed::new(&spec(None), Windows::tumbling(10, 0));
     add(windowed.slices(), 0, (1, 1));
     assert!(windowed.trigger(10).unwrap().is_some());
-    let refused = windowed.save(|_, _| Ok::<_, StateError>(()));
+    let refused = windowed.save(SaveRound::default(), |_, _| Ok::<_, StateError>(()));
     assert!(matches!(refused, Err(StateError::BeingDrained)));
     assert!(windowed.trigger(10).unwrap().is_none());
-    windowed.save(|_, _| Err(StateError::BeingDrained)).unwrap();
+    windowed.save(SaveRound::default(), |_, _| Err(StateError::BeingDrained)).unwrap();
 }
 
 #[test]

@@ -52,8 +52,8 @@ use state::{
 use crate::checkpoint::{OperatorSnapshot, StateCopies};
 use crate::error::DataflowError;
 use crate::exchange::{
-    AnyExchange, Arrival, Deltas, Inputs, Instance, Member, Merge, Outgoing, Partition, Shuffle,
-    Task, uppar,
+    AnyExchange, Arrival, Deltas, Inputs, Instance, InstanceRounds, Member, Merge, Outgoing,
+    Partition, Shuffle, Task, uppar,
 };
 use crate::job::{Aggregation, Exchange, FINAL, SavedParts, TimeWindow};
 use crate::operators::aggregate::fold::Folder;
@@ -463,7 +463,9 @@ impl<D: Downstream> OperatorTask for Grouping<D> {
         let mut kept = saved::KeptGroups::default();
         if !self.behind.is_satisfied() {
             let copies = Some(&self.copies).filter(|_| self.spills);
-            kept = saved::save(&mut self.bounded(), &self.form, emits_early, copies)?;
+            let round = self.instance.rounds.as_ref().map(InstanceRounds::save_round);
+            let round = round.unwrap_or_default();
+            kept = saved::save(&mut self.bounded(), round, &self.form, emits_early, copies)?;
         }
         let saved::KeptGroups { mut parts, stored } = kept;
         if self.is_total() && self.emitted.get() {

@@ -10,7 +10,9 @@ use arrow::array::{
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use state::sim::{SimDisk, SimDiskOptions};
-use state::{GroupBy, KeyMode, KeyRows, StateOptions, Triggered, Windowed, Windows, aggregates};
+use state::{
+    GroupBy, KeyMode, KeyRows, SaveRound, StateOptions, Triggered, Windowed, Windows, aggregates,
+};
 
 use super::fold::Folder;
 use super::saved::{self, KeptGroups, RestoredGroups};
@@ -185,7 +187,8 @@ impl Bed {
     fn save(&mut self, watermark: i64) -> Restored {
         let (form, early) = (self.of.saved_parts(), self.of.early_ns.is_some());
         let save = |(worker, (merged, _)): (u32, &mut (Windowed, Folder))| {
-            let KeptGroups { parts, stored } = saved::save(merged, &form, early, None).unwrap();
+            let KeptGroups { parts, stored } =
+                saved::save(merged, SaveRound::default(), &form, early, None).unwrap();
             let (operator, version) = (0, form.version);
             let snapshot = OperatorSnapshot { operator, version, watermark, parts, stored };
             let operators = vec![snapshot];

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
 use arrow::datatypes::SchemaRef;
-use state::{GroupColumns, SavedGroups, SpilledBatch, Windowed};
+use state::{CopiedGroups, GroupColumns, SaveRound, SavedGroups, SpilledBatch, Windowed};
 
 use crate::checkpoint::{CopiedBytes, RowsId, SavedRows, StateCopies, StoredRows, UnreadRows};
 use crate::error::DataflowError;
@@ -43,23 +43,57 @@ impl UnreadRows for SpilledGroups {
     }
 }
 
-/// A copy of groups. The column of their slice is made when it is stored, and not on the worker's
-/// thread.
-struct CopiedGroups {
+/// A copy of groups. Their columns are made when they are stored, and not on the worker's thread.
+struct HeldGroups {
     slice: Option<i64>,
-    columns: Vec<ArrayRef>,
+    groups: CopiedGroups,
     schema: SchemaRef,
     /// Where the copy counts as state.
     _bytes: Option<CopiedBytes>,
 }
 
-impl UnreadRows for CopiedGroups {
+impl UnreadRows for HeldGroups {
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
-        Ok(vec![rows_of(self.slice, self.columns.clone(), &self.schema)?])
+        let GroupColumns { keys, states } = self.groups.columns()?;
+        let columns = keys.into_iter().chain(states).collect();
+        Ok(vec![rows_of(self.slice, columns, &self.schema)?])
     }
 
     fn bytes(&self) -> usize {
-        self.columns.iter().map(|column| column.get_array_memory_size()).sum()
+        self.groups.bytes()
+    }
+
+    fn id(&self) -> Option<RowsId> {
+        self.groups.id()
+    }
+
+    fn is_apart(&self) -> bool {
+        true
+    }
+}
+
+/// Groups that have not changed since a checkpoint that is in the chain.
+struct UnchangedGroups {
+    id: RowsId,
+    bytes: usize,
+}
+
+impl UnreadRows for UnchangedGroups {
+    fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
+        let message = "groups of an earlier checkpoint are read from there".to_owned();
+        Err(DataflowError::Recovery(message))
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn id(&self) -> Option<RowsId> {
+        Some(self.id)
+    }
+
+    fn is_recorded(&self) -> bool {
+        true
     }
 }
 
@@ -85,24 +119,26 @@ pub(super) struct KeptGroups {
 }
 
 /// All groups, and of which windows an early result is the latest, where there are such. Copies of
-/// groups are counted in `copies`.
+/// groups are counted in `copies`; groups that have not changed since a round was recorded are not
+/// copied.
 pub(super) fn save(
     merged: &mut Windowed,
+    round: SaveRound,
     form: &SavedParts,
     emits_early: bool,
     copies: Option<&StateCopies>,
 ) -> Result<KeptGroups, DataflowError> {
     let mut kept = KeptGroups::default();
     let schema = |part: u32| form.parts[part as usize].schema.clone();
-    merged.save(|slice, groups| {
+    merged.save(round, |slice, groups| {
         let counted = matches!(groups, SavedGroups::Held(_));
         let bytes = copies.filter(|_| counted).map(|copies| copies.add(groups.bytes()));
         let schema = schema(GROUPS);
         let rows: Arc<dyn UnreadRows> = match (groups, slice) {
             (SavedGroups::Held(groups) | SavedGroups::Resident(groups), slice) => {
-                let columns = groups.keys.into_iter().chain(groups.states).collect();
-                Arc::new(CopiedGroups { slice, columns, schema, _bytes: bytes })
+                Arc::new(HeldGroups { slice, groups, schema, _bytes: bytes })
             }
+            (SavedGroups::Unchanged { id, bytes }, _) => Arc::new(UnchangedGroups { id, bytes }),
             (SavedGroups::Spilled(batch), Some(slice)) => {
                 Arc::new(SpilledGroups { batch, slice, schema })
             }

@@ -57,8 +57,11 @@ fn snapshot(worker: u32) -> WorkerSnapshot {
 
 fn store(workers: Vec<WorkerSnapshot>, names: &[OperatorId]) -> (Arc<dyn Store>, SegmentEntry) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    let mut segment = SegmentUpload::new(&*store, &job(), (1, 0, 12));
-    encode(workers, OperatorNames(names), &vec![], &mut segment).unwrap();
+    let job = job();
+    let mut segment = SegmentUpload::new(&*store, &job, (1, 0, 12));
+    let refers = vec![];
+    let mut earlier = Earlier::new((&*store, &job), &refers, &[]);
+    encode(workers, OperatorNames(names), &mut earlier, &mut segment).unwrap();
     let entry = segment.finish().unwrap();
     (store, entry)
 }
@@ -202,10 +205,19 @@ fn section(at: u32) -> SectionEntry {
 }
 
 /// Rows of a number, which are its number.
-struct Numbered(u64);
+struct Numbered(u64, Lie);
+
+/// Where rows lie.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Lie {
+    Together,
+    Apart,
+    InTheChain,
+}
 
 impl UnreadRows for Numbered {
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
+        assert_ne!(self.1, Lie::InTheChain, "they are not here");
         let numbers: ArrayRef = Arc::new(UInt64Array::from(vec![self.0; ROWS]));
         Ok(vec![RecordBatch::try_from_iter([("number", numbers)])?])
     }
@@ -217,9 +229,30 @@ impl UnreadRows for Numbered {
     fn id(&self) -> Option<RowsId> {
         Some((self.0, 3))
     }
+
+    fn is_apart(&self) -> bool {
+        self.1 == Lie::Apart
+    }
+
+    fn is_recorded(&self) -> bool {
+        self.1 == Lie::InTheChain
+    }
 }
 
 const ROWS: usize = 100_000;
+
+/// Two workers with these rows.
+fn two_workers(of: [&[u64]; 2], lie: Lie) -> Vec<WorkerSnapshot> {
+    let worker = |worker: u32| {
+        let stored = of[worker as usize].iter();
+        let stored = stored.map(|&at| StoredRows { part: 0, rows: Arc::new(Numbered(at, lie)) });
+        let parts = vec![SavedRows { part: 0, rows: rows(7) }];
+        let (operator, stored) = (0, stored.collect());
+        let operator = OperatorSnapshot { operator, version: 1, watermark: 0, parts, stored };
+        WorkerSnapshot { worker, operators: vec![operator], ..WorkerSnapshot::default() }
+    };
+    vec![worker(0), worker(1)]
+}
 
 /// The checkpoint of two workers with these rows: its segment, and the numbers of all rows that
 /// it has, as they are read again.
@@ -227,21 +260,15 @@ fn numbered(
     store: &Arc<dyn Store>,
     references: &mut References<StoredId>,
     round: u64,
-    of: [&[u64]; 2],
+    (of, lie): ([&[u64]; 2], Lie),
 ) -> (SegmentEntry, BTreeSet<SegmentEntry>) {
     let names = ids(&["rows"]);
-    let worker = |worker: u32| {
-        let stored = of[worker as usize].iter();
-        let stored = stored.map(|&at| StoredRows { part: 0, rows: Arc::new(Numbered(at)) });
-        let parts = vec![SavedRows { part: 0, rows: rows(7) }];
-        let (operator, stored) = (0, stored.collect());
-        let operator = OperatorSnapshot { operator, version: 1, watermark: 0, parts, stored };
-        WorkerSnapshot { worker, operators: vec![operator], ..WorkerSnapshot::default() }
-    };
-    let workers = vec![worker(0), worker(1)];
+    let workers = two_workers(of, lie);
     let refers = references.usable(&ids_of(&workers));
-    let mut segment = SegmentUpload::new(&**store, &self::job(), (1, 0, round));
-    let new = encode(workers, OperatorNames(&names), &refers, &mut segment).unwrap();
+    let job = job();
+    let mut segment = SegmentUpload::new(&**store, &job, (1, 0, round));
+    let mut earlier = Earlier::new((&**store, &job), &refers, references.recorded_sections());
+    let new = encode(workers, OperatorNames(&names), &mut earlier, &mut segment).unwrap();
     let entry = segment.finish().unwrap();
     let new = new.into_iter().map(|(section, rows)| {
         let place = SectionPlace { segment: entry.clone(), section };
@@ -260,33 +287,72 @@ fn numbered(
         assert_eq!(found, expected.collect(), "worker {worker} of round {round}");
     }
     let mut decoded = Decoded::default();
-    decode(&**store, &job(), &entry, OperatorNames(&names), None, &mut decoded).unwrap();
+    decode(&**store, &job, &entry, OperatorNames(&names), None, &mut decoded).unwrap();
     (entry, decoded.referred)
 }
 
 #[test]
 fn rows_that_do_not_change_are_written_once() {
+    use Lie::Together;
     const BYTES: u64 = 8 * ROWS as u64;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let mut references = References::default();
     let all: Vec<u64> = (0..20).collect();
-    let (first, referred) = numbered(&store, &mut references, 1, [&all, &[100]]);
+    let (first, referred) = numbered(&store, &mut references, 1, ([&all, &[100]], Together));
     assert!(first.bytes > 21 * BYTES && referred.is_empty());
     // It is not known to be in the chain.
-    let (second, referred) = numbered(&store, &mut references, 2, [&all, &[100]]);
+    let (second, referred) = numbered(&store, &mut references, 2, ([&all, &[100]], Together));
     assert!(second.bytes > 21 * BYTES && referred.is_empty());
     references.recorded(1);
     let more = [&all[..], &[20]].concat();
-    let (third, referred) = numbered(&store, &mut references, 3, [&more, &[100, 101]]);
+    let (third, referred) = numbered(&store, &mut references, 3, ([&more, &[100, 101]], Together));
     assert!(third.bytes < 3 * BYTES && referred == [first.clone()].into());
     references.recorded(3);
     // Sections that have lost some of their rows are written again, as far as there are rows.
     let fewer = &more[3..];
-    let (fourth, referred) = numbered(&store, &mut references, 4, [fewer, &[100, 101]]);
+    let (fourth, referred) = numbered(&store, &mut references, 4, ([fewer, &[100, 101]], Together));
     assert!(fourth.bytes < 10 * BYTES && referred == [first, third].into());
     references.recorded(4);
-    let (fifth, referred) = numbered(&store, &mut references, 5, [&[4, 19, 22], &[]]);
+    let (fifth, referred) = numbered(&store, &mut references, 5, ([&[4, 19, 22], &[]], Together));
     assert!(fifth.bytes > 3 * BYTES && referred.is_empty(), "{referred:?}");
+}
+
+#[test]
+fn rows_that_are_only_in_the_chain_are_referred_to_or_copied() {
+    use Lie::{Apart, InTheChain};
+    const BYTES: u64 = 8 * ROWS as u64;
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let mut references = References::default();
+    let all: Vec<u64> = (0..20).collect();
+    let (first, _) = numbered(&store, &mut references, 1, ([&all, &[100]], Apart));
+    references.recorded(1);
+    let (second, referred) = numbered(&store, &mut references, 2, ([&all, &[100]], InTheChain));
+    assert!(second.bytes < BYTES / 10 && referred == [first.clone()].into());
+    references.recorded(2);
+    // Eleven of 21 sections are needed: the others need not be written.
+    let (third, referred) = numbered(&store, &mut references, 3, ([&all[9..], &[]], InTheChain));
+    assert!(third.bytes < BYTES / 10 && referred == [first].into());
+    references.recorded(3);
+    let (fourth, referred) = numbered(&store, &mut references, 4, ([&all[16..], &[]], InTheChain));
+    assert!((4 * BYTES..5 * BYTES).contains(&fourth.bytes) && referred.is_empty());
+    // That one is given up: what is copied is of the one before.
+    let (fifth, _) = numbered(&store, &mut references, 5, ([&all[17..], &[]], InTheChain));
+    assert!((3 * BYTES..4 * BYTES).contains(&fifth.bytes));
+    references.recorded(5);
+    let (sixth, referred) = numbered(&store, &mut references, 6, ([&all[17..], &[]], InTheChain));
+    assert!(sixth.bytes < BYTES / 10 && referred == [fifth.clone()].into());
+    references.recorded(6);
+
+    let file = ObjectName::new(format!("j/seg/{}", fifth.file)).unwrap();
+    store.delete(&file).unwrap();
+    let job = job();
+    let mut segment = SegmentUpload::new(&*store, &job, (1, 0, 7));
+    let refers = vec![];
+    let mut earlier = Earlier::new((&*store, &job), &refers, references.recorded_sections());
+    let names = ids(&["rows"]);
+    let workers = two_workers([&all[19..], &[]], InTheChain);
+    let lost = encode(workers, OperatorNames(&names), &mut earlier, &mut segment);
+    assert!(matches!(lost, Err(CheckpointError::Missing { .. })) && earlier.is_lost());
 }
 
 #[test]

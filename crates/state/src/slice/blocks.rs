@@ -1,0 +1,166 @@
+//! The groups of a slice as blocks of ids, which are saved one by one: a block that has not changed
+//! since a round that is stored for good is not copied again.
+//!
+//! Nothing is noted before the first save: without checkpoints a batch costs one comparison more.
+//! A round that is given up loses nothing, for what was saved in it is not taken for stored.
+
+use std::ops::Range;
+
+use super::Slice;
+use crate::saved::{CopiedGroups, SaveRound, SavedGroups, SavedId};
+use crate::{Ids, StateError};
+
+/// A block with fewer groups than one in this many of its ids is saved anew each time: the place of
+/// a small section costs as much as its rows.
+const FEW_PART: usize = 16;
+/// The bit of numbers of blocks that those of groups on a disk do not have.
+const BLOCKS: u64 = 1 << 63;
+
+/// What was saved of the blocks of a slice.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    /// By block whether it has changed since. Blocks beyond have come since.
+    changed: Vec<u8>,
+    /// By block what was saved.
+    saved: Vec<Saved>,
+    /// An id without this many of its lowest bits is the number of its block.
+    shift: u32,
+}
+
+/// A block that was saved.
+#[derive(Debug, Clone, Copy)]
+struct Saved {
+    /// The number of its groups, unless there are too few.
+    id: Option<SavedId>,
+    /// Whether there are any.
+    any: bool,
+    /// The last round in which they were copied.
+    round: u64,
+    bytes: usize,
+}
+
+impl Blocks {
+    /// Whether changes are noted.
+    #[inline]
+    pub(super) fn are_watched(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// Whether changes are noted of one block alone.
+    pub(super) fn is_one(&self) -> bool {
+        self.changed.len() == 1
+    }
+
+    /// The groups of these ids change.
+    pub(super) fn change(&mut self, ids: Ids<'_>) {
+        let (one, each) = match ids {
+            Ids::One { ref id, .. } => (std::slice::from_ref(id), &[][..]),
+            Ids::Each(ids) => (&[][..], ids),
+        };
+        for &id in one.iter().chain(each) {
+            if let Some(changed) = self.changed.get_mut((id >> self.shift) as usize) {
+                *changed = 1;
+            }
+        }
+    }
+
+    /// Groups of this range of ids may change.
+    pub(super) fn change_within(&mut self, ids: Range<usize>) {
+        let end = ids.end.div_ceil(1 << self.shift).min(self.changed.len());
+        if let Some(changed) = self.changed.get_mut(ids.start >> self.shift..end) {
+            changed.fill(1);
+        }
+    }
+
+    /// Any groups may change.
+    pub(super) fn change_any(&mut self) {
+        self.changed.fill(1);
+    }
+
+    /// All groups are gone.
+    pub(super) fn forget(&mut self) {
+        self.changed.clear();
+        self.saved.clear();
+    }
+
+    /// A block that is as it was saved.
+    fn unchanged(&self, block: usize) -> Option<Saved> {
+        let changed = *self.changed.get(block)?;
+        (changed == 0).then(|| self.saved[block])
+    }
+}
+
+impl Slice {
+    /// Gives all groups, which stay, block by block: copies, and the numbers of blocks that have
+    /// not changed since a round that was recorded. New numbers are made of `serial`, which no
+    /// other save of the operator has.
+    ///
+    /// # Errors
+    /// Errors of accumulators and of `each`; [`StateError::BeingDrained`].
+    pub(crate) fn save<E: From<StateError>>(
+        &mut self,
+        round: SaveRound,
+        serial: u64,
+        mut each: impl FnMut(SavedGroups) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.giving.is_some() {
+            return Err(StateError::BeingDrained.into());
+        }
+        self.settle()?;
+        let copyable = self.accumulators.iter().all(|of| of.copied(0..0).is_some());
+        if !copyable {
+            return self.each_part(|part| each(SavedGroups::Held(part.into())));
+        }
+        let shift = self.spec.options.block_ids.max(1).ilog2();
+        let total = if self.started { self.index.total() } else { 0 };
+        let mut all = Vec::with_capacity(total.div_ceil(1 << shift));
+        for (block, start) in (0..total).step_by(1 << shift).enumerate() {
+            let ids = start..total.min(start + (1 << shift));
+            let before = self.blocks.unchanged(block);
+            match before {
+                Some(Saved { id: Some(id), round: of, bytes, .. })
+                    if Some(of) <= round.recorded =>
+                {
+                    all.extend(before);
+                    each(SavedGroups::Unchanged { id, bytes })?;
+                    continue;
+                }
+                Some(Saved { any: false, .. }) => {
+                    all.extend(before);
+                    continue;
+                }
+                _ => {}
+            }
+            let id = before.map_or(Some((BLOCKS | serial, block as u32)), |saved| saved.id);
+            let copied = self.copied(ids, id)?;
+            let id = copied.as_ref().and_then(CopiedGroups::id);
+            let bytes = copied.as_ref().map_or(0, CopiedGroups::bytes);
+            all.push(Saved { id, any: copied.is_some(), round: round.round, bytes });
+            copied.map_or(Ok(()), |copied| each(SavedGroups::Held(copied)))?;
+        }
+        let changed = vec![0; all.len()];
+        self.blocks = Blocks { changed, saved: all, shift };
+        Ok(())
+    }
+
+    /// A copy of the groups of a block, if there are any. With few groups it has no number.
+    fn copied(
+        &self,
+        ids: Range<usize>,
+        id: Option<SavedId>,
+    ) -> Result<Option<CopiedGroups>, StateError> {
+        let occupied = self.occupied(ids.clone());
+        let rows = occupied.as_ref().map_or(ids.len(), |marks| marks.count_set_bits());
+        if rows == 0 {
+            return Ok(None);
+        }
+        let occupied = occupied.filter(|_| rows < ids.len());
+        let part = self.part(&ids, occupied.as_ref());
+        let keys = self.index.copied(&self.spec.keys, &part)?;
+        let copies = self.accumulators.iter().map(|of| of.copied(ids.clone()));
+        let copies: Option<Vec<_>> = copies.collect();
+        let id = id.filter(|_| rows >= self.spec.options.block_ids / FEW_PART);
+        let of = |copies| CopiedGroups::of_tables(id, ids, occupied, keys, copies);
+        Ok(copies.map(of))
+    }
+}
