@@ -84,9 +84,9 @@ pub use key_table::{KeyTable, NullKeys, without_dictionary};
 pub use keys::{KeyRows, canonical, has_floats, with_one_nan};
 pub use part::Part;
 pub use partition::{Partitioner, RowsByOwner};
-pub use saved::{CopiedGroups, SaveRound, SavedGroups, SavedId};
+pub use saved::{CopiedGroups, SaveRound, SavedId};
 pub use slice::Slice;
-pub use slices::Slices;
+pub use slices::{SavedGroups, Slices};
 pub use spec::{GroupBy, GroupColumns, StateOptions};
 pub use spill::{
     Disk, DiskFile, SpillPartition, SpillPartitions, SpillStore, SpillWriter, Spilled, SpilledBatch,

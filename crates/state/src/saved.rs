@@ -1,4 +1,4 @@
-//! Groups that are saved: copies, or where they lie already.
+//! Groups of a slice that are saved: copies, or the numbers of what was saved before.
 //!
 //! A worker copies its tables as they are, block by block, and only blocks that have changed. Their
 //! columns are made of the copy when it is stored, on another thread.
@@ -10,7 +10,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
 
 use crate::index::CopiedKeys;
-use crate::{Accumulator, GroupColumns, Part, SpilledBatch, StateError};
+use crate::{Accumulator, GroupColumns, Part, StateError};
 
 /// The number of groups that do not change as long as they have it. No other groups of an operator
 /// on one worker have it, be they in memory or on a disk.
@@ -26,22 +26,18 @@ pub struct SaveRound {
     pub recorded: Option<u64>,
 }
 
-/// Some groups that are saved.
+/// A block of groups of a slice, or some part of it, that is saved.
 #[derive(Debug)]
-pub enum SavedGroups {
-    /// A copy of groups in memory, for which there is room in the budget where there is a disk.
-    Held(CopiedGroups),
-    /// A copy of groups that never go to a disk, however much room there is.
-    Resident(CopiedGroups),
-    /// Groups that are the same since a round that was recorded.
+pub(crate) enum SavedBlock {
+    /// A copy.
+    Copied(CopiedGroups),
+    /// The same groups as in a round that was recorded.
     Unchanged {
         /// Their number.
         id: SavedId,
         /// About how many bytes a copy of them would have.
         bytes: usize,
     },
-    /// Groups on a disk: a batch of their keys and states. It outlives the window.
-    Spilled(SpilledBatch),
 }
 
 /// A copy of groups: their columns are made when they are asked for.
@@ -130,17 +126,5 @@ impl From<GroupColumns> for CopiedGroups {
 impl std::fmt::Debug for CopiedGroups {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CopiedGroups").field("id", &self.id()).finish_non_exhaustive()
-    }
-}
-
-impl SavedGroups {
-    /// Bytes of memory that they take beside the state.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Held(groups) | Self::Resident(groups) => groups.bytes(),
-            Self::Unchanged { .. } => 0,
-            Self::Spilled(_) => SpilledBatch::HELD_BYTES,
-        }
     }
 }

@@ -25,9 +25,9 @@ use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Int64Type};
 
 use crate::index::Index;
+use crate::saved::SavedBlock;
 use crate::{
-    GroupBy, GroupColumns, Groups, KeyMode, Part, SaveRound, SavedGroups, Slice, Slices,
-    StateError, Windows,
+    GroupBy, GroupColumns, Groups, KeyMode, Part, SaveRound, Slice, Slices, StateError, Windows,
 };
 
 /// The sessions of the keys of one leader that may go on.
@@ -95,7 +95,7 @@ impl Sessions {
         &mut self,
         round: SaveRound,
         serial: u64,
-        each: impl FnMut(SavedGroups) -> Result<(), E>,
+        each: impl FnMut(SavedBlock) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.pass.is_some() {
             return Err(StateError::BeingDrained.into());

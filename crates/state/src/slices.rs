@@ -2,6 +2,7 @@
 //! beyond it ([`cold`]).
 
 mod cold;
+mod saved;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 
 use self::cold::Cold;
+pub use self::saved::SavedGroups;
 use crate::partition::RowsByOwner;
 use crate::spec::ARRAY_PART;
 use crate::spill::SpillRun;

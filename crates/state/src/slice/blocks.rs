@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::Slice;
-use crate::saved::{CopiedGroups, SaveRound, SavedGroups, SavedId};
+use crate::saved::{CopiedGroups, SaveRound, SavedBlock, SavedId};
 use crate::{Ids, StateError};
 
 /// A block with fewer groups than one in this many of its ids is saved anew each time: the place of
@@ -101,7 +101,7 @@ impl Slice {
         &mut self,
         round: SaveRound,
         serial: u64,
-        mut each: impl FnMut(SavedGroups) -> Result<(), E>,
+        mut each: impl FnMut(SavedBlock) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.giving.is_some() {
             return Err(StateError::BeingDrained.into());
@@ -109,7 +109,7 @@ impl Slice {
         self.settle()?;
         let copyable = self.accumulators.iter().all(|of| of.copied(0..0).is_some());
         if !copyable {
-            return self.each_part(|part| each(SavedGroups::Held(part.into())));
+            return self.each_part(|part| each(SavedBlock::Copied(part.into())));
         }
         let shift = self.spec.options.block_ids.max(1).ilog2();
         let total = if self.started { self.index.total() } else { 0 };
@@ -122,7 +122,7 @@ impl Slice {
                     if Some(of) <= round.recorded =>
                 {
                     all.extend(before);
-                    each(SavedGroups::Unchanged { id, bytes })?;
+                    each(SavedBlock::Unchanged { id, bytes })?;
                     continue;
                 }
                 Some(Saved { any: false, .. }) => {
@@ -136,7 +136,7 @@ impl Slice {
             let id = copied.as_ref().and_then(CopiedGroups::id);
             let bytes = copied.as_ref().map_or(0, CopiedGroups::bytes);
             all.push(Saved { id, any: copied.is_some(), round: round.round, bytes });
-            copied.map_or(Ok(()), |copied| each(SavedGroups::Held(copied)))?;
+            copied.map_or(Ok(()), |copied| each(SavedBlock::Copied(copied)))?;
         }
         let changed = vec![0; all.len()];
         self.blocks = Blocks { changed, saved: all, shift };

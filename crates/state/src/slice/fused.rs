@@ -70,8 +70,8 @@ impl Slice {
             index.reached(folded.reach);
             let shows = accumulator.shows();
             let watched = self.blocks.are_watched() && !self.blocks.is_one();
-            let told = self.touched.remembers(folded.rows) || watched;
-            if !shows || (rows.are_plain() && told) {
+            let noted = self.touched.remembers(folded.rows) || watched;
+            if !shows || (rows.are_plain() && noted) {
                 let mut ids = std::mem::take(&mut self.ids);
                 debug_assert!(rows.are_plain(), "words are keys, and all count");
                 index.intern(&rows.words[..folded.rows], None, &mut ids)?;

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::all;
 use crate::aggregates::{count, max};
+use crate::saved::SavedBlock;
 use crate::{
     Aggregate, GroupBy, GroupColumns, KeyMode, KeyRows, Partitioner, SaveRound, SavedGroups,
     SavedId, Slice, Slices, StateError, StateOptions,
@@ -139,10 +140,11 @@ impl Bed {
         let value = |key: &i64| (!nulls || key % 3 > 0).then_some(key * 5 - 7);
         let values: ArrayRef = Arc::new(keys.iter().map(value).collect::<Int64Array>());
         let has_argument = |of: &Arc<dyn Aggregate>| !format!("{of:?}").contains("argument: false");
-        let args = self.spec.aggregates.iter().map(|of| match has_argument(of) {
-            true => vec![values.clone()],
-            false => vec![],
-        });
+        let args = self
+            .spec
+            .aggregates
+            .iter()
+            .map(|of| if has_argument(of) { vec![values.clone()] } else { vec![] });
         let args: Vec<Vec<ArrayRef>> = args.collect();
         for slices in [&mut self.saved, &mut self.plain] {
             slices.update(slice, keys.len(), &columns, &args).unwrap();
@@ -296,7 +298,7 @@ fn a_copy_does_not_change_with_the_slice() {
             std::iter::from_fn(|| slice.take_delta().unwrap()).collect();
         slice.update(&[column(1..100)], &[args(column(5..104))]).unwrap();
         let columns = copies.iter().map(|saved| match saved {
-            SavedGroups::Held(groups) => groups.columns().unwrap(),
+            SavedBlock::Copied(groups) => groups.columns().unwrap(),
             other => panic!("{other:?}"),
         });
         let columns: Vec<GroupColumns> = columns.collect();

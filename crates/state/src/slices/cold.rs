@@ -126,7 +126,7 @@ impl Slices {
         let Some(live) = self.live.get_mut(&start) else { return Ok(()) };
         if let Some(slice) = &mut live.slice {
             let others = self.bytes - slice.bytes();
-            let given = slice.save(round, serial, &mut each);
+            let given = slice.save(round, serial, |block| each(SavedGroups::held(block)));
             self.bytes = others + slice.bytes();
             given?;
         }

@@ -45,12 +45,12 @@ impl Windowed {
         if let (Some(windows), Some((ran, slice))) = (&self.windows, &mut self.running) {
             let key = windows.slice_key(ran.start);
             self.saves += 1;
-            slice.save(round, self.saves, |part| each(Some(key), resident(part)))?;
+            slice.save(round, self.saves, |part| each(Some(key), SavedGroups::resident(part)))?;
         }
         match &mut self.sessions {
             Some(sessions) => {
                 self.saves += 1;
-                sessions.save(round, self.saves, |part| each(None, resident(part)))
+                sessions.save(round, self.saves, |part| each(None, SavedGroups::resident(part)))
             }
             None => Ok(()),
         }
@@ -113,13 +113,5 @@ impl Windowed {
         let before = running.map_or(0, |_| self.early.running);
         let keys = self.keys_of(windows, window);
         keys.iter().map(|&key| self.slices.changed(key)).fold(before, u64::max)
-    }
-}
-
-/// The same groups, where they never go to a disk.
-fn resident(groups: SavedGroups) -> SavedGroups {
-    match groups {
-        SavedGroups::Held(groups) => SavedGroups::Resident(groups),
-        groups => groups,
     }
 }
