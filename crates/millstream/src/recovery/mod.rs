@@ -173,6 +173,18 @@ pub(crate) fn promises(job: &JobGraph) -> Vec<String> {
     again.collect()
 }
 
+/// The run for the record that begins it.
+fn described(layout: NodeLayout, fingerprint: &str, sql: &str) -> RunDescription {
+    RunDescription {
+        holder: Holder::this_process(),
+        nodes: layout.nodes,
+        workers: layout.workers(),
+        release: env!("CARGO_PKG_VERSION").into(),
+        fingerprint: fingerprint.into(),
+        sql: sql.to_owned(),
+    }
+}
+
 impl<'a> JobCheckpoints<'a> {
     /// Begins a run of a job: at node 0 a generation of its chain, at all nodes by reading the
     /// checkpoint that it goes on from. `tell` takes lines for the user.
@@ -194,14 +206,7 @@ impl<'a> JobCheckpoints<'a> {
         let obstacles = obstacles(job)?;
         let (mut begun, mut start) = (None, Vec::new());
         if layout.rank == 0 {
-            let run = RunDescription {
-                holder: Holder::this_process(),
-                nodes: layout.nodes,
-                workers: layout.workers(),
-                release: env!("CARGO_PKG_VERSION").into(),
-                fingerprint: fingerprint.clone(),
-                sql: sql.to_owned(),
-            };
+            let run = described(layout, &fingerprint, sql);
             let obstacles = &obstacles;
             let opening = Opening { store, name: &name, options, ids: &ids, job, obstacles, tell };
             begun = opening.begin(&run)?;
