@@ -17,6 +17,7 @@ mod ids;
 mod keeper;
 mod leader;
 mod loading;
+mod manifest;
 mod messages;
 mod opening;
 mod resumed;

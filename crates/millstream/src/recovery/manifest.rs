@@ -1,0 +1,88 @@
+//! The entries of a checkpoint's manifest.
+
+use std::collections::BTreeMap;
+
+use checkpoint::record::POSITION_BYTES_MAX;
+use checkpoint::{
+    CheckpointManifest, OperatorEntry, SinkEntry, SourceEntry, SplitEntry, StagedPart, TableEntry,
+};
+use dataflow::checkpoint::WorkerSnapshot;
+use dataflow::job::JobGraph;
+use dataflow::time::to_millis;
+
+use super::ids::OperatorId;
+use crate::checkpoints::{BAD, LATE};
+
+/// The versions of the tables that a job reads.
+pub(super) fn tables_of(job: &JobGraph) -> Vec<TableEntry> {
+    let scans = job.operators.iter().flat_map(|operator| {
+        let spec = operator.spec();
+        spec.source().into_iter().chain(spec.side_table().map(|side| side.table))
+    });
+    let versions: BTreeMap<String, u64> = scans.filter_map(|scan| scan.source.version()).collect();
+    versions.into_iter().map(|(table, version)| TableEntry { table, version }).collect()
+}
+
+/// The entries of a checkpoint for operators, sources and sinks.
+pub(super) fn manifest(
+    workers: &[WorkerSnapshot],
+    (job, ids, marks): (&JobGraph, &[OperatorId], &[Option<[u64; 2]>]),
+    number: u64,
+    parent: Option<u64>,
+) -> CheckpointManifest {
+    let entry = |(at, of): (usize, &OperatorId)| {
+        let operators = workers.iter().flat_map(|worker| &worker.operators);
+        let own = operators.filter(|operator| operator.operator as usize == at);
+        let watermark = own.map(|operator| to_millis(operator.watermark, job.time_unit(at))).max();
+        OperatorEntry { id: of.id.clone(), text: of.text.clone(), watermark }
+    };
+    let operators = ids.iter().enumerate().filter(|(_, of)| of.remembers).map(entry).collect();
+    let (mut sources, mut sinks) = (Vec::new(), Vec::new());
+    for (at, of) in ids.iter().enumerate() {
+        let splits: Vec<SplitEntry> = workers
+            .iter()
+            .flat_map(|worker| &worker.splits)
+            .filter(|split| split.operator as usize == at)
+            .map(|split| SplitEntry {
+                name: split.position.split().to_owned(),
+                // The segment has it too, and alone if it is long. Nobody reads on from the end.
+                position: Some(split.position.to_bytes())
+                    .filter(|bytes| !split.ended && bytes.len() <= POSITION_BYTES_MAX)
+                    .unwrap_or_default(),
+                greatest: split.greatest,
+                ended: split.ended,
+            })
+            .collect();
+        if !splits.is_empty() {
+            sources.push(SourceEntry { id: of.id.clone(), splits });
+        }
+        let sink = job.operators.get(at).and_then(|operator| operator.kind.spec().sink());
+        // Rows that are staged themselves lie in the segments alone.
+        let in_record = !sink.is_some_and(|sink| sink.stages_rows());
+        let of_worker = |worker: &WorkerSnapshot| {
+            let own = worker.sinks.iter().filter(|sink| sink.operator as usize == at);
+            let part = worker.worker;
+            own.map(move |sink| StagedPart { part, staged: sink.staged.clone() })
+                .collect::<Vec<_>>()
+        };
+        let staging = workers.iter().filter(|_| in_record);
+        let parts: Vec<StagedPart> = staging.flat_map(of_worker).collect();
+        let mark = marks.get(at).copied().flatten();
+        if !parts.is_empty() || mark.is_some() {
+            sinks.push(SinkEntry { id: of.id.clone(), parts, mark });
+        }
+    }
+    let counters = [
+        (LATE.to_owned(), workers.iter().map(|worker| worker.late).sum()),
+        (BAD.to_owned(), workers.iter().map(|worker| worker.bad).sum()),
+    ];
+    CheckpointManifest {
+        number,
+        parent,
+        operators,
+        sources,
+        sinks,
+        counters: counters.into(),
+        ..CheckpointManifest::default()
+    }
+}
