@@ -25,7 +25,7 @@ use crate::messages::UnreadMessages;
 
 /// Bytes of a progress report at most: of as many workers and operators as a node tells of, however
 /// much they have counted.
-pub const PROGRESS_BYTES_MAX: usize = 4 << 20;
+pub const PROGRESS_BYTES_MAX: usize = 5 << 20;
 
 /// A node's connection with all others. Dropping it without [`close`](Control::close) or
 /// [`fail`](Control::fail) looks to them like a death.
