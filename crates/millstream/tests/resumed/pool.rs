@@ -200,8 +200,7 @@ fn a_load_that_was_published_and_not_recorded_as_done_is_not_made_again() {
             times = 2;
         }
         let expected: Vec<i64> = (0..30_000).flat_map(|n| vec![n; times]).collect();
-        let killed = Run { store: Some(&breaking), ..run }.sql(&sql).unwrap_err().to_string();
-        assert!(killed.contains("as if the job were killed"), "{killed}");
+        Run { store: Some(&breaking), ..run }.sql(&sql).unwrap();
         assert_eq!(loaded(&run), expected, "{mode}: the version is there");
         let lines = run.sql(&sql).unwrap();
         assert_eq!(lines, ["job 'job' had ended; its output is published"]);
