@@ -25,6 +25,7 @@ pub mod generator;
 #[doc(hidden)]
 pub mod hostile;
 pub mod http;
+pub mod messages;
 mod object;
 mod options;
 pub mod pool;
@@ -42,7 +43,7 @@ pub use flight::FlightConnector;
 pub use generator::Generator;
 pub use http::Http;
 pub use object::{BucketStore, is_url};
-pub use options::nearest;
+pub use options::{OptionReader, nearest, refuse};
 pub use socket::Socket;
 pub use stdin::Stdin;
 pub use stdout::{Capture, Stdout, StdoutTarget};

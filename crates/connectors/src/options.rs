@@ -8,11 +8,7 @@ use dataflow::error::ConnectorError;
 use dataflow::type_name::type_name;
 
 /// An error of option `key`.
-pub(crate) fn refuse(
-    key: &str,
-    message: impl Into<String>,
-    hint: Option<String>,
-) -> ConnectorError {
+pub fn refuse(key: &str, message: impl Into<String>, hint: Option<String>) -> ConnectorError {
     ConnectorError::Option { key: key.to_owned(), message: message.into(), hint }
 }
 
@@ -45,19 +41,28 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// Typed access to the options of a table.
-#[derive(Clone, Copy)]
-pub(crate) struct OptionReader<'a>(pub(crate) &'a Options);
+#[derive(Debug, Clone, Copy)]
+pub struct OptionReader<'a>(pub &'a Options);
 
 impl<'a> OptionReader<'a> {
-    pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
+    /// A value as it is written.
+    pub fn text(&self, key: &str) -> Option<&'a str> {
         self.0.get(key).map(String::as_str)
     }
 
-    pub(crate) fn required(&self, key: &str, hint: &str) -> Result<&'a str, ConnectorError> {
+    /// A value that must be there.
+    ///
+    /// # Errors
+    /// When it is not, with the hint.
+    pub fn required(&self, key: &str, hint: &str) -> Result<&'a str, ConnectorError> {
         self.text(key).ok_or_else(|| refuse(key, "is missing", Some(hint.to_owned())))
     }
 
-    pub(crate) fn bool(&self, key: &str, default: bool) -> Result<bool, ConnectorError> {
+    /// A truth value.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn bool(&self, key: &str, default: bool) -> Result<bool, ConnectorError> {
         match self.text(key) {
             None => Ok(default),
             Some(value) if value.eq_ignore_ascii_case("true") => Ok(true),
@@ -71,7 +76,10 @@ impl<'a> OptionReader<'a> {
     }
 
     /// A whole number of at least `min`; `_` may group digits.
-    pub(crate) fn integer(&self, key: &str, min: u64) -> Result<Option<u64>, ConnectorError> {
+    ///
+    /// # Errors
+    /// When the value is none.
+    pub fn integer(&self, key: &str, min: u64) -> Result<Option<u64>, ConnectorError> {
         let Some(value) = self.text(key) else { return Ok(None) };
         match value.trim().replace('_', "").parse::<u64>() {
             Ok(number) if number >= min => Ok(Some(number)),
@@ -84,7 +92,10 @@ impl<'a> OptionReader<'a> {
     }
 
     /// A finite number for which `fits` holds.
-    pub(crate) fn number(
+    ///
+    /// # Errors
+    /// When the value is none.
+    pub fn number(
         &self,
         key: &str,
         default: f64,
@@ -103,11 +114,10 @@ impl<'a> OptionReader<'a> {
     }
 
     /// One of `values`, by index.
-    pub(crate) fn choice(
-        &self,
-        key: &str,
-        values: &[&str],
-    ) -> Result<Option<usize>, ConnectorError> {
+    ///
+    /// # Errors
+    /// When the value is none.
+    pub fn choice(&self, key: &str, values: &[&str]) -> Result<Option<usize>, ConnectorError> {
         let Some(value) = self.text(key) else { return Ok(None) };
         if let Some(index) = values.iter().position(|v| v.eq_ignore_ascii_case(value)) {
             return Ok(Some(index));
@@ -121,7 +131,10 @@ impl<'a> OptionReader<'a> {
 
     /// A duration in nanoseconds: `500us`, `5 ms`, `1.5s`, `2 min`, `1h`; milliseconds without a
     /// unit.
-    pub(crate) fn duration_ns(&self, key: &str) -> Result<Option<u64>, ConnectorError> {
+    ///
+    /// # Errors
+    /// When the value is none.
+    pub fn duration_ns(&self, key: &str) -> Result<Option<u64>, ConnectorError> {
         let Some(value) = self.text(key) else { return Ok(None) };
         let text = value.trim();
         let digits =
@@ -150,7 +163,10 @@ impl<'a> OptionReader<'a> {
     }
 
     /// A point in time as milliseconds since 1970 (UTC).
-    pub(crate) fn timestamp_ms(&self, key: &str, default: &str) -> Result<i64, ConnectorError> {
+    ///
+    /// # Errors
+    /// When the value is none.
+    pub fn timestamp_ms(&self, key: &str, default: &str) -> Result<i64, ConnectorError> {
         let value = self.text(key).unwrap_or(default);
         let millis = DataType::Timestamp(TimeUnit::Millisecond, None);
         let strict = CastOptions { safe: false, ..Default::default() };

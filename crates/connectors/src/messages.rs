@@ -1,0 +1,428 @@
+//! Messages of a log, such as Kafka, as rows: a message is one record of the table's format.
+//!
+//! ```text
+//! push: plain ones ─▶ lines, one a message ─▶ decoder ─▶ rows ┐
+//!       others     ─▶ decoded each by itself ────────────────┴─▶ rows, and the message of each
+//! ```
+//!
+//! Messages that are one line each are decoded together, by the decoder that reads files: a row is
+//! led back to its message by the number of its line. A message in which a line end or a quote may
+//! stand where it is none is looked at alone, so that no message takes another one with it.
+
+use std::collections::VecDeque;
+use std::io::{Cursor, ErrorKind, Read};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::AsArray;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use dataflow::bad::{BadRow, BadRows};
+use dataflow::connector::{OptionSpec, TableDef};
+use dataflow::error::ConnectorError;
+
+use crate::format::encode::RowEncoding;
+use crate::format::{ByteInput, CSV_OPTIONS, Decoded, Format, ON_BAD, RecordDecoder, Refuser};
+use crate::format::{TargetColumns, rows};
+use crate::options::{OptionReader, refuse};
+use crate::remote::{line_format, text_format};
+
+/// Options of the formats of messages, of which 'csv.header' is none: a message has no header.
+pub const MESSAGE_OPTIONS: [OptionSpec; 5] = {
+    let [_, delimiter, quote, comment, null] = CSV_OPTIONS;
+    [ON_BAD, delimiter, quote, comment, null]
+};
+
+/// The name of the hidden column that has the line of a row.
+const LINE: &str = "\u{0}line";
+
+/// The name of the input in what the decoder reports, which nobody sees.
+const INPUT: &str = "message";
+
+/// The rows of a decoder at most, a batch.
+const ROWS_MAX: usize = 1 << 16;
+
+/// How the messages of a table are read.
+#[derive(Debug, Clone)]
+pub struct MessageFormat {
+    format: Format,
+    /// The columns of the values, and the line of each row behind them.
+    target: Arc<TargetColumns>,
+    table: String,
+    strict: bool,
+}
+
+impl MessageFormat {
+    /// For the columns of `projection`, in that order. The table has no metadata: its columns are
+    /// those of the messages.
+    ///
+    /// # Errors
+    /// When the options or the columns do not fit.
+    pub fn new(table: &TableDef, projection: &[usize]) -> Result<Self, ConnectorError> {
+        let format = line_format(&table.options, false)?;
+        if let Format::Raw = format {
+            let hint = "write 'format' = 'json' or 'csv'";
+            return Err(refuse("format", "messages are not read as 'raw'", Some(hint.into())));
+        }
+        let mut numbered = table.clone();
+        let line = Field::new(LINE, DataType::Int64, true);
+        let fields = table.schema.fields().iter().cloned().chain([Arc::new(line)]);
+        numbered.schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let last = table.schema.fields().len();
+        numbered.metadata = [(last, "record".to_owned())].into();
+        // The decoder tells of all bad rows: what becomes of them is decided here.
+        numbered.options.remove(ON_BAD.key);
+        let columns: Vec<usize> = projection.iter().copied().chain([last]).collect();
+        let target = TargetColumns::new(&numbered, &columns)?;
+        format.check(&target.declared)?;
+        let on_bad = OptionReader(&table.options);
+        let on_bad = on_bad.choice(ON_BAD.key, &["skip", "fail", "table"])?;
+        let (target, table) = (Arc::new(target), table.name.clone());
+        Ok(Self { format, target, table, strict: on_bad == Some(1) })
+    }
+
+    /// The columns of the rows.
+    pub fn schema(&self) -> SchemaRef {
+        let fields = self.target.projected.fields();
+        Arc::new(Schema::new(fields[..fields.len() - 1].to_vec()))
+    }
+
+    /// A decoder of messages in their order. Bad ones go to `bad`.
+    pub fn decoder(&self, bad: &Arc<BadRows>) -> MessageDecoder {
+        let pushed = PushedBytes::default();
+        // The first line is empty: what marks an encoding at the beginning of a file marks
+        // nothing in a message.
+        pushed.push(b"\n");
+        let (refused, origins) = (Arc::new(BadRows::collecting()), Arc::default());
+        let refuser = Refuser { target: Arc::clone(&self.target), bad: refused, origins };
+        let input = ByteInput::new(Box::new(pushed.clone()), INPUT);
+        MessageDecoder {
+            lines: self.format.decoder(input, refuser.clone()),
+            format: self.clone(),
+            schema: self.schema(),
+            input: pushed,
+            lines_pushed: 1,
+            refuser,
+            bad: Arc::clone(bad),
+            pushed: 0,
+            waiting: vec![],
+            batches: vec![],
+            messages: vec![],
+            faults: vec![],
+        }
+    }
+}
+
+/// Rows, and where they are from.
+#[derive(Debug)]
+pub struct MessageRows {
+    /// The rows, in the order of their messages.
+    pub rows: RecordBatch,
+    /// The message of each row, counted from 0 in the order in which they were pushed.
+    pub messages: Vec<u32>,
+}
+
+/// Messages becoming rows.
+pub struct MessageDecoder {
+    format: MessageFormat,
+    schema: SchemaRef,
+    input: PushedBytes,
+    /// Lines that the decoder was given.
+    lines_pushed: u64,
+    lines: Box<dyn RecordDecoder>,
+    refuser: Refuser,
+    bad: Arc<BadRows>,
+    /// Messages of this batch.
+    pushed: u32,
+    /// The messages of the lines that were pushed and not decoded.
+    waiting: Vec<u32>,
+    batches: Vec<RecordBatch>,
+    messages: Vec<u32>,
+    /// Messages that are no rows, why, and their texts.
+    faults: Vec<(u32, String, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for MessageDecoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MessageDecoder({} messages)", self.pushed)
+    }
+}
+
+impl MessageDecoder {
+    /// Takes the next message; `None` is one without a value.
+    ///
+    /// # Errors
+    /// When the decoder cannot go on.
+    pub fn push(&mut self, value: Option<&[u8]>) -> Result<(), ConnectorError> {
+        let message = self.pushed;
+        self.pushed += 1;
+        let Some(value) = value else {
+            self.refuse(message, "the message has no value", b"");
+            return Ok(());
+        };
+        if value.trim_ascii().is_empty() {
+            self.refuse(message, "the message is empty", b"");
+            return Ok(());
+        }
+        match line_of(&self.format.format, value) {
+            Line::Plain => self.push_line(message, value),
+            Line::Flat(flat) => self.push_line(message, &flat),
+            Line::Alone => {
+                self.decode_lines()?;
+                self.decode_alone(message, value)?;
+            }
+            Line::Bad(reason) => self.refuse(message, reason, value),
+        }
+        Ok(())
+    }
+
+    /// Refuses a message that was pushed last, for a reason outside of its value.
+    pub fn refuse_last(&mut self, reason: &str) {
+        if let Some(message) = self.pushed.checked_sub(1) {
+            self.refuse(message, reason, b"");
+        }
+    }
+
+    /// The rows of the messages that were pushed since the last call. `place` names a message.
+    ///
+    /// # Errors
+    /// When the decoder cannot go on, or a message is bad and the table says that this is an error.
+    pub fn rows(&mut self, place: &dyn Fn(u32) -> String) -> Result<MessageRows, ConnectorError> {
+        self.decode_lines()?;
+        self.pushed = 0;
+        let mut faults = std::mem::take(&mut self.faults);
+        faults.sort_by_key(|(message, ..)| *message);
+        faults.dedup_by_key(|(message, ..)| *message);
+        let mut messages = std::mem::take(&mut self.messages);
+        let batches = std::mem::take(&mut self.batches);
+        let mut rows = concat_batches(&self.schema, &batches)
+            .map_err(|error| rows::unfit(&self.format.table, &error))?;
+        // A row of a message that was refused for another reason is none.
+        let is_bad = |message: &u32| faults.binary_search_by_key(message, |fault| fault.0).is_ok();
+        if messages.iter().any(is_bad) {
+            let kept: Vec<bool> = messages.iter().map(|message| !is_bad(message)).collect();
+            rows = arrow::compute::filter_record_batch(&rows, &kept.into())
+                .map_err(|error| rows::unfit(&self.format.table, &error))?;
+            messages.retain(|message| !is_bad(message));
+        }
+        for (message, reason, text) in faults {
+            self.report(place(message), reason, &text)?;
+        }
+        Ok(MessageRows { rows, messages })
+    }
+
+    fn report(&self, place: String, reason: String, text: &[u8]) -> Result<(), ConnectorError> {
+        if self.format.strict {
+            let hint = "with 'on_bad' = 'skip' such messages are counted and skipped";
+            return Err(ConnectorError::Io { place, message: reason, hint: Some(hint.into()) });
+        }
+        let text = String::from_utf8_lossy(text).into_owned();
+        self.bad.add(BadRow { table: self.format.table.clone(), place, reason, text });
+        Ok(())
+    }
+
+    fn refuse(&mut self, message: u32, reason: impl Into<String>, text: &[u8]) {
+        self.faults.push((message, reason.into(), text.to_vec()));
+    }
+
+    fn push_line(&mut self, message: u32, line: &[u8]) {
+        self.input.push(line);
+        self.input.push(b"\n");
+        self.waiting.push(message);
+    }
+
+    /// Decodes the lines that wait.
+    fn decode_lines(&mut self) -> Result<(), ConnectorError> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let first = self.lines_pushed + 1;
+        self.lines_pushed += waiting.len() as u64;
+        while let Decoded::Batch(batch) = self.lines.decode(ROWS_MAX)? {
+            self.take(batch, |line| waiting.get(line.checked_sub(first)? as usize).copied())?;
+        }
+        for BadRow { place, reason, text, .. } in self.refuser.bad.take() {
+            let line = place.rsplit_once(':').and_then(|(_, line)| line.parse::<u64>().ok());
+            let message = line.and_then(|line| waiting.get(line.checked_sub(first)? as usize));
+            let message = message.copied().ok_or_else(|| self.lost(&place))?;
+            self.refuse(message, reason, text.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// Takes rows; `message_of` gives the message of a line.
+    fn take(
+        &mut self,
+        batch: RecordBatch,
+        message_of: impl Fn(u64) -> Option<u32>,
+    ) -> Result<(), ConnectorError> {
+        let columns = batch.num_columns() - 1;
+        let lines = batch.column(columns).as_primitive::<Int64Type>().values().clone();
+        for line in &lines {
+            let message = message_of(line.cast_unsigned());
+            self.messages.push(message.ok_or_else(|| self.lost(&line.to_string()))?);
+        }
+        let kept: Vec<usize> = (0..columns).collect();
+        let batch = batch.project(&kept).map_err(|error| rows::unfit(INPUT, &error))?;
+        self.batches.push(batch);
+        Ok(())
+    }
+
+    /// Decodes a message of which nobody knows how many lines it has.
+    fn decode_alone(&mut self, message: u32, value: &[u8]) -> Result<(), ConnectorError> {
+        let bytes = [b"\n", value, b"\n"].concat();
+        let input = ByteInput::new(Box::new(Cursor::new(bytes)), INPUT);
+        let mut decoder = self.format.format.decoder(input, self.refuser.clone());
+        let mut batches = vec![];
+        while let Decoded::Batch(batch) = decoder.decode(ROWS_MAX)? {
+            batches.push(batch);
+        }
+        let mut bad = self.refuser.bad.take();
+        let good: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        match (good, bad.len()) {
+            (1, 0) => {
+                batches.into_iter().try_for_each(|batch| self.take(batch, |_| Some(message)))?;
+            }
+            (0, 1) => {
+                let reason = bad.pop().map(|bad| bad.reason).unwrap_or_default();
+                self.refuse(message, reason, value);
+            }
+            (good, bad) => {
+                let reason = format!("the message has {} records, and not one", good + bad);
+                self.refuse(message, reason, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// The decoder tells of a line that it was not given.
+    fn lost(&self, line: &str) -> ConnectorError {
+        rows::unfit(&self.format.table, &format!("the decoder tells of line {line}, which is none"))
+    }
+}
+
+/// How a message is given to a decoder of lines.
+enum Line {
+    /// As it is.
+    Plain,
+    /// As this line.
+    Flat(Vec<u8>),
+    /// To a decoder of its own.
+    Alone,
+    /// Not at all.
+    Bad(&'static str),
+}
+
+fn line_of(format: &Format, value: &[u8]) -> Line {
+    let has_ends = memchr::memchr2(b'\n', b'\r', value).is_some();
+    match format {
+        Format::Json if !has_ends => Line::Plain,
+        Format::Json => flat_json(value),
+        Format::Csv(dialect) => {
+            let style = dialect.style();
+            let begins = value.trim_ascii_start().first();
+            let is_plain = !has_ends
+                && memchr::memchr(style.quote, value).is_none()
+                && begins.is_some_and(u8::is_ascii_alphanumeric);
+            if is_plain { Line::Plain } else { Line::Alone }
+        }
+        Format::Arrow | Format::Fixed(_) | Format::Raw => Line::Alone,
+    }
+}
+
+/// JSON on one line: between its tokens a line end is a space like any other.
+fn flat_json(value: &[u8]) -> Line {
+    let mut flat = value.to_vec();
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in &mut flat {
+        match *byte {
+            b'\n' | b'\r' if in_string => return Line::Bad("a string has a line end in it"),
+            b'\n' | b'\r' => *byte = b' ',
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ => {}
+        }
+    }
+    Line::Flat(flat)
+}
+
+/// Bytes that are pushed at one end, and read at the other.
+#[derive(Debug, Clone, Default)]
+struct PushedBytes(Arc<Mutex<VecDeque<u8>>>);
+
+impl PushedBytes {
+    fn push(&self, bytes: &[u8]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+    }
+}
+
+impl Read for PushedBytes {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes.is_empty() && !into.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        bytes.read(into)
+    }
+}
+
+/// How the rows of a table become messages.
+#[derive(Debug, Clone)]
+pub struct MessageEncoder(RowEncoding);
+
+impl MessageEncoder {
+    /// For rows of `schema`, in the format that the option 'format' of the table names.
+    ///
+    /// # Errors
+    /// When the options or the columns do not fit.
+    pub fn new(table: &TableDef, schema: &Schema) -> Result<Self, ConnectorError> {
+        text_format(&line_format(&table.options, false)?, schema).map(Self)
+    }
+
+    /// Gives the message of each row.
+    ///
+    /// # Errors
+    /// When a value cannot be written.
+    pub fn encode(
+        &self,
+        table: &str,
+        batch: &RecordBatch,
+        mut give: impl FnMut(&[u8]),
+    ) -> Result<(), ConnectorError> {
+        let unfit = |message: String| rows::unfit(table, &message);
+        let mut text = Vec::new();
+        self.0.encode(batch, &mut text).map_err(unfit)?;
+        let lines = memchr::memchr_iter(b'\n', &text).count();
+        if lines == batch.num_rows() {
+            let mut from = 0;
+            for end in memchr::memchr_iter(b'\n', &text) {
+                give(&text[from..end]);
+                from = end + 1;
+            }
+            return Ok(());
+        }
+        // A line end stands in a value.
+        for row in 0..batch.num_rows() {
+            text.clear();
+            self.0.encode(&batch.slice(row, 1), &mut text).map_err(unfit)?;
+            give(text.strip_suffix(b"\n").unwrap_or(&text));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a table of messages that does not say its format.
+///
+/// # Errors
+/// When it does not.
+pub fn require_format(options: OptionReader<'_>) -> Result<(), ConnectorError> {
+    match options.text("format") {
+        Some(_) => Ok(()),
+        None => Err(refuse("format", "is missing", Some("write 'format' = 'json'".into()))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
