@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-arm miri bench bench-loops instructions bench-peers bench-recovery lint format deny docs data clean
+.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-world test-arm miri bench bench-loops instructions bench-peers bench-recovery lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,10 @@ test-mpi: ## jobs started by mpirun of Open MPI and of MPICH (installs them)
 test-slurm: ## jobs started by srun on a SLURM of this machine (installs it; needs root)
 	@scripts/install-deps.sh
 	@scripts/test-slurm.sh
+
+test-world: ## jobs with a real Kafka broker (fetches it from Maven Central; NAME=text for some tests)
+	@scripts/install-deps.sh
+	@scripts/test-world.sh $(NAME)
 
 test-arm: ## the lower layers on 64-bit ARM, under QEMU on other machines (installs it and a compiler)
 	@scripts/install-deps.sh

@@ -336,6 +336,10 @@ impl SessionBuilder {
         if connectors.iter().all(|other| other.name() != memory.name()) {
             connectors.push(Arc::new(memory.clone()));
         }
+        #[cfg(feature = "kafka")]
+        if connectors.iter().all(|other| other.name() != kafka::KafkaConnector.name()) {
+            connectors.push(Arc::new(kafka::KafkaConnector));
+        }
         let ours = connectors::all_to(output.clone()).into_iter();
         let ours: Vec<_> =
             ours.filter(|one| connectors.iter().all(|other| other.name() != one.name())).collect();

@@ -42,6 +42,7 @@ pub const LAYERS: &[Layer] = &[
     layer("plan", &["fabric", "channel", "state", "dataflow", "sql"], &[]),
     layer("stream", &["fabric", "channel", "state", "dataflow"], SQL_ASYNC),
     layer("connectors", &["fabric", "pool", "checkpoint", "dataflow"], SQL),
+    layer("kafka", &["fabric", "connectors", "dataflow"], SQL),
     layer("cluster", &["fabric", "channel"], ROWS),
     layer("millstream", ENGINE, &[]),
     layer("oracle", &[], &[]),
@@ -72,6 +73,7 @@ const ENGINE: &[&str] = &[
     "plan",
     "stream",
     "connectors",
+    "kafka",
     "cluster",
 ];
 const EVERYTHING: &[&str] = &[
@@ -102,6 +104,7 @@ const TESTS: &[&str] = &[
     "plan",
     "stream",
     "connectors",
+    "kafka",
     "millstream",
     "verbs-sim",
     "oracle",

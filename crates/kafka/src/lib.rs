@@ -1,0 +1,202 @@
+//! Layer 4: topics of Kafka as tables.
+//!
+//! ```text
+//! partition ─▶ queue of the client ─▶ PartitionReader ─▶ rows          a split for each partition
+//! rows ─▶ messages ─▶ client ─▶ broker                                 at least once
+//! rows ─▶ messages ─▶ staged, a part of the checkpoint ─▶ one transaction with its marker
+//! ```
+//!
+//! The protocol is that of librdkafka. Threads of its own wait for the network, so that a worker
+//! never does. The formats are those of the crate `connectors`.
+//!
+//! Absent on purpose: consumer groups. Who reads which partition is the job's to decide, and
+//! positions lie in its checkpoints.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, TimeUnit};
+use connectors::messages::MESSAGE_OPTIONS;
+use dataflow::connector::{Connector, MetadataSpec, OptionSpec, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::sink::Sink;
+use dataflow::source::Source;
+
+mod client;
+mod columns;
+mod errors;
+mod properties;
+mod reader;
+mod settings;
+mod sink;
+mod source;
+mod staged;
+mod transaction;
+mod writer;
+
+use settings::{SinkSettings, SourceSettings, Topic};
+
+/// The connector `kafka`.
+#[derive(Debug, Clone, Copy)]
+pub struct KafkaConnector;
+
+const fn option(
+    key: &'static str,
+    values: &'static str,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { key, values, default, doc }
+}
+
+static OPTIONS: [OptionSpec; 21] = {
+    let [on_bad, delimiter, quote, comment, null] = MESSAGE_OPTIONS;
+    [
+        option("topic", "name", "", "The topic. It must be there."),
+        option(
+            "properties.bootstrap.servers",
+            "host:port, or several separated by commas",
+            "",
+            "Brokers to be asked for the others.",
+        ),
+        option(
+            "properties.<name>",
+            "text",
+            "that of the client",
+            "A property of the client, librdkafka, such as properties.security.protocol; also \
+             properties.sasl.jaas.config as Java has it.",
+        ),
+        option("format", "csv | json", "", "The format of the value of a message."),
+        option(
+            "scan.startup.mode",
+            "earliest-offset | latest-offset | group-offsets | timestamp | specific-offsets",
+            "group-offsets with a properties.group.id, else earliest-offset",
+            "Where a job begins to read; one that goes on from a checkpoint reads on.",
+        ),
+        option(
+            "scan.startup.timestamp-millis",
+            "integer",
+            "none",
+            "With 'timestamp': the first messages that are as late, in milliseconds since 1970.",
+        ),
+        option(
+            "scan.startup.specific-offsets",
+            "partition:0,offset:42;partition:1,offset:300",
+            "none",
+            "With 'specific-offsets': the first offset of each partition.",
+        ),
+        option(
+            "scan.bounded.mode",
+            "unbounded | latest-offset",
+            "unbounded",
+            "Whether the table ends with what is in the topic when the job begins.",
+        ),
+        option(
+            "on_gap",
+            "fail | skip",
+            "fail",
+            "Whether the query ends, or a bad row is counted and the first message that is left \
+             follows, where messages to be read are not in the topic any more.",
+        ),
+        option(
+            "retry.timeout",
+            "duration",
+            "5min",
+            "How long to try again when no broker can be reached, before the query fails; at its \
+             start 30s at most.",
+        ),
+        option("key.fields", "columns, separated by ;", "none", "A sink: the columns of the key."),
+        option(
+            "key.format",
+            "raw | csv | json",
+            "raw for one column, else json",
+            "A sink: the format of the key. 'raw' is the text of one column.",
+        ),
+        option(
+            "value.fields-include",
+            "ALL | EXCEPT_KEY",
+            "ALL",
+            "A sink: whether the columns of the key are in the value, too.",
+        ),
+        option(
+            "sink.partitioner",
+            "default | fixed | round-robin",
+            "default",
+            "The partition of a message: by a hash of its key as clients of Java compute it, one \
+             for each worker, or one after another.",
+        ),
+        option(
+            "sink.delivery-guarantee",
+            "at-least-once | exactly-once",
+            "at-least-once",
+            "Whether rows are sent as they come, or in one transaction with each checkpoint.",
+        ),
+        option(
+            "sink.transactional-id-prefix",
+            "text",
+            "none",
+            "With 'exactly-once': a name that no other job and no other sink has. The state of \
+             the sink in the topic's cluster has that name.",
+        ),
+        on_bad,
+        delimiter,
+        quote,
+        comment,
+        null,
+    ]
+};
+
+static METADATA: [MetadataSpec; 6] = [
+    MetadataSpec { key: "topic", data_type: DataType::Utf8, doc: "The topic of the message." },
+    MetadataSpec { key: "partition", data_type: DataType::Int64, doc: "Its partition." },
+    MetadataSpec {
+        key: "offset",
+        data_type: DataType::Int64,
+        doc: "Its offset in the partition. Bad rows are named by it: `clicks[3]:1234`.",
+    },
+    MetadataSpec {
+        key: "timestamp",
+        data_type: DataType::Timestamp(TimeUnit::Millisecond, None),
+        doc: "Its time (UTC), as its producer or the broker has set it; NULL if nobody has.",
+    },
+    MetadataSpec {
+        key: "key",
+        data_type: DataType::Utf8,
+        doc: "Its key; NULL if it has none. A key that is no text of UTF-8 is read by a column of \
+              BYTES.",
+    },
+    MetadataSpec {
+        key: "headers",
+        data_type: DataType::Utf8,
+        doc: "Its headers as a JSON object of texts; of several with one name the last. NULL if \
+              it has none.",
+    },
+];
+
+impl Connector for KafkaConnector {
+    fn name(&self) -> &'static str {
+        "kafka"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn metadata(&self) -> &'static [MetadataSpec] {
+        &METADATA
+    }
+
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let (topic, settings) = (Topic::new(table)?, SourceSettings::new(table)?);
+        Ok(Arc::new(source::KafkaSource::new(table, projection, topic, settings)?))
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        let (topic, settings) = (Topic::new(table)?, SinkSettings::new(table)?);
+        Ok(Arc::new(sink::KafkaSink::new(topic, settings, writer::KafkaEncoder::new(table)?)))
+    }
+}

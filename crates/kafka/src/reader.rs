@@ -1,0 +1,287 @@
+//! The reader of a partition.
+//!
+//! Offsets of messages that are read grow, and not by one: those of transactions that were given
+//! up, and of marks that the brokers write, are no messages. So the end of a bounded table is
+//! reached by an offset behind it, or when the brokers say that there is nothing more to be seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use connectors::messages::MessageDecoder;
+use dataflow::bad::{BadRow, BadRows};
+use dataflow::error::ConnectorError;
+use dataflow::origins::Origins;
+use dataflow::position::refused;
+use dataflow::source::{Next, Position, ReaderContext, SplitReader};
+use rdkafka::consumer::{Consumer, base_consumer::PartitionQueue};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::{Message, Offset, TopicPartitionList};
+
+use crate::client::{ANSWER, Listener, SharedConsumer};
+use crate::columns::{Collector, TopicColumns};
+use crate::errors::{code_of, failed, unexpected};
+use crate::settings::Topic;
+
+/// The name of positions: the next offset, and the first that is not read.
+const FORMAT: &str = "kafka";
+const VERSION: u32 = 1;
+/// The end of a position of a table without an end.
+const NO_END: u64 = u64::MAX;
+
+/// Bytes of the messages of a batch, about.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// A place in a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartitionRange {
+    /// The least offset that may be that of the next message.
+    pub(crate) next: i64,
+    /// The first offset that is not read.
+    pub(crate) end: Option<i64>,
+}
+
+impl PartitionRange {
+    pub(crate) fn is_at_end(self) -> bool {
+        self.end.is_some_and(|end| self.next >= end)
+    }
+
+    /// The place of a position.
+    ///
+    /// # Errors
+    /// When it is of another split or table.
+    pub(crate) fn of(from: &Position, split: &str, bounded: bool) -> Result<Self, ConnectorError> {
+        let [next, end] = from.numbers(FORMAT, VERSION, split)?;
+        let offset = |offset: u64| {
+            i64::try_from(offset).map_err(|_| refused(split, "its offset is none".into()))
+        };
+        let end = if end == NO_END { None } else { Some(offset(end)?) };
+        if end.is_some() != bounded {
+            let message = "'scan.bounded.mode' is not what it was".into();
+            return Err(refused(split, message));
+        }
+        Ok(Self { next: offset(next)?, end })
+    }
+}
+
+/// A partition, and what is read of it.
+pub(crate) struct PartitionSettings {
+    pub(crate) topic: Topic,
+    pub(crate) table: String,
+    pub(crate) partition: i32,
+    pub(crate) columns: TopicColumns,
+    pub(crate) skips_gaps: bool,
+    /// Whether it begins with whatever is there.
+    pub(crate) begins: bool,
+}
+
+/// A partition that is being read.
+pub(crate) struct PartitionReader {
+    reading: PartitionSettings,
+    split: String,
+    place: PartitionRange,
+    /// Declared before the consumer, so that it is dropped first.
+    queue: Option<PartitionQueue<Listener>>,
+    shared: Option<Arc<SharedConsumer>>,
+    decoder: MessageDecoder,
+    bad: Arc<BadRows>,
+    origins: Arc<Origins>,
+}
+
+impl PartitionReader {
+    pub(crate) fn open(
+        reading: PartitionSettings,
+        place: PartitionRange,
+        shared: Option<Arc<SharedConsumer>>,
+        decoder: MessageDecoder,
+        context: &ReaderContext,
+    ) -> Result<Self, ConnectorError> {
+        let split = reading.topic.partition(reading.partition);
+        let (bad, origins) = (Arc::clone(&context.bad), Arc::clone(&context.origins));
+        let mut reader = Self { reading, split, place, queue: None, shared, decoder, bad, origins };
+        if let Some(shared) = reader.shared.clone() {
+            shared.wakes(context.waker.clone());
+            let (topic, partition) = (&reader.reading.topic.name, reader.reading.partition);
+            let mut queue =
+                shared.consumer.split_partition_queue(topic, partition).ok_or_else(|| {
+                    failed(&reader.split, "the client has no queue for it", "report this")
+                })?;
+            let waker = context.waker.clone();
+            queue.set_nonempty_callback(move || waker.wake_by_ref());
+            reader.queue = Some(queue);
+            reader.assign(&shared)?;
+        }
+        Ok(reader)
+    }
+
+    fn assign(&self, shared: &SharedConsumer) -> Result<(), ConnectorError> {
+        let mut list = TopicPartitionList::new();
+        let (topic, partition) = (&self.reading.topic.name, self.reading.partition);
+        let offset = Offset::Offset(self.place.next);
+        list.add_partition_offset(topic, partition, offset)
+            .and_then(|()| shared.consumer.incremental_assign(&list))
+            .map_err(|error| unexpected(&self.split, &error))
+    }
+
+    /// Takes messages that have come, up to `rows_max`. Gives whether all of them are read that
+    /// there are to read.
+    fn take(&mut self, rows_max: usize, batch: &mut Taken) -> Result<bool, ConnectorError> {
+        let Some(queue) = self.queue.take() else { return Ok(true) };
+        let is_all = self.take_from(&queue, rows_max, batch);
+        self.queue = Some(queue);
+        is_all
+    }
+
+    fn take_from(
+        &mut self,
+        queue: &PartitionQueue<Listener>,
+        rows_max: usize,
+        batch: &mut Taken,
+    ) -> Result<bool, ConnectorError> {
+        let mut bytes = 0;
+        while batch.offsets.len() < rows_max.max(1) && bytes < BATCH_BYTES_MAX {
+            let message = match queue.poll(Duration::ZERO) {
+                None => return Ok(false),
+                Some(Ok(message)) => message,
+                Some(Err(KafkaError::PartitionEOF(_))) => {
+                    if self.place.end.is_some() {
+                        return Ok(true);
+                    }
+                    continue;
+                }
+                Some(Err(error)) if code_of(&error) == Some(Code::AutoOffsetReset) => {
+                    self.pass_gap()?;
+                    continue;
+                }
+                Some(Err(error)) if code_of(&error).is_some_and(may_pass) => {
+                    tracing::debug!(target: "kafka", %error, split = self.split);
+                    continue;
+                }
+                // Whatever it is, messages might be passed over.
+                Some(Err(error)) => return Err(unexpected(&self.split, &error)),
+            };
+            let offset = message.offset();
+            if offset < self.place.next {
+                continue;
+            }
+            if self.place.end.is_some_and(|end| offset >= end) {
+                return Ok(true);
+            }
+            self.place.next = offset + 1;
+            bytes += message.payload_len() + message.key_len();
+            batch.offsets.push(offset);
+            self.decoder.push(message.payload())?;
+            if let Some(reason) = batch.collector.push(&message) {
+                self.decoder.refuse_last(reason);
+            }
+        }
+        Ok(self.place.is_at_end())
+    }
+
+    /// The next message is not in the topic any more.
+    fn pass_gap(&mut self) -> Result<(), ConnectorError> {
+        let Some(shared) = self.shared.clone() else { return Ok(()) };
+        let (topic, partition) = (&self.reading.topic.name, self.reading.partition);
+        let ends = shared.consumer.fetch_watermarks(topic, partition, ANSWER);
+        let (least, end) = ends.map_err(|error| unexpected(&self.split, &error))?;
+        let next = self.place.next;
+        if next > end {
+            let message = format!("offset {next} is behind its end, which is {end}");
+            let hint = "the topic was made anew, or its brokers have lost messages: begin anew, \
+                        --from none";
+            return Err(failed(&self.split, message, hint));
+        }
+        if !self.reading.begins {
+            let reason = format!("offsets {next} to {} are not there any more", least - 1);
+            if !self.reading.skips_gaps {
+                let hint = "the topic deletes messages sooner than they are read: raise its \
+                            retention.ms, or go on behind them with 'on_gap' = 'skip'";
+                return Err(failed(&self.split, reason, hint));
+            }
+            let (table, place) = (self.reading.table.clone(), format!("{}:{next}", self.split));
+            self.bad.add(BadRow { table, place, reason, text: String::new() });
+        }
+        self.place.next = least.max(next);
+        let mut list = TopicPartitionList::new();
+        list.add_partition(topic, partition);
+        shared
+            .consumer
+            .incremental_unassign(&list)
+            .map_err(|error| unexpected(&self.split, &error))?;
+        self.assign(&shared)
+    }
+}
+
+/// Whether the client tries again by itself.
+fn may_pass(code: Code) -> bool {
+    matches!(
+        code,
+        Code::BrokerTransportFailure
+            | Code::AllBrokersDown
+            | Code::Resolve
+            | Code::OperationTimedOut
+            | Code::RequestTimedOut
+            | Code::LeaderNotAvailable
+            | Code::NotLeaderForPartition
+            | Code::BrokerNotAvailable
+            | Code::ReplicaNotAvailable
+            | Code::NetworkException
+            | Code::CoordinatorNotAvailable
+            | Code::CoordinatorLoadInProgress
+            | Code::NotCoordinator
+            | Code::FencedLeaderEpoch
+            | Code::UnknownLeaderEpoch
+            | Code::GroupAuthorizationFailed
+    )
+}
+
+/// Messages that were taken.
+struct Taken {
+    offsets: Vec<i64>,
+    collector: Collector,
+}
+
+impl Taken {
+    /// Tells where the rows of these messages are from.
+    fn tell(&self, split: &str, messages: &[u32], origins: &Origins) {
+        let offset = |message: &u32| self.offsets[*message as usize];
+        for run in messages.chunk_by(|a, b| offset(a) + 1 == offset(b)) {
+            origins.tell(split, offset(&run[0]).cast_unsigned(), run.len() as u64);
+        }
+    }
+}
+
+impl SplitReader for PartitionReader {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
+        while !self.place.is_at_end() {
+            let mut taken = Taken { offsets: vec![], collector: self.reading.columns.collector() };
+            let is_all = self.take(rows_max, &mut taken)?;
+            if is_all {
+                self.queue = None;
+                self.place.end = Some(self.place.next);
+            }
+            if taken.offsets.is_empty() && !is_all {
+                let failed = self.shared.as_ref().and_then(|shared| shared.health.failed());
+                return failed.map_or(Ok(Next::Pending), Err);
+            }
+            let offset = |message: u32| taken.offsets[message as usize];
+            let rows =
+                self.decoder.rows(&|message| format!("{}:{}", self.split, offset(message)))?;
+            // Where all of them are bad, more may have come.
+            if !rows.messages.is_empty() {
+                taken.tell(&self.split, &rows.messages, &self.origins);
+                let columns = &self.reading.columns;
+                let rows = columns.rows(self.reading.partition, rows, &mut taken.collector);
+                return rows.map(Next::Batch).map_err(|error| {
+                    failed(&self.split, error.to_string(), "check the columns of the table")
+                });
+            }
+        }
+        Ok(Next::End)
+    }
+
+    fn position(&self) -> Position {
+        let end = self.place.end.map_or(NO_END, i64::cast_unsigned);
+        let numbers = [self.place.next.cast_unsigned(), end];
+        Position::new(FORMAT, VERSION, &self.split, &numbers)
+    }
+}

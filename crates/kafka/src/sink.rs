@@ -1,0 +1,163 @@
+//! A topic as a sink.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use dataflow::error::ConnectorError;
+use dataflow::sink::{Placement, Publishing, Sink, SinkVisibility, SinkWriter, WriterContext};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{Producer, ThreadedProducer};
+
+use crate::client::{Listener, ask};
+use crate::errors::{failed, unexpected};
+use crate::settings::{Partitioning, SinkSettings, Topic};
+use crate::staged::{StagingWriter, staged_messages};
+use crate::transaction::{Publication, Transactions};
+use crate::writer::{Chooser, Deliveries, KafkaEncoder, ProducerListener, StreamingWriter};
+
+/// Kilobytes of messages that a writer's client keeps at most, and how many.
+const QUEUE_KB: &str = "32768";
+const QUEUE_MESSAGES: &str = "100000";
+
+/// How the client of Java chooses partitions.
+const PARTITIONER: &str = "murmur2_random";
+
+/// A topic that is written.
+pub(crate) struct KafkaSink {
+    topic: Topic,
+    settings: SinkSettings,
+    encoder: KafkaEncoder,
+    transactions: Option<Transactions>,
+}
+
+impl KafkaSink {
+    pub(crate) fn new(mut topic: Topic, settings: SinkSettings, encoder: KafkaEncoder) -> Self {
+        let timeout = topic.retry_timeout.as_millis().to_string();
+        let defaults = [
+            ("partitioner", PARTITIONER),
+            ("queue.buffering.max.kbytes", QUEUE_KB),
+            ("queue.buffering.max.messages", QUEUE_MESSAGES),
+            ("message.timeout.ms", timeout.as_str()),
+            ("enable.idempotence", "true"),
+        ];
+        for (key, value) in defaults {
+            if topic.config.get(key).is_none() {
+                topic.config.set(key, value);
+            }
+        }
+        let id = settings.transactional_id.clone();
+        let transactions = id.map(|id| {
+            let mut topic = topic.clone();
+            // The client wants no message to outlive its transaction.
+            topic.config.remove("message.timeout.ms");
+            Transactions::new(topic, id)
+        });
+        Self { topic, settings, encoder, transactions }
+    }
+
+    /// A producer, and the number of partitions.
+    fn producer(
+        &self,
+        waker: &Waker,
+    ) -> Result<(ThreadedProducer<ProducerListener>, Arc<Deliveries>, i32), ConnectorError> {
+        let listener = Listener::new(&self.topic);
+        let deliveries = Arc::new(Deliveries::new(listener.clone(), waker.clone()));
+        let context = ProducerListener(Arc::clone(&deliveries));
+        let producer = ThreadedProducer::from_config_and_context(&self.topic.config, context);
+        let producer = producer.map_err(|error| unexpected(&listener.place, &error))?;
+        let name = self.topic.name.as_str();
+        let partitions = ask(
+            &self.topic,
+            self.topic.start_timeout,
+            &listener,
+            || {},
+            |wait| {
+                let metadata = producer.client().fetch_metadata(Some(name), wait)?;
+                let own = metadata.topics().iter().find(|own| own.name() == name);
+                let own = own.ok_or(KafkaError::MetadataFetch(Code::UnknownTopicOrPartition))?;
+                match own.error() {
+                    Some(error) => Err(KafkaError::MetadataFetch(error.into())),
+                    None => Ok(own.partitions().len() as i32),
+                }
+            },
+        )?;
+        Ok((producer, deliveries, partitions.max(1)))
+    }
+
+    fn chooser(&self, worker: u32, partitions: i32) -> Chooser {
+        let own = (worker % partitions.cast_unsigned()).cast_signed();
+        match self.settings.partitioning {
+            Partitioning::ByKey => Chooser::Client,
+            Partitioning::Fixed => Chooser::Fixed(own),
+            Partitioning::RoundRobin => Chooser::RoundRobin(own, partitions),
+        }
+    }
+}
+
+impl Sink for KafkaSink {
+    fn placement(&self) -> Placement {
+        Placement::Everywhere
+    }
+
+    fn staging(&self) -> SinkVisibility {
+        match self.transactions {
+            Some(_) => SinkVisibility::ByCheckpoint,
+            None => SinkVisibility::AsTheyCome,
+        }
+    }
+
+    fn stages_rows(&self) -> bool {
+        self.transactions.is_some()
+    }
+
+    fn mark(&self) -> Result<Option<[u64; 2]>, ConnectorError> {
+        self.transactions.as_ref().map(|own| Ok([own.count()?, 0])).transpose()
+    }
+
+    fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
+        let Some(transactions) = &self.transactions else { return Ok(()) };
+        let (mut messages, mut checksum) = (vec![], 0_u64);
+        for staged in staged {
+            messages.extend(staged_messages(&self.topic.name, staged)?);
+            checksum = checksum.wrapping_add(fnv(staged));
+        }
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let Some([before, _]) = how.mark else {
+            let message = "the checkpoint has no marker of it";
+            return Err(failed(&self.topic.name, message, "begin anew: --from none"));
+        };
+        transactions.publish(&Publication { messages, checksum }, before)
+    }
+
+    fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        let (producer, deliveries, partitions) = self.producer(&context.waker)?;
+        let chooser = self.chooser(context.worker, partitions);
+        let (topic, encoder) = (self.topic.clone(), self.encoder.clone());
+        if self.transactions.is_none() {
+            let (waiting, failed) = (VecDeque::new(), None);
+            let writer =
+                StreamingWriter { topic, encoder, chooser, producer, deliveries, waiting, failed };
+            return Ok(Box::new(writer));
+        }
+        let Some(staging) = &context.staging else {
+            return Err(connectors::refuse(
+                "sink.delivery-guarantee",
+                "'exactly-once' is a matter of checkpoints, and the job keeps none",
+                Some("run it with --state DIR, or write 'at-least-once'".into()),
+            ));
+        };
+        let (table, job) = (topic.name, staging.run.job);
+        Ok(Box::new(StagingWriter { table, job, encoder, chooser, open: None }))
+    }
+}
+
+/// FNV-1a: the same in each version of the program.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

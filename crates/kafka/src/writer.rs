@@ -1,0 +1,417 @@
+//! Rows as messages, and the writer that sends them as they come: each at least once.
+//!
+//! The client numbers what it sends, so that a message that it sends again, since nobody has told
+//! it that the first arrived, is there once. What comes twice after a failure is what a job reads
+//! again: the rows since its last checkpoint.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+
+use arrow::array::AsArray;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Schema, TimeUnit, TimestampMillisecondType};
+use arrow::record_batch::RecordBatch;
+use connectors::messages::MessageEncoder;
+use connectors::{OptionReader, refuse};
+use dataflow::connector::TableDef;
+use dataflow::error::ConnectorError;
+use dataflow::sink::{Room, SinkWriter};
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
+
+use crate::client::Listener;
+use crate::columns::value_table;
+use crate::errors::{failed, unexpected};
+use crate::settings::Topic;
+
+/// A message that is to be sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct OutMessage {
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Vec<u8>,
+    /// Milliseconds since 1970; the client's time where there is none.
+    pub(crate) timestamp: Option<i64>,
+}
+
+/// How the rows of a table become messages.
+#[derive(Debug, Clone)]
+pub(crate) struct KafkaEncoder {
+    table: String,
+    value: MessageEncoder,
+    /// The columns of the value.
+    value_columns: Vec<usize>,
+    key: Option<Key>,
+    /// The column with the time of a message.
+    timestamp: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+enum Key {
+    /// The text or the bytes of a column.
+    Raw(usize),
+    Encoded(MessageEncoder, Vec<usize>),
+}
+
+impl KafkaEncoder {
+    pub(crate) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
+        let options = OptionReader(&table.options);
+        let (mut timestamp, mut metadata_key) = (None, None);
+        for (&column, key) in &table.metadata {
+            let field = table.schema.field(column);
+            match (key.as_str(), field.data_type()) {
+                ("timestamp", DataType::Timestamp(..)) => timestamp = Some(column),
+                ("key", DataType::Utf8 | DataType::Binary) => metadata_key = Some(column),
+                _ => {
+                    return Err(ConnectorError::Column {
+                        column: field.name().clone(),
+                        message: format!("metadata '{key}' is not written as it is declared"),
+                        hint: Some("a sink writes 'key' and 'timestamp'; leave it out".into()),
+                    });
+                }
+            }
+        }
+        let fields = key_fields(table, options)?;
+        let except = ["ALL", "EXCEPT_KEY"];
+        let except = options.choice("value.fields-include", &except)? == Some(1);
+        let is_value = |column: &usize| {
+            !(table.metadata.contains_key(column) || except && fields.contains(column))
+        };
+        let value_columns: Vec<usize> = (0..table.schema.fields().len()).filter(is_value).collect();
+        let values = projected(table, &value_columns)?;
+        let value = MessageEncoder::new(&value_table(table), &values)?;
+        let key = match (metadata_key, fields.is_empty()) {
+            (Some(_), false) => {
+                let hint = "leave one of them out";
+                let message = "there is a column of metadata 'key', too";
+                return Err(refuse("key.fields", message, Some(hint.into())));
+            }
+            (Some(column), true) => Some(Key::Raw(column)),
+            (None, true) => None,
+            (None, false) => Some(encoded_key(table, options, fields)?),
+        };
+        let table = table.name.clone();
+        Ok(Self { table, value, value_columns, key, timestamp })
+    }
+
+    /// The messages of rows.
+    ///
+    /// # Errors
+    /// When a value cannot be written.
+    pub(crate) fn encode(&self, batch: &RecordBatch) -> Result<Vec<OutMessage>, ConnectorError> {
+        let unfit = |error: arrow::error::ArrowError| {
+            failed(&self.table, error.to_string(), "check the columns of the table")
+        };
+        let mut messages = Vec::with_capacity(batch.num_rows());
+        let values = batch.project(&self.value_columns).map_err(unfit)?;
+        self.value.encode(&self.table, &values, |value| {
+            messages.push(OutMessage { value: value.to_vec(), ..OutMessage::default() });
+        })?;
+        match &self.key {
+            None => {}
+            Some(Key::Raw(column)) => {
+                let column = cast(batch.column(*column), &DataType::Binary)
+                    .or_else(|_| {
+                        let text = cast(batch.column(*column), &DataType::Utf8)?;
+                        cast(&text, &DataType::Binary)
+                    })
+                    .map_err(unfit)?;
+                let keys = column.as_binary::<i32>().iter();
+                for (message, key) in messages.iter_mut().zip(keys) {
+                    message.key = key.map(<[u8]>::to_vec);
+                }
+            }
+            Some(Key::Encoded(encoder, columns)) => {
+                let keys = batch.project(columns).map_err(unfit)?;
+                let mut messages = messages.iter_mut();
+                encoder.encode(&self.table, &keys, |key| {
+                    if let Some(message) = messages.next() {
+                        message.key = Some(key.to_vec());
+                    }
+                })?;
+            }
+        }
+        if let Some(column) = self.timestamp {
+            let millis = DataType::Timestamp(TimeUnit::Millisecond, None);
+            let times = cast(batch.column(column), &millis).map_err(unfit)?;
+            let times = times.as_primitive::<TimestampMillisecondType>().iter();
+            for (message, time) in messages.iter_mut().zip(times) {
+                message.timestamp = time;
+            }
+        }
+        Ok(messages)
+    }
+}
+
+fn projected(table: &TableDef, columns: &[usize]) -> Result<Schema, ConnectorError> {
+    table.schema.project(columns).map_err(|error| ConnectorError::Column {
+        column: table.name.clone(),
+        message: error.to_string(),
+        hint: None,
+    })
+}
+
+/// The columns of 'key.fields'.
+fn key_fields(table: &TableDef, options: OptionReader<'_>) -> Result<Vec<usize>, ConnectorError> {
+    let names = options.text("key.fields").unwrap_or_default().split(';').map(str::trim);
+    names
+        .filter(|name| !name.is_empty())
+        .map(|name| {
+            let fields = table.schema.fields();
+            fields.iter().position(|field| field.name() == name).ok_or_else(|| {
+                let near = connectors::nearest(name, fields.iter().map(|of| of.name().as_str()));
+                let hint = near.map(|near| format!("did you mean '{near}'?"));
+                refuse("key.fields", format!("there is no column '{name}'"), hint)
+            })
+        })
+        .collect()
+}
+
+fn encoded_key(
+    table: &TableDef,
+    options: OptionReader<'_>,
+    fields: Vec<usize>,
+) -> Result<Key, ConnectorError> {
+    let formats = ["raw", "csv", "json"];
+    let chosen = options.choice("key.format", &formats)?;
+    let format = match (chosen, fields.as_slice()) {
+        (None | Some(0), [column]) => return Ok(Key::Raw(*column)),
+        (Some(0), _) => {
+            let message = "'raw' is the text of one column";
+            return Err(refuse("key.format", message, Some("write 'key.format' = 'json'".into())));
+        }
+        (Some(1), _) => "csv",
+        _ => "json",
+    };
+    let mut own = value_table(table);
+    own.options.insert("format".into(), format.into());
+    Ok(Key::Encoded(MessageEncoder::new(&own, &projected(table, &fields)?)?, fields))
+}
+
+/// What became of messages that were sent.
+#[derive(Debug)]
+pub(crate) struct Deliveries {
+    listener: Listener,
+    in_flight: AtomicUsize,
+    /// Whether the writer waits for room.
+    waits: AtomicBool,
+    failed: Mutex<Option<(KafkaError, i32)>>,
+    waker: Waker,
+}
+
+impl Deliveries {
+    pub(crate) fn new(listener: Listener, waker: Waker) -> Self {
+        let (in_flight, waits, failed) = (0.into(), false.into(), Mutex::default());
+        Self { listener, in_flight, waits, failed, waker }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        // Acquire: what the callback wrote before is seen.
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn failure(&self, topic: &Topic) -> Option<ConnectorError> {
+        if let Some(error) = self.listener.health.failed() {
+            return Some(error);
+        }
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (error, partition) = failed.as_ref()?;
+        let place = if *partition < 0 { topic.name.clone() } else { topic.partition(*partition) };
+        Some(match crate::errors::code_of(error) {
+            Some(Code::MessageTimedOut) => {
+                crate::errors::unreachable(&topic.servers, &self.listener.health.last())
+            }
+            _ => unexpected(&place, error),
+        })
+    }
+
+    /// Whether no other producer would fare better.
+    pub(crate) fn is_final(&self) -> bool {
+        self.listener.health.failed().is_some()
+    }
+
+    /// Sends a message; `false` if there is no room.
+    ///
+    /// # Errors
+    /// When it cannot be sent.
+    pub(crate) fn try_send<S>(
+        &self,
+        topic: &Topic,
+        message: &OutMessage,
+        partition: Option<i32>,
+        send: S,
+    ) -> Result<bool, KafkaError>
+    where
+        S: for<'a> FnOnce(BaseRecord<'a, [u8], [u8]>) -> Result<(), KafkaError>,
+    {
+        let mut record: BaseRecord<'_, [u8], [u8]> =
+            BaseRecord::to(&topic.name).payload(message.value.as_slice());
+        if let Some(key) = &message.key {
+            record = record.key(key.as_slice());
+        }
+        (record.timestamp, record.partition) = (message.timestamp, partition);
+        // Before it is sent: its callback may come first.
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        let sent = send(record);
+        if sent.is_err() {
+            self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        }
+        match sent {
+            Err(error) if crate::errors::code_of(&error) == Some(Code::QueueFull) => Ok(false),
+            sent => sent.map(|()| true),
+        }
+    }
+}
+
+/// What a producer tells its writer.
+#[derive(Debug, Clone)]
+pub(crate) struct ProducerListener(pub(crate) Arc<Deliveries>);
+
+impl ClientContext for ProducerListener {
+    fn log(&self, level: RDKafkaLogLevel, fac: &str, text: &str) {
+        self.0.listener.log(level, fac, text);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.0.listener.error(error, reason);
+        if self.0.listener.health.failed().is_some() {
+            self.0.waker.wake_by_ref();
+        }
+    }
+}
+
+impl ProducerContext for ProducerListener {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        use rdkafka::Message;
+        let own = &self.0;
+        if let Err((error, message)) = result {
+            let mut failed = own.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.get_or_insert((error.clone(), message.partition()));
+        }
+        let left = own.in_flight.fetch_sub(1, Ordering::AcqRel) - 1;
+        if left == 0 || result.is_err() || own.waits.swap(false, Ordering::AcqRel) {
+            own.waker.wake_by_ref();
+        }
+    }
+}
+
+/// Which partition each message goes to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Chooser {
+    /// The client's.
+    Client,
+    Fixed(i32),
+    /// The next one, and how many there are.
+    RoundRobin(i32, i32),
+}
+
+impl Chooser {
+    pub(crate) fn next(&mut self) -> Option<i32> {
+        match self {
+            Self::Client => None,
+            Self::Fixed(partition) => Some(*partition),
+            Self::RoundRobin(next, count) => {
+                let partition = *next;
+                *next = (partition + 1) % *count;
+                Some(partition)
+            }
+        }
+    }
+}
+
+/// Sends rows as they come.
+pub(crate) struct StreamingWriter {
+    pub(crate) topic: Topic,
+    pub(crate) encoder: KafkaEncoder,
+    pub(crate) chooser: Chooser,
+    pub(crate) producer: ThreadedProducer<ProducerListener>,
+    pub(crate) deliveries: Arc<Deliveries>,
+    /// Messages for which the client has no room, each with its partition.
+    pub(crate) waiting: VecDeque<(OutMessage, Option<i32>)>,
+    pub(crate) failed: Option<ConnectorError>,
+}
+
+impl StreamingWriter {
+    /// Gives the client the messages for which it has room.
+    fn hand_on(&mut self) {
+        // Set first: room that comes while the last message is refused wakes the worker.
+        self.deliveries.waits.store(!self.waiting.is_empty(), Ordering::Release);
+        while self.failed.is_none()
+            && let Some((message, partition)) = self.waiting.front()
+        {
+            let producer = &self.producer;
+            let sent = self.deliveries.try_send(&self.topic, message, *partition, |record| {
+                producer.send(record).map_err(|(error, _)| error)
+            });
+            match sent {
+                Ok(true) => drop(self.waiting.pop_front()),
+                Ok(false) => return,
+                Err(error) => {
+                    let known = self.deliveries.failure(&self.topic);
+                    self.failed =
+                        Some(known.unwrap_or_else(|| unexpected(&self.topic.name, &error)));
+                }
+            }
+        }
+        if self.failed.is_none() {
+            self.failed = self.deliveries.failure(&self.topic);
+        }
+    }
+
+    fn check(&self) -> Result<(), ConnectorError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn is_sent(&mut self) -> Result<Room, ConnectorError> {
+        self.hand_on();
+        self.check()?;
+        let is_sent = self.waiting.is_empty() && self.deliveries.in_flight() == 0;
+        // A message may have failed since it was looked at.
+        self.failed = self.deliveries.failure(&self.topic);
+        self.check()?;
+        Ok(if is_sent { Room::Ready } else { Room::Full })
+    }
+}
+
+impl SinkWriter for StreamingWriter {
+    fn room(&mut self) -> Room {
+        self.hand_on();
+        if self.waiting.is_empty() || self.failed.is_some() { Room::Ready } else { Room::Full }
+    }
+
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.check()?;
+        for message in self.encoder.encode(batch)? {
+            let partition = self.chooser.next();
+            self.waiting.push_back((message, partition));
+        }
+        self.hand_on();
+        self.check()
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        self.hand_on();
+        self.check()
+    }
+
+    fn settle(&mut self) -> Result<Room, ConnectorError> {
+        self.is_sent()
+    }
+
+    fn drain(&mut self) -> Result<Room, ConnectorError> {
+        self.is_sent()
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
+        match self.is_sent()? {
+            Room::Ready => Ok(()),
+            Room::Full => Err(failed(&self.topic.name, "not all rows are sent", "report this")),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Topics of a real broker, which `scripts/test-world.sh` starts. What the topics have is asked by
+//! the client itself, and not by the connector.
+
+mod broker;
+mod publish;
+mod read;
+mod run;

@@ -1,0 +1,260 @@
+//! Whole jobs, as processes: `millstream run` of SQL that reads and writes topics.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::broker::{TIMEOUT, address, messages, script, send, topic, values};
+
+/// A folder, which is removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("millstream-world-{}-{next}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+
+    fn millstream(&self, arguments: &[&str]) -> Command {
+        let program = std::env::var("MILLSTREAM_BIN").expect("the script builds the program");
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.0).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs SQL that ends; gives what it has written to the terminal, with errors behind.
+    fn run(&self, sql: &str, arguments: &[&str]) -> (bool, String) {
+        self.write("q.sql", sql);
+        let arguments = [&["run", "q.sql"], arguments].concat();
+        let done = self.millstream(&arguments).output().unwrap();
+        let text = [done.stdout, done.stderr].concat();
+        (done.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    #[track_caller]
+    fn succeeds(&self, sql: &str, arguments: &[&str]) -> String {
+        let (success, text) = self.run(sql, arguments);
+        assert!(success, "{text}");
+        text
+    }
+
+    /// The lines of a file without the first, sorted.
+    fn rows(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.0.join(name)).unwrap();
+        let mut rows: Vec<String> = text.lines().skip(1).map(str::to_owned).collect();
+        rows.sort();
+        rows
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A job that goes on until it is killed.
+struct Job(Child);
+
+impl Job {
+    fn start(dir: &Dir, arguments: &[&str]) -> Self {
+        let log = fs::OpenOptions::new().create(true).append(true).open(dir.0.join("log")).unwrap();
+        let mut command = dir.millstream(arguments);
+        command.stdout(Stdio::null()).stderr(log).process_group(0);
+        Self(command.spawn().unwrap())
+    }
+
+    /// Kills all its processes at once.
+    fn kill(&mut self) {
+        let group = format!("-{}", self.0.id());
+        let killed = Command::new("kill").args(["-KILL", "--", &group]).output().unwrap();
+        drop(killed);
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The declaration of a topic.
+fn declare(table: &str, topic: &str, columns: &str, options: &str) -> String {
+    let servers = address();
+    format!(
+        "CREATE TABLE {table} ({columns}) WITH ('connector' = 'kafka', 'topic' = '{topic}',
+         'properties.bootstrap.servers' = '{servers}', 'format' = 'json'{options});\n"
+    )
+}
+
+const COLUMNS: &str = "n BIGINT, text STRING, price DOUBLE";
+
+fn file(table: &str, name: &str) -> String {
+    format!("CREATE TABLE {table} ({COLUMNS}) WITH ('connector' = 'file', 'path' = '{name}');\n")
+}
+
+#[test]
+fn rows_in_are_rows_out() {
+    let dir = Dir::new();
+    let mut lines = vec!["n,text,price".to_owned()];
+    for n in 0..20_000 {
+        let text = if n % 11 == 0 { String::new() } else { format!("t {n}") };
+        let price = if n % 5 == 0 { String::new() } else { format!("{}.5", n % 100) };
+        lines.push(format!("{n},{text},{price}"));
+    }
+    lines.push("20000,\"two, and \"\"quotes\"\"\",".into());
+    dir.write("in.csv", &lines.join("\n"));
+    let there = topic("there", 4, &[]);
+    let to = file("given", "in.csv")
+        + &declare("there", &there, COLUMNS, ", 'key.fields' = 'text'")
+        + "INSERT INTO there SELECT * FROM given;";
+    dir.succeeds(&to, &["--workers", "2"]);
+    assert_eq!(messages(&there, true).len(), 20_001);
+    let expected = {
+        let mut rows: Vec<String> = lines[1..].to_vec();
+        rows.sort();
+        rows
+    };
+    for arguments in [&["--workers", "1"][..], &["--workers", "3"], &["--nodes", "2"]] {
+        let from = declare("there", &there, COLUMNS, ", 'scan.bounded.mode' = 'latest-offset'")
+            + &file("back", "out.csv")
+            + "INSERT INTO back SELECT * FROM there;";
+        dir.succeeds(&from, arguments);
+        assert_eq!(dir.rows("out.csv"), expected, "{arguments:?}");
+    }
+}
+
+#[test]
+fn windows_over_partitions_are_those_of_the_rows() {
+    let dir = Dir::new();
+    let topic = topic("windows", 3, &[]);
+    // A partition that is far behind the others holds the watermark back.
+    for partition in 0..3 {
+        let rows: Vec<String> = (0..600)
+            .map(|n| format!(r#"{{"at": "2024-01-01 00:{:02}:{:02}", "n": {n}}}"#, n / 60, n % 60))
+            .collect();
+        send(&topic, partition, rows.iter().map(String::as_str));
+    }
+    let columns = "at TIMESTAMP(3), n BIGINT, partition BIGINT METADATA, \
+                   WATERMARK FOR at AS at - INTERVAL '0' SECOND";
+    let sql = declare("events", &topic, columns, ", 'scan.bounded.mode' = 'latest-offset'")
+        + "CREATE TABLE counts (at TIMESTAMP(3), rows BIGINT, partitions BIGINT)
+           WITH ('connector' = 'file', 'path' = 'out.csv');
+           INSERT INTO counts SELECT window_start, count(*), count(DISTINCT partition)
+           FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(at), INTERVAL '1' MINUTE))
+           GROUP BY window_start, window_end;";
+    for arguments in [&["--workers", "1"][..], &["--workers", "2"], &["--nodes", "2"]] {
+        dir.succeeds(&sql, arguments);
+        let rows = dir.rows("out.csv");
+        let expected: Vec<String> =
+            (0..10).map(|minute| format!("2024-01-01 00:{minute:02}:00,180,3")).collect();
+        assert_eq!(rows, expected, "{arguments:?}");
+    }
+}
+
+#[test]
+fn broken_messages_are_rows_of_the_table_of_bad_rows() {
+    let dir = Dir::new();
+    let topic = topic("bad", 2, &[]);
+    let values: Vec<String> = (0..1_000)
+        .map(|n| if n % 10 == 3 { format!("broken {n}") } else { format!(r#"{{"n": {n}}}"#) })
+        .collect();
+    send(&topic, 1, values.iter().map(String::as_str));
+    let options = ", 'scan.bounded.mode' = 'latest-offset', 'on_bad' = 'table'";
+    let sql = declare("t", &topic, "n BIGINT", options)
+        + "CREATE TABLE good (n BIGINT) WITH ('connector' = 'file', 'path' = 'good.csv');
+           INSERT INTO good SELECT n FROM t;
+           CREATE TABLE bad (place STRING) WITH ('connector' = 'file', 'path' = 'bad.csv');
+           INSERT INTO bad SELECT place FROM t__bad;";
+    dir.succeeds(&sql, &[]);
+    assert_eq!(dir.rows("good.csv").len(), 900);
+    let mut expected: Vec<String> =
+        (0..1_000).filter(|n| n % 10 == 3).map(|n| format!("{topic}[1]:{n}")).collect();
+    expected.sort();
+    assert_eq!(dir.rows("bad.csv"), expected);
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_an_error_at_once() {
+    let dir = Dir::new();
+    let sql = "CREATE TABLE t (n BIGINT) WITH ('connector' = 'kafka', 'topic' = 't', \
+               'properties.bootstrap.servers' = '127.0.0.1:1', 'format' = 'json', \
+               'retry.timeout' = '1 s'); SELECT * FROM t;";
+    let (success, text) = dir.run(sql, &[]);
+    assert!(!success && text.contains("no broker can be reached"), "{text}");
+    assert!(text.contains("127.0.0.1:1"), "{text}");
+    let sql =
+        declare("t", "t", "n BIGINT", ", 'properties.fetch.wibble' = '1'") + "SELECT * FROM t;";
+    let (success, text) = dir.run(&sql, &[]);
+    assert!(!success && text.contains("fetch.wibble"), "{text}");
+}
+
+/// The values that a copy of the rows has.
+fn copied(rows: usize) -> Vec<String> {
+    let mut all: Vec<String> = (0..rows).map(|n| format!("{{\"n\":{n}}}")).collect();
+    all.sort();
+    all
+}
+
+fn waits_for(what: &str, mut is_there: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_there() {
+        assert!(since.elapsed() < TIMEOUT, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
+    const KILLS: usize = 6;
+    const ROWS: usize = 2_000;
+    let dir = Dir::new();
+    let (from, to) = (topic("from", 3, &[]), topic("to", 2, &[]));
+    let exactly = format!(
+        ", 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = '{to}'"
+    );
+    let sql = "SET 'millstream.checkpoint' = '100 ms';\n".to_owned()
+        + &declare("given", &from, "n BIGINT", "")
+        + &declare("copied", &to, "n BIGINT", &exactly)
+        + "INSERT INTO copied SELECT n FROM given;";
+    dir.write("q.sql", &sql);
+    let arguments = ["run", "q.sql", "--state", "state", "--workers", "1"];
+    let mut job = Job::start(&dir, &[&arguments[..], &["--nodes", "2"]].concat());
+    let mut sent = 0;
+    for kill in 0..KILLS {
+        for partition in 0..3 {
+            let rows: Vec<String> =
+                (sent..sent + ROWS).map(|n| format!("{{\"n\": {n}}}")).collect();
+            send(&from, partition, rows.iter().map(String::as_str));
+            sent += ROWS;
+        }
+        // Some rows of the last ones are there, or none: each kill finds the job elsewhere.
+        let least = sent - 3 * ROWS + kill * ROWS / 2;
+        waits_for("rows come", || values(&to, true).len() >= least);
+        if kill % 2 == 0 {
+            job.kill();
+            job = Job::start(&dir, &[&arguments[..], &["--nodes", "2"]].concat());
+        } else {
+            script("kill");
+            script("restart");
+        }
+    }
+    waits_for("all rows come", || values(&to, true).len() >= sent);
+    let log = fs::read_to_string(dir.0.join("log")).unwrap();
+    assert_eq!(values(&to, true), copied(sent), "{log}");
+    job.kill();
+    assert_eq!(values(&to, true), copied(sent), "{log}");
+    assert!(log.contains("goes on from checkpoint"), "{log}");
+}

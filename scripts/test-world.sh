@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Tests with what stands around a streaming engine, as it really is: a Kafka broker from Maven Central, which is
+# started for them. `scripts/test-world.sh NAME` runs the tests with that in their names.
+#
+# Where Java or Maven cannot be had, or the broker cannot be fetched, the script says NOT RUN and why, and its status
+# is 77.
+set -euo pipefail
+source "$(dirname "$0")/env.sh"
+source "$(dirname "$0")/apt.sh"
+source "$(dirname "$0")/launched.sh"
+cd "$root"
+what="the tests with a broker"
+
+command -v java >/dev/null && command -v mvn >/dev/null ||
+  packages_or_not_run openjdk-17-jre-headless maven
+said=$(scripts/kafka.sh fetch 2>&1) || not_run "cannot fetch the broker: $(grep -m 1 . <<<"$said")"
+
+build_millstream
+KAFKA_DATA=$(mktemp -d)
+export KAFKA_DATA
+trap 'scripts/kafka.sh kill; rm -rf "$KAFKA_DATA"' EXIT
+# A port with two free ones behind it.
+port=$(python3 -c '
+import socket
+while True:
+    first = socket.socket(); first.bind(("127.0.0.1", 0)); port = first.getsockname()[1]
+    try:
+        others = [socket.create_server(("127.0.0.1", port + more)) for more in (1, 2)]
+        print(port); break
+    except OSError:
+        pass')
+say "starting the broker"
+MILLSTREAM_KAFKA=$(scripts/kafka.sh start "$port")
+export MILLSTREAM_KAFKA MILLSTREAM_BIN=$millstream MILLSTREAM_KAFKA_SCRIPT=$root/scripts/kafka.sh
+cargo test --release --workspace --features millstream-kafka/world --test world -- --test-threads 1 "$@"
