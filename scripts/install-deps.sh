@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is needed to build and test and is not there: a C compiler (for zstd), git, curl, python3
-# and Rust with rustfmt and clippy. Says nothing and changes nothing where all of it exists.
+# Installs what is needed to build and test and is not there: compilers of C and C++ and make (for zstd and
+# librdkafka), git, curl, python3 and Rust with rustfmt and clippy. Says nothing and changes nothing where all of it exists.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/apt.sh"
@@ -32,6 +32,8 @@ install_rust() {
 
 missing=()
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v c++ >/dev/null || missing+=(g++)
+command -v make >/dev/null || missing+=(make)
 command -v git >/dev/null || missing+=(git)
 command -v curl >/dev/null || missing+=(curl ca-certificates)
 command -v python3 >/dev/null || missing+=(python3)

@@ -15,7 +15,7 @@ command -v java >/dev/null && command -v mvn >/dev/null ||
   packages_or_not_run openjdk-17-jre-headless maven
 said=$(scripts/kafka.sh fetch 2>&1) || not_run "cannot fetch the broker: $(grep -m 1 . <<<"$said")"
 
-build_millstream
+build_millstream --features millstream-cli/kafka
 KAFKA_DATA=$(mktemp -d)
 export KAFKA_DATA
 trap 'scripts/kafka.sh kill; rm -rf "$KAFKA_DATA"' EXIT
@@ -32,4 +32,4 @@ while True:
 say "starting the broker"
 MILLSTREAM_KAFKA=$(scripts/kafka.sh start "$port")
 export MILLSTREAM_KAFKA MILLSTREAM_BIN=$millstream MILLSTREAM_KAFKA_SCRIPT=$root/scripts/kafka.sh
-cargo test --release --workspace --features millstream-kafka/world --test world -- --test-threads 1 "$@"
+cargo test --release --workspace --features millstream-cli/kafka,millstream-kafka/world --test world -- --test-threads 1 "$@"
