@@ -6,12 +6,16 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::Expr;
 
+use crate::expr::equality::is_ordered;
 use crate::text::types::sql_name;
 
 /// An expression for a reader of a plan.
 pub(crate) fn shown_expr(expr: &Expr) -> String {
     let shown = expr.clone().transform_up(|part| match part {
         Expr::Literal(value, _) => Ok(Transformed::yes(as_name(&value))),
+        Expr::ScalarFunction(mut call) if is_ordered(&call) && !call.args.is_empty() => {
+            Ok(Transformed::yes(call.args.swap_remove(0)))
+        }
         part => Ok(Transformed::no(part)),
     });
     // The closure has no failures of its own.

@@ -99,6 +99,11 @@ impl ScalarUDFImpl for Ordered {
     }
 }
 
+/// Whether a call gives its argument with the NaNs of floats as one.
+pub(crate) fn is_ordered(call: &ScalarFunction) -> bool {
+    Arc::ptr_eq(&call.func, &ORDERED)
+}
+
 /// The sides of a comparison, with the NaNs of floats as one. Other expressions stay as they are.
 ///
 /// # Errors
