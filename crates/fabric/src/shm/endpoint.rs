@@ -301,7 +301,7 @@ impl Endpoint for ShmEndpoint {
         let export = self.theirs.words().export(key.key);
         if export.key.load(Ordering::Acquire) == key.key {
             let slab = export.slab.load(Ordering::Relaxed);
-            if !self.peer_slabs.knows(slab) {
+            if self.peer_slabs.place(slab).is_err() {
                 self.drain_socket();
             }
             self.peer_slabs.forget(slab);

@@ -127,8 +127,9 @@ impl OwnSlabs {
 pub(super) struct PeerSlabs {
     /// Touch the pages of the peer's slabs when they are mapped.
     prefault: bool,
-    /// Exported ones by number; `None` where mapping failed.
-    exported: HashMap<u64, Option<Mapping>>,
+    /// Exported ones in the order of their numbers; `None` where mapping failed. Each write looks
+    /// for one of them, and a connection has few.
+    exported: Vec<(u64, Option<Mapping>)>,
     registry: PeerMemory<Mapping>,
     /// Published ones by number, each with a key of it that was used.
     published: HashMap<u64, (RemoteKey, PeerMemory<Arc<PublishedMemory>>)>,
@@ -166,26 +167,29 @@ impl PeerSlabs {
     pub(super) fn new(prefault: bool) -> Self {
         Self {
             prefault,
-            exported: HashMap::new(),
+            exported: Vec::new(),
             registry: PeerMemory::Unrequested,
             published: HashMap::new(),
             asked: 0,
         }
     }
 
-    /// The mapping of an exported slab, unless it has not come or cannot be mapped.
-    pub(super) fn exported(&self, number: u64) -> Option<&Mapping> {
-        self.exported.get(&number)?.as_ref()
+    /// The place of an exported slab in this list, until another one comes or goes; `Err` with the
+    /// place that it would have if it has not come.
+    pub(super) fn place(&self, number: u64) -> Result<usize, usize> {
+        self.exported.binary_search_by_key(&number, |(number, _)| *number)
     }
 
-    /// True when the number is known, mapped or not.
-    pub(super) fn knows(&self, number: u64) -> bool {
-        self.exported.contains_key(&number)
+    /// The mapping of the exported slab at a place, unless it cannot be mapped.
+    pub(super) fn exported(&self, place: usize) -> Option<&Mapping> {
+        self.exported[place].1.as_ref()
     }
 
     /// Unmaps an exported slab.
     pub(super) fn forget(&mut self, number: u64) {
-        self.exported.remove(&number);
+        if let Ok(place) = self.place(number) {
+            self.exported.remove(place);
+        }
     }
 
     /// Lets go of the memory of a published key. Memory that was requested is kept until the answer
@@ -315,11 +319,12 @@ pub(super) fn take(
     let bytes = word(8).and_then(|bytes| usize::try_from(bytes).ok());
     match (*kind, rest.len(), bytes, fd) {
         (SLAB, 16, Some(bytes), Some(fd)) => {
-            if peer.knows(number) || peer.exported.len() == SLABS_MAX {
+            let Err(place) = peer.place(number) else { return Err(Breach) };
+            if peer.exported.len() == SLABS_MAX {
                 return Err(Breach);
             }
             let mapping = Mapping::of_peer(fd.as_fd(), bytes, Access::Write, peer.prefault).ok();
-            peer.exported.insert(number, mapping);
+            peer.exported.insert(place, (number, mapping));
             Ok(())
         }
         (FREE, 8, None, None) => {

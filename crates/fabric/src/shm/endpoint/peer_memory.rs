@@ -18,11 +18,13 @@ impl ShmEndpoint {
             return Err(self.refusal());
         }
         let slab = export.slab.load(Ordering::Relaxed);
-        if !self.peer_slabs.knows(slab) {
+        let place = self.peer_slabs.place(slab).or_else(|_| {
             // The descriptor was sent before the key was published.
             self.drain_socket();
-        }
-        let Some(mapping) = self.peer_slabs.exported(slab) else { return Err(self.refusal()) };
+            self.peer_slabs.place(slab)
+        });
+        let mapping = place.ok().and_then(|place| self.peer_slabs.exported(place));
+        let Some(mapping) = mapping else { return Err(self.refusal()) };
         let start = at.key.base.checked_add(at.offset).and_then(|s| usize::try_from(s).ok());
         match start.and_then(|start| Some((start, start.checked_add(len)?))) {
             Some((start, end)) if end <= mapping.len() => {
