@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayData, ArrayRef, ArrowPrimitiveType, AsArray, make_array};
 use arrow::buffer::Buffer;
 use arrow::compute::SortOptions;
-use arrow::datatypes::{ArrowNativeType, DataType, Float32Type, Float64Type};
+use arrow::datatypes::{ArrowNativeType, DataType, Float16Type, Float32Type, Float64Type};
 use arrow::error::ArrowError;
 use arrow::row::{RowConverter, RowParser, Rows, SortField};
 
@@ -141,28 +141,37 @@ pub fn canonical(column: &ArrayRef) -> ArrayRef {
 }
 
 /// A column of floats whose NaNs are all one, above infinity in the total order of IEEE 754. The
-/// other values stay as they are, also the zeros; a column without a NaN that has a sign, and one
-/// of another type, is given back.
+/// other values stay as they are, also the zeros. A column without another NaN, or of another
+/// type, is shared.
 pub fn with_one_nan(column: &ArrayRef) -> ArrayRef {
-    // NaNs with a sign are the greatest of all bits.
+    type F16 = <Float16Type as ArrowPrimitiveType>::Native;
+    fn floats<T>(column: &ArrayRef, is_other: fn(T::Native) -> bool, nan: T::Native) -> ArrayRef
+    where
+        T: ArrowPrimitiveType,
+    {
+        let floats = column.as_primitive::<T>();
+        // A fold without a branch takes several values at a time.
+        if !floats.values().iter().fold(false, |any, value| any | is_other(*value)) {
+            return Arc::clone(column);
+        }
+        Arc::new(floats.unary::<_, T>(|value| if is_other(value) { nan } else { value }))
+    }
     match column.data_type() {
-        DataType::Float16 => canonical(column),
-        DataType::Float32 => {
-            let floats = column.as_primitive::<Float32Type>();
-            let most = floats.values().iter().fold(0, |most, v| v.to_bits().max(most));
-            if most <= f32::NEG_INFINITY.to_bits() {
-                return Arc::clone(column);
-            }
-            Arc::new(floats.unary::<_, Float32Type>(|v| if v.is_nan() { f32::NAN } else { v }))
-        }
-        DataType::Float64 => {
-            let floats = column.as_primitive::<Float64Type>();
-            let most = floats.values().iter().fold(0, |most, v| v.to_bits().max(most));
-            if most <= f64::NEG_INFINITY.to_bits() {
-                return Arc::clone(column);
-            }
-            Arc::new(floats.unary::<_, Float64Type>(|v| if v.is_nan() { f64::NAN } else { v }))
-        }
+        DataType::Float16 => floats::<Float16Type>(
+            column,
+            |v| v.is_nan() & (v.to_bits() != F16::NAN.to_bits()),
+            F16::NAN,
+        ),
+        DataType::Float32 => floats::<Float32Type>(
+            column,
+            |v| v.is_nan() & (v.to_bits() != f32::NAN.to_bits()),
+            f32::NAN,
+        ),
+        DataType::Float64 => floats::<Float64Type>(
+            column,
+            |v| v.is_nan() & (v.to_bits() != f64::NAN.to_bits()),
+            f64::NAN,
+        ),
         _ => Arc::clone(column),
     }
 }
@@ -269,6 +278,11 @@ mod tests {
         let made = made.as_primitive::<Float32Type>();
         assert!(made.value(0).is_nan() && made.value(0).is_sign_positive());
         assert!(made.is_null(1) && made.value(2).to_bits() == 1.0_f32.to_bits());
+        // That of another program may have other bits behind the point.
+        let foreign = f64::from_bits(f64::NAN.to_bits() + 1);
+        let some: ArrayRef = Arc::new(Float64Array::from(vec![foreign, 1.0]));
+        let one: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN, 1.0]));
+        assert_eq!(bits(&with_one_nan(&some)), bits(&one));
         // A column that is in order is not copied.
         for values in [vec![f64::NEG_INFINITY, -0.0, f64::NAN], vec![]] {
             let same: ArrayRef = Arc::new(Float64Array::from(values));

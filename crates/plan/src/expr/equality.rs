@@ -10,6 +10,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
@@ -23,20 +24,37 @@ use datafusion::logical_expr::{
     lit, when,
 };
 
-/// `__key(x)`: the value that stands for all that equal `x`.
+/// A value in place of all that equal it, as a function of the plan.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct Equalized {
+    form: Form,
     signature: Signature,
 }
 
-static KEY: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
-    let signature = Signature::any(1, Volatility::Immutable);
-    Arc::new(ScalarUDF::from(Key { signature }))
-});
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Form {
+    /// `__key(x)`: one of all that are equal, its zeros and NaNs among them.
+    Key,
+    /// `__ordered(x)`: floats whose NaNs are one, above infinity. Arrow compares floats by their
+    /// bits, and the NaN that processors make of `0.0 / 0.0` has a sign, which puts it below all
+    /// numbers.
+    Ordered,
+}
 
-impl ScalarUDFImpl for Key {
+static KEY: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| equalized(Form::Key));
+static ORDERED: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| equalized(Form::Ordered));
+
+fn equalized(form: Form) -> Arc<ScalarUDF> {
+    let signature = Signature::any(1, Volatility::Immutable);
+    Arc::new(ScalarUDF::from(Equalized { form, signature }))
+}
+
+impl ScalarUDFImpl for Equalized {
     fn name(&self) -> &str {
-        "__key"
+        match self.form {
+            Form::Key => "__key",
+            Form::Ordered => "__ordered",
+        }
     }
 
     fn signature(&self) -> &Signature {
@@ -53,47 +71,14 @@ impl ScalarUDFImpl for Key {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
-        let column = args.args[0].to_array(args.number_rows)?;
-        Ok(ColumnarValue::Array(state::canonical(&column)))
-    }
-}
-
-/// `__ordered(x)`: floats whose NaNs are one, above infinity. Arrow compares floats by their bits,
-/// and the NaN that processors make of `0.0 / 0.0` has a sign, which puts it below all numbers.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Ordered {
-    signature: Signature,
-}
-
-static ORDERED: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
-    let signature = Signature::any(1, Volatility::Immutable);
-    Arc::new(ScalarUDF::from(Ordered { signature }))
-});
-
-impl ScalarUDFImpl for Ordered {
-    fn name(&self) -> &str {
-        "__ordered"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, types: &[DataType]) -> DfResult<DataType> {
-        Ok(types.first().cloned().unwrap_or(DataType::Null))
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> DfResult<FieldRef> {
-        let field = args.arg_fields[0].as_ref().clone();
-        Ok(field.with_name(self.name()).into())
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        let of = |column: &ArrayRef| match self.form {
+            Form::Key => state::canonical(column),
+            Form::Ordered => state::with_one_nan(column),
+        };
         Ok(match &args.args[0] {
-            ColumnarValue::Array(column) => ColumnarValue::Array(state::with_one_nan(column)),
+            ColumnarValue::Array(column) => ColumnarValue::Array(of(column)),
             ColumnarValue::Scalar(value) => {
-                let one = state::with_one_nan(&value.to_array()?);
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&one, 0)?)
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&of(&value.to_array()?), 0)?)
             }
         })
     }
