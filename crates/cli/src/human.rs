@@ -84,7 +84,7 @@ pub(crate) fn checkpoint(checkpoints: &CheckpointProgress) -> Option<String> {
     Some(text)
 }
 
-/// The number of workers that are named of those that a checkpoint waits for.
+/// Workers that a checkpoint waits for are named up to this number.
 const WAITS_SHOWN: usize = 3;
 
 /// The waits of the checkpoint under way, as `2 WindowAggregate on worker 3`.

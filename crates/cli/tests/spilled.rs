@@ -99,7 +99,7 @@ fn rows_beyond_memory_are_saved_and_go_on() {
 
 #[test]
 fn sessions_whose_rows_wait_on_a_disk_go_on_as_they_were() {
-    // What the filter leaves out makes sessions longer, and is kept as spans of time.
+    // Rows that the filter drops make sessions longer: only the spans of their times are kept.
     let columns = "ws TIMESTAMP(3), we TIMESTAMP(3), auction BIGINT, price BIGINT, nth BIGINT";
     let select = "SELECT window_start, window_end, auction, price, CAST(nth AS BIGINT) FROM (
            SELECT *, ROW_NUMBER() OVER (
