@@ -8,6 +8,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use millstream::secrets;
+
 use crate::failure::colored;
 use crate::screen::Screen;
 use crate::trace::Traces;
@@ -51,6 +53,6 @@ impl Write for LogLine {
 
 impl Drop for LogLine {
     fn drop(&mut self) {
-        self.screen.line(String::from_utf8_lossy(&self.bytes).trim_end());
+        self.screen.line(secrets::masked(String::from_utf8_lossy(&self.bytes).trim_end()).as_ref());
     }
 }

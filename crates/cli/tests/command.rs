@@ -689,3 +689,55 @@ fn a_ctrl_c_ends_the_shell_while_it_waits_for_a_script() {
         drop(pipe);
     }
 }
+
+#[test]
+fn a_secret_is_resolved_by_the_connector_and_shown_nowhere() {
+    let dir = Dir::new("secret");
+    dir.write("token", "hush-of-a-file\n");
+    dir.write("hush-of-the-environment.csv", "n\n1\n2\n");
+    let table = |path: &str| {
+        format!("CREATE TABLE t (n INT) WITH ('connector' = 'file', 'path' = '{path}');\n")
+    };
+    let run = |sql: &str, secret: Option<&str>, state: &[&str]| {
+        dir.write("q.sql", sql);
+        let mut run = command(&[&["run", "q.sql", "--format", "csv"], state].concat());
+        run.env("MILLSTREAM_LOG", "debug").env_remove("HUSH").current_dir(&dir.0);
+        secret.map(|secret| run.env("HUSH", secret));
+        run.output().unwrap()
+    };
+    let hides = |output: &Output| {
+        let shown = [text(&output.stdout), text(&output.stderr)].concat();
+        assert!(!shown.contains("hush-of"), "{shown}");
+        shown
+    };
+
+    // The rows come, whoever shows what is read.
+    let query = table("${HUSH}.csv") + "EXPLAIN SELECT * FROM t; SELECT sum(n) AS n FROM t;";
+    let output = run(&query, Some("hush-of-the-environment"), &[]);
+    assert_ends(&output, 0);
+    assert!(text(&output.stdout).ends_with("n\n3\n"), "{}", text(&output.stdout));
+    hides(&output);
+
+    // Errors name the place with a mask, when planned and when run.
+    let missing = table("${file:token}.csv") + "SELECT * FROM t;";
+    let output = run(&missing, None, &[]);
+    assert_ends(&output, 2);
+    assert!(hides(&output).contains("…"), "{}", text(&output.stderr));
+    dir.write("hush-of-a-file.csv", "n\n1\nx\n");
+    let failing = missing.replace(");\nSELECT", ", 'on_bad' = 'fail');\nSELECT");
+    let output = run(&failing, None, &[]);
+    assert_ends(&output, 1);
+    assert!(hides(&output).contains("….csv"), "{}", text(&output.stderr));
+
+    // The state does not have it.
+    let stored = table("hush.csv").replace(");", ", 'csv.null' = '${file:token}');")
+        + "CREATE TABLE o (n BIGINT) WITH ('connector' = 'file', 'path' = 'out/', 'format' = 'csv');
+           INSERT INTO o SELECT sum(n) AS n FROM t;";
+    dir.write("hush.csv", "n\n1\nhush-of-a-file\n3\n");
+    let output = run(&stored, None, &["--state", "state"]);
+    assert_ends(&output, 0);
+    let found = Command::new("grep").args(["-rl", "INSERT INTO o"]).arg(dir.0.join("state")).output();
+    assert_ne!(text(&found.unwrap().stdout), "");
+    let found = Command::new("grep").args(["-rl", "hush-of"]).arg(dir.0.join("state")).output();
+    assert_eq!(text(&found.unwrap().stdout), "");
+}

@@ -18,6 +18,7 @@ mod optimize;
 mod pairing;
 mod rows;
 mod runtime;
+pub mod secrets;
 pub mod worker;
 
 pub use connector::{bad, gauge, join_filter, origins, position, predicate, scan, sink, source};

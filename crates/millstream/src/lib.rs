@@ -69,7 +69,7 @@ pub use dataflow::metrics::{
     Counters, Metric, MetricKind, MetricUnit, OperatorCounters, Snapshot, WorkerCounters,
     finite_watermark,
 };
-pub use dataflow::{connector, detach, sink, source};
+pub use dataflow::{connector, detach, secrets, sink, source};
 pub use plan::{
     BatchAggregate, BatchFunction, BatchGroups, CalledFunction, Diagnostic, ExplainFormat,
     FunctionUsage, FunctionVolatility, NamedRelation, Place, Planned, Ran, SettingSpec, Vocabulary,

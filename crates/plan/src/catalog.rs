@@ -78,6 +78,7 @@ pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) connector: Arc<dyn Connector>,
     pub(crate) event_time: Option<EventTimeColumn>,
+    /// As connectors take them: references to secrets are resolved. Nothing shows them.
     options: Options,
     buckets: Vec<HashBuckets>,
     /// All columns, declared or inferred.
@@ -411,7 +412,7 @@ impl Table {
     /// The error of a connector about the table: at the option or column at fault if it is of the
     /// same script, else where the table is used.
     pub(crate) fn refused(&self, error: &ConnectorError, used: Place) -> Diagnostic {
-        let places = &self.places;
+        let (places, error) = (&self.places, &error.clone().masked());
         let (place, message, hint) = match error {
             ConnectorError::Option { key, message, hint } => {
                 let place = places.options.get(key).copied().unwrap_or(places.name);

@@ -3,10 +3,13 @@
 pub mod located;
 pub mod panics;
 
+use std::borrow::Cow;
+
 use thiserror::Error;
 
 use self::located::Located;
 use self::panics::Panicked;
+use crate::secrets;
 
 /// A failure of a source or sink.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
@@ -181,9 +184,28 @@ impl DataflowError {
     }
 }
 
+impl ConnectorError {
+    /// The same without the secrets that options referred to ([`secrets`]).
+    #[must_use]
+    pub fn masked(mut self) -> Self {
+        let (one, other, hint) = match &mut self {
+            ConnectorError::Option { key, message, hint } => (key, message, hint),
+            ConnectorError::Column { column, message, hint } => (column, message, hint),
+            ConnectorError::Io { place, message, hint } => (place, message, hint),
+            ConnectorError::Expression { message, expression, row } => (message, expression, row),
+        };
+        for text in [one, other].into_iter().chain(hint) {
+            if let Cow::Owned(masked) = secrets::masked(text) {
+                *text = masked;
+            }
+        }
+        self
+    }
+}
+
 impl From<ConnectorError> for DataflowError {
     fn from(error: ConnectorError) -> Self {
-        match error {
+        match error.masked() {
             ConnectorError::Expression { message, expression, row } => {
                 DataflowError::Expression(message).map(|located| {
                     located.expression = Some(expression);

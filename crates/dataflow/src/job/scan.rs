@@ -11,11 +11,13 @@ use super::{
 };
 use crate::connector::predicate::{ColumnPredicate, JoinFilters};
 use crate::connector::scan::{self, FilteredReader, ScanStep};
+
 use crate::connector::source::{
     BucketPart, ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
 };
 use crate::error::ConnectorError;
 use crate::rows::time::{span_text, ticks_text};
+use crate::secrets::masked;
 
 /// A table that is read.
 #[derive(Clone)]
@@ -263,7 +265,7 @@ impl Scan {
         }
         properties.push(("columns", names.join(", ")));
         if let Some(reads) = self.source.describe() {
-            properties.push(("reads", reads));
+            properties.push(("reads", masked(&reads).into_owned()));
         }
         if let Some(pruning) = self.source.describe_pruning() {
             properties.push(("pruned", pruning));

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Schema};
 use dataflow::connector::{Connector, HashBuckets, Options};
+use dataflow::secrets;
 
 use crate::catalog::computed::Computed;
 use crate::catalog::{Derived, EventTimeColumn, Places, Table, finer_hint};
@@ -48,7 +49,13 @@ impl Table {
             if !known().any(|k| k == key || k.split_once('<').is_some_and(family(key))) {
                 errors.push(unknown_option(&*connector, option.key.place, key));
             }
-            options.insert(key.clone(), option.value.text.clone());
+            match secrets::resolve(&option.value.text) {
+                Ok(value) => drop(options.insert(key.clone(), value.into_owned())),
+                Err((message, hint)) => {
+                    let message = format!("option '{key}': {message}");
+                    errors.push(Diagnostic::at(option.value.place, message).hint(hint));
+                }
+            }
         }
         let mut computed = computed.into_iter();
         let mut fields = Vec::with_capacity(decl.columns.len());
