@@ -86,7 +86,7 @@ pub struct Slice {
     started: bool,
     /// For which groups rows have come since groups were given away or out.
     touched: Touched,
-    /// What was saved of it.
+    /// Its groups as they were saved last, and the changes since.
     blocks: Blocks,
     /// How far groups are drained, from the first part until all are.
     giving: Option<Cursor>,

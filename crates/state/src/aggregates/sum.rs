@@ -238,9 +238,14 @@ where
     }
 
     fn copied(&self, ids: Range<usize>) -> Option<Box<dyn Accumulator>> {
-        let within =
-            |(&id, &over): (&usize, &i64)| ids.contains(&id).then(|| (id - ids.start, over));
-        let carries = self.carries.iter().filter_map(within).collect();
+        let carries = if self.carries.len() < ids.len() {
+            let own = self.carries.iter().filter(|(id, _)| ids.contains(id));
+            own.map(|(id, over)| (id - ids.start, *over)).collect()
+        } else {
+            // Most sums may carry: a look at all carries for each block would be quadratic.
+            let over = |id: usize| Some((id - ids.start, *self.carries.get(&id)?));
+            ids.clone().filter_map(over).collect()
+        };
         let (sums, valid) = (self.sums.copied(ids.clone()), self.valid.copied(ids.clone()));
         Some(Box::new(Self { sums, valid, carries, of: PhantomData }))
     }

@@ -1,8 +1,9 @@
 //! The groups of a slice as blocks of ids, which are saved one by one: a block that has not changed
-//! since a round that is stored for good is not copied again.
+//! since a round that was recorded is not copied again.
 //!
-//! Nothing is noted before the first save: without checkpoints a batch costs one comparison more.
-//! A round that is given up loses nothing, for what was saved in it is not taken for stored.
+//! Changes are noted from the first save on: without checkpoints a batch costs one comparison more.
+//! A block that was copied in a round is copied in each later one too, until one of these rounds is
+//! known to be recorded. So a round that is given up loses nothing.
 
 use std::ops::Range;
 
@@ -13,15 +14,15 @@ use crate::{Ids, StateError};
 /// A block with fewer groups than one in this many of its ids is saved anew each time: the place of
 /// a small section costs as much as its rows.
 const FEW_PART: usize = 16;
-/// The bit of numbers of blocks that those of groups on a disk do not have.
+/// The bit that numbers of blocks have, and numbers of batches on a disk do not.
 const BLOCKS: u64 = 1 << 63;
 
-/// What was saved of the blocks of a slice.
+/// The blocks of a slice at its last save, and the changes since.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     /// By block whether it has changed since. Blocks beyond have come since.
     changed: Vec<u8>,
-    /// By block what was saved.
+    /// By block its groups as they were saved.
     saved: Vec<Saved>,
     /// An id without this many of its lowest bits is the number of its block.
     shift: u32,
@@ -34,8 +35,9 @@ struct Saved {
     id: Option<SavedId>,
     /// Whether there are any.
     any: bool,
-    /// The last round in which they were copied.
+    /// The first round in which they were saved: each round since has them.
     round: u64,
+    /// Bytes of the copy.
     bytes: usize,
 }
 
@@ -131,11 +133,12 @@ impl Slice {
                 }
                 _ => {}
             }
-            let id = before.map_or(Some((BLOCKS | serial, block as u32)), |saved| saved.id);
+            let new = (Some((BLOCKS | serial, block as u32)), round.round);
+            let (id, round) = before.map_or(new, |saved| (saved.id, saved.round));
             let copied = self.copied(ids, id)?;
             let id = copied.as_ref().and_then(CopiedGroups::id);
             let bytes = copied.as_ref().map_or(0, CopiedGroups::bytes);
-            all.push(Saved { id, any: copied.is_some(), round: round.round, bytes });
+            all.push(Saved { id, any: copied.is_some(), round, bytes });
             copied.map_or(Ok(()), |copied| each(SavedBlock::Copied(copied)))?;
         }
         let changed = vec![0; all.len()];

@@ -9,7 +9,7 @@ use arrow::datatypes::DataType;
 use proptest::prelude::*;
 
 use super::all;
-use crate::aggregates::{count, max};
+use crate::aggregates::{count, max, sum};
 use crate::saved::SavedBlock;
 use crate::{
     Aggregate, GroupBy, GroupColumns, KeyMode, KeyRows, Partitioner, SaveRound, SavedGroups,
@@ -275,6 +275,48 @@ fn only_blocks_with_changes_are_copied() {
         assert_eq!((bed.copied, bed.unchanged), (2, all - 2), "{mode:?}");
         bed.save(true, true);
         assert_eq!((bed.copied, bed.unchanged), (2, 2 * all - 2), "{mode:?}");
+    }
+}
+
+/// A worker hears of a round by a marker, and only later that the round before is recorded.
+#[test]
+fn blocks_are_not_copied_though_each_round_is_known_one_round_late() {
+    let keys = Keys::Number;
+    let mut bed = Bed::new(spec(keys, None, vec![count()]), keys);
+    bed.rows(0, &(1..160).collect::<Vec<_>>(), false);
+    for _ in 0..4 {
+        let before = bed.recorded.0;
+        bed.save(true, false);
+        bed.known = before;
+    }
+    let all = bed.copied / 2;
+    assert!(all >= 10);
+    assert_eq!((bed.copied, bed.unchanged), (2 * all, 2 * all));
+}
+
+#[test]
+fn carries_are_copied_with_their_block_where_few_sums_or_all_carry() {
+    for carry in [1, 40] {
+        let spec = spec(Keys::Number, None, vec![sum(&DataType::Int64).unwrap()]);
+        let mut slice = Slice::new(&spec);
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(1..160));
+        let most = |key: i64| if key % carry == 0 { i64::MAX } else { key };
+        let values: ArrayRef = Arc::new(Int64Array::from_iter_values((1..160).map(most)));
+        for _ in 0..2 {
+            slice.update(&[keys.clone()], &[vec![values.clone()]]).unwrap();
+        }
+        let mut parts = Vec::new();
+        let keep = |saved| match saved {
+            SavedBlock::Copied(groups) => {
+                parts.push(groups.columns()?);
+                Ok::<_, StateError>(())
+            }
+            other => panic!("{other:?}"),
+        };
+        slice.save(SaveRound::default(), 1, keep).unwrap();
+        let whole: Vec<GroupColumns> = std::iter::from_fn(|| slice.take_delta().unwrap()).collect();
+        assert!(parts.len() >= 10);
+        assert_eq!(sorted(&parts), sorted(&whole));
     }
 }
 
