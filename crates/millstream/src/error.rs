@@ -115,6 +115,11 @@ impl Error {
         )
     }
 
+    /// Whether a record may be in the chain or not: the answers of the store are lost.
+    pub(crate) fn is_pending(&self) -> bool {
+        matches!(self, Error::Checkpoint(CheckpointError::Pending { .. }))
+    }
+
     /// Whose fault it is.
     pub fn blame(&self) -> FaultKind {
         match self.cause() {

@@ -231,16 +231,16 @@ pub(super) fn ids_of(workers: &[WorkerSnapshot]) -> BTreeSet<StoredId> {
 pub(super) struct Earlier<'a> {
     store: &'a dyn Store,
     job: &'a ObjectName,
-    /// Those that the next one refers to.
+    /// The sections that the next checkpoint refers to.
     refers: &'a Sections,
-    /// Those of the last one in the chain that have the rows of one number, by this number.
+    /// The sections of the last checkpoint in the chain that have the rows of one number, by it.
     apart: BTreeMap<StoredId, &'a SectionPlace>,
-    /// Whether one that is in the chain could not be read.
+    /// Whether a section that is in the chain could not be read.
     is_lost: bool,
 }
 
 impl<'a> Earlier<'a> {
-    /// Of a job: the sections that are referred to, and those of the last checkpoint in the chain.
+    /// The sections of a job that are referred to, and those of the last checkpoint in the chain.
     pub(super) fn new(
         (store, job): (&'a dyn Store, &'a ObjectName),
         refers: &'a Sections,
@@ -276,10 +276,10 @@ impl<'a> Earlier<'a> {
 
 /// Writes what workers keep to a segment, worker by worker, but for the rows that are in sections
 /// of earlier checkpoints, to which it refers. Sections with rows that only such a checkpoint has
-/// are copied where it does not. What has been written is dropped, and what lies on
-/// a disk is read a batch at a time: beside what the workers hold, no more is in memory than
-/// [`SECTION_BYTES`], a batch, and what the upload keeps. Gives the sections that later checkpoints
-/// may refer to.
+/// are copied where it does not. Rows are dropped when they have been written, and rows on a disk
+/// are read a batch at a time: beside the snapshots of workers, no more is in memory than
+/// [`SECTION_BYTES`], a batch, and the pieces of the upload. Gives the sections that later
+/// checkpoints may refer to.
 ///
 /// # Errors
 /// When rows cannot be read or encoded, the segment exceeds a bound, or the store fails.
@@ -452,9 +452,11 @@ pub(super) struct Decoded {
     pub(super) workers: Vec<WorkerSnapshot>,
     /// The segments that they refer to.
     pub(super) referred: BTreeSet<SegmentEntry>,
+    /// By the name of an operator the bytes of its sections, also where they are referred to.
+    pub(super) bytes: BTreeMap<String, u64>,
 }
 
-/// The inverse of [`encode`]. Rows of operators that the job does not have are left out. With a
+/// The inverse of [`encode`]. Rows of operators that the job does not have are skipped. With a
 /// `loading`, rows of the others are read when they are needed; without it, only the lists of
 /// workers are read.
 ///
@@ -470,7 +472,10 @@ pub(super) fn decode(
 ) -> Result<(), CheckpointError> {
     let segment = chain::open_segment(store, job, entry)?;
     let mut worker: Option<WorkerSnapshot> = None;
-    let Decoded { workers, referred } = into;
+    let Decoded { workers, referred, bytes } = into;
+    let mut count = |of: &SectionEntry| {
+        *bytes.entry(of.operator.clone()).or_default() += of.bytes;
+    };
     for section in segment.sections() {
         let damaged = |reason: &str| {
             let (file, reason) = (entry.file.clone(), reason.to_owned());
@@ -484,6 +489,7 @@ pub(super) fn decode(
                 let known = add_rows(&mut next, job, segment, section, names, loading);
                 known.ok_or_else(|| damaged("it refers to rows of an operator that it has not"))?;
                 referred.insert(segment.clone());
+                count(section);
             }
             workers.extend(worker.replace(next));
             continue;
@@ -491,6 +497,7 @@ pub(super) fn decode(
         let Some(worker) = &mut worker else { return Err(damaged("rows of no worker")) };
         let known = add_rows(worker, job, entry, section, names, loading);
         known.ok_or_else(|| damaged("its worker does not list the operator"))?;
+        count(section);
     }
     workers.extend(worker);
     Ok(())

@@ -80,13 +80,14 @@ pub(super) struct Target {
 pub(super) struct RecordedRound {
     /// Its number, or 0.
     round: AtomicU64,
-    /// What is in the chain of earlier rounds cannot be read.
+    /// Earlier rounds are not taken for recorded, since a section of them could not be read.
     since: AtomicU64,
 }
 
 impl RecordedRound {
-    /// Notes that a round is in the chain, when the thread of the node is told of it: what a worker
-    /// leaves out because of that comes to the thread later. Release, as the load is Acquire.
+    /// Notes that a round is in the chain, behind the event by which the thread of the node knows
+    /// it: a snapshot without the groups of that round comes behind this event. Release, as the
+    /// load is Acquire.
     pub(super) fn set(&self, round: u64) {
         self.round.store(round, Ordering::Release);
     }
@@ -154,7 +155,7 @@ struct KeeperState {
     waiting: Vec<(u64, u32, SinkSnapshot)>,
     /// The same of sinks whose rows are kept until the end: each has those of the earlier ones.
     until_end: Vec<(u64, u32, SinkSnapshot)>,
-    /// What was staged in which round, and is not durable: by operator.
+    /// Staged output that is not durable, with its round and operator.
     unsynced: Vec<(u64, u32, Arc<dyn UnsyncedOutput>)>,
     /// Why output is not durable that was staged: no checkpoint of this run can follow.
     lost: Option<String>,
@@ -344,8 +345,8 @@ impl Keeper {
         let _ = self.to.send(KeeperReport::Part { round, stored });
     }
 
-    /// Makes durable what was staged up to a round, and tells its node if that is not possible: the
-    /// system may have dropped what it could not write, so that nobody can try again.
+    /// Makes the output durable that was staged up to a round. If it fails, it is not tried again
+    /// and the job fails: the system may have dropped what it could not write.
     fn sync(&mut self, round: u64) -> Result<(), String> {
         let KeeperState { unsynced, lost, .. } = &mut self.state;
         let due: Vec<_> = unsynced.extract_if(.., |(of, ..)| *of <= round).collect();
@@ -384,7 +385,7 @@ impl Keeper {
     ) -> Result<(), Error> {
         let Some(chain) = &mut self.chain else { return Ok(()) };
         let names = OperatorNames(&self.ids);
-        let Decoded { workers, referred } =
+        let Decoded { workers, referred, .. } =
             match read(&*self.store, &self.name, &parts, names, None) {
                 Err(error) => {
                     chain.check_fence()?;
@@ -424,10 +425,10 @@ impl Keeper {
             RoundEnd::Ended => chain.done(),
         };
         match recorded.map_err(Error::from) {
-            // The output is visible. The next run publishes it again, by names and marks that tell
-            // what is there already.
-            Err(error) if error.leaves_checkpoint_out() => {
-                tracing::warn!(%error, "the chain does not tell that the output is published");
+            // The output is visible. The next run publishes it again: names and marks show that it
+            // is there already.
+            Err(error) if error.leaves_checkpoint_out() || error.is_pending() => {
+                tracing::warn!(%error, "the chain may not show that the output is published");
                 Ok(())
             }
             recorded => recorded,

@@ -1,6 +1,5 @@
 //! The beginning of a run at node 0: whether it may begin, and what it goes on from.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use dataflow::error::DataflowError;
 use dataflow::job::{CheckpointInterval, JobGraph};
 use dataflow::sink::Publishing;
 
+use super::encode::OperatorNames;
 use super::functions;
 use super::ids::{FittedState, OperatorId};
 use super::keeper::{self, ENDED};
@@ -242,13 +242,8 @@ impl Opening<'_> {
         gone: &[OperatorEntry],
         new: &[String],
     ) -> Result<Vec<String>, Error> {
-        let mut bytes = HashMap::<String, u64>::new();
-        for entry in &manifest.segments {
-            let segment = chain::open_segment(&**self.store, self.name, entry)?;
-            for section in segment.sections() {
-                *bytes.entry(section.operator.clone()).or_default() += section.bytes;
-            }
-        }
+        let (store, names) = (&**self.store, OperatorNames(self.ids));
+        let bytes = keeper::read(store, self.name, &manifest.segments, names, None)?.bytes;
         let gone = gone.iter().map(|OperatorEntry { id, text, .. }| {
             let state = bytes.get(id).copied().unwrap_or(0);
             let sources = manifest.sources.iter().filter(|source| source.id == *id);

@@ -205,11 +205,11 @@ fn section(at: u32) -> SectionEntry {
 }
 
 /// Rows of a number, which are its number.
-struct Numbered(u64, Lie);
+struct Numbered(u64, Storing);
 
-/// Where rows lie.
+/// The way in which rows are stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Lie {
+enum Storing {
     Together,
     Apart,
     InTheChain,
@@ -217,7 +217,7 @@ enum Lie {
 
 impl UnreadRows for Numbered {
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
-        assert_ne!(self.1, Lie::InTheChain, "they are not here");
+        assert_ne!(self.1, Storing::InTheChain, "they are not here");
         let numbers: ArrayRef = Arc::new(UInt64Array::from(vec![self.0; ROWS]));
         Ok(vec![RecordBatch::try_from_iter([("number", numbers)])?])
     }
@@ -231,21 +231,22 @@ impl UnreadRows for Numbered {
     }
 
     fn is_apart(&self) -> bool {
-        self.1 == Lie::Apart
+        self.1 == Storing::Apart
     }
 
     fn is_recorded(&self) -> bool {
-        self.1 == Lie::InTheChain
+        self.1 == Storing::InTheChain
     }
 }
 
 const ROWS: usize = 100_000;
 
 /// Two workers with these rows.
-fn two_workers(of: [&[u64]; 2], lie: Lie) -> Vec<WorkerSnapshot> {
+fn two_workers(of: [&[u64]; 2], storing: Storing) -> Vec<WorkerSnapshot> {
     let worker = |worker: u32| {
         let stored = of[worker as usize].iter();
-        let stored = stored.map(|&at| StoredRows { part: 0, rows: Arc::new(Numbered(at, lie)) });
+        let stored =
+            stored.map(|&at| StoredRows { part: 0, rows: Arc::new(Numbered(at, storing)) });
         let parts = vec![SavedRows { part: 0, rows: rows(7) }];
         let (operator, stored) = (0, stored.collect());
         let operator = OperatorSnapshot { operator, version: 1, watermark: 0, parts, stored };
@@ -260,10 +261,10 @@ fn numbered(
     store: &Arc<dyn Store>,
     references: &mut References<StoredId>,
     round: u64,
-    (of, lie): ([&[u64]; 2], Lie),
+    (of, storing): ([&[u64]; 2], Storing),
 ) -> (SegmentEntry, BTreeSet<SegmentEntry>) {
     let names = ids(&["rows"]);
-    let workers = two_workers(of, lie);
+    let workers = two_workers(of, storing);
     let refers = references.usable(&ids_of(&workers));
     let job = job();
     let mut segment = SegmentUpload::new(&**store, &job, (1, 0, round));
@@ -288,12 +289,14 @@ fn numbered(
     }
     let mut decoded = Decoded::default();
     decode(&**store, &job, &entry, OperatorNames(&names), None, &mut decoded).unwrap();
+    let all = of.iter().flat_map(|of| *of).count() * ROWS * size_of::<u64>();
+    assert!(decoded.bytes["rows"] > all as u64, "also those of sections that are referred to");
     (entry, decoded.referred)
 }
 
 #[test]
 fn rows_that_do_not_change_are_written_once() {
-    use Lie::Together;
+    use Storing::Together;
     const BYTES: u64 = 8 * ROWS as u64;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let mut references = References::default();
@@ -319,7 +322,7 @@ fn rows_that_do_not_change_are_written_once() {
 
 #[test]
 fn rows_that_are_only_in_the_chain_are_referred_to_or_copied() {
-    use Lie::{Apart, InTheChain};
+    use Storing::{Apart, InTheChain};
     const BYTES: u64 = 8 * ROWS as u64;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let mut references = References::default();
@@ -335,7 +338,7 @@ fn rows_that_are_only_in_the_chain_are_referred_to_or_copied() {
     references.recorded(3);
     let (fourth, referred) = numbered(&store, &mut references, 4, ([&all[16..], &[]], InTheChain));
     assert!((4 * BYTES..5 * BYTES).contains(&fourth.bytes) && referred.is_empty());
-    // That one is given up: what is copied is of the one before.
+    // That round is given up: sections are copied from the one before.
     let (fifth, _) = numbered(&store, &mut references, 5, ([&all[17..], &[]], InTheChain));
     assert!((3 * BYTES..4 * BYTES).contains(&fifth.bytes));
     references.recorded(5);
