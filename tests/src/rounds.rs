@@ -85,8 +85,8 @@ struct Kept {
 /// The rows of a round that have numbers, by worker, operator and number.
 type Numbered = BTreeMap<(u32, u32, RowsId), StoredRows>;
 
-/// Puts the rows of the round before in the place of those that have not changed since, and tells
-/// how often.
+/// Replaces rows that have not changed since the round before by the rows of that round. Gives
+/// their number.
 fn complete(whole: &mut Restored, before: &mut Numbered) -> u64 {
     let (mut numbered, mut unchanged) = (Numbered::new(), 0);
     for WorkerSnapshot { worker, operators, .. } in &mut whole.workers {
@@ -286,7 +286,7 @@ impl Attempt {
             }
             if !leader.asked && !leader.is_over && random.below(every) == 0 {
                 (leader.asked, asked_at) = (true, turn);
-                // A node that is told late hears of the round by its marker.
+                // A worker whose node gets the order late begins the round by a marker.
                 told = (0..nodes.len()).collect();
             }
             assert!(!leader.asked || turn - asked_at < ROUND_TURNS_MAX, "{}", leader.state());
@@ -300,7 +300,7 @@ impl Attempt {
             if let Some(mut whole) = leader.take(&kept) {
                 told.clear();
                 ran.unchanged += complete(&mut whole, &mut numbered);
-                // Workers know it of every other round.
+                // Workers know that every other round is recorded.
                 if whole.round % 2 == 0 {
                     kept.known.store(whole.round + 1, Ordering::Relaxed);
                 }

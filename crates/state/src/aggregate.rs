@@ -104,8 +104,8 @@ pub trait Accumulator: Send {
     /// [`StateError::Arrow`] if the column cannot be built.
     fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError>;
 
-    /// The groups `ids` as they are now, numbered from 0: what is read of them later, on any
-    /// thread, is read of this. `None` where only [`Accumulator::state`] tells.
+    /// A copy of the groups `ids`, numbered from 0, whose states can be read later, on any thread.
+    /// `None` where states can only be read by [`Accumulator::state`].
     fn copied(&self, ids: Range<usize>) -> Option<Box<dyn Accumulator>> {
         let _ = ids;
         None

@@ -21,8 +21,9 @@ pub type SavedId = (u64, u32);
 pub struct SaveRound {
     /// Its number; numbers ascend.
     pub round: u64,
-    /// The last round of which all is stored for good, as far as that is known. Groups that were
-    /// saved in it, or before it, are not copied again if they have not changed.
+    /// The last round that is known to be recorded: it is not given up any more, and its groups can
+    /// be read where they are stored. Groups that were saved in it, or before it and in each round
+    /// since, are not copied again if they have not changed.
     pub recorded: Option<u64>,
 }
 

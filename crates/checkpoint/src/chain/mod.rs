@@ -97,7 +97,7 @@ pub struct Resumed {
     /// The checkpoint.
     pub manifest: CheckpointManifest,
     /// Whether its output is known to be published: that of the last checkpoint is, when its run
-    /// has said so, and that of an older one was published when a later one was begun.
+    /// has recorded it, and that of an older one was published when a later one was begun.
     pub is_published: bool,
 }
 

@@ -210,7 +210,7 @@ pub fn forget(store: &dyn Store, of: &StoredRequest) -> Result<(), CheckpointErr
     Ok(())
 }
 
-/// The objects of all requests to a job, of those with an answer too.
+/// The objects of all requests to a job, and of their answers.
 ///
 /// # Errors
 /// When the store fails.

@@ -153,9 +153,9 @@ impl ChainView {
         Ok(None)
     }
 
-    /// The checkpoint whose output may not be visible: the last one in the chain, if its run has
-    /// not said that it is. Runs that have begun behind it, and have taken none, say nothing about
-    /// it.
+    /// The checkpoint whose output may not be visible: the last one in the chain, if no record of
+    /// its run shows that it is. Runs that have begun behind it without a checkpoint of their own
+    /// do not show it either.
     pub(super) fn unpublished(&self, store: &dyn Store) -> Result<Option<u64>, CheckpointError> {
         let (mut number, mut record) = (self.head - self.skipped, self.record.clone());
         while let Some(found) = record {

@@ -197,7 +197,7 @@ pub struct SinkEntry {
     /// The output that its writers have staged.
     pub parts: Vec<StagedPart>,
     /// Two numbers of the connector, by which it knows whether the output was published; `None`
-    /// where the names of what is staged tell that.
+    /// where the staged output has names that show it.
     pub mark: Option<[u64; 2]>,
 }
 

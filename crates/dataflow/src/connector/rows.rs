@@ -1,4 +1,4 @@
-//! Rows in memory, as the reader of a split gives them.
+//! The reader of a split whose rows are in memory.
 
 use arrow::record_batch::RecordBatch;
 
@@ -6,7 +6,7 @@ use crate::connector::position::refused;
 use crate::connector::source::{Next, Position, SplitReader};
 use crate::error::ConnectorError;
 
-/// The name of positions in them: the number of rows that were given.
+/// The format of positions: the number of rows that were read.
 const FORMAT: &str = "rows";
 const VERSION: u32 = 1;
 
@@ -14,10 +14,10 @@ const VERSION: u32 = 1;
 #[derive(Debug)]
 pub struct RowsReader {
     split: String,
-    /// The rows that were not given; the next batch is the last one.
+    /// The rows that were not read, in batches, of which the last one is the next.
     rest: Vec<RecordBatch>,
-    /// The number of rows that were given.
-    given: u64,
+    /// The number of rows that were read.
+    read: u64,
 }
 
 impl RowsReader {
@@ -31,11 +31,11 @@ impl RowsReader {
         from: Option<&Position>,
     ) -> Result<Self, ConnectorError> {
         let numbers = from.map(|from| from.numbers(FORMAT, VERSION, split)).transpose()?;
-        let [given] = numbers.unwrap_or_default();
+        let [before] = numbers.unwrap_or_default();
         batches.reverse();
-        let mut reader = Self { split: split.to_owned(), rest: batches, given: 0 };
-        while reader.given < given {
-            let left = usize::try_from(given - reader.given).unwrap_or(usize::MAX);
+        let mut reader = Self { split: split.to_owned(), rest: batches, read: 0 };
+        while reader.read < before {
+            let left = usize::try_from(before - reader.read).unwrap_or(usize::MAX);
             if reader.take(left).is_none() {
                 return Err(refused(split, "the position is behind the end".into()));
             }
@@ -51,7 +51,7 @@ impl RowsReader {
                 self.rest.push(batch.slice(rows, batch.num_rows() - rows));
             }
             if rows > 0 {
-                self.given += rows as u64;
+                self.read += rows as u64;
                 return Some(batch.slice(0, rows));
             }
         }
@@ -65,7 +65,7 @@ impl SplitReader for RowsReader {
     }
 
     fn position(&self) -> Position {
-        Position::new(FORMAT, VERSION, &self.split, &[self.given])
+        Position::new(FORMAT, VERSION, &self.split, &[self.read])
     }
 }
 

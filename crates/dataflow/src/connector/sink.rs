@@ -36,7 +36,7 @@ pub trait Sink: Send + Sync {
     /// processes: then the job begins anew. It is asked before the second publication.
     ///
     /// # Errors
-    /// When nobody can tell.
+    /// When it cannot be found out.
     fn has_lost(&self, staged: &[Vec<u8>], mark: Option<[u64; 2]>) -> Result<bool, ConnectorError> {
         let _ = (staged, mark);
         Ok(false)
@@ -155,7 +155,7 @@ pub trait UnsyncedOutput: Debug + Send + Sync {
     /// checkpoint names the output. Output that is dropped instead leaves no trace.
     ///
     /// # Errors
-    /// When it is not durable. Nobody can make up for that: the job fails.
+    /// When it is not durable. The job fails, for the rows cannot be written again.
     fn sync(&self) -> Result<(), ConnectorError>;
 }
 
@@ -253,7 +253,7 @@ pub trait SinkWriter: Send {
 
     /// Stages what was written since the last call: it is to be durable, and not yet visible. With
     /// `last` the query has ended well, and the writer is dropped afterwards in place of a commit.
-    /// What would wait for a disk is left to [`UnsyncedOutput::sync`]. Rows of writers that do not
+    /// Work that waits for a disk is left to [`UnsyncedOutput::sync`]. Rows of writers that do not
     /// stage stay with them. Only called where the writer was opened with a [`StagingContext`].
     ///
     /// # Errors

@@ -293,12 +293,12 @@ pub struct Settings {
     pub functions: Vec<JobFunction>,
 }
 
-/// A function that the program has given, and that a job calls.
+/// A function of the program that a job calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobFunction {
     /// Its name in SQL.
     pub name: String,
-    /// A number that changes with what it does; 0 where nobody knows.
+    /// A number that changes when the function changes; 0 if it is unknown.
     pub fingerprint: u64,
     /// Whether it may give another result for the same arguments.
     pub volatile: bool,

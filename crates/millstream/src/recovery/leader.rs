@@ -27,7 +27,7 @@ const END_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long after the user has asked for the job's end the workers of a node may take to save the
 /// last checkpoint, while no other node goes on: then the job ends behind the one before.
-/// Schedulers grant 30 s at least. What is saved is stored, however long that takes.
+/// Schedulers grant 30 s at least. A saved round is stored, however long that takes.
 const STOP_WITHOUT_PARTS: Duration = Duration::from_secs(20);
 
 /// An order of the leader.
@@ -42,8 +42,8 @@ pub(super) enum Order {
 enum Phase {
     /// None is under way.
     Rests,
-    /// By node, whether it has heard that its sources rest behind the next round.
-    /// The round ends only then: a worker that heard of its end from a peer would read on.
+    /// By node, whether its sources are to rest behind the next round. The round ends only when
+    /// all are: a worker to which a peer marks the round would read on.
     Calms { resting: Vec<bool> },
     /// Nodes store their parts.
     Gathers { round: u64, end: RoundEnd, parts: Vec<Option<Option<SegmentEntry>>>, since: Instant },
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(turn(&mut leader, true), "", "the node may answer");
         leader.received(0, Message::Rests).unwrap();
         assert_eq!(turn(&mut leader, true), "end 6 5");
-        // What is saved is stored, however long that takes.
+        // A saved round is stored, however long that takes.
         leader.received(0, Message::Saved { round: 6 }).unwrap();
         leader.stops = Instant::now().checked_sub(STOP_WITHOUT_PARTS * 2);
         assert_eq!(turn(&mut leader, true), "");

@@ -45,7 +45,7 @@ pub(super) fn manifest(
             .filter(|split| split.operator as usize == at)
             .map(|split| SplitEntry {
                 name: split.position.split().to_owned(),
-                // The segment has it too, and alone if it is long. Nobody reads on from the end.
+                // The segment has it too, and it alone if it is long. No run reads on from the end.
                 position: Some(split.position.to_bytes())
                     .filter(|bytes| !split.ended && bytes.len() <= POSITION_BYTES_MAX)
                     .unwrap_or_default(),
@@ -57,7 +57,7 @@ pub(super) fn manifest(
             sources.push(SourceEntry { id: of.id.clone(), splits });
         }
         let sink = job.operators.get(at).and_then(|operator| operator.kind.spec().sink());
-        // Rows that are staged themselves lie in the segments alone.
+        // Staged bytes that are the rows themselves are in the segments alone.
         let in_record = !sink.is_some_and(|sink| sink.stages_rows());
         let of_worker = |worker: &WorkerSnapshot| {
             let own = worker.sinks.iter().filter(|sink| sink.operator as usize == at);

@@ -39,7 +39,7 @@ impl PlanDecisions {
             .into_iter()
             .filter(|job| chain::is_job_of(job, &options.job))
         {
-            // The run tells the error.
+            // The run reports the error.
             let Ok(view) = chain::look(store, &job) else { continue };
             let resumed = match chain::resolve(store, &view, options.goes_on_from(job.as_str())) {
                 // Only one of several jobs may have it; the run that needs it says so.

@@ -161,7 +161,7 @@ impl ArrayIndex {
         Ok(true)
     }
 
-    /// The same index, if ids may have holes: then they tell the keys.
+    /// The same index, if ids may have holes: then the keys are computed of the ids.
     pub(crate) fn distances(&self) -> Option<Self> {
         let Distances::Direct { top } = self.ids else { return None };
         Some(Self { base: self.base, limit: self.limit, ids: Distances::Direct { top } })

@@ -132,13 +132,13 @@ pub(crate) enum Index {
 
 /// The keys of a part of an index, which may have changed since.
 pub(crate) enum CopiedKeys {
-    /// Those of its ids, where these are distances.
+    /// Ids are distances, of which the keys are computed.
     Distances(ArrayIndex, DataType),
     Columns(Vec<ArrayRef>),
 }
 
 impl CopiedKeys {
-    /// The keys; the part is that which was copied.
+    /// The keys of the part that was copied.
     pub(crate) fn columns(&self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
         match self {
             Self::Distances(index, key) => Ok(vec![index.keys(key, part)?]),

@@ -1,5 +1,5 @@
 //! Slices that are saved block by block, where rounds are recorded, given up, or recorded and not
-//! known yet, against the same slices that nobody saves.
+//! known yet, against the same slices that are not saved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -198,7 +198,7 @@ impl Bed {
                     }
                     SavedGroups::Unchanged { id, .. } => {
                         self.unchanged += 1;
-                        // Whoever stores it has the last round that was recorded.
+                        // The last round that was recorded has them.
                         (Some(id), self.recorded.1[&id].clone())
                     }
                     other => panic!("{other:?}"),
@@ -278,7 +278,8 @@ fn only_blocks_with_changes_are_copied() {
     }
 }
 
-/// A worker hears of a round by a marker, and only later that the round before is recorded.
+/// A worker begins a round when a marker of a peer comes, mostly before its node knows that the
+/// round before is recorded.
 #[test]
 fn blocks_are_not_copied_though_each_round_is_known_one_round_late() {
     let keys = Keys::Number;

@@ -107,8 +107,8 @@ impl Slices {
     }
 
     /// Saves all groups of the slice that starts at `start`, which keeps them: see [`Slice::save`].
-    /// A group that lies in several places comes several times. What is in memory is copied if it
-    /// has at most `room` bytes, or there is no disk, and is written to the disk else.
+    /// A group that is in several places comes several times. Groups in memory are copied if they
+    /// have at most `room` bytes, or there is no disk; otherwise they are written to the disk.
     ///
     /// # Errors
     /// Those of the disk, of accumulators and of `each`; [`StateError::BeingDrained`].

@@ -1,4 +1,5 @@
-//! Groups of slices that are saved: copies, or where they lie already.
+//! Groups of slices as they are saved: copies, numbers of groups that were saved before, or batches
+//! on a disk.
 
 use crate::saved::SavedBlock;
 use crate::{CopiedGroups, SavedId, SpilledBatch};
