@@ -202,7 +202,9 @@ fn spawn_scans(
     let mut readings = vec![None; job.operators.len()];
     for ScanTask { operator: at, input, builds, fusion, behind } in scans {
         let rows_max = job.settings.batch_rows_max;
-        let (context, metrics) = (context.clone(), metrics.clone());
+        // Each source marks a round by itself, and its bad rows are counted where it does.
+        let bad = Arc::new(BadRows::within(context.bad.clone()));
+        let (context, metrics) = (ReaderContext { bad, ..context.clone() }, metrics.clone());
         let input = input.of_process(place.process.rank());
         let share = share_of(&input, job, place);
         let saved = place.restored.iter().flat_map(|restored| restored.splits(at as u32).cloned());
@@ -278,7 +280,7 @@ impl Worker {
         let WorkerConfig { checkpoints, restored, .. } = config;
         let staged_last: Rc<RefCell<Vec<SinkSnapshot>>> = Rc::default();
         metrics.count_operators(job.operators.len());
-        let bad = Arc::new(BadRows::of_worker(bad));
+        let bad = Arc::new(BadRows::within(bad));
         let timers = Rc::new(Timers::default());
         timers.advance(clock.now_ns());
         let mut scheduler = Scheduler::new();

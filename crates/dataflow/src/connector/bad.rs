@@ -22,15 +22,16 @@ pub struct BadRow {
     pub text: String,
 }
 
-/// The bad rows of a node, shared by its flows.
+/// The bad rows of a node, of a worker, or of a source on a worker.
 #[derive(Debug, Default)]
 pub struct BadRows {
     count: AtomicU64,
     kept: Mutex<Vec<BadRow>>,
     /// Whether all of them are kept, with their whole texts, for who takes them.
     all: bool,
-    /// The bad rows of the node, which keeps them.
-    of_node: Option<Arc<BadRows>>,
+    /// The bad rows that these are a part of: those of a source are a part of its worker's, and
+    /// those of a worker of its node's, which keeps them.
+    whole: Option<Arc<BadRows>>,
 }
 
 impl BadRows {
@@ -39,9 +40,9 @@ impl BadRows {
         Self { all: true, ..Self::default() }
     }
 
-    /// Those of one worker, which are counted here and kept with those of its node.
-    pub(crate) fn of_worker(of_node: Arc<BadRows>) -> Self {
-        Self { of_node: Some(of_node), ..Self::default() }
+    /// A part of others, of a worker or a source, which is counted here and kept there.
+    pub(crate) fn within(whole: Arc<BadRows>) -> Self {
+        Self { whole: Some(whole), ..Self::default() }
     }
 
     /// The rows that are kept, which are kept no longer.
@@ -52,8 +53,8 @@ impl BadRows {
     /// Counts a row, and keeps it if there is room.
     pub fn add(&self, mut row: BadRow) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        if let Some(of_node) = &self.of_node {
-            return of_node.add(row);
+        if let Some(whole) = &self.whole {
+            return whole.add(row);
         }
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if self.all {
@@ -74,8 +75,8 @@ impl BadRows {
     /// Counts rows that somebody else keeps.
     pub fn count_more(&self, rows: u64) {
         self.count.fetch_add(rows, Ordering::Relaxed);
-        if let Some(of_node) = &self.of_node {
-            of_node.count_more(rows);
+        if let Some(whole) = &self.whole {
+            whole.count_more(rows);
         }
     }
 

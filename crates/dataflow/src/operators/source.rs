@@ -147,7 +147,7 @@ impl SourceRun {
     ) -> Result<(), DataflowError> {
         self.alignment = None;
         if let Some(SourceRounds { operator, round, of_worker }) = &self.rounds {
-            of_worker.end_source(*operator, *round, reader.snapshot());
+            of_worker.end_source(*operator, *round, (reader.snapshot(), reader.bad()));
         }
         behind.end(watermark).await
     }
@@ -190,7 +190,7 @@ impl SourceRun {
         let Some(SourceRounds { operator, round, of_worker }) = &mut self.rounds else {
             return Ok(());
         };
-        of_worker.save_splits(*operator, *round, reader.snapshot());
+        of_worker.save_splits(*operator, *round, (reader.snapshot(), reader.bad()));
         let ended = std::mem::replace(round, *round + 1);
         behind.mark(ended).await
     }

@@ -375,6 +375,11 @@ impl Reader {
         }
     }
 
+    /// How many rows could not be read.
+    pub(crate) fn bad(&self) -> u64 {
+        self.context.bad.count()
+    }
+
     /// Where the splits stand, of which rows were read: behind the last that was given.
     pub(crate) fn snapshot(&self) -> Vec<SplitSnapshot> {
         let open = (0..self.open.len()).map(|at| self.snapshot_of(at, false));

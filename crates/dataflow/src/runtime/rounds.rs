@@ -67,8 +67,8 @@ struct Saving {
     rounds: BTreeMap<u64, SavedRound>,
     /// By operator that has ended, in which round.
     ended: BTreeMap<u32, u64>,
-    /// By source that has ended its splits, which stay part of every round.
-    splits: BTreeMap<u32, Vec<SplitSnapshot>>,
+    /// By source that has ended its splits and bad rows, which stay part of every round.
+    splits: BTreeMap<u32, (Vec<SplitSnapshot>, u64)>,
     /// What sinks have staged that have ended, until the round in which they did is handed over.
     sinks: Vec<SinkSnapshot>,
 }
@@ -81,8 +81,8 @@ struct SavedRound {
     operators: usize,
     /// Rows that had come late when the first operator with state saved it.
     late: Option<u64>,
-    /// Bad rows when the first source marked it.
-    bad: Option<u64>,
+    /// Bad rows of the sources that have marked it, each as it marked.
+    bad: u64,
     /// Bytes of their state.
     bytes: u64,
     /// The time that it took.
@@ -151,14 +151,19 @@ impl WorkerRounds {
         }
     }
 
-    /// A source has marked a round, where its splits stand so.
-    pub(crate) fn save_splits(&self, operator: u32, round: u64, splits: Vec<SplitSnapshot>) {
+    /// A source has marked a round, where its splits stand so and it has had so many bad rows.
+    pub(crate) fn save_splits(
+        &self,
+        operator: u32,
+        round: u64,
+        (splits, bad): (Vec<SplitSnapshot>, u64),
+    ) {
         self.counts.metrics.count_saved(operator, round, 0, 0);
-        let bad = self.counts.bad.count();
         self.add(round, |saved| {
             saved.snapshot.splits.extend(splits);
-            // Rows behind the marker are of the next round.
-            saved.bad.get_or_insert(bad);
+            // Bad rows behind the marker are of the next round, also where another source of the
+            // worker has not marked this one.
+            saved.bad += bad;
         });
     }
 
@@ -215,9 +220,9 @@ impl WorkerRounds {
     }
 
     /// A source has read its splits, or needs no more of their rows: this stands for all rounds
-    /// from this one on.
-    pub(crate) fn end_source(&self, operator: u32, round: u64, splits: Vec<SplitSnapshot>) {
-        self.saving.borrow_mut().splits.insert(operator, splits);
+    /// from this one on, and so does the number of its bad rows.
+    pub(crate) fn end_source(&self, operator: u32, round: u64, read: (Vec<SplitSnapshot>, u64)) {
+        self.saving.borrow_mut().splits.insert(operator, read);
         self.end(operator, round, None);
     }
 
@@ -258,8 +263,9 @@ impl WorkerRounds {
         let SavedRound { snapshot, late, bad, bytes, ns, .. } = saving.rounds.remove(&round)?;
         self.counts.metrics.count_saved_round(round, bytes, ns);
         saving.next += 1;
-        let splits = ended.iter().filter_map(|operator| saving.splits.get(operator));
-        let splits: Vec<SplitSnapshot> = splits.flatten().cloned().collect();
+        let read = ended.iter().filter_map(|operator| saving.splits.get(operator));
+        let bad = bad + read.clone().map(|(_, bad)| bad).sum::<u64>();
+        let splits: Vec<SplitSnapshot> = read.flat_map(|(splits, _)| splits).cloned().collect();
         let sinks = std::mem::take(&mut saving.sinks);
         let (ended, later): (Vec<_>, Vec<_>) =
             sinks.into_iter().partition(|sink| ended.contains(&sink.operator));
@@ -269,7 +275,7 @@ impl WorkerRounds {
             sinks: snapshot.sinks.into_iter().chain(ended).collect(),
             operators: snapshot.operators,
             late: late.unwrap_or_else(|| self.counts.late()),
-            bad: bad.unwrap_or_else(|| self.counts.bad.count()),
+            bad,
             ..self.snapshot(round)
         })
     }
@@ -284,7 +290,8 @@ impl WorkerRounds {
     /// and all later ones.
     fn hand_over_last(&self) {
         let mut saving = self.saving.borrow_mut();
-        let splits = std::mem::take(&mut saving.splits).into_values().flatten().collect();
+        let read = std::mem::take(&mut saving.splits).into_values();
+        let splits = read.flat_map(|(splits, _)| splits).collect();
         let sinks = std::mem::take(&mut saving.sinks);
         let snapshot = self.snapshot(saving.next);
         drop(saving);
@@ -297,5 +304,60 @@ impl Saving {
     /// The operators that have ended in this round or before.
     fn ended_by(&self, round: u64) -> impl Iterator<Item = u32> {
         self.ended.iter().filter(move |(_, of)| **of <= round).map(|(&operator, _)| operator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use fabric::clock::MonotonicClock;
+
+    use super::*;
+    use crate::checkpoint::RunId;
+
+    /// By round the bad rows that a worker hands over.
+    #[derive(Default)]
+    struct Handed(Mutex<Vec<(u64, u64)>>);
+
+    impl CheckpointTarget for Handed {
+        fn run(&self) -> RunId {
+            RunId { job: 1, generation: 1 }
+        }
+
+        fn saved(&self, snapshot: WorkerSnapshot) {
+            let mut handed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            handed.push((snapshot.round, snapshot.bad));
+        }
+    }
+
+    #[test]
+    fn bad_rows_are_of_the_round_that_their_source_marks_behind_them() {
+        let (handed, bad) = (Arc::<Handed>::default(), Arc::<BadRows>::default());
+        let (metrics, clock) = (Arc::<Metrics>::default(), MonotonicClock::default());
+        metrics.count_operators(2);
+        let clock: Arc<dyn Clock> = Arc::new(clock);
+        let counts = RoundCounts::of(&metrics, &bad, &clock);
+        let signals = Arc::<Signals>::default();
+        let rounds = WorkerRounds::new(0, 5, vec![0, 0], handed.clone(), signals, counts);
+        let sources = [(); 2].map(|()| BadRows::within(bad.clone()));
+        let mark = |operator: u32, round: u64| {
+            let bad = sources[operator as usize].count();
+            rounds.save_splits(operator, round, (Vec::new(), bad));
+        };
+        sources[0].count_more(1);
+        mark(0, 5);
+        // The first source reads on behind its marker, and the second one in front of its own.
+        sources[0].count_more(10);
+        sources[1].count_more(100);
+        mark(1, 5);
+        rounds.end_source(1, 6, (Vec::new(), sources[1].count()));
+        mark(0, 6);
+        sources[0].count_more(1_000);
+        mark(0, 7);
+        rounds.end_source(0, 8, (Vec::new(), sources[0].count()));
+        let handed = handed.0.lock().unwrap();
+        assert_eq!(*handed, [(5, 101), (6, 111), (7, 1_111), (8, 1_111)]);
+        assert_eq!(bad.count(), 1_111);
     }
 }
