@@ -358,10 +358,18 @@ pub(crate) fn saved_here(
         let first = |row: usize| sets.get(row).and_then(|set| set.iter().next());
         return some_of(&rows, |row| first(row) == Some(worker));
     }
+    Ok(Some(rows).filter(|_| !is_saved_by_first(keyed, worker, owner)))
+}
+
+/// Whether a worker saves no rows of an owner at all, for each worker has all of them and the first
+/// one saves them.
+pub(crate) fn is_saved_by_first(keyed: &Keyed, worker: u32, owner: &RowOwner) -> bool {
+    let &RowOwner::Input(input) = owner else { return false };
+    let Some(of) = keyed.inputs.get(input) else { return false };
     let several = |number| keyed.operator.multi_partitioner(number).is_some();
     let travels = keyed.exchange != Exchange::Forward || (0..keyed.inputs.len()).any(several);
     let is_everywhere = travels && of.distribution == Distribution::Broadcast;
-    Ok(Some(rows).filter(|_| worker == FIRST || !is_everywhere))
+    is_everywhere && !several(input) && worker != FIRST
 }
 
 /// Some rows of a batch, if there are any.

@@ -240,7 +240,7 @@ impl<D: Downstream> OperatorTask for KeyedRun<D> {
             parts.extend(rows.map(|rows| SavedRows { part, rows }));
         }
         let stored = spilled.into_iter().map(|batch| stored_rows(&self.spec, place, &of, batch));
-        let stored = stored.collect::<Result<_, _>>()?;
+        let stored = stored.filter_map(Result::transpose).collect::<Result<_, _>>()?;
         Ok(Some(OperatorSnapshot { operator, version, watermark, parts, stored }))
     }
 

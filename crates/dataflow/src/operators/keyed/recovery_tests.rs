@@ -19,7 +19,7 @@ use self::specs::{
 use super::fixtures::{KINDS, Numbers, Row, SIDES, both, schema};
 use super::spillable::{KeptRows, SpillableState};
 use super::unread::stored_rows;
-use crate::checkpoint::{OperatorSnapshot, Restored, SavedRows, WorkerSnapshot};
+use crate::checkpoint::{OperatorSnapshot, Restored, SavedRows, StoredRows, WorkerSnapshot};
 use crate::error::DataflowError;
 use crate::exchange::Partition;
 use crate::job::worker_set::WorkerSet;
@@ -174,12 +174,18 @@ impl<'a> Bed<'a> {
             let (spec, form_parts) = (Arc::new(self.spec.clone()), form.parts.clone().into());
             let stored = spilled.into_iter();
             let stored = stored.map(|batch| stored_rows(&spec, place, &form_parts, batch));
+            let stored: Vec<_> =
+                stored.filter_map(Result::transpose).collect::<Result<_, _>>().unwrap();
+            if (0..spec.inputs.len()).all(|of| spec.operator.multi_partitioner(of).is_none()) {
+                let rows = |stored: &StoredRows| stored.rows.read().unwrap().len();
+                assert!(stored.iter().all(|of| rows(of) > 0), "it would be read each time");
+            }
             let operators = vec![OperatorSnapshot {
                 operator: 0,
                 version: form.version,
                 watermark,
                 parts,
-                stored: stored.collect::<Result<_, _>>().unwrap(),
+                stored,
             }];
             all.push(WorkerSnapshot { worker, operators, ..WorkerSnapshot::default() });
         }

@@ -9,7 +9,7 @@ use super::no_part;
 use crate::checkpoint::{RowsId, StoredRows, UnreadRows};
 use crate::error::DataflowError;
 use crate::job::{Keyed, SavedPart};
-use crate::operators::restoring::saved_here;
+use crate::operators::restoring::{is_saved_by_first, saved_here};
 
 /// A batch on the disk, of which a worker saves the rows that no other worker saves too.
 struct SpilledRows {
@@ -37,17 +37,19 @@ impl UnreadRows for SpilledRows {
     }
 }
 
-/// A batch on the disk as rows of a part.
+/// A batch on the disk as rows of a part; `None` if another worker saves all of its rows: it has no
+/// section then, and would be read again for each checkpoint.
 pub(super) fn stored_rows(
     spec: &Arc<Keyed>,
     place: (u32, u32),
     parts: &Arc<[SavedPart]>,
     batch: SpilledBatch,
-) -> Result<StoredRows, DataflowError> {
+) -> Result<Option<StoredRows>, DataflowError> {
     let part = batch.input() as u32;
-    if parts.get(batch.input()).is_none() {
-        return Err(no_part(part));
+    let Some(of) = parts.get(batch.input()) else { return Err(no_part(part)) };
+    if is_saved_by_first(spec, place.0, &of.owner) {
+        return Ok(None);
     }
     let rows = SpilledRows { batch, spec: Arc::clone(spec), parts: Arc::clone(parts), place };
-    Ok(StoredRows { part, rows: Arc::new(rows) })
+    Ok(Some(StoredRows { part, rows: Arc::new(rows) }))
 }
