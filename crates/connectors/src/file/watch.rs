@@ -28,7 +28,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::datatypes::SchemaRef;
@@ -64,8 +63,6 @@ pub(super) struct WatchSource {
     kind: Kind,
     interval_ns: u64,
     settle_ns: u64,
-    /// How many flows there are: the number of workers, once known.
-    cut: AtomicU32,
     target: Arc<TargetColumns>,
     /// The listing that the flows of this process share.
     listing: Mutex<Listing>,
@@ -113,7 +110,6 @@ impl WatchSource {
             kind,
             interval_ns,
             settle_ns: options.duration_ns("watch.settle")?.unwrap_or(interval_ns),
-            cut: AtomicU32::new(1),
             target,
             listing: Mutex::default(),
         }))
@@ -187,9 +183,9 @@ impl Source for Watched {
         workers: u32,
         _time_column: Option<usize>,
     ) -> Result<Vec<Split>, ConnectorError> {
-        self.0.cut.store(workers.max(1), Ordering::Relaxed);
         let split = |number: u32| Split {
             number: number as usize,
+            of: workers,
             name: format!("{} part {number} of {workers}", self.0.path),
             ..Split::default()
         };
@@ -206,7 +202,7 @@ impl Source for Watched {
         let WatchProgress { mut done, begun } = progress.unwrap_or_default();
         let reading = begun.map(|begun| self.0.reopened(&begun, context)).transpose()?;
         done.extend(reading.iter().map(|reading| reading.number));
-        let flows = u64::from(self.0.cut.load(Ordering::Relaxed));
+        let flows = u64::from(split.of);
         Ok(Box::new(WatchReader {
             seat: self.0.listing().join(split.number as u64, flows, done),
             split: split.name.clone(),

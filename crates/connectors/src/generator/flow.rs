@@ -121,6 +121,7 @@ impl Source for GeneratorSource {
             let deal = Deal { flow: u64::from(flow), flows: u64::from(flows) };
             Split {
                 number: flow as usize,
+                of: flows,
                 name: format!("generator {flow} of {flows}"),
                 rows: self.stream.rows.map(|rows| self.stream.rows_of(deal, rows)),
                 bytes: None,

@@ -44,6 +44,8 @@ impl Watch {
         let (clock, bad) = (Arc::new(ManualClock::default()), Arc::new(BadRows::default()));
         let context = ReaderContext::new(clock.clone(), bad.clone());
         let splits = source.splits(workers, None).unwrap();
+        // A plan of another job asks too, and these splits stay as they are.
+        source.splits(workers + 3, None).unwrap();
         let open = |(at, split): (usize, &Split)| source.open(split, from.get(at), &context);
         let flows = splits.iter().enumerate().map(open).collect::<Result<_, _>>()?;
         Ok(Self { source, flows, clock, bad })

@@ -242,6 +242,9 @@ impl Pruning {
 pub struct Split {
     /// Its number in the list. Whoever asks for the list sets it.
     pub number: usize,
+    /// The number of splits that the rows are dealt out to, where the share of each depends on it;
+    /// 0 elsewhere.
+    pub of: u32,
     /// For messages, EXPLAIN and positions: a file and row group, a generator's shard. No two
     /// splits of a source have the same.
     pub name: String,

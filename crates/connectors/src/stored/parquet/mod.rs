@@ -116,6 +116,7 @@ impl ParquetSource {
                 })
                 .and_then(|column| guarded(|| self.range(file, group, column).ok_or("")).ok())
                 .map(|[least, _]| least),
+            ..Split::default()
         }
     }
 
