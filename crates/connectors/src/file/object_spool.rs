@@ -27,7 +27,7 @@ use super::staged::{self, Staged};
 use super::unsynced::UnsyncedParts;
 use crate::object::{ObjectDirectory, Upload};
 use crate::options::OptionReader;
-use crate::stored::Tail;
+use crate::stored::{Blob, Tail};
 
 /// Bytes of a request when objects are read again.
 const READ_BYTES: usize = 8 << 20;
@@ -89,14 +89,15 @@ impl ObjectSpoolPlace<'_> {
         Ok(())
     }
 
-    /// Removes rows that were published. The first goes first: [`is_gone`](Self::is_gone) asks for
-    /// it.
+    /// Removes rows that were published, and those that earlier checkpoints of the same runs name:
+    /// they are merged in these. The first goes first: [`is_gone`](Self::is_gone) asks for it.
     pub(super) fn remove(&self, staged: &[u8]) -> Result<(), ConnectorError> {
-        let (directory, _) = self.open()?;
+        let (directory, prefix) = self.open()?;
         let objects: Vec<String> = self.decode(staged)?.into_iter().map(|(name, _)| name).collect();
         let (first, rest) = objects.split_at(objects.len().min(1));
         directory.remove(first)?;
-        directory.remove(rest)
+        directory.remove(rest)?;
+        staged::remove_merged(&directory, &prefix, &objects)
     }
 
     /// Removes what earlier runs left that no checkpoint names.
@@ -110,20 +111,26 @@ impl ObjectSpoolPlace<'_> {
     }
 }
 
+/// An object with rows of a checkpoint.
+fn staged_blob(directory: &ObjectDirectory, name: &str) -> Result<Arc<dyn Blob>, ConnectorError> {
+    directory.blob(name)?.ok_or_else(|| ConnectorError::Io {
+        place: directory.place(name),
+        message: "rows of the checkpoint were staged in it, and it is gone".into(),
+        hint: Some(
+            "they are removed when the job has ended and they are published; --from none begins \
+             anew"
+                .into(),
+        ),
+    })
+}
+
 /// Gives the rows of an object.
 fn each_of(
     directory: &ObjectDirectory,
     name: &str,
     mut take: impl FnMut(&RecordBatch) -> Result<(), ConnectorError>,
 ) -> Result<(), ConnectorError> {
-    let place = PathBuf::from(directory.place(name));
-    let Some(blob) = directory.blob(name)? else {
-        return Err(ConnectorError::Io {
-            place: place.display().to_string(),
-            message: "rows of the checkpoint were staged in it, and it is gone".into(),
-            hint: Some("nobody else may remove what is staged; --from none begins anew".into()),
-        });
-    };
+    let (place, blob) = (PathBuf::from(directory.place(name)), staged_blob(directory, name)?);
     let bytes = BufReader::with_capacity(READ_BYTES, Tail::new(blob, 0));
     let mut rows = StreamReader::try_new(bytes, None);
     let rows = rows.as_mut().map_err(|error| {
@@ -212,8 +219,12 @@ impl ObjectSpool {
         for before in &staging.before {
             objects.extend(place.decode(before)?);
         }
-        // A store that cannot be reached, or refuses the key, is found before the first row.
-        directory.entries()?;
+        // A store that cannot be reached, or refuses the key, is found before the first row, and so
+        // is a checkpoint whose rows were published: those are removed, the first one first.
+        match objects.first() {
+            Some((first, _)) => staged_blob(&directory, first).map(drop)?,
+            None => directory.entries().map(drop)?,
+        }
         let (url, schema) = (place.url.to_owned(), SchemaRef::new(flat(place.schema)));
         let (run, open, begun) = (staging.run, None, 0);
         let unsynced = None;

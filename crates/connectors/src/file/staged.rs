@@ -23,6 +23,8 @@ use crate::object::ObjectDirectory;
 
 /// The end of hidden names.
 const SUFFIX: &str = ".staged";
+/// Digits of the number of a job in them.
+const JOB_DIGITS: usize = 16;
 /// The encoding of what is staged.
 const VERSION: &str = "1";
 
@@ -107,18 +109,21 @@ fn is_below(name: &str) -> bool {
 /// A hidden name of a run.
 pub(super) fn name(prefix: &str, run: RunId, rest: &str) -> String {
     let RunId { job, generation } = run;
-    format!("{prefix}{job:016x}-{generation}{rest}{SUFFIX}")
+    format!("{prefix}{job:0JOB_DIGITS$x}-{generation}{rest}{SUFFIX}")
+}
+
+/// The run that has given a hidden name; `None` if it is another name.
+fn run_of(name: &str, prefix: &str) -> Option<RunId> {
+    let (job, rest) = name.strip_prefix(prefix)?.strip_suffix(SUFFIX)?.split_once('-')?;
+    let digits = rest.find(|of: char| !of.is_ascii_digit()).unwrap_or(rest.len());
+    let generation = rest[..digits].parse().ok()?;
+    let job = (job.len() == JOB_DIGITS).then(|| u64::from_str_radix(job, 16).ok()).flatten()?;
+    Some(RunId { job, generation })
 }
 
 /// Whether an earlier run of the same job has given this name.
 fn is_of_earlier(name: &str, prefix: &str, run: RunId) -> bool {
-    let behind = name.strip_prefix(prefix).and_then(|name| name.strip_suffix(SUFFIX));
-    let Some((job, rest)) = behind.and_then(|behind| behind.split_once('-')) else {
-        return false;
-    };
-    let digits = rest.find(|of: char| !of.is_ascii_digit()).unwrap_or(rest.len());
-    let generation = rest[..digits].parse::<u64>();
-    job == format!("{:016x}", run.job) && generation.is_ok_and(|it| it < run.generation)
+    run_of(name, prefix).is_some_and(|of| of.job == run.job && of.generation < run.generation)
 }
 
 /// Removes from a directory what earlier runs of a job have staged and is not kept.
@@ -159,6 +164,25 @@ pub(super) fn sweep_objects(
         let place = objects.place("");
         tracing::info!(place, count = left.len(), "removes what was staged");
     }
+    objects.remove(&left)
+}
+
+/// Removes objects that the runs have staged that have staged these, or earlier runs of the same
+/// job: all of their rows are published.
+pub(super) fn remove_merged(
+    objects: &ObjectDirectory,
+    prefix: &str,
+    published: &[String],
+) -> Result<(), ConnectorError> {
+    let run = |name: &str| run_of(name.rsplit('/').next()?, prefix);
+    let Some(last) = published.iter().filter_map(|name| run(name)).max_by_key(|of| of.generation)
+    else {
+        return Ok(());
+    };
+    let behind = RunId { generation: last.generation.saturating_add(1), ..last };
+    let left = objects.staged_names()?.into_iter();
+    let left = left.filter(|name| is_of_earlier(name, prefix, behind));
+    let left: Vec<String> = left.map(|name| ObjectDirectory::staged(&name)).collect();
     objects.remove(&left)
 }
 
