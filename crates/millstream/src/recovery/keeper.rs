@@ -4,7 +4,7 @@
 //! that was given up: they stay here until the leader says that a checkpoint with them is stored.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -31,6 +31,10 @@ pub(super) const ENDED: &str = "ended";
 /// Threads that bring staged output to the disk at the same time: it waits for the disk, and each
 /// wait is short.
 const SYNCS_MAX: usize = 8;
+
+/// Bytes that the sinks of a node may have staged and no checkpoint of the chain names, for each of
+/// its workers: a few times what one stages of a round at most.
+const WAITING_BYTES_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 30 };
 
 /// An event at a node.
 pub(super) enum KeeperEvent {
@@ -65,6 +69,30 @@ pub(super) enum KeeperReport {
     Failed(Error),
     /// At the leader: a checkpoint is in the chain and its output is published, or why not.
     Checkpoint { round: u64, end: RoundEnd, stored: Result<(), Error> },
+}
+
+/// How long the thread of the leader asks for the outcome of a record that it may have written: as
+/// long as the job goes on, and for [`UNKNOWN_MAX`] when the user ends it.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    hurries: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl Patience {
+    /// The user asks for the job's end. Relaxed: nothing else is ordered by it.
+    pub(super) fn hurry(&self) {
+        self.hurries.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether to ask once more; `since` is when the job was first seen to end.
+    fn lasts(&self, since: &mut Option<Instant>) -> bool {
+        if self.hurries.load(Ordering::Relaxed) {
+            since.get_or_insert_with(Instant::now);
+        }
+        let is_over = since.is_some_and(|since| since.elapsed() > UNKNOWN_MAX);
+        !is_over && !self.closed.load(Ordering::Relaxed)
+    }
 }
 
 /// Takes snapshots on workers' threads.
@@ -140,6 +168,7 @@ pub(super) struct Keeper {
     /// The counts of earlier runs.
     pub(super) before: RestoredCheckpoint,
     pub(super) recorded: Arc<RecordedRound>,
+    pub(super) patience: Arc<Patience>,
     state: KeeperState,
 }
 
@@ -197,6 +226,7 @@ impl KeeperState {
 pub(super) struct KeeperThread {
     pub(super) events: Sender<KeeperEvent>,
     pub(super) kept: Receiver<KeeperReport>,
+    pub(super) patience: Arc<Patience>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -208,10 +238,11 @@ impl KeeperThread {
         let (to, kept) = mpsc::channel();
         let (events, happened) = mpsc::channel();
         let keeper = make(to);
+        let patience = keeper.patience.clone();
         let thread = std::thread::Builder::new()
             .name("checkpoints".into())
             .spawn(move || keeper.run(&happened))?;
-        Ok(Self { events, kept, thread: Some(thread) })
+        Ok(Self { events, kept, patience, thread: Some(thread) })
     }
 }
 
@@ -244,6 +275,7 @@ impl Keeper {
             to,
             before: RestoredCheckpoint::default(),
             recorded: Arc::default(),
+            patience: Arc::default(),
             state,
         }
     }
@@ -281,6 +313,7 @@ impl Keeper {
                 self.state.waiting.push((round, worker, sink));
             }
         }
+        self.bound_waiting();
         if snapshot.last {
             self.state.ended.insert(worker, snapshot);
             if self.state.ended.len() == self.workers.len() {
@@ -289,6 +322,24 @@ impl Keeper {
         } else {
             self.state.saved.insert(worker, snapshot);
         }
+    }
+
+    /// Ends the job where checkpoints are given up for so long that the staged rows that wait for one
+    /// take too much memory.
+    fn bound_waiting(&mut self) {
+        let KeeperState { waiting, lost, .. } = &mut self.state;
+        let bytes: usize = waiting.iter().map(|(.., sink)| sink.staged.len()).sum();
+        let most = WAITING_BYTES_MAX * self.workers.len().max(1);
+        if bytes <= most || lost.is_some() {
+            return;
+        }
+        let reason = format!(
+            "rows of sinks that no checkpoint could be stored with take {bytes} bytes, more than \
+             {most}"
+        );
+        waiting.clear();
+        *lost = Some(reason.clone());
+        let _ = self.to.send(KeeperReport::Failed(CheckpointError::Invalid { reason }.into()));
     }
 
     /// Stores the part of the round that ends, if all workers have kept theirs.
@@ -411,7 +462,7 @@ impl Keeper {
         };
         manifest.counters.insert(ENDED.into(), u64::from(end == RoundEnd::Ended));
         manifest.counters.extend(functions::counters(&self.job.settings.functions));
-        append(chain, manifest)?;
+        append(chain, manifest, &self.patience)?;
         let last = end == RoundEnd::Ended;
         publish(&self.job, &workers, Publishing { last, again: false, mark: None }, &marks)?;
         let recorded = match end {
@@ -436,15 +487,24 @@ impl Keeper {
     }
 }
 
-/// How long the outcome of a record may stay unknown before the job ends.
+/// How long the outcome of a record may stay unknown when the user ends the job.
 const UNKNOWN_MAX: Duration = Duration::from_secs(120);
 
-fn append(chain: &mut Chain, manifest: CheckpointManifest) -> Result<(), CheckpointError> {
-    let since = Instant::now();
+/// Writes the record of a checkpoint. While its outcome is unknown, for the store does not answer,
+/// no other round ends, and the job goes on without checkpoints.
+fn append(
+    chain: &mut Chain,
+    manifest: CheckpointManifest,
+    patience: &Patience,
+) -> Result<(), CheckpointError> {
+    let (mut since, mut has_said) = (None, false);
     let mut appended = chain.append(manifest).map(drop);
-    while let Err(CheckpointError::Pending { .. }) = &appended {
-        if since.elapsed() > UNKNOWN_MAX {
+    while let Err(error @ CheckpointError::Pending { .. }) = &appended {
+        if !patience.lasts(&mut since) {
             break;
+        }
+        if !std::mem::replace(&mut has_said, true) {
+            tracing::warn!(%error, "no further checkpoint is taken until the store answers");
         }
         appended = chain.settle_pending().map(drop);
     }
@@ -515,6 +575,7 @@ pub(super) fn staged_of(workers: &[WorkerSnapshot], operator: u32) -> Vec<Vec<u8
 
 impl Drop for KeeperThread {
     fn drop(&mut self) {
+        self.patience.closed.store(true, Ordering::Relaxed);
         // It ends when nobody can tell it anything any more.
         let (nobody, _) = mpsc::channel();
         self.events = nobody;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use checkpoint::record::POSITION_BYTES_MAX;
+use checkpoint::record::{POSITION_BYTES_MAX, STAGED_BYTES_MAX};
 use checkpoint::{
     CheckpointManifest, OperatorEntry, SinkEntry, SourceEntry, SplitEntry, StagedPart, TableEntry,
 };
@@ -12,6 +12,10 @@ use dataflow::time::to_millis;
 
 use super::ids::OperatorId;
 use crate::checkpoints::{BAD, LATE};
+
+/// Bytes that all sinks together stage in a record at most. In hexadecimal digits they take twice as
+/// many, of which a record has room for 64 MiB.
+const STAGED_IN_RECORD_MAX: usize = 8 << 20;
 
 /// The versions of the tables that a job reads.
 pub(super) fn tables_of(job: &JobGraph) -> Vec<TableEntry> {
@@ -37,7 +41,7 @@ pub(super) fn manifest(
         OperatorEntry { id: of.id.clone(), text: of.text.clone(), watermark }
     };
     let operators = ids.iter().enumerate().filter(|(_, of)| of.remembers).map(entry).collect();
-    let (mut sources, mut sinks) = (Vec::new(), Vec::new());
+    let (mut sources, mut sinks, mut room) = (Vec::new(), Vec::new(), STAGED_IN_RECORD_MAX);
     for (at, of) in ids.iter().enumerate() {
         let splits: Vec<SplitEntry> = workers
             .iter()
@@ -59,14 +63,21 @@ pub(super) fn manifest(
         let sink = job.operators.get(at).and_then(|operator| operator.kind.spec().sink());
         // Staged bytes that are the rows themselves are in the segments alone.
         let in_record = !sink.is_some_and(|sink| sink.stages_rows());
-        let of_worker = |worker: &WorkerSnapshot| {
+        let mut parts = Vec::new();
+        for worker in workers.iter().filter(|_| in_record) {
             let own = worker.sinks.iter().filter(|sink| sink.operator as usize == at);
-            let part = worker.worker;
-            own.map(move |sink| StagedPart { part, staged: sink.staged.clone() })
-                .collect::<Vec<_>>()
-        };
-        let staging = workers.iter().filter(|_| in_record);
-        let parts: Vec<StagedPart> = staging.flat_map(of_worker).collect();
+            parts.extend(own.map(|sink| {
+                let bytes = sink.staged.len();
+                // Long lists, of thousands of files, are in the segments alone too.
+                let staged = if bytes <= STAGED_BYTES_MAX.min(room) {
+                    room -= bytes;
+                    sink.staged.clone()
+                } else {
+                    Vec::new()
+                };
+                StagedPart { part: worker.worker, staged }
+            }));
+        }
         let mark = marks.get(at).copied().flatten();
         if !parts.is_empty() || mark.is_some() {
             sinks.push(SinkEntry { id: of.id.clone(), parts, mark });

@@ -22,15 +22,16 @@ mod messages;
 mod opening;
 mod resumed;
 mod start;
+mod sweep;
 
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use checkpoint::chain::{self, ResumeFrom, Resumed, RunDescription};
-use checkpoint::{BaseCheckpoint, CheckpointError, CheckpointManifest, Holder, ObjectName, Store};
+use checkpoint::{BaseCheckpoint, CheckpointError, Holder, ObjectName, Store};
 use cluster::Control;
-use dataflow::checkpoint::{Restored, RunId};
+use dataflow::checkpoint::Restored;
 use dataflow::job::{
     Guarantee, JobGraph, JobRecovery, OperatorRecovery, RecoveryRefusal, Settings,
 };
@@ -45,6 +46,7 @@ use self::messages::Message;
 use self::opening::Opening;
 pub use self::resumed::PlanDecisions;
 use self::start::{Start, job_number};
+use self::sweep::sweep;
 use crate::checkpoints::{CheckpointProgress, RestoredCheckpoint};
 use crate::error::Error;
 use crate::links::NodeLayout;
@@ -326,6 +328,9 @@ impl<'a> JobCheckpoints<'a> {
             }
         }
         let Some(leader) = &mut self.leader else { return Ok(()) };
+        if stop {
+            self.thread.patience.hurry();
+        }
         for message in leader.turn(stop)? {
             match message {
                 Order::All(message) => {
@@ -411,33 +416,6 @@ fn restored(
     let (segments, names) = (&manifest.segments, fitted.names());
     let workers = keeper::read(&**store, name, segments, names, Some(&loading))?.workers;
     Ok(Arc::new(Restored { round: manifest.number, workers }))
-}
-
-/// Removes what earlier runs have staged and no checkpoint names that a run could go on from.
-fn sweep(
-    store: &dyn Store,
-    name: &ObjectName,
-    (job, ids): (&JobGraph, &[OperatorId]),
-    run: RunId,
-) -> Result<(), Error> {
-    let mut manifests = Vec::new();
-    for base in chain::look(store, name)?.retained(store)? {
-        manifests.push(chain::read_checkpoint(store, name, &base)?);
-    }
-    manifests.extend(chain::kept(store, name)?.into_iter().filter_map(|kept| kept.manifest.ok()));
-    let fit = |manifest: &CheckpointManifest| FittedState::of(&manifest.operators, ids);
-    let fitted: Vec<FittedState> = manifests.iter().map(fit).collect();
-    for (at, operator) in job.operators.iter().enumerate() {
-        let Some(sink) = operator.kind.spec().sink() else { continue };
-        let own = manifests.iter().zip(&fitted).flat_map(|(manifest, fitted)| {
-            let name = fitted.name(at);
-            let own = manifest.sinks.iter().filter(move |sink| Some(&*sink.id) == name);
-            own.flat_map(|sink| &sink.parts)
-        });
-        let staged: Vec<Vec<u8>> = own.map(|part| part.staged.clone()).collect();
-        sink.sweep(run, &staged).map_err(dataflow::error::DataflowError::from)?;
-    }
-    Ok(())
 }
 
 /// Tells the user what the job goes on from, and what it cannot promise.

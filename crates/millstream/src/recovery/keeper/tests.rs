@@ -127,3 +127,43 @@ fn a_job_ends_well_though_it_is_unknown_whether_its_end_is_recorded() {
     ended.unwrap();
     assert_eq!(again, calls, "the last call is the record of the end, and is not repeated");
 }
+
+#[test]
+fn staged_rows_of_rounds_that_are_given_up_end_the_job_before_they_fill_memory() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let (to, kept) = mpsc::channel();
+    let job = JobGraph { operators: Vec::new(), settings: Default::default() };
+    let (job, name) = ((Arc::new(job), Arc::default()), ObjectName::job("j").unwrap());
+    let mut keeper = Keeper::new(store, name, job, 1, (0, 1), (0..2, 2), String::new(), None, to);
+    let rows = "r".repeat(WAITING_BYTES_MAX / 4);
+    let mut save = |round| {
+        for worker in 0..2 {
+            let sinks = vec![sink(&rows)];
+            keeper.saved(WorkerSnapshot { worker, round, sinks, ..WorkerSnapshot::default() });
+        }
+        let failed = kept.try_iter().filter_map(|report| match report {
+            KeeperReport::Failed(error) => Some(error.to_string()),
+            _ => None,
+        });
+        failed.collect::<Vec<_>>()
+    };
+    // Each round has half of the bound; four are at it.
+    assert!((1..=4).all(|round| save(round).is_empty()));
+    let failed = save(5);
+    assert_eq!(failed.len(), 1);
+    assert!(failed[0].contains("no checkpoint could be stored with"), "{failed:?}");
+    assert!(save(6).is_empty(), "it is said once");
+}
+
+#[test]
+fn an_unknown_record_is_asked_for_as_long_as_the_job_goes_on() {
+    let (patience, mut since) = (Patience::default(), None);
+    assert!(patience.lasts(&mut since) && since.is_none());
+    patience.hurry();
+    assert!(patience.lasts(&mut since) && since.is_some());
+    let mut long_ago = Instant::now().checked_sub(2 * UNKNOWN_MAX);
+    assert!(long_ago.is_none() || !patience.lasts(&mut long_ago));
+    let closed = Patience::default();
+    closed.closed.store(true, Ordering::Relaxed);
+    assert!(!closed.lasts(&mut None));
+}
