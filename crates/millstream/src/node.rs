@@ -359,16 +359,22 @@ impl NodeRunner<'_> {
         let mut failed = None;
         let mut watch_on = || {
             vigil.turn(self.clock.now_ns());
+            let aborted = self.check_abort(options, &shared.signals);
             self.pass_on(&shared.signals, options.cancel, recovery.is_some());
-            if let Some(recovery) = recovery.as_deref_mut() {
-                let turned = recovery.turn(&shared.signals, self.control.cancelled());
-                failed = failed.take().or(turned.err());
+            let turned = recovery.as_deref_mut().map_or(Ok(()), |recovery| {
+                recovery.turn(&shared.signals, self.control.cancelled())
+            });
+            if let Some(error) = aborted.and(turned).err().filter(|_| failed.is_none()) {
+                // Nobody waits any more, here or elsewhere.
+                self.control.fail(&error.reason());
+                failed = Some(error);
             }
         };
-        let all = self.control.all_gather_while("end", own, TICK, &mut watch_on)?;
+        let all = self.control.all_gather_while("end", own, TICK, &mut watch_on);
         if let Some(error) = failed {
             return Err(error);
         }
+        let all = all?;
         // About links of this job: the next one has others.
         self.control.discard_messages();
         let elapsed = start.elapsed();

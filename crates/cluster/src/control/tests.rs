@@ -55,6 +55,23 @@ fn who_waits_for_others_does_something_meanwhile() {
 }
 
 #[test]
+fn who_waits_for_others_may_give_up_meanwhile() {
+    let failures = on_each(2, |control| {
+        let failure = if control.rank() == 0 {
+            // The other node comes only when it has heard of this.
+            let mut meanwhile = || control.fail("interrupted");
+            let every = Duration::from_millis(1);
+            control.all_gather_while("end", vec![], every, &mut meanwhile).unwrap_err().to_string()
+        } else {
+            control.await_failure(LIMIT).unwrap().to_string()
+        };
+        control.close();
+        failure
+    });
+    assert!(failures.iter().all(|failure| failure.contains("interrupted")), "{failures:?}");
+}
+
+#[test]
 fn an_exchange_carries_megabytes_and_refuses_more_than_a_frame() {
     on_each(2, |control| {
         let error = control.all_gather("huge", vec![0; FRAME_BYTES_MAX]).unwrap_err();
