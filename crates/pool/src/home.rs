@@ -66,7 +66,7 @@ pub enum Effect {
     /// Asks another server to hold extents, and then tells [`Home::held`]; the requests to one
     /// server are made in order.
     Hold(Box<HoldRequest>),
-    /// Tells another server that its extents are not held any more.
+    /// Has another server release extents.
     Release(PeerId, Vec<u32>),
     /// Ends the connections of a client, and then tells [`Home::closed`].
     Close(ClientId, &'static str),
@@ -119,7 +119,7 @@ pub struct Home {
     /// Extents whose memory has not come back, with their bytes.
     freeing: BTreeMap<u32, u64>,
     loads: BTreeMap<u64, LoadState>,
-    /// By load of a table that another server has, and client: what it has here.
+    /// By load of a table that another server has, and client: its extents on this server.
     parts: BTreeMap<(u64, ClientId), Part>,
     /// By the client that another server is: the extents that are held for it.
     held_for: BTreeMap<ClientId, BTreeSet<u32>>,

@@ -6,8 +6,9 @@
 //!   the last version that has an extent goes ─▶ Release
 //! ```
 //!
-//! The connection to another server is the lease: when it ends, that server frees what it holds for
-//! this one, and the tables that lay there can be dropped or loaded anew and nothing else.
+//! The connection to another server is the lease: when it ends, that server frees the extents that
+//! it holds for this one, and the tables that lay there can be dropped or loaded anew and nothing
+//! else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,11 +40,17 @@ pub struct HoldRequest {
     pub unused: Vec<u32>,
 }
 
+impl From<HoldRequest> for Effect {
+    fn from(request: HoldRequest) -> Self {
+        Effect::Hold(Box::new(request))
+    }
+}
+
 /// A server that has extents of tables of this one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OtherServer {
     place: ServerPlace,
-    /// Why what it held is lost.
+    /// The reason why the extents that it held are lost.
     lost: Option<String>,
 }
 
@@ -113,6 +120,17 @@ impl Home {
             Some(HoldRequest { peer, place, load, extents, unused })
         };
         peers.into_iter().filter_map(request).collect()
+    }
+
+    /// Asks other servers, as far as they are there, to free extents of a load that they do not
+    /// hold, and that no version will have.
+    pub(super) fn discard(&self, load: u64, extents: &[ExtentId]) -> Vec<Effect> {
+        self.holds(load, &[], extents).into_iter().map(Effect::from).collect()
+    }
+
+    /// Whether a version that is kept, or that is to appear, has an extent of another server.
+    pub(super) fn has_elsewhere(&self, extent: ExtentId) -> bool {
+        self.elsewhere.contains_key(&extent) || self.saving.values().any(|of| of.has(extent))
     }
 
     /// Another server holds the extents of a load, or does not.
@@ -186,7 +204,7 @@ impl Home {
         self.releases(unused.into_iter())
     }
 
-    /// Tells other servers, as far as they are there, that their extents are not used.
+    /// Other servers, as far as they are there, release extents that they hold.
     pub(super) fn releases(&self, extents: impl Iterator<Item = ExtentId>) -> Vec<Effect> {
         let mut by_peer: BTreeMap<PeerId, Vec<u32>> = BTreeMap::new();
         for extent in extents {
@@ -195,5 +213,132 @@ impl Home {
             }
         }
         by_peer.into_iter().map(|(peer, extents)| Effect::Release(peer, extents)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{LoadMode, TableLoad};
+    use crate::manifest::{Block, Codec, Definition, Layout, Strip};
+    use crate::pointer::Pointer;
+    use crate::wire::StatementId;
+
+    const LOADERS: [ClientId; 2] = [1, 2];
+    const STATEMENT: StatementId = StatementId { job: 1, statement: 1 };
+    /// A server of tables, as a client of the one that holds their extents.
+    const SERVER: ClientId = 9;
+
+    fn place(incarnation: u32) -> ServerPlace {
+        ServerPlace { name: "m1".into(), address: "m1:1".into(), incarnation }
+    }
+
+    /// A load of a table by some nodes, spread over `servers`.
+    fn begun(home: &mut Home, table: &str, nodes: usize, servers: u32) -> u64 {
+        let columns = vec![Layout::Fixed(1)];
+        let definition = Definition { schema: vec![], columns, buckets: vec![], strip_rows: 1 };
+        let load = TableLoad { table: table.into(), definition, mode: LoadMode::Create };
+        let mut number = 0;
+        for client in &LOADERS[..nodes] {
+            number = home.begin(*client, "l", load.clone(), STATEMENT, nodes as u32).unwrap();
+        }
+        for incarnation in 1..=servers {
+            home.distribute(LOADERS[0], number, vec![place(incarnation)]).unwrap();
+        }
+        number
+    }
+
+    fn strip(server: PeerId, number: u32) -> (u32, Strip) {
+        let at = Pointer { extent: ExtentId { server, number }, offset: 0 };
+        let block = Block { at, bytes: 1, codec: Codec::Plain, nulls: 0, least: 0, greatest: 0 };
+        (0, Strip { rows: 1, blocks: vec![block] })
+    }
+
+    /// Does with one server what another one asks of it.
+    fn deliver(holder: &mut Home, effects: &[Effect]) -> Vec<Effect> {
+        let mut freed = vec![];
+        for effect in effects {
+            freed.extend(match effect {
+                Effect::Hold(of) => holder.hold(SERVER, of.load, &of.extents, &of.unused).1,
+                Effect::Release(_, extents) => holder.release(SERVER, extents),
+                _ => vec![],
+            });
+        }
+        freed
+    }
+
+    #[test]
+    fn a_load_that_names_an_extent_of_another_version_takes_nothing_from_it() {
+        for appears_first in [true, false] {
+            let (mut home, mut holder) = (Home::new(0, 1 << 20), Home::new(0, 1 << 20));
+            let (right, wrong) = (begun(&mut home, "t", 1, 1), begun(&mut home, "u", 1, 1));
+            let extent = holder.grant_part(LOADERS[0], right, 64).unwrap();
+            holder.seal(LOADERS[0], right, extent, 1).unwrap();
+            let strips = vec![strip(1, extent)];
+            let (_, holds) = home.commit(LOADERS[0], right, 0, strips.clone(), true);
+            assert_eq!(deliver(&mut holder, &holds), []);
+            if appears_first {
+                assert_eq!(home.held(right, 1, Ok(())), []);
+            }
+            let (committed, effects) = home.commit(LOADERS[0], wrong, 0, strips, true);
+            assert!(committed.is_err(), "{committed:?}");
+            assert_eq!(deliver(&mut holder, &effects), []);
+            assert_eq!(holder.published(extent), Some(1));
+            if !appears_first {
+                assert_eq!(home.held(right, 1, Ok(())), []);
+            }
+            let tables: Vec<String> = home.tables().into_iter().map(|table| table.name).collect();
+            assert_eq!(tables, ["t"]);
+            let released = home.drop_table("t").unwrap();
+            assert_eq!(deliver(&mut holder, &released), [Effect::Free(extent)]);
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_committed_leaves_nothing_on_other_servers_when_its_load_is_given_up() {
+        let (mut home, mut holder) = (Home::new(0, 1 << 20), Home::new(0, 1 << 20));
+        let load = begun(&mut home, "t", 2, 1);
+        let extents = LOADERS.map(|client| {
+            let extent = holder.grant_part(client, load, 64).unwrap();
+            holder.seal(client, load, extent, 1).unwrap();
+            extent
+        });
+        let strips = vec![strip(1, extents[0])];
+        assert_eq!(home.commit(LOADERS[0], load, 0, strips, true), (Ok(None), vec![]));
+        // The other node ends before it has committed.
+        assert_eq!(holder.closed(0, LOADERS[1]), [Effect::Free(extents[1])]);
+        let given_up = home.closed(0, LOADERS[1]);
+        assert_eq!(deliver(&mut holder, &given_up), [Effect::Free(extents[0])]);
+        assert_eq!(holder.closed(0, LOADERS[0]), []);
+    }
+
+    #[test]
+    fn a_part_that_is_not_held_since_another_node_has_ended_is_freed_whole() {
+        let (mut home, mut holder) = (Home::new(0, 1 << 20), Home::new(0, 1 << 20));
+        let load = begun(&mut home, "t", 2, 1);
+        let mut holds = vec![];
+        let extents = LOADERS.map(|client| {
+            let extent = holder.grant_part(client, load, 64).unwrap();
+            holder.seal(client, load, extent, 1).unwrap();
+            let strips = vec![strip(1, extent)];
+            holds = home.commit(client, load, client as u32 - 1, strips, true).1;
+            extent
+        });
+        assert_eq!(holder.closed(0, LOADERS[1]), [Effect::Free(extents[1])]);
+        assert_eq!(deliver(&mut holder, &holds), [], "it holds all of it or nothing");
+        let failed = home.held(load, 1, Err("it is not there".into()));
+        assert_eq!(deliver(&mut holder, &failed), [Effect::Free(extents[0])]);
+        assert_eq!(home.outcome(load, STATEMENT).is_err(), true);
+    }
+
+    #[test]
+    fn a_version_lies_on_as_many_servers_as_a_manifest_may_name() {
+        for (servers, appears) in [(HOLDERS_MAX, true), (HOLDERS_MAX + 1, false)] {
+            let mut home = Home::new(0, 1 << 24);
+            let load = begun(&mut home, "t", 1, servers as u32);
+            let strips = (1..=servers as PeerId).map(|server| strip(server, 0)).collect();
+            let (committed, _) = home.commit(LOADERS[0], load, 0, strips, true);
+            assert_eq!(committed.is_ok(), appears, "{servers}: {committed:?}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::saving::{LoadOutcome, PreparedVersion};
 use super::{ClientId, Effect, Extent, Home, counted, no_table};
 use crate::access::{LoadMode, TableLoad};
 use crate::error::PoolError;
-use crate::manifest::{EXTENTS_MAX, MANIFEST_BYTES_MAX, Manifest, STRIPS_MAX, Strip};
+use crate::manifest::{EXTENTS_MAX, HOLDERS_MAX, MANIFEST_BYTES_MAX, Manifest, STRIPS_MAX, Strip};
 use crate::pointer::{BLOCK_ALIGN, ExtentId};
 use crate::wire::{NAME_BYTES_MAX, StatementId, TABLES_MAX};
 
@@ -390,15 +390,17 @@ impl Home {
         let unused = state.sealed.iter().filter(|number| !kept(number));
         let unused: Vec<u32> = unused.chain(state.written_by.keys()).copied().collect();
         let mut effects: Vec<Effect> = unused.into_iter().map(|number| self.free(number)).collect();
+        let kept = |extent: &ExtentId| prepared.as_ref().is_ok_and(|of| of.has(*extent));
+        let unused: Vec<ExtentId> =
+            state.elsewhere.keys().filter(|extent| !kept(extent)).copied().collect();
         match prepared {
             Ok(prepared) => {
-                let unused = state.elsewhere.keys().filter(|of| !prepared.has(**of));
-                let unused: Vec<ExtentId> = unused.copied().collect();
                 let (version, of) = self.decide(load, prepared, &unused);
                 effects.extend(of);
                 (Ok(version), effects)
             }
             Err(error) => {
+                effects.extend(self.discard(load, &unused));
                 self.remember(load, LoadOutcome::Failed(state.snapshot, error.to_string()));
                 (Err(error), effects)
             }
@@ -419,6 +421,7 @@ impl Home {
         let bounds = [
             (manifest.strips.len(), STRIPS_MAX, "strips"),
             (manifest.extents.len(), EXTENTS_MAX, "extents"),
+            (manifest.holders.len(), HOLDERS_MAX, "servers"),
         ];
         if let Some((_, most, what)) = bounds.into_iter().find(|(has, most, _)| has > most) {
             let table = &manifest.table;
@@ -481,7 +484,8 @@ impl Home {
                 let sealed = state.sealed.contains(&extent.number);
                 sealed.then(|| self.extents[&extent.number].used.unwrap_or_default())
             } else {
-                state.elsewhere.get(&extent).copied()
+                // One that another version has would go with this one.
+                state.elsewhere.get(&extent).copied().filter(|_| !self.has_elsewhere(extent))
             };
             manifest.extents.push((extent, bytes.ok_or_else(|| misuse(OUTSIDE))?));
         }
@@ -535,7 +539,11 @@ impl Home {
         self.remember(load, LoadOutcome::Failed(state.snapshot, reason));
         self.bytes -= state.counted;
         let extents = state.sealed.iter().chain(state.written_by.keys());
-        extents.map(|number| self.free(*number)).collect()
+        let mut effects: Vec<Effect> = extents.map(|number| self.free(*number)).collect();
+        // A node that has committed does not give up what it has sealed there.
+        let elsewhere: Vec<ExtentId> = state.elsewhere.into_keys().collect();
+        effects.extend(self.discard(load, &elsewhere));
+        effects
     }
 }
 

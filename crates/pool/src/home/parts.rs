@@ -12,7 +12,7 @@ use super::loads::{LOADS_MAX, check_count, misuse};
 use super::{ClientId, Effect, Home};
 use crate::error::PoolError;
 
-/// What a client has written here of a load of a table that another server has.
+/// The extents that a client writes on this server for a load of a table that another server has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Part {
     written: BTreeSet<u32>,
@@ -101,8 +101,8 @@ impl Home {
         (Ok(()), freed.into_iter().map(|number| self.free(number)).collect())
     }
 
-    /// The server of a table does not use extents any more. Those that are not held for it are none
-    /// of its business.
+    /// The server of a table does not use extents any more. Those that are not held for it stay as
+    /// they are.
     pub fn release(&mut self, client: ClientId, extents: &[u32]) -> Vec<Effect> {
         let mut effects = vec![];
         for number in extents {
@@ -120,13 +120,14 @@ impl Home {
         (extent.versions == 0).then(|| self.free(number))
     }
 
-    /// A client gives up what it has written of a load.
+    /// A client gives up its extents of a load.
     pub(super) fn end_part(&mut self, client: ClientId, load: u64) -> Vec<Effect> {
         let Some(part) = self.parts.remove(&(load, client)) else { return vec![] };
         part.written.into_iter().chain(part.sealed).map(|number| self.free(number)).collect()
     }
 
-    /// A client has ended: its parts of loads, and what is held for it if it is a server.
+    /// A client has ended: its parts of loads are freed, and if it is a server, the extents that
+    /// are held for it.
     pub(super) fn end_parts_of(&mut self, client: ClientId) -> Vec<Effect> {
         let of = |(load, by): &(u64, ClientId)| (*by == client).then_some(*load);
         let loads: Vec<u64> = self.parts.keys().filter_map(of).collect();
@@ -200,7 +201,7 @@ mod tests {
         assert!(home.seal(LOADER, 9, sealed, 1).is_err(), "it is sealed");
         assert_eq!(home.abort(OTHER, 9), []);
         assert_eq!(home.abort(LOADER, 8), []);
-        // What no version has goes at once, and the rest with its loader.
+        // An extent that no version has goes at once, and the rest with its loader.
         assert_eq!(home.hold(SERVER, 9, &[], &[sealed, open]).1, [Effect::Free(sealed)]);
         assert_eq!(home.abort(LOADER, 9), [Effect::Free(open)]);
     }

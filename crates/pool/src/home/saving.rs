@@ -93,8 +93,7 @@ impl Home {
             if !holds.is_empty() {
                 version.waits = holds.iter().map(|hold| hold.peer).collect();
                 self.saving.insert(load, version);
-                let holds = holds.into_iter().map(|hold| Effect::Hold(Box::new(hold)));
-                return (None, holds.collect());
+                return (None, holds.into_iter().map(Effect::from).collect());
             }
             let (number, effects) = self.appear(load, version);
             return (Some(number), effects);
@@ -142,7 +141,9 @@ impl Home {
                 let mut effects = given_up;
                 effects.extend(own.into_iter().map(|number| self.free(number)));
                 let elsewhere = version.elsewhere.iter().map(|(extent, _)| *extent);
-                effects.extend(self.releases(elsewhere));
+                let elsewhere: Vec<ExtentId> = elsewhere.collect();
+                effects.extend(self.releases(elsewhere.iter().copied()));
+                effects.extend(self.discard(load, &elsewhere));
                 effects
             }
         }
@@ -215,7 +216,7 @@ impl Home {
         self.extents_made = self.extents_made.max(next);
     }
 
-    /// The bytes of a table are lost, for this reason: who asks for it hears that.
+    /// The bytes of a table are lost, for this reason, which is the error of requests for it.
     pub fn set_damaged(&mut self, table: &str, reason: String) {
         self.damaged.insert(table.to_owned(), reason);
     }
