@@ -142,7 +142,8 @@ impl Client {
         let connected = self.connected()?;
         let servers = connected.servers_of(connected.home(&manifest.table), manifest)?;
         for (extent, _) in &manifest.extents {
-            let remote = &connected.remotes[servers[&extent.server]];
+            let at = servers.get(&extent.server).ok_or_else(unexpected)?;
+            let remote = &connected.remotes[*at];
             // One at a time: other clients may have theirs compared, too.
             remote.call(&ClientRequest::Verify { extents: vec![extent.number] })?;
         }
@@ -323,15 +324,15 @@ impl Client {
             };
             let others = spread[1..].iter().map(place).collect();
             let request = ClientRequest::Distribute { load: number, servers: others };
-            let answer = connected.remotes[home].call(&request).inspect_err(|_| {
-                connected.worker.abort(home, number);
-            });
-            match answer? {
-                ServerResponse::Numbers(numbers) if numbers.len() + 1 == spread.len() => {
-                    servers.extend(spread[1..].iter().copied().zip(numbers));
+            let numbers = match connected.remotes[home].call(&request) {
+                Ok(ServerResponse::Numbers(numbers)) if numbers.len() + 1 == spread.len() => {
+                    Ok(numbers)
                 }
-                _ => return Err(unexpected()),
-            }
+                Ok(_) => Err(unexpected()),
+                Err(error) => Err(error),
+            };
+            let numbers = numbers.inspect_err(|_| connected.worker.abort(home, number))?;
+            servers.extend(spread[1..].iter().copied().zip(numbers));
         }
         let partitions = load.definition.partitions();
         Ok(Arc::new(LoadHandle::new(connected, servers, number, snapshot, partitions)))

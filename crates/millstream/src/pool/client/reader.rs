@@ -45,7 +45,7 @@ impl Version {
 
     /// Whether the lease holds, as far as is known here.
     fn check(&self) -> Result<(), PoolError> {
-        // What others have held goes with the server that has the table.
+        // Extents that other servers hold go with the server that has the table.
         let mut servers = std::iter::once(&self.at).chain(self.servers.values());
         match servers.find_map(|at| self.connected.remotes[*at].lost()) {
             Some(lost) => Err(lost),

@@ -95,7 +95,7 @@ impl Control {
         })
     }
 
-    /// The requests of those who load tables.
+    /// The requests of loaders, and of other servers that have tables.
     fn of_load(
         &mut self,
         client: ClientId,

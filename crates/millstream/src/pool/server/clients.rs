@@ -22,7 +22,7 @@ const HELLO: Duration = Duration::from_secs(2);
 /// Bytes of a hello at most.
 const HELLO_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a message that any client may send at any time.
-const SHORT_BYTES_MAX: usize = 64 << 10;
+pub(super) const SHORT_BYTES_MAX: usize = 64 << 10;
 /// Clients that send longer ones at the same time; others wait until it is their turn.
 const LONG_MAX: usize = 16;
 

@@ -5,8 +5,9 @@
 //!                  ◀─ held, lost ────
 //! ```
 //!
-//! A connection is what those servers hold extents for: it is made for the first load, says each
-//! second that this server lives, and is not made again when it has ended.
+//! Those servers hold extents for as long as the connection stands: it is made for the first load,
+//! says each second that this server lives, and is not made again when it has ended: the home gives
+//! the next one another number.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,13 +18,16 @@ use std::time::Duration;
 use fabric::EventFd;
 use pool::PoolError;
 use pool::home::{HoldRequest, PeerId};
-use pool::wire::{ClientRequest, KEYS_MAX, ServerPlace};
+use pool::wire::{ClientRequest, ServerPlace};
 
 use super::mover::Event;
 use crate::pool::client::{ControlLink, PoolOptions};
 
 /// How often a server says that it lives.
 const BEAT: Duration = Duration::from_secs(1);
+/// Extents in one message at most: a longer message would wait until it is its turn among those of
+/// loaders, and tables would be lost with a connection that waits for too long.
+const EXTENTS_AT_A_TIME: usize = 4096;
 
 /// A task for the thread of a connection.
 enum LinkTask {
@@ -36,6 +40,7 @@ pub(super) struct Links {
     certs: Option<PathBuf>,
     events: Sender<Event>,
     signal: Arc<EventFd>,
+    /// Those that have ended stay: what is sent to them is dropped.
     peers: HashMap<PeerId, Sender<LinkTask>>,
 }
 
@@ -45,7 +50,7 @@ impl Links {
         Self { certs, events, signal, peers: HashMap::new() }
     }
 
-    /// Has another server hold extents, which is told by an event.
+    /// Has another server hold extents; an event has the outcome.
     pub(super) fn hold(&mut self, request: HoldRequest) {
         let HoldRequest { peer, place, load, extents, unused } = request;
         let tasks = match self.peers.get(&peer) {
@@ -55,7 +60,7 @@ impl Links {
                 Err(error) => return self.tell(Event::PeerLost(peer, error.to_string())),
             },
         };
-        // A thread that has ended has said so.
+        // A thread that has ended has sent an event.
         let _ = tasks.send(LinkTask::Hold { load, extents, unused });
     }
 
@@ -66,13 +71,9 @@ impl Links {
         }
     }
 
-    /// The connection with another server has ended.
-    pub(super) fn forget(&mut self, peer: PeerId) {
-        self.peers.remove(&peer);
-    }
-
     fn connect(&mut self, peer: PeerId, place: ServerPlace) -> std::io::Result<Sender<LinkTask>> {
         let (tasks, received) = channel();
+        self.peers.insert(peer, tasks.clone());
         let mut options = PoolOptions::new(vec![place.address.clone()]);
         options.certs.clone_from(&self.certs);
         let (events, signal) = (self.events.clone(), Arc::clone(&self.signal));
@@ -89,7 +90,6 @@ impl Links {
                 tell(Event::PeerLost(peer, error.to_string()));
             }
         })?;
-        self.peers.insert(peer, tasks.clone());
         Ok(tasks)
     }
 
@@ -121,14 +121,14 @@ fn serve(
     loop {
         match tasks.recv_timeout(BEAT) {
             Ok(LinkTask::Hold { load, extents, unused }) => {
-                match hold(link, load, &extents, unused) {
+                match hold(link, load, &extents, &unused) {
                     Ok(()) => held(load, Ok(())),
                     Err(lost @ PoolError::Lost { .. }) => return Err(lost),
                     Err(error) => held(load, Err(error.to_string())),
                 }
             }
             Ok(LinkTask::Release(extents)) => {
-                for some in extents.chunks(KEYS_MAX) {
+                for some in extents.chunks(EXTENTS_AT_A_TIME) {
                     link.call(&ClientRequest::Release { extents: some.to_vec() })?;
                 }
             }
@@ -143,15 +143,64 @@ fn hold(
     link: &mut ControlLink,
     load: u64,
     extents: &[(u32, u32)],
-    mut unused: Vec<u32>,
+    unused: &[u32],
 ) -> Result<(), PoolError> {
-    unused.truncate(KEYS_MAX);
-    let mut held = extents.chunks(KEYS_MAX);
-    let extents = held.next().unwrap_or_default().to_vec();
-    link.call(&ClientRequest::Hold { load, extents, unused })?;
-    for some in held {
-        let request = ClientRequest::Hold { load, extents: some.to_vec(), unused: vec![] };
-        link.call(&request)?;
+    requests(load, extents, unused).try_for_each(|request| link.call(&request).map(drop))
+}
+
+/// The messages of [`hold`]. Extents that no version has come first: they are freed whether the
+/// others are there or not.
+fn requests(
+    load: u64,
+    extents: &[(u32, u32)],
+    unused: &[u32],
+) -> impl Iterator<Item = ClientRequest> {
+    let unused = unused.chunks(EXTENTS_AT_A_TIME).map(move |some| (vec![], some.to_vec()));
+    let held = extents.chunks(EXTENTS_AT_A_TIME).map(|some| (some.to_vec(), vec![]));
+    unused.chain(held).map(move |(extents, unused)| ClientRequest::Hold { load, extents, unused })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clients::SHORT_BYTES_MAX;
+    use super::*;
+
+    #[test]
+    fn a_connection_that_has_ended_is_not_made_again() {
+        // Nobody listens there any more.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let place = ServerPlace { name: "m1".into(), address: address.to_string(), incarnation: 1 };
+        let hold = |load| HoldRequest {
+            peer: 1,
+            place: place.clone(),
+            load,
+            extents: vec![(1, 1)],
+            unused: vec![],
+        };
+        let (events, received) = channel();
+        let mut links = Links::new(None, events, Arc::new(EventFd::new().unwrap()));
+        links.hold(hold(1));
+        assert!(matches!(received.recv(), Ok(Event::PeerLost(1, _))));
+        links.hold(hold(2));
+        drop(links);
+        assert!(received.recv().is_err(), "no thread is left, and none has said anything");
     }
-    Ok(())
+
+    #[test]
+    fn all_extents_are_named_once_in_messages_that_wait_for_no_turn() {
+        for (held, unused) in [(0, 0), (1, 0), (0, 9000), (4096, 4097), (9000, 3)] {
+            let extents: Vec<(u32, u32)> = (0..held).map(|number| (number, 1)).collect();
+            let unused: Vec<u32> = (0..unused).map(|number| number + held).collect();
+            let (mut all_held, mut all_unused) = (vec![], vec![]);
+            for request in requests(7, &extents, &unused) {
+                assert!(request.encode().len() <= SHORT_BYTES_MAX);
+                let ClientRequest::Hold { load: 7, extents, unused } = request else {
+                    panic!("{request:?}");
+                };
+                all_held.extend(extents);
+                all_unused.extend(unused);
+            }
+            assert_eq!((all_held, all_unused), (extents, unused));
+        }
+    }
 }

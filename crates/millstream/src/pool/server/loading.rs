@@ -48,7 +48,7 @@ impl Control {
                 home.grant(client, load, bytes)
             }
         };
-        // Who has begun a load here may write.
+        // A client that has begun a load on this server has the right to write.
         let rights = if part { self.writer_name(client).map(drop) } else { Ok(()) };
         let granted = match rights.and_then(|()| ask(&mut self.home)) {
             Err(PoolError::Full { .. }) if since.elapsed() < ROOM => {
@@ -144,7 +144,6 @@ impl Control {
             }
             Event::PeerLost(peer, reason) => {
                 tracing::warn!("another memory server is gone: {reason}");
-                self.links.forget(peer);
                 let effects = self.home.peer_lost(peer, &reason);
                 self.act(effects);
             }
@@ -242,14 +241,6 @@ impl Control {
     }
 
     fn sealed(&mut self, client: ClientId, number: u32, sealed: Result<(Slab, u32, u32), String>) {
-        if !self.extents.was_sealing(number, sealed.is_ok()) {
-            // Its load was given up meanwhile, and nobody else has the memory.
-            drop(sealed);
-            self.home.freed(number);
-            let given_up = Err(refused("the load was given up"));
-            let is = |of: &Waiting| matches!(of, Waiting::Seal { extent, .. } if *extent == number);
-            return self.tell_waiting(client, &is, given_up);
-        }
         let load = self.clients.get(client).and_then(|of| match of.waiting {
             Some(Waiting::Seal { load, extent, .. }) if extent == number => {
                 of.waiting = None;
@@ -257,6 +248,16 @@ impl Control {
             }
             _ => None,
         });
+        // The load was given up meanwhile, or is when the end of its client is dealt with. Nobody
+        // else has the memory.
+        if !self.extents.was_sealing(number, sealed.is_ok() && load.is_some()) {
+            drop(sealed);
+            self.home.freed(number);
+            if load.is_some() {
+                self.tell(client, Err(refused("the load was given up")));
+            }
+            return;
+        }
         let Some(load) = load else { return };
         let published = sealed.and_then(|(slab, used, crc)| {
             self.extents.publish(number, slab, used, crc).map(|()| used)
