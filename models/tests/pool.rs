@@ -12,13 +12,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use models::{Model, Steps as StepsOf, explore};
+use models::{Model, Steps as StepsOf};
 use pool::PoolError;
 use pool::access::{At, LoadMode, TableLoad};
 use pool::home::{Effect, Home, LEASE_NS};
 use pool::manifest::{Block, Codec, Definition, Layout, Manifest, Strip};
 use pool::pointer::{ExtentId, Pointer};
 use pool::wire::StatementId;
+
+use crate::{finds, holds};
 
 /// A deviation from the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -523,18 +525,8 @@ impl Model for Pool {
     }
 }
 
-fn holds(model: &Pool, states_min: usize) {
-    let seen = explore(model, 8_000_000).unwrap_or_else(|v| panic!("{}\n{}", v.reason, v.trace));
-    println!("{seen:?}");
-    assert!(seen.states >= states_min, "only {} states", seen.states);
-    assert!(seen.finals > 0);
-}
-
 fn fails(model: &Pool, reason: &str) {
-    let violation = explore(model, 8_000_000).expect_err("a flaw must be found");
-    let (flaw, steps) = (model.flaw, violation.trace.lines().count() - 1);
-    println!("{flaw:?}: {} in {steps} steps, {} states", violation.reason, violation.states);
-    assert!(violation.reason.contains(reason), "{}\n{}", violation.reason, violation.trace);
+    finds(model, model.flaw, reason);
 }
 
 #[test]

@@ -13,12 +13,14 @@
 
 use std::collections::BTreeMap;
 
-use models::{Model, Steps as StepsOf, explore};
+use models::{Model, Steps as StepsOf};
 use pool::access::{At, LoadMode, TableLoad};
 use pool::home::{Effect, Home};
 use pool::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout, Manifest, Strip};
 use pool::pointer::{ExtentId, Pointer};
 use pool::wire::StatementId;
+
+use crate::{finds, holds};
 
 /// A deviation from the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,7 +262,7 @@ impl Growing {
         out.push((Step::Commit(n), result));
     }
 
-    /// What writers do that deviate.
+    /// Steps of writers that deviate.
     fn deviate(&self, s: &State, n: usize, out: &mut Steps) {
         let (writer, client, of) = (s.writers[n], WRITERS + n as u64, n as u32);
         if !writer.alive || writer.phase != Phase::Rests {
@@ -424,19 +426,8 @@ impl Model for Growing {
     }
 }
 
-fn holds(model: &Growing, states_min: usize) {
-    let seen = explore(model, 8_000_000).unwrap_or_else(|v| panic!("{}\n{}", v.reason, v.trace));
-    println!("{seen:?}");
-    assert!(seen.states >= states_min, "only {} states", seen.states);
-    assert!(seen.finals > 0);
-}
-
 fn fails(flaw: Flaw, reason: &str) {
-    let model = Growing { flaw, ..Growing::honest(3, 1) };
-    let violation = explore(&model, 8_000_000).expect_err("a flaw must be found");
-    let steps = violation.trace.lines().count() - 1;
-    println!("{flaw:?}: {} in {steps} steps, {} states", violation.reason, violation.states);
-    assert!(violation.reason.contains(reason), "{}\n{}", violation.reason, violation.trace);
+    finds(&Growing { flaw, ..Growing::honest(3, 1) }, flaw, reason);
 }
 
 #[test]

@@ -15,13 +15,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use models::{Model, Steps as StepsOf, explore};
+use models::{Model, Steps as StepsOf};
 use pool::PoolError;
 use pool::access::{At, LoadMode, TableLoad};
 use pool::home::{Effect, Home, PeerId};
 use pool::manifest::{Block, Codec, Definition, Layout, Strip};
 use pool::pointer::{ExtentId, Pointer};
 use pool::wire::{ServerPlace, StatementId};
+
+use crate::{finds, holds};
 
 /// A deviation from the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +37,7 @@ enum Flaw {
     ReleasedEarly,
     /// Readers look up the newest version and take no lease.
     NoLease,
-    /// The holder is not told what is not used any more.
+    /// The holder gets no releases.
     NeverReleased,
     /// The holder goes on holding for a server that is gone.
     HolderKeeps,
@@ -562,19 +564,8 @@ impl Servers {
     }
 }
 
-fn holds(model: &Servers, states_min: usize) {
-    let seen = explore(model, 8_000_000).unwrap_or_else(|v| panic!("{}\n{}", v.reason, v.trace));
-    println!("{seen:?}");
-    assert!(seen.states >= states_min, "only {} states", seen.states);
-    assert!(seen.finals > 0);
-}
-
 fn fails(flaw: Flaw, reason: &str) {
-    let model = Servers { flaw, ..Servers::honest(1, 2, LoadMode::Overwrite, 1) };
-    let violation = explore(&model, 8_000_000).expect_err("a flaw must be found");
-    let steps = violation.trace.lines().count() - 1;
-    println!("{flaw:?}: {} in {steps} steps, {} states", violation.reason, violation.states);
-    assert!(violation.reason.contains(reason), "{}\n{}", violation.reason, violation.trace);
+    finds(&Servers { flaw, ..Servers::honest(1, 2, LoadMode::Overwrite, 1) }, flaw, reason);
 }
 
 #[test]

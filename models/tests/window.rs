@@ -15,7 +15,9 @@
 use std::collections::VecDeque;
 
 use channel::protocol::{FRAME_BYTES_MIN, ReceiveWindow, SendWindow};
-use models::{Model, Steps as StepsOf, explore};
+use models::{Model, Steps as StepsOf};
+
+use crate::{finds, holds};
 
 /// A deviation from the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -308,18 +310,8 @@ impl Model for Shuffles {
     }
 }
 
-fn holds(model: &Shuffles, states_min: usize) {
-    let seen = explore(model, 8_000_000).unwrap_or_else(|v| panic!("{}\n{}", v.reason, v.trace));
-    println!("{seen:?}");
-    assert!(seen.states >= states_min, "only {} states", seen.states);
-    assert!(seen.finals > 0);
-}
-
 fn fails(model: &Shuffles, reason: &str) {
-    let violation = explore(model, 8_000_000).expect_err("a flaw must be found");
-    let (flaw, steps) = (model.flaw, violation.trace.lines().count() - 1);
-    println!("{flaw:?}: {} in {steps} steps, {} states", violation.reason, violation.states);
-    assert!(violation.reason.contains(reason), "{}\n{}", violation.reason, violation.trace);
+    finds(model, model.flaw, reason);
 }
 
 #[test]
