@@ -69,6 +69,16 @@ impl Pool {
         Self { dir, server: servers.remove(0), others, address: addresses.join(",") }
     }
 
+    /// Servers m0, m1 and so on, of these sizes.
+    pub fn start_sized(name: &str, bytes: [&str; 2]) -> Self {
+        let mut pool = Self::start(name, &["--bytes", bytes[0], "--name", "m0"]);
+        let args = ["--bytes", bytes[1], "--name", "m1"];
+        let (server, address) = serve(&pool.dir, "127.0.0.1:0", &args);
+        pool.others.push(server);
+        pool.address = format!("{},{address}", pool.address);
+        pool
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         command(&self.dir, &[args, &["--pool", &self.address]].concat())
     }

@@ -70,6 +70,45 @@ fn a_table_lies_on_all_servers_and_has_the_rows_of_one() {
     }
 }
 
+#[test]
+fn a_load_fails_when_no_server_has_room_and_not_before() {
+    // The name of a table decides which of the two has it.
+    for bytes in [["3MiB", "9MiB"], ["9MiB", "3MiB"]] {
+        let pool = Pool::start_sized("several-sizes", bytes);
+        let load = |number: usize| {
+            let sql =
+                LOAD.replace("200000", "40000").replace("TABLE t ", &format!("TABLE t{number} "));
+            pool.run(&sql, [WAYS[0], WAYS[3]][number % 2])
+        };
+        let free = || -> Vec<u64> {
+            pool.stats().iter().map(|stat| stat["free"].as_u64().unwrap()).collect()
+        };
+        let mut loaded = 0;
+        let failed = loop {
+            let before = free();
+            let output = load(loaded);
+            if output.status.code() != Some(0) {
+                pool.await_stats("it has left nothing", |stat| stat["loads"] == 0);
+                await_some(|| (free() == before).then_some(()), || format!("{:?}", free()));
+                break output;
+            }
+            loaded += 1;
+        };
+        assert_fails(&failed, 1, "are free");
+        // A strip has 8192 rows of less than 64 bytes; and the lists of blocks have a part.
+        assert!(free().iter().all(|free| *free < 1 << 20), "{:?} after {loaded}", free());
+        assert!(loaded > 2, "{loaded} tables");
+        for number in 0..loaded {
+            let sql = format!(
+                "CREATE TABLE t{number} WITH ('connector' = 'pool');
+                 SELECT count(*) AS c, sum(n) AS n, sum(half) AS h FROM t{number};"
+            );
+            let rows = pool.rows(&sql, WAYS[number % WAYS.len()]);
+            assert_eq!(rows.lines().last(), Some("40000,799980000,399980000"), "t{number}");
+        }
+    }
+}
+
 /// A server behind the first, so that whichever has the table, the other holds extents of it.
 #[test]
 fn the_end_of_either_server_is_an_error_that_names_it() {

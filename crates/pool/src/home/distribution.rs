@@ -328,7 +328,21 @@ mod tests {
         assert_eq!(deliver(&mut holder, &holds), [], "it holds all of it or nothing");
         let failed = home.held(load, 1, Err("it is not there".into()));
         assert_eq!(deliver(&mut holder, &failed), [Effect::Free(extents[0])]);
-        assert_eq!(home.outcome(load, STATEMENT).is_err(), true);
+        assert!(home.outcome(load, STATEMENT).is_err());
+    }
+
+    #[test]
+    fn extents_of_a_load_that_is_spread_leave_room_for_lists_of_blocks() {
+        for (servers, granted) in [(0, 64), (1, 62)] {
+            let mut home = Home::new(0, 64 << 10);
+            let load = begun(&mut home, "t", 1, servers);
+            // The definition takes some bytes of the last one.
+            let kib = |home: &mut Home| home.grant(LOADERS[0], load, 1 << 10);
+            let count = std::iter::from_fn(|| kib(&mut home).ok()).count();
+            assert_eq!(count, granted - 1);
+            let Err(PoolError::Full { needed: 1024, free }) = kib(&mut home) else { panic!() };
+            assert!(free < 1024);
+        }
     }
 
     #[test]

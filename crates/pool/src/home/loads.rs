@@ -22,6 +22,10 @@ pub(super) const LOADS_MAX: usize = 4096;
 /// Writers of a load at most.
 const WRITERS_MAX: u32 = 65_536;
 
+/// The part of its bytes that the server of a table keeps from extents of loads that may go to
+/// other servers: the lists of their blocks lie here, wherever the blocks do.
+const LISTS_PART: u64 = 32;
+
 const OUTSIDE: &str = "a block outside of what it has sealed";
 
 /// A load under way.
@@ -180,10 +184,18 @@ impl Home {
     /// Sets an extent aside for a load.
     ///
     /// # Errors
-    /// [`PoolError::Full`], and when the client does not take part in the load.
+    /// [`PoolError::Full`], and when the client does not take part in the load. Extents of a load
+    /// that is spread leave some room for the lists of blocks.
     pub fn grant(&mut self, client: ClientId, load: u64, bytes: u32) -> Result<u32, PoolError> {
         let state = taking_part(&mut self.loads, client, load)?;
         check_count(state.written_by.len() + state.sealed.len())?;
+        if !state.servers.is_empty() {
+            let lists = self.bytes_max / LISTS_PART;
+            let free = (self.bytes_max - self.bytes).saturating_sub(lists);
+            if u64::from(bytes) > free {
+                return Err(PoolError::Full { needed: bytes.into(), free });
+            }
+        }
         let number = self.reserve(load, bytes)?;
         if let Some(state) = self.loads.get_mut(&load) {
             state.written_by.insert(number, client);

@@ -1,9 +1,8 @@
 //! A load, as the workers of this process see it.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -12,8 +11,9 @@ use pool::access::{EncodedStrip, Loading, StripWriter};
 use pool::manifest::Strip;
 use pool::wire::{COMMIT_STRIPS_MAX, ClientRequest, ServerResponse, StatementId};
 
-use super::transfer::WriteQueue;
-use super::{Connected, locked, unexpected};
+use super::placement::StripPlacement;
+use super::transfer::{QueuedStrip, WriteQueue};
+use super::{Connected, unexpected};
 
 /// Blocks in one message of a commit at most, so that the message is as large as one may be.
 const COMMIT_BLOCKS_MAX: usize = 200_000;
@@ -33,9 +33,7 @@ struct OpenLoad {
     /// The servers that strips go to, that of the table first, with their numbers in pointers.
     servers: Vec<(usize, u16)>,
     number: u64,
-    partitions: u32,
-    /// By worker: how many strips it has written.
-    written: Mutex<HashMap<u32, usize>>,
+    placement: StripPlacement,
     /// The statement that has begun it.
     snapshot: StatementId,
     /// Whether a writer has committed, or the load was given up: then its last handle says nothing.
@@ -48,19 +46,10 @@ impl LoadHandle {
         servers: Vec<(usize, u16)>,
         number: u64,
         snapshot: StatementId,
-        partitions: u32,
+        placement: StripPlacement,
     ) -> Self {
-        let (settled, written, at) = (AtomicBool::new(false), Mutex::default(), servers[0].0);
-        Self(Arc::new(OpenLoad {
-            connected,
-            at,
-            servers,
-            number,
-            partitions,
-            written,
-            snapshot,
-            settled,
-        }))
+        let (settled, at) = (AtomicBool::new(false), servers[0].0);
+        Self(Arc::new(OpenLoad { connected, at, servers, number, placement, snapshot, settled }))
     }
 }
 
@@ -80,19 +69,6 @@ impl OpenLoad {
 }
 
 impl OpenLoad {
-    /// The server for the next strip of a partition by a worker: partitions go to the servers in
-    /// turn; where they are fewer than servers, strips do.
-    fn server_of(&self, worker: u32, partition: u32) -> usize {
-        let servers = self.servers.len();
-        if self.partitions as usize >= servers {
-            return partition as usize % servers;
-        }
-        let mut written = locked(&self.written);
-        let strips = written.entry(worker).or_default();
-        *strips += 1;
-        (partition as usize + worker as usize + *strips - 1) % servers
-    }
-
     /// Waits for the version where the server is saving it, or others are asked to hold its blocks.
     /// Where the answer to a last part was lost, the server is asked again over a new connection:
     /// it may have let the version appear.
@@ -158,8 +134,8 @@ impl Loading for LoadHandle {
         }
         queues.iter().for_each(|queue| self.0.connected.worker.write(queue));
         let load = Arc::clone(&self.0);
-        let (order, replaced) = (vec![], vec![]);
-        Ok(Box::new(Writer { load, worker, queues, order, replaced, committed: false }))
+        let (written, replaced) = (0, vec![]);
+        Ok(Box::new(Writer { load, worker, queues, written, replaced, committed: false }))
     }
 }
 
@@ -169,8 +145,8 @@ struct Writer {
     worker: u32,
     /// By server.
     queues: Vec<Arc<WriteQueue>>,
-    /// By strip: the server that it goes to.
-    order: Vec<usize>,
+    /// How many strips it has written.
+    written: u64,
     replaced: Vec<(u32, Strip)>,
     /// Whether its strips have been committed, or handed in.
     committed: bool,
@@ -178,6 +154,7 @@ struct Writer {
 
 impl StripWriter for Writer {
     fn has_room(&mut self) -> Result<bool, PoolError> {
+        self.move_refused()?;
         for queue in &self.queues {
             if !queue.has_room()? {
                 return Ok(false);
@@ -187,14 +164,24 @@ impl StripWriter for Writer {
     }
 
     fn write(&mut self, partition: u32, strip: EncodedStrip) -> Result<(), PoolError> {
-        let server = self.load.server_of(self.worker, partition);
-        self.queues[server].write(partition, strip)?;
-        self.order.push(server);
+        let number = self.written;
+        self.written += 1;
+        let server = self.load.placement.server_of(self.worker, partition);
+        self.give(server, QueuedStrip { number, partition, strip })?;
         self.load.connected.worker.wake();
         Ok(())
     }
 
     fn is_sealed(&mut self) -> Result<bool, PoolError> {
+        let mut placed = true;
+        self.move_refused()?;
+        // A strip may have to go to a server whose strips all have places.
+        for queue in &self.queues {
+            placed &= queue.has_placed_all()?;
+        }
+        if !placed {
+            return Ok(false);
+        }
         let mut sealed = true;
         for queue in &self.queues {
             sealed &= queue.end()?;
@@ -226,11 +213,52 @@ impl StripWriter for Writer {
 }
 
 impl Writer {
+    /// Gives a strip to a server, or to the next one that has room.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`] when none has, and when the load has failed.
+    fn give(&self, server: usize, strip: QueuedStrip) -> Result<(), PoolError> {
+        let turns = (0..self.queues.len()).map(|at| (server + at) % self.queues.len());
+        match turns.into_iter().find(|at| self.queues[*at].full().is_none()) {
+            Some(at) => self.queues[at].write(strip),
+            None => Err(self.full()),
+        }
+    }
+
+    /// The error of a load for which no server has room: that of the one with most of it.
+    fn full(&self) -> PoolError {
+        let free = |error: &PoolError| match error {
+            PoolError::Full { free, .. } => *free,
+            _ => 0,
+        };
+        let full = self.queues.iter().filter_map(|queue| queue.full());
+        full.max_by_key(free).unwrap_or_else(unexpected)
+    }
+
+    /// Gives strips for which a server has no room to others.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`] when none has, and when the load has failed.
+    fn move_refused(&self) -> Result<(), PoolError> {
+        let mut moved = false;
+        for (at, queue) in self.queues.iter().enumerate() {
+            for strip in queue.take_refused() {
+                self.give(at, strip)?;
+                moved = true;
+            }
+        }
+        if moved {
+            self.load.connected.worker.wake();
+        }
+        Ok(())
+    }
+
     /// The strips with their places, in the order in which they were written.
     fn take_placed(&mut self) -> Vec<(u32, Strip)> {
-        let placed = self.queues.iter().map(|queue| queue.take_placed().into_iter());
-        let mut placed: Vec<_> = placed.collect();
-        self.order.drain(..).filter_map(|server| placed[server].next()).collect()
+        let placed = self.queues.iter().flat_map(|queue| queue.take_placed());
+        let mut placed: Vec<(u64, u32, Strip)> = placed.collect();
+        placed.sort_unstable_by_key(|(number, ..)| *number);
+        placed.into_iter().map(|(_, partition, strip)| (partition, strip)).collect()
     }
 
     /// Sends strips, those that are replaced first, in messages of a bounded size.

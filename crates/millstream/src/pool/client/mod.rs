@@ -10,6 +10,7 @@
 //! blocks are spread over all servers of the pool.
 
 mod load;
+mod placement;
 mod reader;
 mod remote;
 mod transfer;
@@ -32,6 +33,7 @@ use pool::wire::{
 use super::random;
 use crate::FabricKind;
 use load::LoadHandle;
+use placement::StripPlacement;
 use reader::Version;
 pub(super) use remote::ControlLink;
 use remote::Remote;
@@ -127,11 +129,7 @@ impl Client {
     /// When one does not answer.
     pub fn stat(&self) -> Result<Vec<Stat>, PoolError> {
         let connected = self.connected()?;
-        let stat = |remote: &Arc<Remote>| match remote.call(&ClientRequest::Stat)? {
-            ServerResponse::Stat(stat) => Ok(stat),
-            _ => Err(unexpected()),
-        };
-        connected.remotes.iter().map(stat).collect()
+        connected.remotes.iter().map(|remote| stat(remote)).collect()
     }
 
     /// Has the servers check that the bytes of a version are those that were written.
@@ -223,6 +221,23 @@ impl Connected {
             return vec![home];
         }
         (0..self.remotes.len()).map(|at| (home + at) % self.remotes.len()).collect()
+    }
+
+    /// How the strips of a load are divided among servers: by the bytes that are free on each.
+    fn placement(
+        &self,
+        servers: &[(usize, u16)],
+        partitions: u32,
+    ) -> Result<StripPlacement, PoolError> {
+        if servers.len() == 1 {
+            return Ok(StripPlacement::new(&[1], partitions));
+        }
+        let free = |(at, _): &(usize, u16)| {
+            let Stat { bytes_max, bytes, .. } = stat(&self.remotes[*at])?;
+            Ok(bytes_max.saturating_sub(bytes))
+        };
+        let free: Vec<u64> = servers.iter().map(free).collect::<Result<_, PoolError>>()?;
+        Ok(StripPlacement::new(&free, partitions))
     }
 
     /// By the number that the extents of a version name: the server.
@@ -334,8 +349,9 @@ impl Client {
             let numbers = numbers.inspect_err(|_| connected.worker.abort(home, number))?;
             servers.extend(spread[1..].iter().copied().zip(numbers));
         }
-        let partitions = load.definition.partitions();
-        Ok(Arc::new(LoadHandle::new(connected, servers, number, snapshot, partitions)))
+        let placement = connected.placement(&servers, load.definition.partitions());
+        let placement = placement.inspect_err(|_| connected.worker.abort(home, number))?;
+        Ok(Arc::new(LoadHandle::new(connected, servers, number, snapshot, placement)))
     }
 }
 
@@ -418,6 +434,14 @@ impl PoolAccess for Client {
         let remote = &connected.remotes[connected.home(table)];
         let dropped = remote.call(&ClientRequest::Drop { table: table.to_owned() });
         dropped.map(drop).map_err(|error| self.with_nearest(error))
+    }
+}
+
+/// The state of a server.
+fn stat(remote: &Remote) -> Result<Stat, PoolError> {
+    match remote.call(&ClientRequest::Stat)? {
+        ServerResponse::Stat(stat) => Ok(stat),
+        _ => Err(unexpected()),
     }
 }
 

@@ -111,6 +111,15 @@ impl ReadQueue {
     }
 }
 
+/// A strip that goes to a server.
+#[derive(Debug)]
+pub(super) struct QueuedStrip {
+    /// Its number among those of its writer.
+    pub(super) number: u64,
+    pub(super) partition: u32,
+    pub(super) strip: EncodedStrip,
+}
+
 /// The strips that a writer has given away.
 #[derive(Debug)]
 pub(super) struct WriteQueue {
@@ -124,14 +133,22 @@ pub(super) struct WriteQueue {
 
 #[derive(Debug, Default)]
 struct Writes {
-    strips: VecDeque<(u32, EncodedStrip)>,
+    strips: VecDeque<QueuedStrip>,
     /// Bytes of strips that the memory server does not have.
     bytes: usize,
+    /// Strips that have no place yet.
+    unplaced: usize,
+    /// Somebody waits until all strips have places.
+    waits: bool,
+    /// Strips for which the server has no room, until another one gets them.
+    refused: Vec<QueuedStrip>,
+    /// Why the server has no room.
+    full: Option<PoolError>,
     /// No strip follows.
     ends: bool,
     sealed: bool,
-    /// The strips, with their places.
-    placed: Vec<(u32, Strip)>,
+    /// The strips, with their numbers, partitions and places.
+    placed: Vec<(u64, u32, Strip)>,
     failed: Option<PoolError>,
     /// Nobody asks any more.
     dropped: bool,
@@ -147,14 +164,51 @@ impl WriteQueue {
         state.failed.clone().map_or(Ok(state.bytes < QUEUED_BYTES_MAX), Err)
     }
 
-    pub(super) fn write(&self, partition: u32, strip: EncodedStrip) -> Result<(), PoolError> {
+    pub(super) fn write(&self, strip: QueuedStrip) -> Result<(), PoolError> {
         let mut state = locked(&self.state);
         if let Some(failed) = &state.failed {
             return Err(failed.clone());
         }
-        state.bytes += bytes_of(&strip);
-        state.strips.push_back((partition, strip));
+        state.bytes += bytes_of(&strip.strip);
+        state.unplaced += 1;
+        state.strips.push_back(strip);
         Ok(())
+    }
+
+    /// Whether all strips have places; the writer is woken when they have.
+    ///
+    /// # Errors
+    /// When the server has failed.
+    pub(super) fn has_placed_all(&self) -> Result<bool, PoolError> {
+        let mut state = locked(&self.state);
+        state.waits = state.unplaced > 0;
+        state.failed.clone().map_or(Ok(!state.waits && state.refused.is_empty()), Err)
+    }
+
+    /// Why the server has no room, if it has none.
+    pub(super) fn full(&self) -> Option<PoolError> {
+        locked(&self.state).full.clone()
+    }
+
+    /// The server has no room for a strip: those that wait are for other servers, too.
+    pub(super) fn refuse(&self, strip: QueuedStrip, error: PoolError) {
+        let mut state = locked(&self.state);
+        let waiting = std::mem::take(&mut state.strips);
+        state.refused.push(strip);
+        state.refused.extend(waiting);
+        state.full = Some(error);
+        state.unplaced = 0;
+        drop(state);
+        self.waker.wake_by_ref();
+    }
+
+    /// The strips for which the server has no room.
+    pub(super) fn take_refused(&self) -> Vec<QueuedStrip> {
+        let mut state = locked(&self.state);
+        let refused = std::mem::take(&mut state.refused);
+        let bytes: usize = refused.iter().map(|of| bytes_of(&of.strip)).sum();
+        state.bytes = state.bytes.saturating_sub(bytes);
+        refused
     }
 
     /// No strip follows; whether all lie in sealed extents.
@@ -164,7 +218,7 @@ impl WriteQueue {
         state.failed.clone().map_or(Ok(state.sealed), Err)
     }
 
-    pub(super) fn take_placed(&self) -> Vec<(u32, Strip)> {
+    pub(super) fn take_placed(&self) -> Vec<(u64, u32, Strip)> {
         std::mem::take(&mut locked(&self.state).placed)
     }
 
@@ -177,7 +231,7 @@ impl WriteQueue {
         state.dropped || state.failed.is_some() || state.sealed
     }
 
-    pub(super) fn next(&self) -> Option<(u32, EncodedStrip)> {
+    pub(super) fn next(&self) -> Option<QueuedStrip> {
         locked(&self.state).strips.pop_front()
     }
 
@@ -187,8 +241,15 @@ impl WriteQueue {
         state.ends && state.strips.is_empty()
     }
 
-    pub(super) fn placed(&self, partition: u32, strip: Strip) {
-        locked(&self.state).placed.push((partition, strip));
+    pub(super) fn placed(&self, number: u64, partition: u32, strip: Strip) {
+        let mut state = locked(&self.state);
+        state.placed.push((number, partition, strip));
+        state.unplaced = state.unplaced.saturating_sub(1);
+        let wakes = state.unplaced == 0 && std::mem::take(&mut state.waits);
+        drop(state);
+        if wakes {
+            self.waker.wake_by_ref();
+        }
     }
 
     /// Bytes are on their way.

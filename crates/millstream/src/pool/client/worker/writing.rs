@@ -16,7 +16,7 @@ use pool::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
 use pool::wire::{ClientRequest, ServerResponse};
 
 use super::super::remote::Remote;
-use super::super::transfer::WriteQueue;
+use super::super::transfer::{QueuedStrip, WriteQueue};
 use super::super::unexpected;
 use super::{Operation, Served, Work};
 
@@ -64,6 +64,8 @@ pub(super) struct Write {
     queue: Arc<WriteQueue>,
     /// The extent that is filled.
     open: Option<Filling>,
+    /// The extent of the blocks of a strip that do not fit there.
+    next: Option<Filling>,
     /// Bytes of the next extent.
     next_bytes: u32,
     steps: VecDeque<Step>,
@@ -89,12 +91,35 @@ enum Step {
 impl Write {
     pub(super) fn new(queue: Arc<WriteQueue>) -> Self {
         let (steps, finishing) = (VecDeque::new(), Vec::new());
-        Self { queue, open: None, next_bytes: EXTENT_BYTES_FIRST, steps, finishing }
+        let (open, next) = (None, None);
+        Self { queue, open, next, next_bytes: EXTENT_BYTES_FIRST, steps, finishing }
     }
 
     /// Names the writer among those of this thread, as long as it is there.
     fn name(&self) -> u64 {
         Arc::as_ptr(&self.queue).addr() as u64
+    }
+
+    /// Requests an extent for the blocks of a strip that do not fit where the last ones lie, so
+    /// that the strip has its places on this server as a whole, or none.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`], and when the server refuses or is gone.
+    fn make_room(&mut self, remote: &Remote, strip: &EncodedStrip) -> Result<(), PoolError> {
+        let mut left = self.open.map_or(0, |open| u64::from(open.bytes - open.used));
+        let lengths = strip.blocks.iter().map(|block| block.bytes.len() as u64);
+        let mut lengths = lengths.filter(|length| *length > 0).skip_while(|length| {
+            let fits = *length <= left;
+            left = left.saturating_sub(length.next_multiple_of(BLOCK_ALIGN as u64));
+            fits
+        });
+        let rest = lengths.by_ref().map(|length| length.next_multiple_of(BLOCK_ALIGN as u64));
+        let rest: u64 = rest.sum();
+        // More than an extent may have is requested as it is placed.
+        if rest > 0 && rest <= u64::from(pool::home::EXTENT_BYTES_MAX) {
+            self.next = Some(self.grant(remote, rest as u32)?);
+        }
+        Ok(())
     }
 
     /// Gives the blocks of a strip their places.
@@ -118,7 +143,10 @@ impl Write {
                 Some(open) if fits(&open) => open,
                 full => {
                     self.steps.extend(full.map(Step::Finish));
-                    self.grant(remote, length)?
+                    match self.next.take() {
+                        Some(next) if fits(&next) => next,
+                        _ => self.grant(remote, length)?,
+                    }
                 }
             };
             at = Pointer { extent: ExtentId { server, number: open.number }, offset: open.used };
@@ -227,9 +255,18 @@ impl Served {
                     }
                 }
             }
-            let Some((partition, strip)) = write.queue.next() else { break };
+            let Some(queued) = write.queue.next() else { break };
+            match write.make_room(&self.remote, &queued.strip) {
+                Ok(()) => {}
+                Err(full @ PoolError::Full { .. }) => {
+                    write.queue.refuse(queued, full);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            let QueuedStrip { number, partition, strip } = queued;
             let strip = write.place(&self.remote, strip)?;
-            write.queue.placed(partition, strip);
+            write.queue.placed(number, partition, strip);
         }
         if write.queue.has_ended() {
             if let Some(open) = write.open.take() {
@@ -304,8 +341,10 @@ impl Served {
             Step::Finish(filling) => Some(filling),
             Step::Copy { .. } => None,
         });
-        let open: Vec<Filling> =
-            write.open.take().into_iter().chain(steps).chain(write.finishing.drain(..)).collect();
+        let mut open: Vec<Filling> =
+            write.open.take().into_iter().chain(write.next.take()).collect();
+        open.extend(steps);
+        open.append(&mut write.finishing);
         if self.remote.is_there() {
             open.iter().for_each(|filling| self.end.endpoint.release(filling.key));
         }
