@@ -105,8 +105,9 @@ case ${1:-} in
     mkdir -p "$data/log"
     echo "${2:-19092}" >"$data/port"
     settings "${2:-19092}" >"$data/server.properties"
+    # The id may begin with a dash: it is no word of its own.
     id=$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d '=')
-    java_of_tests kafka.tools.StorageTool format --standalone -t "$id" -c "$data/server.properties" \
+    java_of_tests kafka.tools.StorageTool format --standalone --cluster-id="$id" -c "$data/server.properties" \
       >"$data/format.out" 2>&1 || die "cannot format: $(tail -n 5 "$data/format.out")"
     restart
     ;;

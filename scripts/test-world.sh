@@ -19,13 +19,16 @@ build_millstream --features millstream-cli/kafka
 KAFKA_DATA=$(mktemp -d)
 export KAFKA_DATA
 trap 'scripts/kafka.sh kill; rm -rf "$KAFKA_DATA"' EXIT
-# A port with two free ones behind it.
+# A port with two free ones behind it. None of them is one that the system gives to clients: while the broker is down,
+# a client with its port would keep it from starting again.
 port=$(python3 -c '
-import socket
+import random, socket
+with open("/proc/sys/net/ipv4/ip_local_port_range") as given:
+    least = int(given.read().split()[0])
 while True:
-    first = socket.socket(); first.bind(("127.0.0.1", 0)); port = first.getsockname()[1]
+    port = random.randrange(least // 2, least - 2)
     try:
-        others = [socket.create_server(("127.0.0.1", port + more)) for more in (1, 2)]
+        sockets = [socket.create_server(("127.0.0.1", port + more)) for more in range(3)]
         print(port); break
     except OSError:
         pass')

@@ -1,83 +1,81 @@
-//! What the clients of this process share: what they tell of their brokers, and the consumer whose
-//! partitions the readers of a table share.
+//! The state of a client's brokers, the consumer whose partitions the readers of a table share, and
+//! requests that are retried.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dataflow::error::ConnectorError;
-use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::{ClientContext, TopicPartitionList};
 
 use crate::errors::{code_of, failed, final_error, unreachable};
 use crate::settings::Topic;
 
-/// How long the thread of a consumer waits for events, and so how late it ends.
+/// The longest wait of a consumer's thread for events, and so how late it ends.
 const EVENTS: Duration = Duration::from_millis(100);
 
-/// How often brokers that were lost are asked whether they are back.
+/// Brokers that were lost are asked so often whether they are back.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long a broker may say that it does not know a topic that is there.
+/// A broker that has just started may not know its topics for this long.
 const BEGINS: Duration = Duration::from_secs(2);
 
-/// How long one question may take.
-pub(crate) const ANSWER: Duration = Duration::from_secs(2);
+/// The timeout of one request.
+const ANSWER: Duration = Duration::from_secs(2);
 
-/// How long a client that was asked is given to tell what else it has to tell. Nothing is told in
-/// no time: the first of its events may be a line of its log.
+/// The wait for events of a client behind a request that failed. A poll that does not wait may miss
+/// the error, since the first event may be a line of the log.
 pub(crate) const SERVED: Duration = Duration::from_millis(5);
 
-/// What a client has told of its brokers.
+/// The state of a client's brokers, by its events.
 #[derive(Debug, Default)]
 pub(crate) struct Health(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when no broker could be reached.
+    /// The time at which the last broker was lost; `None` while one is reached.
     down_since: Option<Instant>,
-    /// What was last heard of a broker.
+    /// The last error of a broker.
     last: String,
-    /// What is wrong for good.
+    /// The first error that no retry mends.
     failed: Option<ConnectorError>,
     wakers: Vec<Waker>,
 }
 
 impl Health {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
-    /// What is wrong for good.
+    /// The error that no retry mends, if there is one.
     pub(crate) fn failed(&self) -> Option<ConnectorError> {
         self.lock().failed.clone()
     }
 
-    /// What was last heard of a broker, for the message of an error.
+    /// The last error of a broker, for a message.
     pub(crate) fn last(&self) -> String {
         let state = self.lock();
         if state.last.is_empty() { "none answers".into() } else { state.last.clone() }
     }
 
-    /// Wakes a worker when something is wrong for good.
-    fn wakes(&self, waker: Waker) {
-        self.lock().wakers.push(waker);
+    pub(crate) fn fail(&self, error: ConnectorError) {
+        self.lock().failed.get_or_insert(error);
+        self.wake();
     }
 
-    pub(crate) fn fail(&self, error: ConnectorError) {
-        let mut state = self.lock();
-        state.failed.get_or_insert(error);
-        let wakers = state.wakers.clone();
-        drop(state);
+    /// Wakes the workers of all readers.
+    fn wake(&self) {
+        let wakers = self.lock().wakers.clone();
         wakers.iter().for_each(Waker::wake_by_ref);
     }
 
     fn received(&self, code: Option<Code>, reason: &str, place: &str) {
-        // A client asks for its group though nobody reads by it.
+        // A client looks for the coordinator of its group, though the group is not joined.
         let code = code.filter(|code| *code != Code::GroupAuthorizationFailed);
         if let Some(error) = code.and_then(|code| final_error(place, code, reason)) {
             return self.fail(error);
@@ -91,7 +89,7 @@ impl Health {
     }
 }
 
-/// Hears what a client tells.
+/// Takes the events of a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Listener {
     pub(crate) health: Arc<Health>,
@@ -122,11 +120,17 @@ impl ClientContext for Listener {
 
 impl ConsumerContext for Listener {}
 
+/// The first offset of a partition, and the one behind its last message.
+pub(crate) type Watermarks = (i64, i64);
+
+/// Partitions whose watermarks a reader has asked for; `None` until the brokers have answered.
+type Asked = Arc<Mutex<BTreeMap<i32, Option<Watermarks>>>>;
+
 /// A consumer whose events a thread of its own takes.
 pub(crate) struct SharedConsumer {
     pub(crate) consumer: Arc<BaseConsumer<Listener>>,
     pub(crate) health: Arc<Health>,
-    ends: Arc<AtomicBool>,
+    asked: Asked,
 }
 
 impl SharedConsumer {
@@ -139,45 +143,55 @@ impl SharedConsumer {
         topic: &Topic,
     ) -> Result<Self, ConnectorError> {
         let health = Arc::clone(&consumer.context().health);
-        let (consumer, ends) = (Arc::new(consumer), Arc::new(AtomicBool::new(false)));
+        let (consumer, asked) = (Arc::new(consumer), Asked::default());
         let watch = Watch {
             consumer: Arc::clone(&consumer),
             health: Arc::clone(&health),
-            ends: Arc::clone(&ends),
+            asked: Arc::clone(&asked),
             topic: topic.clone(),
         };
         let started = thread::Builder::new().name("millstream-kafka".into()).spawn(|| watch.run());
         started.map_err(|error| {
             failed("kafka", format!("cannot start its thread: {error}"), "allow more threads")
         })?;
-        Ok(Self { consumer, health, ends })
+        Ok(Self { consumer, health, asked })
     }
 
-    /// Wakes a worker when something is wrong for good.
+    /// Wakes a worker when the consumer fails, and when watermarks have come.
     pub(crate) fn wakes(&self, waker: Waker) {
-        self.health.wakes(waker);
+        self.health.lock().wakers.push(waker);
+    }
+
+    /// The watermarks of a partition. The thread asks the brokers: with `None` the worker is woken
+    /// when they have answered.
+    pub(crate) fn watermarks(&self, partition: i32) -> Option<Watermarks> {
+        let mut asked = lock(&self.asked);
+        let answer = *asked.entry(partition).or_default();
+        if answer.is_some() {
+            asked.remove(&partition);
+        }
+        answer
     }
 }
 
-impl Drop for SharedConsumer {
-    fn drop(&mut self) {
-        // Relaxed: the thread looks again within a tenth of a second.
-        self.ends.store(true, Ordering::Relaxed);
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread that takes the events of a consumer.
 struct Watch {
     consumer: Arc<BaseConsumer<Listener>>,
     health: Arc<Health>,
-    ends: Arc<AtomicBool>,
+    asked: Asked,
     topic: Topic,
 }
 
 impl Watch {
+    /// Ends when this is the last to have the consumer: it closes the connections, which may wait,
+    /// and no worker has to.
     fn run(self) {
         let mut asked = Instant::now();
-        while !self.ends.load(Ordering::Relaxed) {
+        while Arc::strong_count(&self.consumer) > 1 {
             match self.consumer.poll(EVENTS) {
                 // The messages of partitions have queues of their own.
                 Some(Ok(message)) => {
@@ -189,6 +203,7 @@ impl Watch {
                 Some(Err(error)) => tracing::debug!(target: "kafka", %error),
                 None => {}
             }
+            self.ask_watermarks();
             if asked.elapsed() >= ASKED_AGAIN {
                 self.look_for_brokers();
                 asked = Instant::now();
@@ -196,8 +211,33 @@ impl Watch {
         }
     }
 
-    /// Asks brokers that were lost whether they are back. Those of a topic without new messages
-    /// would not be heard of otherwise.
+    /// Asks for the watermarks that readers wait for. A request that fails is retried, until the
+    /// brokers are given up.
+    fn ask_watermarks(&self) {
+        let waiting =
+            |(partition, answer): (&i32, &Option<_>)| answer.is_none().then_some(*partition);
+        let partitions: Vec<i32> = lock(&self.asked).iter().filter_map(waiting).collect();
+        for partition in partitions {
+            match self.consumer.fetch_watermarks(&self.topic.name, partition, ANSWER) {
+                Ok(answer) => {
+                    lock(&self.asked).insert(partition, Some(answer));
+                    self.health.wake();
+                }
+                Err(error) => {
+                    tracing::debug!(target: "kafka", %error, partition, "no watermarks");
+                    let place = self.topic.partition(partition);
+                    let code = code_of(&error);
+                    let last = code.and_then(|of| final_error(&place, of, &error.to_string()));
+                    if let Some(error) = last {
+                        self.health.fail(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks brokers that were lost whether they are back: without new messages there is no event
+    /// that tells it.
     fn look_for_brokers(&self) {
         let Some(since) = self.health.lock().down_since else { return };
         if self.consumer.fetch_metadata(Some(&self.topic.name), ASKED_AGAIN).is_ok() {
@@ -208,10 +248,11 @@ impl Watch {
     }
 }
 
-/// Asks brokers until one answers, something is wrong for good, or the time is over.
+/// Retries a request until a broker answers, an error comes that no retry mends, or the time is
+/// over.
 ///
 /// # Errors
-/// What is wrong.
+/// The error that no retry mends, or that no broker can be reached.
 pub(crate) fn ask<T>(
     topic: &Topic,
     timeout: Duration,
@@ -232,7 +273,7 @@ pub(crate) fn ask<T>(
             return Err(error);
         }
         let code = code_of(&error);
-        // A broker that has just begun may not know of its topics yet.
+        // A broker that has just started may not know its topics yet.
         let may_pass = code == Some(Code::UnknownTopicOrPartition) && since.elapsed() < BEGINS;
         let wrong = code.and_then(|code| final_error(&listener.place, code, &error.to_string()));
         if let Some(error) = wrong.filter(|_| !may_pass) {
@@ -245,4 +286,13 @@ pub(crate) fn ask<T>(
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_secs(2));
     }
+}
+
+/// The answer for several partitions, if none of them has an error of its own.
+///
+/// # Errors
+/// The error of the first partition that has one.
+pub(crate) fn without_errors(list: TopicPartitionList) -> Result<TopicPartitionList, KafkaError> {
+    list.elements().iter().try_for_each(|own| own.error())?;
+    Ok(list)
 }

@@ -12,7 +12,7 @@ pub(crate) fn failed(
     ConnectorError::Io { place: place.into(), message: message.into(), hint: Some(hint.into()) }
 }
 
-/// What is wrong for good: trying again would not help. `None` of all that may pass.
+/// The error of a code that no retry mends. `None` of all that may pass.
 pub(crate) fn final_error(place: &str, code: Code, reason: &str) -> Option<ConnectorError> {
     let (message, hint) = match code {
         Code::Authentication | Code::SaslAuthenticationFailed => (
@@ -58,9 +58,19 @@ pub(crate) fn final_error(place: &str, code: Code, reason: &str) -> Option<Conne
             format!("messages are packed in a way that this program cannot unpack: {reason}"),
             "pack them by gzip, snappy or lz4: compression.type of the topic",
         ),
+        Code::InvalidTransactionTimeout => (
+            "the brokers do not take transactions as long as that".into(),
+            "lower 'properties.transaction.timeout.ms', or raise transaction.max.timeout.ms of \
+             the brokers",
+        ),
         _ => return None,
     };
     Some(failed(place, message, hint))
+}
+
+/// Whether brokers that have just started may answer so, too.
+pub(crate) fn is_unknown_topic(code: Code) -> bool {
+    matches!(code, Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition)
 }
 
 /// The code of an error, where it has one.
@@ -71,7 +81,7 @@ pub(crate) fn code_of(error: &KafkaError) -> Option<Code> {
     }
 }
 
-/// An error that nobody can tell more of.
+/// An error of the client, with a hint where its code has one.
 pub(crate) fn unexpected(place: &str, error: &KafkaError) -> ConnectorError {
     let own = code_of(error).and_then(|code| final_error(place, code, &error.to_string()));
     own.unwrap_or_else(|| {

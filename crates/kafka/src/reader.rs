@@ -17,7 +17,7 @@ use rdkafka::consumer::{Consumer, base_consumer::PartitionQueue};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{Message, Offset, TopicPartitionList};
 
-use crate::client::{ANSWER, Listener, SharedConsumer};
+use crate::client::{Listener, SharedConsumer};
 use crate::columns::{Collector, TopicColumns};
 use crate::errors::{code_of, failed, unexpected};
 use crate::settings::Topic;
@@ -85,6 +85,8 @@ pub(crate) struct PartitionReader {
     decoder: MessageDecoder,
     bad: Arc<BadRows>,
     origins: Arc<Origins>,
+    /// Whether the client has found that the next message is not in the topic.
+    in_gap: bool,
 }
 
 impl PartitionReader {
@@ -97,7 +99,9 @@ impl PartitionReader {
     ) -> Result<Self, ConnectorError> {
         let split = reading.topic.partition(reading.partition);
         let (bad, origins) = (Arc::clone(&context.bad), Arc::clone(&context.origins));
-        let mut reader = Self { reading, split, place, queue: None, shared, decoder, bad, origins };
+        let (queue, in_gap) = (None, false);
+        let mut reader =
+            Self { reading, split, place, queue, shared, decoder, bad, origins, in_gap };
         if let Some(shared) = reader.shared.clone() {
             shared.wakes(context.waker.clone());
             let (topic, partition) = (&reader.reading.topic.name, reader.reading.partition);
@@ -149,14 +153,14 @@ impl PartitionReader {
                     continue;
                 }
                 Some(Err(error)) if code_of(&error) == Some(Code::AutoOffsetReset) => {
-                    self.pass_gap()?;
-                    continue;
+                    self.in_gap = true;
+                    return Ok(false);
                 }
                 Some(Err(error)) if code_of(&error).is_some_and(may_pass) => {
                     tracing::debug!(target: "kafka", %error, split = self.split);
                     continue;
                 }
-                // Whatever it is, messages might be passed over.
+                // To go on after an error that is not known might pass over messages.
                 Some(Err(error)) => return Err(unexpected(&self.split, &error)),
             };
             let offset = message.offset();
@@ -177,12 +181,15 @@ impl PartitionReader {
         Ok(self.place.is_at_end())
     }
 
-    /// The next message is not in the topic any more.
-    fn pass_gap(&mut self) -> Result<(), ConnectorError> {
-        let Some(shared) = self.shared.clone() else { return Ok(()) };
+    /// Goes on behind messages that are not in the topic any more. `false` until the brokers have
+    /// answered where that is.
+    ///
+    /// # Errors
+    /// When messages are missing that were to be read.
+    fn pass_gap(&mut self) -> Result<bool, ConnectorError> {
+        let Some(shared) = self.shared.clone() else { return Ok(true) };
         let (topic, partition) = (&self.reading.topic.name, self.reading.partition);
-        let ends = shared.consumer.fetch_watermarks(topic, partition, ANSWER);
-        let (least, end) = ends.map_err(|error| unexpected(&self.split, &error))?;
+        let Some((least, end)) = shared.watermarks(partition) else { return Ok(false) };
         let next = self.place.next;
         if next > end {
             let message = format!("offset {next} is behind its end, which is {end}");
@@ -190,7 +197,7 @@ impl PartitionReader {
                         --from none";
             return Err(failed(&self.split, message, hint));
         }
-        if !self.reading.begins {
+        if least > next && !self.reading.begins {
             let reason = format!("offsets {next} to {} are not there any more", least - 1);
             if !self.reading.skips_gaps {
                 let hint = "the topic deletes messages sooner than they are read: raise its \
@@ -200,14 +207,21 @@ impl PartitionReader {
             let (table, place) = (self.reading.table.clone(), format!("{}:{next}", self.split));
             self.bad.add(BadRow { table, place, reason, text: String::new() });
         }
-        self.place.next = least.max(next);
+        (self.place.next, self.in_gap) = (least.max(next), false);
         let mut list = TopicPartitionList::new();
         list.add_partition(topic, partition);
         shared
             .consumer
             .incremental_unassign(&list)
             .map_err(|error| unexpected(&self.split, &error))?;
-        self.assign(&shared)
+        self.assign(&shared)?;
+        Ok(true)
+    }
+
+    /// The answer of a reader that waits, for messages or for brokers.
+    fn pending(&self) -> Result<Next, ConnectorError> {
+        let failed = self.shared.as_ref().and_then(|shared| shared.health.failed());
+        failed.map_or(Ok(Next::Pending), Err)
     }
 }
 
@@ -253,6 +267,9 @@ impl Taken {
 impl SplitReader for PartitionReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         while !self.place.is_at_end() {
+            if self.in_gap && !self.pass_gap()? {
+                return self.pending();
+            }
             let mut taken = Taken { offsets: vec![], collector: self.reading.columns.collector() };
             let is_all = self.take(rows_max, &mut taken)?;
             if is_all {
@@ -260,8 +277,10 @@ impl SplitReader for PartitionReader {
                 self.place.end = Some(self.place.next);
             }
             if taken.offsets.is_empty() && !is_all {
-                let failed = self.shared.as_ref().and_then(|shared| shared.health.failed());
-                return failed.map_or(Ok(Next::Pending), Err);
+                if self.in_gap {
+                    continue;
+                }
+                return self.pending();
             }
             let offset = |message: u32| taken.offsets[message as usize];
             let rows =

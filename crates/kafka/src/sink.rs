@@ -17,11 +17,14 @@ use crate::staged::{StagingWriter, staged_messages};
 use crate::transaction::{Publication, Transactions};
 use crate::writer::{Chooser, Deliveries, KafkaEncoder, ProducerListener, StreamingWriter};
 
-/// Kilobytes of messages that a writer's client keeps at most, and how many.
+/// Kilobytes of messages that the client of a writer keeps at most, and their number.
 const QUEUE_KB: &str = "32768";
 const QUEUE_MESSAGES: &str = "100000";
 
-/// How the client of Java chooses partitions.
+/// Milliseconds of the greatest timeout of a message that the client takes.
+const MESSAGE_TIMEOUT_MAX: u128 = i32::MAX as u128;
+
+/// The partitioner of the client of Java.
 const PARTITIONER: &str = "murmur2_random";
 
 /// A topic that is written.
@@ -34,7 +37,9 @@ pub(crate) struct KafkaSink {
 
 impl KafkaSink {
     pub(crate) fn new(mut topic: Topic, settings: SinkSettings, encoder: KafkaEncoder) -> Self {
-        let timeout = topic.retry_timeout.as_millis().to_string();
+        // The client takes 0 as no timeout at all.
+        let timeout = topic.retry_timeout.as_millis().clamp(1, MESSAGE_TIMEOUT_MAX);
+        let timeout = timeout.to_string();
         let defaults = [
             ("partitioner", PARTITIONER),
             ("queue.buffering.max.kbytes", QUEUE_KB),
@@ -50,7 +55,7 @@ impl KafkaSink {
         let id = settings.transactional_id.clone();
         let transactions = id.map(|id| {
             let mut topic = topic.clone();
-            // The client wants no message to outlive its transaction.
+            // The client takes no timeout of messages beyond that of their transaction.
             topic.config.remove("message.timeout.ms");
             Transactions::new(topic, id)
         });
@@ -101,6 +106,12 @@ impl Sink for KafkaSink {
         Placement::Everywhere
     }
 
+    /// Two sinks of one name would count each other's publications as their own.
+    fn replaces(&self) -> Option<String> {
+        let own = self.transactions.as_ref()?;
+        Some(format!("kafka {}, transactions '{}'", self.topic.servers, own.id))
+    }
+
     fn staging(&self) -> SinkVisibility {
         match self.transactions {
             Some(_) => SinkVisibility::ByCheckpoint,
@@ -118,19 +129,19 @@ impl Sink for KafkaSink {
 
     fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
         let Some(transactions) = &self.transactions else { return Ok(()) };
-        let (mut messages, mut checksum) = (vec![], 0_u64);
+        let (mut is_empty, mut checksum) = (true, 0_u64);
         for staged in staged {
-            messages.extend(staged_messages(&self.topic.name, staged)?);
+            is_empty &= staged_messages(&self.topic.name, staged)?.is_none();
             checksum = checksum.wrapping_add(fnv(staged));
         }
-        if messages.is_empty() {
+        if is_empty {
             return Ok(());
         }
         let Some([before, _]) = how.mark else {
             let message = "the checkpoint has no marker of it";
             return Err(failed(&self.topic.name, message, "begin anew: --from none"));
         };
-        transactions.publish(&Publication { messages, checksum }, before)
+        transactions.publish(&Publication { staged, checksum, again: how.again }, before)
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -18,7 +18,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::client::{Listener, SERVED, SharedConsumer, ask};
+use crate::client::{Listener, SERVED, SharedConsumer, ask, without_errors};
 use crate::columns::TopicColumns;
 use crate::errors::{final_error, unexpected};
 use crate::reader::{PartitionRange, PartitionReader, PartitionSettings};
@@ -165,11 +165,12 @@ impl KafkaSource {
                 return Ok(offsets.clone());
             }
             Startup::Group { .. } => ask(topic, topic.start_timeout, &listener, events, |wait| {
-                consumer.committed_offsets(list(Offset::Invalid)?, wait)
+                without_errors(consumer.committed_offsets(list(Offset::Invalid)?, wait)?)
             })?,
             Startup::Timestamp(millis) => {
                 ask(topic, topic.start_timeout, &listener, events, |wait| {
-                    consumer.offsets_for_times(list(Offset::Offset(*millis))?, wait)
+                    let begin = list(Offset::Offset(*millis))?;
+                    without_errors(consumer.offsets_for_times(begin, wait)?)
                 })?
             }
         };

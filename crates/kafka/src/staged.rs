@@ -17,9 +17,9 @@ use crate::writer::{Chooser, KafkaEncoder, OutMessage};
 
 /// The first bytes of staged messages: their encoding. The number of the job is behind them.
 const MAGIC: &[u8; 4] = b"MSK1";
-/// Bytes of the number of a job. It makes the same messages of two jobs two publications.
+/// Bytes of the number of a job, by which equal messages of two jobs are two publications.
 const JOB_BYTES: usize = 8;
-/// Bytes that a worker stages for a checkpoint at most, packed.
+/// Bytes that a worker stages for a checkpoint at most, compressed.
 const STAGED_BYTES_MAX: usize = 256 << 20;
 
 fn damaged(table: &str, message: impl Into<String>) -> ConnectorError {
@@ -41,12 +41,12 @@ pub(crate) struct StagingWriter {
     pub(crate) job: u64,
     pub(crate) encoder: KafkaEncoder,
     pub(crate) chooser: Chooser,
-    /// From the first row of a round on.
+    /// The stream of this round, from its first row on.
     pub(crate) open: Option<StreamWriter<Vec<u8>>>,
 }
 
 impl StagingWriter {
-    /// What all that it stages begins with.
+    /// The first bytes of all that it stages.
     fn head(&self) -> Vec<u8> {
         [&MAGIC[..], &self.job.to_le_bytes()].concat()
     }
@@ -109,39 +109,44 @@ impl SinkWriter for StagingWriter {
     }
 }
 
-/// The messages that a [`StagingWriter`] has staged, each with its partition.
+/// Messages, each with its partition.
+pub(crate) type Addressed = Vec<(OutMessage, Option<i32>)>;
+
+/// The messages that a [`StagingWriter`] has staged, one batch after another: a publication has no
+/// more than that of them in memory. `None` if there are none.
 ///
 /// # Errors
 /// When nobody has staged these bytes.
 pub(crate) fn staged_messages(
     table: &str,
     staged: &[u8],
-) -> Result<Vec<(OutMessage, Option<i32>)>, ConnectorError> {
+) -> Result<Option<impl Iterator<Item = Result<Addressed, ConnectorError>>>, ConnectorError> {
     let behind = staged.strip_prefix(MAGIC).and_then(|bytes| bytes.get(JOB_BYTES..));
     let Some(bytes) = behind else {
         return Err(damaged(table, "the checkpoint has other messages for it"));
     };
     if bytes.is_empty() {
-        return Ok(vec![]);
+        return Ok(None);
     }
-    let unfit = |error: ArrowError| damaged(table, format!("the checkpoint's messages: {error}"));
+    let unfit =
+        move |error: ArrowError| damaged(table, format!("the checkpoint's messages: {error}"));
     let reader = StreamReader::try_new(bytes, None).map_err(unfit)?;
     if reader.schema() != schema() {
         return Err(damaged(table, "the checkpoint's messages have other columns"));
     }
-    let mut messages = vec![];
-    for batch in reader {
-        let batch = batch.map_err(unfit)?;
-        let [keys, values] = [0, 1].map(|column: usize| batch.column(column).as_binary::<i32>());
-        let [times, partitions] =
-            [2, 3].map(|column: usize| batch.column(column).as_primitive::<Int64Type>());
-        for row in 0..batch.num_rows() {
-            let optional = |of: &Int64Array| of.is_valid(row).then(|| of.value(row));
-            let key = keys.is_valid(row).then(|| keys.value(row).to_vec());
-            let (value, timestamp) = (values.value(row).to_vec(), optional(times));
-            let partition = optional(partitions).and_then(|of| i32::try_from(of).ok());
-            messages.push((OutMessage { key, value, timestamp }, partition));
-        }
-    }
-    Ok(messages)
+    Ok(Some(reader.map(move |batch| batch.map(|batch| messages_of(&batch)).map_err(unfit))))
+}
+
+fn messages_of(batch: &RecordBatch) -> Addressed {
+    let [keys, values] = [0, 1].map(|column: usize| batch.column(column).as_binary::<i32>());
+    let [times, partitions] =
+        [2, 3].map(|column: usize| batch.column(column).as_primitive::<Int64Type>());
+    let message = |row: usize| {
+        let optional = |of: &Int64Array| of.is_valid(row).then(|| of.value(row));
+        let key = keys.is_valid(row).then(|| keys.value(row).to_vec());
+        let (value, timestamp) = (values.value(row).to_vec(), optional(times));
+        let partition = optional(partitions).and_then(|of| i32::try_from(of).ok());
+        (OutMessage { key, value, timestamp }, partition)
+    };
+    (0..batch.num_rows()).map(message).collect()
 }

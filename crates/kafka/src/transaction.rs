@@ -1,13 +1,16 @@
 //! Publications: the messages of a checkpoint and a marker, in one transaction.
 //!
 //! ```text
-//! a producer begins (fences whoever had the name) ─▶ marker? ─▶ messages, marker ─▶ commit
+//! a producer begins (fences the one before it) ─▶ marker? ─▶ messages, marker ─▶ commit
 //! ```
 //!
-//! The marker is an offset of a group that nobody is in, and is written by the transaction itself.
+//! The marker is an offset of a group without members, and is written by the transaction itself.
 //! It counts the publications, and its note has a checksum of the last one, of its messages and its
 //! job. The record of a checkpoint has the count before its own: a run that goes on and finds the
 //! next count there, with its own checksum, knows that its messages are in the topic.
+//!
+//! Brokers forget an offset that was not written for a week. A run that publishes for the first
+//! time needs no marker to know that its messages are not in the topic: it begins to count anew.
 //!
 //! **Each publication has a producer of its own.** The request that ends a transaction names the
 //! producer and its epoch, and not the transaction. One that arrives late, when the same producer
@@ -25,21 +28,31 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::client::{Listener, SERVED, ask};
+use crate::client::{Listener, SERVED, ask, without_errors};
 use crate::errors::{code_of, failed, unexpected};
 use crate::settings::Topic;
-use crate::writer::{Deliveries, OutMessage, ProducerListener};
+use crate::staged::staged_messages;
+use crate::writer::{Deliveries, ProducerListener};
 
-/// How long one step of a transaction may take before it is asked again.
+/// The timeout of one step of a transaction, after which it is retried.
 const STEP: Duration = Duration::from_secs(10);
 
-/// How long a publication is tried with one producer after another has taken the name.
+/// A publication is retried so often after another producer has taken the name.
 const FENCED_MAX: u32 = 3;
+
+/// The wait for events of a producer that has no room for a message.
+const ROOM: Duration = Duration::from_millis(10);
+
+/// The pause before a publication is retried.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The count is asked for again after this time: brokers may have forgotten it.
+const COUNT_KEPT: Duration = Duration::from_secs(60);
 
 /// A topic that is written by transactions of one name.
 pub(crate) struct Transactions {
     topic: Topic,
-    id: String,
+    pub(crate) id: String,
     state: Mutex<State>,
 }
 
@@ -47,23 +60,40 @@ pub(crate) struct Transactions {
 struct State {
     /// A producer that has begun and published nothing yet.
     begun: Option<Begun>,
-    /// The count since then, if it was asked for.
-    count: Option<u64>,
-    /// A consumer in the name of the marker's group; it reads nothing.
+    /// The count since then, and when it was asked for.
+    count: Option<(u64, Instant)>,
+    /// A consumer by the name of the marker's group; it reads nothing.
     group: Option<BaseConsumer<Listener>>,
 }
 
-/// What the brokers have of the publications.
+/// The marker that the brokers have.
 struct Marker {
     count: u64,
     note: String,
 }
 
 /// The messages of a checkpoint.
-pub(crate) struct Publication {
-    pub(crate) messages: Vec<(OutMessage, Option<i32>)>,
-    /// A checksum of them and of their job, whatever the order of the workers' parts.
+pub(crate) struct Publication<'a> {
+    /// The parts of the workers.
+    pub(crate) staged: &'a [Vec<u8>],
+    /// A checksum of them and of their job, whatever the order of the parts.
     pub(crate) checksum: u64,
+    /// Whether it may have been published by another call.
+    pub(crate) again: bool,
+}
+
+/// A failure of a transaction.
+enum Failure {
+    /// Of the client: another producer may succeed.
+    Client(KafkaError),
+    /// Of the messages.
+    Staged(ConnectorError),
+}
+
+impl From<KafkaError> for Failure {
+    fn from(error: KafkaError) -> Self {
+        Self::Client(error)
+    }
 }
 
 struct Begun {
@@ -80,31 +110,33 @@ impl Transactions {
         format!("kafka topic '{}', transactions '{}'", self.topic.name, self.id)
     }
 
-    /// The number of publications so far. Nobody else publishes by this name from here on: an
-    /// open transaction of a run before is given up.
+    /// The number of publications so far. No former run publishes from here on: its open
+    /// transaction is aborted.
     ///
     /// # Errors
-    /// When the brokers do not tell.
+    /// When the brokers do not answer.
     pub(crate) fn count(&self) -> Result<u64, ConnectorError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = state.count {
+        if let Some((count, since)) = state.count
+            && since.elapsed() < COUNT_KEPT
+        {
             return Ok(count);
         }
         if state.begun.is_none() {
             state.begun = Some(self.begin()?);
         }
         let count = self.marker(&mut state)?.count;
-        state.count = Some(count);
+        state.count = Some((count, Instant::now()));
         Ok(count)
     }
 
     /// Publishes messages, unless they were: `before` is the count before them.
     ///
     /// # Errors
-    /// When they cannot be published, or nobody knows whether they were.
+    /// When they cannot be published, or it is not known whether they were.
     pub(crate) fn publish(
         &self,
-        publication: &Publication,
+        publication: &Publication<'_>,
         before: u64,
     ) -> Result<(), ConnectorError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,16 +148,16 @@ impl Transactions {
             if marker.count == before + 1 && marker.note == note_of(before + 1, publication) {
                 return Ok(());
             }
-            if marker.count != before {
+            let is_forgotten = marker.count == 0 && !publication.again;
+            if marker.count != before && !is_forgotten {
                 return Err(self.changed(before, marker.count));
             }
             let error = match self.transact(&begun, &mut state, publication, before + 1) {
                 Ok(()) => return Ok(()),
-                Err(error) => error,
+                Err(Failure::Staged(error)) => return Err(error),
+                Err(Failure::Client(error)) => error,
             };
-            if let Some(error) = begun.deliveries.failure(&self.topic)
-                && begun.deliveries.is_final()
-            {
+            if let Some(error) = begun.deliveries.final_error(&self.topic, &error) {
                 return Err(error);
             }
             let is_fenced = matches!(
@@ -143,8 +175,8 @@ impl Transactions {
             if since.elapsed() > self.topic.retry_timeout {
                 return Err(unexpected(&self.place(), &error));
             }
-            // Whatever became of the transaction: the next producer ends it, and asks the marker.
-            std::thread::sleep(Duration::from_millis(100));
+            // The outcome of the transaction is open: the next producer ends it, and asks the marker.
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -169,18 +201,20 @@ impl Transactions {
         &self,
         Begun { producer, deliveries }: &Begun,
         state: &mut State,
-        publication: &Publication,
+        publication: &Publication<'_>,
         count: u64,
-    ) -> Result<(), KafkaError> {
+    ) -> Result<(), Failure> {
         producer.begin_transaction()?;
-        for (message, partition) in &publication.messages {
-            loop {
-                let sent = deliveries.try_send(&self.topic, message, *partition, |record| {
-                    producer.send(record).map_err(|(error, _)| error)
-                })?;
-                producer.poll(Duration::from_millis(if sent { 0 } else { 10 }));
-                if sent {
-                    break;
+        for staged in publication.staged {
+            let batches = staged_messages(&self.topic.name, staged).map_err(Failure::Staged)?;
+            for batch in batches.into_iter().flatten() {
+                for (message, partition) in batch.map_err(Failure::Staged)? {
+                    while !deliveries.try_send(&self.topic, &message, partition, |record| {
+                        producer.send(record).map_err(|(error, _)| error)
+                    })? {
+                        producer.poll(ROOM);
+                    }
+                    producer.poll(Duration::ZERO);
                 }
             }
         }
@@ -188,10 +222,10 @@ impl Transactions {
         let note = note_of(count, publication);
         let marker = self.marker_of(Offset::Offset(count.cast_signed()), &note)?;
         self.until(|| producer.send_offsets_to_transaction(&marker, &group, STEP))?;
-        self.until(|| producer.commit_transaction(STEP))
+        Ok(self.until(|| producer.commit_transaction(STEP))?)
     }
 
-    /// Takes a step again as long as that may help.
+    /// Retries a step as long as the client says that this may help.
     fn until(&self, mut step: impl FnMut() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
         let since = Instant::now();
         loop {
@@ -209,7 +243,7 @@ impl Transactions {
             let mut config = self.topic.config.clone();
             config.set("group.id", &self.id);
             config.set("enable.auto.commit", "false");
-            // Asks for offsets of transactions that have ended.
+            // The offsets of transactions that have ended.
             config.set("isolation.level", "read_committed");
             let listener = Listener::new(&self.topic);
             state.group = Some(BaseConsumer::from_config_and_context(&config, listener)?);
@@ -231,10 +265,11 @@ impl Transactions {
         let events = || while consumer.poll(SERVED).is_some() {};
         let timeout = self.topic.retry_timeout;
         let asked = ask(&self.topic, timeout, &listener, events, |wait| {
-            let asked = consumer.committed_offsets(self.marker_of(Offset::Invalid, "")?, wait)?;
-            asked.elements().iter().try_for_each(|own| own.error())?;
-            Ok(asked)
+            let own = self.marker_of(Offset::Invalid, "")?;
+            without_errors(consumer.committed_offsets(own, wait)?)
         })?;
+        // The events of a client that is not polled would gather.
+        events();
         let elements = asked.elements();
         let own = elements.first();
         match own.map(|own| own.offset()) {
@@ -250,7 +285,7 @@ impl Transactions {
         }
     }
 
-    /// Nobody knows whether the messages of a checkpoint are in the topic.
+    /// The error where it is not known whether the messages of a checkpoint are in the topic.
     fn changed(&self, before: u64, now: u64) -> ConnectorError {
         let message = match now {
             0 => format!(
@@ -269,6 +304,6 @@ impl Transactions {
 }
 
 /// The note of a marker.
-fn note_of(count: u64, publication: &Publication) -> String {
+fn note_of(count: u64, publication: &Publication<'_>) -> String {
     format!("{count} {:016x}", publication.checksum)
 }

@@ -26,10 +26,10 @@ use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
 
 use crate::client::Listener;
 use crate::columns::value_table;
-use crate::errors::{failed, unexpected};
+use crate::errors::{code_of, failed, final_error, is_unknown_topic, unexpected};
 use crate::settings::Topic;
 
-/// A message that is to be sent.
+/// A message of a row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OutMessage {
     pub(crate) key: Option<Vec<u8>>,
@@ -192,7 +192,7 @@ fn encoded_key(
     Ok(Key::Encoded(MessageEncoder::new(&own, &projected(table, &fields)?)?, fields))
 }
 
-/// What became of messages that were sent.
+/// The outcomes of messages that were sent.
 #[derive(Debug)]
 pub(crate) struct Deliveries {
     listener: Listener,
@@ -221,7 +221,7 @@ impl Deliveries {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let (error, partition) = failed.as_ref()?;
         let place = if *partition < 0 { topic.name.clone() } else { topic.partition(*partition) };
-        Some(match crate::errors::code_of(error) {
+        Some(match code_of(error) {
             Some(Code::MessageTimedOut) => {
                 crate::errors::unreachable(&topic.servers, &self.listener.health.last())
             }
@@ -229,9 +229,18 @@ impl Deliveries {
         })
     }
 
-    /// Whether no other producer would fare better.
-    pub(crate) fn is_final(&self) -> bool {
-        self.listener.health.failed().is_some()
+    /// The error that another producer would meet again, if `error` or a message has failed by one.
+    pub(crate) fn final_error(&self, topic: &Topic, error: &KafkaError) -> Option<ConnectorError> {
+        if let Some(error) = self.listener.health.failed() {
+            return Some(error);
+        }
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = failed.as_ref().map(|(error, _)| error);
+        [Some(error), message].into_iter().flatten().find_map(|error| {
+            // A broker that has just started may not know its topics yet.
+            let code = code_of(error).filter(|code| !is_unknown_topic(*code))?;
+            final_error(&topic.name, code, &error.to_string())
+        })
     }
 
     /// Sends a message; `false` if there is no room.
@@ -254,20 +263,20 @@ impl Deliveries {
             record = record.key(key.as_slice());
         }
         (record.timestamp, record.partition) = (message.timestamp, partition);
-        // Before it is sent: its callback may come first.
+        // It counts before it is sent, since its callback may come first.
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         let sent = send(record);
         if sent.is_err() {
             self.in_flight.fetch_sub(1, Ordering::AcqRel);
         }
         match sent {
-            Err(error) if crate::errors::code_of(&error) == Some(Code::QueueFull) => Ok(false),
+            Err(error) if code_of(&error) == Some(Code::QueueFull) => Ok(false),
             sent => sent.map(|()| true),
         }
     }
 }
 
-/// What a producer tells its writer.
+/// Takes the events of a producer.
 #[derive(Debug, Clone)]
 pub(crate) struct ProducerListener(pub(crate) Arc<Deliveries>);
 
@@ -372,7 +381,7 @@ impl StreamingWriter {
         self.hand_on();
         self.check()?;
         let is_sent = self.waiting.is_empty() && self.deliveries.in_flight() == 0;
-        // A message may have failed since it was looked at.
+        // A message may have failed meanwhile.
         self.failed = self.deliveries.failure(&self.topic);
         self.check()?;
         Ok(if is_sent { Room::Ready } else { Room::Full })

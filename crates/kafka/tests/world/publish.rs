@@ -12,9 +12,11 @@ use dataflow::sink::{
     Publishing, Room, RunId, Sink, SinkVisibility, SinkWriter, StagingContext, WriterContext,
 };
 use kafka::KafkaConnector;
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use crate::broker::{TIMEOUT, address, config, messages, topic, values};
+use crate::broker::{TIMEOUT, address, config, messages, topic, values, wait_for};
 use crate::read::table;
 
 fn batch(table: &TableDef, from: i64, to: i64) -> RecordBatch {
@@ -24,7 +26,7 @@ fn batch(table: &TableDef, from: i64, to: i64) -> RecordBatch {
     RecordBatch::try_new(Arc::clone(&table.schema), columns).unwrap()
 }
 
-/// The messages of those rows, sorted.
+/// The messages of rows, sorted.
 fn expected(from: i64, to: i64) -> Vec<String> {
     let text = |n: i64| if n % 3 == 0 { "null".into() } else { format!("\"t{n}\"") };
     let mut all: Vec<String> =
@@ -207,6 +209,58 @@ fn two_jobs_of_one_name_do_not_take_a_publication_of_the_other_for_their_own() {
     let mark = sink(&table).mark().unwrap();
     sinks[1].publish(&staged[1], how(false, mark)).unwrap();
     assert_eq!(values(&topic, true).len(), 20);
+}
+
+#[test]
+fn a_marker_that_was_forgotten_stops_no_run_that_knows_what_is_published() {
+    let topic = topic("forgotten", 1, &[]);
+    let table = exactly(&topic);
+    let own = sink(&table);
+    let mut writer = open(&*own, 0);
+    let mut stage = |from, to| {
+        writer.write(&batch(&table, from, to)).unwrap();
+        let mark = own.mark().unwrap();
+        (mark, [writer.stage(1, false).unwrap().staged])
+    };
+    let (mark, staged) = stage(0, 5);
+    own.publish(&staged, how(false, mark)).unwrap();
+    // The brokers forget the group while the job has nothing to write.
+    let (mark, staged) = stage(5, 10);
+    assert_eq!(mark, Some([1, 0]));
+    let admin: AdminClient<DefaultClientContext> = config().create().unwrap();
+    let group = format!("id-of-{topic}");
+    let deleted = admin.delete_groups(&[&group], &AdminOptions::new());
+    assert!(wait_for(deleted).unwrap().iter().all(Result::is_ok));
+    // A run that goes on does not know whether the run before has published.
+    let error = sink(&table).publish(&staged, how(true, mark)).unwrap_err().to_string();
+    assert!(error.contains("its marker is gone"), "{error}");
+    own.publish(&staged, how(false, mark)).unwrap();
+    own.publish(&staged, how(true, mark)).unwrap();
+    assert_eq!(values(&topic, true), expected(0, 10));
+    assert_eq!(sink(&table).mark().unwrap(), Some([2, 0]));
+}
+
+#[test]
+fn a_message_that_no_retry_makes_smaller_is_an_error_at_once() {
+    let topic = topic("large", 1, &[("max.message.bytes", "20000")]);
+    for limit in ["properties.message.max.bytes", "properties.linger.ms"] {
+        // Without a limit of its own the client sends the message, and the broker refuses it.
+        let limit = [(limit, "1000"), ("retry.timeout", "1 h")];
+        let mut table = exactly(&topic);
+        table.options.extend(limit.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let own = sink(&table);
+        let mut writer = open(&*own, 0);
+        let large = format!("{:0>30000}", 1);
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![1])),
+            Arc::new(StringArray::from(vec![large.as_str()])),
+        ];
+        writer.write(&RecordBatch::try_new(Arc::clone(&table.schema), columns).unwrap()).unwrap();
+        let (mark, staged) = (own.mark().unwrap(), [writer.stage(1, false).unwrap().staged]);
+        let error = own.publish(&staged, how(false, mark)).unwrap_err().to_string();
+        assert!(error.contains("a message is larger than the topic takes"), "{error}");
+    }
+    assert_eq!(values(&topic, true), expected(0, 0));
 }
 
 #[test]

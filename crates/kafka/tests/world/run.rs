@@ -201,6 +201,37 @@ fn a_broker_that_is_not_there_is_an_error_at_once() {
     assert!(!success && text.contains("fetch.wibble"), "{text}");
 }
 
+#[test]
+fn two_inserts_by_one_transactional_id_are_refused() {
+    let dir = Dir::new();
+    let topics = [topic("one-id", 1, &[]), topic("one-id", 1, &[])];
+    dir.write("in.csv", "n\n1\n2\n3\n");
+    let exactly = |name: &str, topic: &str| {
+        let id = &topics[0];
+        let exactly = format!(
+            ", 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = '{id}'"
+        );
+        declare(name, topic, "n BIGINT", &exactly)
+    };
+    let tables = exactly("a", &topics[0])
+        + &exactly("b", &topics[1])
+        + "CREATE TABLE given (n BIGINT) WITH ('connector' = 'file', 'path' = 'in.csv');\n";
+    // Equal rows: by the checksum alone the second publication is the first.
+    for tables_of_inserts in [["a", "a"], ["a", "b"]] {
+        let [first, second] =
+            tables_of_inserts.map(|to| format!("INSERT INTO {to} SELECT n FROM given;\n"));
+        let set = format!("{tables}EXECUTE STATEMENT SET BEGIN\n{first}{second}END;\n");
+        let (success, text) = dir.run(&set, &["--state", "state"]);
+        let seen = topics.each_ref().map(|topic| values(topic, true));
+        assert!(!success && seen.iter().all(Vec::is_empty), "{text}\n{seen:?}");
+        assert!(text.contains("two INSERTs of a statement set write to the same place"), "{text}");
+    }
+    let both = "INSERT INTO a SELECT n FROM given UNION ALL SELECT n FROM given;";
+    dir.succeeds(&(tables + both), &["--state", "state"]);
+    let expected = [1, 1, 2, 2, 3, 3].map(|n| format!("{{\"n\":{n}}}"));
+    assert_eq!(values(&topics[0], true), expected);
+}
+
 /// The values that a copy of the rows has.
 fn copied(rows: usize) -> Vec<String> {
     let mut all: Vec<String> = (0..rows).map(|n| format!("{{\"n\":{n}}}")).collect();
@@ -232,6 +263,7 @@ fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
     dir.write("q.sql", &sql);
     let arguments = ["run", "q.sql", "--state", "state", "--workers", "1"];
     let mut job = Job::start(&dir, &[&arguments[..], &["--nodes", "2"]].concat());
+    let log = || fs::read_to_string(dir.0.join("log")).unwrap();
     let mut sent = 0;
     for kill in 0..KILLS {
         for partition in 0..3 {
@@ -242,7 +274,11 @@ fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
         }
         // Some rows of the last ones are there, or none: each kill finds the job elsewhere.
         let least = sent - 3 * ROWS + kill * ROWS / 2;
-        waits_for("rows come", || values(&to, true).len() >= least);
+        waits_for("rows come", || {
+            let ended = job.0.try_wait().unwrap();
+            assert_eq!(ended, None, "the job ended: {}", log());
+            values(&to, true).len() >= least
+        });
         if kill % 2 == 0 {
             job.kill();
             job = Job::start(&dir, &[&arguments[..], &["--nodes", "2"]].concat());
@@ -252,7 +288,7 @@ fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
         }
     }
     waits_for("all rows come", || values(&to, true).len() >= sent);
-    let log = fs::read_to_string(dir.0.join("log")).unwrap();
+    let log = log();
     assert_eq!(values(&to, true), copied(sent), "{log}");
     job.kill();
     assert_eq!(values(&to, true), copied(sent), "{log}");
