@@ -736,7 +736,8 @@ fn a_secret_is_resolved_by_the_connector_and_shown_nowhere() {
     dir.write("hush.csv", "n\n1\nhush-of-a-file\n3\n");
     let output = run(&stored, None, &["--state", "state"]);
     assert_ends(&output, 0);
-    let found = Command::new("grep").args(["-rl", "INSERT INTO o"]).arg(dir.0.join("state")).output();
+    let found =
+        Command::new("grep").args(["-rl", "INSERT INTO o"]).arg(dir.0.join("state")).output();
     assert_ne!(text(&found.unwrap().stdout), "");
     let found = Command::new("grep").args(["-rl", "hush-of"]).arg(dir.0.join("state")).output();
     assert_eq!(text(&found.unwrap().stdout), "");

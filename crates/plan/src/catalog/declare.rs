@@ -18,6 +18,30 @@ use crate::text::types::sql_name;
 /// Options that had another name: the former one, and the one that they have now.
 const RENAMED_OPTIONS: [(&str, &str); 1] = [("patience", "retry.timeout")];
 
+/// The options as the connector takes them, with references to secrets resolved.
+fn options_of(
+    decl: &CreateTable,
+    connector: &dyn Connector,
+    errors: &mut Vec<Diagnostic>,
+) -> Options {
+    let mut options = Options::new();
+    let known = || connector.options().iter().map(|o| o.key);
+    for option in decl.options.iter().filter(|o| o.key.text != "connector") {
+        let key = &option.key.text;
+        if !known().any(|k| k == key || k.split_once('<').is_some_and(family(key))) {
+            errors.push(unknown_option(connector, option.key.place, key));
+        }
+        match secrets::resolve(&option.value.text) {
+            Ok(value) => drop(options.insert(key.clone(), value.into_owned())),
+            Err((message, hint)) => {
+                let message = format!("option '{key}': {message}");
+                errors.push(Diagnostic::at(option.value.place, message).hint(hint));
+            }
+        }
+    }
+    options
+}
+
 /// The error for an option that a connector does not have.
 fn unknown_option(connector: &dyn Connector, place: Place, key: &str) -> Diagnostic {
     let names = || connector.options().iter().map(|option| option.key);
@@ -42,21 +66,7 @@ impl Table {
     ) -> Result<Self, Vec<Diagnostic>> {
         let connector = connector_of(decl, connectors).map_err(|e| vec![e])?;
         let mut errors = vec![];
-        let mut options = Options::new();
-        let known = || connector.options().iter().map(|o| o.key);
-        for option in decl.options.iter().filter(|o| o.key.text != "connector") {
-            let key = &option.key.text;
-            if !known().any(|k| k == key || k.split_once('<').is_some_and(family(key))) {
-                errors.push(unknown_option(&*connector, option.key.place, key));
-            }
-            match secrets::resolve(&option.value.text) {
-                Ok(value) => drop(options.insert(key.clone(), value.into_owned())),
-                Err((message, hint)) => {
-                    let message = format!("option '{key}': {message}");
-                    errors.push(Diagnostic::at(option.value.place, message).hint(hint));
-                }
-            }
-        }
+        let options = options_of(decl, &*connector, &mut errors);
         let mut computed = computed.into_iter();
         let mut fields = Vec::with_capacity(decl.columns.len());
         let mut derived = BTreeMap::new();
