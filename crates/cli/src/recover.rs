@@ -187,8 +187,13 @@ impl NamedJob {
         ended.ok_or_else(|| self.not_ended(&format!("(process {})", holder.pid)))
     }
 
-    /// Waits until a supervisor has done a request that it has accepted.
-    fn await_fulfilled(&self, asked: &StoredRequest, holder: &Holder) -> Result<(), Failure> {
+    /// Waits until a supervisor has done a request that it has accepted. Gives the reason if it has
+    /// given it up.
+    fn await_fulfilled(
+        &self,
+        asked: &StoredRequest,
+        holder: &Holder,
+    ) -> Result<Option<String>, Failure> {
         let done = look(STOP_WITHIN, || {
             let is_open = chain::is_open(&*self.store, asked).map_err(|error| reported(&error))?;
             Ok((!is_open).then_some(()))
@@ -197,7 +202,9 @@ impl NamedJob {
             let place = format!("on {} (process {})", holder.host, holder.pid);
             return Err(self.not_ended(&place));
         }
-        chain::forget(&*self.store, asked).map_err(|error| reported(&error))
+        let given_up = chain::given_up(&*self.store, asked).map_err(|error| reported(&error))?;
+        chain::forget(&*self.store, asked).map_err(|error| reported(&error))?;
+        Ok(given_up)
     }
 
     /// Waits for the first checkpoint of a run, because a job that cannot load its state goes back
@@ -247,7 +254,7 @@ pub(crate) fn stop(args: &StopArgs) -> Result<ExitCode, Failure> {
         match job.ask(JobRequest::Stop)? {
             None => return Err(job.nobody_answers(&holder)),
             Some((_, RequestAnswer::Refused(why))) => return Err(reported(&why)),
-            Some((asked, _)) => job.await_fulfilled(&asked, &holder)?,
+            Some((asked, _)) => _ = job.await_fulfilled(&asked, &holder)?,
         }
     }
     match job.look()?.checkpoint {
@@ -275,7 +282,14 @@ pub(crate) fn rescale(args: &RescaleArgs) -> Result<ExitCode, Failure> {
     };
     // The job may have been started again since it was looked at.
     let before = job.begun(&job.look()?)?.unwrap_or(begin).holder;
-    job.await_fulfilled(&asked, &before)?;
+    if let Some(why) = job.await_fulfilled(&asked, &before)?
+        && !job.look()?.is_done()
+    {
+        let hint =
+            format!("it goes on when it is run again: millstream run … --nodes {}", args.nodes);
+        let message = format!("job '{name}' is not rescaled: {why}");
+        return Err(Failure::runtime(&message, Some(&hint)));
+    }
     let is_new = |begun: &Begin| begun.nodes == args.nodes || begun.holder != before;
     let gone_on = look(RESCALE_WITHIN, || {
         let view = job.look()?;

@@ -206,7 +206,7 @@ impl Supervisor<'_> {
                 self.pause(pause.min(PAUSE_MAX));
             }
         };
-        self.fulfil();
+        self.leave_request();
         Ok(code)
     }
 
@@ -477,6 +477,20 @@ impl Supervisor<'_> {
             && let Err(error) = chain::fulfil(&*self.state.store, &request)
         {
             tracing::warn!(%error, "a request that was carried out stays in the store");
+        }
+    }
+
+    /// At the end of this process: tells that a request is done, which a stop is now, or that it
+    /// never will be.
+    fn leave_request(&mut self) {
+        match self.asked.take_if(|asked| asked.request != Some(JobRequest::Stop)) {
+            None => self.fulfil(),
+            Some(request) => {
+                let store = &*self.state.store;
+                if let Err(error) = chain::give_up(store, &request, "it was ended meanwhile") {
+                    tracing::warn!(%error, "a request that is given up stays in the store");
+                }
+            }
         }
     }
 

@@ -35,8 +35,8 @@ use names::{begun_folder, begun_name};
 pub use names::{is_job_of, record_name, segment_file, segment_name};
 pub use refer::{REFERRED_MAX, References, SectionPlace, StoredSection};
 pub use requests::{
-    JobRequest, RequestAnswer, StoredRequest, answer, answer_to, ask, forget, fulfil, is_open,
-    request_objects, requests,
+    JobRequest, RequestAnswer, StoredRequest, answer, answer_to, ask, forget, fulfil, give_up,
+    given_up, is_open, request_objects, requests,
 };
 pub use stored::{PIECE_BYTES, SegmentUpload, open_segment, read_section, store_segment};
 pub use view::{

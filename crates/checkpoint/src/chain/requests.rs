@@ -3,6 +3,7 @@
 //! ```text
 //! <job>/ask/<16 hex digits>          stop | rescale <nodes>
 //! <job>/ask/<16 hex digits>.answer   accepted | refused <why> | withdrawn
+//! <job>/ask/<16 hex digits>.undone   <why>
 //! ```
 //!
 //! A request and its answer are created once. The supervisor that answers and the process that
@@ -18,6 +19,10 @@ use crate::store::{Created, ObjectName, Store};
 const TEXT_BYTES_MAX: u64 = 4096;
 /// The end of the name of an answer.
 const ANSWER: &str = ".answer";
+/// The end of the name of the reason why an accepted request was not done.
+const UNDONE: &str = ".undone";
+/// Characters of a reason at most; each has 4 bytes at most.
+const REASON_CHARS_MAX: usize = TEXT_BYTES_MAX as usize / 8;
 
 /// The wish of a user about a job that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +52,7 @@ pub enum RequestAnswer {
 pub struct StoredRequest {
     name: ObjectName,
     answer: ObjectName,
+    undone: ObjectName,
     /// The wish; `None` if it is none that this release knows.
     pub request: Option<JobRequest>,
 }
@@ -76,8 +82,7 @@ impl RequestAnswer {
         match self {
             Self::Accepted => "accepted".into(),
             Self::Refused(why) => {
-                // A character has 4 bytes at most.
-                let why: String = why.chars().take(TEXT_BYTES_MAX as usize / 8).collect();
+                let why: String = why.chars().take(REASON_CHARS_MAX).collect();
                 format!("refused {why}")
             }
             Self::Withdrawn => "withdrawn".into(),
@@ -101,7 +106,8 @@ fn folder(job: &ObjectName) -> ObjectName {
 fn stored(job: &ObjectName, nonce: u64, request: Option<JobRequest>) -> StoredRequest {
     let name = ObjectName::known(format!("{job}/ask/{nonce:016x}"));
     let answer = ObjectName::known(format!("{name}{ANSWER}"));
-    StoredRequest { name, answer, request }
+    let undone = ObjectName::known(format!("{name}{UNDONE}"));
+    StoredRequest { name, answer, undone, request }
 }
 
 /// Leaves a request. `nonce` is a number that no other request has: a random one.
@@ -191,7 +197,26 @@ pub fn fulfil(store: &dyn Store, of: &StoredRequest) -> Result<(), CheckpointErr
     Ok(repeated(|| store.delete(&of.name))?)
 }
 
-/// Whether a request is not [done](fulfil) yet.
+/// Tells that a request which was accepted is not done, and never will be, for the reason `why`.
+///
+/// # Errors
+/// When the store fails.
+pub fn give_up(store: &dyn Store, of: &StoredRequest, why: &str) -> Result<(), CheckpointError> {
+    let why: String = why.chars().take(REASON_CHARS_MAX).collect();
+    // The reason comes first: who asked looks for it when the request is gone.
+    repeated(|| store.create(&of.undone, &Bytes::from(why.clone())))?;
+    fulfil(store, of)
+}
+
+/// Why a request which was accepted is not done; `None` if nobody has [given it up](give_up).
+///
+/// # Errors
+/// When the store fails.
+pub fn given_up(store: &dyn Store, of: &StoredRequest) -> Result<Option<String>, CheckpointError> {
+    read(store, &of.undone)
+}
+
+/// Whether a request is not [done](fulfil) or [given up](give_up) yet.
 ///
 /// # Errors
 /// When the store fails.
@@ -206,6 +231,7 @@ pub fn is_open(store: &dyn Store, of: &StoredRequest) -> Result<bool, Checkpoint
 pub fn forget(store: &dyn Store, of: &StoredRequest) -> Result<(), CheckpointError> {
     // The answer goes last: a request without one would be answered again.
     repeated(|| store.delete(&of.name))?;
+    repeated(|| store.delete(&of.undone))?;
     repeated(|| store.delete(&of.answer))?;
     Ok(())
 }
@@ -253,6 +279,21 @@ mod tests {
         assert!(is_open(&store, &asked).unwrap());
         fulfil(&store, &asked).unwrap();
         assert!(!is_open(&store, &asked).unwrap());
+        assert_eq!(given_up(&store, &asked).unwrap(), None);
+        forget(&store, &asked).unwrap();
+        assert!(store.list(Some(&job)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_says_why() {
+        let (store, job) = (MemoryStore::default(), ObjectName::job("clicks").unwrap());
+        let asked = ask(&store, &job, 7, JobRequest::Rescale { nodes: 3 }).unwrap();
+        assert!(answer(&store, &asked, &RequestAnswer::Accepted).unwrap());
+        give_up(&store, &asked, "ended ä").unwrap();
+        assert!(!is_open(&store, &asked).unwrap());
+        assert!(requests(&store, &job).unwrap().is_empty());
+        assert_eq!(given_up(&store, &asked).unwrap().as_deref(), Some("ended ä"));
+        assert_eq!(request_objects(&store, &job).unwrap().len(), 2);
         forget(&store, &asked).unwrap();
         assert!(store.list(Some(&job)).unwrap().is_empty());
     }

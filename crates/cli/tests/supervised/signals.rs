@@ -189,3 +189,33 @@ fn a_stop_does_not_wait_for_a_reader_that_takes_nothing() {
     assert_eq!(job.ends(), Some(130), "{}", message.lock().unwrap());
     drop(reader);
 }
+
+/// The user ends the job between the answer to a request and what was asked for.
+#[test]
+fn a_rescale_of_a_job_that_is_ended_meanwhile_fails_with_it() {
+    let dir = Dir::new("ended-meanwhile");
+    dir.write("q.sql", &endless(""));
+    let mut command = dir.command(&RUN);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut job = Running(command.spawn().unwrap());
+    let message = listen(&mut job);
+    // It cannot stop for the request as long as nobody reads its rows.
+    let mut reader = BufReader::with_capacity(16, job.0.stdout.take().unwrap());
+    assert!(reader.read_line(&mut String::new()).unwrap() > 0);
+    std::thread::sleep(Duration::from_secs(2));
+    let rescale = ["rescale", "q", "--nodes", "3", "--state", "state"];
+    let asks = dir.0.join("state/q/ask");
+    let asked = || asks.read_dir().into_iter().flatten().flatten();
+    let is_answer = |name: std::ffi::OsString| name.to_string_lossy().ends_with(".answer");
+    let (code, said) = std::thread::scope(|scope| {
+        let rescaled = scope.spawn(|| dir.run(&rescale));
+        dir.await_that(|| asked().any(|entry| is_answer(entry.file_name())));
+        signal(job.id(), Signal::TERM);
+        std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+        rescaled.join().unwrap()
+    });
+    assert_eq!(code, Some(1), "{said}\n{}", message.lock().unwrap());
+    assert!(said.contains("is not rescaled: it was ended meanwhile"), "{said}");
+    assert_eq!(job.ends(), Some(130), "{}", message.lock().unwrap());
+    assert_eq!(asked().count(), 0);
+}
