@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millstream::{CheckpointProgress, LastCheckpoint, Report};
+use millstream::{CheckpointProgress, Counters, LastCheckpoint, Report};
 
 use crate::human;
 
@@ -51,7 +51,7 @@ pub(crate) fn summary(report: &Report) -> String {
             text.push_str(&format!(", {} pruned", human::count(total.pool_pruned_blocks)));
         }
     }
-    text.extend(report.checkpoints.as_ref().and_then(checkpoints));
+    text.extend(report.checkpoints.as_ref().and_then(|of| checkpoints(of, total)));
     if let Some((sink, waited)) = longest_wait(report) {
         text.push_str(&format!("; waited {} for {sink}", human::duration(waited)));
     }
@@ -69,7 +69,7 @@ pub(crate) fn summary(report: &Report) -> String {
 }
 
 /// The checkpoints of a job that took some, or was started again.
-fn checkpoints(of: &CheckpointProgress) -> Option<String> {
+fn checkpoints(of: &CheckpointProgress, total: &Counters) -> Option<String> {
     let CheckpointProgress { last, stored, given_up, restarts, .. } = of;
     if (*stored, *given_up, *restarts) == (0, 0, 0) {
         return None;
@@ -80,6 +80,13 @@ fn checkpoints(of: &CheckpointProgress) -> Option<String> {
     }
     if *given_up > 0 {
         text += &format!(", {} given up", human::count(*given_up));
+    }
+    let longest = |ns: u64| human::duration(Duration::from_nanos(ns));
+    if total.align_peak_ns > 0 {
+        text += &format!(", aligned within {}", longest(total.align_peak_ns));
+    }
+    if total.save_peak_ns > 0 {
+        text += &format!(", saved within {}", longest(total.save_peak_ns));
     }
     if *restarts > 0 {
         let restarts = human::counted((*restarts).into(), "time");
@@ -105,7 +112,7 @@ pub(crate) fn warning(report: &Report) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use millstream::{BadRow, Counters, RestoredCheckpoint, SinkWait};
+    use millstream::{BadRow, RestoredCheckpoint, SinkWait};
 
     use super::*;
 
@@ -187,8 +194,10 @@ mod tests {
         assert!(summary(&report).ends_with("; 12 checkpoints, the last, 412, of 40.2 KiB"));
         let checkpoints = report.checkpoints.as_mut().unwrap();
         (checkpoints.given_up, checkpoints.restarts) = (3, 1);
+        (report.total.align_peak_ns, report.total.save_peak_ns) = (12_000_000, 1_500_000_000);
         let text = summary(&report);
-        let end = ", 3 given up; started again 1 time, the counts are of the last start";
+        let end = ", 3 given up, aligned within 12 ms, saved within 1.5 s; started again 1 time, \
+                   the counts are of the last start";
         assert!(text.ends_with(end), "{text}");
     }
 

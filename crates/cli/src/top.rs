@@ -106,14 +106,15 @@ fn heading(status: &Value) -> String {
     if let Some(bad) = status["job"]["bad_rows"].as_f64().filter(|&bad| bad > 0.0) {
         text += &format!(", {} bad", human::counted(bad as u64, "row"));
     }
-    match checkpoints(job) {
+    match checkpoints(job, &status["workers"]) {
         Some(line) => text + "\n" + &line,
         None => text,
     }
 }
 
-/// The line of the job's checkpoints; `None` if the job keeps none.
-fn checkpoints(job: &Value) -> Option<String> {
+/// The line of the job's checkpoints, with the longest time that its workers have aligned markers
+/// and have saved; `None` if the job keeps none.
+fn checkpoints(job: &Value, workers: &Value) -> Option<String> {
     let number = |name: &str| job[name].as_f64().filter(|number| *number >= 0.0);
     let time = |name: &str| number(name).map(|of| human::duration(Duration::from_secs_f64(of)));
     let restarts = number("restarts")? as u64;
@@ -126,6 +127,13 @@ fn checkpoints(job: &Value) -> Option<String> {
     parts.extend(number("checkpoint_bytes").map(|bytes| human::bytes(bytes as u64)));
     let given_up = number("given_up_checkpoints").filter(|of| *of > 0.0);
     parts.extend(given_up.map(|of| format!("{} given up", human::count(of as u64))));
+    for (peak, what) in [("align_peak_seconds", "aligned"), ("save_peak_seconds", "saved")] {
+        let of_workers = workers.as_array().into_iter().flatten();
+        let longest = of_workers.filter_map(|worker| worker[peak].as_f64()).fold(0.0, f64::max);
+        let longest = Some(longest).filter(|longest| *longest > 0.0);
+        let longest = longest.map(|of| human::duration(Duration::from_secs_f64(of)));
+        parts.extend(longest.map(|longest| format!("{what} within {longest}")));
+    }
     parts.extend((restarts > 0).then(|| human::counted(restarts, "restart")));
     if let (Some(since), Some(waits)) =
         (time("checkpoint_pending_seconds"), job["checkpoint_waits_for"].as_str())
@@ -301,11 +309,19 @@ mod tests {
             job.insert(name.into(), value.into());
         }
         job.insert("checkpoint_waits_for".into(), "0 source t on worker 1".into());
+        let peaks = |worker: Value, align: f64, save: f64| {
+            let mut worker = worker;
+            worker["align_peak_seconds"] = align.into();
+            worker["save_peak_seconds"] = save.into();
+            worker
+        };
+        let worker = kept["workers"][0].clone();
+        kept["workers"] = json!([peaks(worker.clone(), 0.012, 0.5), peaks(worker, 0.007, 1.5)]);
         assert_eq!(
             heading(&kept).lines().nth(1),
             Some(
-                "checkpoint 412, 1.2 s ago, took 35 ms, 40.2 KiB, 2 given up, 1 restart, the next \
-                 waits for 0 source t on worker 1, for 3.0 s"
+                "checkpoint 412, 1.2 s ago, took 35 ms, 40.2 KiB, 2 given up, aligned within 12 \
+                 ms, saved within 1.5 s, 1 restart, the next waits for 0 source t on worker 1, for 3.0 s"
             )
         );
         assert_eq!(report_json(&now, &ran, &names(&now))["operators"][0]["name"], "0 source t");
