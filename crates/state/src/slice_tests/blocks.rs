@@ -304,7 +304,7 @@ fn carries_are_copied_with_their_block_where_few_sums_or_all_carry() {
         let most = |key: i64| if key % carry == 0 { i64::MAX } else { key };
         let values: ArrayRef = Arc::new(Int64Array::from_iter_values((1..160).map(most)));
         for _ in 0..2 {
-            slice.update(&[keys.clone()], &[vec![values.clone()]]).unwrap();
+            slice.update(std::slice::from_ref(&keys), &[vec![values.clone()]]).unwrap();
         }
         let mut parts = Vec::new();
         let keep = |saved| match saved {
