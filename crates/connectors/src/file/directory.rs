@@ -32,6 +32,7 @@ use super::PATH_HINT;
 use super::encoder::{Encoder, FormatWriter, Output};
 use super::part_place::{PartPlace, VISIBLE};
 use super::staged::{self, Part, Staged};
+use crate::format::calendar::check_times;
 use crate::options::{OptionReader, nearest, refuse};
 
 /// Parts that a worker has open at most.
@@ -166,11 +167,13 @@ impl Layout {
         if self.by.is_empty() {
             return Ok(vec![(String::new(), batch.clone())]);
         }
-        let unfit = |error: arrow::error::ArrowError| ConnectorError::Io {
+        let refused = |message: String| ConnectorError::Io {
             place: self.directory.display().to_string(),
-            message: error.to_string(),
+            message,
             hint: None,
         };
+        let unfit = |error: arrow::error::ArrowError| refused(error.to_string());
+        check_times(&batch.project(&self.by).map_err(unfit)?).map_err(refused)?;
         let options = FormatOptions::default();
         let schema = batch.schema();
         let mut columns = Vec::with_capacity(self.by.len());

@@ -3,21 +3,18 @@
 
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait};
+use arrow::array::{Array, AsArray};
 use arrow::compute::cast;
 use arrow::csv;
-use arrow::datatypes::{
-    DataType, Date32Type, Date64Type, FieldRef, Float64Type, Int64Type, Schema, SchemaRef,
-    TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampSecondType,
-};
+use arrow::datatypes::{DataType, FieldRef, Float64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::json::writer::{NullableEncoder, make_encoder};
 use arrow::json::{self, Encoder, EncoderFactory, EncoderOptions};
 use arrow::record_batch::RecordBatch;
-use arrow::temporal_conversions::as_datetime;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::error::ConnectorError;
 
+use super::calendar::check_times;
 use super::fixed::FixedLayout;
 use crate::options::sql_type;
 
@@ -68,11 +65,14 @@ impl RowEncoding {
     /// # Errors
     /// Why a value cannot be written.
     pub(crate) fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<(), String> {
+        match self {
+            Self::Csv(_) | Self::Json => check_times(batch)?,
+            Self::Fixed(_) => {}
+        }
         let written = match self {
             Self::Csv(style) if !style.nulls.is_empty() => style.encode(batch, out),
             Self::Csv(style) => style.builder().with_header(false).build(out).write(batch),
             Self::Json => {
-                check_json_times(batch)?;
                 let builder = json::WriterBuilder::new()
                     .with_explicit_nulls(true)
                     .with_encoder_factory(Arc::new(Numbers));
@@ -189,61 +189,6 @@ impl Encoder for MaybeFinite<'_> {
     }
 }
 
-/// Refuses points in time beyond the calendar: the library would write its error as the value.
-fn check_json_times(batch: &RecordBatch) -> Result<(), String> {
-    let schema = batch.schema();
-    let mut columns = schema.fields().iter().zip(batch.columns());
-    match columns.find_map(|(field, column)| Some((field, beyond_calendar(column)?))) {
-        None => Ok(()),
-        Some((field, value)) => Err(format!(
-            "column '{}': {value} is a point in time beyond the calendar",
-            field.name()
-        )),
-    }
-}
-
-/// A time in a column, or within its values, that no date can name.
-fn beyond_calendar(column: &ArrayRef) -> Option<i64> {
-    let of = column.data_type();
-    let known = match of {
-        DataType::Struct(_) => {
-            return column.as_struct().columns().iter().find_map(beyond_calendar);
-        }
-        DataType::List(_) => {
-            let list = column.as_list::<i32>();
-            return beyond_calendar(&elements(list.offsets(), list.values().as_ref()));
-        }
-        DataType::LargeList(_) => {
-            let list = column.as_list::<i64>();
-            return beyond_calendar(&elements(list.offsets(), list.values().as_ref()));
-        }
-        DataType::Map(..) => {
-            let map = column.as_map();
-            return beyond_calendar(&elements(map.offsets(), map.entries()));
-        }
-        DataType::FixedSizeList(..) => {
-            return beyond_calendar(column.as_fixed_size_list().values());
-        }
-        DataType::Dictionary(_, value) => return beyond_calendar(&cast(column, value).ok()?),
-        DataType::Date32 => as_datetime::<Date32Type>,
-        DataType::Date64 => as_datetime::<Date64Type>,
-        DataType::Timestamp(TimeUnit::Second, _) => as_datetime::<TimestampSecondType>,
-        DataType::Timestamp(TimeUnit::Millisecond, _) => as_datetime::<TimestampMillisecondType>,
-        DataType::Timestamp(TimeUnit::Microsecond, _) => as_datetime::<TimestampMicrosecondType>,
-        _ => return None,
-    };
-    let ticks = cast(column, &DataType::Int64).ok()?;
-    let mut ticks = ticks.as_primitive::<Int64Type>().iter().flatten();
-    ticks.find(|ticks| known(*ticks).is_none())
-}
-
-/// The elements of the lists of an array, which may be a part of a longer one.
-fn elements<O: OffsetSizeTrait>(offsets: &[O], values: &dyn Array) -> ArrayRef {
-    let [first, last] =
-        [offsets.first(), offsets.last()].map(|at| at.map_or(0, |at| at.as_usize()));
-    values.slice(first, last - first)
-}
-
 /// Refuses columns that CSV has no text for.
 pub(crate) fn check_csv_columns(schema: &Schema) -> Result<(), ConnectorError> {
     match schema.fields().iter().find(|field| field.data_type().is_nested()) {
@@ -253,21 +198,5 @@ pub(crate) fn check_csv_columns(schema: &Schema) -> Result<(), ConnectorError> {
             message: format!("a CSV file cannot hold {}", sql_type(field.data_type())),
             hint: Some("write 'format' = 'json' or 'parquet'".into()),
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use arrow::array::ListArray;
-
-    use super::*;
-
-    #[test]
-    fn only_the_lists_of_the_rows_are_looked_through() {
-        let values = vec![Some(vec![Some(0)]), Some(vec![Some(i64::MAX)])];
-        let list = ListArray::from_iter_primitive::<TimestampSecondType, _, _>(values);
-        let list: ArrayRef = Arc::new(list);
-        assert_eq!(beyond_calendar(&list), Some(i64::MAX));
-        assert_eq!(beyond_calendar(&list.slice(0, 1)), None);
     }
 }

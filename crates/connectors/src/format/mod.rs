@@ -19,6 +19,7 @@ use dataflow::error::ConnectorError;
 use dataflow::position::refused;
 use dataflow::source::{Next, Position, SplitReader};
 
+pub(crate) mod calendar;
 pub(crate) mod compression;
 pub(crate) mod csv;
 pub(crate) mod cut;

@@ -23,6 +23,7 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use crate::format::calendar::check_times;
 use crate::format::encode::TIMESTAMP_FORMAT;
 use crate::options::sql_type;
 
@@ -48,8 +49,16 @@ impl TablePicture {
         Self { schema, rows_max, head: Vec::new(), tail: VecDeque::new(), rows: 0 }
     }
 
-    /// Takes rows; only those that may be shown are looked at.
-    pub(super) fn add(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
+    /// Takes rows; texts are made only of those that may be shown.
+    ///
+    /// # Errors
+    /// Why a value cannot be written.
+    pub(super) fn add(&mut self, batch: &RecordBatch) -> Result<(), String> {
+        check_times(batch)?;
+        self.keep(batch).map_err(|error| error.to_string())
+    }
+
+    fn keep(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
         let options = FormatOptions::default()
             .with_null("NULL")
             .with_timestamp_format(Some(TIMESTAMP_FORMAT))

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
-use arrow::datatypes::Int64Type;
+use arrow::array::{ArrayRef, DurationSecondArray, Int64Array, ListArray, StringArray};
+use arrow::datatypes::{Int64Type, Time64MicrosecondType};
 use arrow::record_batch::RecordBatch;
 use connectors::{Stdout, StdoutTarget};
 use dataflow::connector::Connector;
@@ -135,4 +135,20 @@ fn a_format_that_does_not_exist_names_the_nearest() {
     let table = table(&sample(0, 0).schema(), &[("format", "jsno")]);
     let error = refused(Stdout::new(output).sink(&table).map(drop));
     assert_eq!(hint(&error), "did you mean 'json'?");
+}
+
+/// A type whose values have texts up to a bound, beyond it: by itself and in a list.
+#[test]
+fn a_table_does_not_show_an_error_as_a_value() {
+    let long: ArrayRef = Arc::new(DurationSecondArray::from(vec![i64::MAX]));
+    let lists = ListArray::from_iter_primitive::<Time64MicrosecondType, _, _>([Some([Some(-1)])]);
+    for column in [long, Arc::new(lists) as ArrayRef] {
+        let batch = batch(&[("d", column)]);
+        let (output, capture) = StdoutTarget::captured();
+        let sink = Stdout::new(output).sink(&table(&batch.schema(), &[])).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
+        let error = writer.write(&batch).unwrap_err();
+        assert!(error.to_string().contains("column 'd': "), "{error}");
+        assert_eq!(capture.take(), "");
+    }
 }

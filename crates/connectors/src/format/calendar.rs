@@ -1,0 +1,207 @@
+//! Times that no text can say: points beyond the calendar, times beyond a day, and durations of
+//! more milliseconds than a number has. Arrow files and casts can hold them. The library would
+//! write its error as the value, or panic, so that they are refused before anything is written.
+
+use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait};
+use arrow::compute::{cast, max, min};
+use arrow::datatypes::{
+    DataType, Date32Type, Date64Type, Int64Type, TimeUnit, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
+};
+use arrow::record_batch::RecordBatch;
+use arrow::temporal_conversions::as_datetime;
+
+const DAY_SECONDS: i64 = 86_400;
+/// No zone is further from UTC. A time is written in its zone, where the calendar must hold too.
+const ZONE_MAX_SECONDS: i64 = DAY_SECONDS;
+/// A text of a duration counts milliseconds below this.
+const DURATION_MILLISECONDS_MAX: i64 = i64::MAX;
+
+/// Refuses a batch in which a time cannot be written as text.
+///
+/// # Errors
+/// The column, the number that stands in it, and why there is no text of it.
+pub(crate) fn check_times(batch: &RecordBatch) -> Result<(), String> {
+    let schema = batch.schema();
+    let mut columns = schema.fields().iter().zip(batch.columns());
+    match columns.find_map(|(field, column)| Some((field, unwritable(column)?))) {
+        None => Ok(()),
+        Some((field, Unwritable { ticks, why })) => {
+            Err(format!("column '{}': {ticks} is {why}", field.name()))
+        }
+    }
+}
+
+/// A value without a text.
+#[derive(Debug, PartialEq, Eq)]
+struct Unwritable {
+    /// In the unit of its column.
+    ticks: i64,
+    why: &'static str,
+}
+
+/// One of a column, or of what lies within its values.
+fn unwritable(column: &ArrayRef) -> Option<Unwritable> {
+    match column.data_type() {
+        DataType::Struct(_) => column.as_struct().columns().iter().find_map(unwritable),
+        DataType::List(_) => {
+            let list = column.as_list::<i32>();
+            unwritable(&elements(list.offsets(), list.values().as_ref()))
+        }
+        DataType::LargeList(_) => {
+            let list = column.as_list::<i64>();
+            unwritable(&elements(list.offsets(), list.values().as_ref()))
+        }
+        DataType::Map(..) => {
+            let map = column.as_map();
+            unwritable(&elements(map.offsets(), map.entries()))
+        }
+        DataType::FixedSizeList(..) => unwritable(column.as_fixed_size_list().values()),
+        DataType::Dictionary(_, value) => unwritable(&cast(column, value).ok()?),
+        of => {
+            let why = reason(of)?;
+            let ticks = cast(column, &DataType::Int64).ok()?;
+            let ticks = ticks.as_primitive::<Int64Type>();
+            // Writable values lie between two bounds, so that the outermost tell of all.
+            let mut outermost = [min(ticks), max(ticks)].into_iter().flatten();
+            let ticks = outermost.find(|ticks| !is_writable(of, *ticks))?;
+            Some(Unwritable { ticks, why })
+        }
+    }
+}
+
+/// Why a value of a type may have no text; `None` if each has one.
+fn reason(of: &DataType) -> Option<&'static str> {
+    match of {
+        DataType::Date32 | DataType::Date64 => Some("a point in time beyond the calendar"),
+        DataType::Timestamp(unit, _) if *unit != TimeUnit::Nanosecond => {
+            Some("a point in time beyond the calendar")
+        }
+        DataType::Time32(_) | DataType::Time64(_) => Some("no time of a day"),
+        DataType::Duration(TimeUnit::Second | TimeUnit::Millisecond) => {
+            Some("a duration that is too long for a text")
+        }
+        _ => None,
+    }
+}
+
+fn is_writable(of: &DataType, ticks: i64) -> bool {
+    match of {
+        DataType::Date32 => as_datetime::<Date32Type>(ticks).is_some(),
+        DataType::Date64 => as_datetime::<Date64Type>(ticks).is_some(),
+        DataType::Timestamp(unit, zone) => {
+            let shift = zone.as_ref().map_or(0, |_| ZONE_MAX_SECONDS * per_second(*unit));
+            let both = [ticks.checked_sub(shift), ticks.checked_add(shift)];
+            both.into_iter().all(|ticks| ticks.is_some_and(|ticks| in_calendar(*unit, ticks)))
+        }
+        DataType::Time32(unit) | DataType::Time64(unit) => {
+            (0..DAY_SECONDS * per_second(*unit)).contains(&ticks)
+        }
+        DataType::Duration(TimeUnit::Second) => {
+            let longest = DURATION_MILLISECONDS_MAX / 1000;
+            (-longest..=longest).contains(&ticks)
+        }
+        DataType::Duration(TimeUnit::Millisecond) => {
+            (-DURATION_MILLISECONDS_MAX..=DURATION_MILLISECONDS_MAX).contains(&ticks)
+        }
+        _ => true,
+    }
+}
+
+fn in_calendar(unit: TimeUnit, ticks: i64) -> bool {
+    let instant = match unit {
+        TimeUnit::Second => as_datetime::<TimestampSecondType>(ticks),
+        TimeUnit::Millisecond => as_datetime::<TimestampMillisecondType>(ticks),
+        TimeUnit::Microsecond => as_datetime::<TimestampMicrosecondType>(ticks),
+        TimeUnit::Nanosecond => as_datetime::<TimestampNanosecondType>(ticks),
+    };
+    instant.is_some()
+}
+
+fn per_second(unit: TimeUnit) -> i64 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    }
+}
+
+/// The elements of the lists of an array, which may be a part of a longer one.
+fn elements<O: OffsetSizeTrait>(offsets: &[O], values: &dyn Array) -> ArrayRef {
+    let [first, last] =
+        [offsets.first(), offsets.last()].map(|at| at.map_or(0, |at| at.as_usize()));
+    values.slice(first, last - first)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int32Array, Int64Array, ListArray};
+
+    use super::*;
+    use crate::format::encode::{CsvStyle, RowEncoding};
+
+    #[test]
+    fn only_the_lists_of_the_rows_are_looked_through() {
+        let values = vec![Some(vec![Some(0)]), Some(vec![Some(i64::MAX)])];
+        let list = ListArray::from_iter_primitive::<TimestampSecondType, _, _>(values);
+        let list: ArrayRef = Arc::new(list);
+        assert_eq!(unwritable(&list).map(|found| found.ticks), Some(i64::MAX));
+        assert_eq!(unwritable(&list.slice(0, 1)), None);
+    }
+
+    /// Both sides of each bound, in CSV and in JSON: the last value that has a text is written, and
+    /// the next one refuses its batch.
+    #[test]
+    fn a_time_without_a_text_is_an_error_in_every_format() {
+        use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
+        use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+        // The calendar ends with 262142-12-31, and begins with -262143-01-01.
+        let (last_day, first_day) = (95_026_236, -96_465_292);
+        let (last, first) = (last_day * 86_400 + 86_399, first_day * 86_400);
+        let zone = || Some(Arc::from("+01:00"));
+        let bounds = [
+            (Duration(Second), -(i64::MAX / 1000), i64::MAX / 1000),
+            (Duration(Millisecond), -i64::MAX, i64::MAX),
+            (Duration(Microsecond), i64::MIN, i64::MAX),
+            (Duration(Nanosecond), i64::MIN, i64::MAX),
+            (Time32(Second), 0, 86_399),
+            (Time32(Millisecond), 0, 86_399_999),
+            (Time64(Microsecond), 0, 86_399_999_999),
+            (Time64(Nanosecond), 0, 86_399_999_999_999),
+            (Date32, first_day, last_day),
+            (Date64, first * 1000, last * 1000 + 999),
+            (Timestamp(Second, None), first, last),
+            (Timestamp(Second, zone()), first + 86_400, last - 86_400),
+            (Timestamp(Millisecond, None), first * 1000, last * 1000 + 999),
+            (Timestamp(Microsecond, None), first * 1_000_000, last * 1_000_000 + 999_999),
+            (Timestamp(Nanosecond, None), i64::MIN, i64::MAX),
+        ];
+        for (of, least, most) in bounds {
+            for (within, beyond) in [(least, least.checked_sub(1)), (most, most.checked_add(1))] {
+                for encoding in [RowEncoding::Csv(CsvStyle::default()), RowEncoding::Json] {
+                    let written = write(&encoding, &of, within).unwrap();
+                    let wrong = written.contains("invalid") || written.contains("ERROR");
+                    assert!(!wrong, "{of}: {written}");
+                    let Some(beyond) = beyond else { continue };
+                    let refused = write(&encoding, &of, beyond).unwrap_err();
+                    assert!(refused.contains(&format!("column 'd': {beyond} is ")), "{refused}");
+                }
+            }
+        }
+    }
+
+    /// A row of one column.
+    fn write(encoding: &RowEncoding, of: &DataType, ticks: i64) -> Result<String, String> {
+        let ticks: ArrayRef = match i32::try_from(ticks) {
+            Ok(ticks) if of.primitive_width() == Some(4) => Arc::new(Int32Array::from(vec![ticks])),
+            _ => Arc::new(Int64Array::from(vec![ticks])),
+        };
+        let column = cast(&ticks, of).unwrap();
+        let mut out = Vec::new();
+        encoding.encode(&RecordBatch::try_from_iter([("d", column)]).unwrap(), &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+}
