@@ -4,6 +4,7 @@
 //! and takes no other row with it.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -143,7 +144,10 @@ impl TargetColumns {
         let missing = found.iter().zip(self.declared.fields()).find(|(found, field)| {
             found.is_none() && !(self.may_be_missing && field.is_nullable())
         });
-        let Some((_, field)) = missing else { return Ok(found) };
+        let Some((_, field)) = missing else {
+            self.check_unique(&found, names, place)?;
+            return Ok(found);
+        };
         let name = field.name();
         Err(ConnectorError::Column {
             column: name.clone(),
@@ -152,6 +156,26 @@ impl TargetColumns {
                 Some(near) => format!("did you mean '{near}'?"),
                 None => format!("its columns are {}", names.join(", ")),
             }),
+        })
+    }
+
+    /// Refuses a file in which a declared column is there twice: nothing says which one was meant.
+    fn check_unique(
+        &self,
+        found: &[Option<usize>],
+        names: &[String],
+        place: &str,
+    ) -> Result<(), ConnectorError> {
+        let mut seen = HashSet::with_capacity(names.len());
+        let twice: HashSet<&String> = names.iter().filter(|name| !seen.insert(*name)).collect();
+        let Some(at) = found.iter().flatten().copied().find(|at| twice.contains(&names[*at]))
+        else {
+            return Ok(());
+        };
+        Err(ConnectorError::Column {
+            column: names[at].clone(),
+            message: format!("{place} has two columns of this name"),
+            hint: Some("write the file with another name for one of them".into()),
         })
     }
 
@@ -483,10 +507,15 @@ pub(crate) fn shown(batch: &RecordBatch, row: usize) -> Result<String, ArrowErro
 
 /// The position of each declared column among `names`, where it is there.
 pub(crate) fn find_columns(declared: &Schema, names: &[String]) -> Vec<Option<usize>> {
+    // A file may have very many columns.
+    let (mut exact, mut folded) = (HashMap::new(), HashMap::new());
+    for (index, name) in names.iter().enumerate() {
+        exact.entry(name).or_insert(index);
+        folded.entry(name.to_ascii_lowercase()).or_insert(index);
+    }
     let place = |field: &Arc<Field>| {
-        let name = field.name();
-        let written = names.iter().position(|other| other == name);
-        written.or_else(|| names.iter().position(|other| other.eq_ignore_ascii_case(name)))
+        let written = exact.get(field.name());
+        written.or_else(|| folded.get(&field.name().to_ascii_lowercase())).copied()
     };
     declared.fields().iter().map(place).collect()
 }

@@ -156,6 +156,31 @@ fn a_file_without_header_is_read_by_position() {
 }
 
 #[test]
+fn columns_of_one_name_are_told_apart() {
+    let scratch = Scratch::new("csv-twice");
+    let text = "k,v,k,k_1,k\n1,2,3,4,5\n";
+    let files = FileConnector::default();
+    let all = csv(&scratch, text, &[]);
+    let inferred = files.infer(&all.options).unwrap().unwrap();
+    let names: Vec<&String> = inferred.fields().iter().map(|field| field.name()).collect();
+    assert_eq!(names, ["k", "v", "k_2", "k_1", "k_3"]);
+    let all = TableDef { schema: inferred, ..all };
+    assert_eq!(rows(&read(&*source(&files, &all).unwrap(), 1, &context())), ["1|2|3|4|5"]);
+
+    let of = |names: &[&str]| {
+        let fields: Vec<_> = names.iter().map(|name| (*name, BIGINT)).collect();
+        source(&files, &csv(&scratch, text, &fields))
+    };
+    let error = refused(of(&["v", "k"]));
+    assert!(matches!(&error, ConnectorError::Column { column, .. } if column == "k"), "{error}");
+    assert!(error.to_string().contains("two columns of this name"), "{error}");
+    assert!(hint(&error).contains("'k_2'"), "{error}");
+    let read = |names: &[&str]| rows(&read(&*of(names).unwrap(), 1, &context()));
+    assert_eq!(read(&["v", "k_1", "k_3"]), ["2|4|5"], "no name of them is there twice");
+    assert_eq!(read(&["k_3", "k_2", "k"]), ["5|3|1"]);
+}
+
+#[test]
 fn a_column_that_the_file_lacks_names_the_nearest() {
     let scratch = Scratch::new("csv-column");
     let table = csv(&scratch, "origin,dest\n", &[("orgin", VARCHAR)]);

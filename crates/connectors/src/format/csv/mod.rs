@@ -27,12 +27,14 @@ use super::{ByteInput, Decoded, RecordDecoder, RecordStart, extension};
 use crate::options::OptionReader;
 
 mod cut;
+mod names;
 mod plain;
 mod records;
 mod texts;
 
 pub(crate) use cut::CsvCut;
 
+use names::ColumnNames;
 use records::{Header, Records, Stop};
 use texts::Texts;
 
@@ -163,7 +165,10 @@ impl RecordDecoder for CsvDecoder {
         if self.fields.is_none() {
             self.fields = match self.records.header()? {
                 Header::Names(names) => {
-                    Some(self.refuser.target.match_columns(&names, self.records.input.name())?)
+                    let (names, place) = (ColumnNames::of(names), self.records.input.name());
+                    let found = self.refuser.target.match_columns(names.names(), place)?;
+                    names.check(&found, place)?;
+                    Some(found)
                 }
                 // No record asks for its fields.
                 Header::Nothing => Some(Vec::new()),
@@ -207,7 +212,7 @@ pub(crate) fn infer(input: ByteInput, dialect: Dialect) -> Result<Schema, Connec
     let mut records = Records::new(input, dialect);
     let names = if records.dialect.header {
         match records.header()? {
-            Header::Names(names) => names,
+            Header::Names(names) => ColumnNames::of(names).names().to_vec(),
             Header::Later => Vec::new(),
             Header::Nothing => {
                 return Err(ConnectorError::Io {
