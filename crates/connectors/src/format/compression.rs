@@ -3,10 +3,13 @@
 //! By the extension of a name (`flights.csv.gz`) or the option 'compression'. Several packed parts
 //! one after the other are read as one, as the tools of these formats do. Packed bytes that end too
 //! early or do not fit their checksum end the query at the record that they would have held: what
-//! came before them is no proof of what is missing.
+//! came before them is no proof of what is missing. A file of no bytes at all is an empty text, as
+//! it is where nothing is packed.
 
 use std::fmt;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bzip2::read::MultiBzDecoder;
 use bzip2::write::BzEncoder;
@@ -93,10 +96,15 @@ impl Compression {
         self,
         packed: Box<dyn Read + Send>,
     ) -> Result<Box<dyn Read + Send>, ConnectorError> {
+        if self == Self::None {
+            return Ok(packed);
+        }
+        let begun = Arc::new(AtomicBool::new(false));
+        let packed = Packed { reader: packed, begun: Arc::clone(&begun) };
         let buffered = BufReader::with_capacity(PACKED_BYTES, packed);
         let no_memory = |error: io::Error| self.failed(&error);
         let reader: Box<dyn Read + Send> = match self {
-            Self::None => return Ok(buffered.into_inner()),
+            Self::None => Box::new(buffered),
             Self::Gzip => Box::new(MultiGzDecoder::new(buffered)),
             Self::Zstd => Box::new(Unzstd::new(buffered).map_err(no_memory)?),
             Self::Bzip2 => Box::new(MultiBzDecoder::new(buffered)),
@@ -106,7 +114,7 @@ impl Compression {
                 Box::new(XzDecoder::new_stream(buffered, stream))
             }
         };
-        Ok(Box::new(Unpacked { reader, of: self }))
+        Ok(Box::new(Unpacked { reader, of: self, begun }))
     }
 
     /// A writer that packs.
@@ -145,26 +153,46 @@ impl fmt::Display for Compression {
     }
 }
 
+/// Tells whether there are any packed bytes.
+struct Packed {
+    reader: Box<dyn Read + Send>,
+    begun: Arc<AtomicBool>,
+}
+
+impl Read for Packed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.reader.read(into)?;
+        if bytes > 0 {
+            // Both ends are called by one thread, so that nothing has to be ordered.
+            self.begun.store(true, Ordering::Relaxed);
+        }
+        Ok(bytes)
+    }
+}
+
 /// Says of an error that it is the packing that is damaged.
 struct Unpacked {
     reader: Box<dyn Read + Send>,
     of: Compression,
+    /// A packed byte has come: the end before the first one is an empty text.
+    begun: Arc<AtomicBool>,
 }
 
 impl Read for Unpacked {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(into).map_err(|error| {
+        self.reader.read(into).or_else(|error| {
             let of = self.of;
             let message = match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::Interrupted => return error,
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => return Err(error),
                 // The reader below speaks for itself.
                 _ if error.get_ref().is_some_and(|inner| inner.is::<ConnectorError>()) => {
-                    return error;
+                    return Err(error);
                 }
+                ErrorKind::UnexpectedEof if !self.begun.load(Ordering::Relaxed) => return Ok(0),
                 ErrorKind::UnexpectedEof => format!("the {of} data ends too early: truncated?"),
                 _ => format!("the {of} data is damaged: {error}"),
             };
-            io::Error::new(error.kind(), message)
+            Err(io::Error::new(error.kind(), message))
         })
     }
 }

@@ -147,6 +147,10 @@ fn packed_bytes_may_come_slowly_and_in_several_parts() {
         let mut reader = packing.unpack(Box::new(Cursor::new(cut))).unwrap();
         let error = reader.read_to_end(&mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains("ends too early"), "{packing}: {error}");
+        let mut nothing = packing.unpack(Box::new(io::empty())).unwrap();
+        assert_eq!(nothing.read_to_end(&mut Vec::new()).unwrap(), 0, "{packing}");
+        let mut begun = packing.unpack(Box::new(Cursor::new(vec![both[0]]))).unwrap();
+        assert!(begun.read_to_end(&mut Vec::new()).is_err(), "{packing} of one byte");
     }
 }
 
