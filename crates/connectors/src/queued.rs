@@ -15,6 +15,9 @@ use crate::remote::died;
 /// Bytes that wait for the thread at most, besides those that were queued last.
 pub(crate) const QUEUE_BYTES_MAX: usize = 256 << 10;
 
+/// How often it is tried to open what nobody reads yet: no event tells of a reader.
+const OPEN_EVERY: Duration = Duration::from_millis(20);
+
 /// How long rows that were written are waited for when the query has failed.
 const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -34,10 +37,18 @@ struct Queue {
     pieces: VecDeque<Vec<u8>>,
     /// Bytes of `pieces`, and of the one that is being written.
     bytes: usize,
+    /// Nobody reads yet, so that it could not be opened.
+    opening: bool,
     /// The worker's end is gone.
     closed: bool,
     /// How writing has failed, or that the thread died.
     failed: Option<ConnectorError>,
+}
+
+impl Queue {
+    fn is_idle(&self) -> bool {
+        self.bytes == 0 && !self.opening
+    }
 }
 
 impl Shared {
@@ -63,12 +74,30 @@ impl QueuedWriter {
         waker: &Waker,
         write: impl FnMut(&[u8]) -> Result<(), ConnectorError> + Send + 'static,
     ) -> Result<Self, ConnectorError> {
-        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
+        let mut write = Some(write);
+        Self::start_opening(place, waker, move || Ok(write.take()))
+    }
+
+    /// The same for what has to be opened first: `open` gives how it is written, or `None` where it
+    /// cannot be opened yet. The thread asks again until it is, or until this end is dropped.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn start_opening<W>(
+        place: &str,
+        waker: &Waker,
+        open: impl FnMut() -> Result<Option<W>, ConnectorError> + Send + 'static,
+    ) -> Result<Self, ConnectorError>
+    where
+        W: FnMut(&[u8]) -> Result<(), ConnectorError>,
+    {
+        let queue = Mutex::new(Queue { opening: true, ..Queue::default() });
+        let shared = Arc::new(Shared { queue, changed: Condvar::new() });
         let thread = Thread { shared: Arc::clone(&shared), waker: waker.clone() };
         let dies = died(place);
         let started = thread::Builder::new()
             .name("millstream-writer".into())
-            .spawn(move || thread.run(dies, write));
+            .spawn(move || thread.run(dies, open));
         started.map_err(|error| ConnectorError::Io {
             place: place.to_owned(),
             message: format!("cannot start its thread: {error}"),
@@ -107,8 +136,8 @@ impl QueuedWriter {
         let queue = self.shared.lock();
         match &queue.failed {
             Some(error) => Err(error.clone()),
-            None if queue.bytes > 0 => Ok(Room::Full),
-            None => Ok(Room::Ready),
+            None if queue.is_idle() => Ok(Room::Ready),
+            None => Ok(Room::Full),
         }
     }
 
@@ -119,7 +148,7 @@ impl QueuedWriter {
     /// When they could not be written.
     pub(crate) fn finish(&self) -> Result<(), ConnectorError> {
         let mut queue = self.shared.lock();
-        while queue.bytes > 0 && queue.failed.is_none() {
+        while !queue.is_idle() && queue.failed.is_none() {
             queue = self.shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         queue.failed.clone().map_or(Ok(()), Err)
@@ -154,7 +183,14 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(self, dies: ConnectorError, mut write: impl FnMut(&[u8]) -> Result<(), ConnectorError>) {
+    fn run<W>(self, dies: ConnectorError, open: impl FnMut() -> Result<Option<W>, ConnectorError>)
+    where
+        W: FnMut(&[u8]) -> Result<(), ConnectorError>,
+    {
+        let dying = Dying { thread: &self, error: Some(dies.clone()) };
+        let opened = self.open(open);
+        dying.survived();
+        let Some(mut write) = opened else { return };
         while let Some(piece) = self.next() {
             let dying = Dying { thread: &self, error: Some(dies.clone()) };
             let written = write(&piece);
@@ -164,7 +200,7 @@ impl Thread {
                 queue.bytes -= piece.len();
                 queue.failed = written.err();
                 let has_room = (queue.bytes..before).contains(&QUEUE_BYTES_MAX.saturating_sub(1));
-                (has_room || queue.bytes == 0, queue.failed.is_some())
+                (has_room || queue.is_idle(), queue.failed.is_some())
             });
             if has_news || failed {
                 self.waker.wake_by_ref();
@@ -172,6 +208,33 @@ impl Thread {
             if failed {
                 return;
             }
+        }
+    }
+
+    /// Tries until it is open; `None` when it cannot be, or the worker's end is gone.
+    fn open<W>(&self, mut open: impl FnMut() -> Result<Option<W>, ConnectorError>) -> Option<W> {
+        loop {
+            let opened = open();
+            if let Ok(None) = opened {
+                let queue = self.shared.lock();
+                let waited = self
+                    .shared
+                    .changed
+                    .wait_timeout_while(queue, OPEN_EVERY, |queue| !queue.closed)
+                    .unwrap_or_else(PoisonError::into_inner);
+                if waited.0.closed {
+                    return None;
+                }
+                continue;
+            }
+            let opened = opened.transpose()?;
+            let (opened, failed) = match opened {
+                Ok(write) => (Some(write), None),
+                Err(error) => (None, Some(error)),
+            };
+            self.shared.change(|queue| (queue.opening, queue.failed) = (false, failed));
+            self.waker.wake_by_ref();
+            return opened;
         }
     }
 

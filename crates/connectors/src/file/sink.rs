@@ -1,8 +1,9 @@
 //! Rows into a file. One worker writes: a file has one end.
 
-use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
@@ -11,6 +12,8 @@ use dataflow::error::ConnectorError;
 use dataflow::sink::{
     Placement, Publishing, Room, RunId, Sink, SinkVisibility, SinkWriter, WriterContext,
 };
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use super::PATH_HINT;
 use super::atomic::{AtomicFile, is_replaced};
@@ -70,14 +73,19 @@ impl FileSink {
     /// The way to a device or a pipe; `None` where the path is of a file or of an object.
     fn pipe(&self, context: &WriterContext) -> Result<Option<Arc<QueuedWriter>>, ConnectorError> {
         let is_pipe = |of: &fs::Metadata| !of.is_file() && !is_replaced(&self.path, of);
-        if !fs::metadata(&self.path).is_ok_and(|of| is_pipe(&of)) {
-            return Ok(None);
-        }
-        let (mut to, path) = (AtomicFile::create(&self.path)?, self.path.clone());
-        let write =
-            move |bytes: &[u8]| to.write_all(bytes).map_err(|error| io_error(&path, &error));
-        let place = self.path.display().to_string();
-        Ok(Some(Arc::new(QueuedWriter::start(&place, &context.waker, write)?)))
+        let Some(of) = fs::metadata(&self.path).ok().filter(is_pipe) else { return Ok(None) };
+        let (place, path) = (self.path.display().to_string(), self.path.clone());
+        let queued = if of.file_type().is_fifo() {
+            let open = move || {
+                let to = open_pipe(&path).map_err(|error| io_error(&path, &error))?;
+                Ok(to.map(|to| written_to(to, path.clone())))
+            };
+            QueuedWriter::start_opening(&place, &context.waker, open)?
+        } else {
+            let write = written_to(AtomicFile::create(&self.path)?, path);
+            QueuedWriter::start(&place, &context.waker, write)?
+        };
+        Ok(Some(Arc::new(queued)))
     }
 
     /// Where rows are kept until the job has ended, if they are those of an object.
@@ -101,6 +109,27 @@ impl FileSink {
     fn spool(&self) -> SpoolPlace<'_> {
         SpoolPlace { path: &self.path, schema: self.encoder.schema() }
     }
+}
+
+/// Writes all bytes that come.
+fn written_to(
+    mut to: impl Write,
+    path: PathBuf,
+) -> impl FnMut(&[u8]) -> Result<(), ConnectorError> {
+    move |bytes| to.write_all(bytes).map_err(|error| io_error(&path, &error))
+}
+
+/// Opens a pipe that has a name; `None` as long as nobody reads it. An ordinary opening would wait
+/// for a reader, and could not be ended.
+fn open_pipe(path: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let to = match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => return Ok(None),
+        opened => opened?,
+    };
+    // The thread that writes may wait for a slow reader.
+    fcntl_setfl(&to, fcntl_getfl(&to)? - OFlags::NONBLOCK)?;
+    Ok(Some(to))
 }
 
 impl Sink for FileSink {

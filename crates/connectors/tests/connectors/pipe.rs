@@ -3,9 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::Command;
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Int64Array};
 use connectors::FileConnector;
 use dataflow::connector::Connector;
+use dataflow::sink::{Room, WriterContext};
 use dataflow::source::Next;
 
 use crate::bed::*;
@@ -65,4 +68,25 @@ fn a_pipe_tells_nothing_before_it_is_read() {
     let glob = dir.path("*.csv");
     let files = source(&FileConnector::default(), &of(&[("path", &glob)])).unwrap();
     assert_eq!(files.splits(1, None).unwrap().len(), 1, "a pattern names files alone");
+}
+
+/// The worker that writes is free while the pipe has no reader, and a sink without rows still opens
+/// it, so that its reader sees the end.
+#[test]
+fn a_sink_waits_for_the_reader_of_a_pipe_and_its_worker_does_not() {
+    for rows in [2, 0] {
+        let dir = Scratch::new("pipe-sink");
+        let path = pipe(&dir);
+        let table = table(&columns(&[("a", BIGINT)]), &[("path", &path), ("csv.header", "false")]);
+        let sink = FileConnector::default().sink(&table).unwrap();
+        let mut writer = sink.open(&WriterContext::of(0)).unwrap();
+        let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
+        if rows > 0 {
+            writer.write(&batch(&[("a", ids)])).unwrap();
+        }
+        assert_eq!(writer.drain().unwrap(), Room::Full, "nobody reads it");
+        let reader = std::thread::spawn(move || std::fs::read_to_string(path).unwrap());
+        writer.commit().unwrap();
+        assert_eq!(reader.join().unwrap(), ["", "0\n1\n"][usize::from(rows > 0)]);
+    }
 }
