@@ -252,6 +252,11 @@ pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {
     Ok(plain(footer::read(blob)?.metadata.schema()))
 }
 
+/// The place and the message of an error of a reader.
+fn in_two(text: &str) -> Option<(&str, &str)> {
+    text.rsplit_once(": ")
+}
+
 fn damaged(place: String, message: &str) -> ConnectorError {
     let message = message.trim_start_matches("Parquet error: ");
     let message = message.trim_start_matches("Parquet argument error: ");
@@ -260,9 +265,30 @@ fn damaged(place: String, message: &str) -> ConnectorError {
         return ConnectorError::Io { place, message: message.into(), hint: None };
     }
     let message = message.trim_start_matches("Parquet error: ");
+    // The file could not be read: its reader says where and why.
+    if let Some((place, message)) = message.strip_prefix("External: ").and_then(in_two) {
+        return ConnectorError::Io { place: place.into(), message: message.into(), hint: None };
+    }
     ConnectorError::Io {
         place,
         message: format!("not a whole Parquet file: {message}"),
         hint: Some("it may be truncated or of another format: check 'format'".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::damaged;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_called_damaged() {
+        let said = |message: &str| damaged("/a b.parquet:7".into(), message).to_string();
+        let error = said("Parquet error: External: /a b.parquet: it was cut while the query ran");
+        assert_eq!(error, "/a b.parquet: it was cut while the query ran");
+        let error = said("Parquet error: a page is too short");
+        assert!(
+            error.starts_with("/a b.parquet:7: not a whole Parquet file: a page is"),
+            "{error}"
+        );
     }
 }
