@@ -10,8 +10,7 @@ clippy() { cargo clippy --release --workspace "$@" -- -D warnings -D clippy::too
 part format cargo fmt --all --check
 part clippy clippy --all-targets
 # Tests that a script starts are no part of all targets.
-part "clippy of other tests" clippy --test mpi --test verbs
-part "clippy of the tests with a broker" clippy --features millstream-kafka/world --test world
+part "clippy of other tests" clippy --test mpi --test verbs --test world
 RUSTDOCFLAGS="-D warnings" part documentation cargo doc --release --no-deps --workspace
 if cargo deny --version >/dev/null 2>&1; then
   part dependencies cargo deny --all-features check bans licenses sources

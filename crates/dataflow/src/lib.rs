@@ -21,7 +21,9 @@ mod runtime;
 pub mod secrets;
 pub mod worker;
 
-pub use connector::{bad, gauge, join_filter, origins, position, predicate, scan, sink, source};
+pub use connector::{
+    backlog, bad, gauge, join_filter, origins, position, predicate, scan, sink, source,
+};
 pub use error::{located, panics};
 pub use job::{fragment, hash_join, lookup, step, wires, worker_set};
 pub use optimize::{cost, fusion, grid, placement, probed_builds};

@@ -2,16 +2,18 @@
 //! requests that are retried.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dataflow::backlog::FlowBacklog;
 use dataflow::error::ConnectorError;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::{ClientContext, TopicPartitionList};
+use rdkafka::{ClientContext, Statistics, TopicPartitionList};
 
 use crate::errors::{code_of, failed, final_error, unreachable};
 use crate::settings::Topic;
@@ -34,7 +36,11 @@ pub(crate) const SERVED: Duration = Duration::from_millis(5);
 
 /// The state of a client's brokers, by its events.
 #[derive(Debug, Default)]
-pub(crate) struct Health(Mutex<State>);
+pub(crate) struct Health {
+    /// Whether it was told that no broker is reached.
+    is_told: AtomicBool,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -45,11 +51,29 @@ struct State {
     /// The first error that no retry mends.
     failed: Option<ConnectorError>,
     wakers: Vec<Waker>,
+    /// By partition, the backlogs of those that are read.
+    flows: BTreeMap<i32, Flow>,
+}
+
+/// A partition that is read, for metrics.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) backlog: Weak<FlowBacklog>,
+    /// Whether all that the client has of it was taken. Behind the last message there may be marks
+    /// of transactions, which count as records of the broker and are none.
+    pub(crate) is_drained: Arc<AtomicBool>,
+}
+
+impl State {
+    fn set_unreachable(&self, is_unreachable: bool) {
+        let backlogs = self.flows.values().filter_map(|flow| flow.backlog.upgrade());
+        backlogs.for_each(|backlog| backlog.set_unreachable(is_unreachable));
+    }
 }
 
 impl Health {
     fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
+        lock(&self.state)
     }
 
     /// The error that no retry mends, if there is one.
@@ -66,6 +90,49 @@ impl Health {
     pub(crate) fn fail(&self, error: ConnectorError) {
         self.lock().failed.get_or_insert(error);
         self.wake();
+    }
+
+    /// Keeps the backlog of a partition up to date.
+    pub(crate) fn measure(&self, partition: i32, flow: Flow) {
+        self.lock().flows.insert(partition, flow);
+    }
+
+    /// Sets the ends of the partitions.
+    fn measured(&self, statistics: &Statistics, sees_open: bool) {
+        let state = self.lock();
+        let known = statistics.topics.values().flat_map(|topic| topic.partitions.values());
+        for known in known {
+            let Some(flow) = state.flows.get(&known.partition) else { continue };
+            let Some(backlog) = flow.backlog.upgrade() else { continue };
+            let end = if sees_open { known.hi_offset } else { known.ls_offset };
+            let (Ok(end), Ok(next)) = (u64::try_from(end), u64::try_from(known.next_offset)) else {
+                continue;
+            };
+            backlog.set_end(end);
+            // Relaxed: a moment of difference is none.
+            if flow.is_drained.load(Ordering::Relaxed) {
+                backlog.set_read(next);
+            }
+        }
+    }
+
+    /// Somebody waits, and no broker is reached.
+    pub(crate) fn is_lost(&self, place: &str) {
+        // Relaxed: the flag is for the log and for metrics.
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            let last = self.last();
+            tracing::warn!(target: "kafka", "{place}: waits, for no broker is reached: {last}");
+            self.lock().set_unreachable(true);
+        }
+    }
+
+    /// A broker has answered.
+    pub(crate) fn is_reached(&self, place: &str) {
+        // Relaxed: as above. Most calls find that nobody waits.
+        if self.is_told.load(Ordering::Relaxed) && self.is_told.swap(false, Ordering::Relaxed) {
+            tracing::warn!(target: "kafka", "{place}: a broker is reached again");
+            self.lock().set_unreachable(false);
+        }
     }
 
     /// Wakes the workers of all readers.
@@ -94,11 +161,15 @@ impl Health {
 pub(crate) struct Listener {
     pub(crate) health: Arc<Health>,
     pub(crate) place: String,
+    /// Whether messages of open transactions are seen.
+    sees_open: bool,
 }
 
 impl Listener {
     pub(crate) fn new(topic: &Topic) -> Self {
-        Self { health: Arc::default(), place: format!("kafka topic '{}'", topic.name) }
+        let sees_open = topic.config.get("isolation.level") == Some("read_uncommitted");
+        let place = format!("kafka topic '{}'", topic.name);
+        Self { health: Arc::default(), place, sees_open }
     }
 }
 
@@ -116,6 +187,10 @@ impl ClientContext for Listener {
         tracing::debug!(target: "kafka", %error, reason);
         self.health.received(code_of(&error), reason, &self.place);
     }
+
+    fn stats(&self, statistics: Statistics) {
+        self.health.measured(&statistics, self.sees_open);
+    }
 }
 
 impl ConsumerContext for Listener {}
@@ -131,33 +206,45 @@ pub(crate) struct SharedConsumer {
     pub(crate) consumer: Arc<BaseConsumer<Listener>>,
     pub(crate) health: Arc<Health>,
     asked: Asked,
+    partitions: Arc<AtomicI32>,
 }
 
 impl SharedConsumer {
-    /// Starts the thread.
+    /// Starts the thread, which looks so often for partitions behind the ones that are known.
     ///
     /// # Errors
     /// When that fails.
     pub(crate) fn start(
         consumer: BaseConsumer<Listener>,
         topic: &Topic,
+        known: i32,
+        discovery: Option<Duration>,
     ) -> Result<Self, ConnectorError> {
         let health = Arc::clone(&consumer.context().health);
         let (consumer, asked) = (Arc::new(consumer), Asked::default());
+        let partitions = Arc::new(AtomicI32::new(known));
         let watch = Watch {
             consumer: Arc::clone(&consumer),
             health: Arc::clone(&health),
             asked: Arc::clone(&asked),
+            partitions: Arc::clone(&partitions),
+            discovery,
             topic: topic.clone(),
         };
         let started = thread::Builder::new().name("millstream-kafka".into()).spawn(|| watch.run());
         started.map_err(|error| {
             failed("kafka", format!("cannot start its thread: {error}"), "allow more threads")
         })?;
-        Ok(Self { consumer, health, asked })
+        Ok(Self { consumer, health, asked, partitions })
     }
 
-    /// Wakes a worker when the consumer fails, and when watermarks have come.
+    /// The number of partitions, as was last heard.
+    pub(crate) fn partitions(&self) -> i32 {
+        // Acquire: the client knows these partitions.
+        self.partitions.load(Ordering::Acquire)
+    }
+
+    /// Wakes a worker when the consumer fails, and when watermarks or partitions have come.
     pub(crate) fn wakes(&self, waker: Waker) {
         self.health.lock().wakers.push(waker);
     }
@@ -183,6 +270,8 @@ struct Watch {
     consumer: Arc<BaseConsumer<Listener>>,
     health: Arc<Health>,
     asked: Asked,
+    partitions: Arc<AtomicI32>,
+    discovery: Option<Duration>,
     topic: Topic,
 }
 
@@ -190,7 +279,7 @@ impl Watch {
     /// Ends when this is the last to have the consumer: it closes the connections, which may wait,
     /// and no worker has to.
     fn run(self) {
-        let mut asked = Instant::now();
+        let (mut asked, mut discovered) = (Instant::now(), Instant::now());
         while Arc::strong_count(&self.consumer) > 1 {
             match self.consumer.poll(EVENTS) {
                 // The messages of partitions have queues of their own.
@@ -207,6 +296,10 @@ impl Watch {
             if asked.elapsed() >= ASKED_AGAIN {
                 self.look_for_brokers();
                 asked = Instant::now();
+            }
+            if self.discovery.is_some_and(|interval| discovered.elapsed() >= interval) {
+                self.look_for_partitions();
+                discovered = Instant::now();
             }
         }
     }
@@ -236,13 +329,37 @@ impl Watch {
         }
     }
 
+    /// Asks whether the topic has more partitions. A request that fails is retried an interval
+    /// later.
+    fn look_for_partitions(&self) {
+        let name = self.topic.name.as_str();
+        let found = self.consumer.fetch_metadata(Some(name), ANSWER);
+        let found = found.map(|found| {
+            let own = found.topics().iter().find(|own| own.name() == name);
+            own.map_or(0, |own| own.partitions().len())
+        });
+        match found.map(i32::try_from) {
+            Ok(Ok(count)) if count > self.partitions.load(Ordering::Relaxed) => {
+                tracing::info!(target: "kafka", "topic '{name}' has {count} partitions now");
+                self.partitions.store(count, Ordering::Release);
+                self.health.wake();
+            }
+            found => tracing::debug!(target: "kafka", ?found, "no more partitions"),
+        }
+    }
+
     /// Asks brokers that were lost whether they are back: without new messages there is no event
     /// that tells it.
     fn look_for_brokers(&self) {
         let Some(since) = self.health.lock().down_since else { return };
+        let place = &self.consumer.context().place;
         if self.consumer.fetch_metadata(Some(&self.topic.name), ASKED_AGAIN).is_ok() {
             self.health.lock().down_since = None;
-        } else if since.elapsed() > self.topic.retry_timeout {
+            self.health.is_reached(place);
+            return;
+        }
+        self.health.is_lost(place);
+        if since.elapsed() > self.topic.retry_timeout {
             self.health.fail(unreachable(&self.topic.servers, &self.health.last()));
         }
     }
@@ -265,10 +382,16 @@ pub(crate) fn ask<T>(
         let left = timeout.saturating_sub(since.elapsed());
         let answer = question(ANSWER.min(left).max(Duration::from_millis(100)));
         let error = match answer {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) => {
+                listener.health.is_reached(&listener.place);
+                return Ok(answer);
+            }
             Err(error) => error,
         };
         poll();
+        if since.elapsed() > BEGINS {
+            listener.health.is_lost(&listener.place);
+        }
         if let Some(error) = listener.health.failed() {
             return Err(error);
         }

@@ -1,32 +1,39 @@
 //! The columns of a table: those of the values, and those that come from where a message stands.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryBuilder, Int64Builder, StringBuilder, TimestampMillisecondBuilder, UInt32Array,
+    ArrayRef, BinaryBuilder, Int64Builder, MapBuilder, StringBuilder, TimestampMillisecondBuilder,
+    UInt32Array,
 };
 use arrow::compute::{cast, take};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use connectors::messages::MessageRows;
+use connectors::messages::{MessageFormat, MessageRows};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use rdkafka::Message;
 use rdkafka::message::Headers;
+
+use crate::keys::{KeyFields, is_raw_type, value_table};
 
 /// What a column is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
     /// A column of the values, by its position among those that are read.
     Value(usize),
+    /// A column of the key, by its position among those that are read.
+    KeyField(usize),
     Topic,
     Partition,
     Offset,
     Timestamp,
     /// The key as text or, where the flag is set, as bytes.
     Key(bool),
-    Headers,
+    /// The headers as text or, where the flag is set, as a map.
+    Headers(bool),
 }
 
 /// The columns that are read.
@@ -41,16 +48,8 @@ pub(crate) struct TopicColumns {
 pub(crate) struct ValueTable {
     pub(crate) table: TableDef,
     pub(crate) projection: Vec<usize>,
-}
-
-/// The table of the values of messages, without the columns that come from elsewhere.
-pub(crate) fn value_table(table: &TableDef) -> TableDef {
-    let fields = table.schema.fields().iter().enumerate();
-    let values = fields.filter(|(at, _)| !table.metadata.contains_key(at));
-    let values: Vec<_> = values.map(|(_, field)| Arc::clone(field)).collect();
-    let mut own = table.clone();
-    (own.schema, own.metadata) = (Arc::new(Schema::new(values)), Default::default());
-    own
+    /// How the columns of the key are read, where some are.
+    pub(crate) key: Option<MessageFormat>,
 }
 
 impl TopicColumns {
@@ -65,19 +64,40 @@ impl TopicColumns {
             hint: None,
         };
         let schema = Arc::new(table.schema.project(projection).map_err(unfit)?);
-        let (mut outputs, mut values) = (vec![], vec![]);
+        let fields = KeyFields::of(table)?;
+        // The columns of the values, whether they are read or not.
+        let is_value = |at: &usize| !(table.metadata.contains_key(at) || fields.is_left_out(*at));
+        let (mut outputs, mut values, mut keys) = (vec![], vec![], vec![]);
         for &column in projection {
+            let field = table.schema.field(column);
             outputs.push(match table.metadata.get(&column) {
-                Some(key) => metadata(table.schema.field(column), key)?,
-                None => {
-                    let before = (0..column).filter(|at| !table.metadata.contains_key(at));
-                    values.push(before.count());
+                Some(key) => metadata(field, key)?,
+                None if !fields.is_left_out(column) => {
+                    values.push((0..column).filter(is_value).count());
                     Output::Value(values.len() - 1)
+                }
+                None if fields.is_raw && is_raw_type(field.data_type()) => {
+                    Output::Key(matches!(field.data_type(), DataType::Binary))
+                }
+                None if fields.is_raw => {
+                    return Err(ConnectorError::Column {
+                        column: field.name().clone(),
+                        message: "a raw key is read as STRING or BYTES".into(),
+                        hint: Some("declare it so, or write 'key.format' = 'json'".into()),
+                    });
+                }
+                None => {
+                    keys.push(column);
+                    Output::KeyField(keys.len() - 1)
                 }
             });
         }
-        let own = Self { outputs, schema, topic: topic.to_owned() };
-        Ok((own, ValueTable { table: value_table(table), projection: values }))
+        let key = if keys.is_empty() { None } else { Some(fields.reading(table, &keys)?) };
+        let left: Vec<usize> = (0..table.schema.fields().len()).filter(is_value).collect();
+        let mut own = value_table(table);
+        own.schema = Arc::new(table.schema.project(&left).map_err(unfit)?);
+        let columns = Self { outputs, schema, topic: topic.to_owned() };
+        Ok((columns, ValueTable { table: own, projection: values, key }))
     }
 
     /// Collects what the columns need of messages.
@@ -88,18 +108,20 @@ impl TopicColumns {
             timestamp: has(Output::Timestamp).then(TimestampMillisecondBuilder::new),
             text_key: has(Output::Key(false)).then(StringBuilder::new),
             bytes_key: has(Output::Key(true)).then(BinaryBuilder::new),
-            headers: has(Output::Headers).then(StringBuilder::new),
+            headers: has(Output::Headers(false)).then(StringBuilder::new),
+            header_map: has(Output::Headers(true)).then(HeaderMap::default),
+            keys: (self.outputs.iter().any(|of| matches!(of, Output::KeyField(_)))).then(Vec::new),
         }
     }
 
-    /// The rows with all columns.
+    /// The rows with all columns; `keys` are those of the key.
     ///
     /// # Errors
     /// When a column cannot be made.
     pub(crate) fn rows(
         &self,
         partition: i32,
-        MessageRows { rows, messages }: MessageRows,
+        (MessageRows { rows, messages }, keys): (MessageRows, Option<RecordBatch>),
         collected: &mut Collector,
     ) -> Result<RecordBatch, ArrowError> {
         let count = messages.len();
@@ -109,6 +131,10 @@ impl TopicColumns {
         let columns = self.outputs.iter().zip(fields).map(|(output, field)| {
             let column: ArrayRef = match output {
                 Output::Value(column) => return Ok(Arc::clone(rows.column(*column))),
+                Output::KeyField(column) => match &keys {
+                    Some(keys) => return Ok(Arc::clone(keys.column(*column))),
+                    None => return Err(ArrowError::SchemaError("the keys are not read".into())),
+                },
                 Output::Topic => {
                     let topic = std::iter::repeat_n(&self.topic, count);
                     Arc::new(arrow::array::StringArray::from_iter_values(topic))
@@ -140,6 +166,9 @@ pub(crate) struct Collector {
     text_key: Option<StringBuilder>,
     bytes_key: Option<BinaryBuilder>,
     headers: Option<StringBuilder>,
+    header_map: Option<HeaderMap>,
+    /// The keys, for columns of theirs.
+    pub(crate) keys: Option<Vec<Option<Vec<u8>>>>,
 }
 
 impl Collector {
@@ -162,6 +191,9 @@ impl Collector {
         if let Some(key) = &mut self.bytes_key {
             key.append_option(message.key());
         }
+        if let Some(keys) = &mut self.keys {
+            keys.push(message.key().map(<[u8]>::to_vec));
+        }
         if let Some(headers) = &mut self.headers {
             let text = message.headers().map(|headers| {
                 let pairs = headers.iter().map(|header| {
@@ -171,6 +203,9 @@ impl Collector {
                 serde_json::Value::Object(pairs.collect()).to_string()
             });
             headers.append_option(text);
+        }
+        if let Some(map) = &mut self.header_map {
+            map.append(message);
         }
         fault
     }
@@ -185,11 +220,45 @@ impl Collector {
             Output::Timestamp => taken(&mut self.timestamp),
             Output::Key(false) => taken(&mut self.text_key),
             Output::Key(true) => taken(&mut self.bytes_key),
-            Output::Headers => taken(&mut self.headers),
-            Output::Value(_) | Output::Topic | Output::Partition => None,
+            Output::Headers(false) => taken(&mut self.headers),
+            Output::Headers(true) => {
+                self.header_map.as_mut().map(|map| Arc::new(map.0.finish()) as _)
+            }
+            Output::Value(_) | Output::KeyField(_) | Output::Topic | Output::Partition => None,
         };
         column.unwrap_or_else(|| Arc::new(arrow::array::NullArray::new(0)))
     }
+}
+
+/// Headers as maps. Of several with one name the last counts.
+struct HeaderMap(MapBuilder<StringBuilder, BinaryBuilder>);
+
+impl Default for HeaderMap {
+    fn default() -> Self {
+        Self(MapBuilder::new(None, StringBuilder::new(), BinaryBuilder::new()))
+    }
+}
+
+impl HeaderMap {
+    fn append(&mut self, message: &impl Message) {
+        let headers: Option<BTreeMap<&str, Option<&[u8]>>> = message
+            .headers()
+            .map(|headers| headers.iter().map(|header| (header.key, header.value)).collect());
+        for (key, value) in headers.iter().flatten() {
+            self.0.keys().append_value(key);
+            self.0.values().append_option(*value);
+        }
+        // The builders have as many keys as values.
+        let _ = self.0.append(headers.is_some());
+    }
+}
+
+/// Whether it is a map of texts to texts or bytes.
+fn is_map_of_texts(of: &DataType) -> bool {
+    let DataType::Map(entries, _) = of else { return false };
+    let DataType::Struct(fields) = entries.data_type() else { return false };
+    let types: Vec<&DataType> = fields.iter().map(|field| field.data_type()).collect();
+    matches!(types[..], [DataType::Utf8, DataType::Utf8 | DataType::Binary])
 }
 
 /// The metadata of a key, as the type of `field`.
@@ -207,7 +276,14 @@ fn metadata(field: &Field, key: &str) -> Result<Output, ConnectorError> {
             let is_bytes = matches!(of, DataType::Binary);
             (Output::Key(is_bytes), is_text || is_bytes, "STRING or BYTES")
         }
-        "headers" => (Output::Headers, is_text, "STRING, a JSON object"),
+        "headers" => {
+            let is_map = is_map_of_texts(of);
+            (
+                Output::Headers(is_map),
+                is_text || is_map,
+                "MAP<STRING, BYTES>, or STRING, a JSON object",
+            )
+        }
         _ => {
             return Err(ConnectorError::Column {
                 column: field.name().clone(),

@@ -47,7 +47,7 @@ pub(crate) fn final_error(place: &str, code: Code, reason: &str) -> Option<Conne
             "check 'topic', or make it: kafka-topics.sh --create --topic NAME --partitions 4",
         ),
         Code::UnknownPartition => (
-            "the topic has no such partition any more".into(),
+            "there is no such partition any more: the topic was deleted or made anew".into(),
             "a topic that was made anew is read by a job that begins: --from none",
         ),
         Code::MessageSizeTooLarge => (
@@ -56,7 +56,7 @@ pub(crate) fn final_error(place: &str, code: Code, reason: &str) -> Option<Conne
         ),
         Code::NotImplemented | Code::BadCompression => (
             format!("messages are packed in a way that this program cannot unpack: {reason}"),
-            "pack them by gzip, snappy or lz4: compression.type of the topic",
+            "pack them by gzip, snappy, lz4 or zstd: compression.type of the topic",
         ),
         Code::InvalidTransactionTimeout => (
             "the brokers do not take transactions as long as that".into(),

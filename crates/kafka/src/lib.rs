@@ -25,6 +25,7 @@ use dataflow::source::Source;
 mod client;
 mod columns;
 mod errors;
+mod keys;
 mod properties;
 mod reader;
 mod settings;
@@ -49,7 +50,7 @@ const fn option(
     OptionSpec { key, values, default, doc }
 }
 
-static OPTIONS: [OptionSpec; 21] = {
+static OPTIONS: [OptionSpec; 22] = {
     let [on_bad, delimiter, quote, comment, null] = MESSAGE_OPTIONS;
     [
         option("topic", "name", "", "The topic. It must be there."),
@@ -92,6 +93,13 @@ static OPTIONS: [OptionSpec; 21] = {
             "Whether the table ends with what is in the topic when the job begins.",
         ),
         option(
+            "scan.topic-partition-discovery.interval",
+            "duration",
+            "5min",
+            "How often to ask whether the topic has new partitions, which are read from their \
+             beginning; '0s' to read those alone that are there at the start.",
+        ),
+        option(
             "on_gap",
             "fail | skip",
             "fail",
@@ -105,18 +113,24 @@ static OPTIONS: [OptionSpec; 21] = {
             "How long to try again when no broker can be reached, before the query fails; at its \
              start 30s at most.",
         ),
-        option("key.fields", "columns, separated by ;", "none", "A sink: the columns of the key."),
+        option(
+            "key.fields",
+            "columns, separated by ;",
+            "none",
+            "The columns of the key. They are read from the value, unless \
+             'value.fields-include' = 'EXCEPT_KEY'.",
+        ),
         option(
             "key.format",
             "raw | csv | json",
             "raw for one column, else json",
-            "A sink: the format of the key. 'raw' is the text of one column.",
+            "The format of the key. 'raw' is the text of one column.",
         ),
         option(
             "value.fields-include",
             "ALL | EXCEPT_KEY",
             "ALL",
-            "A sink: whether the columns of the key are in the value, too.",
+            "Whether the columns of the key are in the value, too.",
         ),
         option(
             "sink.partitioner",
@@ -168,8 +182,8 @@ static METADATA: [MetadataSpec; 6] = [
     MetadataSpec {
         key: "headers",
         data_type: DataType::Utf8,
-        doc: "Its headers as a JSON object of texts; of several with one name the last. NULL if \
-              it has none.",
+        doc: "Its headers as a JSON object of texts, or in a column of MAP<STRING, BYTES> as they \
+              are; of several with one name the last. NULL if it has none.",
     },
 ];
 

@@ -5,9 +5,11 @@
 //! reached by an offset behind it, or when the brokers say that there is nothing more to be seen.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use connectors::messages::MessageDecoder;
+use dataflow::backlog::FlowBacklog;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
 use dataflow::origins::Origins;
@@ -17,9 +19,10 @@ use rdkafka::consumer::{Consumer, base_consumer::PartitionQueue};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{Message, Offset, TopicPartitionList};
 
-use crate::client::{Listener, SharedConsumer};
+use crate::client::{Flow, Listener, SharedConsumer};
 use crate::columns::{Collector, TopicColumns};
 use crate::errors::{code_of, failed, unexpected};
+use crate::keys::KeyDecoder;
 use crate::settings::Topic;
 
 /// The name of positions: the next offset, and the first that is not read.
@@ -83,8 +86,13 @@ pub(crate) struct PartitionReader {
     queue: Option<PartitionQueue<Listener>>,
     shared: Option<Arc<SharedConsumer>>,
     decoder: MessageDecoder,
+    /// Reads columns of the key, where some are read.
+    keys: Option<KeyDecoder>,
     bad: Arc<BadRows>,
     origins: Arc<Origins>,
+    backlog: Arc<FlowBacklog>,
+    /// Whether all that the client has was taken.
+    is_drained: Arc<AtomicBool>,
     /// Whether the client has found that the next message is not in the topic.
     in_gap: bool,
 }
@@ -94,14 +102,26 @@ impl PartitionReader {
         reading: PartitionSettings,
         place: PartitionRange,
         shared: Option<Arc<SharedConsumer>>,
-        decoder: MessageDecoder,
+        (decoder, keys): (MessageDecoder, Option<KeyDecoder>),
         context: &ReaderContext,
     ) -> Result<Self, ConnectorError> {
         let split = reading.topic.partition(reading.partition);
         let (bad, origins) = (Arc::clone(&context.bad), Arc::clone(&context.origins));
-        let (queue, in_gap) = (None, false);
-        let mut reader =
-            Self { reading, split, place, queue, shared, decoder, bad, origins, in_gap };
+        let mut reader = Self {
+            reading,
+            split,
+            place,
+            queue: None,
+            shared,
+            decoder,
+            keys,
+            bad,
+            origins,
+            backlog: context.backlog.of_flow(),
+            is_drained: Arc::default(),
+            in_gap: false,
+        };
+        reader.backlog.set_read(place.next.cast_unsigned());
         if let Some(shared) = reader.shared.clone() {
             shared.wakes(context.waker.clone());
             let (topic, partition) = (&reader.reading.topic.name, reader.reading.partition);
@@ -109,8 +129,14 @@ impl PartitionReader {
                 shared.consumer.split_partition_queue(topic, partition).ok_or_else(|| {
                     failed(&reader.split, "the client has no queue for it", "report this")
                 })?;
-            let waker = context.waker.clone();
-            queue.set_nonempty_callback(move || waker.wake_by_ref());
+            let (backlog, is_drained) = (&reader.backlog, Arc::clone(&reader.is_drained));
+            let flow = Flow { backlog: Arc::downgrade(backlog), is_drained };
+            shared.health.measure(partition, flow);
+            let (waker, is_drained) = (context.waker.clone(), Arc::clone(&reader.is_drained));
+            queue.set_nonempty_callback(move || {
+                is_drained.store(false, Ordering::Relaxed);
+                waker.wake_by_ref();
+            });
             reader.queue = Some(queue);
             reader.assign(&shared)?;
         }
@@ -130,8 +156,12 @@ impl PartitionReader {
     /// there are to read.
     fn take(&mut self, rows_max: usize, batch: &mut Taken) -> Result<bool, ConnectorError> {
         let Some(queue) = self.queue.take() else { return Ok(true) };
+        let next = self.place.next;
         let is_all = self.take_from(&queue, rows_max, batch);
         self.queue = Some(queue);
+        if self.place.next > next {
+            self.backlog.set_read(self.place.next.cast_unsigned());
+        }
         is_all
     }
 
@@ -150,6 +180,7 @@ impl PartitionReader {
                     if self.place.end.is_some() {
                         return Ok(true);
                     }
+                    self.is_drained.store(true, Ordering::Relaxed);
                     continue;
                 }
                 Some(Err(error)) if code_of(&error) == Some(Code::AutoOffsetReset) => {
@@ -163,6 +194,7 @@ impl PartitionReader {
                 // To go on after an error that is not known might pass over messages.
                 Some(Err(error)) => return Err(unexpected(&self.split, &error)),
             };
+            self.is_drained.store(false, Ordering::Relaxed);
             let offset = message.offset();
             if offset < self.place.next {
                 continue;
@@ -283,13 +315,19 @@ impl SplitReader for PartitionReader {
                 return self.pending();
             }
             let offset = |message: u32| taken.offsets[message as usize];
-            let rows =
-                self.decoder.rows(&|message| format!("{}:{}", self.split, offset(message)))?;
+            let place = |message| format!("{}:{}", self.split, offset(message));
+            let mut rows = self.decoder.rows(&place)?;
+            let mut key_columns = None;
+            if let (Some(decoder), Some(keys)) = (&mut self.keys, &taken.collector.keys) {
+                let (left, columns) = decoder.join(rows, keys, &place)?;
+                (rows, key_columns) = (left, Some(columns));
+            }
             // Where all of them are bad, more may have come.
             if !rows.messages.is_empty() {
                 taken.tell(&self.split, &rows.messages, &self.origins);
                 let columns = &self.reading.columns;
-                let rows = columns.rows(self.reading.partition, rows, &mut taken.collector);
+                let partition = self.reading.partition;
+                let rows = columns.rows(partition, (rows, key_columns), &mut taken.collector);
                 return rows.map(Next::Batch).map_err(|error| {
                     failed(&self.split, error.to_string(), "check the columns of the table")
                 });

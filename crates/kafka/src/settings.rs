@@ -16,6 +16,9 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long brokers are tried at the start of a query at most.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How often a topic is asked for new partitions, where the table says nothing: as Flink does.
+const DISCOVERY: Duration = Duration::from_secs(300);
+
 /// Bytes of the name of a topic at most, as brokers have it.
 const TOPIC_BYTES_MAX: usize = 249;
 
@@ -78,6 +81,8 @@ pub(crate) struct SourceSettings {
     pub(crate) startup: Startup,
     pub(crate) bounded: bool,
     pub(crate) skips_gaps: bool,
+    /// How often the topic is asked for new partitions; `None` if it is not.
+    pub(crate) discovery: Option<Duration>,
 }
 
 impl SourceSettings {
@@ -85,8 +90,11 @@ impl SourceSettings {
         let options = OptionReader(&table.options);
         let bounded = options.choice("scan.bounded.mode", &["unbounded", "latest-offset"])?;
         let skips_gaps = options.choice("on_gap", &["fail", "skip"])? == Some(1);
-        let startup = startup(options)?;
-        Ok(Self { startup, bounded: bounded == Some(1), skips_gaps })
+        let (startup, bounded) = (startup(options)?, bounded == Some(1));
+        let discovery = options.duration_ns("scan.topic-partition-discovery.interval")?;
+        let discovery = discovery.map_or(DISCOVERY, Duration::from_nanos);
+        let discovery = Some(discovery).filter(|interval| !(bounded || interval.is_zero()));
+        Ok(Self { startup, bounded, skips_gaps, discovery })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
 use connectors::messages::MessageFormat;
@@ -12,7 +13,7 @@ use connectors::refuse;
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
-use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{NewSplits, Position, ReaderContext, Source, Split, SplitReader};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -21,6 +22,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use crate::client::{Listener, SERVED, SharedConsumer, ask, without_errors};
 use crate::columns::TopicColumns;
 use crate::errors::{final_error, unexpected};
+use crate::keys::KeyDecoder;
 use crate::reader::{PartitionRange, PartitionReader, PartitionSettings};
 use crate::settings::{SourceSettings, Startup, Topic};
 
@@ -30,12 +32,18 @@ const AHEAD_KB: usize = 65_536;
 /// The same of one partition, at least and at most.
 const AHEAD_OF_PARTITION_KB: [usize; 2] = [512, 16_384];
 
+/// Milliseconds from one look at the ends of partitions to the next: at least, and for each of
+/// them, since the client writes a kilobyte for each, and it is read.
+const STATISTICS_MS_MIN: usize = 1_000;
+const STATISTICS_MS_EACH: usize = 10;
+
 /// A topic that is read.
 pub(crate) struct KafkaSource {
     topic: Topic,
     settings: SourceSettings,
     columns: TopicColumns,
     format: MessageFormat,
+    key_format: Option<MessageFormat>,
     table: String,
     /// What was found, or what is wrong: brokers that cannot be reached are waited for once.
     found: Mutex<Option<Result<Arc<Found>, ConnectorError>>>,
@@ -60,7 +68,8 @@ impl KafkaSource {
         let (columns, values) = TopicColumns::new(table, projection, &topic.name)?;
         let format = MessageFormat::new(&values.table, &values.projection)?;
         let (found, shared, table) = (Mutex::default(), Mutex::default(), table.name.clone());
-        Ok(Self { topic, settings, columns, format, table, found, shared })
+        let key_format = values.key;
+        Ok(Self { topic, settings, columns, format, key_format, table, found, shared })
     }
 
     /// A client that reads.
@@ -73,6 +82,10 @@ impl KafkaSource {
         }
         if config.get("queued.max.messages.kbytes").is_none() {
             config.set("queued.max.messages.kbytes", ahead.to_string());
+        }
+        if config.get("statistics.interval.ms").is_none() {
+            let interval = STATISTICS_MS_MIN.max(partitions * STATISTICS_MS_EACH);
+            config.set("statistics.interval.ms", interval.to_string());
         }
         config.set("enable.auto.commit", "false");
         config.set("enable.auto.offset.store", "false");
@@ -186,8 +199,10 @@ impl KafkaSource {
         if let Some(shared) = shared.upgrade() {
             return Ok(shared);
         }
-        let consumer = self.consumer(self.found()?.len())?;
-        let started = Arc::new(SharedConsumer::start(consumer, &self.topic)?);
+        let found = self.found()?;
+        let known = found.keys().next_back().map_or(0, |last| last + 1);
+        let (consumer, discovery) = (self.consumer(found.len())?, self.settings.discovery);
+        let started = Arc::new(SharedConsumer::start(consumer, &self.topic, known, discovery)?);
         *shared = Arc::downgrade(&started);
         Ok(started)
     }
@@ -221,6 +236,16 @@ impl Source for KafkaSource {
         Ok(found.iter().enumerate().map(split).collect())
     }
 
+    fn new_splits(&self, waker: Waker) -> Result<Option<Box<dyn NewSplits>>, ConnectorError> {
+        if self.settings.discovery.is_none() {
+            return Ok(None);
+        }
+        let shared = self.shared()?;
+        shared.wakes(waker);
+        let known = self.found()?.keys().next_back().map_or(0, |last| last + 1);
+        Ok(Some(Box::new(NewPartitions { shared, topic: self.topic.clone(), known })))
+    }
+
     fn describe(&self) -> Option<String> {
         let startup = match &self.settings.startup {
             Startup::Earliest => "from the earliest offsets".into(),
@@ -242,7 +267,11 @@ impl Source for KafkaSource {
         let found = self.found()?;
         let number = split.name.strip_prefix(&self.topic.name);
         let number = number.and_then(|of| of.strip_prefix('[')?.strip_suffix(']')?.parse().ok());
-        let own = number.and_then(|number: i32| Some((number, *found.get(&number)?)));
+        let from_its_beginning = Some(PartitionRange { next: 0, end: None });
+        let begin = |number: i32| {
+            if split.is_new { from_its_beginning } else { found.get(&number).copied() }
+        };
+        let own = number.and_then(|number: i32| Some((number, begin(number)?)));
         let Some((partition, begin)) = own else {
             let error = final_error(&split.name, Code::UnknownPartition, "");
             return Err(error.unwrap_or_else(|| refused(&split.name, "it is not there".into())));
@@ -258,10 +287,30 @@ impl Source for KafkaSource {
             columns: self.columns.clone(),
             skips_gaps: self.settings.skips_gaps,
             // What is deleted before it was read first is no gap.
-            begins: from.is_none() && self.settings.startup == Startup::Earliest,
+            begins: from.is_none() && (split.is_new || self.settings.startup == Startup::Earliest),
         };
         let shared = if place.is_at_end() { None } else { Some(self.shared()?) };
-        let decoder = self.format.decoder(&context.bad);
-        Ok(Box::new(PartitionReader::open(reading, place, shared, decoder, context)?))
+        let keys = self.key_format.as_ref();
+        let keys = keys.map(|format| KeyDecoder::new(format, &self.table, &context.bad));
+        let decoders = (self.format.decoder(&context.bad), keys);
+        Ok(Box::new(PartitionReader::open(reading, place, shared, decoders, context)?))
+    }
+}
+
+/// The partitions that a topic gets while it is read.
+struct NewPartitions {
+    shared: Arc<SharedConsumer>,
+    topic: Topic,
+    /// The first that was not given.
+    known: i32,
+}
+
+impl NewSplits for NewPartitions {
+    fn poll(&mut self) -> Result<Vec<Split>, ConnectorError> {
+        let partitions = self.shared.partitions();
+        let new = self.known..partitions;
+        self.known = self.known.max(partitions);
+        let split = |partition| Split { name: self.topic.partition(partition), ..Split::default() };
+        Ok(new.map(split).collect())
     }
 }

@@ -175,7 +175,8 @@ impl Transactions {
             if since.elapsed() > self.topic.retry_timeout {
                 return Err(unexpected(&self.place(), &error));
             }
-            // The outcome of the transaction is open: the next producer ends it, and asks the marker.
+            // The outcome of the transaction is open: the next producer ends it, and asks for the
+            // marker.
             std::thread::sleep(PAUSE);
         }
     }

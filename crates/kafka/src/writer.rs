@@ -14,7 +14,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Schema, TimeUnit, TimestampMillisecondType};
 use arrow::record_batch::RecordBatch;
 use connectors::messages::MessageEncoder;
-use connectors::{OptionReader, refuse};
+use connectors::refuse;
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Room, SinkWriter};
@@ -25,8 +25,8 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
 
 use crate::client::Listener;
-use crate::columns::value_table;
 use crate::errors::{code_of, failed, final_error, is_unknown_topic, unexpected};
+use crate::keys::{KeyFields, value_table};
 use crate::settings::Topic;
 
 /// A message of a row.
@@ -59,7 +59,6 @@ enum Key {
 
 impl KafkaEncoder {
     pub(crate) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
-        let options = OptionReader(&table.options);
         let (mut timestamp, mut metadata_key) = (None, None);
         for (&column, key) in &table.metadata {
             let field = table.schema.field(column);
@@ -75,24 +74,26 @@ impl KafkaEncoder {
                 }
             }
         }
-        let fields = key_fields(table, options)?;
-        let except = ["ALL", "EXCEPT_KEY"];
-        let except = options.choice("value.fields-include", &except)? == Some(1);
-        let is_value = |column: &usize| {
-            !(table.metadata.contains_key(column) || except && fields.contains(column))
-        };
+        let keys = KeyFields::of(table)?;
+        let is_value =
+            |column: &usize| !(table.metadata.contains_key(column) || keys.is_left_out(*column));
         let value_columns: Vec<usize> = (0..table.schema.fields().len()).filter(is_value).collect();
         let values = projected(table, &value_columns)?;
         let value = MessageEncoder::new(&value_table(table), &values)?;
-        let key = match (metadata_key, fields.is_empty()) {
-            (Some(_), false) => {
+        let key = match (metadata_key, keys.columns.as_slice()) {
+            (Some(_), [_, ..]) => {
                 let hint = "leave one of them out";
                 let message = "there is a column of metadata 'key', too";
                 return Err(refuse("key.fields", message, Some(hint.into())));
             }
-            (Some(column), true) => Some(Key::Raw(column)),
-            (None, true) => None,
-            (None, false) => Some(encoded_key(table, options, fields)?),
+            (Some(column), []) => Some(Key::Raw(column)),
+            (None, []) => None,
+            (None, [column]) if keys.is_raw => Some(Key::Raw(*column)),
+            (None, columns) => {
+                let schema = projected(table, columns)?;
+                let encoder = MessageEncoder::new(&keys.table(table), &schema)?;
+                Some(Key::Encoded(encoder, keys.columns))
+            }
         };
         let table = table.name.clone();
         Ok(Self { table, value, value_columns, key, timestamp })
@@ -153,43 +154,6 @@ fn projected(table: &TableDef, columns: &[usize]) -> Result<Schema, ConnectorErr
         message: error.to_string(),
         hint: None,
     })
-}
-
-/// The columns of 'key.fields'.
-fn key_fields(table: &TableDef, options: OptionReader<'_>) -> Result<Vec<usize>, ConnectorError> {
-    let names = options.text("key.fields").unwrap_or_default().split(';').map(str::trim);
-    names
-        .filter(|name| !name.is_empty())
-        .map(|name| {
-            let fields = table.schema.fields();
-            fields.iter().position(|field| field.name() == name).ok_or_else(|| {
-                let near = connectors::nearest(name, fields.iter().map(|of| of.name().as_str()));
-                let hint = near.map(|near| format!("did you mean '{near}'?"));
-                refuse("key.fields", format!("there is no column '{name}'"), hint)
-            })
-        })
-        .collect()
-}
-
-fn encoded_key(
-    table: &TableDef,
-    options: OptionReader<'_>,
-    fields: Vec<usize>,
-) -> Result<Key, ConnectorError> {
-    let formats = ["raw", "csv", "json"];
-    let chosen = options.choice("key.format", &formats)?;
-    let format = match (chosen, fields.as_slice()) {
-        (None | Some(0), [column]) => return Ok(Key::Raw(*column)),
-        (Some(0), _) => {
-            let message = "'raw' is the text of one column";
-            return Err(refuse("key.format", message, Some("write 'key.format' = 'json'".into())));
-        }
-        (Some(1), _) => "csv",
-        _ => "json",
-    };
-    let mut own = value_table(table);
-    own.options.insert("format".into(), format.into());
-    Ok(Key::Encoded(MessageEncoder::new(&own, &projected(table, &fields)?)?, fields))
 }
 
 /// The outcomes of messages that were sent.
@@ -286,6 +250,9 @@ impl ClientContext for ProducerListener {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        if code_of(&error) == Some(Code::AllBrokersDown) && self.0.in_flight() > 0 {
+            self.0.listener.health.is_lost(&self.0.listener.place);
+        }
         self.0.listener.error(error, reason);
         if self.0.listener.health.failed().is_some() {
             self.0.waker.wake_by_ref();
@@ -302,6 +269,8 @@ impl ProducerContext for ProducerListener {
         if let Err((error, message)) = result {
             let mut failed = own.failed.lock().unwrap_or_else(PoisonError::into_inner);
             failed.get_or_insert((error.clone(), message.partition()));
+        } else {
+            own.listener.health.is_reached(&own.listener.place);
         }
         let left = own.in_flight.fetch_sub(1, Ordering::AcqRel) - 1;
         if left == 0 || result.is_err() || own.waits.swap(false, Ordering::AcqRel) {

@@ -124,8 +124,8 @@ impl Source for GeneratorSource {
                 of: flows,
                 name: format!("generator {flow} of {flows}"),
                 rows: self.stream.rows.map(|rows| self.stream.rows_of(deal, rows)),
-                bytes: None,
                 event_time_min: time_column.and_then(|column| self.stream.time_min(deal, column)),
+                ..Split::default()
             }
         };
         Ok((0..flows).map(info).collect())

@@ -1,6 +1,7 @@
 //! The border between the planner and the connectors: a table's definition on one side, sources and
 //! sinks on the other.
 
+pub mod backlog;
 pub mod bad;
 pub mod gauge;
 pub mod join_filter;

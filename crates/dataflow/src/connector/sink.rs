@@ -15,8 +15,8 @@ pub trait Sink: Send + Sync {
     fn placement(&self) -> Placement;
 
     /// What is replaced as a whole when its writer commits, so that the rows of another writer of
-    /// the same would be lost: a name that is the same however the place is spelled. `None` where
-    /// rows are added.
+    /// the same would be lost: a name that is the same however the place is spelled. It may also be
+    /// what one writer alone can have. `None` where rows are added.
     fn replaces(&self) -> Option<String> {
         None
     }

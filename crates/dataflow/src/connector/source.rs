@@ -12,6 +12,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use fabric::Clock;
 
+use crate::connector::backlog::SourceBacklog;
 use crate::connector::bad::BadRows;
 use crate::connector::origins::Origins;
 pub use crate::connector::position::Position;
@@ -157,6 +158,17 @@ pub trait Source: Send + Sync {
         Ok(())
     }
 
+    /// Looks for splits that an unbounded table gets while it is read; `None` where it gets none.
+    /// The waker is called when there are some. Their numbers are those behind the ones of
+    /// [`splits`](Self::splits), and are the same on every node.
+    ///
+    /// # Errors
+    /// When the input is missing or cannot be read.
+    fn new_splits(&self, waker: Waker) -> Result<Option<Box<dyn NewSplits>>, ConnectorError> {
+        let _ = waker;
+        Ok(None)
+    }
+
     /// For EXPLAIN: what is read, and how; `None` where its name and its options say that.
     fn describe(&self) -> Option<String> {
         None
@@ -213,6 +225,16 @@ pub trait NewestVersion {
     fn poll(&mut self) -> Poll<Result<Option<Arc<dyn Source>>, ConnectorError>>;
 }
 
+/// The splits that a table gets while it is read.
+pub trait NewSplits: Send {
+    /// Those that came since the last call, in order. Must not block, and costs little where there
+    /// are none.
+    ///
+    /// # Errors
+    /// When the input cannot be read any further.
+    fn poll(&mut self) -> Result<Vec<Split>, ConnectorError>;
+}
+
 /// Gives the predicate on the rows of a scan that are needed, over the columns of
 /// [`Source::schema`]: `None` if all rows are needed.
 pub type NeededRows = Arc<dyn Fn() -> Option<ColumnPredicate> + Send + Sync>;
@@ -256,6 +278,9 @@ pub struct Split {
     /// that has not been opened yet holds the watermark back to here, or altogether where this is
     /// unknown.
     pub event_time_min: Option<i64>,
+    /// Whether the table has got it since the job began. It is read from its very beginning, though
+    /// the table may say that others are not.
+    pub is_new: bool,
 }
 
 impl Split {
@@ -314,6 +339,8 @@ pub struct ReaderContext {
     pub skipped: Arc<SkippedCounts>,
     /// The counters of blocks that a reader of [shared](Source::is_shared) memory has read.
     pub blocks: Arc<BlockCounts>,
+    /// Where a reader that knows what is left to read tells that.
+    pub backlog: Arc<SourceBacklog>,
     /// How many pieces of input to ask for ahead, where each has to be waited for: `None` where the
     /// reader decides.
     pub prefetch: Option<usize>,
@@ -326,8 +353,8 @@ impl ReaderContext {
     /// Of a worker that nobody has to wake: for tests, and for readers that wait for a time alone.
     pub fn new(clock: Arc<dyn Clock>, bad: Arc<BadRows>) -> Self {
         let (origins, skipped, blocks) = (Arc::default(), Arc::default(), Arc::default());
-        let waker = Waker::noop().clone();
-        Self { clock, bad, origins, skipped, blocks, prefetch: None, waker }
+        let (backlog, waker) = (Arc::default(), Waker::noop().clone());
+        Self { clock, bad, origins, skipped, blocks, backlog, prefetch: None, waker }
     }
 }
 

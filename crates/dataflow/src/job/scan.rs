@@ -2,6 +2,7 @@
 //! them, and its event time.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
@@ -13,7 +14,8 @@ use crate::connector::predicate::{ColumnPredicate, JoinFilters};
 use crate::connector::scan::{self, FilteredReader, ScanStep};
 
 use crate::connector::source::{
-    BucketPart, ColumnBounds, Position, Pruning, ReaderContext, Source, Split, SplitReader,
+    BucketPart, ColumnBounds, NewSplits, Position, Pruning, ReaderContext, Source, Split,
+    SplitReader,
 };
 use crate::error::ConnectorError;
 use crate::rows::time::{span_text, ticks_text};
@@ -240,6 +242,14 @@ impl Scan {
             }
             None => reader,
         })
+    }
+
+    /// The splits that it gets while it is read, as [`Source::new_splits`].
+    ///
+    /// # Errors
+    /// As [`Source::new_splits`].
+    pub fn new_splits(&self, waker: Waker) -> Result<Option<Box<dyn NewSplits>>, ConnectorError> {
+        if self.bounded() { Ok(None) } else { self.source.new_splits(waker) }
     }
 
     /// The column of the source that a column behind all steps is, row by row.

@@ -35,6 +35,9 @@ impl OperatorMetrics {
     pub fn read(&self) -> OperatorCounters {
         let mut counters = self.counted();
         counters.backpressured_ns += self.sink.get().map_or(0, |sink| sink.waiting_ns());
+        let backlog = self.backlog.get();
+        counters.pending_records = backlog.map_or(0, |backlog| backlog.records());
+        counters.unreachable_flows = backlog.map_or(0, |backlog| backlog.unreachable());
         counters
     }
 }
@@ -44,7 +47,10 @@ impl Metrics {
     pub fn read(&self) -> Counters {
         let mut counters = self.counted();
         counters.backpressured_ns += self.sinks().map(SinkGauge::waiting_ns).sum::<u64>();
-        Counters { rows_out: self.rows_out(), ..counters }
+        let backlogs = || self.operators().iter().filter_map(|operator| operator.backlog.get());
+        let pending_records = backlogs().map(|backlog| backlog.records()).sum();
+        let unreachable_flows = backlogs().map(|backlog| backlog.unreachable()).sum();
+        Counters { rows_out: self.rows_out(), pending_records, unreachable_flows, ..counters }
     }
 
     /// The counters of the operators, in the order of the job; none before there is a worker.

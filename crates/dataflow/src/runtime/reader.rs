@@ -28,12 +28,12 @@ use arrow::record_batch::RecordBatch;
 use state::{Times, vector};
 
 use self::lagging::row_watermarks;
-use self::places::places;
+use self::places::{mark_new, places};
 use self::widths::Widths;
 use crate::checkpoint::SplitSnapshot;
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
-use crate::connector::source::{Next, ReaderContext, SkippedRows, Split, SplitReader};
+use crate::connector::source::{NewSplits, Next, ReaderContext, SkippedRows, Split, SplitReader};
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{OnBad, Scan, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
@@ -69,6 +69,10 @@ pub(crate) struct Reader {
     reading: Rc<Reading>,
     /// For how many readers the table is cut into splits.
     readers: u32,
+    /// Which of them this is.
+    share: Share,
+    /// The splits that the table gets while it is read, if it may get some.
+    new_splits: Option<Box<dyn NewSplits>>,
     /// By split, where to go on that was not opened yet.
     from: BTreeMap<usize, SplitSnapshot>,
     /// Where splits stood at their end.
@@ -133,8 +137,13 @@ impl Reader {
         let readers = saved.first().map_or(share.of, |saved| saved.readers);
         let mut infos = input.splits(readers)?;
         infos.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
-        // Each reader counts its own blocks.
-        let context = ReaderContext { blocks: Arc::default(), ..context };
+        if !input.bounded() {
+            mark_new(&mut infos, saved);
+        }
+        let new_splits = input.new_splits(context.waker.clone())?;
+        // Each reader counts its own blocks and records.
+        let (blocks, backlog) = (Arc::default(), Arc::default());
+        let context = ReaderContext { blocks, backlog, ..context };
         let (from, ended) = places(&infos, saved, |split| share.has(split))?;
         let is_left = |flow: &usize| share.has(*flow) && !ended.contains_key(flow);
         let pending = (0..infos.len()).filter(is_left).collect();
@@ -153,6 +162,8 @@ impl Reader {
             widths: Widths::new(&input.columns()),
             reading: Rc::default(),
             readers,
+            share,
+            new_splits,
             from,
             ended: ended.into_values().collect(),
         };
@@ -164,6 +175,9 @@ impl Reader {
     /// The same, which counts what it skips as that of an operator of the job.
     pub(crate) fn counted_as(self, operator: usize) -> Self {
         let metrics = self.metrics.clone();
+        if let Some(of) = metrics.operators().get(operator) {
+            of.backlog.get_or_init(|| Arc::clone(&self.context.backlog));
+        }
         Self { operator: Some(operator), ..self }.with_blocks_of(metrics, operator)
     }
 
@@ -180,6 +194,7 @@ impl Reader {
     pub(crate) fn next(&mut self) -> Result<Read, DataflowError> {
         let mut until: Option<u64> = None;
         let mut asked = 0;
+        self.open_new()?;
         if self.open.is_empty() {
             self.open_next()?;
         }
@@ -213,7 +228,7 @@ impl Reader {
                 }
             }
         }
-        if self.open.is_empty() {
+        if self.has_ended() {
             return Ok(Read::End);
         }
         let now = self.context.clock.now_ns();
@@ -225,8 +240,7 @@ impl Reader {
     /// `i64::MAX` when all flows have ended.
     pub(crate) fn watermark(&mut self) -> i64 {
         if self.input.watermark.is_none() {
-            let ended = self.open.is_empty() && self.pending.is_empty();
-            return if ended { i64::MAX } else { i64::MIN };
+            return if self.has_ended() { i64::MAX } else { i64::MIN };
         }
         self.announced = self.reachable(None);
         let millis = to_millis(self.announced, self.time_unit());
@@ -291,10 +305,9 @@ impl Reader {
             read.or(self.infos[i].event_time_min)
                 .map_or(i64::MIN, |min| min.saturating_sub(spec.delay))
         });
-        let ended = self.open.is_empty() && self.pending.is_empty();
         match read.chain(unread).min() {
             Some(least) => self.announced.max(least),
-            None if ended => i64::MAX,
+            None if self.has_ended() => i64::MAX,
             None => self.announced,
         }
     }
@@ -320,11 +333,16 @@ impl Reader {
         to_millis(self.open[at].greatest, self.time_unit())
     }
 
-    /// True when the worker has flows, but none that can hold a watermark back.
+    /// Whether there is nothing more to read, ever.
+    fn has_ended(&self) -> bool {
+        self.open.is_empty() && self.pending.is_empty() && self.new_splits.is_none()
+    }
+
+    /// True when the worker has flows, or may get some, but none that can hold a watermark back.
     pub(crate) fn is_idle(&self) -> bool {
         let timeout = self.input.watermark.and_then(|w| w.idle_timeout_ns);
         self.pending.is_empty()
-            && !self.open.is_empty()
+            && !self.has_ended()
             && self.open.iter().all(|flow| is_idle(flow, timeout))
     }
 
@@ -395,6 +413,20 @@ impl Reader {
             ended,
             readers: self.readers,
         }
+    }
+
+    /// Opens its share of the splits that the table has got.
+    fn open_new(&mut self) -> Result<(), DataflowError> {
+        let Some(new_splits) = &mut self.new_splits else { return Ok(()) };
+        for split in new_splits.poll()? {
+            let number = self.infos.len();
+            self.infos.push(Split { number, is_new: true, ..split });
+            if self.share.has(number) {
+                self.pending.push_back(number);
+                self.open_next()?;
+            }
+        }
+        Ok(())
     }
 
     fn open_next(&mut self) -> Result<bool, DataflowError> {

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
@@ -37,8 +37,14 @@ pub fn topic(name: &str, partitions: i32, settings: &[(&str, &str)]) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("{name}-{}-{next}", std::process::id());
+    create(&name, partitions, settings);
+    name
+}
+
+/// Makes a topic of this name.
+pub fn create(name: &str, partitions: i32, settings: &[(&str, &str)]) {
     let admin: AdminClient<DefaultClientContext> = config().create().unwrap();
-    let mut new = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+    let mut new = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
     for (key, value) in settings {
         new = new.set(key, value);
     }
@@ -46,15 +52,9 @@ pub fn topic(name: &str, partitions: i32, settings: &[(&str, &str)]) -> String {
     wait_for(made).unwrap().into_iter().for_each(|made| drop(made.unwrap()));
     // The brokers know it a moment later.
     let consumer: BaseConsumer = config().set("group.id", "look").create().unwrap();
-    let since = Instant::now();
-    loop {
-        let known = consumer.fetch_watermarks(&name, partitions - 1, Duration::from_secs(5));
-        if known.is_ok() {
-            return name;
-        }
-        assert!(since.elapsed() < TIMEOUT, "{known:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the topic is there", || {
+        consumer.fetch_watermarks(name, partitions - 1, Duration::from_secs(5)).is_ok()
+    });
 }
 
 /// The outcome of a question to the broker. The client's own threads answer it.
@@ -69,6 +69,36 @@ pub fn wait_for<T>(question: impl Future<Output = Result<T, KafkaError>>) -> Res
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Waits until it is so.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < TIMEOUT, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Deletes a topic.
+pub fn delete(topic: &str) {
+    let admin: AdminClient<DefaultClientContext> = config().create().unwrap();
+    let deleted = wait_for(admin.delete_topics(&[topic], &AdminOptions::new()));
+    deleted.unwrap().into_iter().for_each(|deleted| drop(deleted.unwrap()));
+}
+
+/// Makes a topic have so many partitions.
+pub fn widen(topic: &str, partitions: usize) {
+    let admin: AdminClient<DefaultClientContext> = config().create().unwrap();
+    let wider = NewPartitions::new(topic, partitions);
+    let made = wait_for(admin.create_partitions([&wider], &AdminOptions::new()));
+    made.unwrap().into_iter().for_each(|made| drop(made.unwrap()));
+    let consumer: BaseConsumer = config().set("group.id", "look").create().unwrap();
+    wait_until("the partitions are there", || {
+        let last = partitions as i32 - 1;
+        consumer.fetch_watermarks(topic, last, Duration::from_secs(5)).is_ok()
+    });
 }
 
 /// A message of a topic.

@@ -2,6 +2,9 @@
 //! the client itself, and not by the connector.
 
 mod broker;
+mod faults;
 mod publish;
 mod read;
 mod run;
+#[cfg(feature = "tls")]
+mod tls;

@@ -19,7 +19,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use crate::broker::{TIMEOUT, address, config, messages, topic, values, wait_for};
 use crate::read::table;
 
-fn batch(table: &TableDef, from: i64, to: i64) -> RecordBatch {
+pub fn batch(table: &TableDef, from: i64, to: i64) -> RecordBatch {
     let numbers = Int64Array::from_iter_values(from..to);
     let texts: StringArray = (from..to).map(|n| (n % 3 != 0).then(|| format!("t{n}"))).collect();
     let columns: Vec<ArrayRef> = vec![Arc::new(numbers), Arc::new(texts)];
@@ -27,7 +27,7 @@ fn batch(table: &TableDef, from: i64, to: i64) -> RecordBatch {
 }
 
 /// The messages of rows, sorted.
-fn expected(from: i64, to: i64) -> Vec<String> {
+pub fn expected(from: i64, to: i64) -> Vec<String> {
     let text = |n: i64| if n % 3 == 0 { "null".into() } else { format!("\"t{n}\"") };
     let mut all: Vec<String> =
         (from..to).map(|n| format!("{{\"n\":{n},\"text\":{}}}", text(n))).collect();
@@ -35,7 +35,7 @@ fn expected(from: i64, to: i64) -> Vec<String> {
     all
 }
 
-fn sink(table: &TableDef) -> Arc<dyn Sink> {
+pub fn sink(table: &TableDef) -> Arc<dyn Sink> {
     KafkaConnector.sink(table).unwrap()
 }
 
@@ -47,7 +47,7 @@ fn waits(mut ready: impl FnMut() -> Room) {
     }
 }
 
-fn write(table: &TableDef, worker: u32, from: i64, to: i64) {
+pub fn write(table: &TableDef, worker: u32, from: i64, to: i64) {
     let mut writer = sink(table).open(&WriterContext::of(worker)).unwrap();
     for begin in (from..to).step_by(1000) {
         waits(|| writer.room());
@@ -126,13 +126,13 @@ fn murmur2(data: &[u8]) -> u32 {
     (hash ^ (hash >> 15)) & 0x7fff_ffff
 }
 
-fn exactly(topic: &str) -> TableDef {
+pub fn exactly(topic: &str) -> TableDef {
     let id = format!("id-of-{topic}");
     let exactly = ("sink.delivery-guarantee", "exactly-once");
     table(topic, &[exactly, ("sink.transactional-id-prefix", &id)])
 }
 
-fn open(sink: &dyn Sink, worker: u32) -> Box<dyn SinkWriter> {
+pub fn open(sink: &dyn Sink, worker: u32) -> Box<dyn SinkWriter> {
     open_of(7, sink, worker)
 }
 
@@ -142,8 +142,20 @@ fn open_of(job: u64, sink: &dyn Sink, worker: u32) -> Box<dyn SinkWriter> {
     sink.open(&WriterContext { staging, ..WriterContext::of(worker) }).unwrap()
 }
 
-fn how(again: bool, mark: Option<[u64; 2]>) -> Publishing {
+pub fn how(again: bool, mark: Option<[u64; 2]>) -> Publishing {
     Publishing { last: false, again, mark }
+}
+
+/// Has rows staged; gives the mark before them, and them.
+pub fn staged_of(
+    own: &dyn Sink,
+    writer: &mut dyn SinkWriter,
+    from: i64,
+    to: i64,
+) -> (Option<[u64; 2]>, [Vec<u8>; 1]) {
+    let table = table("t", &[]);
+    writer.write(&batch(&table, from, to)).unwrap();
+    (own.mark().unwrap(), [writer.stage(1, false).unwrap().staged])
 }
 
 #[test]
@@ -217,11 +229,7 @@ fn a_marker_that_was_forgotten_stops_no_run_that_knows_what_is_published() {
     let table = exactly(&topic);
     let own = sink(&table);
     let mut writer = open(&*own, 0);
-    let mut stage = |from, to| {
-        writer.write(&batch(&table, from, to)).unwrap();
-        let mark = own.mark().unwrap();
-        (mark, [writer.stage(1, false).unwrap().staged])
-    };
+    let mut stage = |from, to| staged_of(&*own, &mut *writer, from, to);
     let (mark, staged) = stage(0, 5);
     own.publish(&staged, how(false, mark)).unwrap();
     // The brokers forget the group while the job has nothing to write.
@@ -302,8 +310,7 @@ fn an_open_transaction_of_a_run_before_is_given_up() {
     zombie.flush(TIMEOUT).unwrap();
     let own = sink(&table);
     let mut writer = open(&*own, 0);
-    writer.write(&batch(&table, 0, 10)).unwrap();
-    let (mark, staged) = (own.mark().unwrap(), [writer.stage(1, false).unwrap().staged]);
+    let (mark, staged) = staged_of(&*own, &mut *writer, 0, 10);
     own.publish(&staged, how(false, mark)).unwrap();
     assert!(zombie.commit_transaction(TIMEOUT).is_err(), "the zombie is fenced");
     assert_eq!(values(&topic, true), expected(0, 10));
@@ -389,8 +396,7 @@ fn a_late_end_of_a_transaction_commits_nothing_of_the_next() {
     let own = sink(&table);
     let mut writer = open(&*own, 0);
     let mut publish = |from, to| {
-        writer.write(&batch(&table, from, to)).unwrap();
-        let (mark, staged) = (own.mark().unwrap(), [writer.stage(1, false).unwrap().staged]);
+        let (mark, staged) = staged_of(&*own, &mut *writer, from, to);
         own.publish(&staged, how(false, mark)).unwrap();
     };
     publish(0, 1);

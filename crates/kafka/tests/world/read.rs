@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use arrow::util::display::array_value_to_string;
+use dataflow::backlog::SourceBacklog;
 use dataflow::bad::BadRows;
 use dataflow::connector::{Connector, TableDef};
 use dataflow::error::ConnectorError;
@@ -17,7 +18,7 @@ use kafka::KafkaConnector;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use crate::broker::{TIMEOUT, address, config, send, topic};
+use crate::broker::{TIMEOUT, address, config, send, topic, wait_until};
 
 /// A table of this topic with a number and a text.
 pub fn table(topic: &str, options: &[(&str, &str)]) -> TableDef {
@@ -34,9 +35,9 @@ pub fn table(topic: &str, options: &[(&str, &str)]) -> TableDef {
     }
 }
 
-const BOUNDED: (&str, &str) = ("scan.bounded.mode", "latest-offset");
+pub const BOUNDED: (&str, &str) = ("scan.bounded.mode", "latest-offset");
 
-fn source(table: &TableDef) -> Arc<dyn Source> {
+pub fn source(table: &TableDef) -> Arc<dyn Source> {
     let all: Vec<usize> = (0..table.schema.fields().len()).collect();
     KafkaConnector.source(table, &all).unwrap()
 }
@@ -49,22 +50,24 @@ impl Wake for Unpark {
     }
 }
 
-struct OpenSplit {
-    reader: Box<dyn SplitReader>,
+pub struct OpenSplit {
+    pub reader: Box<dyn SplitReader>,
     bad: Arc<BadRows>,
+    pub backlog: Arc<SourceBacklog>,
 }
 
-fn open(source: &dyn Source, split: usize, from: Option<&Position>) -> OpenSplit {
+pub fn open(source: &dyn Source, split: usize, from: Option<&Position>) -> OpenSplit {
     let bad = Arc::new(BadRows::collecting());
     let mut context = ReaderContext::new(Arc::new(MonotonicClock::default()), Arc::clone(&bad));
     context.waker = Waker::from(Arc::new(Unpark(thread::current())));
     let splits = source.splits(1, None).unwrap();
-    OpenSplit { reader: source.open(&splits[split], from, &context).unwrap(), bad }
+    let backlog = Arc::clone(&context.backlog);
+    OpenSplit { reader: source.open(&splits[split], from, &context).unwrap(), bad, backlog }
 }
 
 impl OpenSplit {
     /// The next rows, for which it waits; `None` at the end.
-    fn next(&mut self, rows_max: usize) -> Result<Option<Vec<String>>, ConnectorError> {
+    pub fn next(&mut self, rows_max: usize) -> Result<Option<Vec<String>>, ConnectorError> {
         let since = Instant::now();
         loop {
             match self.reader.next(rows_max)? {
@@ -89,7 +92,7 @@ impl OpenSplit {
         }
     }
 
-    fn rest(&mut self) -> Vec<String> {
+    pub fn rest(&mut self) -> Vec<String> {
         let mut all = vec![];
         while let Some(rows) = self.next(1000).unwrap() {
             all.extend(rows);
@@ -102,15 +105,15 @@ impl OpenSplit {
     }
 }
 
-fn numbered(from: usize, to: usize) -> Vec<String> {
+pub fn numbered(from: usize, to: usize) -> Vec<String> {
     (from..to).map(|n| format!(r#"{{"n": {n}, "text": "t{n}"}}"#)).collect()
 }
 
-fn texts(values: &[String]) -> impl Iterator<Item = &str> {
+pub fn texts(values: &[String]) -> impl Iterator<Item = &str> {
     values.iter().map(String::as_str)
 }
 
-fn rows(from: usize, to: usize) -> Vec<String> {
+pub fn rows(from: usize, to: usize) -> Vec<String> {
     (from..to).map(|n| format!("{n}|t{n}")).collect()
 }
 
@@ -276,6 +279,57 @@ fn metadata_is_that_of_each_message() {
         format!("NULL|NULL|2|2|1|{topic}|2023-11-14T22:13:20.124"),
     ];
     assert_eq!(read, expected);
+    let (key, value) = (DataType::Utf8, DataType::Binary);
+    let map = Field::new_map(
+        "m_headers",
+        "entries",
+        Field::new("key", key, false),
+        Field::new("value", value, true),
+        false,
+        true,
+    );
+    let mut fields = table.schema.fields().to_vec();
+    fields[7] = Arc::new(map);
+    table.schema = Arc::new(Schema::new(fields));
+    let source = KafkaConnector.source(&table, &[7, 0]).unwrap();
+    let read = open(&*source, 1, None).rest();
+    assert_eq!(read, ["{none: , trace: 612262}|1", "NULL|2"], "the bytes of headers");
+}
+
+#[test]
+fn columns_of_the_key_are_read_from_it() {
+    let topic = topic("keyed", 1, &[]);
+    let except = ("value.fields-include", "EXCEPT_KEY");
+    let of_keys = |options: &[(&str, &str)], fields: &[(&str, DataType)], read: &[usize]| {
+        let mut table = table(&topic, &[&[BOUNDED, except], options].concat());
+        let fields = fields.iter().map(|(name, of)| Field::new(*name, of.clone(), true));
+        table.schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let source = KafkaConnector.source(&table, read).unwrap();
+        let mut reading = open(&*source, 0, None);
+        (reading.rest(), reading.bad())
+    };
+    let producer: BaseProducer = config().create().unwrap();
+    let values = [r#"{"n":0}"#, r#"{"n":1}"#, "broken", r#"{"n":3}"#, r#"{"n":4}"#];
+    let keys = [Some(r#"{"a":"x","b":7}"#), None, Some("broken"), Some("{"), Some(r#"{"b":8}"#)];
+    for (value, key) in values.into_iter().zip(keys) {
+        let mut record = BaseRecord::<str, str>::to(&topic).partition(0).payload(value);
+        record.key = key;
+        producer.send(record).unwrap();
+    }
+    producer.flush(TIMEOUT).unwrap();
+    let (number, text) = (DataType::Int64, DataType::Utf8);
+    let fields = [("b", number.clone()), ("n", number.clone()), ("a", text.clone())];
+    let json = [("key.fields", "a;b"), ("key.format", "json")];
+    let (rows, bad) = of_keys(&json, &fields, &[2, 1, 0]);
+    assert_eq!(rows, ["x|0|7", "NULL|1|NULL", "NULL|4|8"]);
+    let places: Vec<&str> = bad.iter().filter_map(|bad| bad.split(' ').next()).collect();
+    assert_eq!(places, [2, 3].map(|at| format!("{topic}[0]:{at}")), "each is bad once: {bad:?}");
+    assert_eq!(of_keys(&json, &fields, &[0]).0, ["7", "NULL", "8"]);
+    // Nobody reads the key: a bad one is none.
+    assert_eq!(of_keys(&json, &fields, &[1]).0, ["0", "1", "3", "4"]);
+    let (rows, _) = of_keys(&[("key.fields", "a")], &[("a", text), ("n", number)], &[1, 0]);
+    let expected = [r#"0|{"a":"x","b":7}"#, "1|NULL", "3|{", r#"4|{"b":8}"#];
+    assert_eq!(rows, expected, "the text of the key");
 }
 
 #[test]
@@ -320,32 +374,69 @@ pub fn password(password: &str) -> [(&'static str, &str); 4] {
     ]
 }
 
-/// Where the broker asks for a password.
-pub fn guarded() -> String {
+/// Another port of the broker, so far behind the first.
+pub fn port(behind: u16) -> String {
     let address = address();
     let (host, port) = address.rsplit_once(':').unwrap();
-    format!("{host}:{}", port.parse::<u16>().unwrap() + 2)
+    format!("{host}:{}", port.parse::<u16>().unwrap() + behind)
+}
+
+/// Where the broker asks for a password.
+pub fn guarded() -> String {
+    port(2)
 }
 
 #[test]
-fn messages_that_cannot_be_unpacked_are_an_error_and_not_passed_over() {
+fn packed_messages_are_read_as_others() {
     // The broker packs them itself.
-    let topic = topic("packed", 2, &[("compression.type", "zstd")]);
-    send(&topic, 0, texts(&numbered(0, 20)));
-    let table = table(&topic, &[BOUNDED]);
-    let source = source(&table);
-    let mut reading = open(&*source, 0, None);
-    let error = reading.next(100).unwrap_err();
-    let text = format!("{error:?}");
-    assert!(error.to_string().contains(&format!("{topic}[0]")), "{error}");
-    assert!(text.contains("cannot unpack") && text.contains("compression.type"), "{text}");
-    assert_eq!(open(&*source, 1, None).rest(), rows(0, 0));
-    for packed in ["gzip", "snappy", "lz4"] {
-        let topic = crate::broker::topic("packed", 1, &[("compression.type", packed)]);
-        send(&topic, 0, texts(&numbered(0, 20)));
-        let source = self::source(&self::table(&topic, &[BOUNDED]));
-        assert_eq!(open(&*source, 0, None).rest(), rows(0, 20), "{packed}");
+    for packed in ["gzip", "snappy", "lz4", "zstd"] {
+        let topic = topic("packed", 1, &[("compression.type", packed)]);
+        send(&topic, 0, texts(&numbered(0, 2_000)));
+        let source = source(&table(&topic, &[BOUNDED]));
+        assert_eq!(open(&*source, 0, None).rest(), rows(0, 2_000), "{packed}");
     }
+}
+
+#[test]
+fn the_backlog_is_what_is_not_read() {
+    let topic = topic("backlog", 2, &[]);
+    let own = source(&table(&topic, &[]));
+    let mut reading = open(&*own, 1, None);
+    let backlog = Arc::clone(&reading.backlog);
+    let is = |expected: u64| {
+        wait_until(&format!("{expected} records"), || backlog.records() == expected);
+    };
+    send(&topic, 0, texts(&numbered(0, 9)));
+    send(&topic, 1, texts(&numbered(0, 100)));
+    is(100);
+    let mut given = 0;
+    while given < 40 {
+        given += reading.next(40 - given).unwrap().unwrap().len();
+    }
+    is(60);
+    // Behind the messages of a transaction there is a mark, which is no message.
+    let producer: BaseProducer = config().set("transactional.id", &topic).create().unwrap();
+    producer.init_transactions(TIMEOUT).unwrap();
+    producer.begin_transaction().unwrap();
+    for value in numbered(100, 105) {
+        let record = BaseRecord::<str, str>::to(&topic).partition(1).payload(&value);
+        producer.send(record).unwrap();
+    }
+    producer.flush(TIMEOUT).unwrap();
+    is(60);
+    producer.commit_transaction(TIMEOUT).unwrap();
+    is(66);
+    while given < 105 {
+        given += reading.next(1000).unwrap().unwrap().len();
+    }
+    wait_until("the mark is passed", || {
+        assert!(matches!(reading.reader.next(10), Ok(Next::Pending)));
+        backlog.records() == 0
+    });
+    send(&topic, 1, texts(&numbered(105, 107)));
+    is(2);
+    drop(reading);
+    is(0);
 }
 
 #[test]

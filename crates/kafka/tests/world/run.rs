@@ -5,9 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use crate::broker::{TIMEOUT, address, messages, script, send, topic, values};
+use crate::broker::{Seen, address, messages, script, send, topic, values, wait_until, widen};
 
 /// A folder, which is removed at the end.
 struct Dir(PathBuf);
@@ -47,6 +46,11 @@ impl Dir {
         let (success, text) = self.run(sql, arguments);
         assert!(success, "{text}");
         text
+    }
+
+    /// What a job has written to its standard error.
+    fn log(&self) -> String {
+        fs::read_to_string(self.0.join("log")).unwrap()
     }
 
     /// The lines of a file without the first, sorted.
@@ -165,23 +169,28 @@ fn windows_over_partitions_are_those_of_the_rows() {
 }
 
 #[test]
-fn broken_messages_are_rows_of_the_table_of_bad_rows() {
+fn a_thousand_broken_messages_of_a_million_are_rows_of_the_table_of_bad_rows() {
+    const ROWS: usize = 1_000_000;
+    let is_broken = |n: &usize| n % 1_000 == 3;
     let dir = Dir::new();
     let topic = topic("bad", 2, &[]);
-    let values: Vec<String> = (0..1_000)
-        .map(|n| if n % 10 == 3 { format!("broken {n}") } else { format!(r#"{{"n": {n}}}"#) })
-        .collect();
-    send(&topic, 1, values.iter().map(String::as_str));
+    let value = |n| if is_broken(&n) { format!("broken {n}") } else { format!(r#"{{"n": {n}}}"#) };
+    let values: Vec<String> = (0..ROWS).map(value).collect();
+    for (partition, values) in (0..).zip(values.chunks(ROWS / 2)) {
+        send(&topic, partition, values.iter().map(String::as_str));
+    }
     let options = ", 'scan.bounded.mode' = 'latest-offset', 'on_bad' = 'table'";
     let sql = declare("t", &topic, "n BIGINT", options)
-        + "CREATE TABLE good (n BIGINT) WITH ('connector' = 'file', 'path' = 'good.csv');
-           INSERT INTO good SELECT n FROM t;
+        + "CREATE TABLE good (rows BIGINT, sum BIGINT)
+           WITH ('connector' = 'file', 'path' = 'good.csv');
+           INSERT INTO good SELECT count(*), sum(n) FROM t;
            CREATE TABLE bad (place STRING) WITH ('connector' = 'file', 'path' = 'bad.csv');
            INSERT INTO bad SELECT place FROM t__bad;";
     dir.succeeds(&sql, &[]);
-    assert_eq!(dir.rows("good.csv").len(), 900);
-    let mut expected: Vec<String> =
-        (0..1_000).filter(|n| n % 10 == 3).map(|n| format!("{topic}[1]:{n}")).collect();
+    let sum: usize = (0..ROWS).filter(|n| !is_broken(n)).sum();
+    assert_eq!(dir.rows("good.csv"), [format!("{},{sum}", ROWS - ROWS / 1_000)]);
+    let place = |n: usize| format!("{topic}[{}]:{}", n / (ROWS / 2), n % (ROWS / 2));
+    let mut expected: Vec<String> = (0..ROWS).filter(is_broken).map(place).collect();
     expected.sort();
     assert_eq!(dir.rows("bad.csv"), expected);
 }
@@ -239,18 +248,110 @@ fn copied(rows: usize) -> Vec<String> {
     all
 }
 
-fn waits_for(what: &str, mut is_there: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_there() {
-        assert!(since.elapsed() < TIMEOUT, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
+#[test]
+fn the_example_of_the_documentation_works_as_it_stands() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/connectors.md");
+    let page = fs::read_to_string(page).unwrap();
+    let section = page.split_once("\n## `kafka`\n").unwrap().1;
+    let example = section.split_once("```sql\n").unwrap().1.split_once("```").unwrap().0;
+    let (clicks, counts) = (topic("clicks", 2, &[]), topic("counts", 1, &[]));
+    let mut sql = format!("SET 'millstream.checkpoint' = '100 ms';\n{example}");
+    for (there, here) in [
+        ("localhost:9092", address()),
+        ("'topic' = 'clicks'", format!("'topic' = '{clicks}'")),
+        ("'topic' = 'counts'", format!("'topic' = '{counts}'")),
+    ] {
+        assert!(sql.contains(there), "{there}: {sql}");
+        sql = sql.replace(there, &here);
     }
+    let dir = Dir::new();
+    dir.write("clicks.sql", &sql);
+    let row = |second: usize, page: &str| {
+        format!(r#"{{"at": "2024-01-01 00:00:{second:02}", "page": "{page}", "price": 1.5}}"#)
+    };
+    let end = r#"{"at": "2024-01-01 00:05:00", "page": "c", "price": 2}"#;
+    for partition in 0..2 {
+        let rows: Vec<String> =
+            (0..60).map(|second| row(second, ["a", "b"][usize::from(second % 3 == 0)])).collect();
+        send(&clicks, partition, rows.iter().map(String::as_str).chain([end]));
+    }
+    let mut job = Job::start(&dir, &["run", "clicks.sql", "--state", "state"]);
+    wait_until("the counts come", || {
+        assert_eq!(job.0.try_wait().unwrap(), None, "the job ended: {}", dir.log());
+        values(&counts, true).len() >= 2
+    });
+    let count = |page: &str, clicks: usize| Seen {
+        partition: 0,
+        key: Some(page.into()),
+        value: Some(format!(
+            r#"{{"minute":"2024-01-01T00:00:00","page":"{page}","clicks":{clicks}}}"#
+        )),
+    };
+    let mut seen = messages(&counts, true);
+    seen.sort();
+    assert_eq!(seen, [count("a", 80), count("b", 40)]);
+    job.kill();
+}
+
+#[test]
+fn partitions_that_a_topic_gets_are_read_from_their_beginning_and_once() {
+    let dir = Dir::new();
+    let (from, to) = (topic("grows", 1, &[]), topic("grown", 1, &[]));
+    let given = ", 'scan.startup.mode' = 'latest-offset', \
+                 'scan.topic-partition-discovery.interval' = '200 ms'";
+    let exactly = format!(
+        ", 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = '{to}'"
+    );
+    let sql = "SET 'millstream.checkpoint' = '100 ms';\n".to_owned()
+        + &declare("given", &from, "n BIGINT", given)
+        + &declare("copied", &to, "n BIGINT", &exactly)
+        + "INSERT INTO copied SELECT n FROM given;";
+    dir.write("q.sql", &sql);
+    send(&from, 0, ["{\"n\": -2}"]);
+    // More workers than partitions: those without any wait for some.
+    let arguments = ["run", "q.sql", "--state", "state", "--workers", "2", "--nodes", "2"];
+    let mut job = Job::start(&dir, &arguments);
+    let seen = || {
+        let is_row = |value: &String| *value != "{\"n\":-1}";
+        values(&to, true).into_iter().filter(is_row).collect::<Vec<_>>()
+    };
+    wait_until("the job begins", || {
+        send(&from, 0, ["{\"n\": -1}"]);
+        !values(&to, true).is_empty()
+    });
+    let mut sent = 0;
+    let mut more = |partition: i32| {
+        let rows: Vec<String> = (sent..sent + 50).map(|n| format!("{{\"n\": {n}}}")).collect();
+        send(&from, partition, rows.iter().map(String::as_str));
+        sent += 50;
+        sent
+    };
+    let comes = |rows: usize| {
+        wait_until("the rows come", || seen().len() >= rows);
+        assert_eq!(seen(), copied(rows), "{}", dir.log());
+    };
+    // They have messages before the job knows of them.
+    widen(&from, 3);
+    more(1);
+    comes(more(2));
+    comes(more(0));
+    job.kill();
+    widen(&from, 4);
+    more(3);
+    more(2);
+    job = Job::start(&dir, &arguments);
+    comes(more(0));
+    widen(&from, 5);
+    comes(more(4));
+    job.kill();
+    comes(more(4) - 50);
+    assert!(dir.log().contains("goes on from checkpoint"), "{}", dir.log());
 }
 
 #[test]
 fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
-    const KILLS: usize = 6;
-    const ROWS: usize = 2_000;
+    let kills = std::env::var("MILLSTREAM_KILLS").map_or(6, |kills| kills.parse().unwrap());
+    let rows_each = (12_000 / kills).max(20);
     let dir = Dir::new();
     let (from, to) = (topic("from", 3, &[]), topic("to", 2, &[]));
     let exactly = format!(
@@ -263,20 +364,19 @@ fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
     dir.write("q.sql", &sql);
     let arguments = ["run", "q.sql", "--state", "state", "--workers", "1"];
     let mut job = Job::start(&dir, &[&arguments[..], &["--nodes", "2"]].concat());
-    let log = || fs::read_to_string(dir.0.join("log")).unwrap();
     let mut sent = 0;
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         for partition in 0..3 {
             let rows: Vec<String> =
-                (sent..sent + ROWS).map(|n| format!("{{\"n\": {n}}}")).collect();
+                (sent..sent + rows_each).map(|n| format!("{{\"n\": {n}}}")).collect();
             send(&from, partition, rows.iter().map(String::as_str));
-            sent += ROWS;
+            sent += rows_each;
         }
         // Some rows of the last ones are there, or none: each kill finds the job elsewhere.
-        let least = sent - 3 * ROWS + kill * ROWS / 2;
-        waits_for("rows come", || {
+        let least = sent - 3 * rows_each + kill % 6 * rows_each / 2;
+        wait_until("rows come", || {
             let ended = job.0.try_wait().unwrap();
-            assert_eq!(ended, None, "the job ended: {}", log());
+            assert_eq!(ended, None, "the job ended: {}", dir.log());
             values(&to, true).len() >= least
         });
         if kill % 2 == 0 {
@@ -287,8 +387,8 @@ fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
             script("restart");
         }
     }
-    waits_for("all rows come", || values(&to, true).len() >= sent);
-    let log = log();
+    wait_until("all rows come", || values(&to, true).len() >= sent);
+    let log = dir.log();
     assert_eq!(values(&to, true), copied(sent), "{log}");
     job.kill();
     assert_eq!(values(&to, true), copied(sent), "{log}");

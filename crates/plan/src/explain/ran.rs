@@ -132,6 +132,7 @@ impl Ran {
         }
         for (at, name) in names.iter().enumerate() {
             self.pool_text(&mut out, at, name);
+            self.backlog_text(&mut out, at, name);
         }
         for (at, name) in names.iter().enumerate().filter(|_| self.clock_ms.is_none()) {
             self.sent_text(&mut out, at, name);
@@ -275,6 +276,21 @@ impl Ran {
             let _ = write!(out, "; leases: {leases}");
         }
         out.push('\n');
+    }
+
+    /// A line about what a source has left to read, where it knows that.
+    fn backlog_text(&self, out: &mut String, operator: usize, name: &str) {
+        let pending = self.sum(operator, |one| one.pending_records);
+        let unreachable = self.sum(operator, |one| one.unreachable_flows);
+        // Writing to a String cannot fail.
+        if pending > 0 {
+            let _ = writeln!(out, "  {name}: {pending} records behind the end");
+        }
+        if unreachable > 0 {
+            let flows = if unreachable == 1 { "flow waits" } else { "flows wait" };
+            let _ =
+                writeln!(out, "  {name}: {unreachable} {flows} for a server that is not reached");
+        }
     }
 
     fn operators_text(&self, out: &mut String, names: &[String]) {
@@ -467,14 +483,21 @@ mod tests {
 
     #[test]
     fn of_a_job_that_runs_there_are_rates_and_lags() {
-        let ran = Ran { clock_ms: Some(1_357_034_401_500), ..ran() };
+        let mut ran = Ran { clock_ms: Some(1_357_034_401_500), ..ran() };
+        for (worker, pending) in ran.workers.iter_mut().zip([1_000, 234]) {
+            let scan = &mut worker.operators[0];
+            (scan.pending_records, scan.unreachable_flows) = (pending, 1);
+        }
         let text = ran.text(&["source t".into(), "join".into()]);
         let line = |name: &str| {
-            let line = text.lines().find(|line| line.trim().starts_with(name)).expect(&text);
-            line.split_whitespace().collect::<Vec<_>>().join(" ")
+            let mut lines =
+                text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+            lines.find(|line| line.starts_with(name)).expect(&text)
         };
         let source = "source t 25 % 0 % 75 % 4.000 K 0 1.33 0 B 2013-01-01 10:00:00 1.5 s";
-        assert_eq!(line("source"), source);
+        assert_eq!(line("source t 25"), source);
+        assert_eq!(line("source t: 12"), "source t: 1234 records behind the end");
+        assert_eq!(line("source t: 2"), "source t: 2 flows wait for a server that is not reached");
         assert!(line("join").ends_with("267 0 1.50 0 B - -"), "{text}");
         assert!(line("0 of").ends_with("2.000 K 0 0 0 B 0 B 2013-01-01 10:00:00 1.5 s"), "{text}");
         assert_eq!(ran.json(&[])["operators"][3]["input_rows"], 100);

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use state::KeyModes;
 
+use crate::connector::backlog::SourceBacklog;
 use crate::connector::gauge::SinkGauge;
 use crate::runtime::metrics::metric::{
     CellValue, Metric, MetricKind, MetricUnit, Snapshot, metrics,
@@ -129,6 +130,11 @@ metrics! {
     }
     derived {
         rows_out: u64 = Counter("output_rows", Count, "Rows that have reached sinks.");
+        pending_records: u64 = Gauge("pending_records", Count,
+            "Records that its sources have and it has not read, of sources that know that: the lag \
+             of a consumer.");
+        unreachable_flows: u64 = Gauge("unreachable_flows", Count,
+            "Flows that it reads whose server cannot be reached now.");
     }
 }
 
@@ -138,7 +144,9 @@ metrics! {
     /// Rows are pushed, so the time of an operator is that of its own coroutines: with what is
     /// behind it up to the next operator that keeps rows, and without what pushes rows into it. A
     /// frame of another worker costs the operator that it is for.
-    live OperatorMetrics { sink: OnceLock<Arc<SinkGauge>>, }
+    live OperatorMetrics {
+        sink: OnceLock<Arc<SinkGauge>>, backlog: OnceLock<Arc<SourceBacklog>>,
+    }
     /// A snapshot of the metrics of an operator on one worker.
     snapshot OperatorCounters
     counted {
@@ -214,5 +222,10 @@ metrics! {
         epoch_bytes: u64 = Gauge("epoch_bytes", Bytes,
             "Bytes of input after which its present epoch ends.");
     }
-    derived {}
+    derived {
+        pending_records: u64 = Gauge("pending_records", Count,
+            "Records that the source has and it has not read, if the source knows that.");
+        unreachable_flows: u64 = Gauge("unreachable_flows", Count,
+            "Flows of the source whose server cannot be reached now.");
+    }
 }

@@ -30,3 +30,13 @@ pub(super) fn places(
     let (ended, open) = own.partition(|(_, saved)| saved.ended);
     Ok((open, ended))
 }
+
+/// Marks the splits of an unbounded table that were not there when the round was saved: a job opens
+/// all that are there.
+pub(super) fn mark_new(splits: &mut [Split], saved: &[SplitSnapshot]) {
+    if saved.is_empty() {
+        return;
+    }
+    let is_saved = |split: &Split| saved.iter().any(|of| of.position.split() == split.name);
+    splits.iter_mut().for_each(|split| split.is_new = !is_saved(split));
+}

@@ -1,5 +1,6 @@
 use std::cell::Cell;
 use std::sync::Mutex;
+use std::task::Waker;
 
 use arrow::array::TimestampMillisecondArray;
 use arrow::datatypes::DataType;
@@ -57,7 +58,12 @@ impl Source for Script {
             event_time_min: *min,
             ..Split::default()
         };
-        Ok(self.flows.iter().enumerate().map(info).collect())
+        let at_first = self.flows.len() - LATER.get().unwrap_or(0);
+        Ok(self.flows[..at_first].iter().enumerate().map(info).collect())
+    }
+
+    fn new_splits(&self, _: Waker) -> Result<Option<Box<dyn NewSplits>>, ConnectorError> {
+        Ok(LATER.get().map(|_| Box::new(ScriptGrowth) as Box<dyn NewSplits>))
     }
 
     fn open(
@@ -68,6 +74,15 @@ impl Source for Script {
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let batches = self.flows[split.number].1.clone().into();
         Ok(Box::new(ScriptFlow { schema: schema(), bounded: self.bounded, batches }))
+    }
+}
+
+/// Gives the flows that have come.
+struct ScriptGrowth;
+
+impl NewSplits for ScriptGrowth {
+    fn poll(&mut self) -> Result<Vec<Split>, ConnectorError> {
+        Ok((0..CAME.take()).map(|_| Split { name: "new".into(), ..Split::default() }).collect())
     }
 }
 
@@ -95,6 +110,10 @@ impl SplitReader for ScriptFlow {
 thread_local! {
     /// Whether flows of this test know that rows are to come.
     static OWES: Cell<bool> = const { Cell::new(false) };
+    /// How many flows of this test are not there at first, if flows may come.
+    static LATER: Cell<Option<usize>> = const { Cell::new(None) };
+    /// How many of them have come since they were asked for.
+    static CAME: Cell<usize> = const { Cell::new(0) };
 }
 
 struct Bench {
@@ -272,6 +291,40 @@ fn an_idle_flow_holds_nothing_back_and_its_rows_meet_what_was_announced() {
     let rows = bench.reader.take(0, batch.unwrap()).unwrap().unwrap();
     assert_eq!(rows.watermarks.expect("20 lies before what was announced").value(0), 400);
     assert!(!bench.reader.is_idle());
+}
+
+#[test]
+fn a_flow_that_comes_later_is_read_and_moves_no_watermark_back() {
+    LATER.set(Some(2));
+    let flows = [&[10_i64, 20][..], &[5, 21], &[30]];
+    let flows = flows.map(|times| (None, times.iter().map(|time| some(&[*time])).collect()));
+    let mut bench = bench(Script { bounded: false, flows: flows.into() }, 0, None);
+    rows(&mut bench.reader);
+    rows(&mut bench.reader);
+    assert!(matches!(bench.reader.next().unwrap(), Read::Wait(_)));
+    assert_eq!((bench.reader.watermark(), bench.reader.snapshot().len()), (20, 1));
+    CAME.set(1);
+    assert!(rows(&mut bench.reader).watermarks.is_some(), "5 is late");
+    assert_eq!((bench.reader.watermark(), bench.reader.snapshot().len()), (20, 2));
+    CAME.set(1);
+    rows(&mut bench.reader);
+    rows(&mut bench.reader);
+    assert_eq!(bench.reader.watermark(), 20, "the first flow has come to 20 alone");
+    assert_eq!(bench.reader.snapshot().len(), 3);
+}
+
+#[test]
+fn a_worker_without_flows_waits_for_some_and_holds_nothing_back() {
+    LATER.set(Some(1));
+    let flows = vec![(None, vec![some(&[10])])];
+    let mut bench = bench(Script { bounded: false, flows }, 0, None);
+    assert!(matches!(bench.reader.next().unwrap(), Read::Wait(None)));
+    assert!(bench.reader.is_idle());
+    assert_eq!(bench.reader.watermark(), i64::MIN);
+    bench.reader.catch_up(7);
+    CAME.set(1);
+    assert!(rows(&mut bench.reader).watermarks.is_none());
+    assert_eq!((bench.reader.is_idle(), bench.reader.watermark()), (false, 10));
 }
 
 #[test]
