@@ -184,9 +184,8 @@ impl Read for Reading {
         let length = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let bytes = self.file.read(&mut into[..length])?;
         self.left -= bytes as u64;
-        if bytes == 0 || self.left == 0 {
-            check(&self.path, &self.version, &self.file).map_err(io::Error::other)?;
-        }
+        // Each time, for the reader of a range does not come to the end.
+        check(&self.path, &self.version, &self.file).map_err(io::Error::other)?;
         Ok(bytes)
     }
 }
@@ -226,6 +225,22 @@ mod tests {
         let at_places = rest.map(|bytes| bytes.len() + 100).map_err(|error| error.to_string());
         fs::remove_file(&path).unwrap();
         [in_order, at_places]
+    }
+
+    #[test]
+    fn a_range_of_a_file_that_changes_is_an_error() {
+        let path = file("range");
+        fs::write(&path, [b'x'; 1_000]).unwrap();
+        let blob = FileBlob::open(&path).unwrap();
+        let mut range = blob.read_from(500).unwrap().unwrap();
+        range.read_exact(&mut [0; 100]).unwrap();
+        let over = File::options().write(true).open(&path).unwrap();
+        // The clock of a file system may stand still for some milliseconds.
+        let later = over.metadata().unwrap().modified().unwrap();
+        over.set_modified(later + std::time::Duration::from_secs(1)).unwrap();
+        let error = range.read_exact(&mut [0; 100]).unwrap_err().to_string();
+        assert!(error.contains("it was written over while the query ran"), "{error}");
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -23,6 +23,9 @@ const READ_BYTES: usize = 1 << 20;
 /// with the bound on a record.
 pub(crate) const BATCH_BYTES_MAX: usize = 8 << 20;
 
+/// The mark of UTF-8 that may stand before the first byte of a text.
+pub(crate) const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Gives the bytes from an offset on; `None` where they cannot be read without those before.
 pub(crate) type Seek =
     Box<dyn Fn(u64) -> Option<Result<Box<dyn Read + Send>, ConnectorError>> + Send>;
@@ -199,15 +202,14 @@ impl ByteInput {
         self.ended
     }
 
-    /// Passes the mark of UTF-8 that may stand before the first byte of a text; another encoding is
-    /// refused. [`Filled::Later`]: it cannot be told yet.
+    /// Passes the [mark of UTF-8](UTF8_MARK); another encoding is refused. [`Filled::Later`]: it
+    /// cannot be told yet.
     pub(crate) fn pass_mark(&mut self) -> Result<Filled, ConnectorError> {
-        const MARK: &[u8] = b"\xef\xbb\xbf";
         const WIDE: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
         loop {
             let ahead = self.ahead();
-            if ahead.starts_with(MARK) {
-                self.pass(MARK.len());
+            if ahead.starts_with(UTF8_MARK) {
+                self.pass(UTF8_MARK.len());
                 return Ok(Filled::More);
             }
             // Letters and digits of such a text without a mark have every other byte zero.
@@ -221,7 +223,7 @@ impl ByteInput {
                 });
             }
             let may_be = |mark: &[u8]| mark.starts_with(ahead);
-            if !may_be(MARK) && !WIDE.iter().any(|mark| may_be(mark)) {
+            if !may_be(UTF8_MARK) && !WIDE.iter().any(|mark| may_be(mark)) {
                 return Ok(Filled::More);
             }
             match self.fill(1)? {

@@ -16,7 +16,7 @@ use dataflow::error::ConnectorError;
 
 use super::{Blob, unpacked};
 use crate::format::cut::SeekableBytes;
-use crate::format::json::is_document;
+use crate::format::json::{HEAD_BYTES, is_document};
 use crate::format::{ByteInput, Compression, RecordCut, RecordRange, RecordStart};
 use crate::options::OptionReader;
 
@@ -38,9 +38,6 @@ pub(super) fn split_bytes(options: OptionReader<'_>) -> Result<u64, ConnectorErr
     Ok(options.integer(SPLIT_BYTES.key, 1)?.unwrap_or(SPLIT_BYTES_DEFAULT))
 }
 
-/// Bytes at the beginning that tell whether JSON has an object on each line.
-const HEAD_BYTES: usize = 64 << 10;
-
 /// A blob that is cut into ranges.
 pub(super) struct Ranges {
     blob: SeekableBlob,
@@ -60,7 +57,7 @@ impl Ranges {
         if blob.bytes() <= split_bytes || blob.read_from(0).is_none() {
             return None;
         }
-        // What cannot be read is told when it is read as a whole.
+        // A blob that cannot be read is refused when a range of it is opened.
         let head = || blob.read_at(0, HEAD_BYTES).is_ok_and(|head| is_document(&head));
         if is_json && head() {
             return None;

@@ -104,20 +104,21 @@ fn written(path: &str, rows: i64, options: &[(&str, &str)]) {
     writer.commit().unwrap();
 }
 
+/// Records of CSV, two of ten of them bad.
+pub fn odd_records(count: usize) -> String {
+    let record = |a: usize| match a % 10 {
+        3 => "none,bad\n".to_owned(),
+        4 => format!("{a},\"two\nlines\"\r\n\n"),
+        5 => "\"never closed,x\n".to_owned(),
+        _ => format!("{a},x{a}\r\n"),
+    };
+    (0..count).map(record).collect()
+}
+
 #[test]
 fn csv_goes_on_behind_any_row() {
     let scratch = Scratch::new("positions-csv");
-    let mut lines = String::from("\u{feff}a,b\r\n");
-    for a in 0..60 {
-        match a % 10 {
-            3 => lines.push_str("none,bad\n"),
-            4 => lines.push_str(&format!("{a},\"two\nlines\"\r\n\n")),
-            5 => lines.push_str("\"never closed,x\n"),
-            _ => lines.push_str(&format!("{a},x{a}\r\n")),
-        }
-    }
-    lines.push_str("99,last");
-    let path = scratch.write("t.csv", &lines);
+    let path = scratch.write("t.csv", format!("\u{feff}a,b\r\n{}99,last", odd_records(60)));
     assert_eq!(check(&*file(&path, &two(), &[]), 1), 49);
     // Without a header, a comment, and a line that is too long for a record.
     let long = "y".repeat(5 << 20);

@@ -7,7 +7,7 @@ use dataflow::source::{Next, ReaderContext, Source, Split};
 use proptest::prelude::*;
 
 use crate::bed::*;
-use crate::positions::check;
+use crate::positions::{check, odd_records};
 
 /// The same on any number of workers: rows with the numbers of their records, and bad rows.
 #[derive(Debug, PartialEq)]
@@ -100,6 +100,25 @@ fn lines_of_json_are_read_in_ranges() {
 }
 
 #[test]
+fn what_looks_like_lines_at_its_beginning_is_read_as_lines() {
+    let long = |bytes| format!("{{\"b\": \"{}\",\n\"a\": 1\n}}\n", "x".repeat(bytes)).repeat(3);
+    let sizes = [70_000, 70_005];
+    for text in [
+        format!("{}[\n{{\"a\":1}},{{\"a\":2}},\n{{\"a\":3}}]\n", " ".repeat(70_000)),
+        long(70_000),
+        format!("\u{feff}{}", long((64 << 10) - 8)),
+    ] {
+        is_same("begun.json", text.as_bytes(), &[], &sizes);
+    }
+    // One byte less shows an object of several lines, and these are no ranges.
+    let scratch = Scratch::new("ranges-document");
+    let path = scratch.write("t.json", format!("\u{feff}{}", long((64 << 10) - 12)));
+    let source = opened(&path, &[("split.bytes", "70000")]);
+    let splits = source.splits(4, None).unwrap();
+    assert_eq!((splits.len(), read(&*source, &splits, false, 10).rows.len()), (1, 3));
+}
+
+#[test]
 fn records_of_csv_are_read_in_ranges() {
     let mut text = String::from("\u{feff}a,b\r\n");
     for a in 0..30 {
@@ -120,6 +139,9 @@ fn records_of_csv_are_read_in_ranges() {
     is_same("t.csv", text.as_bytes(), &[("csv.header", "false")], &sizes);
     let tabs = text.replace(',', "\t");
     is_same("t.tsv", tabs.as_bytes(), &[("csv.quote", "'")], &sizes);
+    // A record of one line is read alike before and after the end of the file was seen.
+    let read = is_same("v.csv", b"a,b\n\"torn\n1,\"\"x\n\n2,\"\"y\n3,\"\"z", &[], &[11, 18]);
+    assert_eq!((&*read.rows.concat(), read.bad.len()), ("1|x|32|y|5", 2));
     // Records that are too long, and a quote that swallows more than is looked at.
     let long = "y".repeat(3 << 20);
     for middle in [format!("3,{long}"), format!("3,\"{long}\n\""), format!("3,\"{long}")] {
@@ -132,16 +154,7 @@ fn records_of_csv_are_read_in_ranges() {
 #[test]
 fn positions_in_ranges_are_those_of_their_rows() {
     let scratch = Scratch::new("ranges-positions");
-    let mut text = String::from("a,b\r\n");
-    for a in 0..30 {
-        match a % 10 {
-            3 => text.push_str("none,bad\n"),
-            4 => text.push_str(&format!("{a},\"two\nlines\"\r\n\n")),
-            5 => text.push_str("\"never closed,x\n"),
-            _ => text.push_str(&format!("{a},x{a}\r\n")),
-        }
-    }
-    let csv = scratch.write("t.csv", &text);
+    let csv = scratch.write("t.csv", format!("a,b\r\n{}", odd_records(30)));
     let lines: Vec<_> = (0..30).map(|a| format!("{{\"a\":{a}}}\r\n")).collect();
     let json = scratch.write("t.json", lines.concat());
     for size in ["9", "100"] {
@@ -188,6 +201,8 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
         " ",
         "{\"a\":1}\n",
         "7,\"\"\"q\"\"\"\n",
+        "8,\"\"x\n",
+        "\"torn\n",
     ]);
     prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat().into_bytes())
 }

@@ -64,6 +64,8 @@ pub(super) struct Records {
     at_start: bool,
     /// The line whose rest is ahead, which is too long to be a record.
     in_rest: Option<u64>,
+    /// Whether the end of the input ended the record read last.
+    ended_by_input: bool,
     /// Where no record begins any more that is read.
     pub(super) end: u64,
     /// Whether the library reads each record, for a comparison.
@@ -124,6 +126,7 @@ impl Records {
             ends_of_record: vec![0; 64],
             at_start: true,
             in_rest: None,
+            ended_by_input: false,
             end: u64::MAX,
             #[cfg(test)]
             by_library: false,
@@ -283,7 +286,7 @@ impl Records {
                     self.refuse_whole("line", RecordAt { from, line }, used);
                     continue;
                 }
-                Attempt::Record { .. } | Attempt::Long if self.is_torn(from, line) => {
+                Attempt::Record { .. } | Attempt::Long if self.is_torn(from) => {
                     Some("a quoted value does not end as it should".into())
                 }
                 Attempt::Long => {
@@ -367,6 +370,7 @@ impl Records {
                 self.begun = Some(begun);
                 return Ok(Attempt::Later);
             }
+            self.ended_by_input = self.input.ahead().is_empty();
             let (result, passed, written, ended) = self.parser.read_record(
                 self.input.ahead(),
                 &mut self.data[self.used..],
@@ -397,14 +401,14 @@ impl Records {
     }
 
     /// Whether the record read last spans lines, or the end of the file, without its quotes being
-    /// closed.
-    fn is_torn(&self, from: usize, line: u64) -> bool {
-        let one_line = self.parser.line() <= line + 1 && !self.input.is_whole();
-        if one_line {
+    /// closed. Nothing but its own bytes decides, so that a reader from another place on agrees.
+    fn is_torn(&self, from: usize) -> bool {
+        let raw = self.input.bytes(from, self.input.position());
+        let (_, text) = skip_blank(raw, 0, self.dialect.comment);
+        let is_one_line = !text.strip_suffix(b"\n").unwrap_or(text).contains(&b'\n');
+        if is_one_line && !self.ended_by_input {
             return false;
         }
-        let raw = self.input.bytes(from, self.input.position());
-        let (_, text) = skip_blank(raw, line, self.dialect.comment);
         !quotes_close(text, self.dialect.delimiter, self.dialect.quote)
     }
 

@@ -6,13 +6,14 @@
 
 use crate::format::input::ByteMap;
 
-/// Bytes that are looked at for the layout.
-const LOOKED_AT_BYTES: usize = 64 << 10;
+/// Bytes of a text that decide about its layout, however many have come.
+pub(super) const LAYOUT_BYTES: usize = 64 << 10;
 
 /// Whether a text is to be made lines; `None` if the bytes that have come do not tell. Lines are
 /// told by the first of them, if it is whole.
 pub(super) fn is_document(text: &[u8], is_all: bool) -> Option<bool> {
-    let no_more = is_all || text.len() >= LOOKED_AT_BYTES;
+    let no_more = is_all || text.len() >= LAYOUT_BYTES;
+    let text = &text[..text.len().min(LAYOUT_BYTES)];
     let undecided = no_more.then_some(false);
     let Some(first) = text.iter().position(|byte| !byte.is_ascii_whitespace()) else {
         return undecided;
@@ -151,6 +152,12 @@ mod tests {
             assert_eq!(is(begun), None);
             assert_eq!(is_document(begun.as_bytes(), true), Some(false), "{begun}");
         }
-        assert_eq!(is(&" ".repeat(LOOKED_AT_BYTES)), Some(false));
+        // Bytes that come later change nothing.
+        for begun in [" ".repeat(LAYOUT_BYTES), format!("{{\"a\": \"{}", "x".repeat(LAYOUT_BYTES))]
+        {
+            assert_eq!(is(&begun), Some(false));
+            assert_eq!(is(&format!("{begun}[1]")), Some(false));
+            assert_eq!(is(&format!("{begun}\",\n\"b\": 1\n}}\n")), Some(false));
+        }
     }
 }

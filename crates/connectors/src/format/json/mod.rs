@@ -23,7 +23,7 @@ use dataflow::error::ConnectorError;
 
 use super::fit::Texts;
 use super::infer::{SAMPLE_ROWS, narrowest};
-use super::input::{ByteInput, Filled};
+use super::input::{ByteInput, Filled, UTF8_MARK};
 use super::rows::{RefusedRow, Refuser, RowOrigin, clipped, convert_from, unfit};
 use super::{Decoded, RecordDecoder, RecordStart};
 use crate::options::sql_type;
@@ -341,9 +341,12 @@ impl RecordDecoder for JsonDecoder {
     }
 }
 
-/// Whether the beginning of a file shows that its objects are no lines.
-pub(crate) fn is_document(beginning: &[u8]) -> bool {
-    let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(beginning);
+/// Bytes at the beginning of a file that decide whether it [is a document](is_document).
+pub(crate) const HEAD_BYTES: usize = UTF8_MARK.len() + layout::LAYOUT_BYTES;
+
+/// Whether the first [`HEAD_BYTES`] of a file show that its objects are no lines.
+pub(crate) fn is_document(head: &[u8]) -> bool {
+    let text = head.strip_prefix(UTF8_MARK).unwrap_or(head);
     layout::is_document(text, true) == Some(true)
 }
 

@@ -24,6 +24,14 @@ fn decoded(text: &[u8], by_fields: bool, rows_max: usize) -> (String, Vec<String
         Field::new("price", DataType::Decimal128(10, 2), true),
         Field::new("unread", DataType::Utf8, true),
         Field::new("ü", DataType::Utf8, false),
+        Field::new("day", DataType::Date32, true),
+        Field::new("second", DataType::Timestamp(TimeUnit::Second, None), true),
+        Field::new("nano", DataType::Timestamp(TimeUnit::Nanosecond, None), true),
+        Field::new("zoned", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), true),
+        Field::new("clock", DataType::Time64(TimeUnit::Microsecond), true),
+        Field::new("near", DataType::Float32, true),
+        Field::new("large", DataType::UInt64, true),
+        Field::new("bytes", DataType::Binary, true),
     ]);
     let table = TableDef {
         name: "t".into(),
@@ -33,7 +41,9 @@ fn decoded(text: &[u8], by_fields: bool, rows_max: usize) -> (String, Vec<String
         buckets: vec![],
     };
     let bad = Arc::new(BadRows::collecting());
-    let target = Arc::new(TargetColumns::new(&table, &[0, 1, 2, 3, 4, 5, 6, 8]).unwrap());
+    let unread = NAMES.iter().position(|name| *name == "unread").unwrap();
+    let read: Vec<usize> = (0..table.schema.fields().len()).filter(|at| *at != unread).collect();
+    let target = Arc::new(TargetColumns::new(&table, &read).unwrap());
     let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };
     let input = ByteInput::new(Box::new(Cursor::new(text.to_vec())), "t.json");
     let mut decoder = JsonDecoder::new(input, refuser);
@@ -61,10 +71,46 @@ fn is_same(text: &[u8]) {
     }
 }
 
+/// The declared columns, and others.
+const NAMES: &[&str] = &[
+    "id",
+    "name",
+    "x",
+    "small",
+    "is",
+    "at",
+    "price",
+    "unread",
+    "ü",
+    "day",
+    "second",
+    "nano",
+    "zoned",
+    "clock",
+    "near",
+    "large",
+    "bytes",
+    "undeclared",
+    "n\\u0061me",
+];
+
 /// Values of JSON, and what is nearly one.
 const VALUES: &[&str] = &[
     "1",
     "-0",
+    "-0.0",
+    "0e0",
+    "00",
+    "-01",
+    "-",
+    "1E+5",
+    "123456789012345678",
+    "1234567890123456789",
+    "18446744073709551615",
+    "999999999999999.9",
+    "0.123456789012345",
+    "0.1234567890123456",
+    "16777217",
     "0",
     "01",
     "1.0",
@@ -98,6 +144,29 @@ const VALUES: &[&str] = &[
     r#""\u12"#,
     "\"\t\"",
     r#""2024-01-31 10:20:30.123""#,
+    r#""2024-01-31T10:20:30.999999999""#,
+    r#""2024-01-31 10:20:30.1234567891""#,
+    r#""2024-01-31 10:20:30+02:00""#,
+    r#"" 2024-01-31 10:20:30 ""#,
+    r#""2016-12-31 23:59:60""#,
+    r#""2024-01-31 24:00:00""#,
+    r#""2024-01-31 10:20""#,
+    r#""2024-01-31""#,
+    r#"" 2024-01-31 ""#,
+    r#""2024-02-30""#,
+    r#""1900-02-29""#,
+    r#""1969-12-31 23:59:59.9""#,
+    r#""2262-04-12 00:00:00""#,
+    r#""2261-12-31 23:59:59.999999999""#,
+    r#""1677-09-21""#,
+    r#""9999-12-31 23:59:59""#,
+    r#""20240131""#,
+    r#""1700000000000""#,
+    r#""10:20:30.5""#,
+    r#""+1""#,
+    r#""-0""#,
+    r#""1e3""#,
+    r#""0aFF""#,
     r#""2024-01-31T10:20:30.123456Z""#,
     "1700000000000",
     "20240131",
@@ -121,21 +190,8 @@ const VALUES: &[&str] = &[
 
 #[test]
 fn values_are_those_of_the_library() {
-    let names = [
-        "id",
-        "name",
-        "x",
-        "small",
-        "is",
-        "at",
-        "price",
-        "unread",
-        "ü",
-        "undeclared",
-        "n\\u0061me",
-    ];
     let mut all = String::new();
-    for name in names {
+    for name in NAMES {
         for value in VALUES {
             let line = format!("{{\"id\":7,\"ü\":\"u\",\"{name}\":{value}}}\n");
             let alone = line.replacen("\"id\":7,", "", 1);
@@ -195,12 +251,12 @@ fn a_missing_comma_is_a_bad_row() {
 
 /// A line that is often right, with a few bytes changed.
 fn line() -> impl Strategy<Value = Vec<u8>> {
-    let name = prop::sample::select(vec![
-        "id", "name", "x", "small", "is", "at", "price", "unread", "ü", "other",
-    ]);
+    let name = prop::sample::select(NAMES);
     let value = prop_oneof![
+        prop::sample::select(VALUES).prop_map(str::to_owned),
         any::<i64>().prop_map(|value| value.to_string()),
         any::<f64>().prop_map(|value| format!("{value:?}")),
+        "-?(0|[1-9][0-9]{0,17})(\\.[0-9]{1,17})?",
         any::<bool>().prop_map(|value| value.to_string()),
         Just("null".to_owned()),
         "[a-z0-9 ü\\\\\"/u]{0,9}".prop_map(|text| format!("\"{text}\"")),
