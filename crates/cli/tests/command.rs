@@ -728,6 +728,13 @@ fn a_secret_is_resolved_by_the_connector_and_shown_nowhere() {
     let output = run(&failing, None, &[]);
     assert_ends(&output, 1);
     assert!(hides(&output).contains("….csv"), "{}", text(&output.stderr));
+    let output = run(&missing, None, &[]);
+    assert_ends(&output, 0);
+    assert!(hides(&output).contains("bad row ….csv"), "{}", text(&output.stderr));
+    let divided = missing.replace("SELECT *", "SELECT 1 / (n - 1)");
+    let output = run(&divided, None, &[]);
+    assert_ends(&output, 1);
+    assert!(hides(&output).contains("….csv"), "{}", text(&output.stderr));
 
     // The state does not have it.
     let stored = table("hush.csv").replace(");", ", 'csv.null' = '${file:token}');")

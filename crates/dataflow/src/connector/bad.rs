@@ -1,7 +1,10 @@
 //! Rows that could not be read: counted always, kept up to a bound, never dropped without trace.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+use crate::secrets;
 
 /// Bad rows kept for the reader of a report; the count goes on beyond.
 pub const BAD_ROWS_KEPT_MAX: usize = 100;
@@ -55,6 +58,11 @@ impl BadRows {
         self.count.fetch_add(1, Ordering::Relaxed);
         if let Some(whole) = &self.whole {
             return whole.add(row);
+        }
+        for shown in [&mut row.place, &mut row.reason] {
+            if let Cow::Owned(masked) = secrets::masked(shown) {
+                *shown = masked;
+            }
         }
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if self.all {

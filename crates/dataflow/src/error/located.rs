@@ -7,6 +7,7 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use crate::error::DataflowError;
+use crate::secrets::masked;
 
 /// Columns of a row that are shown.
 const COLUMNS_SHOWN_MAX: usize = 8;
@@ -104,7 +105,7 @@ impl DataflowError {
             error => error.map(|located| {
                 let index = located.index.take();
                 if located.record.is_none() {
-                    located.record = place(index);
+                    located.record = place(index).map(|place| masked(&place).into_owned());
                 }
             }),
         }

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::connector::predicate::{ColumnPredicate, JoinFilters};
 use crate::connector::scan::{self, FilteredReader, ScanStep};
-
 use crate::connector::source::{
     BucketPart, ColumnBounds, NewSplits, Position, Pruning, ReaderContext, Source, Split,
     SplitReader,

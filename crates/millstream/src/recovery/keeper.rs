@@ -72,7 +72,7 @@ pub(super) enum KeeperReport {
 }
 
 /// How long the thread of the leader asks for the outcome of a record that it may have written: as
-/// long as the job goes on, and for [`UNKNOWN_MAX`] when the user ends it.
+/// long as the job goes on, and for [`UNKNOWN_MAX`] when it is to end.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     hurries: AtomicBool,
@@ -80,7 +80,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// The user asks for the job's end. Relaxed: nothing else is ordered by it.
+    /// The input has ended, or the user asks for the job's end. Relaxed: nothing else is ordered by it.
     pub(super) fn hurry(&self) {
         self.hurries.store(true, Ordering::Relaxed);
     }

@@ -319,7 +319,7 @@ impl Leader {
         self.saved.iter().enumerate().filter(|(_, saved)| !**saved).map(|(node, _)| node).collect()
     }
 
-    fn all_ended(&self) -> bool {
+    pub(super) fn all_ended(&self) -> bool {
         self.nodes_ended.iter().all(|ended| *ended)
     }
 

@@ -328,7 +328,7 @@ impl<'a> JobCheckpoints<'a> {
             }
         }
         let Some(leader) = &mut self.leader else { return Ok(()) };
-        if stop {
+        if stop || leader.all_ended() {
             self.thread.patience.hurry();
         }
         for message in leader.turn(stop)? {
