@@ -214,6 +214,63 @@ fn a_server_with_a_directory_has_its_tables_whole() {
 }
 
 #[test]
+fn servers_with_directories_have_their_tables_again() {
+    let mut pool = Pool::start_several("several-dirs", &["--bytes", "64MiB"], 1);
+    let args = |name: &str, dir: &str| -> Vec<String> {
+        ["--bytes", "64MiB", "--name", name, "--dir", dir].map(str::to_owned).into()
+    };
+    let served = |pool: &Pool, at: &str, name: &str| {
+        let dir = pool.dir.0.join(format!("kept-{name}"));
+        let args = args(name, dir.to_str().unwrap());
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        serve(&pool.dir, at, &args)
+    };
+    for name in ["m1", "m2"] {
+        let (server, address) = served(&pool, "127.0.0.1:0", name);
+        pool.others.push(server);
+        pool.address = format!("{},{address}", pool.address);
+    }
+    // So many that each server has some.
+    let tables: Vec<String> = (0..16).map(|number| format!("t{number}")).collect();
+    let rows = "CREATE TABLE numbers (n BIGINT) WITH (
+        'connector' = 'generator', 'rows' = '1000', 'fields.n.kind' = 'sequence');";
+    let load = |name: &String| {
+        format!("CREATE TABLE {name} WITH ('connector' = 'pool') AS SELECT n FROM numbers;")
+    };
+    pool.rows(&(rows.to_owned() + &tables.iter().map(load).collect::<String>()), WAYS[0]);
+    let of = |server: usize, stats: &[serde_json::Value]| stats[server]["tables"].as_u64().unwrap();
+    let before = pool.stats();
+    assert!((0..3).all(|server| of(server, &before) > 0), "{before:?}");
+    let listed = |pool: &Pool| -> Vec<String> {
+        let listed = pool.command(&["pool", "ls", "--json"]).output().unwrap();
+        assert_ends(&listed, 0);
+        let text = String::from_utf8(listed.stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.map(|of: serde_json::Value| of["table"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = listed(&pool);
+    assert_eq!(all.len(), 16);
+    let addresses = pool.address.clone();
+    let addresses: Vec<&str> = addresses.split(',').collect();
+    for at in [1, 2] {
+        pool.others[at - 1].kill();
+        let read = pool.command(&["pool", "ls"]).output().unwrap();
+        assert_fails(&read, 1, "no memory server answers at");
+        let (again, _) = served(&pool, addresses[at], &format!("m{at}"));
+        pool.others[at - 1] = again;
+        assert_eq!(listed(&pool), all, "each table is there again");
+    }
+    for name in &tables {
+        let sql = format!(
+            "CREATE TABLE {name} WITH ('connector' = 'pool');
+             SELECT count(*) AS c, sum(n) AS n FROM {name};"
+        );
+        assert_eq!(pool.rows(&sql, WAYS[0]), "c,n\n1000,499500\n", "{name}");
+        assert_ends(&pool.command(&["pool", "verify", name]).output().unwrap(), 0);
+    }
+}
+
+#[test]
 fn servers_show_each_other_their_certificates() {
     let dir = Dir::new("pool-several-certs");
     for args in [["cert", "init", "ca"].as_slice(), &["cert", "issue", "ca", "node"]] {

@@ -215,12 +215,14 @@ impl Connected {
     }
 
     /// The servers over which a load is spread, that of the table first: the same on all nodes. A
-    /// server that keeps its tables has them whole.
+    /// server that keeps its tables has them whole, and holds nothing for others: they would have
+    /// lost what it has again after a restart.
     fn distribute(&self, home: usize) -> Vec<usize> {
-        if self.remotes.iter().any(|remote| remote.keeps) {
+        if self.remotes[home].keeps {
             return vec![home];
         }
-        (0..self.remotes.len()).map(|at| (home + at) % self.remotes.len()).collect()
+        let turns = (0..self.remotes.len()).map(|at| (home + at) % self.remotes.len());
+        turns.filter(|at| !self.remotes[*at].keeps).collect()
     }
 
     /// How the strips of a load are divided among servers: by the bytes that are free on each.
