@@ -22,10 +22,11 @@ impl Query {
         }
     }
 
-    /// The same with a hint for each table that is pulled; `None` if the query names none.
-    pub fn sql_pulled(&self, scale: f64) -> Option<String> {
+    /// The same with this hint for each table that can be pulled or multicast; `None` if the query
+    /// names none.
+    pub fn sql_hinted(&self, hint: &str, scale: f64) -> Option<String> {
         let (placeholder, tables) = self.pulls()?;
-        let hints: Vec<String> = tables.iter().map(|table| format!("PULL({table})")).collect();
+        let hints: Vec<String> = tables.iter().map(|table| format!("{hint}({table})")).collect();
         let hints = format!("/*+ {} */", hints.join(", "));
         let text = self.template.replace(&placeholder, &hints);
         Some(text.replace("{fraction}", &format!("{:.10}", 0.0001 / scale)))
@@ -76,19 +77,25 @@ mod tests {
         assert_eq!(counts, [22, 13, 3]);
         for query in Suite::ALL.iter().flat_map(|suite| suite.queries()) {
             assert!(query.name.starts_with('q') && query.sql(1.0).ends_with(';'), "{query:?}");
-            assert_eq!(query.sql_pulled(1.0), None);
+            assert_eq!(query.sql_hinted("PULL", 1.0), None);
         }
     }
 
     #[test]
     fn joins_name_the_tables_that_are_pulled() {
         let joins = Suite::Ssb.joins();
-        assert_eq!(joins.iter().map(|join| join.name).collect::<Vec<_>>(), ["j1", "j2", "j3"]);
-        for (at, join) in joins.iter().enumerate() {
+        assert_eq!(
+            joins.iter().map(|join| join.name).collect::<Vec<_>>(),
+            ["j1", "j2", "j3", "m1"]
+        );
+        let tables = [1, 2, 3, 1];
+        for (join, tables) in joins.iter().zip(tables) {
             assert!(!join.sql(1.0).contains(['{', '+']), "{}", join.sql(1.0));
-            let pulled = join.sql_pulled(1.0).expect("hints");
-            assert_eq!(pulled.matches("PULL(").count(), at + 1, "{pulled}");
-            assert!(pulled.starts_with("SELECT /*+ PULL(customer)"), "{pulled}");
+            for hint in ["PULL", "MULTICAST"] {
+                let hinted = join.sql_hinted(hint, 1.0).expect("hints");
+                assert_eq!(hinted.matches(&format!("{hint}(")).count(), tables, "{hinted}");
+                assert!(hinted.starts_with(&format!("SELECT /*+ {hint}(")), "{hinted}");
+            }
         }
     }
 }

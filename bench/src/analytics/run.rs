@@ -189,11 +189,11 @@ fn prepared(
         None => plan.suite.declarations(plan.scale),
     };
     let sql = match exchange {
-        PULL => query.sql_pulled(plan.scale),
+        PULL | MULTICAST => query.sql_hinted(&exchange.to_uppercase(), plan.scale),
         _ => Some(query.sql(plan.scale)),
     };
     let Some(sql) = sql else {
-        let figures = Err("it names no tables that are pulled".to_owned());
+        let figures = Err("it names no tables that are pulled or multicast".to_owned());
         let outcome = QueryOutcome { query: *query, exchange: exchange.to_owned(), figures };
         return Ok((None, results, outcome));
     };
@@ -209,9 +209,13 @@ fn prepared(
 /// The exchange by which each process reads the tables itself that a query names.
 const PULL: &str = "pull";
 
+/// The exchange by which one process reads these tables for all.
+const MULTICAST: &str = "multicast";
+
 /// The settings of an exchange: with `shuffle` both sides of a join are partitioned by their keys,
 /// with `broadcast` the smaller one goes to every worker, with `pull` the builds that a query names
-/// are read by each process, else the planner chooses for each join.
+/// are read by each process, and with `multicast` by one for all; else the planner chooses for each
+/// join.
 fn exchange_settings(exchange: &str) -> Vec<(&'static str, &str)> {
     const EXCHANGE: &str = "millstream.exchange";
     const TABLE: &str = "millstream.table_bytes";
@@ -219,7 +223,7 @@ fn exchange_settings(exchange: &str) -> Vec<(&'static str, &str)> {
         "shuffle" => vec![(EXCHANGE, exchange), (TABLE, "1")],
         "broadcast" => vec![(TABLE, "1 GiB")],
         // Hash joins, as with `shuffle`; the hints say the rest.
-        PULL => vec![(TABLE, "1")],
+        PULL | MULTICAST => vec![(TABLE, "1")],
         other => vec![(EXCHANGE, other)],
     }
 }

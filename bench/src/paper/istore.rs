@@ -1,5 +1,5 @@
-//! I-Store (I10): joins that pull their builds against joins that shuffle both sides, and reads
-//! that are requested ahead.
+//! I-Store (I10): joins that pull their builds against joins that shuffle both sides, reads that
+//! are requested ahead, and builds that several processes need, by pull and by multicast.
 //!
 //! The tables of the star schema lie in memory servers that the caller has started. What needs
 //! another network is simulated in virtual time, and said so.
@@ -29,6 +29,10 @@ const LINK_BYTES_PER_NS: f64 = 12.5;
 const LATENCY_NS: f64 = 2000.0;
 const READ_NS: f64 = 40.0;
 
+/// Processes that need the same build: as many as in the paper at most.
+const RECEIVERS: [u32; 5] = [1, 2, 4, 6, RECEIVERS_MAX];
+const RECEIVERS_MAX: u32 = 8;
+
 /// The bytes that two memory servers need for the tables of an ordinary sweep, each, times
 /// [`PaperScale::rows`].
 pub const SERVER_BYTES: u64 = 512 << 20;
@@ -38,7 +42,7 @@ pub const SERVER_BYTES: u64 = 512 << 20;
 pub fn istore(bench: &mut dyn Runner, scale: PaperScale, pool: &str) -> FigureReport {
     let sweep = &mut Sweep { bench, scale, failed: Vec::new() };
     let about = about(sweep, "I-Store");
-    let sections = vec![joins(sweep, pool), ahead(sweep, pool), multicast()];
+    let sections = vec![joins(sweep, pool), ahead(sweep, pool), multicast(sweep, pool)];
     report("I-Store: network-attached memory", about, sections)
 }
 
@@ -175,11 +179,68 @@ fn gain(how: &str, points: &[(f64, f64)], asked: f64) -> Option<Bar> {
     })
 }
 
-/// The parts that are not measured.
-fn multicast() -> ReportSection {
-    let text = "Not measured: several receivers of a partition. Memory servers do not multicast \
-                partitions; each process that needs one reads it (I6).";
-    section("Multicast", &[text])
+/// A large build that 1 to 8 processes need: by pull, and by multicast.
+fn multicast(sweep: &mut Sweep<'_>, pool: &str) -> ReportSection {
+    let text = "Measured: the lines of orders are the build of a join, which each of 1 to 8 \
+                processes needs whole. They are read over TCP, also where the processes are on the \
+                machine of the memory servers. With pull each process reads all strips; with \
+                multicast each strip is read by one, which passes its rows on along the tree of \
+                the broadcast. The memory servers are the same, and passive. More processes than \
+                processors share them: the seconds tell what that costs, and not what a network of \
+                as many machines would do.";
+    let mut section = section("Multicast", &[text]);
+    let (mut rows, mut points) = (Vec::new(), [Vec::new(), Vec::new()]);
+    for receivers in RECEIVERS {
+        let more = format!(
+            "--pool-fabric tcp --nodes {receivers} --exchange pull,multicast --queries m1 --check"
+        );
+        let values = sweep.run(&arguments(sweep, pool, &more));
+        let mut row = vec![receivers.to_string()];
+        for (way, points) in ["pull", "multicast"].iter().zip(&mut points) {
+            let left = number(&values, "m1", way, "pool_bytes").map(|of| of / 1048576.0);
+            points.extend(left.map(|left| (f64::from(receivers), left)));
+            let sent = number(&values, "m1", way, "sent_bytes").map(|of| of / 1048576.0);
+            let [median, range] = range(seconds(&values, "m1", way));
+            row.extend([cell(left, 2), cell(sent, 2), median, range]);
+        }
+        rows.push(row);
+    }
+    let [pulled, multicast] = points;
+    section.bars.extend(growth("multicast", &multicast, [0.98, 1.02]));
+    let all = f64::from(RECEIVERS_MAX);
+    section.bars.extend(growth("pull", &pulled, [0.75 * all, 1.1 * all]));
+    let columns = [
+        "receivers",
+        "pull: out of the servers, MiB",
+        "sent, MiB",
+        "ms",
+        "range",
+        "multicast: out of the servers, MiB",
+        "sent, MiB",
+        "ms",
+        "range",
+    ];
+    section.tables.push(table("A build that several processes need", &columns, rows));
+    let (x, y) = (Axis::linear("receivers"), Axis::linear("MiB out of the servers"));
+    let series = vec![measured("pull", pulled), measured("multicast", multicast)];
+    section.plots.push(plot("Bytes that leave the memory servers", x, y, series));
+    section.text.append(&mut sweep.failures());
+    section
+}
+
+/// How many times as many bytes leave the servers with the most receivers as with one.
+fn growth(way: &str, points: &[(f64, f64)], asked: [f64; 2]) -> Option<Bar> {
+    let at = |receivers: u32| {
+        points.iter().find(|point| point.0 == f64::from(receivers)).map(|point| point.1)
+    };
+    let times = at(RECEIVERS_MAX)? / at(1)?;
+    let [least, most] = asked;
+    Some(Bar {
+        what: format!("bytes out of the servers, {way}, {RECEIVERS_MAX} receivers against 1"),
+        needed: format!("{least:.2} to {most:.2} times"),
+        got: format!("{times:.3} times"),
+        met: Some((least..=most).contains(&times)),
+    })
 }
 
 /// Blocks a microsecond of a reader with so many requests on their way: a slot is requested anew

@@ -72,15 +72,21 @@ fn joins_over_memory_servers_are_run_checked_and_shown() {
     let json = std::fs::read_to_string(page.with_extension("json")).unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
     let report: Value = serde_json::from_str(&json).unwrap();
-    let [joins, ahead, _] = &report["sections"].as_array().unwrap()[..] else { panic!("{report}") };
-    // Three joins on two processes, and six numbers of requests ahead.
-    for (section, rows) in [(joins, 3), (ahead, 6)] {
+    let [joins, ahead, multicast] = &report["sections"].as_array().unwrap()[..] else {
+        panic!("{report}")
+    };
+    // Three joins on two processes, six numbers of requests ahead, and five of receivers.
+    for (section, rows) in [(joins, 3), (ahead, 6), (multicast, 5)] {
         let found = section["tables"][0]["rows"].as_array().unwrap();
         assert_eq!(found.len(), rows, "{section}");
         let cells = found.iter().flat_map(|row| row.as_array().unwrap());
         assert!(cells.into_iter().all(|cell| cell != "–"), "each was run: {section}");
         assert_eq!(section["text"].as_array().unwrap().len(), 1, "nothing failed: {section}");
     }
+    // Bytes do not depend on how fast the machine is.
+    let bars = multicast["bars"].as_array().unwrap();
+    assert_eq!(bars.len(), 2, "{multicast}");
+    assert!(bars.iter().all(|bar| bar["met"] == true), "{multicast}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub(crate) mod place;
 pub(crate) mod prune;
 pub(crate) mod rank;
 pub(crate) mod relation;
+pub(crate) mod replication;
 pub(crate) mod scan;
 pub(crate) mod session;
 pub(crate) mod sets;

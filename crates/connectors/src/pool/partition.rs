@@ -11,6 +11,7 @@ use arrow::datatypes::{DataType, Decimal128Type, Schema};
 use dataflow::Partitioner;
 use dataflow::connector::HashBuckets;
 use dataflow::error::ConnectorError;
+use dataflow::source::RowBuckets;
 use pool::manifest::{Buckets, Definition, KeyFamily};
 
 use crate::options::sql_type;
@@ -101,6 +102,20 @@ impl Partitions {
             }
         }
         Ok(partitions)
+    }
+}
+
+/// Finds buckets of a column.
+pub(super) struct KeyBuckets(pub(super) Buckets);
+
+impl RowBuckets for KeyBuckets {
+    fn of_values(&self, column: &ArrayRef, to: &mut Vec<u32>) -> Result<(), String> {
+        let Buckets { bits, family, .. } = self.0;
+        let mut found = vec![];
+        let owners = Partitioner::new(1 << bits).owners_of(&[key(column, family)?], &mut found);
+        owners.map_err(|error| error.to_string())?;
+        to.append(&mut found);
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use dataflow::error::ConnectorError;
 use dataflow::predicate::ColumnPredicate;
 use dataflow::source::{
     BucketColumn, BucketPart, ColumnBounds, NeededRows, NewestVersion, Position, Pruning,
-    ReadBlocks, ReaderContext, Source, Split, SplitReader,
+    ReadBlocks, ReaderContext, RowBuckets, SharedReads, Source, Split, SplitReader,
 };
 use pool::access::{At, PoolAccess};
 use pool::manifest::{Block, Buckets, Definition};
@@ -20,7 +20,7 @@ use super::columns::{StoredColumns, numbers};
 use super::decode::BlockType;
 use super::errors::{damaged, refused};
 use super::newest::AskedVersion;
-use super::partition::{bucket_in, is_led_alike};
+use super::partition::{KeyBuckets, bucket_in, is_led_alike};
 use super::prune::{Directory, Pruned};
 use super::reader::{PoolReader, ReadStrips};
 use super::version::{Version, listed};
@@ -425,6 +425,20 @@ impl Source for PoolSource {
             Some(BucketColumn { column: read, bits: by.bits, family: by.family as u8 })
         };
         by.filter_map(column).collect()
+    }
+
+    fn row_buckets(&self, column: usize) -> Option<Arc<dyn RowBuckets>> {
+        let version = self.table.version.get().filter(|_| self.table.early)?;
+        let column = *self.projection.get(column)?;
+        let mut buckets = version.manifest().definition.buckets.iter();
+        let by = buckets.find(|by| usize::from(by.column) == column)?;
+        Some(Arc::new(KeyBuckets(*by)))
+    }
+
+    fn shared_reads(&self) -> Option<SharedReads> {
+        let version = self.table.version.get().filter(|_| self.table.early)?;
+        let servers = version.manifest().holders.len() as u32 + 1;
+        Some(SharedReads { servers, is_mapped: version.pinned.blocks.is_mapped() })
     }
 
     fn in_cell(&self, parts: &[BucketPart]) -> Option<Arc<dyn Source>> {

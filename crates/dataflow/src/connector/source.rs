@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use fabric::Clock;
@@ -122,6 +123,17 @@ pub trait Source: Send + Sync {
         vec![]
     }
 
+    /// Finds the buckets of values of such a column. `None` of a column without buckets.
+    fn row_buckets(&self, column: usize) -> Option<Arc<dyn RowBuckets>> {
+        let _ = column;
+        None
+    }
+
+    /// How [shared](Self::is_shared) memory is read, if that is known.
+    fn shared_reads(&self) -> Option<SharedReads> {
+        None
+    }
+
     /// The same table without the rows that are not in all of these parts of its
     /// [buckets](Self::buckets). `None` if it cannot tell.
     fn in_cell(&self, parts: &[BucketPart]) -> Option<Arc<dyn Source>> {
@@ -203,6 +215,24 @@ pub struct BucketColumn {
     /// How values are hashed: those of columns of the same family that are equal are in buckets of
     /// the same number.
     pub family: u8,
+}
+
+/// Finds the buckets of values of a column by which a table is stored.
+pub trait RowBuckets: Send + Sync {
+    /// Adds the bucket of each value to `to`.
+    ///
+    /// # Errors
+    /// When the values cannot be hashed, in words.
+    fn of_values(&self, column: &ArrayRef, to: &mut Vec<u32>) -> Result<(), String>;
+}
+
+/// How memory is read that the processes share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedReads {
+    /// The servers over which the table is spread.
+    pub servers: u32,
+    /// Whether it is mapped: then no byte travels.
+    pub is_mapped: bool,
 }
 
 /// Buckets of a column: one of equal parts of them, in the order of their numbers.

@@ -80,6 +80,9 @@ pub enum Strategy {
     Broadcast,
     /// Each process reads all rows itself.
     Pull,
+    /// One process reads each row from memory that all share, and it goes to every worker that
+    /// needs it.
+    Multicast,
     /// Rows go to the workers in turn.
     Rebalance,
     /// All rows go to worker 0.
@@ -95,6 +98,7 @@ impl fmt::Display for Strategy {
             Strategy::UpPar => "uppar",
             Strategy::Broadcast => "broadcast",
             Strategy::Pull => "pull",
+            Strategy::Multicast => "multicast",
             Strategy::Rebalance => "rebalance",
             Strategy::Gather => "gather",
         })

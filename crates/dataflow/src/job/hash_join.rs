@@ -6,8 +6,8 @@ use arrow::datatypes::{DataType, SchemaRef};
 use state::NullKeys;
 
 use super::{
-    Copies, Deployment, DescribeContext, Description, Distribution, Exchange, JoinKind,
-    OperatorSpec, SavedState, StateEstimate, StateMemory, Statistics, Strategy,
+    BuildMulticast, Copies, Deployment, DescribeContext, Description, Distribution, Exchange,
+    JoinKind, OperatorSpec, SavedState, StateEstimate, StateMemory, Statistics, Strategy,
 };
 use crate::job::step::Step;
 use crate::rows::size::{INDEX_BYTES, row_bytes};
@@ -21,12 +21,16 @@ pub const BUILD: usize = 1;
 /// Why no row of a table travels that is pulled.
 pub(crate) const PULLED: &str = "each process reads the whole table itself, and no row travels";
 
+/// How the rows of a table travel that is multicast.
+const MULTICAST: &str = "one process reads each strip, and passes its rows on to the others";
+
 /// A join of two inputs that end, by equal keys: rows of the *probe* side, which is input 0, look
 /// up rows of the *build* side, which is input 1.
 ///
 /// Either the build is *replicated*, one hash table in each process, and the rows of the probe side
 /// stay on their worker; or the rows of both sides are partitioned *by key*. A replicated build is
-/// broadcast, or *pulled*: each process reads all of it from memory that the processes share (I7).
+/// broadcast, or *pulled*: each process reads all of it from memory that the processes share (I7),
+/// or *multicast*: it lies there, too, and one process reads a strip for all (I6).
 #[derive(Clone)]
 pub struct HashJoin {
     /// Probe and build.
@@ -36,6 +40,9 @@ pub struct HashJoin {
     ///
     /// [is pulled]: super::Scan::is_pulled
     pub is_pulled: bool,
+    /// Whether the rows of a broadcast build are multicast (I6), and to whom: its input is a scan
+    /// of memory that the processes share, of which each strip is read once.
+    pub multicast: Option<BuildMulticast>,
     /// The exchange that brings rows of equal keys together, unless the build is replicated.
     pub exchange: Exchange,
     /// Whether NULL in a key is equal to NULL.
@@ -141,6 +148,11 @@ impl OperatorSpec for HashJoin {
         let [probe, build] = &self.sides;
         properties.push(("probe", probe.name.clone()));
         properties.push(("build", build.name.clone()));
+        if let Some(cells) = self.multicast.as_ref().and_then(|of| of.cells.as_ref()) {
+            let by = build.schema.field(cells.key).name();
+            let of = format!("1 of {} parts by {by} to each process", cells.axis.parts);
+            properties.push(("multicast", of));
+        }
         Description { name: "HashJoin", properties }
     }
 
@@ -195,6 +207,9 @@ impl OperatorSpec for HashJoin {
     fn strategy(&self, input: usize, workers: u32) -> Strategy {
         match self.sides.get(input).map(|side| side.distribution) {
             Some(Distribution::Broadcast) if self.is_pulled => Strategy::Pull.on(workers),
+            Some(Distribution::Broadcast) if self.multicast.is_some() => {
+                Strategy::Multicast.on(workers)
+            }
             Some(Distribution::Broadcast) => Strategy::Broadcast.on(workers),
             Some(Distribution::RoundRobin) => Strategy::Rebalance.on(workers),
             Some(Distribution::Hash) => Strategy::from(self.exchange).on(workers),
@@ -207,6 +222,7 @@ impl OperatorSpec for HashJoin {
             Strategy::Shuffle | Strategy::UpPar => Some("rows of equal keys meet on one worker"),
             Strategy::Forward if self.is_replicated() => Some("every worker has the build"),
             Strategy::Pull => Some(PULLED),
+            Strategy::Multicast => Some(MULTICAST),
             _ => None,
         }
     }

@@ -21,6 +21,7 @@ mod keyed;
 mod limit;
 mod local_plan;
 pub mod lookup;
+mod multicast;
 mod recovery;
 mod saved;
 mod scan;
@@ -56,6 +57,7 @@ pub use self::keyed::{
 pub use self::limit::{Limit, RowRange};
 pub use self::local_plan::{LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun};
 pub use self::lookup::Lookup;
+pub use self::multicast::{BuildCells, BuildMulticast};
 pub use self::recovery::{Guarantee, JobRecovery, OperatorRecovery, RecoveryRefusal};
 pub use self::saved::{RowOwner, SavedPart, SavedParts, SavedState};
 pub use self::scan::{GridAxis, OnBad, Scan, TimeColumn, Watermark};

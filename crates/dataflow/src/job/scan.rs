@@ -88,6 +88,13 @@ pub struct Watermark {
     pub idle_timeout_ns: Option<u64>,
 }
 
+impl GridAxis {
+    /// The part that a process reads.
+    pub(crate) fn part_of(&self, rank: u32) -> u32 {
+        rank / self.stride.max(1) % self.parts.max(1)
+    }
+}
+
 impl Scan {
     /// A scan of the rows as the connector reads them, without event time.
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
@@ -174,9 +181,10 @@ impl Scan {
 
     /// The same scan as a process reads it: the buckets of its cell.
     pub fn of_process(&self, rank: u32) -> Self {
-        let part = |axis: &GridAxis| {
-            let part = rank / axis.stride.max(1) % axis.parts.max(1);
-            BucketPart { column: axis.column, part, parts: axis.parts }
+        let part = |axis: &GridAxis| BucketPart {
+            column: axis.column,
+            part: axis.part_of(rank),
+            parts: axis.parts,
         };
         let cell: Vec<BucketPart> = self.grid.iter().map(part).collect();
         let source = if cell.is_empty() { None } else { self.source.in_cell(&cell) };

@@ -7,19 +7,25 @@
 //!         a = 1     2       3            per bucket and not by four, and so is B
 //! ```
 //!
-//! A build that is pulled is read whole by each process. Where it is stored by buckets of the key,
-//! and so are the rows that are looked up in it, a process that has some buckets of those needs the
-//! same buckets of the build. The parts of each key are chosen so that all processes together read
-//! the fewest bytes of builds; no row travels for it.
+//! A build that is pulled is read whole by each process, and one that is multicast goes to each.
+//! Where it is stored by buckets of the key, and so are the rows that are looked up in it, a
+//! process that has some buckets of those needs the same buckets of the build. The parts of each
+//! key are chosen so that all processes together read the fewest bytes of builds; no row travels
+//! for it.
 //!
 //! Nothing is changed in a job in which rows stay on their worker because their table is stored by
 //! a key: it may be this one.
+
+use std::sync::Arc;
 
 use state::NullKeys;
 
 use crate::connector::source::{BucketColumn, Source};
 use crate::job::hash_join::{BUILD, PROBE, Variant};
-use crate::job::{Distribution, Edge, Exchange, GridAxis, JobGraph, Operator, OperatorKind, Scan};
+use crate::job::{
+    BuildCells, BuildMulticast, Distribution, Edge, Exchange, GridAxis, JobGraph, Operator,
+    OperatorKind, Scan,
+};
 
 /// How much of the mean a process may have to read of its cell, in per cent.
 const UNEVEN_MAX_PERCENT: u64 = 150;
@@ -40,11 +46,24 @@ pub fn divide(job: &mut JobGraph, processes: u32) {
             let Some(axis) = axes.iter().find(|axis| axis.column == build.of_facts) else {
                 continue;
             };
-            if let OperatorKind::Source(scan) = &mut job.operators[build.scan].kind {
-                scan.grid = vec![GridAxis { column: build.column, ..*axis }];
-            }
+            give_part(job, build, GridAxis { column: build.column, ..*axis }, processes);
         }
     }
+}
+
+/// Gives each process its part of a build: it reads no more, or gets no more from the process that
+/// reads for all.
+fn give_part(job: &mut JobGraph, build: &DividedBuild, axis: GridAxis, processes: u32) {
+    let OperatorKind::Source(scan) = &mut job.operators[build.scan].kind else { return };
+    if scan.is_pulled {
+        scan.grid = vec![axis];
+        return;
+    }
+    let Some(buckets) = scan.source.row_buckets(axis.column) else { return };
+    let OperatorKind::HashJoin(join) = &mut job.operators[build.join].kind else { return };
+    let (key, bits) = (build.key, build.own_bits);
+    let cells = BuildCells { key, buckets, bits, axis, processes };
+    join.multicast = Some(BuildMulticast { cells: Some(Arc::new(cells)) });
 }
 
 /// Whether rows stay in an operator that would else be led by their keys, or if only some workers
@@ -57,12 +76,18 @@ fn relies(operator: &Operator) -> bool {
     is_fixed || (0..operator.inputs.len()).any(stays)
 }
 
-/// A pulled build that is stored by the key by which rows of a table are looked up in it.
+/// A pulled build, or one that is multicast, which is stored by the key by which rows of a table
+/// are looked up in it.
 #[derive(Debug, Clone, Copy)]
 struct DividedBuild {
+    /// The join, and the key among the columns of its build.
+    join: usize,
+    key: usize,
     /// The scan of the build, and its column.
     scan: usize,
     column: usize,
+    /// Buckets of the build, as a power of two.
+    own_bits: u8,
     /// The column of the table.
     of_facts: usize,
     /// Buckets of both at most, as a power of two.
@@ -84,12 +109,13 @@ fn builds_of(operators: &[Operator], facts: usize) -> Vec<DividedBuild> {
         return vec![];
     }
     let buckets = scan.source.buckets();
-    let build = |operator: &Operator| {
+    let build = |(at, operator): (usize, &Operator)| {
         let OperatorKind::HashJoin(join) = &operator.kind else { return None };
         let [probe, build] = &join.sides;
         // NOT IN asks about NULLs in all of the build.
         let asks_for_nulls = join.variant == Variant::NullAware || join.nulls != NullKeys::Nothing;
-        if !join.is_pulled || asks_for_nulls || !looks_up_in_place(operator) {
+        let is_shared = join.is_pulled || join.multicast.is_some();
+        if !is_shared || asks_for_nulls || !looks_up_in_place(operator) {
             return None;
         }
         let [edge] = operator.inputs[BUILD].as_slice() else { return None };
@@ -105,11 +131,14 @@ fn builds_of(operators: &[Operator], facts: usize) -> Vec<DividedBuild> {
             let (own, other) = (by(&stored, column)?, by(&buckets, of_facts)?);
             let bits = own.bits.min(other.bits);
             let fits = own.family == other.family && bits > 0;
-            let bytes = bytes_of(of_build.source.as_ref())?;
-            fits.then_some(DividedBuild { scan: edge.from, column, of_facts, bits, bytes })
+            // One that is multicast may be read by worker as its buckets lie.
+            let bytes = bytes_of(of_build.source.pulled()?.as_ref())?;
+            let (join, scan, own_bits) = (at, edge.from, own.bits);
+            let build = DividedBuild { join, key, scan, column, own_bits, of_facts, bits, bytes };
+            fits.then_some(build)
         })
     };
-    operators.iter().filter_map(build).collect()
+    operators.iter().enumerate().filter_map(build).collect()
 }
 
 /// Whether rows of the probe side stay on their worker.

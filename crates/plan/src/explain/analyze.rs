@@ -60,6 +60,11 @@ impl Explain {
                     build if build.is_pulled => {
                         Some(all.sum::<u64>() / u64::from(self.workers.nodes.max(1)))
                     }
+                    // Some processes get a part of one that is multicast, each the same share.
+                    build if parts_of(build).is_some() => {
+                        let parts = u64::from(parts_of(build).unwrap_or(1));
+                        Some(all.sum::<u64>() * parts / u64::from(self.workers.total().max(1)))
+                    }
                     build if build.is_replicated() => all.max(),
                     _ => Some(all.sum()),
                 };
@@ -102,6 +107,11 @@ fn functions_json(ran: &Ran) -> Value {
         })
     });
     called.collect()
+}
+
+/// The parts of the buckets of a build of which each process gets one.
+fn parts_of(build: &HashJoin) -> Option<u32> {
+    Some(build.multicast.as_ref()?.cells.as_ref()?.axis.parts)
 }
 
 /// The join that an operator is, and the estimated rows of its build.

@@ -13,6 +13,7 @@
 use dataflow::job::{Cost, Distribution, Exchange, Reason, Statistics, Strategy};
 use dataflow::keyed::JoinKind;
 use dataflow::placement::Placements;
+use dataflow::source::SharedReads;
 
 use crate::Workers;
 use crate::lower::builder::JobBuilder;
@@ -20,6 +21,7 @@ use crate::lower::context::Context;
 use crate::lower::hints::{BlockHints, disobeyed};
 use crate::lower::join::JoinSpec;
 use crate::lower::relation::{LowerError, Relation};
+use crate::lower::replication::Replication;
 use crate::text::hints::{Asked, Hint};
 use crate::text::settings::ExchangeChoice;
 use crate::text::units::human;
@@ -64,6 +66,8 @@ pub(crate) struct SideStatistics<'a> {
     pub(crate) spread: bool,
     /// Bytes that a process reads to have all of it, if each of several processes can read it.
     pub(crate) pulled: Option<u64>,
+    /// How they read it then, if that is known.
+    pub(crate) reads: Option<SharedReads>,
 }
 
 /// A join whose hints are looked up.
@@ -132,6 +136,7 @@ pub(crate) fn meet(
             ends: rows.ends,
             spread: rows.spread,
             pulled: None,
+            reads: None,
         })
         .collect();
     let Ok(known) = <[SideStatistics<'_>; 2]>::try_from(known) else { return by_key() };
@@ -163,8 +168,8 @@ pub(crate) fn meet(
 
 /// The request of the hints of a join.
 pub(crate) enum Wish {
-    /// Every process has all of a side: its rows go to every worker, or each process pulls them.
-    Replicate { side: usize, is_pulled: bool, reason: Reason },
+    /// Every process has all of a side.
+    Replicate { side: usize, way: Replication, reason: Reason },
     /// Rows go to the workers of their keys; why, of each side with a hint.
     Shuffle([Option<Reason>; 2]),
 }
@@ -198,15 +203,19 @@ pub(crate) fn asked_for(
             Err(LowerError::Failed(Some(disobeyed(second, &why, "leave one of them out"))))
         }
         (Some((side, hint)), _) => {
-            let is_pulled = matches!(hint.asked, Asked::Pull(_));
-            Ok(Some(Wish::Replicate { side, is_pulled, reason: hint.obey() }))
+            let way = match hint.asked {
+                Asked::Pull(_) => Replication::Pull,
+                Asked::Multicast(_) => Replication::Multicast,
+                _ => Replication::Broadcast,
+            };
+            Ok(Some(Wish::Replicate { side, way, reason: hint.obey() }))
         }
     }
 }
 
 /// Whether a hint asks for a side that every process has.
 fn replicates(hint: &Hint) -> bool {
-    matches!(hint.asked, Asked::Broadcast(_) | Asked::Pull(_))
+    matches!(hint.asked, Asked::Broadcast(_) | Asked::Pull(_) | Asked::Multicast(_))
 }
 
 /// The hint for a side that cannot be pulled.
@@ -219,7 +228,8 @@ const NOT_PULLED_HELP: &str = "BROADCAST(t) and SHUFFLE(t) are about any table; 
 /// When it cannot.
 fn possible(hint: &Hint, side: usize, asking: &Asking<'_>) -> Result<(), LowerError> {
     let refused = |why: &str, help: &str| Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
-    if let (Asked::Pull(_), Some(why)) = (&hint.asked, asking.not_pulled[side]) {
+    let shared = matches!(hint.asked, Asked::Pull(_) | Asked::Multicast(_));
+    if let Some(why) = asking.not_pulled[side].filter(|_| shared) {
         return refused(why, NOT_PULLED_HELP);
     }
     if !replicates(hint) {
@@ -236,6 +246,9 @@ fn possible(hint: &Hint, side: usize, asking: &Asking<'_>) -> Result<(), LowerEr
             let other = &asking.names[*other];
             let help = match &hint.asked {
                 Asked::Pull(_) => format!("pull the other side, PULL({other}), or leave it out"),
+                Asked::Multicast(_) => {
+                    format!("multicast the other side, MULTICAST({other}), or leave it out")
+                }
                 _ => format!("broadcast the other side, BROADCAST({other}), or leave the hint out"),
             };
             refused(asking.may.why, &help)
@@ -252,6 +265,16 @@ pub(crate) fn is_asked_of(hints: &BlockHints<'_>, sides: [&Relation; 2], side: u
 pub(crate) fn is_pull_asked(hints: &BlockHints<'_>, sides: [&Relation; 2], side: usize) -> bool {
     let hint = hints.of_side(side, &name(sides[side], side));
     hint.is_some_and(|hint| matches!(hint.asked, Asked::Pull(_)))
+}
+
+/// Whether a hint asks that a side is multicast.
+pub(crate) fn is_multicast_asked(
+    hints: &BlockHints<'_>,
+    sides: [&Relation; 2],
+    side: usize,
+) -> bool {
+    let hint = hints.of_side(side, &name(sides[side], side));
+    hint.is_some_and(|hint| matches!(hint.asked, Asked::Multicast(_)))
 }
 
 /// Whether a hint or a setting asks for an exchange of both sides of a join by their keys.
@@ -286,6 +309,11 @@ pub(crate) fn is_everywhere(
         if side == table && matches!(hint.asked, Asked::Pull(_)) && !can_pull {
             let error = disobeyed(hint, NO_POOL_TABLE, NOT_PULLED_HELP);
             return Err(LowerError::Failed(Some(error)));
+        }
+        if matches!(hint.asked, Asked::Multicast(_)) {
+            let why = "a table that a stream looks up is read by each process";
+            let help = "leave the hint out; the build of a join of tables that end is multicast";
+            return Err(LowerError::Failed(Some(disobeyed(hint, why, help))));
         }
         if side == table && replicates(hint) {
             is_pulled = matches!(hint.asked, Asked::Pull(_));
@@ -355,7 +383,10 @@ pub(crate) fn costs(
         let others = u64::from(workers.nodes - 1);
         let pull = side.pulled.filter(|_| others > 0);
         let pull = pull.map(|bytes| cost(Strategy::Pull, bytes.saturating_mul(others)));
-        stays.into_iter().chain(shuffle).chain(broadcast).chain(pull).collect()
+        let passed = side.reads.filter(|reads| !reads.is_mapped && others > 1);
+        let multicast = passed.and_then(|_| side.copied(workers));
+        let multicast = multicast.map(|bytes| cost(Strategy::Multicast, bytes));
+        stays.into_iter().chain(shuffle).chain(broadcast).chain(pull).chain(multicast).collect()
     };
     sides.each_ref().map(of)
 }
@@ -464,7 +495,8 @@ mod tests {
 
     fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideStatistics<'_> {
         let bytes = bytes.into();
-        SideStatistics { name, ends: bytes.is_some(), bytes, spread: true, pulled: None }
+        let (ends, spread) = (bytes.is_some(), true);
+        SideStatistics { name, ends, bytes, spread, pulled: None, reads: None }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! *probe*, look them up. The build is the smaller side, as far as sizes are known. It is
 //! *replicated* (one table in each process) if that moves fewer bytes than an exchange of both
 //! sides by their keys; then the rows of the probe side stay where they are. [`reach`] chooses, by
-//! the [`Statistics`] of both sides.
+//! the [`Statistics`] of both sides ([`super::replication`]).
 //!
 //! A join that emits the rows of its build side with, or without, a partner is always by key: no
 //! worker sees all rows that look up a replicated build.
@@ -14,7 +14,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::hash_join::{BUILD, HashJoin, HashJoinSide, Variant};
 use dataflow::job::{
-    Cost, Distribution, Edge, Exchange, InputLabels, Labels, OperatorKind, Reason, Scan, Statistics,
+    BuildMulticast, Cost, Distribution, Edge, Exchange, InputLabels, Labels, OperatorKind, Reason,
+    Scan, Statistics,
 };
 use dataflow::keyed::JoinKind;
 use dataflow::placement::Placements;
@@ -33,10 +34,10 @@ use crate::lower::context::Context;
 use crate::lower::join::{On, Places, both_of, condition, names_of, part};
 use crate::lower::pipeline::{self, FinishedPipeline, RequestedColumns};
 use crate::lower::relation::{LowerError, Relation};
+use crate::lower::replication::{Cheaper, Replication, cheaper, smaller, why_by_key};
 use crate::text::refusal::Refusal;
 use crate::text::settings::ExchangeChoice;
 use crate::text::types::sql_name;
-use crate::text::units::human;
 
 /// The rows that a join emits, and whether its NULL keys are equal.
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +114,7 @@ pub(crate) fn hash_join(
         side.rows_estimate = cx.bounded.then(|| cx.lowering.statistics.estimate(input).rows as u64);
     }
     let reach = reach(cx, job, form, &sides)?;
-    if reach.is_pulled {
+    if reach.way == Some(Replication::Pull) {
         let from = sides[reach.build].finished.edges[0].from;
         if let Some(pulled) = pullable(job, &sides[reach.build]) {
             job.operators[from].kind = OperatorKind::Source(pulled);
@@ -159,7 +160,8 @@ pub(crate) fn hash_join(
             keys: sides[side].places.keys.clone(),
             distribution: reach.distributions[side],
         }),
-        is_pulled: reach.is_pulled,
+        is_pulled: reach.way == Some(Replication::Pull),
+        multicast: (reach.way == Some(Replication::Multicast)).then(BuildMulticast::default),
         exchange: reach.exchange,
         nulls: form.nulls,
         kind,
@@ -318,8 +320,8 @@ struct Reach {
     reasons: [Option<Reason>; 2],
     costs: [Vec<Cost>; 2],
     exchange: Exchange,
-    /// Whether a replicated build is read by each process.
-    is_pulled: bool,
+    /// How the build gets to each process, if it is replicated.
+    way: Option<Replication>,
     /// Whether neither a setting nor a hint decides how rows meet.
     is_open: bool,
 }
@@ -329,13 +331,17 @@ impl Reach {
     fn by_key(build: usize, exchange: Exchange, reasons: [Option<Reason>; 2]) -> Self {
         let distributions = [Distribution::Hash; 2];
         let costs = [vec![], vec![]];
-        let (is_pulled, is_open) = (false, false);
-        Self { build, distributions, reasons, costs, exchange, is_pulled, is_open }
+        let (way, is_open) = (None, false);
+        Self { build, distributions, reasons, costs, exchange, way, is_open }
     }
 
     /// Replicated; the rows of the other side stay, or go to all workers in turn if one worker has
     /// all of them.
-    fn replicated(build: usize, reason: Option<Reason>, probe: &SideStatistics<'_>) -> Self {
+    fn replicated(
+        (build, way): (usize, Replication),
+        reason: Option<Reason>,
+        probe: &SideStatistics<'_>,
+    ) -> Self {
         let (distribution, why) = if probe.spread {
             (Distribution::Local, "rows stay, and every worker has the build")
         } else {
@@ -348,8 +354,8 @@ impl Reach {
         reasons[1 - build] = Some(Reason::Planner(why.into()));
         reasons[build] = reason;
         let (exchange, costs) = (Exchange::Shuffle, [vec![], vec![]]);
-        let (is_pulled, is_open) = (false, false);
-        Self { build, distributions, reasons, costs, exchange, is_pulled, is_open }
+        let (way, is_open) = (Some(way), false);
+        Self { build, distributions, reasons, costs, exchange, way, is_open }
     }
 }
 
@@ -384,13 +390,13 @@ fn reach(
     let wish = broadcast::asked_for(&cx.hints, &asking)?;
     let known = known(cx, job, workers, sides);
     let build = form.build().unwrap_or_else(|| smaller(&known));
-    if let Some(Wish::Replicate { side, is_pulled, reason }) = wish {
+    if let Some(Wish::Replicate { side, way, reason }) = wish {
         return Ok(match workers.total() {
             1 => Reach::by_key(side, Exchange::Forward, of_side(side, Some(reason))),
             _ => {
                 let costs = broadcast::costs(&known, workers, false);
-                let reach = Reach::replicated(side, Some(reason), &known[1 - side]);
-                Reach { is_pulled, costs, ..reach }
+                let reach = Reach::replicated((side, way), Some(reason), &known[1 - side]);
+                Reach { costs, ..reach }
             }
         });
     }
@@ -427,9 +433,9 @@ fn reach(
     let costs = broadcast::costs(&known, workers, false);
     let bytes_max = settings.job.state_bytes_max as u64 / 2;
     Ok(match cheaper(may.sides, &known, workers, bytes_max) {
-        Some(Cheaper { side, is_pulled, why }) => {
-            let reach = Reach::replicated(side, Some(Reason::Planner(why)), &known[1 - side]);
-            Reach { costs, is_pulled, ..reach }
+        Some(Cheaper { side, way, why }) => {
+            let reason = Some(Reason::Planner(why));
+            Reach { costs, ..Reach::replicated((side, way), reason, &known[1 - side]) }
         }
         None => {
             let why = why_by_key(may, &known, bytes_max);
@@ -464,131 +470,14 @@ fn known<'a>(
         // A pulled build is not written to a disk: it fits even if no filter drops a row.
         let most = rows.bytes(&side.finished.schema).unwrap_or(u64::MAX);
         let fits = |read: &u64| most.max(*read) <= bytes_max;
+        let reads = pulled.as_ref().and_then(|scan| scan.source.shared_reads());
         let pulled = pulled.and_then(|scan| read_bytes(&scan)).filter(fits);
-        SideStatistics { name: &side.name, bytes, ends: true, spread: rows.spread, pulled }
+        let (name, spread) = (&side.name, rows.spread);
+        SideStatistics { name, bytes, ends: true, spread, pulled, reads }
     })
 }
 
 /// Bytes that are read of a scan, if they are known.
 fn read_bytes(scan: &Scan) -> Option<u64> {
     scan.splits(1).ok()?.iter().map(|split| split.bytes).sum()
-}
-
-/// The side with fewer bytes, if sizes are known; else the right one.
-fn smaller(sides: &[SideStatistics<'_>; 2]) -> usize {
-    match sides.each_ref().map(|side| side.bytes) {
-        [Some(left), Some(right)] => usize::from(left >= right),
-        [Some(_), None] => 0,
-        _ => 1,
-    }
-}
-
-/// A replication that is cheaper than an exchange of both sides by their keys.
-#[derive(Debug, PartialEq)]
-struct Cheaper {
-    side: usize,
-    is_pulled: bool,
-    why: String,
-}
-
-/// The side whose replication is cheaper than an exchange of both sides by their keys.
-fn cheaper(
-    may: &[usize],
-    sides: &[SideStatistics<'_>; 2],
-    workers: Workers,
-    bytes_max: u64,
-) -> Option<Cheaper> {
-    let by_key = sides[0].moved(workers)?.saturating_add(sides[1].moved(workers)?);
-    let fits = |side: usize| sides[side].bytes.is_some_and(|bytes| bytes <= bytes_max);
-    let moves = may.iter().copied().filter(|&side| fits(side));
-    let moves = moves.flat_map(|side| {
-        let (own, other) = (&sides[side], &sides[1 - side]);
-        let of = |moved: Option<u64>, is_pulled: bool| moved.map(|bytes| (bytes, is_pulled, side));
-        [of(own.to_all(other, workers), false), of(own.pulled(other, workers), true)]
-    });
-    let least =
-        |(moved, is_pulled, side): &(u64, bool, usize)| (*moved, usize::MAX - side, !is_pulled);
-    let (moved, is_pulled, side) = moves.flatten().min_by_key(least)?;
-    let cheaper = moved as f64 * dataflow::cost::MARGIN <= by_key as f64;
-    cheaper.then(|| {
-        let (moved, by_key) = (human(moved), human(by_key));
-        let why = if is_pulled {
-            format!("pulled: the other processes read {moved}, by key {by_key} would move")
-        } else {
-            format!("replicated: that moves {moved}, by key {by_key} would move")
-        };
-        Cheaper { side, is_pulled, why }
-    })
-}
-
-/// The reason why rows meet by their keys.
-fn why_by_key(may: May, sides: &[SideStatistics<'_>; 2], bytes_max: u64) -> Option<String> {
-    let [first, ..] = may.sides else { return Some(format!("by key: {}", may.why)) };
-    if let Some(unknown) = sides.iter().find(|side| side.bytes.is_none()) {
-        return Some(format!("by key: the size of {} is unknown", unknown.name));
-    }
-    let least = may.sides.iter().filter_map(|&side| sides[side].bytes).min();
-    let too_large = least.is_some_and(|bytes| bytes > bytes_max);
-    let name = sides[*first].name;
-    Some(if too_large {
-        format!("by key: {name} is too large for every process")
-    } else {
-        "by key: that moves less than the build to every worker".into()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const WORKERS: Workers = Workers { nodes: 2, per_node: 2 };
-
-    fn side(name: &str, bytes: impl Into<Option<u64>>) -> SideStatistics<'_> {
-        SideStatistics { name, bytes: bytes.into(), ends: true, spread: true, pulled: None }
-    }
-
-    #[test]
-    fn the_smaller_side_is_the_build_and_an_unknown_one_is_not() {
-        let of =
-            |left: Option<u64>, right: Option<u64>| smaller(&[side("l", left), side("r", right)]);
-        assert_eq!(of(Some(1), Some(2)), 0);
-        assert_eq!(of(Some(2), Some(2)), 1);
-        assert_eq!(of(Some(9), None), 0);
-        assert_eq!(of(None, Some(9)), 1);
-        assert_eq!(of(None, None), 1);
-    }
-
-    #[test]
-    fn a_build_is_replicated_where_that_moves_less() {
-        // By key three quarters of both move; a replicated build goes over the network once, and
-        // into the state of three other workers.
-        let of = |left: u64, right: u64, may: &[usize], most: u64| {
-            cheaper(may, &[side("l", left), side("r", right)], WORKERS, most).map(|of| of.side)
-        };
-        assert_eq!(of(1_000_000, 1_000, &[0, 1], u64::MAX), Some(1));
-        assert_eq!(of(1_000, 1_000_000, &[0, 1], u64::MAX), Some(0));
-        assert_eq!(of(1_000, 1_000_000, &[1], u64::MAX), None, "only the larger one may");
-        assert_eq!(of(1_000_000, 1_000, &[0, 1], 999), None, "it does not fit");
-        assert_eq!(of(1_000, 1_000, &[0, 1], u64::MAX), None, "they are of one size");
-        assert_eq!(cheaper(&[0, 1], &[side("l", None), side("r", 1)], WORKERS, 9), None);
-    }
-
-    #[test]
-    fn a_build_is_pulled_where_the_other_processes_read_less() {
-        // A broadcast of 1,000 bytes moves 4,000: to one other process and to three other workers.
-        let of = |pulled: u64, workers: Workers| {
-            let right = SideStatistics { pulled: Some(pulled), ..side("r", 1_000) };
-            let found = cheaper(&[0, 1], &[side("l", 1_000_000), right], workers, u64::MAX);
-            found.map(|of| (of.side, of.is_pulled))
-        };
-        assert_eq!(of(3_999, WORKERS), Some((1, true)));
-        assert_eq!(of(4_000, WORKERS), Some((1, true)), "no row is encoded or sent");
-        assert_eq!(of(4_001, WORKERS), Some((1, false)));
-        let four = Workers { nodes: 4, per_node: 1 };
-        assert_eq!(of(2_001, four), Some((1, false)), "three processes read 6,003");
-        let filtered = SideStatistics { pulled: Some(900_000), ..side("l", 1_000) };
-        let both = [filtered, side("r", 400_000)];
-        let chosen = cheaper(&[0, 1], &both, WORKERS, u64::MAX).map(|of| (of.side, of.is_pulled));
-        assert_eq!(chosen, Some((0, false)), "filters run where it is read");
-    }
 }

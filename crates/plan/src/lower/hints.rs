@@ -61,9 +61,10 @@ impl<'a> BlockHints<'a> {
     pub(crate) fn of_side(&self, side: usize, called: &str) -> Option<&'a Hint> {
         let mut hints = self.each().filter(|_| self.named[side]);
         hints.find(|hint| match &hint.asked {
-            Asked::Broadcast(name) | Asked::Pull(name) | Asked::Shuffle(name) => {
-                name.eq_ignore_ascii_case(called)
-            }
+            Asked::Broadcast(name)
+            | Asked::Pull(name)
+            | Asked::Multicast(name)
+            | Asked::Shuffle(name) => name.eq_ignore_ascii_case(called),
             Asked::Exchange(_) | Asked::Leading(_) => false,
         })
     }

@@ -111,6 +111,10 @@ pub(crate) fn table_side(
         let asked: Vec<_> = possible.iter().copied().filter(|(at, _)| *at == side).collect();
         return by_size(cx, sides, &asked);
     }
+    // A side that is multicast is the build of a hash join.
+    if !on.is_empty() && (0..2).any(|side| broadcast::is_multicast_asked(&cx.hints, sides, side)) {
+        return Ok(None);
+    }
     if (0..2).any(|side| broadcast::is_asked_of(&cx.hints, sides, side)) {
         return Ok(find(&|side| broadcast::is_asked_of(&cx.hints, sides, side)).map(chosen));
     }

@@ -13,10 +13,11 @@ use crate::text::diagnostics::{Diagnostic, Place, nearest};
 use crate::text::syntax::{DIALECT, is_word};
 
 /// The names of all hints, as they are written.
-const FORMS: &str =
-    "there are EXCHANGE('…'), FORWARD, BROADCAST(t), PULL(t), SHUFFLE(t) and LEADING(t, u, …)";
+const FORMS: &str = "there are EXCHANGE('…'), FORWARD, BROADCAST(t), PULL(t), MULTICAST(t), \
+                     SHUFFLE(t) and LEADING(t, u, …)";
 
-const NAMES: &[&str] = &["EXCHANGE", "FORWARD", "BROADCAST", "PULL", "SHUFFLE", "LEADING"];
+const NAMES: &[&str] =
+    &["EXCHANGE", "FORWARD", "BROADCAST", "PULL", "MULTICAST", "SHUFFLE", "LEADING"];
 
 /// The hints of the script that is planned, and those of the views of earlier ones.
 #[derive(Debug, Default)]
@@ -44,6 +45,8 @@ pub(crate) enum Asked {
     Broadcast(String),
     /// Each process reads a side of a join itself.
     Pull(String),
+    /// One process reads each strip of a side of a join, and passes its rows on.
+    Multicast(String),
     /// The rows of a side of a join go to the workers of their keys.
     Shuffle(String),
     /// These sides are joined first, one after another.
@@ -107,9 +110,10 @@ impl Hints {
     pub(crate) fn names_side(&self, called: &str) -> bool {
         self.0.iter().any(|hint| match &hint.asked {
             Asked::Exchange(_) => false,
-            Asked::Broadcast(name) | Asked::Pull(name) | Asked::Shuffle(name) => {
-                name.eq_ignore_ascii_case(called)
-            }
+            Asked::Broadcast(name)
+            | Asked::Pull(name)
+            | Asked::Multicast(name)
+            | Asked::Shuffle(name) => name.eq_ignore_ascii_case(called),
             Asked::Leading(sides) => {
                 sides.iter().any(|side| side.name.eq_ignore_ascii_case(called))
             }
@@ -142,6 +146,11 @@ impl Hints {
                     "name a table of a pool as the join does, by its alias: \
                      SELECT /*+ PULL(t) */ … FROM a JOIN b AS t",
                 ),
+                Asked::Multicast(name) => (
+                    format!("no join of this query has a side '{name}' that could be multicast"),
+                    "name a table of a pool as the join does, by its alias: \
+                     SELECT /*+ MULTICAST(t) */ … FROM a JOIN b AS t",
+                ),
                 Asked::Shuffle(name) => (
                     format!("no join of this query has a side '{name}' that could be shuffled"),
                     "name a side as the join does, by its alias: \
@@ -163,9 +172,10 @@ impl Hints {
     fn conflict(&self) -> Result<(), Diagnostic> {
         let about = |hint: &Hint| match &hint.asked {
             Asked::Exchange(_) => ("exchange", None),
-            Asked::Broadcast(name) | Asked::Pull(name) | Asked::Shuffle(name) => {
-                ("side", Some(name.to_lowercase()))
-            }
+            Asked::Broadcast(name)
+            | Asked::Pull(name)
+            | Asked::Multicast(name)
+            | Asked::Shuffle(name) => ("side", Some(name.to_lowercase())),
             Asked::Leading(_) => ("order", None),
         };
         for (at, hint) in self.0.iter().enumerate() {
@@ -191,6 +201,7 @@ impl Hint {
             Asked::Exchange(exchange) => format!("EXCHANGE('{exchange}')"),
             Asked::Broadcast(name) => format!("BROADCAST({name})"),
             Asked::Pull(name) => format!("PULL({name})"),
+            Asked::Multicast(name) => format!("MULTICAST({name})"),
             Asked::Shuffle(name) => format!("SHUFFLE({name})"),
             Asked::Leading(sides) => {
                 let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
@@ -293,6 +304,7 @@ fn asked_for(words: Words<'_>) -> Result<Option<(Vec<Asked>, Words<'_>)>, Diagno
         "EXCHANGE" => "the name of an exchange: EXCHANGE('merge')",
         "BROADCAST" => "a side of a join: BROADCAST(t)",
         "PULL" => "a side of a join: PULL(t)",
+        "MULTICAST" => "a side of a join: MULTICAST(t)",
         "SHUFFLE" => "a side of a join: SHUFFLE(t)",
         "LEADING" => "two or more sides of joins: LEADING(t, u)",
         _ => return Ok(None),
@@ -312,6 +324,7 @@ fn asked_for(words: Words<'_>) -> Result<Option<(Vec<Asked>, Words<'_>)>, Diagno
             }
             ("BROADCAST", [(Token::Word(side), _)]) => Asked::Broadcast(side.value.clone()),
             ("PULL", [(Token::Word(side), _)]) => Asked::Pull(side.value.clone()),
+            ("MULTICAST", [(Token::Word(side), _)]) => Asked::Multicast(side.value.clone()),
             ("SHUFFLE", [(Token::Word(side), _)]) => Asked::Shuffle(side.value.clone()),
             ("LEADING", [(Token::Word(side), place)]) => {
                 leading.push(NamedSide { name: side.value.clone(), place: *place });

@@ -39,7 +39,7 @@ use crate::checkpoint::OperatorSnapshot;
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::hash_join::{BUILD, HashJoin, PROBE, Variant};
-use crate::job::{Distribution, Exchange};
+use crate::job::{Distribution, Exchange, MultiPartitioner};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, SelectionInput};
@@ -113,6 +113,12 @@ struct Table {
     passes: Passes,
 }
 
+/// What leads rows of a build to the processes that need them, and not to all.
+fn cells_of(spec: &HashJoin) -> Option<Arc<dyn MultiPartitioner>> {
+    let cells = spec.multicast.as_ref()?.cells.clone()?;
+    Some(cells)
+}
+
 impl<D: Downstream> HashJoinRun<D> {
     /// `holds` says whether an operator on the path of the probe side has several output edges.
     pub(crate) fn new(
@@ -133,7 +139,7 @@ impl<D: Downstream> HashJoinRun<D> {
                     _ => side.distribution,
                 },
                 partitioner: None,
-                multi_partitioner: None,
+                multi_partitioner: cells_of(spec).filter(|_| number == BUILD),
                 waits: number == PROBE,
             };
             let exchange = if spec.is_replicated() { Exchange::Shuffle } else { spec.exchange };

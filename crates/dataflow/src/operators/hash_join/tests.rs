@@ -32,6 +32,7 @@ fn join(kind: JoinKind, nulls: NullKeys, filtered: bool) -> HashJoin {
     HashJoin {
         sides: SIDES.map(side),
         is_pulled: false,
+        multicast: None,
         exchange: Exchange::Forward,
         nulls,
         kind,
