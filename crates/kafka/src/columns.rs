@@ -103,7 +103,10 @@ impl TopicColumns {
     /// Collects what the columns need of messages.
     pub(crate) fn collector(&self) -> Collector {
         let has = |output| self.outputs.contains(&output);
+        let of_schema = self.outputs.iter().zip(self.schema.fields());
+        let must_have = of_schema.filter(|(_, field)| !field.is_nullable());
         Collector {
+            must_have: must_have.map(|(output, _)| *output).collect(),
             offset: has(Output::Offset).then(Int64Builder::new),
             timestamp: has(Output::Timestamp).then(TimestampMillisecondBuilder::new),
             text_key: has(Output::Key(false)).then(StringBuilder::new),
@@ -161,6 +164,8 @@ impl TopicColumns {
 
 /// What columns need of the messages of a batch.
 pub(crate) struct Collector {
+    /// The columns that are `NOT NULL`.
+    must_have: Vec<Output>,
     offset: Option<Int64Builder>,
     timestamp: Option<TimestampMillisecondBuilder>,
     text_key: Option<StringBuilder>,
@@ -174,7 +179,18 @@ pub(crate) struct Collector {
 impl Collector {
     /// Takes the next message. Gives why it is no row, if it is none.
     pub(crate) fn push(&mut self, message: &impl Message) -> Option<&'static str> {
-        let mut fault = None;
+        let mut fault = self.must_have.iter().find_map(|output| match output {
+            Output::Key(_) | Output::KeyField(_) if message.key().is_none() => {
+                Some("it has no key, and a column of it is NOT NULL")
+            }
+            Output::Headers(_) if message.headers().is_none() => {
+                Some("it has no headers, and their column is NOT NULL")
+            }
+            Output::Timestamp if message.timestamp().to_millis().is_none() => {
+                Some("it has no timestamp, and its column is NOT NULL")
+            }
+            _ => None,
+        });
         if let Some(offset) = &mut self.offset {
             offset.append_value(message.offset());
         }

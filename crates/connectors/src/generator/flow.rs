@@ -1,7 +1,6 @@
 //! The stream, dealt out to flows and paced.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, TimestampMillisecondArray};
 use arrow::compute::cast;
@@ -27,9 +26,6 @@ const BLOCK_NS_MAX: u64 = 10_000_000;
 /// A generated table.
 pub(super) struct GeneratorSource {
     stream: Arc<Stream>,
-    /// The flows that the last call of [`Source::splits`] cut. Relaxed: it is written before
-    /// anything is opened, by the thread that hands the flows on.
-    cut: AtomicU32,
     flows: Option<u32>,
     /// How rows are kept that are made in advance, if they are.
     keep: Option<Preload>,
@@ -84,8 +80,7 @@ impl GeneratorSource {
             rate,
             block_rows: block_rows(rate),
         };
-        let cut = AtomicU32::new(flows.unwrap_or(1));
-        Ok(Self { stream: Arc::new(stream), cut, flows, keep })
+        Ok(Self { stream: Arc::new(stream), flows, keep })
     }
 }
 
@@ -116,7 +111,6 @@ impl Source for GeneratorSource {
         time_column: Option<usize>,
     ) -> Result<Vec<Split>, ConnectorError> {
         let flows = self.flows.unwrap_or(workers).max(1);
-        self.cut.store(flows, Ordering::Relaxed);
         let info = |flow: u32| {
             let deal = Deal { flow: u64::from(flow), flows: u64::from(flows) };
             Split {
@@ -145,8 +139,7 @@ impl Source for GeneratorSource {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let flows = self.cut.load(Ordering::Relaxed).into();
-        let deal = Deal { flow: split.number as u64, flows };
+        let deal = Deal { flow: split.number as u64, flows: split.of.into() };
         let stream = Arc::clone(&self.stream);
         let kept = self.keep.as_ref().map(|keep| stream.kept(keep, deal)).transpose()?;
         let begin = Begin { lap: 0, block: deal.flow, rows: 0 };

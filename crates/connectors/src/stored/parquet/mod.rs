@@ -252,11 +252,12 @@ pub(super) fn infer(blob: &Arc<dyn Blob>) -> Result<Schema, ConnectorError> {
     Ok(plain(footer::read(blob)?.metadata.schema()))
 }
 
-/// The place and the message of an error of a reader.
-fn in_two(text: &str) -> Option<(&str, &str)> {
-    text.rsplit_once(": ")
+/// The message of an error that says where it is: of our own reader of `name`, and of no library.
+fn of_reader<'a>(message: &'a str, name: &str) -> Option<&'a str> {
+    message.strip_prefix("External: ")?.strip_prefix(name)?.strip_prefix(": ")
 }
 
+/// The error of a reader at a place, which is a file or a row of it.
 fn damaged(place: String, message: &str) -> ConnectorError {
     let message = message.trim_start_matches("Parquet error: ");
     let message = message.trim_start_matches("Parquet argument error: ");
@@ -265,9 +266,11 @@ fn damaged(place: String, message: &str) -> ConnectorError {
         return ConnectorError::Io { place, message: message.into(), hint: None };
     }
     let message = message.trim_start_matches("Parquet error: ");
-    // The file could not be read: its reader says where and why.
-    if let Some((place, message)) = message.strip_prefix("External: ").and_then(in_two) {
-        return ConnectorError::Io { place: place.into(), message: message.into(), hint: None };
+    let is_row = |row: &str| row.bytes().all(|byte| byte.is_ascii_digit());
+    let name = place.rsplit_once(':').filter(|(_, row)| is_row(row)).map_or(&*place, |of| of.0);
+    // The file could not be read.
+    if let Some(message) = of_reader(message, name) {
+        return ConnectorError::Io { place: name.into(), message: message.into(), hint: None };
     }
     ConnectorError::Io {
         place,
@@ -285,6 +288,10 @@ mod tests {
         let said = |message: &str| damaged("/a b.parquet:7".into(), message).to_string();
         let error = said("Parquet error: External: /a b.parquet: it was cut while the query ran");
         assert_eq!(error, "/a b.parquet: it was cut while the query ran");
+        let error = said("External: /a b.parquet: cannot read it: the disk: an error");
+        assert_eq!(error, "/a b.parquet: cannot read it: the disk: an error");
+        let error = said("External: snappy: corrupt input (empty)");
+        assert!(error.starts_with("/a b.parquet:7: not a whole Parquet file: "), "{error}");
         let error = said("Parquet error: a page is too short");
         assert!(
             error.starts_with("/a b.parquet:7: not a whole Parquet file: a page is"),
