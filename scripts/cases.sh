@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the suites of random streams and queries: CASES of each (1,000 unless said), or the one case SEED. TEST is
 # a part of a test's name, as `joins::`; without it all run. A case that fails says how to run it alone. KILLS is the
-# number of nodes of jobs with checkpoints that are killed (1,000 unless said).
+# number of nodes of jobs with checkpoints that are killed (1,000 unless said). BROKER_KILLS is that of kills of a job
+# that copies a topic of Kafka, and of its broker, in turns (200 unless said; TEST=kafka for those alone).
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 cd "$root"
@@ -10,6 +11,12 @@ if [ -n "${SEED:-}" ]; then
   export MILLSTREAM_SEED=$SEED
 else
   export MILLSTREAM_CASES=${CASES:-1000}
+fi
+# Of a broker that cannot be had the script says why.
+kafka() { MILLSTREAM_KILLS=${BROKER_KILLS:-200} scripts/test-world.sh nothing_is_lost || [ $? = 77 ]; }
+if [ "${TEST:-}" = kafka ]; then
+  kafka
+  exit
 fi
 tests=${TEST:-}
 if [ -z "$tests" ]; then
@@ -25,3 +32,4 @@ kills::*)
   cargo test --release --workspace --test program -- "${TEST:-kills::}"
   ;;
 esac
+[ -n "${TEST:-}" ] || kafka

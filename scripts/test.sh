@@ -23,6 +23,7 @@ run "Python" scripts/test-python.sh
 run "two hosts" scripts/test-hosts.sh
 run mpirun scripts/test-mpi.sh
 run SLURM scripts/test-slurm.sh
+run "Kafka" scripts/test-world.sh
 # The verbs on the kernel's RDMA, and the engine over them; and on devices that this machine has.
 run "RDMA guest" scripts/test-rdma.sh
 [ -z "$(ls -A /sys/class/infiniband 2>/dev/null)" ] ||
