@@ -302,7 +302,10 @@ fn columns_of_the_key_are_read_from_it() {
     let except = ("value.fields-include", "EXCEPT_KEY");
     let of_keys = |options: &[(&str, &str)], fields: &[(&str, DataType)], read: &[usize]| {
         let mut table = table(&topic, &[&[BOUNDED, except], options].concat());
-        let fields = fields.iter().map(|(name, of)| Field::new(*name, of.clone(), true));
+        // An upper-case name is that of a column that is NOT NULL.
+        let fields = fields.iter().map(|(name, of)| {
+            Field::new(name.to_lowercase(), of.clone(), *name == name.to_lowercase())
+        });
         table.schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         let source = KafkaConnector.source(&table, read).unwrap();
         let mut reading = open(&*source, 0, None);
@@ -327,9 +330,18 @@ fn columns_of_the_key_are_read_from_it() {
     assert_eq!(of_keys(&json, &fields, &[0]).0, ["7", "NULL", "8"]);
     // Nobody reads the key: a bad one is none.
     assert_eq!(of_keys(&json, &fields, &[1]).0, ["0", "1", "3", "4"]);
-    let (rows, _) = of_keys(&[("key.fields", "a")], &[("a", text), ("n", number)], &[1, 0]);
+    let raw = [("key.fields", "a")];
+    let (rows, _) = of_keys(&raw, &[("a", text.clone()), ("n", number.clone())], &[1, 0]);
     let expected = [r#"0|{"a":"x","b":7}"#, "1|NULL", "3|{", r#"4|{"b":8}"#];
     assert_eq!(rows, expected, "the text of the key");
+    // A message without the key that a column must have is bad, and the others are read.
+    let fields = [("B", number.clone()), ("n", number.clone()), ("a", text.clone())];
+    let (rows, bad) = of_keys(&json, &fields, &[1, 0]);
+    assert_eq!(rows, ["0|7", "4|8"]);
+    assert!(bad.iter().any(|bad| bad.contains("[0]:1") && bad.contains("has no key")), "{bad:?}");
+    let (rows, bad) = of_keys(&raw, &[("A", text), ("n", number)], &[1, 0]);
+    assert_eq!(rows, [r#"0|{"a":"x","b":7}"#, "3|{", r#"4|{"b":8}"#]);
+    assert_eq!(bad.len(), 2, "{bad:?}");
 }
 
 #[test]
