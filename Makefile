@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-world test-arm miri bench bench-loops instructions bench-peers bench-recovery lint format deny docs data clean
+.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-world test-arm miri bench bench-loops instructions bench-peers bench-recovery bench-kafka lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +72,10 @@ bench-peers: ## measures other engines over the same rows in turns with Millstre
 bench-recovery: ## measures checkpoints and failures against their targets (ARGS="--only cost --scale 0.1")
 	@scripts/install-deps.sh
 	@scripts/bench-recovery.sh $(ARGS)
+
+bench-kafka: ## measures topics of Kafka through windows into topics (ROWS=1000000; fetches the broker)
+	@scripts/install-deps.sh
+	@scripts/bench-kafka.sh $(ROWS)
 
 lint: ## format, clippy, documentation; each warning is an error
 	@scripts/install-deps.sh
