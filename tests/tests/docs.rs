@@ -37,6 +37,7 @@ fn cell(text: &str) -> String {
 fn connectors() -> Vec<Arc<dyn Connector>> {
     let mut all = connectors::all();
     all.push(Arc::new(kafka::KafkaConnector));
+    all.extend(postgres::all().into_iter().filter(|own| own.name() != "jdbc"));
     all
 }
 

@@ -340,6 +340,12 @@ impl SessionBuilder {
         if connectors.iter().all(|other| other.name() != kafka::KafkaConnector.name()) {
             connectors.push(Arc::new(kafka::KafkaConnector));
         }
+        #[cfg(feature = "postgres")]
+        for own in postgres::all() {
+            if connectors.iter().all(|other| other.name() != own.name()) {
+                connectors.push(own);
+            }
+        }
         let ours = connectors::all_to(output.clone()).into_iter();
         let ours: Vec<_> =
             ours.filter(|one| connectors.iter().all(|other| other.name() != one.name())).collect();

@@ -43,6 +43,7 @@ pub const LAYERS: &[Layer] = &[
     layer("stream", &["fabric", "channel", "state", "dataflow"], SQL_ASYNC),
     layer("connectors", &["fabric", "pool", "checkpoint", "dataflow"], SQL),
     layer("kafka", &["fabric", "connectors", "dataflow"], SQL),
+    layer("postgres", &["fabric", "connectors", "dataflow"], SQL_ASYNC),
     layer("cluster", &["fabric", "channel"], ROWS),
     layer("millstream", ENGINE, &[]),
     layer("oracle", &[], &[]),
@@ -74,6 +75,7 @@ const ENGINE: &[&str] = &[
     "stream",
     "connectors",
     "kafka",
+    "postgres",
     "cluster",
 ];
 const EVERYTHING: &[&str] = &[
@@ -105,6 +107,7 @@ const TESTS: &[&str] = &[
     "stream",
     "connectors",
     "kafka",
+    "postgres",
     "millstream",
     "verbs-sim",
     "oracle",

@@ -66,7 +66,8 @@ impl Table {
     ) -> Result<Self, Vec<Diagnostic>> {
         let connector = connector_of(decl, connectors).map_err(|e| vec![e])?;
         let mut errors = vec![];
-        let options = options_of(decl, &*connector, &mut errors);
+        let mut options = options_of(decl, &*connector, &mut errors);
+        errors.extend(take_key(decl, &*connector, &mut options));
         let mut computed = computed.into_iter();
         let mut fields = Vec::with_capacity(decl.columns.len());
         let mut derived = BTreeMap::new();
@@ -166,6 +167,35 @@ impl Table {
         };
         let idle_timeout_ns = watermark.idle_timeout.map(|interval| interval.ns as u64);
         Ok(Some(EventTimeColumn { column: name.clone(), delay, idle_timeout_ns }))
+    }
+}
+
+/// The option that has the columns of `PRIMARY KEY (…) NOT ENFORCED`.
+const KEY_OPTION: &str = "primary-key";
+
+/// Gives a connector the columns of the declared key as an option; gives the error that it takes
+/// none, or that they are none of the table.
+fn take_key(
+    decl: &CreateTable,
+    connector: &dyn Connector,
+    options: &mut Options,
+) -> Option<Diagnostic> {
+    let (place, columns) = decl.key.as_ref()?;
+    if connector.options().iter().all(|option| option.key != KEY_OPTION) {
+        let message = format!("tables of '{}' have no keys", connector.name());
+        let hint = "leave the clause out: rows are taken as they come";
+        return Some(Diagnostic::at(*place, message).hint(hint));
+    }
+    let names = || decl.columns.iter().map(|column| column.field.name().as_str());
+    if let Some(unknown) = columns.iter().find(|of| names().all(|name| name != of.text)) {
+        let message = format!("unknown column '{}'", unknown.text);
+        let error = Diagnostic::at(unknown.place, message);
+        return Some(error.nearest("columns", &unknown.text, names()));
+    }
+    let names: Vec<&str> = columns.iter().map(|column| column.text.as_str()).collect();
+    match options.insert(KEY_OPTION.into(), names.join(";")) {
+        Some(_) => Some(Diagnostic::at(*place, format!("option '{KEY_OPTION}' says the key, too"))),
+        None => None,
     }
 }
 

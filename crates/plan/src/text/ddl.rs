@@ -29,6 +29,8 @@ pub(crate) struct CreateTable {
     pub(crate) columns: Vec<ColumnDecl>,
     pub(crate) watermark: Option<WatermarkDecl>,
     pub(crate) buckets: Vec<BucketsDecl>,
+    /// The columns of `PRIMARY KEY (…) NOT ENFORCED`, and where it stands.
+    pub(crate) key: Option<(Place, Vec<Ident>)>,
     pub(crate) options: Vec<OptionDecl>,
     /// The query of CREATE TABLE AS, whose columns it has where none are declared.
     pub(crate) query: Option<Vec<TokenWithSpan>>,
@@ -85,6 +87,7 @@ pub(crate) fn create_table(
         columns: vec![],
         watermark: None,
         buckets: vec![],
+        key: None,
         options: vec![],
         query: None,
     };
@@ -206,8 +209,15 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
         table.watermark = Some(watermark(cursor)?);
         return Ok(());
     }
-    if cursor.words("PRIMARY KEY") || cursor.words("CONSTRAINT") || cursor.words("UNIQUE") {
-        return Err(Diagnostic::at(place, "keys and constraints are not supported")
+    if cursor.words("PRIMARY KEY") {
+        if table.key.is_some() {
+            return Err(Diagnostic::at(place, "a table has one primary key"));
+        }
+        table.key = Some((place, primary_key(cursor)?));
+        return Ok(());
+    }
+    if cursor.words("CONSTRAINT") || cursor.words("UNIQUE") {
+        return Err(Diagnostic::at(place, "constraints are not supported")
             .hint("leave the clause out: rows are taken as they come"));
     }
     let name = cursor.ident("a column")?;
@@ -249,6 +259,22 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
     let field = Field::new(name.text, data_type, !not_null);
     table.columns.push(ColumnDecl { field, place: name.place, origin });
     Ok(())
+}
+
+/// Reads what follows `PRIMARY KEY`.
+fn primary_key(cursor: &mut Cursor<'_>) -> Result<Vec<Ident>, Diagnostic> {
+    cursor.expect(&Token::LParen)?;
+    let mut columns = vec![cursor.ident("a column")?];
+    while cursor.token(&Token::Comma) {
+        columns.push(cursor.ident("a column")?);
+    }
+    cursor.expect(&Token::RParen)?;
+    let place = cursor.place();
+    if !cursor.words("NOT ENFORCED") {
+        return Err(Diagnostic::at(place, "a key is not checked here")
+            .hint("write PRIMARY KEY (…) NOT ENFORCED"));
+    }
+    Ok(columns)
 }
 
 fn comment(cursor: &mut Cursor<'_>) -> Result<(), Diagnostic> {
