@@ -4,6 +4,7 @@
 //! rows ─▶ text of COPY ─▶ queue ─▶ thread ─▶ one transaction for all that wait     at least once
 //! rows ─▶ text of COPY ─▶ staged, a part of the checkpoint ─▶ one transaction with its marker
 //! COPY ─▶ thread ─▶ a few batches, queued ─▶ reader                      a table, as it is now
+//! slot ─▶ thread ─▶ a few batches, queued ─▶ reader                      its changes
 //! ```
 //!
 //! The protocol is spoken here, as far as it is needed: queries and COPY, both as text. Threads of
@@ -15,17 +16,22 @@
 
 use std::sync::Arc;
 
-use dataflow::connector::{Connector, OptionSpec, TableDef};
+use arrow::datatypes::{DataType, TimeUnit};
+use dataflow::connector::{Connector, MetadataSpec, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
 use dataflow::source::Source;
 
+mod cdc;
+mod changes;
 mod client;
 mod decode;
 mod encode;
 mod errors;
 mod frames;
+mod pgoutput;
 mod publish;
+mod replication;
 mod scan;
 mod server;
 mod sink;
@@ -47,8 +53,13 @@ pub fn all() -> Vec<Arc<dyn Connector>> {
     vec![
         Arc::new(PostgresConnector { name: "postgres" }),
         Arc::new(PostgresConnector { name: "jdbc" }),
+        Arc::new(PostgresCdcConnector),
     ]
 }
+
+/// The connector `postgres-cdc`.
+#[derive(Debug, Clone, Copy)]
+pub struct PostgresCdcConnector;
 
 const fn option(
     key: &'static str,
@@ -151,5 +162,77 @@ impl Connector for PostgresConnector {
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
         Ok(Arc::new(sink::PgSink::new(table)?))
+    }
+}
+
+static CDC_OPTIONS: [OptionSpec; 8] = {
+    let [url, table, user, password, _, retry, ..] = OPTIONS;
+    [
+        url,
+        table,
+        user,
+        password,
+        retry,
+        option(
+            "slot.name",
+            "text",
+            "none: one that ends with the job",
+            "The replication slot, of this table alone. The server keeps the changes that no \
+             checkpoint has; a job with --state needs it.",
+        ),
+        option(
+            "publication.name",
+            "text",
+            "millstream_ and the table's name",
+            "The publication, which has the table. It is made if it is not there.",
+        ),
+        option(
+            "scan.startup.mode",
+            "initial | latest-offset",
+            "initial",
+            "Whether the rows that are there when the job begins come first, with op r, or \
+             changes alone.",
+        ),
+    ]
+};
+
+static CDC_METADATA: [MetadataSpec; 2] = [
+    MetadataSpec {
+        key: "lsn",
+        data_type: DataType::Int64,
+        doc: "The place of the transaction in the log.",
+    },
+    MetadataSpec {
+        key: "timestamp",
+        data_type: DataType::Timestamp(TimeUnit::Millisecond, None),
+        doc: "The time of its commit (UTC); NULL of rows that were there before.",
+    },
+];
+
+impl Connector for PostgresCdcConnector {
+    fn name(&self) -> &'static str {
+        "postgres-cdc"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &CDC_OPTIONS
+    }
+
+    fn metadata(&self) -> &'static [MetadataSpec] {
+        &CDC_METADATA
+    }
+
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        Ok(Arc::new(cdc::CdcSource::new(table, projection)?))
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        let message = "'postgres-cdc' can only be read";
+        let hint = format!("write to it by 'connector' = 'postgres': INSERT INTO {}", table.name);
+        Err(connectors::refuse("connector", message, Some(hint)))
     }
 }

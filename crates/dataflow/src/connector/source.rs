@@ -161,6 +161,12 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// A checkpoint is recorded, and its output is published: what lies before these positions of
+    /// the splits is read by nobody again. It is called in the process that leads the job.
+    fn settle(&self, positions: &[Position]) {
+        let _ = positions;
+    }
+
     /// Opens the input as far as the source put that off when it was made, since it might be
     /// [pruned](Self::pruned); it is not pruned any more afterwards.
     ///

@@ -14,7 +14,7 @@ use checkpoint::chain::{Chain, References, SectionPlace, SegmentUpload, StoredSe
 use checkpoint::{CheckpointError, CheckpointManifest, ObjectName, SegmentEntry, Store};
 use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, WorkerSnapshot};
 use dataflow::error::DataflowError;
-use dataflow::job::JobGraph;
+use dataflow::job::{JobGraph, OperatorKind};
 use dataflow::sink::{Publishing, SinkVisibility, UnsyncedOutput};
 
 use super::encode::{self, Decoded, Earlier, OperatorNames, StoredId};
@@ -465,6 +465,7 @@ impl Keeper {
         append(chain, manifest, &self.patience)?;
         let last = end == RoundEnd::Ended;
         publish(&self.job, &workers, Publishing { last, again: false, mark: None }, &marks)?;
+        settle(&self.job, &workers);
         let recorded = match end {
             RoundEnd::GoesOn => {
                 if let Err(error) = chain.collect() {
@@ -484,6 +485,17 @@ impl Keeper {
             }
             recorded => recorded,
         }
+    }
+}
+
+/// Tells sources how far a checkpoint has read them.
+fn settle(job: &JobGraph, workers: &[WorkerSnapshot]) {
+    for (at, operator) in job.operators.iter().enumerate() {
+        let OperatorKind::Source(scan) = &operator.kind else { continue };
+        let splits = workers.iter().flat_map(|worker| &worker.splits);
+        let own = splits.filter(|split| split.operator as usize == at);
+        let positions: Vec<_> = own.map(|split| split.position.clone()).collect();
+        scan.source.settle(&positions);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tables of a real server, which `scripts/test-world.sh` starts. What the tables have is asked by
 //! psql, and not by the connector.
 
+mod changes;
 mod run;
 mod server;
 mod sink;

@@ -1,0 +1,270 @@
+//! The changes of a table as a source without an end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arrow::datatypes::SchemaRef;
+use connectors::{OptionReader, refuse};
+use dataflow::bad::{BadRow, BadRows};
+use dataflow::connector::TableDef;
+use dataflow::error::ConnectorError;
+use dataflow::position::refused;
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+
+use crate::changes::ChangeColumns;
+use crate::client::{PgConnection, Purpose};
+use crate::errors::failed;
+use crate::replication::{ChangeBatch, Following, LogPlace, Outlet, shown};
+use crate::table::{PgTable, patiently};
+
+/// The name of positions: the place in the log, the changes of its transaction that were given, and
+/// how far the job is.
+const FORMAT: &str = "postgres-changes";
+const VERSION: u32 = 1;
+
+/// How far a job is: nothing was given, rows of the snapshot were, or all of them.
+const BEGINS: u64 = 0;
+const IN_SNAPSHOT: u64 = 1;
+const FOLLOWS: u64 = 2;
+
+/// What waits for the reader at most, in pieces.
+const PIECES_MAX: usize = 4;
+
+/// Bytes of the name of a slot or a publication at most.
+const NAME_BYTES_MAX: usize = 63;
+
+/// A table whose changes are read.
+pub(crate) struct CdcSource {
+    table: PgTable,
+    columns: ChangeColumns,
+    name: String,
+    /// `None`: each reader makes one that ends with it.
+    slot: Option<String>,
+    publication: String,
+    has_snapshot: bool,
+    /// What the server may forget.
+    confirmed: Arc<AtomicU64>,
+}
+
+impl CdcSource {
+    pub(crate) fn new(def: &TableDef, projection: &[usize]) -> Result<Self, ConnectorError> {
+        let options = OptionReader(&def.options);
+        let table = PgTable::new(options)?;
+        let columns = ChangeColumns::new(def, projection)?;
+        let slot = options.text("slot.name").map(str::to_owned);
+        let is_letter =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        let is_name = |slot: &String| {
+            (1..=NAME_BYTES_MAX).contains(&slot.len()) && slot.bytes().all(is_letter)
+        };
+        if let Some(slot) = slot.as_ref().filter(|slot| !is_name(slot)) {
+            let message = format!("'{slot}' is no name of a slot");
+            let hint = "a slot has a name of small letters, digits and '_'";
+            return Err(refuse("slot.name", message, Some(hint.into())));
+        }
+        let publication = options.text("publication.name").map_or_else(
+            || cut(format!("millstream_{}", table.name), NAME_BYTES_MAX),
+            str::to_owned,
+        );
+        if publication.contains('\0') {
+            return Err(refuse("publication.name", "has a zero in it", None));
+        }
+        let startup = options.choice("scan.startup.mode", &["initial", "latest-offset"])?;
+        let confirmed = Arc::default();
+        let (name, has_snapshot) = (def.name.clone(), startup != Some(1));
+        Ok(Self { table, columns, name, slot, publication, has_snapshot, confirmed })
+    }
+
+    fn split_name(&self) -> String {
+        format!("{}@{}", self.table.name, self.slot.as_deref().unwrap_or("changes"))
+    }
+}
+
+/// The beginning of a name, of so many bytes at most.
+fn cut(mut name: String, bytes_max: usize) -> String {
+    while name.len() > bytes_max {
+        name.pop();
+    }
+    name
+}
+
+/// A name of a slot that no other reader has.
+fn own_slot() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let (next, now) = (NEXT.fetch_add(1, Ordering::Relaxed), SystemTime::now());
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("millstream_{}_{since:x}_{next}", std::process::id())
+}
+
+impl Source for CdcSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.columns.schema)
+    }
+
+    fn bounded(&self) -> bool {
+        false
+    }
+
+    fn repeats(&self) -> bool {
+        false
+    }
+
+    fn replays(&self) -> bool {
+        self.slot.is_some()
+    }
+
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split { name: self.split_name(), ..Split::default() }])
+    }
+
+    fn settle(&self, positions: &[Position]) {
+        for position in positions {
+            let numbers = position.numbers(FORMAT, VERSION, &self.split_name());
+            if let Ok([lsn, _, FOLLOWS]) = numbers {
+                // Release: the thread tells the server what a checkpoint has.
+                self.confirmed.fetch_max(lsn, Ordering::Release);
+            }
+        }
+    }
+
+    fn validate(&self) -> Result<(), ConnectorError> {
+        let place = self.table.place();
+        let there = patiently(&place, self.table.start_timeout, &|| false, || {
+            let mut connection = PgConnection::open(&self.table.server, Purpose::Queries)?;
+            let level = connection.query("SHOW wal_level")?;
+            Ok((level, self.table.columns(&mut connection)?))
+        })?;
+        let (level, there) = there;
+        if level.first().and_then(|row| row.first()) != Some(&Some("logical".into())) {
+            let message = "the server does not keep changes of rows";
+            return Err(failed(&place, message, "set wal_level = logical, and start it again"));
+        }
+        let missing = |name: &&String| there.iter().all(|own| own.name != **name);
+        match self.columns.fields.iter().find(missing) {
+            None => Ok(()),
+            Some(name) => {
+                let near = connectors::nearest(name, there.iter().map(|own| own.name.as_str()));
+                Err(ConnectorError::Column {
+                    column: name.clone(),
+                    message: "the table in Postgres has no such column".into(),
+                    hint: near.map(|near| format!("did you mean '{near}'?")),
+                })
+            }
+        }
+    }
+
+    fn describe(&self) -> Option<String> {
+        let slot = self.slot.as_ref().map(|slot| format!("slot '{slot}'"));
+        let slot = slot.unwrap_or_else(|| "a slot of its own".into());
+        Some(format!("changes of table '{}' by {slot}", self.table.name))
+    }
+
+    fn open(
+        &self,
+        split: &Split,
+        from: Option<&Position>,
+        context: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        let numbers = from.map(|from| from.numbers(FORMAT, VERSION, &split.name)).transpose()?;
+        let from = match numbers {
+            None | Some([_, _, BEGINS]) => None,
+            Some([lsn, given, FOLLOWS]) => Some(LogPlace { lsn, given }),
+            Some(_) => {
+                let message = "the job ended while it read the rows that were there at its begin, \
+                               which cannot be read again: begin anew, --from none";
+                return Err(refused(&split.name, message.into()));
+            }
+        };
+        let following = Following {
+            table: self.table.clone(),
+            columns: self.columns.clone(),
+            slot: self.slot.clone().unwrap_or_else(own_slot),
+            publication: self.publication.clone(),
+            is_temporary: self.slot.is_none(),
+            has_snapshot: self.has_snapshot,
+            confirmed: Arc::clone(&self.confirmed),
+        };
+        let (to, pieces) = sync_channel(PIECES_MAX);
+        let wanted = Arc::new(());
+        let still = Arc::downgrade(&wanted);
+        let outlet = Outlet { to, waker: context.waker.clone(), wanted: still };
+        let place = self.table.place();
+        let started = thread::Builder::new()
+            .name("millstream-postgres".into())
+            .spawn(move || following.run(from, &outlet));
+        started.map_err(|error| {
+            failed(&place, format!("cannot start its thread: {error}"), "allow more threads")
+        })?;
+        let at = from.map_or([0, 0, BEGINS], |from| [from.lsn, from.given, FOLLOWS]);
+        let (split, table, columns) = (split.name.clone(), self.name.clone(), self.columns.clone());
+        let bad = Arc::clone(&context.bad);
+        let reader = ChangeReader {
+            split,
+            table,
+            place,
+            columns,
+            pieces,
+            at,
+            bad,
+            _wanted: wanted,
+            failed: None,
+        };
+        Ok(Box::new(reader))
+    }
+}
+
+/// The reader of changes that a thread follows.
+struct ChangeReader {
+    split: String,
+    table: String,
+    place: String,
+    columns: ChangeColumns,
+    pieces: Receiver<Result<ChangeBatch, ConnectorError>>,
+    /// The numbers of its position.
+    at: [u64; 3],
+    bad: Arc<BadRows>,
+    /// While it is there, the thread goes on.
+    _wanted: Arc<()>,
+    failed: Option<ConnectorError>,
+}
+
+impl SplitReader for ChangeReader {
+    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        loop {
+            let given = match self.pieces.try_recv() {
+                Ok(Ok(given)) => given,
+                Ok(Err(error)) => return Err(self.failed.insert(error).clone()),
+                Err(TryRecvError::Empty) => return Ok(Next::Pending),
+                Err(TryRecvError::Disconnected) => {
+                    let error = failed(&self.place, "its thread has died", "report this");
+                    return Err(self.failed.insert(error).clone());
+                }
+            };
+            self.at = match given.place {
+                Some(LogPlace { lsn, given }) => [lsn, given, FOLLOWS],
+                None => [0, 0, IN_SNAPSHOT],
+            };
+            for (place, reason) in given.bad {
+                let (table, place) = (self.table.clone(), format!("{}:{place}", self.split));
+                self.bad.add(BadRow { table, place, reason, text: String::new() });
+            }
+            if !given.changes.is_empty() {
+                let rows = self.columns.rows(&given.changes);
+                return rows.map(Next::Batch).map_err(|error| {
+                    let lsn = given.changes.first().map_or(0, |change| change.lsn);
+                    error.at(&format!("{} at {}", self.place, shown(lsn)))
+                });
+            }
+        }
+    }
+
+    fn position(&self) -> Position {
+        Position::new(FORMAT, VERSION, &self.split, &self.at)
+    }
+}
