@@ -89,15 +89,14 @@ impl ObjectSpoolPlace<'_> {
         Ok(())
     }
 
-    /// Removes rows that were published, and those that earlier checkpoints of the same runs name:
-    /// they are merged in these. The first goes first: [`is_gone`](Self::is_gone) asks for it.
+    /// Removes rows that were published. The first goes first: [`is_gone`](Self::is_gone) asks for
+    /// it.
     pub(super) fn remove(&self, staged: &[u8]) -> Result<(), ConnectorError> {
-        let (directory, prefix) = self.open()?;
+        let (directory, _) = self.open()?;
         let objects: Vec<String> = self.decode(staged)?.into_iter().map(|(name, _)| name).collect();
         let (first, rest) = objects.split_at(objects.len().min(1));
         directory.remove(first)?;
-        directory.remove(rest)?;
-        staged::remove_merged(&directory, &prefix, &objects)
+        directory.remove(rest)
     }
 
     /// Removes what earlier runs left that no checkpoint names.

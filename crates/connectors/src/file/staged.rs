@@ -167,25 +167,6 @@ pub(super) fn sweep_objects(
     objects.remove(&left)
 }
 
-/// Removes objects that the runs have staged that have staged these, or earlier runs of the same
-/// job: all of their rows are published.
-pub(super) fn remove_merged(
-    objects: &ObjectDirectory,
-    prefix: &str,
-    published: &[String],
-) -> Result<(), ConnectorError> {
-    let run = |name: &str| run_of(name.rsplit('/').next()?, prefix);
-    let Some(last) = published.iter().filter_map(|name| run(name)).max_by_key(|of| of.generation)
-    else {
-        return Ok(());
-    };
-    let behind = RunId { generation: last.generation.saturating_add(1), ..last };
-    let left = objects.staged_names()?.into_iter();
-    let left = left.filter(|name| is_of_earlier(name, prefix, behind));
-    let left: Vec<String> = left.map(|name| ObjectDirectory::staged(&name)).collect();
-    objects.remove(&left)
-}
-
 /// Gives parts their visible names. A part that has it already stays as it is. With `again`, one
 /// that has no name any more was published, and somebody has taken it.
 ///

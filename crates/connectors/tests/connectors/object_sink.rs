@@ -251,5 +251,7 @@ fn many_small_objects_of_a_single_one_are_merged() {
     }
     sink.publish(&[staged], LAST).unwrap();
     assert_eq!(read_numbers(&store, "s3://bucket/out.csv", "csv"), set(0, 1000));
+    // Behind the end of its job no checkpoint names those that were merged.
+    sink.sweep(RunId { job: 7, generation: 4 }, &[]).unwrap();
     assert_eq!(keys(&store, "/bucket/").1, 3);
 }

@@ -22,6 +22,7 @@ use super::functions;
 use super::ids::{FittedState, OperatorId};
 use super::loading::Loading;
 use super::manifest::{manifest, tables_of};
+use super::sweep::sweep_at_end;
 use crate::checkpoints::{BAD, LATE, RestoredCheckpoint};
 use crate::error::Error;
 
@@ -476,6 +477,9 @@ impl Keeper {
             RoundEnd::Stops => chain.settled(),
             RoundEnd::Ended => chain.done(),
         };
+        if end == RoundEnd::Ended && recorded.is_ok() {
+            sweep_at_end(&*self.store, &self.name, (&self.job, &self.ids), self.generation);
+        }
         match recorded.map_err(Error::from) {
             // The output is visible. The next run publishes it again: names and marks show that it
             // is there already.

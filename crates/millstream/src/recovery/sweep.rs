@@ -9,6 +9,7 @@ use dataflow::sink::RunId;
 
 use super::ids::{FittedState, OperatorId};
 use super::keeper;
+use super::start::job_number;
 use crate::error::Error;
 
 /// Removes what earlier runs have staged and no checkpoint names that a run could go on from.
@@ -18,10 +19,34 @@ pub(super) fn sweep(
     (job, ids): (&JobGraph, &[OperatorId]),
     run: RunId,
 ) -> Result<(), Error> {
-    let mut manifests = Vec::new();
-    for base in chain::look(store, name)?.retained(store)? {
-        manifests.push(chain::read_checkpoint(store, name, &base)?);
+    let retained = chain::look(store, name)?.retained(store)?;
+    let retained = retained.iter().map(|base| chain::read_checkpoint(store, name, base));
+    sweep_others(store, name, (job, ids), run, retained.collect::<Result<_, _>>()?)
+}
+
+/// Removes what the runs up to a generation have staged, when the job has ended and its output is
+/// published: no other run comes that would do it. Only what a kept checkpoint names stays.
+pub(super) fn sweep_at_end(
+    store: &dyn Store,
+    name: &ObjectName,
+    of: (&JobGraph, &[OperatorId]),
+    generation: u64,
+) {
+    let run = RunId { job: job_number(store, name), generation: generation.saturating_add(1) };
+    if let Err(error) = sweep_others(store, name, of, run, Vec::new()) {
+        tracing::warn!(%error, "what was staged for the output stays");
     }
+}
+
+/// Removes what runs before this one have staged, but for what these checkpoints name, and those
+/// that are kept by name.
+fn sweep_others(
+    store: &dyn Store,
+    name: &ObjectName,
+    (job, ids): (&JobGraph, &[OperatorId]),
+    run: RunId,
+    mut manifests: Vec<CheckpointManifest>,
+) -> Result<(), Error> {
     manifests.extend(chain::kept(store, name)?.into_iter().filter_map(|kept| kept.manifest.ok()));
     let named = named_output(store, name, ids, &manifests)?;
     for (operator, named) in job.operators.iter().zip(&named) {
