@@ -181,35 +181,48 @@ fn bytes_of(source: &dyn Source) -> Option<u64> {
 /// The parts of each column of the table, so that the processes read the fewest bytes of builds;
 /// `None` if they cannot all have a cell.
 fn axes_of(builds: &[DividedBuild], processes: u32) -> Option<Vec<GridAxis>> {
-    // By column the bytes of its builds, and the most parts.
-    let mut columns: Vec<(usize, u64, u8)> = vec![];
+    let mut columns: Vec<GridColumn> = vec![];
     for build in builds {
-        match columns.iter_mut().find(|(column, ..)| *column == build.of_facts) {
-            Some((_, bytes, bits)) => {
-                (*bytes, *bits) = (*bytes + build.bytes, (*bits).min(build.bits))
+        match columns.iter_mut().find(|known| known.column == build.of_facts) {
+            Some(known) => {
+                known.bytes += build.bytes;
+                known.bits_max = known.bits_max.min(build.bits);
             }
-            None => columns.push((build.of_facts, build.bytes, build.bits)),
+            None => columns.push(GridColumn {
+                column: build.of_facts,
+                bytes: build.bytes,
+                bits_max: build.bits,
+            }),
         }
     }
     let bits = divided(&columns, processes.ilog2())?;
     let mut stride = 1;
     let axes = columns.iter().zip(bits).filter(|(_, bits)| *bits > 0);
-    let axis = |((column, ..), bits): (&(usize, u64, u8), u32)| {
-        let axis = GridAxis { column: *column, parts: 1 << bits, stride };
+    let axis = |(of, bits): (&GridColumn, u32)| {
+        let axis = GridAxis { column: of.column, parts: 1 << bits, stride };
         stride *= axis.parts;
         axis
     };
     Some(axes.map(axis).collect())
 }
 
-/// Divides `bits` among columns, each with the bytes of its builds and its bits at most: for
-/// each bit that a column has, half as many processes read a part of its builds. The next bit goes
-/// to the column of which most is read.
-fn divided(columns: &[(usize, u64, u8)], bits: u32) -> Option<Vec<u32>> {
+/// A column of the table of facts by which it may be cut.
+#[derive(Debug)]
+struct GridColumn {
+    column: usize,
+    /// Bytes of the builds that are joined by it.
+    bytes: u64,
+    /// It has at most two to the power of this many parts.
+    bits_max: u8,
+}
+
+/// Divides `bits` among columns: for each bit that a column has, half as many processes read a part
+/// of its builds. The next bit goes to the column of which most is read.
+fn divided(columns: &[GridColumn], bits: u32) -> Option<Vec<u32>> {
     let mut of = vec![0_u32; columns.len()];
     for _ in 0..bits {
-        let read = |at: &usize| columns[*at].1 >> of[*at];
-        let can = (0..columns.len()).filter(|&at| of[at] < u32::from(columns[at].2));
+        let read = |at: &usize| columns[*at].bytes >> of[*at];
+        let can = (0..columns.len()).filter(|&at| of[at] < u32::from(columns[at].bits_max));
         let next = can.max_by_key(|at| (read(at), usize::MAX - at))?;
         of[next] += 1;
     }
@@ -232,11 +245,13 @@ mod tests {
 
     #[test]
     fn the_larger_builds_are_divided_among_more_processes() {
-        let of = |bytes: &[(u64, u8)], bits: u32| {
-            let columns: Vec<_> =
-                bytes.iter().enumerate().map(|(at, (bytes, most))| (at, *bytes, *most)).collect();
-            divided(&columns, bits)
-        };
+        let of =
+            |bytes: &[(u64, u8)], bits: u32| {
+                let columns = bytes.iter().enumerate().map(|(column, (bytes, bits_max))| {
+                    GridColumn { column, bytes: *bytes, bits_max: *bits_max }
+                });
+                divided(&columns.collect::<Vec<_>>(), bits)
+            };
         assert_eq!(of(&[(100, 3), (100, 3)], 2), Some(vec![1, 1]));
         assert_eq!(of(&[(100, 3), (1_000, 3)], 2), Some(vec![0, 2]));
         assert_eq!(of(&[(100, 3), (1_000, 1)], 2), Some(vec![1, 1]), "it has two buckets");
@@ -253,13 +268,17 @@ mod tests {
         };
         for _ in 0..500 {
             // Powers of two, so that a half is a whole number.
-            let columns: Vec<(usize, u64, u8)> =
-                (0..3).map(|at| (at, (1 + draw(1000)) << 8, 1 + draw(3) as u8)).collect();
+            let drawn = (0..3).map(|column| GridColumn {
+                column,
+                bytes: (1 + draw(1000)) << 8,
+                bits_max: 1 + draw(3) as u8,
+            });
+            let columns: Vec<GridColumn> = drawn.collect();
             let bits = 1 + draw(3) as u32;
             let read = |of: &[u32]| -> u64 {
-                columns.iter().zip(of).map(|((_, bytes, _), bits)| bytes >> bits).sum()
+                columns.iter().zip(of).map(|(column, bits)| column.bytes >> bits).sum()
             };
-            let each = |at: usize| 0..=u32::from(columns[at].2);
+            let each = |at: usize| 0..=u32::from(columns[at].bits_max);
             let all = each(0).flat_map(|a| each(1).map(move |b| (a, b)));
             let all = all.flat_map(|(a, b)| each(2).map(move |c| [a, b, c]));
             let best = all.filter(|of| of.iter().sum::<u32>() == bits).map(|of| read(&of)).min();

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::world::{Message, Progress, World};
+use super::world::{Message, MpiChannel, Progress, World};
 use crate::frames::Wire;
 use crate::memory::IoPiece;
 use crate::{Armed, SlabRange};
@@ -33,6 +33,16 @@ pub(super) struct Pair {
     pub(super) ours: u32,
     /// The tag of the messages that we send to it.
     pub(super) theirs: u32,
+}
+
+impl Pair {
+    fn to_peer(&self) -> MpiChannel {
+        MpiChannel { rank: self.peer, tag: self.theirs }
+    }
+
+    fn from_peer(&self) -> MpiChannel {
+        MpiChannel { rank: self.peer, tag: self.ours }
+    }
 }
 
 /// A channel of this process with one of another.
@@ -75,7 +85,7 @@ impl MpiWire {
     }
 
     fn post_receive(&mut self, bytes: Box<[u8]>) -> io::Result<()> {
-        let message = self.world.receive(bytes, (self.pair.peer, self.pair.ours))?;
+        let message = self.world.receive(bytes, self.pair.from_peer())?;
         self.receiving.push_back(message);
         Ok(())
     }
@@ -166,7 +176,7 @@ impl Wire for MpiWire {
                 from += n;
                 total += n;
                 if filled + n == bytes.len() {
-                    let to = (self.pair.peer, self.pair.theirs);
+                    let to = self.pair.to_peer();
                     self.sending.push(self.world.send(bytes, CHUNK_BYTES, to)?);
                 } else {
                     open = Some((bytes, filled + n));
@@ -174,7 +184,7 @@ impl Wire for MpiWire {
             }
         }
         if let Some((bytes, filled)) = open {
-            let to = (self.pair.peer, self.pair.theirs);
+            let to = self.pair.to_peer();
             self.sending.push(self.world.send(bytes, filled, to)?);
         }
         Ok((total > 0).then_some(total))
@@ -221,7 +231,7 @@ impl Wire for MpiWire {
 
     fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            let to = (self.pair.peer, self.pair.theirs);
+            let to = self.pair.to_peer();
             // A library that refuses has lost the peer.
             self.sending.extend(self.world.send(Box::default(), 0, to));
         }
@@ -284,7 +294,7 @@ impl Ending {
                 }
                 Ok(Progress::Done(_, 0)) | Err(_) => self.peer_ended = true,
                 Ok(Progress::Done(bytes, _)) => {
-                    let from = (self.pair.peer, self.pair.ours);
+                    let from = self.pair.from_peer();
                     self.receiving.extend(world.receive(bytes, from));
                 }
             }

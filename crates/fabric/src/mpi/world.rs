@@ -33,6 +33,14 @@ pub(super) struct World {
     endings: Mutex<Vec<Ending>>,
 }
 
+/// Where messages go to, or come from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MpiChannel {
+    pub(super) rank: c_int,
+    /// The tag of its messages.
+    pub(super) tag: u32,
+}
+
 /// A message on its way, and its memory, which stays where it is until it has arrived: to drop a
 /// message leaves the memory to MPI.
 pub(super) struct Message {
@@ -119,12 +127,7 @@ impl World {
     }
 
     /// Sends bytes to a channel of a rank.
-    pub(super) fn send(
-        &self,
-        bytes: Box<[u8]>,
-        len: usize,
-        to: (c_int, u32),
-    ) -> io::Result<Message> {
+    pub(super) fn send(&self, bytes: Box<[u8]>, len: usize, to: MpiChannel) -> io::Result<Message> {
         let mut message = Message::new(self.library.no_request, bytes);
         let len = len.min(message.bytes.len());
         let Library { world, byte, .. } = self.library;
@@ -135,8 +138,8 @@ impl World {
                 message.bytes.as_ptr().cast(),
                 len as c_int,
                 byte,
-                to.0,
-                to.1 as c_int,
+                to.rank,
+                to.tag as c_int,
                 world,
                 &raw mut message.request,
             )
@@ -145,7 +148,7 @@ impl World {
     }
 
     /// Prepares to receive what comes for a channel from a rank.
-    pub(super) fn receive(&self, bytes: Box<[u8]>, from: (c_int, u32)) -> io::Result<Message> {
+    pub(super) fn receive(&self, bytes: Box<[u8]>, from: MpiChannel) -> io::Result<Message> {
         let mut message = Message::new(self.library.no_request, bytes);
         let Library { world, byte, .. } = self.library;
         // SAFETY: as above; MPI alone writes to the bytes until the request has ended.
@@ -154,8 +157,8 @@ impl World {
                 message.bytes.as_mut_ptr().cast(),
                 message.bytes.len() as c_int,
                 byte,
-                from.0,
-                from.1 as c_int,
+                from.rank,
+                from.tag as c_int,
                 world,
                 &raw mut message.request,
             )
