@@ -41,6 +41,17 @@ fn a_row_at_fault_is_named_with_its_file_and_the_expression() {
 }
 
 #[test]
+fn a_subquery_with_too_many_rows_is_underlined() {
+    let dir = shares();
+    let sql = format!("{TABLE}\n\nSELECT part, (SELECT whole FROM shares) AS whole\nFROM shares;");
+    let place = " --> q.sql:4:14\n  |\n4 | SELECT part, (SELECT whole FROM shares) AS whole\n  \
+                 |              ^^^^^^^\n";
+    for layout in LAYOUTS {
+        says(run_sql(&dir, &sql, &layout), 1, &["more than one row", place]);
+    }
+}
+
+#[test]
 fn a_group_at_fault_is_named_by_its_key() {
     let dir = shares();
     let sql = format!("{TABLE}\nSELECT whole, 8 / sum(part - 3) AS q FROM shares GROUP BY whole");

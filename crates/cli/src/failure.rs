@@ -140,6 +140,10 @@ fn noted<'a>(
     text
 }
 
+/// The message of a subquery with too many rows. Its expression is not known when it runs.
+const SUBQUERY: &str = "a subquery that stands for a value has more than one row";
+const SUBQUERY_BEGINS: &str = "(SELECT";
+
 /// Where a statement stands that failed while it ran: its expression that failed, if the text has
 /// that once, or else its first word.
 fn place(error: &Error, sql: &str) -> Option<Place> {
@@ -148,7 +152,9 @@ fn place(error: &Error, sql: &str) -> Option<Place> {
     let begin = line.map(str::len).sum::<usize>();
     let begin = begin + sql.get(begin..)?.find(&statement.sql)?;
     let word = statement.sql.chars().take_while(|c| c.is_alphanumeric()).count();
-    let expression = error.expression();
+    let is_subquery = || error.to_string().contains(SUBQUERY);
+    let expression =
+        error.expression().or_else(|| is_subquery().then(|| SUBQUERY_BEGINS.to_owned()));
     let (at, length) = expression
         .and_then(|expression| only_place(&statement.sql, &expression))
         .unwrap_or((0, word.max(1)));
@@ -208,6 +214,8 @@ mod tests {
         assert_eq!((&sql[at..at + 6], length), ("A /\n b", 6));
         assert_eq!(only_place("a / b, a/b", "a / b"), None, "which of them?");
         assert_eq!(only_place(sql, "a / c"), None);
+        let sql = "SELECT k, ( select k FROM t) FROM t";
+        assert_eq!(only_place(sql, SUBQUERY_BEGINS), Some((10, 8)));
     }
 
     #[test]
