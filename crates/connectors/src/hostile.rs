@@ -4,9 +4,16 @@
 //!
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use dataflow::position::Position;
 
+use crate::format::Refuser;
+use crate::format::avro::{AvroEncoder, AvroRows, AvroSchema, readable};
 use crate::format::ipc::{IpcContext, schema_in};
+use crate::format::protobuf::{ProtoEncoder, ProtoRows, columns_of, compiled};
 use crate::{http, remote};
 
 /// Reads a block of a table in a pool, behind a type u8, a codec u8, the rows u16, NULLs u16 and
@@ -98,4 +105,80 @@ pub fn web(bytes: &[u8]) -> Option<Vec<u8>> {
     // An event, an element or a line may end where there was no line end.
     assert!(whole.as_ref().is_none_or(|records| records.len() <= input.len() + 1));
     whole
+}
+
+/// The text behind its length, two bytes, and what follows it.
+fn behind_text(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
+    let (length, rest) = bytes.split_first_chunk::<2>().ok_or("it is too short")?;
+    let (text, rest) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
+    Ok((std::str::from_utf8(text).map_err(|error| error.to_string())?, rest))
+}
+
+/// Checks that rows can be relied on, and gives how many there are.
+fn whole(rows: &RecordBatch, columns: &SchemaRef) -> usize {
+    for (column, field) in rows.columns().iter().zip(columns.fields()) {
+        assert_eq!(column.data_type(), field.data_type());
+        column.to_data().validate_full().expect("a reader trusts it");
+    }
+    rows.num_rows()
+}
+
+/// Reads a message of Avro behind its schema, which has the length of two bytes in front. Gives the
+/// rows, of which there is one.
+///
+/// # Errors
+/// Why one of them is none.
+///
+/// # Panics
+/// When the row is written otherwise than it was read.
+pub fn avro(bytes: &[u8]) -> Result<usize, String> {
+    let (json, message) = behind_text(bytes)?;
+    let schema = Arc::new(AvroSchema::new(json, &[])?);
+    let columns = Arc::new(readable(&schema));
+    let target = Refuser::ignoring(Arc::clone(&columns)).target;
+    let mut rows = AvroRows::new(&target, Arc::clone(&schema), "a schema")
+        .map_err(|error| error.to_string())?;
+    rows.push(message)?;
+    let read = rows.finish().map_err(|error| error.to_string())?;
+    if columns.fields().len() == rows.fields() {
+        let encoder = AvroEncoder::new(&columns, schema.as_ref().clone());
+        let mut written = vec![];
+        let encoded = encoder.expect("its columns").encode(&read, &mut written, |_| Ok(()));
+        encoded.expect("what was read");
+        rows.push(&written).expect("what was written");
+        let again = rows.finish().map_err(|error| error.to_string())?;
+        // A key that is twice in a map is twice in both.
+        assert_eq!(again, read);
+    }
+    Ok(whole(&read, &columns))
+}
+
+/// Reads a message of Protobuf of the first type of a `.proto` file, which stands in front with a
+/// length of two bytes. Gives the rows, of which there is one.
+///
+/// # Errors
+/// Why one of them is none.
+///
+/// # Panics
+/// When the row is written otherwise than it was read.
+pub fn protobuf(bytes: &[u8]) -> Result<usize, String> {
+    let (text, message) = behind_text(bytes)?;
+    let file = compiled(text, &[])?;
+    let of = file.messages().next().ok_or("it has no type")?;
+    let columns = Arc::new(columns_of(&of));
+    let target = Refuser::ignoring(Arc::clone(&columns)).target;
+    let rows = ProtoRows::new(&target, &of, "a type", false);
+    let mut rows = rows.map_err(|error| error.to_string())?;
+    rows.push(message)?;
+    let read = rows.finish().map_err(|error| error.to_string())?;
+    let mut written = vec![];
+    // A field of an old file may be required without being there.
+    if let Ok(encoder) = ProtoEncoder::new(&columns, &of, "")
+        && encoder.encode(&read, &mut written, |_| Ok(())).is_ok()
+    {
+        rows.push(&written).expect("what was written");
+        let again = rows.finish().map_err(|error| error.to_string())?;
+        assert_eq!(again, read);
+    }
+    Ok(whole(&read, &columns))
 }

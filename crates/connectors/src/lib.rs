@@ -30,6 +30,7 @@ mod object;
 mod options;
 pub mod pool;
 mod queued;
+mod registry;
 mod remote;
 pub mod socket;
 pub mod stdin;

@@ -8,24 +8,34 @@
 //! Messages that are one line each are decoded together, by the decoder that reads files: a row is
 //! led back to its message by the number of its line. A message in which a line end or a quote may
 //! stand where it is none is looked at alone, so that no message takes another one with it.
+//!
+//! Those of Avro and Protobuf are no lines, and have a way of their own (`typed`).
 
 use std::collections::VecDeque;
 use std::io::{Cursor, ErrorKind, Read};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 
 use arrow::array::AsArray;
-use arrow::compute::concat_batches;
+use arrow::array::UInt32Array;
+use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 
-use crate::format::encode::RowEncoding;
 use crate::format::{ByteInput, CSV_OPTIONS, Decoded, Format, ON_BAD, RecordDecoder, Refuser};
 use crate::format::{TargetColumns, rows};
 use crate::options::{OptionReader, refuse};
-use crate::remote::{line_format, text_format};
+use crate::remote::line_format;
+
+mod encoder;
+mod typed;
+
+pub use encoder::MessageEncoder;
+pub use typed::TYPED_OPTIONS;
+use typed::{TypedFormat, TypedMessages};
 
 /// Options of the formats of messages, of which 'csv.header' is none: a message has no header.
 pub const MESSAGE_OPTIONS: [OptionSpec; 5] = {
@@ -45,11 +55,19 @@ const ROWS_MAX: usize = 1 << 16;
 /// How the messages of a table are read.
 #[derive(Debug, Clone)]
 pub struct MessageFormat {
-    format: Format,
+    format: MessageKind,
     /// The columns of the values, and the line of each row behind them.
     target: Arc<TargetColumns>,
     table: String,
     strict: bool,
+}
+
+/// How the values of messages are told apart.
+#[derive(Debug, Clone)]
+enum MessageKind {
+    /// They are records of a text.
+    Lines(Format),
+    Typed(TypedFormat),
 }
 
 impl MessageFormat {
@@ -59,8 +77,11 @@ impl MessageFormat {
     /// # Errors
     /// When the options or the columns do not fit.
     pub fn new(table: &TableDef, projection: &[usize]) -> Result<Self, ConnectorError> {
-        let format = line_format(&table.options, false)?;
-        if let Format::Raw = format {
+        let format = match TypedFormat::new(table)? {
+            Some(format) => MessageKind::Typed(format),
+            None => MessageKind::Lines(line_format(&table.options, false)?),
+        };
+        if let MessageKind::Lines(Format::Raw) = format {
             let hint = "write 'format' = 'json' or 'csv'";
             return Err(refuse("format", "messages are not read as 'raw'", Some(hint.into())));
         }
@@ -74,10 +95,16 @@ impl MessageFormat {
         numbered.options.remove(ON_BAD.key);
         let columns: Vec<usize> = projection.iter().copied().chain([last]).collect();
         let target = TargetColumns::new(&numbered, &columns)?;
-        format.check(&target.declared)?;
+        let target = match &format {
+            MessageKind::Lines(format) => {
+                format.check(&target.declared)?;
+                Arc::new(target)
+            }
+            MessageKind::Typed(format) => format.check(target)?,
+        };
         let on_bad = OptionReader(&table.options);
         let on_bad = on_bad.choice(ON_BAD.key, &["skip", "fail", "table"])?;
-        let (target, table) = (Arc::new(target), table.name.clone());
+        let table = table.name.clone();
         Ok(Self { format, target, table, strict: on_bad == Some(1) })
     }
 
@@ -89,28 +116,60 @@ impl MessageFormat {
 
     /// A decoder of messages in their order. Bad ones go to `bad`.
     pub fn decoder(&self, bad: &Arc<BadRows>) -> MessageDecoder {
-        let pushed = PushedBytes::default();
-        // The first line is empty: what marks an encoding at the beginning of a file marks
-        // nothing in a message.
-        pushed.push(b"\n");
         let (refused, origins) = (Arc::new(BadRows::collecting()), Arc::default());
         let refuser = Refuser { target: Arc::clone(&self.target), bad: refused, origins };
-        let input = ByteInput::new(Box::new(pushed.clone()), INPUT);
+        let decoding = match &self.format {
+            MessageKind::Lines(format) => Decoding::Lines(MessageLines::new(format, &refuser)),
+            MessageKind::Typed(format) => {
+                Decoding::Typed(Box::new(TypedMessages::new(format.clone(), refuser.clone())))
+            }
+        };
         MessageDecoder {
-            lines: self.format.decoder(input, refuser.clone()),
+            decoding,
             format: self.clone(),
             schema: self.schema(),
-            input: pushed,
-            lines_pushed: 1,
             refuser,
             bad: Arc::clone(bad),
             pushed: 0,
-            waiting: vec![],
             batches: vec![],
             messages: vec![],
             faults: vec![],
         }
     }
+}
+
+/// The decoder of messages that are records of a text.
+struct MessageLines {
+    format: Format,
+    input: PushedBytes,
+    /// Lines that the decoder was given.
+    pushed: u64,
+    lines: Box<dyn RecordDecoder>,
+    /// The messages of the lines that were pushed and not decoded.
+    waiting: Vec<u32>,
+}
+
+impl MessageLines {
+    fn new(format: &Format, refuser: &Refuser) -> Self {
+        let pushed = PushedBytes::default();
+        // The first line is empty: what marks an encoding at the beginning of a file marks
+        // nothing in a message.
+        pushed.push(b"\n");
+        let input = ByteInput::new(Box::new(pushed.clone()), INPUT);
+        let lines = format.decoder(input, refuser.clone());
+        Self { format: format.clone(), input: pushed, pushed: 1, lines, waiting: vec![] }
+    }
+
+    fn push(&mut self, message: u32, line: &[u8]) {
+        self.input.push(line);
+        self.input.push(b"\n");
+        self.waiting.push(message);
+    }
+}
+
+enum Decoding {
+    Lines(MessageLines),
+    Typed(Box<TypedMessages>),
 }
 
 /// Rows, and where they are from.
@@ -126,16 +185,11 @@ pub struct MessageRows {
 pub struct MessageDecoder {
     format: MessageFormat,
     schema: SchemaRef,
-    input: PushedBytes,
-    /// Lines that the decoder was given.
-    lines_pushed: u64,
-    lines: Box<dyn RecordDecoder>,
+    decoding: Decoding,
     refuser: Refuser,
     bad: Arc<BadRows>,
     /// Messages of this batch.
     pushed: u32,
-    /// The messages of the lines that were pushed and not decoded.
-    waiting: Vec<u32>,
     batches: Vec<RecordBatch>,
     messages: Vec<u32>,
     /// Messages that are no rows, why, and their texts.
@@ -160,13 +214,22 @@ impl MessageDecoder {
             self.refuse(message, "the message has no value", b"");
             return Ok(());
         };
+        let lines = match &mut self.decoding {
+            Decoding::Typed(typed) => {
+                if let Some(reason) = typed.push(message, value)? {
+                    self.refuse(message, reason, &typed::shown(value));
+                }
+                return Ok(());
+            }
+            Decoding::Lines(lines) => lines,
+        };
         if value.trim_ascii().is_empty() {
             self.refuse(message, "the message is empty", b"");
             return Ok(());
         }
-        match line_of(&self.format.format, value) {
-            Line::Plain => self.push_line(message, value),
-            Line::Flat(flat) => self.push_line(message, &flat),
+        match line_of(&lines.format, value) {
+            Line::Plain => lines.push(message, value),
+            Line::Flat(flat) => lines.push(message, &flat),
             Line::Alone => {
                 self.decode_lines()?;
                 self.decode_alone(message, value)?;
@@ -174,6 +237,32 @@ impl MessageDecoder {
             Line::Bad(reason) => self.refuse(message, reason, value),
         }
         Ok(())
+    }
+
+    /// Calls `waker` when messages that [wait](Self::is_waiting) may wait no longer.
+    pub fn wakes(&mut self, waker: &Waker) {
+        if let Decoding::Typed(typed) = &mut self.decoding {
+            typed.wakes(waker);
+        }
+    }
+
+    /// Whether there are messages that wait for a schema of a registry. Their [rows](Self::rows)
+    /// are there when they do not; who asks for them before waits.
+    ///
+    /// # Errors
+    /// When the registry could not be reached for too long, or refuses to answer.
+    pub fn is_waiting(&mut self) -> Result<bool, ConnectorError> {
+        let Decoding::Typed(typed) = &mut self.decoding else { return Ok(false) };
+        let refused = typed.retry()?;
+        let waits = typed.is_waiting();
+        self.refuse_all(refused);
+        Ok(waits)
+    }
+
+    fn refuse_all(&mut self, refused: Vec<typed::RefusedMessage>) {
+        for typed::RefusedMessage { message, reason, value } in refused {
+            self.refuse(message, reason, &typed::shown(&value));
+        }
     }
 
     /// Refuses a message that was pushed last, for a reason outside of its value.
@@ -189,6 +278,7 @@ impl MessageDecoder {
     /// When the decoder cannot go on, or a message is bad and the table says that this is an error.
     pub fn rows(&mut self, place: &dyn Fn(u32) -> String) -> Result<MessageRows, ConnectorError> {
         self.decode_lines()?;
+        self.decode_typed()?;
         self.pushed = 0;
         let mut faults = std::mem::take(&mut self.faults);
         faults.sort_by_key(|(message, ..)| *message);
@@ -197,6 +287,14 @@ impl MessageDecoder {
         let batches = std::mem::take(&mut self.batches);
         let mut rows = concat_batches(&self.schema, &batches)
             .map_err(|error| rows::unfit(&self.format.table, &error))?;
+        // Those of one schema come together.
+        if !messages.is_sorted() {
+            let mut order: Vec<u32> = (0..).take(messages.len()).collect();
+            order.sort_by_key(|row| messages[*row as usize]);
+            messages = order.iter().map(|row| messages[*row as usize]).collect();
+            rows = take_record_batch(&rows, &UInt32Array::from(order))
+                .map_err(|error| rows::unfit(&self.format.table, &error))?;
+        }
         // A row of a message that was refused for another reason is none.
         let is_bad = |message: &u32| faults.binary_search_by_key(message, |fault| fault.0).is_ok();
         if messages.iter().any(is_bad) {
@@ -225,27 +323,41 @@ impl MessageDecoder {
         self.faults.push((message, reason.into(), text.to_vec()));
     }
 
-    fn push_line(&mut self, message: u32, line: &[u8]) {
-        self.input.push(line);
-        self.input.push(b"\n");
-        self.waiting.push(message);
-    }
-
     /// Decodes the lines that wait.
     fn decode_lines(&mut self) -> Result<(), ConnectorError> {
-        if self.waiting.is_empty() {
+        let Decoding::Lines(lines) = &mut self.decoding else { return Ok(()) };
+        if lines.waiting.is_empty() {
             return Ok(());
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        let first = self.lines_pushed + 1;
-        self.lines_pushed += waiting.len() as u64;
-        while let Decoded::Batch(batch) = self.lines.decode(ROWS_MAX)? {
-            self.take(batch, |line| waiting.get(line.checked_sub(first)? as usize).copied())?;
+        let waiting = std::mem::take(&mut lines.waiting);
+        let first = lines.pushed + 1;
+        lines.pushed += waiting.len() as u64;
+        let mut batches = vec![];
+        while let Decoded::Batch(batch) = lines.lines.decode(ROWS_MAX)? {
+            batches.push(batch);
         }
+        self.take_all(batches, |line| waiting.get(line.checked_sub(first)? as usize).copied())
+    }
+
+    /// Takes the rows of messages that are no lines; waits for the schemas that they need.
+    fn decode_typed(&mut self) -> Result<(), ConnectorError> {
+        let Decoding::Typed(typed) = &mut self.decoding else { return Ok(()) };
+        let refused = typed.wait()?;
+        let batches = typed.finish()?;
+        self.refuse_all(refused);
+        self.take_all(batches, |number| u32::try_from(number.checked_sub(1)?).ok())
+    }
+
+    /// Takes rows, and the bad ones that the decoder told of.
+    fn take_all(
+        &mut self,
+        batches: Vec<RecordBatch>,
+        message_of: impl Fn(u64) -> Option<u32>,
+    ) -> Result<(), ConnectorError> {
+        batches.into_iter().try_for_each(|batch| self.take(batch, &message_of))?;
         for BadRow { place, reason, text, .. } in self.refuser.bad.take() {
             let line = place.rsplit_once(':').and_then(|(_, line)| line.parse::<u64>().ok());
-            let message = line.and_then(|line| waiting.get(line.checked_sub(first)? as usize));
-            let message = message.copied().ok_or_else(|| self.lost(&place))?;
+            let message = line.and_then(&message_of).ok_or_else(|| self.lost(&place))?;
             self.refuse(message, reason, text.as_bytes());
         }
         Ok(())
@@ -273,7 +385,8 @@ impl MessageDecoder {
     fn decode_alone(&mut self, message: u32, value: &[u8]) -> Result<(), ConnectorError> {
         let bytes = [b"\n", value, b"\n"].concat();
         let input = ByteInput::new(Box::new(Cursor::new(bytes)), INPUT);
-        let mut decoder = self.format.format.decoder(input, self.refuser.clone());
+        let Decoding::Lines(lines) = &self.decoding else { return Ok(()) };
+        let mut decoder = lines.format.decoder(input, self.refuser.clone());
         let mut batches = vec![];
         while let Decoded::Batch(batch) = decoder.decode(ROWS_MAX)? {
             batches.push(batch);
@@ -327,7 +440,7 @@ fn line_of(format: &Format, value: &[u8]) -> Line {
                 && begins.is_some_and(u8::is_ascii_alphanumeric);
             if is_plain { Line::Plain } else { Line::Alone }
         }
-        Format::Arrow | Format::Fixed(_) | Format::Raw => Line::Alone,
+        Format::Arrow | Format::Avro | Format::Fixed(_) | Format::Raw => Line::Alone,
     }
 }
 
@@ -365,51 +478,6 @@ impl Read for PushedBytes {
             return Err(ErrorKind::WouldBlock.into());
         }
         bytes.read(into)
-    }
-}
-
-/// How the rows of a table become messages.
-#[derive(Debug, Clone)]
-pub struct MessageEncoder(RowEncoding);
-
-impl MessageEncoder {
-    /// For rows of `schema`, in the format that the option 'format' of the table names.
-    ///
-    /// # Errors
-    /// When the options or the columns do not fit.
-    pub fn new(table: &TableDef, schema: &Schema) -> Result<Self, ConnectorError> {
-        text_format(&line_format(&table.options, false)?, schema).map(Self)
-    }
-
-    /// Gives the message of each row.
-    ///
-    /// # Errors
-    /// When a value cannot be written.
-    pub fn encode(
-        &self,
-        table: &str,
-        batch: &RecordBatch,
-        mut give: impl FnMut(&[u8]),
-    ) -> Result<(), ConnectorError> {
-        let unfit = |message: String| rows::unfit(table, &message);
-        let mut text = Vec::new();
-        self.0.encode(batch, &mut text).map_err(unfit)?;
-        let lines = memchr::memchr_iter(b'\n', &text).count();
-        if lines == batch.num_rows() {
-            let mut from = 0;
-            for end in memchr::memchr_iter(b'\n', &text) {
-                give(&text[from..end]);
-                from = end + 1;
-            }
-            return Ok(());
-        }
-        // A line end stands in a value.
-        for row in 0..batch.num_rows() {
-            text.clear();
-            self.0.encode(&batch.slice(row, 1), &mut text).map_err(unfit)?;
-            give(text.strip_suffix(b"\n").unwrap_or(&text));
-        }
-        Ok(())
     }
 }
 

@@ -61,10 +61,10 @@ const OPTIONS: [OptionSpec; 9] = {
     let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
     let format = OptionSpec {
         key: "format",
-        values: "csv | json | raw | arrow | fixed",
+        values: "csv | json | raw | arrow | avro | fixed",
         default: "csv",
-        doc: "CSV, one JSON object a line, an Arrow IPC stream, records of fixed length, or lines \
-              as they are.",
+        doc: "CSV, one JSON object a line, an Arrow IPC stream, a file of Avro, records of fixed \
+              length, or lines as they are.",
     };
     let [lengths, record_bytes] = fixed::OPTIONS;
     [format, ON_BAD, header, delimiter, quote, comment, null, lengths, record_bytes]

@@ -13,10 +13,10 @@
 //! positions lie in its checkpoints.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, TimeUnit};
-use connectors::messages::MESSAGE_OPTIONS;
+use connectors::messages::{MESSAGE_OPTIONS, TYPED_OPTIONS};
 use dataflow::connector::{Connector, MetadataSpec, OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
@@ -67,7 +67,12 @@ static OPTIONS: [OptionSpec; 22] = {
             "A property of the client, librdkafka, such as properties.security.protocol; also \
              properties.sasl.jaas.config as Java has it.",
         ),
-        option("format", "csv | json", "", "The format of the value of a message."),
+        option(
+            "format",
+            "csv | json | avro | avro-confluent | protobuf | protobuf-confluent",
+            "",
+            "The format of the value of a message.",
+        ),
         option(
             "scan.startup.mode",
             "earliest-offset | latest-offset | group-offsets | timestamp | specific-offsets",
@@ -193,7 +198,9 @@ impl Connector for KafkaConnector {
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+        static ALL: LazyLock<Vec<OptionSpec>> =
+            LazyLock::new(|| [&OPTIONS[..], &TYPED_OPTIONS[..]].concat());
+        &ALL
     }
 
     fn metadata(&self) -> &'static [MetadataSpec] {

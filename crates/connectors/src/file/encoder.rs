@@ -20,17 +20,18 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 
 use super::atomic::AtomicFile;
+use super::avro_writer::{AvroWriter, avro_not_packed};
 use super::paths::{io_error, kind_of};
 use crate::format::compression::CompressingWriter;
 use crate::format::csv::Dialect;
 use crate::format::encode::{RowEncoding, check_csv_columns};
-use crate::format::{Compression, Kind, fixed};
+use crate::format::{Compression, Kind, avro, fixed};
 use crate::object::Upload;
 use crate::options::{OptionReader, refuse};
 use crate::stored::not_packed;
 
 /// Bytes of rows gathered before they are written.
-const BUFFER_BYTES: usize = 1 << 20;
+pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
 /// Bytes that appear all at once under their name, or not at all where they are dropped.
 pub(super) trait Output: Write + Send {
@@ -71,7 +72,13 @@ pub(super) struct Encoder {
 enum SinkFormat {
     Rows(RowEncoding, Compression),
     Parquet(ParquetCodec),
-    Arrow { stream: bool, options: IpcWriteOptions, packed: Compression },
+    Arrow {
+        stream: bool,
+        options: IpcWriteOptions,
+        packed: Compression,
+    },
+    /// With its schema as JSON.
+    Avro(Arc<avro::AvroEncoder>, Arc<str>, avro::BlockCodec),
 }
 
 impl Encoder {
@@ -82,7 +89,9 @@ impl Encoder {
             refuse(
                 "format",
                 format!("the name '{}' does not tell it", path.display()),
-                Some("write 'format' = 'csv', 'json', 'parquet', 'arrow' or 'fixed'".into()),
+                Some(
+                    "write 'format' = 'csv', 'json', 'parquet', 'arrow', 'avro' or 'fixed'".into(),
+                ),
             )
         })?;
         let name = path.to_string_lossy();
@@ -97,6 +106,12 @@ impl Encoder {
             Kind::Fixed => {
                 let layout = fixed::FixedLayout::new(&schema, &fixed::FixedOptions::new(options)?)?;
                 SinkFormat::Rows(RowEncoding::Fixed(layout), packed)
+            }
+            Kind::Avro if packed != Compression::None => return Err(avro_not_packed()),
+            Kind::Avro => {
+                let of = avro::schema_for(&schema, options)?;
+                let encoder = avro::AvroEncoder::new(&schema, of.schema)?;
+                SinkFormat::Avro(Arc::new(encoder), of.json.into(), avro::codec(options)?)
             }
             Kind::Raw => {
                 let hint = Some("write 'format' = 'csv' or 'json'".into());
@@ -145,6 +160,7 @@ impl Encoder {
             SinkFormat::Parquet(_) => ("parquet", Compression::None),
             SinkFormat::Arrow { stream: true, packed, .. } => ("arrows", *packed),
             SinkFormat::Arrow { packed, .. } => ("arrow", *packed),
+            SinkFormat::Avro(..) => ("avro", Compression::None),
         };
         let packing = match packed {
             Compression::None => "",
@@ -187,6 +203,9 @@ impl Encoder {
                 };
                 let writer = writer.map_err(|error| arrow_error(path, error))?;
                 Box::new(IpcWriter { path: path.to_owned(), schema, writer })
+            }
+            SinkFormat::Avro(encoder, json, codec) => {
+                Box::new(AvroWriter::begin(path, file, Arc::clone(encoder), (json, *codec)))
             }
         })
     }
@@ -394,7 +413,7 @@ fn parquet_error(path: &Path, error: ParquetError) -> ConnectorError {
     }
 }
 
-fn unfit(path: &Path, error: &dyn Display) -> ConnectorError {
+pub(super) fn unfit(path: &Path, error: &dyn Display) -> ConnectorError {
     let place = path.display().to_string();
     ConnectorError::Io { place, message: error.to_string(), hint: None }
 }

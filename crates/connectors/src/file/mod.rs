@@ -27,6 +27,7 @@ use dataflow::sink::Sink;
 use dataflow::source::Source;
 
 mod atomic;
+mod avro_writer;
 mod blob;
 mod directory;
 mod encoder;
@@ -52,7 +53,7 @@ pub use crate::format::csv::{QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, fixed, partitions};
+use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, avro, fixed, partitions};
 use crate::object::{self, S3_OPTIONS};
 use crate::options::OptionReader;
 use crate::remote::RETRY_TIMEOUT;
@@ -74,10 +75,10 @@ const OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         key: "format",
-        values: "csv | json | parquet | arrow | fixed | raw",
+        values: "csv | json | parquet | arrow | avro | fixed | raw",
         default: "by extension",
-        doc: "CSV, one JSON object a line, Parquet, Arrow IPC (files and streams), records of \
-              fixed length, or lines as they are.",
+        doc: "CSV, one JSON object a line, Parquet, Arrow IPC (files and streams), Avro, records \
+              of fixed length, or lines as they are.",
     },
     COMPRESSION,
     OptionSpec {
@@ -125,6 +126,9 @@ const OPTIONS: &[OptionSpec] = &[
         doc: "Whether a sink writes a footer, by which record batches are found and read side by \
               side.",
     },
+    avro::OPTIONS[0],
+    avro::OPTIONS[1],
+    avro::CODEC,
     S3_OPTIONS[0],
     S3_OPTIONS[1],
     S3_OPTIONS[2],

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! file · object · socket · … ─▶ Read ─▶ Input ─▶ Decoder ─▶ record batches
-//!                                    csv json arrow fixed └──▶ bad rows, at name:record
+//!                                    csv json arrow avro … └─▶ bad rows, at name:record
 //! ```
 //!
 //! A [`RecordDecoder`] takes bytes in whatever pieces they arrive in and gives the records that are
@@ -19,7 +19,9 @@ use dataflow::error::ConnectorError;
 use dataflow::position::refused;
 use dataflow::source::{Next, Position, SplitReader};
 
+pub(crate) mod avro;
 pub(crate) mod calendar;
+mod cells;
 pub(crate) mod compression;
 pub(crate) mod csv;
 pub(crate) mod cut;
@@ -31,6 +33,7 @@ pub(crate) mod input;
 pub(crate) mod ipc;
 pub(crate) mod json;
 pub(crate) mod partitions;
+pub(crate) mod protobuf;
 mod quick;
 mod raw;
 pub(crate) mod rows;
@@ -48,13 +51,14 @@ pub(crate) use rows::{Refuser, TargetColumns};
 use crate::options::{OptionReader, refuse};
 
 /// The names of all formats, as the option 'format' has them.
-const KINDS: [(&str, Kind); 6] = [
+const KINDS: [(&str, Kind); 7] = [
     ("csv", Kind::Csv),
     ("json", Kind::Json),
     ("parquet", Kind::Parquet),
     ("arrow", Kind::Arrow),
     ("fixed", Kind::Fixed),
     ("raw", Kind::Raw),
+    ("avro", Kind::Avro),
 ];
 
 /// The format of bytes.
@@ -66,6 +70,7 @@ pub(crate) enum Kind {
     Arrow,
     Fixed,
     Raw,
+    Avro,
 }
 
 impl Kind {
@@ -76,6 +81,7 @@ impl Kind {
             "json" | "jsonl" | "ndjson" => Some(Self::Json),
             "parquet" | "pq" => Some(Self::Parquet),
             "arrow" | "arrows" | "feather" | "ipc" => Some(Self::Arrow),
+            "avro" => Some(Self::Avro),
             _ => None,
         }
     }
@@ -146,6 +152,7 @@ pub(crate) enum Format {
     Arrow,
     Fixed(fixed::FixedOptions),
     Raw,
+    Avro,
 }
 
 impl Format {
@@ -162,6 +169,7 @@ impl Format {
             Kind::Arrow => Some(Self::Arrow),
             Kind::Fixed => Some(Self::Fixed(fixed::FixedOptions::new(options)?)),
             Kind::Raw => Some(Self::Raw),
+            Kind::Avro => Some(Self::Avro),
             Kind::Parquet => None,
         })
     }
@@ -175,7 +183,7 @@ impl Format {
                 .try_for_each(|field| rows::check_castable(field, &DataType::Utf8, "a CSV file")),
             Self::Fixed(given) => fixed::FixedLayout::new(declared, given).map(drop),
             Self::Raw => raw::check(declared),
-            Self::Json | Self::Arrow => Ok(()),
+            Self::Json | Self::Arrow | Self::Avro => Ok(()),
         }
     }
 
@@ -185,7 +193,7 @@ impl Format {
         match self {
             Self::Csv(dialect) => csv::CsvCut::new(dialect, declared).map(RecordCut::Csv),
             Self::Json | Self::Raw => Some(RecordCut::Lines),
-            Self::Arrow | Self::Fixed(_) => None,
+            Self::Arrow | Self::Avro | Self::Fixed(_) => None,
         }
     }
 
@@ -196,6 +204,7 @@ impl Format {
             Self::Json => Box::new(json::JsonDecoder::new(input, refuser)),
             Self::Raw => Box::new(raw::RawDecoder::new(input, refuser)),
             Self::Arrow => Box::new(ipc::IpcDecoder::new(input, refuser)),
+            Self::Avro => Box::new(avro::AvroDecoder::new(input, refuser)),
             Self::Fixed(given) => Box::new(fixed::FixedDecoder::new(input, given.clone(), refuser)),
         }
     }
@@ -208,6 +217,7 @@ impl Format {
             Self::Arrow => "arrow stream",
             Self::Fixed(_) => "fixed",
             Self::Raw => "raw",
+            Self::Avro => "avro",
         }
     }
 
@@ -217,6 +227,7 @@ impl Format {
             Self::Csv(dialect) => csv::infer(input, dialect.clone()),
             Self::Json => json::infer(input),
             Self::Arrow => ipc::infer(input),
+            Self::Avro => avro::infer(input),
             Self::Raw => {
                 Ok(Schema::new(vec![arrow::datatypes::Field::new("line", DataType::Utf8, true)]))
             }

@@ -16,7 +16,7 @@ use arrow::compute::{can_cast_types, cast, filter_record_batch, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow::util::display::{ArrayFormatter, FormatOptions, array_value_to_string};
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::connector::{MetadataSpec, TableDef};
 use dataflow::error::ConnectorError;
@@ -477,6 +477,19 @@ pub(super) fn convert_from(
 /// Values that are known to fit, or nulls, in another type.
 pub(crate) fn fitted(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
     fit(array, data_type, Texts::Plain).map(|fitted| fitted.column)
+}
+
+/// `array` as a column of the type of `field`, to be written.
+///
+/// # Errors
+/// When the type cannot hold a value.
+pub(crate) fn exact(array: &ArrayRef, field: &Field) -> Result<ArrayRef, String> {
+    let text = |error: ArrowError| error.to_string();
+    let Fitted { column, lost } = fit(array, field.data_type(), Texts::Plain).map_err(text)?;
+    match lost.and_then(|lost| lost.set_indices().next()) {
+        None => Ok(column),
+        Some(row) => Err(not_valid(field, &array_value_to_string(array, row).map_err(text)?)),
+    }
 }
 
 /// Letters of a value that are shown in a reason.

@@ -33,21 +33,37 @@ pub(crate) fn line_format(options: &Options, header: bool) -> Result<Format, Con
 
 /// The format of a stream of bytes, CSV with a header by default.
 pub(crate) fn stream_format(options: &Options) -> Result<Format, ConnectorError> {
-    format(options, &["csv", "json", "raw", "arrow", "fixed"], true)
+    format(options, &["csv", "json", "raw", "arrow", "fixed", "avro"], true)
 }
 
 fn format(options: &Options, names: &[&str], header: bool) -> Result<Format, ConnectorError> {
+    refuse_unframed(options, names)?;
     let kind = match OptionReader(options).choice("format", names)? {
         None | Some(0) => Kind::Csv,
         Some(1) => Kind::Json,
         Some(2) => Kind::Raw,
         Some(3) => Kind::Arrow,
-        Some(_) => Kind::Fixed,
+        Some(4) => Kind::Fixed,
+        Some(_) => Kind::Avro,
     };
     let mut options = options.clone();
     options.entry("csv.header".into()).or_insert_with(|| header.to_string());
     Format::new(kind, OptionReader(&options), "")?
         .ok_or_else(|| refuse("format", "it is not read in order", None))
+}
+
+/// Refuses formats whose values a stream of bytes does not hold apart.
+fn refuse_unframed(options: &Options, names: &[&str]) -> Result<(), ConnectorError> {
+    const UNFRAMED: [&str; 4] = ["avro", "avro-confluent", "protobuf", "protobuf-confluent"];
+    let given = OptionReader(options).text("format").unwrap_or_default();
+    let unframed = UNFRAMED.iter().find(|name| name.eq_ignore_ascii_case(given));
+    let Some(name) = unframed.filter(|name| !names.contains(name)) else { return Ok(()) };
+    let message = format!("a stream of bytes does not tell where values of '{name}' end");
+    let hint = match *name {
+        "avro" => "read it from 'kafka', or files of it from 'file' or 'stdin'",
+        _ => "read it from 'kafka', where each message is one",
+    };
+    Err(refuse("format", message, Some(hint.into())))
 }
 
 /// The same format, to be written.
@@ -59,6 +75,7 @@ pub(crate) fn text_format(format: &Format, schema: &Schema) -> Result<RowEncodin
         }
         Format::Json => Ok(RowEncoding::Json),
         Format::Arrow | Format::Fixed(_) => Err(refuse("format", "it has no lines", None)),
+        Format::Avro => Err(refuse("format", "'avro' has no lines", None)),
         Format::Raw => Err(refuse("format", "'raw' is read, and not written", None)),
     }
 }

@@ -25,6 +25,7 @@ use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 
 use crate::bed::*;
+use crate::formats::{digits, fixture};
 
 #[path = "../../../../fuzz/replay/mutate.rs"]
 mod mutate;
@@ -38,17 +39,18 @@ const CHANGED_FILES: usize = 500;
 const CHANGED: usize = 10_000;
 
 /// The target, and the names of the files that it reads.
-const TARGETS: [(&str, &[&str]); 6] = [
+const TARGETS: [(&str, &[&str]); 7] = [
     ("csv", &["t.csv"]),
     ("json", &["t.json"]),
     ("arrow", &["t.arrow"]),
     ("arrows", &["t.arrows"]),
     ("parquet", &["t.parquet"]),
+    ("avro", &["t.avro"]),
     ("packed", &["t.csv.gz", "t.csv.zst", "t.csv.bz2", "t.csv.xz"]),
 ];
 
 /// Other ways to write a file, by the name of its seed.
-const PACKED: [(&str, &str, &str); 9] = [
+const PACKED: [(&str, &str, &str); 14] = [
     ("arrow", "arrow.compression", "lz4"),
     ("arrow", "arrow.compression", "zstd"),
     ("arrows", "arrow.compression", "lz4"),
@@ -58,6 +60,11 @@ const PACKED: [(&str, &str, &str); 9] = [
     ("parquet", "parquet.compression", "brotli"),
     ("parquet", "parquet.compression", "zstd"),
     ("parquet", "parquet.compression", "lz4"),
+    ("avro", "avro.codec", "null"),
+    ("avro", "avro.codec", "deflate"),
+    ("avro", "avro.codec", "zstandard"),
+    ("avro", "avro.codec", "bzip2"),
+    ("avro", "avro.codec", "xz"),
 ];
 
 type Seeds = Vec<(String, Vec<u8>)>;
@@ -386,4 +393,74 @@ fn positions_of_strangers_are_positions_or_refused() {
         assert_eq!(read.as_ref().ok(), expected.as_ref(), "{name}: {read:?}");
     }
     mutate::each(&seeds::contents(&all), CHANGED, hostile::position);
+}
+
+/// A message behind what describes it.
+fn described(text: &str, message: &[u8]) -> Vec<u8> {
+    [&(text.len() as u16).to_le_bytes()[..], text.as_bytes(), message].concat()
+}
+
+/// Messages that another encoder has written, and broken ones. The name of a good one begins with
+/// "good".
+fn message_seeds(text: &str, good: &[Vec<u8>], others: &[(&str, &[u8])]) -> Seeds {
+    let mut all = Seeds::new();
+    for (at, message) in good.iter().enumerate() {
+        all.push((format!("good-{at}"), described(text, message)));
+    }
+    let whole = &good[1];
+    all.push(("bad-cut".into(), described(text, &whole[..whole.len() - 1])));
+    all.push(("bad-first".into(), described(text, &[&[0xff; 12], &whole[..]].concat())));
+    all.push(("bad-text".into(), described("{", whole)));
+    all.push(("bad-none".into(), vec![]));
+    all.extend(others.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())));
+    all
+}
+
+#[test]
+fn messages_of_avro_are_read_or_refused() {
+    let text = fs::read_to_string(fixture("rows.avsc")).unwrap();
+    let own = r#"{"type":"record","name":"R","fields":[{"name":"a","type":"long"},
+        {"name":"b","type":{"type":"array","items":"null"}},
+        {"name":"c","type":{"type":"map","values":["null","double"]}}]}"#;
+    let good = described(
+        own,
+        b"\x02\x04\x00\x03\x08\x02a\x00\x02b\x02\x00\x00\x00\x00\x00\x00\xf0\x3f\x00",
+    );
+    let empty = described(own, b"\x02\xfe\xff\xff\xff\x0f\x00\x00");
+    let less = described(own, b"\x02\x01\x00\x02\x00");
+    let others = [("good-own", &good[..]), ("bad-empty-values", &empty), ("bad-count", &less)];
+    let all = seeds::read(&corpus("avro_message"), || {
+        message_seeds(&text, &digits("rows.datums.json", "datum"), &others)
+    });
+    for (name, bytes) in &all {
+        let read = hostile::avro(bytes);
+        assert_eq!(read.is_ok(), name.starts_with("good"), "{name}: {read:?}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::avro);
+}
+
+#[test]
+fn messages_of_protobuf_are_read_or_refused() {
+    let text = fs::read_to_string(fixture("event.proto")).unwrap();
+    // The file has another type in front.
+    let text = text.replace("message Other { int32 nothing = 1; }\n", "");
+    let deep = {
+        let mut message = vec![];
+        for _ in 0..200 {
+            let length = [(message.len() & 0x7f) as u8 | 0x80, (message.len() >> 7) as u8];
+            let inner = [&[0x1a], &length[..], &message].concat();
+            let length = [(inner.len() & 0x7f) as u8 | 0x80, (inner.len() >> 7) as u8];
+            message = [&[0x8a, 1], &length[..], &inner].concat();
+        }
+        described(&text, &message)
+    };
+    let others = [("bad-deep", &deep[..])];
+    let all = seeds::read(&corpus("protobuf_message"), || {
+        message_seeds(&text, &digits("events.json", "message"), &others)
+    });
+    for (name, bytes) in &all {
+        let read = hostile::protobuf(bytes);
+        assert_eq!(read.is_ok(), name.starts_with("good"), "{name}: {read:?}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED / 10, hostile::protobuf);
 }

@@ -193,10 +193,9 @@ fn take_key(
         return Some(error.nearest("columns", &unknown.text, names()));
     }
     let names: Vec<&str> = columns.iter().map(|column| column.text.as_str()).collect();
-    match options.insert(KEY_OPTION.into(), names.join(";")) {
-        Some(_) => Some(Diagnostic::at(*place, format!("option '{KEY_OPTION}' says the key, too"))),
-        None => None,
-    }
+    options
+        .insert(KEY_OPTION.into(), names.join(";"))
+        .map(|_| Diagnostic::at(*place, format!("option '{KEY_OPTION}' says the key, too")))
 }
 
 /// The error that tables of a connector are not distributed, or not by these columns.

@@ -71,6 +71,7 @@ pub(super) fn fit(from: &ArrayRef, to: &DataType, texts: Texts) -> Result<Fitted
         return Ok(Fitted::whole(Arc::clone(from)));
     }
     match (of, to) {
+        (DataType::Null, _) => Ok(Fitted::whole(new_null_array(to, from.len()))),
         (DataType::Dictionary(_, value), _) => fit(&cast(from, value)?, to, texts),
         (DataType::Struct(_), DataType::Struct(fields)) => row(from.as_struct(), fields, texts),
         (DataType::Map(..), DataType::Map(entries, ordered)) => {

@@ -3,7 +3,7 @@
 pub mod flight;
 pub mod peer;
 pub mod s3;
-mod serving;
+pub mod serving;
 
 pub use serving::Serving;
 

@@ -1,0 +1,181 @@
+//! Rows becoming messages.
+
+use std::sync::{Arc, OnceLock};
+
+use arrow::datatypes::Schema;
+use arrow::record_batch::RecordBatch;
+use dataflow::connector::TableDef;
+use dataflow::error::ConnectorError;
+
+use super::typed::{AVRO_CONFLUENT, PROTOBUF_CONFLUENT, proto_null, proto_type, typed_name};
+use crate::format::avro::{AvroEncoder, schema_for};
+use crate::format::encode::RowEncoding;
+use crate::format::protobuf::ProtoEncoder;
+use crate::format::rows;
+use crate::options::{OptionReader, refuse};
+use crate::registry::Registry;
+use crate::remote::{line_format, text_format};
+
+/// How the rows of a table become messages.
+#[derive(Debug, Clone)]
+pub struct MessageEncoder(Encoding);
+
+#[derive(Debug, Clone)]
+enum Encoding {
+    Lines(RowEncoding),
+    Typed { of: TypedEncoder, registered: Option<Arc<Registered>> },
+}
+
+#[derive(Debug, Clone)]
+enum TypedEncoder {
+    Avro(AvroEncoder),
+    Proto(ProtoEncoder),
+}
+
+/// A schema that a registry gets before the first row is written.
+#[derive(Debug)]
+struct Registered {
+    registry: Registry,
+    subject: String,
+    kind: &'static str,
+    text: String,
+    /// What stands behind the number of the schema.
+    place: Vec<u8>,
+    id: OnceLock<u32>,
+}
+
+impl Registered {
+    /// The bytes before the values of a message.
+    fn head(&self) -> Result<Vec<u8>, ConnectorError> {
+        let id = match self.id.get() {
+            Some(id) => *id,
+            None => {
+                let id = self.registry.register(&self.subject, self.kind, &self.text)?;
+                *self.id.get_or_init(|| id)
+            }
+        };
+        let mut head = vec![0];
+        head.extend(id.to_be_bytes());
+        head.extend_from_slice(&self.place);
+        Ok(head)
+    }
+}
+
+impl MessageEncoder {
+    /// For rows of `schema`, in the format that the option 'format' of the table names. Nothing is
+    /// asked of a registry before the first row is written.
+    ///
+    /// # Errors
+    /// When the options or the columns do not fit.
+    pub fn new(table: &TableDef, schema: &Schema) -> Result<Self, ConnectorError> {
+        let options = OptionReader(&table.options);
+        let Some(name) = typed_name(options) else {
+            let format = line_format(&table.options, false)?;
+            return text_format(&format, schema).map(Encoding::Lines).map(Self);
+        };
+        let registered = |format: &str, kind, text: String, place| {
+            let subject =
+                [format!("{format}.subject"), format!("{format}.schema-registry.subject")];
+            let subject = subject.iter().find_map(|key| options.text(key));
+            let of_topic = || options.text("topic").map(|topic| format!("{topic}-value"));
+            let subject = subject
+                .map(str::to_owned)
+                .or_else(of_topic)
+                .ok_or_else(|| refuse(&format!("{format}.subject"), "is missing", None))?;
+            let (registry, id) = (Registry::new(options, format)?, OnceLock::new());
+            Ok::<_, ConnectorError>(Arc::new(Registered {
+                registry,
+                subject,
+                kind,
+                text,
+                place,
+                id,
+            }))
+        };
+        let (of, registered) = match name {
+            "avro" | AVRO_CONFLUENT => {
+                let written = schema_for(schema, options)?;
+                let of = AvroEncoder::new(schema, written.schema)?;
+                let registered = match name {
+                    "avro" => None,
+                    _ => Some(registered(name, "AVRO", written.json, vec![])?),
+                };
+                (TypedEncoder::Avro(of), registered)
+            }
+            _ => {
+                let of = proto_type(options, name == PROTOBUF_CONFLUENT)?;
+                let encoder = ProtoEncoder::new(schema, &of.message, proto_null(options))?;
+                let registered = match of.text {
+                    Some(text) => Some(registered(name, "PROTOBUF", text, of.place)?),
+                    None => None,
+                };
+                (TypedEncoder::Proto(encoder), registered)
+            }
+        };
+        Ok(Self(Encoding::Typed { of, registered }))
+    }
+
+    /// Gives the message of each row.
+    ///
+    /// # Errors
+    /// When a value cannot be written.
+    pub fn encode(
+        &self,
+        table: &str,
+        batch: &RecordBatch,
+        give: impl FnMut(&[u8]),
+    ) -> Result<(), ConnectorError> {
+        let unfit = |message: String| rows::unfit(table, &message);
+        match &self.0 {
+            Encoding::Lines(lines) => encode_lines(lines, batch, give).map_err(unfit),
+            Encoding::Typed { of, registered } => {
+                let head = registered.as_ref().map(|registered| registered.head()).transpose()?;
+                let head = head.unwrap_or_default();
+                encode_typed(of, batch, &head, give).map_err(unfit)
+            }
+        }
+    }
+}
+
+fn encode_typed(
+    of: &TypedEncoder,
+    batch: &RecordBatch,
+    head: &[u8],
+    mut give: impl FnMut(&[u8]),
+) -> Result<(), String> {
+    let mut bytes = head.to_vec();
+    let end = |bytes: &mut Vec<u8>| {
+        give(bytes);
+        bytes.truncate(head.len());
+        Ok(())
+    };
+    match of {
+        TypedEncoder::Avro(of) => of.encode(batch, &mut bytes, end),
+        TypedEncoder::Proto(of) => of.encode(batch, &mut bytes, end),
+    }
+}
+
+fn encode_lines(
+    of: &RowEncoding,
+    batch: &RecordBatch,
+    mut give: impl FnMut(&[u8]),
+) -> Result<(), String> {
+    let mut text = Vec::new();
+    of.encode(batch, &mut text)?;
+    let lines = memchr::memchr_iter(b'\n', &text).count();
+    if lines == batch.num_rows() {
+        let mut from = 0;
+        for end in memchr::memchr_iter(b'\n', &text) {
+            give(&text[from..end]);
+            from = end + 1;
+        }
+        return Ok(());
+    }
+    // A line end stands in a value.
+    for row in 0..batch.num_rows() {
+        text.clear();
+        of.encode(&batch.slice(row, 1), &mut text)?;
+        give(text.strip_suffix(b"\n").unwrap_or(&text));
+    }
+    Ok(())
+}
