@@ -36,11 +36,11 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    fn to_peer(&self) -> MpiChannel {
+    fn outgoing(&self) -> MpiChannel {
         MpiChannel { rank: self.peer, tag: self.theirs }
     }
 
-    fn from_peer(&self) -> MpiChannel {
+    fn incoming(&self) -> MpiChannel {
         MpiChannel { rank: self.peer, tag: self.ours }
     }
 }
@@ -85,7 +85,7 @@ impl MpiWire {
     }
 
     fn post_receive(&mut self, bytes: Box<[u8]>) -> io::Result<()> {
-        let message = self.world.receive(bytes, self.pair.from_peer())?;
+        let message = self.world.receive(bytes, self.pair.incoming())?;
         self.receiving.push_back(message);
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Wire for MpiWire {
                 from += n;
                 total += n;
                 if filled + n == bytes.len() {
-                    let to = self.pair.to_peer();
+                    let to = self.pair.outgoing();
                     self.sending.push(self.world.send(bytes, CHUNK_BYTES, to)?);
                 } else {
                     open = Some((bytes, filled + n));
@@ -184,7 +184,7 @@ impl Wire for MpiWire {
             }
         }
         if let Some((bytes, filled)) = open {
-            let to = self.pair.to_peer();
+            let to = self.pair.outgoing();
             self.sending.push(self.world.send(bytes, filled, to)?);
         }
         Ok((total > 0).then_some(total))
@@ -231,7 +231,7 @@ impl Wire for MpiWire {
 
     fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            let to = self.pair.to_peer();
+            let to = self.pair.outgoing();
             // A library that refuses has lost the peer.
             self.sending.extend(self.world.send(Box::default(), 0, to));
         }
@@ -294,7 +294,7 @@ impl Ending {
                 }
                 Ok(Progress::Done(_, 0)) | Err(_) => self.peer_ended = true,
                 Ok(Progress::Done(bytes, _)) => {
-                    let from = self.pair.from_peer();
+                    let from = self.pair.incoming();
                     self.receiving.extend(world.receive(bytes, from));
                 }
             }
