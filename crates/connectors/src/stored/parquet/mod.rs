@@ -285,14 +285,15 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_is_not_called_damaged() {
-        let said = |message: &str| damaged("/a b.parquet:7".into(), message).to_string();
-        let error = said("Parquet error: External: /a b.parquet: it was cut while the query ran");
+        let error_of = |message: &str| damaged("/a b.parquet:7".into(), message).to_string();
+        let error =
+            error_of("Parquet error: External: /a b.parquet: it was cut while the query ran");
         assert_eq!(error, "/a b.parquet: it was cut while the query ran");
-        let error = said("External: /a b.parquet: cannot read it: the disk: an error");
+        let error = error_of("External: /a b.parquet: cannot read it: the disk: an error");
         assert_eq!(error, "/a b.parquet: cannot read it: the disk: an error");
-        let error = said("External: snappy: corrupt input (empty)");
+        let error = error_of("External: snappy: corrupt input (empty)");
         assert!(error.starts_with("/a b.parquet:7: not a whole Parquet file: "), "{error}");
-        let error = said("Parquet error: a page is too short");
+        let error = error_of("Parquet error: a page is too short");
         assert!(
             error.starts_with("/a b.parquet:7: not a whole Parquet file: a page is"),
             "{error}"
