@@ -76,8 +76,17 @@ pub(crate) fn fit(
         } else if lossless(&source, to) || constant_fits(&plan, from, to) {
             cast(column, to.clone()).alias(field.name())
         } else {
-            let column = shown(&plan, from).unwrap_or_else(|| plain(&called[from]));
-            return Err(mismatch(&source, to, field.name(), &column, place));
+            let written = shown(&plan, from);
+            let column = match &written {
+                Some(ShownColumn { text, named: false }) => text.clone(),
+                _ => plain(&called[from]),
+            };
+            let text = written.map_or_else(|| column.clone(), |written| written.text);
+            let (from, to) = (sql_name(&source), sql_name(to));
+            let field = field.name();
+            let message =
+                format!("column '{field}' is {to}, and the query gives '{column}', {from}");
+            return Err(Diagnostic::at(place, message).hint(format!("CAST({text} AS {to})")));
         });
     }
     Ok(LogicalPlanBuilder::from(plan).project(exprs).and_then(LogicalPlanBuilder::build))
@@ -108,21 +117,25 @@ fn select_items(query: &[TokenWithSpan]) -> Vec<Place> {
     items
 }
 
-fn mismatch(from: &DataType, to: &DataType, field: &str, column: &str, place: Place) -> Diagnostic {
-    let (from, to) = (sql_name(from), sql_name(to));
-    Diagnostic::at(
-        place,
-        format!("column '{field}' is {to}, and the query gives '{column}', {from}"),
-    )
-    .hint(format!("CAST({column} AS {to})"))
+/// The expression of a query's column.
+struct ShownColumn {
+    /// As SQL has it.
+    text: String,
+    /// Whether it has a name, which cannot stand in the expression's place.
+    named: bool,
 }
 
-/// The expression of a query's column, as SQL has it; `None` where the column has a name.
-fn shown(plan: &LogicalPlan, column: usize) -> Option<String> {
+/// The expression of a query's column; `None` where it is a column of a table.
+fn shown(plan: &LogicalPlan, column: usize) -> Option<ShownColumn> {
     let LogicalPlan::Projection(projection) = plan else { return None };
     match projection.expr.get(column)? {
-        Expr::Column(_) | Expr::Alias(_) => None,
-        computed => Some(shown_expr(computed)),
+        Expr::Column(_) => None,
+        // DataFusion names `count(*)` itself: its name is what was written.
+        Expr::Alias(alias) if !alias.name.chars().all(|c| c.is_alphanumeric() || c == '_') => None,
+        Expr::Alias(alias) => {
+            Some(ShownColumn { text: plain(&shown_expr(&alias.expr)), named: true })
+        }
+        computed => Some(ShownColumn { text: shown_expr(computed), named: false }),
     }
 }
 

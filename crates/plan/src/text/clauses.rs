@@ -14,6 +14,7 @@ mod groups;
 mod pipes;
 mod similar;
 mod star;
+mod times;
 
 use std::ops::ControlFlow;
 

@@ -289,6 +289,24 @@ const PHRASES: &[Phrase] = &[
         "CAST them to one type",
         &["UNION"],
     ),
+    phrase(
+        "Invalid comparison operation: {} == {}",
+        "there is no comparison {0} = {1}",
+        "a key of a MAP is looked up by a value of its type",
+        &["["],
+    ),
+    phrase(
+        "Granularity of `date_trunc` must be non-null scalar {}",
+        "the unit of DATE_TRUNC is a constant: 'hour', 'day', …",
+        "",
+        &["DATE_TRUNC"],
+    ),
+    phrase(
+        "First argument of `DATE_PART` must be non-null scalar {}",
+        "the part of DATE_PART is a constant: 'hour', 'year', …",
+        "",
+        &["DATE_PART"],
+    ),
     phrase("Field {} not found in struct", "there is no field '{0}'", "", &[]),
     phrase("Invalid qualifier {}", "unknown table '{0}' in this query", "", &[]),
     phrase(

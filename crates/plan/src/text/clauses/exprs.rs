@@ -4,12 +4,12 @@ use datafusion::logical_expr::planner::ContextProvider;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CaseWhen, CastFormat, CastKind, CeilFloorKind, DateTimeField,
     DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
-    FunctionArgumentList, FunctionArguments, Ident, Interval, NamedWindowExpr, NullTreatment,
-    Spanned, UnaryOperator, Value, ValueWithSpan, WindowFrame, WindowSpec, WindowType,
+    FunctionArgumentList, FunctionArguments, Ident, NamedWindowExpr, NullTreatment, Spanned,
+    UnaryOperator, Value, ValueWithSpan, WindowFrame, WindowSpec, WindowType,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 
-use super::{At, Checked, Refused, order_by_exprs, similar};
+use super::{At, Checked, Refused, order_by_exprs, similar, times};
 
 /// Window functions that say which values they pass over.
 const NULLS: [&str; 5] = ["first_value", "lag", "last_value", "lead", "nth_value"];
@@ -181,28 +181,10 @@ fn unknown(expr: &Expr) -> Checked {
         Expr::MemberOf(of) => {
             Refused::hinted("MEMBER", behind(&of.value), "write array_has(array, value)")
         }
-        Expr::Interval(interval) => has_unit(interval),
+        Expr::Interval(interval) => times::interval(interval),
+        Expr::Extract { field, syntax: _, expr } => times::extract(field, expr),
         known => carried_out(known),
     }
-}
-
-/// Refuses a number without a unit: it would be seconds, and what was meant for a unit, such as
-/// `MINUTS`, an alias.
-fn has_unit(interval: &Interval) -> Checked {
-    let Interval {
-        value,
-        leading_field,
-        leading_precision: _,
-        last_field: _,
-        fractional_seconds_precision: _,
-    } = interval;
-    let Expr::Value(ValueWithSpan { value, span }) = &**value else { return Ok(()) };
-    let (Value::SingleQuotedString(text) | Value::Number(text, _)) = value else { return Ok(()) };
-    if leading_field.is_some() || text.trim().parse::<f64>().is_err() {
-        return Ok(());
-    }
-    let message = "an INTERVAL of a number takes a unit";
-    Refused::with_hint(text, At::Here(*span), message, "write INTERVAL '5' MINUTE")
 }
 
 /// Expressions that DataFusion carries out, or says why it does not.
@@ -231,7 +213,7 @@ fn carried_out(expr: &Expr) -> Checked {
         BinaryOp { left: _, op: _, right: _ } | UnaryOp { op: _, expr: _ } => Ok(()),
         AnyOp { left: _, compare_op: _, right: _, is_some: _ } => Ok(()),
         AllOp { left: _, compare_op: _, right: _ } => Ok(()),
-        Extract { field: _, syntax: _, expr: _ } | Position { expr: _, r#in: _ } => Ok(()),
+        Position { expr: _, r#in: _ } => Ok(()),
         Substring { expr: _, substring_from: _, substring_for: _, special: _, shorthand: _ } => {
             Ok(())
         }
@@ -243,7 +225,7 @@ fn carried_out(expr: &Expr) -> Checked {
         Like { .. } | ILike { .. } | SimilarTo { .. } | Cast { .. } | AtTimeZone { .. } => Ok(()),
         Ceil { .. } | Floor { .. } | Trim { .. } | JsonAccess { .. } | RLike { .. } => Ok(()),
         IsNormalized { .. } | InUnnest { .. } | Convert { .. } | Collate { .. } => Ok(()),
-        Prefixed { .. } | MatchAgainst { .. } | Expr::Interval(_) => Ok(()),
+        Prefixed { .. } | MatchAgainst { .. } | Expr::Interval(_) | Extract { .. } => Ok(()),
     }
 }
 
@@ -377,6 +359,7 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
         Some(WindowType::NamedWindow(_)) | None => {}
     }
     order_by_exprs(within_group)?;
+    by_name(function)?;
     let scalar = "a function of one row takes its arguments only";
     if kind == Kind::Scalar {
         let clauses = [
@@ -405,6 +388,17 @@ fn function(function: &Function, names: &dyn ContextProvider) -> Checked {
         Some(filter) => condition(filter),
         None => Ok(()),
     }
+}
+
+/// Checks of functions that are known by their names.
+fn by_name(function: &Function) -> Checked {
+    let name = function.name.to_string();
+    if function.over.is_some() && name.eq_ignore_ascii_case("grouping") {
+        let message = "GROUPING tells of the groups of GROUP BY, and takes no OVER";
+        let behind = At::Behind(function.name.span());
+        return Refused::with_hint("OVER", behind, message, "write GROUPING(k) alone");
+    }
+    times::call(&name, &function.args)
 }
 
 fn is_star(arg: &FunctionArg) -> bool {

@@ -102,8 +102,20 @@ fn is_window(query: &Query) -> bool {
 
 /// A table with what is joined to it.
 pub(super) fn joined(table: &mut TableWithJoins) -> Checked {
-    let TableWithJoins { relation: _, joins } = table;
-    joins.iter_mut().try_for_each(join)
+    let TableWithJoins { relation, joins } = table;
+    alias(alias_of(relation))?;
+    joins.iter_mut().try_for_each(|joined| {
+        join(joined)?;
+        alias(alias_of(&joined.relation))
+    })
+}
+
+/// The name of a table in front of a join, which may be a word that belongs to the join.
+fn alias_of(table: &TableFactor) -> Option<&TableAlias> {
+    match table {
+        TableFactor::Table { alias, .. } | TableFactor::Derived { alias, .. } => alias.as_ref(),
+        _ => None,
+    }
 }
 
 pub(super) fn join(join: &mut Join) -> Checked {
@@ -128,7 +140,12 @@ pub(super) fn join(join: &mut Join) -> Checked {
         Plain(on) | Inner(on) | Left(on) | LeftOuter(on) | Right(on) | RightOuter(on)
         | FullOuter(on) | LeftSemi(on) | RightSemi(on) | LeftAnti(on) | RightAnti(on) => match on {
             JoinConstraint::On(condition) => super::exprs::condition(condition),
-            JoinConstraint::Using(_) | JoinConstraint::Natural | JoinConstraint::None => Ok(()),
+            JoinConstraint::Using(_) | JoinConstraint::Natural => Ok(()),
+            JoinConstraint::None => {
+                let message = "a JOIN takes a condition";
+                let hint = "write ON or USING, or CROSS JOIN for each row with each";
+                Refused::with_hint("JOIN", At::Before(relation.span()), message, hint)
+            }
         },
         CrossJoin(JoinConstraint::None) => Ok(()),
         CrossJoin(_) => Refused::hinted(
