@@ -31,6 +31,13 @@ const TYPES: [&str; 13] = [
     "LargeUtf8",
 ];
 
+/// The type that DataFusion puts around an interval, whose fields it shows.
+const INTERVAL: &str = "IntervalMonthDayNano";
+
+/// Units of an interval that has no months and days, in nanoseconds.
+const UNITS: [(i64, &str); 3] =
+    [(3_600_000_000_000, "HOUR"), (60_000_000_000, "MINUTE"), (1_000_000_000, "SECOND")];
+
 /// The columns of `schema`, which `plan` gives out, with plain names; as they were where two would
 /// have the same.
 pub(crate) fn with_plain_names(schema: &SchemaRef, plan: &LogicalPlan) -> SchemaRef {
@@ -80,8 +87,12 @@ pub(crate) fn plain(name: &str) -> String {
     while let Some(open) = rest.find('(') {
         let before = |c: char| !c.is_alphanumeric() && c != '_';
         let word = rest[..open].trim_end_matches(|c| !before(c)).len();
-        let literal = TYPES.contains(&&rest[word..open]).then(|| literal(&rest[open + 1..]));
-        match literal.flatten() {
+        let literal = match &rest[word..open] {
+            INTERVAL => interval(&rest[open + 1..]),
+            name if TYPES.contains(&name) => literal(&rest[open + 1..]),
+            _ => None,
+        };
+        match literal {
             Some((text, after)) => {
                 out.push_str(&rest[..word]);
                 out.push_str(&text);
@@ -135,6 +146,31 @@ fn literal(text: &str) -> Option<(String, &str)> {
     }
 }
 
+/// The same of an interval of one unit.
+fn interval(text: &str) -> Option<(String, &str)> {
+    let (inner, after) = text.strip_prefix('"')?.split_once("\")")?;
+    let fields = inner.strip_prefix(INTERVAL)?.strip_prefix(" { ")?.strip_suffix(" }")?;
+    let mut fields = fields.split(", ");
+    let mut field = |name: &str| -> Option<i64> {
+        fields.next()?.strip_prefix(name)?.strip_prefix(": ")?.parse().ok()
+    };
+    let (length, unit) = match (field("months")?, field("days")?, field("nanoseconds")?) {
+        (months, 0, 0) if months != 0 => (months.to_string(), "MONTH"),
+        (0, days, 0) if days != 0 => (days.to_string(), "DAY"),
+        (0, 0, ns) => match UNITS.iter().find(|(of, _)| ns % of == 0) {
+            Some((of, unit)) => ((ns / of).to_string(), *unit),
+            None => {
+                let (sign, ns) = (if ns < 0 { "-" } else { "" }, ns.unsigned_abs());
+                let fraction = format!("{:09}", ns % 1_000_000_000);
+                let fraction = fraction.trim_end_matches('0');
+                (format!("{sign}{}.{fraction}", ns / 1_000_000_000), "SECOND")
+            }
+        },
+        _ => return None,
+    };
+    Some((format!("INTERVAL '{length}' {unit}"), after))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -155,6 +191,27 @@ mod tests {
             ("NULL", "NULL"),
             ("myInt64(x)", "myInt64(x)"),
             ("Int64(", "Int64("),
+            (
+                "ts + IntervalMonthDayNano(\"IntervalMonthDayNano { months: 0, days: 0, \
+                 nanoseconds: 300000000000 }\") + Int64(1)",
+                "ts + INTERVAL '5' MINUTE + 1",
+            ),
+            (
+                "IntervalMonthDayNano(\"IntervalMonthDayNano { months: -14, days: 0, nanoseconds: \
+                 0 }\")",
+                "INTERVAL '-14' MONTH",
+            ),
+            (
+                "IntervalMonthDayNano(\"IntervalMonthDayNano { months: 0, days: 7, nanoseconds: 0 \
+                 }\")",
+                "INTERVAL '7' DAY",
+            ),
+            (
+                "IntervalMonthDayNano(\"IntervalMonthDayNano { months: 0, days: 0, nanoseconds: \
+                 -1500000000 }\")",
+                "INTERVAL '-1.5' SECOND",
+            ),
+            ("IntervalMonthDayNano(\"1 day\")", "IntervalMonthDayNano(\"1 day\")"),
         ] {
             assert_eq!(plain(name), expected);
         }
