@@ -38,6 +38,8 @@ pub struct Ran {
     pub rows: u64,
     /// Blocks of groups that were saved by the round before, and had not changed since.
     pub unchanged: u64,
+    /// Rows in memory or on a disk that the round before had under the same number.
+    pub referred: u64,
     /// Rounds that the run behind the one that saved them published.
     pub published_again: u64,
     /// Reads of state from a disk.
@@ -56,6 +58,7 @@ impl Ran {
         self.restored += other.restored;
         self.rows += other.rows;
         self.unchanged += other.unchanged;
+        self.referred += other.referred;
         self.published_again += other.published_again;
         self.disk_reads += other.disk_reads;
         self.late += other.late;
@@ -85,25 +88,28 @@ struct Kept {
 /// The rows of a round that have numbers, by worker, operator and number.
 type Numbered = BTreeMap<(u32, u32, RowsId), StoredRows>;
 
-/// Replaces rows that have not changed since the round before by the rows of that round. Gives
-/// their number.
-fn complete(whole: &mut Restored, before: &mut Numbered) -> u64 {
-    let (mut numbered, mut unchanged) = (Numbered::new(), 0);
+/// Replaces rows that have the number of rows of the round before by these, as a checkpoint does
+/// that refers to them: those that were not copied, and those that are there too. They come in
+/// front of the others. Gives how many there are of both.
+fn complete(whole: &mut Restored, before: &mut Numbered) -> [u64; 2] {
+    let (mut numbered, mut same_rows) = (Numbered::new(), [0; 2]);
     for WorkerSnapshot { worker, operators, .. } in &mut whole.workers {
         for OperatorSnapshot { operator, stored, .. } in operators {
-            for rows in stored {
-                let Some(id) = rows.rows.id() else { continue };
-                let id = (*worker, *operator, id);
-                if rows.rows.is_recorded() {
-                    *rows = before.get(&id).expect("the round before has them").clone();
-                    unchanged += 1;
+            let number = |rows: &StoredRows| Some((*worker, *operator, rows.rows.id()?));
+            for rows in &mut *stored {
+                let Some(id) = number(rows) else { continue };
+                if let Some(same) = before.get(&id) {
+                    same_rows[usize::from(!rows.rows.is_recorded())] += 1;
+                    *rows = same.clone();
                 }
+                assert!(!rows.rows.is_recorded(), "the round before has them");
                 numbered.insert(id, rows.clone());
             }
+            stored.sort_by_key(|rows| number(rows).is_none_or(|id| !before.contains_key(&id)));
         }
     }
     *before = numbered;
-    unchanged
+    same_rows
 }
 
 impl CheckpointTarget for Kept {
@@ -299,7 +305,9 @@ impl Attempt {
             let since = if leader.asked { turn - asked_at } else { 0 };
             if let Some(mut whole) = leader.take(&kept) {
                 told.clear();
-                ran.unchanged += complete(&mut whole, &mut numbered);
+                let [unchanged, referred] = complete(&mut whole, &mut numbered);
+                ran.unchanged += unchanged;
+                ran.referred += referred;
                 // Workers know that every other round is recorded.
                 if whole.round % 2 == 0 {
                     kept.known.store(whole.round + 1, Ordering::Relaxed);

@@ -212,6 +212,7 @@ fn rows_of_a_job_that_is_lost_again_and_again_are_those_of_one_that_is_not() {
         && all.rows > 10_000
         && all.published_again > 5
         && all.unchanged > 100
+        && all.referred > 100
         && all.disk_reads > 0;
     cases.met(met, &format!("{all:?}"));
 }

@@ -76,6 +76,13 @@ pub trait KeyedOperator: Send + Sync {
     /// for which a job with checkpoints is refused.
     fn saved(&self) -> Option<SavedParts>;
 
+    /// Whether the order in which the saved rows of a part are loaded does not matter. Then batches
+    /// that have not changed since an earlier checkpoint are not stored again, and come in front of
+    /// the others.
+    fn loads_in_any_order(&self) -> bool {
+        false
+    }
+
     /// The partitioner of an input, if its rows are not hashed by its keys (A4). That of an
     /// operator that brings rows together sends those of one key to one worker.
     fn partitioner(&self, input: usize) -> Option<Arc<dyn RowPartitioner>> {

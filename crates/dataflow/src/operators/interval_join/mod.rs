@@ -134,6 +134,11 @@ impl KeyedOperator for IntervalJoin {
         Some(SavedParts { version: 1, parts })
     }
 
+    /// Pairs are the same in any order of rows.
+    fn loads_in_any_order(&self) -> bool {
+        true
+    }
+
     fn retention(&self, input: usize) -> Option<Retention> {
         // A left row waits for right ones that are later than it, and the other way round.
         let later = if input == 0 { self.apart[0].saturating_neg() } else { self.apart[1] };
@@ -264,8 +269,8 @@ impl KeyedState for PendingRows {
         let busy = self.probing.is_some() || !self.waiting.is_empty() || !self.leaving.is_empty();
         at_rest(!busy)?;
         let mut all = vec![];
-        for (part, spans) in (0..).zip(&self.kept) {
-            for span in spans.values() {
+        for (part, spans) in (0..).zip(&mut self.kept) {
+            for span in spans.values_mut() {
                 all.extend(span.rows()?.into_iter().map(|rows| SavedRows { part, rows }));
             }
         }

@@ -20,6 +20,9 @@ pub(super) struct Span {
     by_key: HashMap<u32, Vec<Spot>>,
     /// Rows of each part that have found a partner; only where the kind of join asks for it.
     matched: Vec<Vec<bool>>,
+    /// The same of each part as it was saved last, until another row finds a partner: a checkpoint
+    /// knows the array again. Parts beyond were not saved.
+    saved: Vec<Option<ArrayRef>>,
     /// The part and the row to look at next when the span is dropped.
     next: (usize, usize),
     bytes: usize,
@@ -82,7 +85,11 @@ impl Span {
 
     /// A row has found a partner. Whether it is its first.
     pub(super) fn mark(&mut self, part: u32, row: u32) -> bool {
-        !std::mem::replace(&mut self.matched[part as usize][row as usize], true)
+        let is_first = !std::mem::replace(&mut self.matched[part as usize][row as usize], true);
+        if is_first && let Some(saved) = self.saved.get_mut(part as usize) {
+            *saved = None;
+        }
+        is_first
     }
 
     /// The ids of the keys of its rows.
@@ -130,15 +137,19 @@ impl Span {
     }
 
     /// All rows, with a column that says which have found a partner, if that is known.
-    pub(super) fn rows(&self) -> Result<Vec<RecordBatch>, DataflowError> {
-        let matched = self.matched.iter().map(Some).chain(std::iter::repeat(None));
-        let all = self.parts.iter().zip(matched);
-        let rows = |(rows, matched): (&RecordBatch, Option<&Vec<bool>>)| {
-            let Some(matched) = matched else { return Ok(rows.clone()) };
-            let matched: ArrayRef = Arc::new(BooleanArray::from(matched.clone()));
-            let columns = rows.columns().iter().cloned().chain([matched]).collect();
-            Ok(RecordBatch::try_new(with_matched(&rows.schema()), columns)?)
-        };
+    pub(super) fn rows(&mut self) -> Result<Vec<RecordBatch>, DataflowError> {
+        if self.matched.is_empty() {
+            return Ok(self.parts.clone());
+        }
+        self.saved.resize(self.parts.len(), None);
+        let all = self.parts.iter().zip(&self.matched).zip(&mut self.saved);
+        let rows =
+            |((rows, matched), saved): ((&RecordBatch, &Vec<bool>), &mut Option<ArrayRef>)| {
+                let made = || -> ArrayRef { Arc::new(BooleanArray::from(matched.clone())) };
+                let matched = saved.get_or_insert_with(made).clone();
+                let columns = rows.columns().iter().cloned().chain([matched]).collect();
+                Ok(RecordBatch::try_new(with_matched(&rows.schema()), columns)?)
+            };
         all.map(rows).collect()
     }
 

@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod held;
 #[cfg(test)]
 mod recovery_tests;
 mod run;
@@ -25,9 +26,10 @@ use arrow::record_batch::RecordBatch;
 use state::Spilled;
 use state::epoch::Progress;
 
+use self::held::HeldNumbers;
 pub(crate) use self::run::Run;
 use self::spillable::{KeptRows, SpillableState};
-use self::unread::stored_rows;
+use self::unread::{held_rows, stored_rows};
 use crate::checkpoint::{OperatorSnapshot, SavedRows};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
@@ -54,6 +56,8 @@ pub(crate) struct KeyedRun<D> {
     rows_max: usize,
     accounting: Rc<StateAccounting>,
     state: RefCell<SpillableState>,
+    /// The numbers of the batches that it keeps.
+    numbers: RefCell<HeldNumbers>,
     /// Batches of inputs with windows that wait to be passed on, with the rows left of each.
     waiting: RefCell<VecDeque<(Arrival, usize)>>,
     /// What went to the disk, as far as it was published.
@@ -93,6 +97,7 @@ impl<D: Downstream> KeyedRun<D> {
             rows_max: place.settings.batch_rows_max,
             accounting: place.accounting.clone(),
             state: RefCell::new(SpillableState::new(spec, place.disk.clone())),
+            numbers: RefCell::default(),
             waiting: RefCell::default(),
             spilled: Cell::default(),
             spec: Arc::new(spec.clone()),
@@ -233,14 +238,22 @@ impl<D: Downstream> OperatorTask for KeyedRun<D> {
         let place = (self.instance.worker, self.workers);
         let of: Arc<[SavedPart]> = of.into();
         let KeptRows { held, spilled } = self.state.borrow_mut().save()?;
-        let mut parts = vec![];
-        for SavedRows { part, rows } in held {
-            let Some(of_part) = of.get(part as usize) else { return Err(no_part(part)) };
-            let rows = saved_here(&self.spec, place, &of_part.owner, rows)?;
-            parts.extend(rows.map(|rows| SavedRows { part, rows }));
+        let (mut parts, mut stored) = (vec![], vec![]);
+        if self.spec.operator.loads_in_any_order() {
+            let numbers = self.numbers.borrow_mut().of(&held);
+            for batch in held.into_iter().zip(numbers) {
+                stored.extend(held_rows(&self.spec, place, &of, batch)?);
+            }
+        } else {
+            for SavedRows { part, rows } in held {
+                let Some(of_part) = of.get(part as usize) else { return Err(no_part(part)) };
+                let rows = saved_here(&self.spec, place, &of_part.owner, rows)?;
+                parts.extend(rows.map(|rows| SavedRows { part, rows }));
+            }
         }
-        let stored = spilled.into_iter().map(|batch| stored_rows(&self.spec, place, &of, batch));
-        let stored = stored.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        for batch in spilled {
+            stored.extend(stored_rows(&self.spec, place, &of, batch)?);
+        }
         Ok(Some(OperatorSnapshot { operator, version, watermark, parts, stored }))
     }
 

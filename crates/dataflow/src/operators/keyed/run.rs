@@ -72,6 +72,10 @@ impl Run {
 
     /// The rows that are left.
     pub(crate) fn rest(&self) -> RecordBatch {
+        if self.taken == 0 {
+            // The same arrays: a checkpoint knows them again.
+            return self.batch.clone();
+        }
         self.batch.slice(self.taken, self.batch.num_rows() - self.taken)
     }
 

@@ -81,6 +81,11 @@ impl KeyedOperator for WindowJoin {
         Some(SavedParts { version: 1, parts })
     }
 
+    /// Pairs are the same in any order of rows.
+    fn loads_in_any_order(&self) -> bool {
+        true
+    }
+
     fn retention(&self, _: usize) -> Option<Retention> {
         Some(Retention::TimeWindow)
     }
