@@ -325,8 +325,8 @@ impl Keeper {
         }
     }
 
-    /// Ends the job where checkpoints are given up for so long that the staged rows that wait for one
-    /// take too much memory.
+    /// Ends the job where checkpoints are given up for so long that the staged rows that wait for
+    /// one take too much memory.
     fn bound_waiting(&mut self) {
         let KeeperState { waiting, lost, .. } = &mut self.state;
         let bytes: usize = waiting.iter().map(|(.., sink)| sink.staged.len()).sum();

@@ -13,8 +13,8 @@ use dataflow::time::to_millis;
 use super::ids::OperatorId;
 use crate::checkpoints::{BAD, LATE};
 
-/// Bytes that all sinks together stage in a record at most. In hexadecimal digits they take twice as
-/// many, of which a record has room for 64 MiB.
+/// Bytes that all sinks together stage in a record at most. In hexadecimal digits they take twice
+/// as many, of which a record has room for 64 MiB.
 const STAGED_IN_RECORD_MAX: usize = 8 << 20;
 
 /// The versions of the tables that a job reads.
