@@ -90,8 +90,8 @@ pub trait Accumulator: Send {
         total: usize,
     ) -> Result<(), StateError>;
 
-    /// The states of the groups of a part, which stay as they are. Parts follow one another
-    /// without gaps.
+    /// The states of the groups of a part, which stay as they are. Each part is behind the one
+    /// before until rows come; ids between two parts may be left out.
     ///
     /// # Errors
     /// [`StateError::Arrow`] if a column cannot be built.

@@ -45,7 +45,10 @@ pub(crate) enum SavedBlock {
 pub struct CopiedGroups(Copied);
 
 enum Copied {
-    Columns(GroupColumns),
+    Columns {
+        id: Option<SavedId>,
+        columns: GroupColumns,
+    },
     Tables {
         id: Option<SavedId>,
         ids: Range<usize>,
@@ -59,6 +62,11 @@ enum Copied {
 }
 
 impl CopiedGroups {
+    /// A copy of groups as columns.
+    pub(crate) fn of_columns(id: Option<SavedId>, columns: GroupColumns) -> Self {
+        Self(Copied::Columns { id, columns })
+    }
+
     /// A copy of the groups `ids`, of which those have rows that are `occupied`, if not all.
     pub(crate) fn of_tables(
         id: Option<SavedId>,
@@ -77,8 +85,7 @@ impl CopiedGroups {
     #[must_use]
     pub fn id(&self) -> Option<SavedId> {
         match &self.0 {
-            Copied::Columns(_) => None,
-            Copied::Tables { id, .. } => *id,
+            Copied::Columns { id, .. } | Copied::Tables { id, .. } => *id,
         }
     }
 
@@ -88,7 +95,7 @@ impl CopiedGroups {
     /// Errors of accumulators.
     pub fn columns(&self) -> Result<GroupColumns, StateError> {
         let (ids, occupied, keys, accumulators) = match &self.0 {
-            Copied::Columns(columns) => return Ok(columns.clone()),
+            Copied::Columns { columns, .. } => return Ok(columns.clone()),
             Copied::Tables { ids, occupied, keys, accumulators, .. } => {
                 (ids, occupied, keys, accumulators)
             }
@@ -110,8 +117,13 @@ impl CopiedGroups {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Copied::Columns(GroupColumns { keys, states }) => {
-                keys.iter().chain(states).map(|column| column.get_array_memory_size()).sum()
+            Copied::Columns { columns: GroupColumns { keys, states }, .. } => {
+                // A part of columns that other blocks have too counts as itself.
+                let bytes = |column: &ArrayRef| match column.to_data().get_slice_memory_size() {
+                    Ok(bytes) => bytes,
+                    Err(_) => column.get_array_memory_size(),
+                };
+                keys.iter().chain(states).map(bytes).sum()
             }
             Copied::Tables { bytes, .. } => *bytes,
         }
@@ -120,7 +132,7 @@ impl CopiedGroups {
 
 impl From<GroupColumns> for CopiedGroups {
     fn from(columns: GroupColumns) -> Self {
-        Self(Copied::Columns(columns))
+        Self::of_columns(None, columns)
     }
 }
 

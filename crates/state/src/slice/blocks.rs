@@ -109,10 +109,6 @@ impl Slice {
             return Err(StateError::BeingDrained.into());
         }
         self.settle()?;
-        let copyable = self.accumulators.iter().all(|of| of.copied(0..0).is_some());
-        if !copyable {
-            return self.each_part(|part| each(SavedBlock::Copied(part.into())));
-        }
         let shift = self.spec.options.block_ids.max(1).ilog2();
         let total = if self.started { self.index.total() } else { 0 };
         let mut all = Vec::with_capacity(total.div_ceil(1 << shift));
@@ -146,9 +142,10 @@ impl Slice {
         Ok(())
     }
 
-    /// A copy of the groups of a block, if there are any. With few groups it has no number.
+    /// A copy of the groups of a block, if there are any: of its tables, or of its columns where an
+    /// accumulator gives nothing else. With few groups it has no number.
     fn copied(
-        &self,
+        &mut self,
         ids: Range<usize>,
         id: Option<SavedId>,
     ) -> Result<Option<CopiedGroups>, StateError> {
@@ -159,11 +156,13 @@ impl Slice {
         }
         let occupied = occupied.filter(|_| rows < ids.len());
         let part = self.part(&ids, occupied.as_ref());
-        let keys = self.index.copied(&self.spec.keys, &part)?;
-        let copies = self.accumulators.iter().map(|of| of.copied(ids.clone()));
-        let copies: Option<Vec<_>> = copies.collect();
         let id = id.filter(|_| rows >= self.spec.options.block_ids / FEW_PART);
-        let of = |copies| CopiedGroups::of_tables(id, ids, occupied, keys, copies);
-        Ok(copies.map(of))
+        let copies = self.accumulators.iter().map(|of| of.copied(ids.clone()));
+        let Some(copies) = copies.collect::<Option<Vec<_>>>() else {
+            let columns = self.columns_of(&part, |accumulator, part| accumulator.state(part))?;
+            return Ok(Some(CopiedGroups::of_columns(id, columns)));
+        };
+        let keys = self.index.copied(&self.spec.keys, &part)?;
+        Ok(Some(CopiedGroups::of_tables(id, ids, occupied, keys, copies)))
     }
 }

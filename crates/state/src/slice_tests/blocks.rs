@@ -12,8 +12,8 @@ use super::all;
 use crate::aggregates::{count, max, sum};
 use crate::saved::SavedBlock;
 use crate::{
-    Aggregate, GroupBy, GroupColumns, KeyMode, KeyRows, Partitioner, SaveRound, SavedGroups,
-    SavedId, Slice, Slices, StateError, StateOptions,
+    Accumulator, Aggregate, GroupBy, GroupColumns, Groups, KeyMode, KeyRows, Part, Partitioner,
+    SaveRound, SavedGroups, SavedId, Slice, Slices, StateError, StateOptions,
 };
 
 const KEYS: i64 = 400;
@@ -227,8 +227,69 @@ impl Bed {
     }
 }
 
+/// An aggregate whose states can only be read as columns, as those of DataFusion.
+#[derive(Debug)]
+struct Uncopied(Arc<dyn Aggregate>);
+
+impl Aggregate for Uncopied {
+    fn state_types(&self) -> Vec<DataType> {
+        self.0.state_types()
+    }
+
+    fn output_type(&self) -> DataType {
+        self.0.output_type()
+    }
+
+    fn create(&self) -> Box<dyn Accumulator> {
+        Box::new(UncopiedStates(self.0.create()))
+    }
+}
+
+struct UncopiedStates(Box<dyn Accumulator>);
+
+impl Accumulator for UncopiedStates {
+    fn update(
+        &mut self,
+        args: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError> {
+        self.0.update(args, groups, total)
+    }
+
+    fn merge(
+        &mut self,
+        states: &[ArrayRef],
+        groups: &Groups,
+        total: usize,
+    ) -> Result<(), StateError> {
+        self.0.merge(states, groups, total)
+    }
+
+    fn state(&mut self, part: &Part) -> Result<Vec<ArrayRef>, StateError> {
+        self.0.state(part)
+    }
+
+    fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
+        self.0.values(part)
+    }
+
+    fn clear(&mut self, total: usize) {
+        self.0.clear(total);
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+fn uncopied() -> Arc<dyn Aggregate> {
+    Arc::new(Uncopied(max(&DataType::Int64).unwrap()))
+}
+
 fn check(steps: &[Step], mode: Option<KeyMode>, keys: Keys) {
-    for aggregates in [vec![count()], all(), vec![max(&DataType::Int64).unwrap()]] {
+    let all = [vec![count()], all(), vec![max(&DataType::Int64).unwrap()], vec![uncopied()]];
+    for aggregates in all {
         let mut bed = Bed::new(spec(keys, mode, aggregates), keys);
         steps.iter().for_each(|step| bed.run(step));
         bed.save(true, true);
@@ -251,9 +312,10 @@ proptest! {
 
 #[test]
 fn only_blocks_with_changes_are_copied() {
-    for mode in [KeyMode::Array, KeyMode::Ranges, KeyMode::Hash, KeyMode::Packed, KeyMode::Wide] {
+    let modes = [KeyMode::Array, KeyMode::Ranges, KeyMode::Hash, KeyMode::Packed, KeyMode::Wide];
+    for (mode, aggregate) in modes.into_iter().flat_map(|of| [(of, count()), (of, uncopied())]) {
         let keys = Keys::Number;
-        let mut bed = Bed::new(spec(keys, Some(mode), vec![count()]), keys);
+        let mut bed = Bed::new(spec(keys, Some(mode), vec![aggregate]), keys);
         bed.rows(0, &(1..160).collect::<Vec<_>>(), false);
         bed.save(true, false);
         let all = bed.copied;
