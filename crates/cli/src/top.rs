@@ -321,7 +321,8 @@ mod tests {
             heading(&kept).lines().nth(1),
             Some(
                 "checkpoint 412, 1.2 s ago, took 35 ms, 40.2 KiB, 2 given up, aligned within 12 \
-                 ms, saved within 1.5 s, 1 restart, the next waits for 0 source t on worker 1, for 3.0 s"
+                 ms, saved within 1.5 s, 1 restart, the next waits for 0 source t on worker 1, for \
+                 3.0 s"
             )
         );
         assert_eq!(report_json(&now, &ran, &names(&now))["operators"][0]["name"], "0 source t");
