@@ -207,15 +207,15 @@ fn a_rescale_of_a_job_that_is_ended_meanwhile_fails_with_it() {
     let asks = dir.0.join("state/q/ask");
     let asked = || asks.read_dir().into_iter().flatten().flatten();
     let is_answer = |name: std::ffi::OsString| name.to_string_lossy().ends_with(".answer");
-    let (code, said) = std::thread::scope(|scope| {
+    let (code, output) = std::thread::scope(|scope| {
         let rescaled = scope.spawn(|| dir.run(&rescale));
         dir.await_that(|| asked().any(|entry| is_answer(entry.file_name())));
         signal(job.id(), Signal::TERM);
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
         rescaled.join().unwrap()
     });
-    assert_eq!(code, Some(1), "{said}\n{}", message.lock().unwrap());
-    assert!(said.contains("is not rescaled: it was ended meanwhile"), "{said}");
+    assert_eq!(code, Some(1), "{output}\n{}", message.lock().unwrap());
+    assert!(output.contains("is not rescaled: it was ended meanwhile"), "{output}");
     assert_eq!(job.ends(), Some(130), "{}", message.lock().unwrap());
     assert_eq!(asked().count(), 0);
 }

@@ -318,28 +318,28 @@ mod tests {
 
     /// By round the bad rows that a worker hands over.
     #[derive(Default)]
-    struct Handed(Mutex<Vec<(u64, u64)>>);
+    struct Snapshots(Mutex<Vec<(u64, u64)>>);
 
-    impl CheckpointTarget for Handed {
+    impl CheckpointTarget for Snapshots {
         fn run(&self) -> RunId {
             RunId { job: 1, generation: 1 }
         }
 
         fn saved(&self, snapshot: WorkerSnapshot) {
-            let mut handed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            handed.push((snapshot.round, snapshot.bad));
+            let mut snapshots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            snapshots.push((snapshot.round, snapshot.bad));
         }
     }
 
     #[test]
     fn bad_rows_are_of_the_round_that_their_source_marks_behind_them() {
-        let (handed, bad) = (Arc::<Handed>::default(), Arc::<BadRows>::default());
+        let (snapshots, bad) = (Arc::<Snapshots>::default(), Arc::<BadRows>::default());
         let (metrics, clock) = (Arc::<Metrics>::default(), MonotonicClock::default());
         metrics.count_operators(2);
         let clock: Arc<dyn Clock> = Arc::new(clock);
         let counts = RoundCounts::of(&metrics, &bad, &clock);
         let signals = Arc::<Signals>::default();
-        let rounds = WorkerRounds::new(0, 5, vec![0, 0], handed.clone(), signals, counts);
+        let rounds = WorkerRounds::new(0, 5, vec![0, 0], snapshots.clone(), signals, counts);
         let sources = [(); 2].map(|()| BadRows::within(bad.clone()));
         let mark = |operator: u32, round: u64| {
             let bad = sources[operator as usize].count();
@@ -356,8 +356,8 @@ mod tests {
         sources[0].count_more(1_000);
         mark(0, 7);
         rounds.end_source(0, 8, (Vec::new(), sources[0].count()));
-        let handed = handed.0.lock().unwrap();
-        assert_eq!(*handed, [(5, 101), (6, 111), (7, 1_111), (8, 1_111)]);
+        let snapshots = snapshots.0.lock().unwrap();
+        assert_eq!(*snapshots, [(5, 101), (6, 111), (7, 1_111), (8, 1_111)]);
         assert_eq!(bad.count(), 1_111);
     }
 }

@@ -75,13 +75,14 @@ pub(super) enum KeeperReport {
 /// How long the thread of the leader asks for the outcome of a record that it may have written: as
 /// long as the job goes on, and for [`UNKNOWN_MAX`] when it is to end.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct RecordTimeout {
     hurries: AtomicBool,
     closed: AtomicBool,
 }
 
-impl Patience {
-    /// The input has ended, or the user asks for the job's end. Relaxed: nothing else is ordered by it.
+impl RecordTimeout {
+    /// The input has ended, or the user asks for the job's end. Relaxed: nothing else is ordered
+    /// by it.
     pub(super) fn hurry(&self) {
         self.hurries.store(true, Ordering::Relaxed);
     }
@@ -169,7 +170,7 @@ pub(super) struct Keeper {
     /// The counts of earlier runs.
     pub(super) before: RestoredCheckpoint,
     pub(super) recorded: Arc<RecordedRound>,
-    pub(super) patience: Arc<Patience>,
+    pub(super) record_timeout: Arc<RecordTimeout>,
     state: KeeperState,
 }
 
@@ -227,7 +228,7 @@ impl KeeperState {
 pub(super) struct KeeperThread {
     pub(super) events: Sender<KeeperEvent>,
     pub(super) kept: Receiver<KeeperReport>,
-    pub(super) patience: Arc<Patience>,
+    pub(super) record_timeout: Arc<RecordTimeout>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -239,11 +240,11 @@ impl KeeperThread {
         let (to, kept) = mpsc::channel();
         let (events, happened) = mpsc::channel();
         let keeper = make(to);
-        let patience = keeper.patience.clone();
+        let record_timeout = keeper.record_timeout.clone();
         let thread = std::thread::Builder::new()
             .name("checkpoints".into())
             .spawn(move || keeper.run(&happened))?;
-        Ok(Self { events, kept, patience, thread: Some(thread) })
+        Ok(Self { events, kept, record_timeout, thread: Some(thread) })
     }
 }
 
@@ -276,7 +277,7 @@ impl Keeper {
             to,
             before: RestoredCheckpoint::default(),
             recorded: Arc::default(),
-            patience: Arc::default(),
+            record_timeout: Arc::default(),
             state,
         }
     }
@@ -463,7 +464,7 @@ impl Keeper {
         };
         manifest.counters.insert(ENDED.into(), u64::from(end == RoundEnd::Ended));
         manifest.counters.extend(functions::counters(&self.job.settings.functions));
-        append(chain, manifest, &self.patience)?;
+        append(chain, manifest, &self.record_timeout)?;
         let last = end == RoundEnd::Ended;
         publish(&self.job, &workers, Publishing { last, again: false, mark: None }, &marks)?;
         settle(&self.job, &workers);
@@ -511,12 +512,12 @@ const UNKNOWN_MAX: Duration = Duration::from_secs(120);
 fn append(
     chain: &mut Chain,
     manifest: CheckpointManifest,
-    patience: &Patience,
+    record_timeout: &RecordTimeout,
 ) -> Result<(), CheckpointError> {
     let (mut since, mut has_said) = (None, false);
     let mut appended = chain.append(manifest).map(drop);
     while let Err(error @ CheckpointError::Pending { .. }) = &appended {
-        if !patience.lasts(&mut since) {
+        if !record_timeout.lasts(&mut since) {
             break;
         }
         if !std::mem::replace(&mut has_said, true) {
@@ -591,7 +592,7 @@ pub(super) fn staged_of(workers: &[WorkerSnapshot], operator: u32) -> Vec<Vec<u8
 
 impl Drop for KeeperThread {
     fn drop(&mut self) {
-        self.patience.closed.store(true, Ordering::Relaxed);
+        self.record_timeout.closed.store(true, Ordering::Relaxed);
         // It ends when nobody can tell it anything any more.
         let (nobody, _) = mpsc::channel();
         self.events = nobody;

@@ -329,7 +329,7 @@ impl<'a> JobCheckpoints<'a> {
         }
         let Some(leader) = &mut self.leader else { return Ok(()) };
         if stop || leader.all_ended() {
-            self.thread.patience.hurry();
+            self.thread.record_timeout.hurry();
         }
         for message in leader.turn(stop)? {
             match message {

@@ -157,13 +157,13 @@ fn staged_rows_of_rounds_that_are_given_up_end_the_job_before_they_fill_memory()
 
 #[test]
 fn an_unknown_record_is_asked_for_as_long_as_the_job_goes_on() {
-    let (patience, mut since) = (Patience::default(), None);
-    assert!(patience.lasts(&mut since) && since.is_none());
-    patience.hurry();
-    assert!(patience.lasts(&mut since) && since.is_some());
+    let (record_timeout, mut since) = (RecordTimeout::default(), None);
+    assert!(record_timeout.lasts(&mut since) && since.is_none());
+    record_timeout.hurry();
+    assert!(record_timeout.lasts(&mut since) && since.is_some());
     let mut long_ago = Instant::now().checked_sub(2 * UNKNOWN_MAX);
-    assert!(long_ago.is_none() || !patience.lasts(&mut long_ago));
-    let closed = Patience::default();
+    assert!(long_ago.is_none() || !record_timeout.lasts(&mut long_ago));
+    let closed = RecordTimeout::default();
     closed.closed.store(true, Ordering::Relaxed);
     assert!(!closed.lasts(&mut None));
 }
