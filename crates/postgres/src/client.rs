@@ -457,3 +457,70 @@ pub(crate) fn quoted(name: &str) -> String {
 pub(crate) fn literal(text: &str) -> String {
     format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use connectors::OptionReader;
+
+    use super::*;
+
+    /// Connects to a server that answers whatever is asked with these bytes, and closes.
+    fn answered(bytes: Vec<u8>) -> Result<Vec<TextRow>, PgError> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answers = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut asked = [0; 256];
+            let _ = socket.read(&mut asked);
+            let _ = socket.write_all(&bytes);
+            // It closes its direction alone: what comes still is taken, so that nothing is reset.
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            let _ = socket.read_to_end(&mut vec![]);
+        });
+        let url = format!("postgresql://u:p@127.0.0.1:{port}/d?sslmode=disable");
+        let options = [("url".to_owned(), url)].into_iter().collect();
+        let server = PgServer::new(OptionReader(&options)).unwrap();
+        let asked = PgConnection::open(&server, Purpose::Queries)
+            .and_then(|mut connection| connection.query("SELECT 1"));
+        answers.join().unwrap();
+        asked
+    }
+
+    fn frame(tag: u8, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![];
+        send(&mut bytes, Some(tag), body).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_server_that_is_none_is_an_error() {
+        let greeting = [frame(b'R', &[0; 4]), frame(b'Z', b"I")].concat();
+        let breaches = [
+            b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+            vec![0; 64],
+            frame(b'Z', b"I")[..3].to_vec(),
+            frame(b'R', &[0, 0, 0, 12]),
+            frame(b'R', &[0, 0, 0, 11, b'r', b'=']),
+            frame(b'R', &[0, 0, 0]),
+            frame(b'E', b"no end"),
+            [greeting.clone(), frame(b'D', &[0, 9])].concat(),
+            [greeting.clone(), frame(b'd', b"x")].concat(),
+            [greeting.clone(), frame(b'C', b"no end"), frame(b'D', &[0, 1, 0, 0, 0, 9])].concat(),
+        ];
+        for bytes in breaches {
+            let error = answered(bytes.clone()).unwrap_err();
+            let is_fit = matches!(error, PgError::Breach(_) | PgError::Away(_));
+            assert!(is_fit, "{bytes:?}: {error:?}");
+        }
+        // It asks for the password as it is, over a connection that everybody can read.
+        let error = answered(frame(b'R', &[0, 0, 0, 3])).unwrap_err();
+        assert!(matches!(error, PgError::Own { .. }), "{error:?}");
+        // It has not proven that it knows the password.
+        let begins = frame(b'R', b"\0\0\0\x0aSCRAM-SHA-256\0\0");
+        let error = answered([begins, frame(b'R', &[0; 4]), frame(b'Z', b"I")].concat());
+        assert!(matches!(error, Err(PgError::Breach(_))), "{error:?}");
+    }
+}

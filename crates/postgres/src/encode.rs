@@ -100,6 +100,7 @@ impl Text {
         }
         match self {
             Self::Plain(text) => out.extend(text.value(row).as_bytes()),
+            Self::Any(text) => escape(text.value(row).as_bytes(), out)?,
             other => escape(other.value(row)?.as_bytes(), out)?,
         }
         Ok(())

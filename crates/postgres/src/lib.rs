@@ -205,7 +205,7 @@ static CDC_METADATA: [MetadataSpec; 2] = [
     MetadataSpec {
         key: "timestamp",
         data_type: DataType::Timestamp(TimeUnit::Millisecond, None),
-        doc: "The time of its commit (UTC); NULL of rows that were there before.",
+        doc: "The time of its commit (UTC); of rows that were there, when they were read.",
     },
 ];
 

@@ -252,6 +252,8 @@ impl Following {
         let mut queries = PgConnection::open(&self.table.server, Purpose::Queries)?;
         queries.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
         queries.query(&format!("SET TRANSACTION SNAPSHOT {}", literal(snapshot)))?;
+        let now = queries.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint")?;
+        let now = now.first().and_then(|row| row.first()?.as_ref()?.parse().ok());
         let fields = &self.columns.fields;
         let columns: Vec<String> = fields.iter().map(|name| quoted(name)).collect();
         let columns = if columns.is_empty() { "1".to_owned() } else { columns.join(", ") };
@@ -265,7 +267,7 @@ impl Following {
                     return Err(PgError::Breach("a row has other columns".into()));
                 }
                 let after = Some(values.into_iter().take(fields.len()).collect());
-                changes.push(Change { op: "r", before: None, after, lsn: at.lsn, time_us: None });
+                changes.push(Change { op: "r", before: None, after, lsn: at.lsn, time_us: now });
                 if changes.len() >= CHANGES_MAX {
                     let changes = std::mem::take(&mut changes);
                     is_wanted = outlet.give(ChangeBatch { changes, bad: vec![], place: None });

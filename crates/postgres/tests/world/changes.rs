@@ -10,7 +10,8 @@ fn changes(table: &str, options: &str) -> String {
     let url = url();
     format!(
         "CREATE TABLE changes (op STRING, `before` ROW<n BIGINT, text STRING>,
-           `after` ROW<n BIGINT, text STRING>, lsn BIGINT METADATA)
+           `after` ROW<n BIGINT, text STRING>, lsn BIGINT METADATA,
+           at TIMESTAMP(3) METADATA FROM 'timestamp')
          WITH ('connector' = 'postgres-cdc', 'url' = '{url}', 'username' = 'postgres',
            'table-name' = 'public.{table}', 'publication.name' = '{table}'{options});\n"
     )
@@ -29,9 +30,9 @@ fn taken(columns: &str) -> (String, String) {
     (table, sql)
 }
 
-const TAKEN: &str = "op text, a bigint, b text, c bigint, d text";
+const TAKEN: &str = "op text, a bigint, b text, c bigint, d text, at timestamp(3)";
 const INSERT: &str = "INSERT INTO taken SELECT op, `before`.n, `before`.text, `after`.n, \
-                      `after`.text FROM changes;";
+                      `after`.text, at FROM changes;";
 
 fn count(table: &str) -> usize {
     let shown = try_psql(&format!("SELECT count(*) FROM {table}"));
@@ -76,6 +77,8 @@ fn rows_that_are_there_come_first_and_then_every_change() {
         "u|||1|uno",
     ];
     assert_eq!(rows, expected, "{}", log());
+    let near = "abs(extract(epoch FROM at AT TIME ZONE 'UTC' - now())) < 1000";
+    assert_eq!(psql(&format!("SELECT count(*) FROM {taken} WHERE {near}")), "8");
     job.kill();
     waits_for("a slot of its own ends with the job", || {
         psql("SELECT count(*) FROM pg_replication_slots WHERE temporary") == "0"

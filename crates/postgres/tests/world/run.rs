@@ -169,6 +169,39 @@ fn what_is_wrong_is_told_at_its_place_and_without_the_password() {
     assert!(!success && text.contains("unknown column 'm'"), "{text}");
     let (success, text) = run(&declare(&table, "n BIGINT, text STRING", ", 'usernam' = 'a'"));
     assert!(!success && text.contains("username"), "{text}");
+    for (key, hint) in
+        [("PRIMARY KEY (n) NOT ENFORCED", "have no keys"), ("PRIMARY KEY (n)", "NOT ENFORCED")]
+    {
+        let sql = file("given", &format!("n BIGINT, text STRING, {key}")) + "SELECT * FROM given;";
+        let (success, text) = dir.run(&sql, &[]);
+        assert!(!success && text.contains(hint), "{text}");
+    }
+}
+
+#[test]
+fn a_password_stands_elsewhere() {
+    let dir = Dir::new();
+    let table = made("secret", "n bigint, text text");
+    dir.write("given.csv", "n,text\n1,a\n");
+    dir.write("password", "right\n");
+    let _ = crate::server::try_psql("CREATE ROLE ann LOGIN SUPERUSER");
+    psql("SET password_encryption = 'scram-sha-256'; ALTER ROLE ann PASSWORD 'right'");
+    let path = dir.0.join("password");
+    for (password, is_right) in [
+        (format!("${{file:{}}}", path.display()), true),
+        ("${MILLSTREAM_TEST_SECRET}".to_owned(), false),
+        ("$${file:x}".to_owned(), false),
+    ] {
+        let declared =
+            declare(&table, "n BIGINT, text STRING", &format!(", 'password' = '{password}'"));
+        let sql = file("given", "n BIGINT, text STRING")
+            + &declared.replace("'username' = 'postgres'", "'username' = 'ann'")
+            + &format!("INSERT INTO {table} SELECT * FROM given;");
+        let (success, text) = dir.run(&sql, &["--nodes", "2"]);
+        assert_eq!(success, is_right, "{text}");
+        assert!(!text.contains("right"), "{text}");
+    }
+    assert_eq!(lines(&format!("SELECT * FROM {table}")), ["1|a"]);
 }
 
 #[test]
