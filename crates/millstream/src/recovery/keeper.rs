@@ -4,11 +4,10 @@
 //! that was given up: they stay here until the leader says that a checkpoint with them is stored.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use checkpoint::chain::{Chain, References, SectionPlace, SegmentUpload, StoredSection};
 use checkpoint::{CheckpointError, CheckpointManifest, ObjectName, SegmentEntry, Store};
@@ -22,6 +21,7 @@ use super::functions;
 use super::ids::{FittedState, OperatorId};
 use super::loading::Loading;
 use super::manifest::{manifest, tables_of};
+use super::record_timeout::{RecordTimeout, append};
 use super::sweep::sweep_at_end;
 use crate::checkpoints::{BAD, LATE, RestoredCheckpoint};
 use crate::error::Error;
@@ -70,31 +70,6 @@ pub(super) enum KeeperReport {
     Failed(Error),
     /// At the leader: a checkpoint is in the chain and its output is published, or why not.
     Checkpoint { round: u64, end: RoundEnd, stored: Result<(), Error> },
-}
-
-/// How long the thread of the leader asks for the outcome of a record that it may have written: as
-/// long as the job goes on, and for [`UNKNOWN_MAX`] when it is to end.
-#[derive(Debug, Default)]
-pub(super) struct RecordTimeout {
-    hurries: AtomicBool,
-    closed: AtomicBool,
-}
-
-impl RecordTimeout {
-    /// The input has ended, or the user asks for the job's end. Relaxed: nothing else is ordered
-    /// by it.
-    pub(super) fn hurry(&self) {
-        self.hurries.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether to ask once more; `since` is when the job was first seen to end.
-    fn lasts(&self, since: &mut Option<Instant>) -> bool {
-        if self.hurries.load(Ordering::Relaxed) {
-            since.get_or_insert_with(Instant::now);
-        }
-        let is_over = since.is_some_and(|since| since.elapsed() > UNKNOWN_MAX);
-        !is_over && !self.closed.load(Ordering::Relaxed)
-    }
 }
 
 /// Takes snapshots on workers' threads.
@@ -504,30 +479,6 @@ fn settle(job: &JobGraph, workers: &[WorkerSnapshot]) {
     }
 }
 
-/// How long the outcome of a record may stay unknown when the user ends the job.
-const UNKNOWN_MAX: Duration = Duration::from_secs(120);
-
-/// Writes the record of a checkpoint. While its outcome is unknown, for the store does not answer,
-/// no other round ends, and the job goes on without checkpoints.
-fn append(
-    chain: &mut Chain,
-    manifest: CheckpointManifest,
-    record_timeout: &RecordTimeout,
-) -> Result<(), CheckpointError> {
-    let (mut since, mut has_said) = (None, false);
-    let mut appended = chain.append(manifest).map(drop);
-    while let Err(error @ CheckpointError::Pending { .. }) = &appended {
-        if !record_timeout.lasts(&mut since) {
-            break;
-        }
-        if !std::mem::replace(&mut has_said, true) {
-            tracing::warn!(%error, "no further checkpoint is taken until the store answers");
-        }
-        appended = chain.settle_pending().map(drop);
-    }
-    appended
-}
-
 /// The state in the segments of a checkpoint; without a `loading` only the lists of its workers.
 pub(super) fn read(
     store: &dyn Store,
@@ -592,7 +543,7 @@ pub(super) fn staged_of(workers: &[WorkerSnapshot], operator: u32) -> Vec<Vec<u8
 
 impl Drop for KeeperThread {
     fn drop(&mut self) {
-        self.record_timeout.closed.store(true, Ordering::Relaxed);
+        self.record_timeout.close();
         // It ends when nobody can tell it anything any more.
         let (nobody, _) = mpsc::channel();
         self.events = nobody;

@@ -20,6 +20,7 @@ mod loading;
 mod manifest;
 mod messages;
 mod opening;
+mod record_timeout;
 mod resumed;
 mod start;
 mod sweep;

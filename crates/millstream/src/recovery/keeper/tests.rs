@@ -1,6 +1,7 @@
 //! The reports of a node's thread about a round, and the staged output that is part of the round.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use checkpoint::chain::{ResumeFrom, RunDescription};
 use checkpoint::{Holder, MemoryStore};
@@ -153,17 +154,4 @@ fn staged_rows_of_rounds_that_are_given_up_end_the_job_before_they_fill_memory()
     assert_eq!(failed.len(), 1);
     assert!(failed[0].contains("no checkpoint could be stored with"), "{failed:?}");
     assert!(save(6).is_empty(), "it is said once");
-}
-
-#[test]
-fn an_unknown_record_is_asked_for_as_long_as_the_job_goes_on() {
-    let (record_timeout, mut since) = (RecordTimeout::default(), None);
-    assert!(record_timeout.lasts(&mut since) && since.is_none());
-    record_timeout.hurry();
-    assert!(record_timeout.lasts(&mut since) && since.is_some());
-    let mut long_ago = Instant::now().checked_sub(2 * UNKNOWN_MAX);
-    assert!(long_ago.is_none() || !record_timeout.lasts(&mut long_ago));
-    let closed = RecordTimeout::default();
-    closed.closed.store(true, Ordering::Relaxed);
-    assert!(!closed.lasts(&mut None));
 }
