@@ -97,11 +97,11 @@ pub(crate) const PROTOBUF_OPTIONS: [OptionSpec; 5] = registry_options!("protobuf
 pub(crate) struct Registry {
     asked: Asked,
     io: Arc<Io>,
-    known: Mutex<Known>,
+    known: Mutex<SchemaCache>,
 }
 
 #[derive(Default)]
-struct Known {
+struct SchemaCache {
     schemas: HashMap<u32, State>,
     /// Who waits for an answer.
     wakers: Vec<Waker>,
@@ -114,19 +114,19 @@ enum State {
     Asked {
         _task: Task,
     },
-    Known(Arc<RegisteredSchema>),
+    Found(Arc<RegisteredSchema>),
     /// Why it is not, and since when that is known.
     Unknown(String, Instant),
     Failed(ConnectorError),
 }
 
 /// The answer to the question what a number stands for.
-pub(crate) enum Lookup {
-    Known(Arc<RegisteredSchema>),
+pub(crate) enum SchemaLookup {
+    Found(Arc<RegisteredSchema>),
     /// Why there is nothing.
     Unknown(String),
     /// It has not come yet.
-    Waits,
+    Pending,
 }
 
 impl fmt::Debug for Registry {
@@ -145,7 +145,7 @@ impl Registry {
         Ok(Self { asked, io: Io::shared()?, known: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, SchemaCache> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,12 +153,16 @@ impl Registry {
     ///
     /// # Errors
     /// When the registry cannot be reached for as long as the options say, or refuses to answer.
-    pub(crate) fn look(self: &Arc<Self>, id: u32, waker: &Waker) -> Result<Lookup, ConnectorError> {
+    pub(crate) fn look(
+        self: &Arc<Self>,
+        id: u32,
+        waker: &Waker,
+    ) -> Result<SchemaLookup, ConnectorError> {
         let mut known = self.lock();
         match known.schemas.get(&id) {
-            Some(State::Known(schema)) => return Ok(Lookup::Known(Arc::clone(schema))),
+            Some(State::Found(schema)) => return Ok(SchemaLookup::Found(Arc::clone(schema))),
             Some(State::Unknown(reason, since)) if since.elapsed() < UNKNOWN_FOR => {
-                return Ok(Lookup::Unknown(reason.clone()));
+                return Ok(SchemaLookup::Unknown(reason.clone()));
             }
             Some(State::Failed(_)) => {
                 if let Some(State::Failed(error)) = known.schemas.remove(&id) {
@@ -180,7 +184,7 @@ impl Registry {
             });
             known.schemas.insert(id, State::Asked { _task: task });
         }
-        Ok(Lookup::Waits)
+        Ok(SchemaLookup::Pending)
     }
 
     fn answered(
@@ -221,7 +225,7 @@ impl Registry {
 
 fn state_of(answer: Result<Result<RegisteredSchema, String>, ConnectorError>) -> State {
     match answer {
-        Ok(Ok(schema)) => State::Known(Arc::new(schema)),
+        Ok(Ok(schema)) => State::Found(Arc::new(schema)),
         Ok(Err(reason)) => State::Unknown(reason, Instant::now()),
         Err(error) => State::Failed(error),
     }

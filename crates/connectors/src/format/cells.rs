@@ -17,7 +17,7 @@ use super::typed::Mapping;
 
 /// A column that grows.
 #[derive(Debug)]
-pub(crate) struct Cells {
+pub(crate) struct ValueCells {
     data_type: DataType,
     valid: BooleanBufferBuilder,
     pub(crate) values: CellValues,
@@ -35,20 +35,20 @@ pub(crate) enum CellValues {
     Doubles(Vec<f64>),
     Decimals(Vec<i128>),
     /// Texts or bytes.
-    Texts(Texts),
-    Rows(Vec<Cells>),
-    Lists(Runs, Box<Cells>),
-    Maps(Runs, Box<[Cells; 2]>),
+    Texts(TextCells),
+    Rows(Vec<ValueCells>),
+    Lists(CellRuns, Box<ValueCells>),
+    Maps(CellRuns, Box<[ValueCells; 2]>),
 }
 
 /// Texts or bytes, one behind the other.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
-    runs: Runs,
+pub(crate) struct TextCells {
+    runs: CellRuns,
     bytes: Vec<u8>,
 }
 
-impl Texts {
+impl TextCells {
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.bytes.extend_from_slice(bytes);
         self.runs.push(self.bytes.len())
@@ -57,15 +57,15 @@ impl Texts {
 
 /// Where the values of a row end among those of all.
 #[derive(Debug)]
-pub(crate) struct Runs(Vec<i32>);
+pub(crate) struct CellRuns(Vec<i32>);
 
-impl Default for Runs {
+impl Default for CellRuns {
     fn default() -> Self {
         Self(vec![0])
     }
 }
 
-impl Runs {
+impl CellRuns {
     /// Ends the values of a row: there are `count` of all rows.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Runs {
     }
 }
 
-impl Cells {
+impl ValueCells {
     /// An empty column; `None` where there is no way to fill one of that type.
     pub(crate) fn new(data_type: &DataType) -> Option<Self> {
         use DataType::{
@@ -106,18 +106,18 @@ impl Cells {
             Float32 => CellValues::Floats(vec![]),
             Float64 => CellValues::Doubles(vec![]),
             Decimal128(..) => CellValues::Decimals(vec![]),
-            Utf8 | Binary => CellValues::Texts(Texts::default()),
+            Utf8 | Binary => CellValues::Texts(TextCells::default()),
             Struct(fields) => {
                 let fields = fields.iter().map(|field| Self::new(field.data_type()));
                 CellValues::Rows(fields.collect::<Option<_>>()?)
             }
             List(item) => {
-                CellValues::Lists(Runs::default(), Box::new(Self::new(item.data_type())?))
+                CellValues::Lists(CellRuns::default(), Box::new(Self::new(item.data_type())?))
             }
             Map(entries, _) => match entries.data_type() {
                 Struct(fields) if fields.len() == 2 => {
                     let [key, value] = [0, 1].map(|at| Self::new(fields[at].data_type()));
-                    CellValues::Maps(Runs::default(), Box::new([key?, value?]))
+                    CellValues::Maps(CellRuns::default(), Box::new([key?, value?]))
                 }
                 _ => return None,
             },
@@ -168,7 +168,7 @@ impl Cells {
             CellValues::Floats(values) => values.truncate(rows),
             CellValues::Doubles(values) => values.truncate(rows),
             CellValues::Decimals(values) => values.truncate(rows),
-            CellValues::Texts(Texts { runs, bytes }) => bytes.truncate(runs.truncate(rows)),
+            CellValues::Texts(TextCells { runs, bytes }) => bytes.truncate(runs.truncate(rows)),
             CellValues::Rows(fields) => fields.iter_mut().for_each(|field| field.truncate(rows)),
             CellValues::Lists(runs, items) => items.truncate(runs.truncate(rows)),
             CellValues::Maps(runs, entries) => {
@@ -195,7 +195,7 @@ impl Cells {
             CellValues::Floats(values) => builder.add_buffer(taken(values)),
             CellValues::Doubles(values) => builder.add_buffer(taken(values)),
             CellValues::Decimals(values) => builder.add_buffer(taken(values)),
-            CellValues::Texts(Texts { runs, bytes }) => {
+            CellValues::Texts(TextCells { runs, bytes }) => {
                 builder.add_buffer(runs.finish()).add_buffer(taken(bytes))
             }
             CellValues::Rows(fields) => {
@@ -230,7 +230,7 @@ pub(crate) struct GrowingRows {
     pub(crate) mapping: Mapping,
     /// The columns of the data that are read.
     schema: SchemaRef,
-    columns: Vec<Cells>,
+    columns: Vec<ValueCells>,
     rows: usize,
 }
 
@@ -248,7 +248,7 @@ impl GrowingRows {
         let schema = schema.project(&mapping.columns_read());
         let schema = schema.map_err(|error| unfit(place, &error))?;
         let columns = schema.fields().iter().map(|field| {
-            Cells::new(field.data_type()).ok_or_else(|| ConnectorError::Column {
+            ValueCells::new(field.data_type()).ok_or_else(|| ConnectorError::Column {
                 column: field.name().clone(),
                 message: format!("{} is not read from {place}", field.data_type()),
                 hint: Some("leave it out".into()),
@@ -270,7 +270,7 @@ impl GrowingRows {
     /// The error of `fill`; then nothing was added.
     pub(crate) fn push(
         &mut self,
-        fill: impl FnOnce(&mut [Cells]) -> Result<(), String>,
+        fill: impl FnOnce(&mut [ValueCells]) -> Result<(), String>,
     ) -> Result<(), String> {
         let rows = self.rows;
         let filled = fill(&mut self.columns);
@@ -284,7 +284,7 @@ impl GrowingRows {
 
     /// The rows, which are none afterwards.
     pub(crate) fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
-        let columns = self.columns.iter_mut().map(Cells::finish).collect::<Result<_, _>>()?;
+        let columns = self.columns.iter_mut().map(ValueCells::finish).collect::<Result<_, _>>()?;
         let rows = RecordBatchOptions::new().with_row_count(Some(std::mem::take(&mut self.rows)));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &rows)
     }

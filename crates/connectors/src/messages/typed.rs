@@ -18,7 +18,7 @@ use crate::format::protobuf::{ProtoRows, compiled, described, message_at, messag
 use crate::format::typed::Mapping;
 use crate::format::{Refuser, TargetColumns, rows};
 use crate::options::{OptionReader, refuse};
-use crate::registry::{self, Lookup, RegisteredSchema, Registry};
+use crate::registry::{self, RegisteredSchema, Registry, SchemaLookup};
 
 /// The formats that name a schema of a registry.
 pub(super) const AVRO_CONFLUENT: &str = "avro-confluent";
@@ -513,15 +513,15 @@ impl TypedMessages {
     }
 
     /// Takes what a registry says; `false`: it has not said it yet.
-    fn learn(&mut self, named: &Named, lookup: Lookup) -> bool {
+    fn learn(&mut self, named: &Named, lookup: SchemaLookup) -> bool {
         let (id, places) = named;
         let writer = match lookup {
-            Lookup::Waits => return false,
-            Lookup::Unknown(reason) => {
+            SchemaLookup::Pending => return false,
+            SchemaLookup::Unknown(reason) => {
                 self.unknown.push(named.clone());
                 Err(reason)
             }
-            Lookup::Known(schema) => {
+            SchemaLookup::Found(schema) => {
                 let target = &self.refuser.target;
                 Writer::registered(&self.format, target, (*id, places), &schema)
             }

@@ -170,9 +170,11 @@ impl Asked {
             }
         }
         let answer: Option<Value> = serde_json::from_slice(&bytes).ok();
-        let said = answer.as_ref().and_then(|answer| answer.get("message")).and_then(Value::as_str);
-        let said = said.map(|said| format!(": {}", said.chars().take(500).collect::<String>()));
-        let said = said.unwrap_or_default();
+        let detail =
+            answer.as_ref().and_then(|answer| answer.get("message")).and_then(Value::as_str);
+        let detail =
+            detail.map(|detail| format!(": {}", detail.chars().take(500).collect::<String>()));
+        let detail = detail.unwrap_or_default();
         match status {
             _ if status.is_success() => match answer {
                 Some(answer) => Outcome::Answer(Ok(answer)),
@@ -183,13 +185,13 @@ impl Asked {
                 }
             },
             StatusCode::NOT_FOUND => {
-                Outcome::Answer(Err(format!("{} does not know it{said}", self.place)))
+                Outcome::Answer(Err(format!("{} does not know it{detail}", self.place)))
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
-                Outcome::MayPass(self.failed(format!("it answers {status}{said}"), None))
+                Outcome::MayPass(self.failed(format!("it answers {status}{detail}"), None))
             }
             _ if status.is_server_error() => {
-                Outcome::MayPass(self.failed(format!("it answers {status}{said}"), None))
+                Outcome::MayPass(self.failed(format!("it answers {status}{detail}"), None))
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let hint = format!(
@@ -197,16 +199,16 @@ impl Asked {
                      '{0}.bearer-auth.token'",
                     self.format
                 );
-                Outcome::Refused(self.failed(format!("it answers {status}{said}"), Some(hint)))
+                Outcome::Refused(self.failed(format!("it answers {status}{detail}"), Some(hint)))
             }
             StatusCode::CONFLICT => {
                 let hint = "columns that are new must be able to be NULL, as the compatibility of \
                             the subject asks; or give another subject";
                 let message =
-                    format!("the schema of the table does not fit the earlier ones{said}");
+                    format!("the schema of the table does not fit the earlier ones{detail}");
                 Outcome::Refused(self.failed(message, Some(hint.into())))
             }
-            _ => Outcome::Refused(self.failed(format!("it answers {status}{said}"), None)),
+            _ => Outcome::Refused(self.failed(format!("it answers {status}{detail}"), None)),
         }
     }
 

@@ -4,7 +4,7 @@
 //! counted.
 
 use super::schema::{AvroSchema, AvroType, DEPTH_MAX, only};
-use crate::format::cells::{CellValues, Cells};
+use crate::format::cells::{CellValues, ValueCells};
 
 /// Values without bytes at most, such as NULLs of an array, in a message or a block of a file.
 const EMPTY_VALUES_MAX: usize = 1 << 16;
@@ -186,7 +186,7 @@ impl Reading<'_> {
         self,
         of: &AvroType,
         from: &mut Cursor<'_>,
-        to: &mut Cells,
+        to: &mut ValueCells,
     ) -> Result<(), String> {
         if let AvroType::Union(types) = of {
             return match from.branch(types)? {

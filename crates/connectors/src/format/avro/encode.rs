@@ -262,9 +262,9 @@ fn put_decimal(value: i128, fixed: Option<usize>, out: &mut Vec<u8>) -> Result<(
     let bytes = value.to_be_bytes();
     let fill = if value < 0 { 0xff } else { 0 };
     // The first bit of what is kept tells the sign.
-    let is_spare = |at: usize| bytes[at] == fill && (bytes[at + 1] ^ fill) & 0x80 == 0;
-    let spare = (0..bytes.len() - 1).take_while(|at| is_spare(*at)).count();
-    let needed = &bytes[spare..];
+    let is_leading = |at: usize| bytes[at] == fill && (bytes[at + 1] ^ fill) & 0x80 == 0;
+    let leading = (0..bytes.len() - 1).take_while(|at| is_leading(*at)).count();
+    let needed = &bytes[leading..];
     match fixed {
         None => put_bytes(needed, out),
         Some(length) => {

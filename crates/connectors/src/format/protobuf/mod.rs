@@ -21,7 +21,7 @@ use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value,
 };
 
-use super::cells::{CellValues, Cells, GrowingRows};
+use super::cells::{CellValues, GrowingRows, ValueCells};
 use super::rows::{TargetColumns, find_columns};
 use super::typed::Mapping;
 
@@ -242,7 +242,12 @@ fn unfit(column: &str, reason: &str, place: &str) -> ConnectorError {
 
 impl ProtoField {
     /// Reads the field of a message.
-    fn read(&self, from: &DynamicMessage, defaults: bool, to: &mut Cells) -> Result<(), String> {
+    fn read(
+        &self,
+        from: &DynamicMessage,
+        defaults: bool,
+        to: &mut ValueCells,
+    ) -> Result<(), String> {
         let field = &self.field;
         let has_default = !field.supports_presence() && !field.is_list() && !field.is_map();
         let is_message = matches!(field.kind(), Kind::Message(_)) && !field.is_list();
@@ -274,7 +279,7 @@ impl ProtoField {
         read.map_err(|reason| format!("field '{}': {reason}", field.name()))
     }
 
-    fn read_list(&self, list: &[Value], defaults: bool, to: &mut Cells) -> Result<(), String> {
+    fn read_list(&self, list: &[Value], defaults: bool, to: &mut ValueCells) -> Result<(), String> {
         let CellValues::Lists(runs, items) = &mut to.values else { return Err(bug()) };
         let kind = self.field.kind();
         list.iter().try_for_each(|value| self.read_value(value, &kind, defaults, items))?;
@@ -288,7 +293,7 @@ impl ProtoField {
         value: &Value,
         kind: &Kind,
         defaults: bool,
-        to: &mut Cells,
+        to: &mut ValueCells,
     ) -> Result<(), String> {
         let unit = match to.data_type() {
             DataType::Timestamp(unit, _) => Some(*unit),
