@@ -94,6 +94,8 @@ struct Decoding {
     bad: Arc<BadRows>,
 }
 
+type Read = (Vec<String>, Vec<u32>, Vec<String>);
+
 impl Decoding {
     fn of(table: &TableDef) -> Self {
         let all: Vec<usize> = (0..table.schema.fields().len()).collect();
@@ -106,7 +108,8 @@ impl Decoding {
         messages.iter().try_for_each(|message| self.decoder.push(Some(message)))
     }
 
-    fn rows(&mut self) -> Result<(Vec<String>, Vec<u32>, Vec<String>), ConnectorError> {
+    /// The rows, the numbers of their messages, and the bad ones.
+    fn rows(&mut self) -> Result<Read, ConnectorError> {
         let MessageRows { rows, messages } = self.decoder.rows(&|at| format!("m{at}"))?;
         let bad = self.bad.take().into_iter();
         let bad = bad.map(|bad| format!("{}: {}", bad.place, bad.reason)).collect();

@@ -43,7 +43,7 @@ pub(crate) struct ExplainOptions {
 /// One statement.
 #[derive(Debug)]
 pub(crate) enum Statement {
-    CreateTable(CreateTable),
+    CreateTable(Box<CreateTable>),
     CreateView {
         name: Ident,
         if_not_exists: bool,
@@ -200,7 +200,8 @@ fn create(cursor: &mut Cursor<'_>) -> Result<Statement, Diagnostic> {
     let temporary = cursor.words("TEMPORARY") || cursor.words("TEMP");
     if cursor.words("TABLE") {
         let if_not_exists = cursor.words("IF NOT EXISTS");
-        return ddl::create_table(cursor, if_not_exists).map(Statement::CreateTable);
+        return ddl::create_table(cursor, if_not_exists)
+            .map(|table| Statement::CreateTable(Box::new(table)));
     }
     if !cursor.words("VIEW") {
         let what = if temporary { "TABLE or VIEW" } else { "TABLE, VIEW or TEMPORARY" };

@@ -83,7 +83,7 @@ pub(super) fn call(name: &str, args: &FunctionArguments) -> Checked {
         return no_part(text, At::Here(*span));
     }
     let cuts = |unit: &&str| unit.eq_ignore_ascii_case(text);
-    if named(["date_trunc", "datetrunc"]) && !TRUNCATED_TO.iter().any(|unit| cuts(&unit)) {
+    if named(["date_trunc", "datetrunc"]) && !TRUNCATED_TO.iter().any(cuts) {
         let message = format!("DATE_TRUNC has no unit '{text}'");
         let hint = "there are microsecond, millisecond, second, minute, hour, day, week, month, \
                     quarter, year";
