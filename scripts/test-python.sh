@@ -6,6 +6,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/apt.sh"
+source "$(dirname "$0")/launched.sh"
 cd "$root"
 what="the tests of the Python package"
 
@@ -24,7 +25,7 @@ if ! cmp -s python/requirements-test.txt "$installed"; then
   cp python/requirements-test.txt "$installed"
 fi
 
-# What some tests need is large, or may not be had: then these are skipped, and counted.
+# Some tests need packages that are large or cannot be had: then they are skipped, and counted.
 for optional in notebooks ray; do
   wanted=python/requirements-$optional.txt
   installed=$environment/$optional.txt
@@ -37,6 +38,9 @@ for optional in notebooks ray; do
   fi
 done
 
+# The memory servers of the tests are processes of the command.
+build_millstream
+export MILLSTREAM=$millstream
 scripts/wheel.sh
 "$python" -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
   "$CARGO_TARGET_DIR"/wheels/millstream-*.whl
@@ -51,7 +55,7 @@ said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 code=0
 "$python" -m pytest -p no:cacheprovider -rP -q "$root/python/tests" "$@" 2>&1 | tee "$said" || code=$?
-# The last line is as `1 failed, 8 passed in 2.00s`. It is told in the form of cargo's tests, which are summed.
+# The last line, as `1 failed, 8 passed in 2.00s`, is printed in the form of cargo's tests, which are summed.
 count() { tail -n 1 "$said" | grep -oP "[0-9]+(?= $1)" || echo 0; }
 result=ok
 [ "$code" = 0 ] || result=FAILED

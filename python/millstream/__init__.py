@@ -309,7 +309,7 @@ class Session:
             workers=workers,
             settings=None if settings is None else dict(settings),
             spill_dir=spill_dir,
-            state=None if state is None else _os.fspath(state),
+            state=None if state is None else _place(_os.fspath(state)),
             job=job,
             pool=None if addresses is None else [address.strip() for address in addresses],
             pool_token_file=pool_token_file,
@@ -469,6 +469,11 @@ class Session:
 
     def __repr__(self) -> str:
         return repr(self._session)
+
+
+def _place(state: str) -> str:
+    """The place of checkpoints, which `os.chdir` does not move."""
+    return state if "://" in state else _os.path.abspath(state)
 
 
 _UNITS = {

@@ -52,17 +52,23 @@ def _parts(value: object, depth: int) -> Iterator[bytes]:
                 yield from _parts(cell.cell_contents, depth + 1)
             except ValueError:
                 yield b"empty"
-    elif isinstance(value, types.MethodType):
+    elif isinstance(value, (types.MethodType, staticmethod, classmethod)):
         yield from _parts(value.__func__, depth + 1)
+    elif isinstance(value, property):
+        yield from _parts((value.fget, value.fset, value.fdel), depth + 1)
     elif isinstance(value, functools.partial):
         yield from _parts((value.func, value.args, value.keywords), depth + 1)
     elif isinstance(value, type):
         yield value.__qualname__.encode()
-        for name, item in sorted(vars(value).items()):
-            if callable(item) or not name.startswith("__"):
-                yield name.encode()
-                yield from _parts(item, depth + 1)
+        for base in value.__mro__[:-1]:
+            for name, item in sorted(vars(base).items()):
+                if callable(item) or not name.startswith("__"):
+                    yield name.encode()
+                    yield from _parts(item, depth + 1)
     elif isinstance(value, (types.BuiltinFunctionType, types.ModuleType)):
         yield f"{getattr(value, '__module__', '')}.{value.__name__}".encode()
+    elif hasattr(value, "__wrapped__"):
+        # A function behind a decorator of C, as `functools.lru_cache`.
+        yield from _parts(value.__wrapped__, depth + 1)
     elif hasattr(type(value), "__call__"):
         yield from _parts(type(value), depth + 1)

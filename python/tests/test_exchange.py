@@ -89,7 +89,9 @@ class Stream:
 
 
 def batch() -> pa.RecordBatch:
-    return pa.record_batch({"x": pa.array([1, None, 3]), "s": ["a", None, "b"]})
+    # A text that has its place in the view itself needs no buffer.
+    views = pa.array(["a text of some length"] * 3, pa.string_view())
+    return pa.record_batch({"x": pa.array([1, None, 3]), "s": ["a", None, "b"], "v": views})
 
 
 def child(array: CArray, at: int) -> CArray:
@@ -101,7 +103,7 @@ def test_a_stream_that_keeps_to_the_interface_is_read_and_released(session: ms.S
     stream = Stream(batch())
     session.register("t", stream)
     assert stream.releases == 1
-    assert session.sql("SELECT x, s FROM t").arrow().to_pydict() == batch().to_pydict()
+    assert session.sql("SELECT x, s, v FROM t").arrow().to_pydict() == batch().to_pydict()
     with pytest.raises(ValueError, match="the stream was read before"):
         session.register("t", stream)
 
@@ -119,8 +121,21 @@ def offset_behind_the_values(array: CArray) -> None:
     offsets[0] = 100
 
 
-def no_values(array: CArray) -> None:
-    child(array, 0).buffers[1] = None
+def buffer_is_null(at: int, buffer: int) -> Callable[[CArray], None]:
+    def change(array: CArray) -> None:
+        child(array, at).buffers[buffer] = None
+
+    return change
+
+
+def last_offset_is_negative(array: CArray) -> None:
+    offsets = ctypes.cast(child(array, 1).buffers[1], ctypes.POINTER(ctypes.c_int32))
+    offsets[3] = -5
+
+
+def column_was_taken(array: CArray) -> None:
+    """As another consumer does it, which then releases the column."""
+    child(array, 0).release = None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +153,12 @@ def no_values(array: CArray) -> None:
         (changed(None, n_children=-1), "has -1 children"),
         (changed(0, null_count=3), "number of NULLs"),
         (offset_behind_the_values, "First offset 100"),
-        (no_values, "buffer at position 1 is null"),
+        (buffer_is_null(0, 1), "buffer at position 1 is null"),
+        (buffer_is_null(1, 1), "offsets or lengths is null"),
+        (buffer_is_null(1, 2), "buffer at position 2 is null"),
+        (buffer_is_null(2, 3), "offsets or lengths is null"),
+        (last_offset_is_negative, "offset"),
+        (column_was_taken, "released before it was read"),
     ],
 )
 def test_wrong_numbers_are_refused(session, change, message) -> None:  # type: ignore[no-untyped-def]

@@ -5,8 +5,10 @@ import datetime
 import gc
 import os
 import resource
+import signal
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -255,12 +257,12 @@ def test_a_fork_is_refused(session: ms.Session) -> None:
             said = "nothing"
         except BaseException as error:
             said = str(error)
-        os.write(writer, said.encode())
+        os.write(writer, f"{said} {session}".encode())
         os._exit(0)
     os.close(writer)
     said = os.read(reader, 1000).decode()
     os.waitpid(child, 0)
-    assert "before a fork" in said
+    assert "before a fork" in said and said.endswith(", closed>")
     assert session.sql("SELECT 1").fetchall() == [(1,)]
 
 
@@ -368,3 +370,74 @@ def test_batches_do_not_come_in_time(session: ms.Session) -> None:
         assert batch is not None and batch.fetchall() == [(1,)]
         source.close()
         assert batches.next_within(60) is None
+
+
+def test_threads_that_read_a_relation_get_all_of_its_rows(session: ms.Session) -> None:
+    """Or an error, but never some of the rows."""
+    session.register("t", pa.table({"x": list(range(10_000))}))
+    relation = session.sql("SELECT x FROM t")
+    begin, counts = threading.Barrier(4), []
+
+    def run() -> None:
+        for _ in range(50):
+            begin.wait(60)
+            try:
+                counts.append(relation.collect().num_rows)
+            except ms.UsageError as error:
+                assert "is being read" in str(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts and set(counts) == {10_000}
+
+
+def test_a_session_closes_while_a_function_keeps_its_plan(session: ms.Session) -> None:
+    """A call of constants is made by the plan, and may never return."""
+    called, returns = threading.Event(), threading.Event()
+
+    @session.function(int, args=[int], name="waits")
+    def waits(n: pa.Array) -> pa.Array:
+        called.set()
+        returns.wait(60)
+        return n
+
+    errors: list[BaseException] = []
+
+    def plan() -> None:
+        try:
+            session.sql("SELECT waits(1)")
+        except ms.Error as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=plan)
+    thread.start()
+    assert called.wait(60)
+    session.close()
+    assert thread.is_alive() and session.closed and "closed" in repr(session)
+    with pytest.raises(ms.UsageError, match="closed"):
+        returns.set()
+        session.sql("SELECT 1")
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_ctrl_c_ends_the_reading_of_a_stream_without_an_end(session: ms.Session) -> None:
+    ended = threading.Event()
+    batch = pa.record_batch({"x": [1]})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            for at in range(1 << 40):
+                if at == 10:
+                    os.kill(os.getpid(), signal.SIGINT)
+                yield batch
+        finally:
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        session.register("t", pa.RecordBatchReader.from_batches(batch.schema, batches()))
+    assert ended.wait(30), "it was released"
+    assert "t" not in session.tables

@@ -1,5 +1,7 @@
 """Jobs that go on where they were: `state=` and `job=`."""
 
+import functools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import millstream as ms
+from millstream import _fingerprint
 
 ROWS = 30_000
 NUMBERS = f"""
@@ -162,6 +165,71 @@ def test_rows_that_a_program_appends_cannot_be_kept(kept: Any) -> None:
         assert "run it without state=" in str(caught.value)
         shown = session.sql("EXPLAIN (RECOVERY) INSERT INTO kept SELECT n FROM rows").fetchall()
         assert any("what was read is lost" in line for (line,) in shown)
+
+
+def test_definitions_and_queries_of_a_session_are_no_other_text(kept: Any) -> None:
+    with kept(job="ticks") as session:
+        session.sql(ENDLESS)
+        job = session.sql("INSERT INTO kept SELECT n FROM ticks").start()
+        session.sql("CREATE VIEW twice AS SELECT 2 * n AS n FROM ticks")
+        query = "-- of no job\n/* at all */ (SELECT 1 AS one)"
+        assert session.sql(query).fetchall() == [(1,)]
+        job.abort()
+
+
+def test_the_state_stays_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path is that of the directory in which the session was made."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    with ms.Session(workers=1, state="state", settings=OFTEN) as session:
+        session.sql(ENDLESS.replace("kept/", f"{tmp_path}/kept/"))
+        os.chdir("other")
+        job = session.sql("INSERT INTO kept SELECT n FROM ticks", job="ticks").start()
+        first_checkpoint(job)
+        job.stop()
+        job.wait(60)
+    assert (tmp_path / "state").is_dir() and not list(Path.cwd().iterdir())
+
+
+def helped(by: int) -> Any:
+    """Classes that are the same but for a method that is no plain function."""
+
+    class Base:
+        def update(self, state: Any, x: Any) -> Any:
+            return state[0] + by, state[1]
+
+    class Static:
+        @staticmethod
+        def add(n: Any) -> Any:
+            return n + by
+
+    class OfClass:
+        @classmethod
+        def add(cls, n: Any) -> Any:
+            return n + by
+
+    class Property:
+        @property
+        def by(self) -> int:
+            return by
+
+    class Derived(Base):
+        pass
+
+    @functools.lru_cache
+    def cached(n: Any) -> Any:
+        return n + by
+
+    return [Static, OfClass, Property, Derived, cached]
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_fingerprint_is_of_methods_of_all_kinds(at: int) -> None:
+    first, same, other = (_fingerprint.of(helped(by)[at]) for by in (1, 1, 2))
+    assert first == same
+    assert first != other
 
 
 def test_each_text_has_a_name_of_its_own(kept: Any) -> None:

@@ -168,9 +168,6 @@ fn pointer_in<T>(capsule: &Bound<'_, PyAny>, name: &CStr) -> PyResult<NonNull<T>
 /// # Safety
 /// The structure is as the specification says, for an array of this type.
 unsafe fn imported(array: FFI_ArrowArray, data_type: DataType) -> Result<ArrayData, String> {
-    if array.is_released() {
-        return Err("the array was released before it was read".into());
-    }
     foreign::converted(|| Ok(foreign::check_array(&array, &data_type)))??;
     if array.is_empty() {
         // Offsets of no rows may lie behind the values, which arrow takes for none.

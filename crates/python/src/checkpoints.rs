@@ -67,26 +67,13 @@ impl SessionJobs {
         Ok(jobs)
     }
 
-    /// Whether a text has a job: one that is named, or that of the session.
-    pub(crate) fn is_named(&self, asked: &JobOptions) -> bool {
-        asked.job.is_some() || self.job.is_some()
-    }
-
     /// The checkpoints of a text; `None` if it has no job.
     ///
     /// # Errors
-    /// When the name cannot be one, or is that of another text.
-    pub(crate) fn options(
-        &self,
-        sql: &str,
-        asked: &JobOptions,
-    ) -> Result<Option<CheckpointOptions>, Error> {
+    /// When the name cannot be one.
+    pub(crate) fn options(&self, asked: &JobOptions) -> Result<Option<CheckpointOptions>, Error> {
         let Some(job) = asked.job.clone().or_else(|| self.job.clone()) else { return Ok(None) };
         checked(&job)?;
-        if lock(&self.texts).get(&job).is_some_and(|other| other != sql) {
-            let message = format!("job '{job}' is another text of this session");
-            return Err(usage(message, "each has a name of its own: session.sql(…, job='other')"));
-        }
         Ok(Some(CheckpointOptions {
             store: open(&self.place)?,
             job,
@@ -97,9 +84,18 @@ impl SessionJobs {
         }))
     }
 
-    /// Keeps a name for a text.
-    pub(crate) fn name(&self, job: &str, sql: &str) {
-        lock(&self.texts).insert(job.to_owned(), sql.to_owned());
+    /// Keeps a name for a text that has a job.
+    ///
+    /// # Errors
+    /// When it is the name of another text.
+    pub(crate) fn name(&self, job: &str, sql: &str) -> Result<(), Error> {
+        let mut texts = lock(&self.texts);
+        if texts.get(job).is_some_and(|other| other != sql) {
+            let message = format!("job '{job}' is another text of this session");
+            return Err(usage(message, "each has a name of its own: session.sql(…, job='other')"));
+        }
+        texts.insert(job.to_owned(), sql.to_owned());
+        Ok(())
     }
 
     /// Begins a run of a job, which ends when the value is dropped.

@@ -75,6 +75,9 @@ fn check_type(given: &FFI_ArrowSchema, depth: usize) -> Result<(), String> {
 /// # Errors
 /// Lengths, buffers or children are not as the type asks.
 pub(crate) fn check_array(given: &FFI_ArrowArray, data_type: &DataType) -> Result<(), String> {
+    if given.is_released() {
+        return Err("the array was released before it was read".into());
+    }
     let FFI_ArrowArray { length, offset, n_buffers, n_children, .. } = *given;
     if length < 0 || offset < 0 {
         return Err("an array has a negative length".into());
@@ -88,6 +91,9 @@ pub(crate) fn check_array(given: &FFI_ArrowArray, data_type: &DataType) -> Resul
     if n_buffers < buffers as i64 || (buffers > 0 && given.buffers.is_null()) {
         return Err("an array has fewer buffers than its type asks for".into());
     }
+    if length > 0 && lengths_buffer(given, data_type).is_some_and(|at| given.buffer(at).is_null()) {
+        return Err("the buffer of an array's offsets or lengths is null".into());
+    }
     let types = child_types(data_type);
     if n_children != types.len() as i64 || (n_children > 0 && given.children.is_null()) {
         return Err(format!("an array of {data_type} has {n_children} children"));
@@ -98,6 +104,17 @@ pub(crate) fn check_array(given: &FFI_ArrowArray, data_type: &DataType) -> Resul
     match (data_type, given.dictionary()) {
         (DataType::Dictionary(_, values), Some(dictionary)) => check_array(dictionary, values),
         _ => Ok(()),
+    }
+}
+
+/// The buffer from which arrow takes the lengths of others, without a look at its place in memory.
+fn lengths_buffer(given: &FFI_ArrowArray, data_type: &DataType) -> Option<usize> {
+    use DataType::{Binary, BinaryView, LargeBinary, LargeUtf8, Utf8, Utf8View};
+    match data_type {
+        Utf8 | Binary | LargeUtf8 | LargeBinary => Some(1),
+        // Behind the buffers of NULLs and of views, and those whose lengths it has.
+        Utf8View | BinaryView => Some(given.num_buffers() - 1).filter(|at| *at > 2),
+        _ => None,
     }
 }
 

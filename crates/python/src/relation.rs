@@ -1,7 +1,7 @@
 //! Relations: planned texts of SQL. Queries run when they are read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use arrow::datatypes::{Schema, SchemaRef};
@@ -84,12 +84,19 @@ impl PyRelation {
         is_read: &Arc<AtomicBool>,
     ) -> PyResult<(RunningJob, QueuedRows)> {
         self.state.check(py)?;
-        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = last().clone();
-        if let Some((job, is_read)) = before {
+        let is_being_read = || {
+            let hint = "read it to its end, close its batches, or plan the text again";
+            misused(py, "this relation is being read", hint)
+        };
+        // Another thread that starts it at the same time would take the rows of this run.
+        let mut last = match self.last.try_lock() {
+            Ok(last) => last,
+            Err(TryLockError::Poisoned(last)) => last.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(is_being_read()),
+        };
+        if let Some((job, is_read)) = &*last {
             if is_read.load(Ordering::Relaxed) && job.result().is_none() {
-                let hint = "read it to its end, close its batches, or plan the text again";
-                return Err(misused(py, "this relation is being read", hint));
+                return Err(is_being_read());
             }
             wait::until(py, |timeout| job.wait(timeout))?;
         }
@@ -106,7 +113,7 @@ impl PyRelation {
         });
         let job = started.map_err(failed)?;
         self.state.keep(&job);
-        *last() = Some((job.clone(), Arc::clone(is_read)));
+        *last = Some((job.clone(), Arc::clone(is_read)));
         Ok((job, queue))
     }
 

@@ -103,16 +103,12 @@ impl PySession {
         let asked = JobOptions { job, resume: JobOptions::resume(resume), evolve, take_over };
         let (of_thread, state) = (sql.clone(), Arc::clone(&self.0));
         let planned = self.0.with(py, move |session| {
-            let named = state.jobs().filter(|jobs| jobs.is_named(&asked));
-            let named = named.filter(|_| is_asked || !is_query(&of_thread));
-            let options = named.map(|jobs| jobs.options(&of_thread, &asked)).transpose()?.flatten();
+            let jobs = state.jobs().filter(|_| is_asked || !is_query(&of_thread));
+            let options = jobs.map(|jobs| jobs.options(&asked)).transpose()?.flatten();
+            let decisions = options.as_ref().map(PlanDecisions::of).transpose()?;
             session.rows_to(target)?;
-            if let Some(options) = &options {
-                session.resume(&PlanDecisions::of(options)?);
-            }
-            let script = session.sql(&of_thread);
-            session.resume(&PlanDecisions::default());
-            Ok((script?, options))
+            session.resume(&decisions.unwrap_or_default());
+            Ok((session.sql(&of_thread)?, options))
         })?;
         let (script, options) = planned.map_err(|error| raised(py, &error, &sql))?;
         let schemas = rows.schemas();
@@ -127,7 +123,7 @@ impl PySession {
         }
         let options = options.filter(|_| schema.is_none() && !script.jobs().is_empty());
         if let (Some(options), Some(jobs)) = (&options, self.0.jobs()) {
-            jobs.name(&options.job, &sql);
+            jobs.name(&options.job, &sql).map_err(|error| raised(py, &error, &sql))?;
         }
         Ok(PyRelation::new(Arc::clone(&self.0), script, rows, schema, sql, options))
     }
@@ -136,15 +132,21 @@ impl PySession {
     fn register(&self, py: Python<'_>, name: &str, table: &Bound<'_, PyAny>) -> PyResult<()> {
         self.0.check(py)?;
         let mut reader = capsules::stream_of(table)?;
+        // After Ctrl-C this call is gone, and the thread reads no further.
+        let waits = Arc::new(());
+        let waiting = Arc::downgrade(&waits);
         // Another library may call Python while it gives its batches: the lock is free meanwhile.
         let done = spawned("millstream-read", move || {
             let mut batches = vec![];
-            while let Some(batch) = reader.next()? {
+            while waiting.strong_count() > 0
+                && let Some(batch) = reader.next()?
+            {
                 batches.push(batch);
             }
             Ok((Arc::clone(reader.schema()), batches))
         })?;
         let read: Result<_, String> = awaited(py, done)?;
+        drop(waits);
         let (schema, batches) =
             read.map_err(|message| failed(py, &message, "the table could not be read"))?;
         let name = name.to_owned();
@@ -270,8 +272,8 @@ impl PySession {
 
     /// Whether it was closed.
     #[getter]
-    fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.0.describe().is_none())
+    fn closed(&self) -> bool {
+        self.0.is_closed()
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -326,11 +328,16 @@ fn session_of(
     Ok(SessionState::new(builder.build()?, jobs, ranks, shares))
 }
 
-/// Whether a text is a query and nothing else, as far as its first word tells: such a text has no
-/// job.
+/// Whether a text is a query and nothing else, judged by its first word: such a text has no job.
 fn is_query(sql: &str) -> bool {
-    let word = sql.trim_start_matches(|c: char| c.is_whitespace() || c == '(');
-    let word = word.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    let mut rest = sql;
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '(');
+        let comment = [("--", "\n"), ("/*", "*/")].into_iter().find(|of| rest.starts_with(of.0));
+        let Some((_, end)) = comment else { break };
+        rest = rest.split_once(end).map_or("", |(_, rest)| rest);
+    }
+    let word = rest.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
     ["SELECT", "WITH", "VALUES", "EXPLAIN", "SHOW", "DESCRIBE"]
         .iter()
         .any(|known| word.eq_ignore_ascii_case(known))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,13 +21,17 @@ use crate::wait;
 /// Bytes of stack for planning, which recurs as deep as expressions are nested.
 const STACK_BYTES: usize = 32 << 20;
 
-/// The wait for the jobs that a closed session has dropped.
+/// The wait for the jobs and the plans of a session that is closed. They end by themselves where
+/// that is too short.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State that relations, jobs and sources of a session share.
 pub(crate) struct SessionState {
-    /// `None` when it is closed.
+    /// `None` when it is closed. A thread that plans holds the lock, and a plan may call a function
+    /// of the program that does not return.
     engine: Mutex<Option<millstream::Session>>,
+    /// Relaxed: the engine is behind its lock.
+    is_closed: AtomicBool,
     /// Scripts that were started and may run.
     jobs: Mutex<Vec<RunningJob>>,
     /// The process that made it: a fork has none of its threads.
@@ -51,9 +56,14 @@ impl SessionState {
         ranks: Option<Ranks>,
         shares: bool,
     ) -> Self {
-        let (engine, jobs) = (Mutex::new(Some(engine)), Mutex::default());
-        let described = Mutex::default();
-        Self { engine, jobs, process: process::id(), checkpoints, ranks, shares, described }
+        let (engine, is_closed) = (Mutex::new(Some(engine)), AtomicBool::new(false));
+        let (jobs, process, described) = (Mutex::default(), process::id(), Mutex::default());
+        Self { engine, is_closed, jobs, process, checkpoints, ranks, shares, described }
+    }
+
+    /// Whether it was closed, or is that of the process before a fork.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed) || self.process != process::id()
     }
 
     /// Whether rows are given in the memory in which they lie.
@@ -109,7 +119,7 @@ impl SessionState {
         let state = Arc::clone(self);
         let done = spawned("millstream-plan", move || {
             let mut engine = lock(&state.engine);
-            let made = engine.as_mut().map(run);
+            let made = engine.as_mut().filter(|_| !state.is_closed()).map(run);
             drop(engine);
             made
         })?;
@@ -122,20 +132,25 @@ impl SessionState {
     /// Drops the scripts that run, and ends the session.
     pub(crate) fn close(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
         self.check(py)?;
+        self.is_closed.store(true, Ordering::Relaxed);
         let jobs = std::mem::take(&mut *lock(&self.jobs));
         jobs.iter().for_each(RunningJob::abort);
-        let ends = Instant::now() + CLOSE_TIMEOUT;
-        py.detach(|| {
+        let state = Arc::clone(self);
+        let ended = spawned("millstream-close", move || {
+            let ends = Instant::now() + CLOSE_TIMEOUT;
             for job in &jobs {
                 job.wait(ends.saturating_duration_since(Instant::now()));
             }
-            drop(lock(&self.engine).take());
-        });
-        Ok(())
+            drop(lock(&state.engine).take());
+        })?;
+        awaited_at_most(py, CLOSE_TIMEOUT, ended).map(drop)
     }
 
     /// The session as a text for people; `None` if it is closed.
     pub(crate) fn describe(&self) -> Option<String> {
+        if self.is_closed() {
+            return None;
+        }
         lock(&self.engine).as_ref().map(|engine| format!("{engine:?}"))
     }
 
@@ -172,13 +187,29 @@ pub(crate) fn awaited<T: Send>(
     py: Python<'_>,
     from: mpsc::Receiver<Result<T, Panicked>>,
 ) -> PyResult<T> {
-    let from = Mutex::new(from);
-    let made = wait::until(py, |timeout| match lock(&from).recv_timeout(timeout) {
+    let made = wait::until(py, move |timeout| received(&from, timeout))?;
+    made.map_err(|panicked| bug(py, panicked))
+}
+
+/// As [`awaited`], for `limit` at most; `None` after that.
+pub(crate) fn awaited_at_most<T: Send>(
+    py: Python<'_>,
+    limit: Duration,
+    from: mpsc::Receiver<Result<T, Panicked>>,
+) -> PyResult<Option<T>> {
+    let made = wait::until_at_most(py, Some(limit), move |timeout| received(&from, timeout))?;
+    made.transpose().map_err(|panicked| bug(py, panicked))
+}
+
+fn received<T>(
+    from: &mpsc::Receiver<Result<T, Panicked>>,
+    timeout: Duration,
+) -> Option<Result<T, Panicked>> {
+    match from.recv_timeout(timeout) {
         Ok(made) => Some(made),
         Err(mpsc::RecvTimeoutError::Timeout) => None,
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             Some(Err(Panicked::of(&"its thread has ended")))
         }
-    })?;
-    made.map_err(|panicked| bug(py, panicked))
+    }
 }
