@@ -8,7 +8,8 @@
 //!
 //! These are the requests that the registries of Confluent, Apicurio, Karapace and others answer.
 //!
-//! A number stands for one schema for ever: each is asked for once. A registry that cannot be
+//! A number stands for one schema for ever: each is asked for once, unless there are very many, of
+//! which some are forgotten. A registry that cannot be
 //! reached is asked again with growing pauses, and its readers wait; a number that it does not know
 //! is asked for again after a while, since copies of a registry may lag.
 
@@ -38,6 +39,12 @@ const REQUESTS_MAX: usize = 8;
 
 /// Numbers that are known not to be there, before they are forgotten.
 const UNKNOWN_MAX: usize = 10_000;
+
+/// Schemas that are kept, before they are forgotten and asked for again.
+const SCHEMAS_MAX: usize = 1_000;
+
+/// Bytes of the texts of schemas that are kept, beside the last one.
+const SCHEMA_BYTES_MAX: usize = 64 << 20;
 
 const fn option(
     key: &'static str,
@@ -107,6 +114,21 @@ struct SchemaCache {
     wakers: Vec<Waker>,
     /// Requests that wait for an answer.
     waiting: usize,
+}
+
+impl Known {
+    /// Forgets the schemas where they are too many: readers keep what they made of them.
+    fn make_room(&mut self) {
+        let (mut schemas, mut bytes) = (0, 0);
+        for state in self.schemas.values() {
+            if let State::Known(schema) = state {
+                (schemas, bytes) = (schemas + 1, bytes + schema.bytes());
+            }
+        }
+        if schemas >= SCHEMAS_MAX || bytes > SCHEMA_BYTES_MAX {
+            self.schemas.retain(|_, state| !matches!(state, State::Known(_)));
+        }
+    }
 }
 
 enum State {
@@ -199,6 +221,7 @@ impl Registry {
         if known.schemas.values().filter(|state| is_unknown(state)).count() >= UNKNOWN_MAX {
             known.schemas.retain(|_, state| !is_unknown(state));
         }
+        known.make_room();
         let before = known.schemas.insert(id, state_of(answer));
         let wakers = std::mem::take(&mut known.wakers);
         drop(known);

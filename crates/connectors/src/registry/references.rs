@@ -10,6 +10,9 @@ use super::ask::Asked;
 /// Schemas that one refers to at most, also by way of others.
 const REFERENCES_MAX: usize = 64;
 
+/// References that wait to be followed at most: those of as many schemas.
+const OPEN_MAX: usize = REFERENCES_MAX * REFERENCES_MAX;
+
 /// A schema of a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RegisteredSchema {
@@ -18,6 +21,14 @@ pub(crate) struct RegisteredSchema {
     pub(crate) text: String,
     /// Those that it refers to, by the names that it has for them. None refers to a later one.
     pub(crate) references: Vec<(String, String)>,
+}
+
+impl RegisteredSchema {
+    /// Bytes of its texts.
+    pub(super) fn bytes(&self) -> usize {
+        let references = self.references.iter().map(|(name, text)| name.len() + text.len());
+        self.text.len() + references.sum::<usize>()
+    }
 }
 
 /// Asks what a number stands for. `Err` within: why there is nothing.
@@ -39,7 +50,12 @@ pub(super) async fn schema(
         match next {
             Open::Text(name, text) => found.references.push((name, text)),
             Open::Reference { name, subject, version } => {
-                if found.seen.len() > REFERENCES_MAX {
+                // It is seen from here on, and not since it was found: another one that was found
+                // behind it, and is followed first, may refer to it and must come later.
+                if !found.seen.insert((name.clone(), subject.clone(), version)) {
+                    continue;
+                }
+                if found.seen.len() > REFERENCES_MAX || open.len() > OPEN_MAX {
                     return unusable("too many references");
                 }
                 let path = ["subjects", &subject, "versions", &version.to_string()];
@@ -69,19 +85,24 @@ enum Open {
 
 #[derive(Default)]
 struct Found {
-    seen: BTreeSet<(String, u64)>,
+    /// Names, subjects and versions: a schema may be referred to by several names.
+    seen: BTreeSet<(String, String, u64)>,
     references: Vec<(String, String)>,
 }
 
 impl Found {
-    /// The references of an answer that were not met before.
-    fn of(&mut self, answer: &Value) -> Vec<Open> {
+    /// The references of an answer that were not followed before.
+    fn of(&self, answer: &Value) -> Vec<Open> {
         let references = answer.get("references").and_then(Value::as_array).into_iter().flatten();
         let references = references.filter_map(|reference| {
             let (name, subject) = (text_of(reference, "name")?, text_of(reference, "subject")?);
             let version = reference.get("version").and_then(Value::as_u64)?;
-            let is_new = self.seen.insert((subject.clone(), version));
-            is_new.then_some(Open::Reference { name, subject, version })
+            let own = (name, subject, version);
+            if self.seen.contains(&own) {
+                return None;
+            }
+            let (name, subject, version) = own;
+            Some(Open::Reference { name, subject, version })
         });
         references.collect()
     }

@@ -328,6 +328,26 @@ fn hostile_files_of_avro_ask_for_little() {
     assert!(error.contains("too many types"), "{error}");
 }
 
+#[test]
+fn values_without_bytes_are_passed_over_at_once() {
+    let scratch = Scratch::new("avro-empty");
+    // Records of two records each: 2^45 values within a field, and `n` alone has bytes.
+    let empty = (0..=45).map(|at| {
+        let within = if at == 0 { "null".to_owned() } else { format!("R{}", at - 1) };
+        let fields = ["x", "y"].map(|name| format!(r#"{{"name":"{name}","type":"{within}"}}"#));
+        let of = format!(r#"{{"type":"record","name":"R{at}","fields":[{}]}}"#, fields.join(","));
+        format!(r#"{{"name":"e{at}","type":{of}}}"#)
+    });
+    let empty = empty.collect::<Vec<_>>().join(",");
+    let schema = format!(
+        r#"{{"type":"record","name":"R","fields":[{empty},{{"name":"n","type":"long"}}]}}"#
+    );
+    let path = scratch.write("t.avro", container(&schema, "null", 3, &[2, 4, 6]));
+    let of = table(&columns(&[("n", BIGINT)]), &[("path", &path)]);
+    let of = source(&FileConnector::default(), &of).unwrap();
+    assert_eq!(rows(&read(&*of, 1, &context())), ["1", "2", "3"]);
+}
+
 fn flate(to: Vec<u8>) -> flate2::write::DeflateEncoder<Vec<u8>> {
     flate2::write::DeflateEncoder::new(to, flate2::Compression::default())
 }

@@ -278,6 +278,68 @@ fn schemas_that_refer_to_others_are_read_with_them() {
     assert_eq!(bad.len(), 2);
 }
 
+#[test]
+fn a_schema_that_two_others_refer_to_comes_before_both() {
+    let registry = Registry::new();
+    let reference =
+        |name: &str, subject: &str| json!({"name": name, "subject": subject, "version": 1});
+    let order = r#"{"type":"record","name":"Order","fields":[
+        {"name":"to","type":"Address"},{"name":"of","type":"Customer"}]}"#;
+    let customer =
+        r#"{"type":"record","name":"Customer","fields":[{"name":"a","type":"Address"}]}"#;
+    let address =
+        r#"{"type":"record","name":"Address","fields":[{"name":"city","type":"string"}]}"#;
+    let both = [reference("Address", "address"), reference("Customer", "customer")];
+    let of_order =
+        |references: &[&serde_json::Value]| json!({"schema": order, "references": references});
+    registry.says("GET /schemas/ids/1", 200, &of_order(&[&both[0], &both[1]]));
+    registry.says("GET /schemas/ids/2", 200, &of_order(&[&both[1], &both[0]]));
+    // One of them by a second name.
+    let again = reference("Place", "address");
+    registry.says("GET /schemas/ids/3", 200, &of_order(&[&both[0], &again, &both[1]]));
+    let of_customer = json!({"schema": customer, "references": [&both[0]]});
+    registry.says("GET /subjects/customer/versions/1", 200, &of_customer);
+    registry.says("GET /subjects/address/versions/1", 200, &json!({"schema": address}));
+    let to = DataType::Struct(columns(&[("city", VARCHAR)]).fields().clone());
+    let mut of = Decoding::of(&confluent(&columns(&[("to", to)]), &registry, "avro-confluent"));
+    of.push(&[1, 2, 3].map(|id| message(id, b"\x02x\x02y"))).unwrap();
+    let (rows, _, bad) = of.rows().unwrap();
+    assert_eq!((rows, bad), (vec!["{city: x}".to_owned(); 3], vec![]));
+    // A file that two import by names of their own.
+    let main =
+        r#"syntax = "proto3"; import "a.proto"; import "b.proto"; message M { int64 id = 1; }"#;
+    let references = [reference("a.proto", "common"), reference("b.proto", "common")];
+    let main = json!({"schema": main, "schemaType": "PROTOBUF", "references": references});
+    registry.says("GET /schemas/ids/4", 200, &main);
+    let common = json!({"schema": "syntax = \"proto3\";", "schemaType": "PROTOBUF"});
+    registry.says("GET /subjects/common/versions/1", 200, &common);
+    let ids = columns(&[("id", BIGINT)]);
+    let mut of = Decoding::of(&confluent(&ids, &registry, "protobuf-confluent"));
+    of.push(&[message(4, b"\x00\x08\x07")]).unwrap();
+    let (rows, _, bad) = of.rows().unwrap();
+    assert_eq!((rows, bad), (vec!["7".to_owned()], vec![]));
+}
+
+#[test]
+fn schemas_that_are_too_many_are_forgotten_and_asked_for_again() {
+    const SCHEMAS: u32 = 1_001;
+    let registry = Registry::new();
+    (0..SCHEMAS).for_each(|id| {
+        registry.says(&format!("GET /schemas/ids/{id}"), 200, &json!({"schema": FIRST}));
+    });
+    let messages: Vec<_> = (0..SCHEMAS).map(|id| message(id, b"\x02\x02x")).collect();
+    let mut of = Decoding::of(&confluent(&clicks(), &registry, "avro-confluent"));
+    let mut asked = [0; 2];
+    for asked in &mut asked {
+        of.push(&messages).unwrap();
+        let (rows, _, bad) = of.rows().unwrap();
+        assert_eq!((rows.len(), bad.len()), (messages.len(), 0));
+        *asked = (0..SCHEMAS).map(|id| registry.asked(&format!("GET /schemas/ids/{id}")).0).sum();
+    }
+    // Some are there still: those that came behind the one with which they were too many.
+    assert!(asked[0] >= SCHEMAS && asked[1] > asked[0] + SCHEMAS / 2, "{asked:?}");
+}
+
 fn two_rows() -> RecordBatch {
     let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
     let pages: ArrayRef = Arc::new(StringArray::from(vec![Some("y"), None]));

@@ -21,10 +21,22 @@ const HEADER_BYTES_MAX: usize = 16 << 20;
 const BLOCK_BYTES_MAX: usize = 256 << 20;
 
 /// The beginning of a file.
-struct Header {
+pub(super) struct Header {
     schema: Arc<AvroSchema>,
     codec: BlockCodec,
     mark: [u8; MARK_BYTES],
+}
+
+/// What was read of the beginning of a file, which may come in many pieces.
+#[derive(Default)]
+pub(super) struct Begun {
+    /// Bytes of it, behind the magic ones.
+    bytes: usize,
+    /// Entries of its map that follow before the next count.
+    entries_left: u64,
+    is_map_read: bool,
+    schema: Option<Vec<u8>>,
+    codec: Option<Vec<u8>>,
 }
 
 /// Rows of a block that are left.
@@ -37,6 +49,7 @@ struct Block {
 /// A file that is being read.
 pub(crate) struct AvroDecoder {
     input: ByteInput,
+    begun: Begun,
     header: Option<Header>,
     rows: Option<AvroRows>,
     block: Option<Block>,
@@ -49,14 +62,15 @@ pub(crate) struct AvroDecoder {
 
 impl AvroDecoder {
     pub(crate) fn new(input: ByteInput, refuser: Refuser) -> Self {
-        Self { input, header: None, rows: None, block: None, row: 1, from: 1, refuser }
+        let begun = Begun::default();
+        Self { input, begun, header: None, rows: None, block: None, row: 1, from: 1, refuser }
     }
 
     /// Reads the beginning; `false`: it has not come yet.
     fn begin(&mut self) -> Result<bool, ConnectorError> {
         while self.header.is_none() {
             let ahead = self.input.ahead();
-            match header(ahead).map_err(|reason| self.damaged(&reason))? {
+            match self.begun.header(ahead).map_err(|reason| self.damaged(&reason))? {
                 Some((header, bytes)) => {
                     self.header = Some(header);
                     self.input.pass(bytes);
@@ -198,38 +212,63 @@ impl RecordDecoder for AvroDecoder {
     }
 }
 
-/// The beginning of a file, and its length; `None` where it goes on behind these bytes.
-fn header(bytes: &[u8]) -> Result<Option<(Header, usize)>, String> {
-    let known = bytes.len().min(MAGIC.len());
-    if bytes[..known] != MAGIC[..known] {
-        return Err("it does not begin as files of Avro do".into());
+impl Begun {
+    /// The beginning of a file, and its length; `None` where it goes on behind these bytes. What
+    /// was read of them before is not read again.
+    pub(super) fn header(&mut self, bytes: &[u8]) -> Result<Option<(Header, usize)>, String> {
+        let known = bytes.len().min(MAGIC.len());
+        if bytes[..known] != MAGIC[..known] {
+            return Err("it does not begin as files of Avro do".into());
+        }
+        let Some(bytes) = bytes.get(MAGIC.len()..) else { return Ok(None) };
+        loop {
+            let mut cursor = Cursor::new(&bytes[self.bytes..]);
+            let header = match self.part(&mut cursor) {
+                Ok(header) => header,
+                Err(_) if cursor.ran_out() => return Ok(None),
+                Err(reason) => return Err(reason),
+            };
+            self.bytes = bytes.len() - cursor.left();
+            if let Some(header) = header {
+                return Ok(Some((header, MAGIC.len() + self.bytes)));
+            }
+        }
     }
-    let mut cursor = Cursor::new(bytes);
-    match parts(&mut cursor) {
-        Ok(header) => Ok(Some((header, bytes.len() - cursor.left()))),
-        Err(_) if cursor.ran_out() => Ok(None),
-        Err(reason) => Err(reason),
-    }
-}
 
-fn parts(cursor: &mut Cursor<'_>) -> Result<Header, String> {
-    cursor.take(MAGIC.len())?;
-    let (mut schema, mut codec) = (None, None);
-    cursor.items(|cursor| {
+    /// Reads a count of entries, an entry, or the mark, which is the last; changes nothing when the
+    /// bytes run out.
+    fn part(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Header>, String> {
+        if self.is_map_read {
+            return self.end(cursor).map(Some);
+        }
+        if self.entries_left == 0 {
+            let count = cursor.long()?;
+            if count < 0 {
+                // Its bytes, for those who pass over it.
+                cursor.long()?;
+            }
+            (self.entries_left, self.is_map_read) = (count.unsigned_abs(), count == 0);
+            return Ok(None);
+        }
         let (key, value) = (cursor.counted()?, cursor.counted()?);
         match key {
-            b"avro.schema" => schema = Some(value),
-            b"avro.codec" => codec = Some(value),
+            b"avro.schema" => self.schema = Some(value.to_vec()),
+            b"avro.codec" => self.codec = Some(value.to_vec()),
             _ => {}
         }
-        Ok(())
-    })?;
-    let mut mark = [0; MARK_BYTES];
-    mark.copy_from_slice(cursor.take(MARK_BYTES)?);
-    let schema = std::str::from_utf8(schema.ok_or("its header has no schema")?);
-    let schema = schema.map_err(|_| "its schema is not UTF-8")?;
-    let schema = Arc::new(AvroSchema::new(schema, &[])?);
-    Ok(Header { schema, codec: BlockCodec::named(codec.unwrap_or(b"null"))?, mark })
+        self.entries_left -= 1;
+        Ok(None)
+    }
+
+    fn end(&self, cursor: &mut Cursor<'_>) -> Result<Header, String> {
+        let mut mark = [0; MARK_BYTES];
+        mark.copy_from_slice(cursor.take(MARK_BYTES)?);
+        let schema = self.schema.as_deref().ok_or("its header has no schema")?;
+        let schema = std::str::from_utf8(schema).map_err(|_| "its schema is not UTF-8")?;
+        let schema = Arc::new(AvroSchema::new(schema, &[])?);
+        let codec = self.codec.as_deref().unwrap_or(b"null");
+        Ok(Header { schema, codec: BlockCodec::named(codec)?, mark })
+    }
 }
 
 /// A block as it lies in a file.

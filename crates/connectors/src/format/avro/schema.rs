@@ -30,6 +30,8 @@ pub(crate) struct AvroSchema {
 #[derive(Debug, Clone, Default)]
 pub(super) struct AvroRecord {
     pub(super) fields: Vec<(String, AvroType)>,
+    /// Whether its values have no bytes, as one of `null` alone.
+    pub(super) is_empty: bool,
 }
 
 /// A type, by how its values are written.
@@ -69,13 +71,16 @@ pub(super) enum AvroType {
 
 impl AvroSchema {
     /// Reads the JSON of a schema. `known` are those of the types that it names and does not have,
-    /// in an order in which none names a later one.
+    /// in an order in which none names a later one; one that is there twice counts once.
     ///
     /// # Errors
     /// Why it is none, or not one of rows.
     pub(crate) fn new(json: &str, known: &[&str]) -> Result<Self, String> {
         let mut parser = Parser::default();
-        for json in known {
+        for (at, json) in known.iter().enumerate() {
+            if known[..at].contains(json) {
+                continue;
+            }
             parser.schema(&value(json)?, "", 0)?;
         }
         match parser.schema(&value(json)?, "", 0)? {
@@ -273,7 +278,9 @@ impl Parser {
             Ok((own.to_owned(), self.schema(of, space, depth + 1)?))
         });
         let fields = fields.collect::<Result<Vec<_>, String>>()?;
-        self.records[number].fields = fields;
+        // One that has itself within is none of these, as long as it is not whole.
+        let is_empty = fields.iter().all(|(_, of)| is_empty(of, &self.records));
+        self.records[number] = AvroRecord { fields, is_empty };
         Ok(of)
     }
 
@@ -289,6 +296,15 @@ impl Parser {
             return Err(format!("its schema has two types '{name}'"));
         }
         Ok(of)
+    }
+}
+
+/// Whether all values of a type have no bytes.
+pub(super) fn is_empty(of: &AvroType, records: &[AvroRecord]) -> bool {
+    match of {
+        AvroType::Null | AvroType::Fixed(0) | AvroType::Decimal { fixed: Some(0), .. } => true,
+        AvroType::Record(record) => records[*record].is_empty,
+        _ => false,
     }
 }
 

@@ -14,6 +14,7 @@ use arrow_avro::writer::WriterBuilder;
 use arrow_avro::writer::format::AvroBinaryFormat;
 use proptest::prelude::*;
 
+use super::container::Begun;
 use super::*;
 use crate::format::Refuser;
 
@@ -216,4 +217,26 @@ fn names_have_namespaces() {
         let error = AvroSchema::new(json, &[]).unwrap_err();
         assert!(error.contains(reason), "{json}: {error}");
     }
+}
+
+#[test]
+fn a_header_that_comes_in_pieces_is_read_once() {
+    let mut bytes = vec![];
+    let json = r#"{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}"#;
+    BlockWriter::begin(BlockCodec::named(b"null").unwrap(), json, 7, &mut bytes);
+    let length = bytes.len();
+    bytes.extend([2, 2]);
+    // One byte at a time, each of which is forgotten as soon as an entry is whole.
+    let mut begun = Begun::default();
+    for end in 0..length {
+        assert!(begun.header(&bytes[..end]).unwrap().is_none(), "{end}");
+    }
+    let codec = bytes.windows(10).position(|of| of == b"avro.codec").unwrap();
+    let read = bytes[..codec - 1].to_vec();
+    bytes[4..codec - 1].fill(0xff);
+    assert_eq!(begun.header(&bytes).unwrap().unwrap().1, length);
+    // Who begins there must read it all.
+    assert!(Begun::default().header(&bytes).is_err());
+    bytes[..codec - 1].copy_from_slice(&read);
+    assert_eq!(Begun::default().header(&bytes).unwrap().unwrap().1, length);
 }

@@ -123,21 +123,28 @@ fn kind_type(
 /// Messages within each other that become ROWs, where nothing is declared.
 const ROWS_MAX: usize = 3;
 
+/// Fields within a column at most, where nothing is declared.
+const FIELDS_MAX: usize = 10_000;
+
 /// The columns that the fields of a message can be, where nothing is declared.
 pub(crate) fn columns_of(message: &MessageDescriptor) -> Schema {
     let columns = message.fields().filter_map(|field| {
-        let (_, data_type) = planned(&field, &wanted(&field, ROWS_MAX)?).ok()?;
+        let mut left = FIELDS_MAX + 1;
+        let wanted = wanted(&field, ROWS_MAX, &mut left).filter(|_| left > 0)?;
+        let (_, data_type) = planned(&field, &wanted).ok()?;
         Some(Field::new(field.name(), data_type, true))
     });
     Schema::new(columns.collect::<Vec<_>>())
 }
 
-/// A type that a field can be; `None` where it is a message within too many others.
-fn wanted(field: &FieldDescriptor, rows_left: usize) -> Option<DataType> {
+/// A type that a field can be; `None` where it is a message within too many others. It is not whole
+/// when no fields are `left`.
+fn wanted(field: &FieldDescriptor, rows_left: usize, left: &mut usize) -> Option<DataType> {
+    *left = left.checked_sub(1)?;
     let kind = match field.kind() {
         Kind::Message(entry) if field.is_map() => {
-            let value =
-                Field::new("value", wanted(&entry.map_entry_value_field(), rows_left)?, true);
+            let value = wanted(&entry.map_entry_value_field(), rows_left, left)?;
+            let value = Field::new("value", value, true);
             let entries = [Field::new("key", DataType::Null, false), value];
             let entries = DataType::Struct(entries.into_iter().collect());
             return Some(DataType::Map(Arc::new(Field::new("entries", entries, false)), false));
@@ -146,7 +153,7 @@ fn wanted(field: &FieldDescriptor, rows_left: usize) -> Option<DataType> {
             let rows_left = rows_left.checked_sub(1)?;
             let fields = message.fields();
             let fields = fields.filter_map(|field| {
-                Some(Field::new(field.name(), wanted(&field, rows_left)?, true))
+                Some(Field::new(field.name(), wanted(&field, rows_left, left)?, true))
             });
             DataType::Struct(fields.collect())
         }

@@ -160,3 +160,23 @@ fn required_fields_and_enums_are_checked() {
         assert_eq!(texts(&rows.finish().unwrap()), [read]);
     }
 }
+
+#[test]
+fn columns_that_nothing_declares_have_so_many_fields_at_most() {
+    let columns = |wide: usize| {
+        let fields = |of: &str| {
+            (1..=wide).map(|at| format!("optional {of} f{at} = {at};")).collect::<String>()
+        };
+        let text = format!(
+            "syntax = \"proto3\"; message R {{ M1 a = 1; int64 b = 2; }} message M1 {{ {} }} \
+             message M2 {{ {} }}",
+            fields("M2"),
+            fields("int32")
+        );
+        let columns = columns_of(&compiled(&text, &[]).unwrap().messages().next().unwrap());
+        columns.fields().iter().map(|column| column.name().clone()).collect::<Vec<_>>()
+    };
+    // With their messages and their own, 1 + 99 * 100 and 1 + 100 * 101.
+    assert_eq!(columns(99), ["a", "b"]);
+    assert_eq!(columns(100), ["b"]);
+}
