@@ -11,6 +11,7 @@
 //! reader attaches the watermark to each row of a batch in which some row lags behind it; a batch
 //! without such a row cannot hold a late one and carries nothing.
 
+mod counting;
 mod lagging;
 mod places;
 mod widths;
@@ -33,7 +34,7 @@ use self::widths::Widths;
 use crate::checkpoint::SplitSnapshot;
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
-use crate::connector::source::{NewSplits, Next, ReaderContext, SkippedRows, Split, SplitReader};
+use crate::connector::source::{NewSplits, Next, ReaderContext, Split, SplitReader};
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{OnBad, Scan, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
@@ -353,44 +354,6 @@ impl Reader {
 
     fn time_unit(&self) -> TimeUnit {
         self.input.time_unit().unwrap_or(TimeUnit::Millisecond)
-    }
-
-    /// Adds to the metrics the rows that readers of splits have left out since the last call.
-    fn count_skipped(&self) {
-        let skipped = self.context.skipped.take();
-        if skipped != SkippedRows::default() {
-            Metrics::add(&self.metrics.skipped_row_groups, skipped.row_groups);
-            Metrics::add(&self.metrics.skipped_pages, skipped.pages);
-            Metrics::add(&self.metrics.skipped_rows, skipped.rows);
-            let operator = self.operator.and_then(|at| self.metrics.operators().get(at));
-            if let Some(operator) = operator {
-                Metrics::add(&operator.unmatched_rows, skipped.unmatched);
-            }
-        }
-    }
-
-    /// Adds the blocks that were read to the counters of their operator.
-    fn count_blocks(&self) {
-        let Some((metrics, at)) = &self.blocks_of else { return };
-        let Some(operator) = metrics.operators().get(*at) else { return };
-        let leases = self.context.blocks.leases();
-        let before = operator.pool_leases.swap(leases, Ordering::Relaxed);
-        if leases != before {
-            let all = metrics.pool_leases.load(Ordering::Relaxed);
-            metrics.pool_leases.store((all + leases).saturating_sub(before), Ordering::Relaxed);
-        }
-        let Some(read) = self.context.blocks.take() else { return };
-        for (of_operator, of_worker, count) in [
-            (&operator.pool_blocks, &metrics.pool_blocks, read.blocks),
-            (&operator.pool_bytes, &metrics.pool_bytes, read.bytes),
-            (&operator.pool_mapped_blocks, &metrics.pool_mapped_blocks, read.mapped),
-            (&operator.pool_pruned_blocks, &metrics.pool_pruned_blocks, read.pruned),
-            (&operator.pool_waits, &metrics.pool_waits, read.waits),
-            (&operator.pool_wait_ns, &metrics.pool_wait_ns, read.wait_ns),
-        ] {
-            Metrics::add(of_operator, count);
-            Metrics::add(of_worker, count);
-        }
     }
 
     /// How many rows could not be read.
