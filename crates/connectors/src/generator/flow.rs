@@ -139,7 +139,7 @@ impl Source for GeneratorSource {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let deal = Deal { flow: split.number as u64, flows: split.of.into() };
+        let deal = Deal { flow: split.number as u64, flows: split.of.max(1).into() };
         let stream = Arc::clone(&self.stream);
         let kept = self.keep.as_ref().map(|keep| stream.kept(keep, deal)).transpose()?;
         let begin = Begin { lap: 0, block: deal.flow, rows: 0 };

@@ -199,9 +199,10 @@ fn a_rate_is_kept_by_the_clock() {
     // Ten milliseconds hold 100 rows: blocks of 64.
     let table = workload(&[("kind", "ro"), ("rate", "10000"), ("rows", "200"), ("flows", "2")]);
     let source = source(&Generator, &table).unwrap();
-    assert_eq!(source.splits(9, None).unwrap().len(), 2);
+    let splits = source.splits(9, None).unwrap();
+    assert_eq!(splits.len(), 2);
     clock.set(1_000_000_000);
-    let mut flow = source.open(&nth(1), None, &context).unwrap();
+    let mut flow = source.open(&splits[1], None, &context).unwrap();
     let due_ns = |rows: u64| 1_000_000_000 + rows * 100_000;
     let mut next = || flow.next(8192).unwrap();
     assert!(matches!(next(), Next::Wait { until_ns } if until_ns == due_ns(128)));
@@ -220,10 +221,23 @@ fn a_rate_is_kept_by_the_clock() {
 fn a_stream_without_rows_goes_on() {
     let source = source(&Generator, &workload(&[("kind", "ysb")])).unwrap();
     assert!(!source.bounded());
-    assert_eq!(source.splits(4, None).unwrap()[3].rows, None);
-    let mut flow = source.open(&nth(3), None, &context()).unwrap();
+    let splits = source.splits(4, None).unwrap();
+    assert_eq!(splits[3].rows, None);
+    let mut flow = source.open(&splits[3], None, &context()).unwrap();
     for _ in 0..20 {
         assert!(matches!(flow.next(5000), Ok(Next::Batch(batch)) if batch.num_rows() <= 5000));
+    }
+    // Another user of the source with other readers changes nothing of a split that there is.
+    let split = source.splits(2, None).unwrap().swap_remove(1);
+    let mut before = source.open(&split, None, &context()).unwrap();
+    source.splits(7, None).unwrap();
+    let mut behind = source.open(&split, None, &context()).unwrap();
+    for _ in 0..5 {
+        let (Ok(Next::Batch(one)), Ok(Next::Batch(other))) = (before.next(5000), behind.next(5000))
+        else {
+            panic!("both have rows");
+        };
+        assert_eq!(one, other);
     }
 }
 
