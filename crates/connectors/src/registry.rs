@@ -116,17 +116,17 @@ struct SchemaCache {
     waiting: usize,
 }
 
-impl Known {
+impl SchemaCache {
     /// Forgets the schemas where they are too many: readers keep what they made of them.
     fn make_room(&mut self) {
         let (mut schemas, mut bytes) = (0, 0);
         for state in self.schemas.values() {
-            if let State::Known(schema) = state {
+            if let State::Found(schema) = state {
                 (schemas, bytes) = (schemas + 1, bytes + schema.bytes());
             }
         }
         if schemas >= SCHEMAS_MAX || bytes > SCHEMA_BYTES_MAX {
-            self.schemas.retain(|_, state| !matches!(state, State::Known(_)));
+            self.schemas.retain(|_, state| !matches!(state, State::Found(_)));
         }
     }
 }
