@@ -244,6 +244,19 @@ impl Registry {
         let (asked, subject, text) = (self.asked.clone(), subject.to_owned(), text.to_owned());
         self.io.wait(async move { asked.register(&subject, kind, &text).await })
     }
+
+    /// As [`register`](Self::register), but waits for nobody: `done` is called by another thread,
+    /// unless the task is dropped before.
+    pub(crate) fn registers(
+        &self,
+        subject: &str,
+        kind: &'static str,
+        text: &str,
+        done: impl FnOnce(Result<u32, ConnectorError>) + Send + 'static,
+    ) -> Task {
+        let (asked, subject, text) = (self.asked.clone(), subject.to_owned(), text.to_owned());
+        self.io.spawn(async move { done(asked.register(&subject, kind, &text).await) })
+    }
 }
 
 fn state_of(answer: Result<Result<RegisteredSchema, String>, ConnectorError>) -> State {

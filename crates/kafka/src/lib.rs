@@ -26,6 +26,8 @@ mod client;
 mod columns;
 mod errors;
 mod keys;
+#[cfg(test)]
+mod late_registry;
 mod properties;
 mod reader;
 mod settings;

@@ -88,6 +88,8 @@ pub(crate) struct PartitionReader {
     decoder: MessageDecoder,
     /// Reads columns of the key, where some are read.
     keys: Option<KeyDecoder>,
+    /// Messages that wait for a schema of a registry.
+    held: Option<HeldMessages>,
     bad: Arc<BadRows>,
     origins: Arc<Origins>,
     backlog: Arc<FlowBacklog>,
@@ -102,11 +104,12 @@ impl PartitionReader {
         reading: PartitionSettings,
         place: PartitionRange,
         shared: Option<Arc<SharedConsumer>>,
-        (decoder, keys): (MessageDecoder, Option<KeyDecoder>),
+        (mut decoder, keys): (MessageDecoder, Option<KeyDecoder>),
         context: &ReaderContext,
     ) -> Result<Self, ConnectorError> {
         let split = reading.topic.partition(reading.partition);
         let (bad, origins) = (Arc::clone(&context.bad), Arc::clone(&context.origins));
+        decoder.wakes(&context.waker);
         let mut reader = Self {
             reading,
             split,
@@ -115,6 +118,7 @@ impl PartitionReader {
             shared,
             decoder,
             keys,
+            held: None,
             bad,
             origins,
             backlog: context.backlog.of_flow(),
@@ -202,15 +206,49 @@ impl PartitionReader {
             if self.place.end.is_some_and(|end| offset >= end) {
                 return Ok(true);
             }
-            self.place.next = offset + 1;
             bytes += message.payload_len() + message.key_len();
-            batch.offsets.push(offset);
-            self.decoder.push(message.payload())?;
-            if let Some(reason) = batch.collector.push(&message) {
-                self.decoder.refuse_last(reason);
-            }
+            self.accept(&message, batch)?;
         }
         Ok(self.place.is_at_end())
+    }
+
+    /// Takes a message that is to be read.
+    fn accept(&mut self, message: &impl Message, batch: &mut Taken) -> Result<(), ConnectorError> {
+        self.place.next = message.offset() + 1;
+        batch.offsets.push(message.offset());
+        self.decoder.push(message.payload())?;
+        if let Some(reason) = batch.collector.push(message) {
+            self.decoder.refuse_last(reason);
+        }
+        Ok(())
+    }
+
+    /// The rows of messages that were taken; `None` where all of them are bad. They are held where
+    /// a schema of theirs has not come.
+    fn decode(&mut self, held: HeldMessages) -> Result<Option<Next>, ConnectorError> {
+        if self.decoder.is_waiting()? {
+            self.held = Some(held);
+            return self.pending().map(Some);
+        }
+        let mut taken = held.taken;
+        let offset = |message: u32| taken.offsets[message as usize];
+        let place = |message| format!("{}:{}", self.split, offset(message));
+        let mut rows = self.decoder.rows(&place)?;
+        let mut key_columns = None;
+        if let (Some(decoder), Some(keys)) = (&mut self.keys, &taken.collector.keys) {
+            let (left, columns) = decoder.join(rows, keys, &place)?;
+            (rows, key_columns) = (left, Some(columns));
+        }
+        if rows.messages.is_empty() {
+            return Ok(None);
+        }
+        taken.tell(&self.split, &rows.messages, &self.origins);
+        let columns = &self.reading.columns;
+        let partition = self.reading.partition;
+        let rows = columns.rows(partition, (rows, key_columns), &mut taken.collector);
+        rows.map(|rows| Some(Next::Batch(rows))).map_err(|error| {
+            failed(&self.split, error.to_string(), "check the columns of the table")
+        })
     }
 
     /// Goes on behind messages that are not in the topic any more. `false` until the brokers have
@@ -296,12 +334,26 @@ impl Taken {
     }
 }
 
+/// Messages that were taken and are not decoded.
+struct HeldMessages {
+    taken: Taken,
+    /// Where the reader stood before it took them: a checkpoint has none of their rows.
+    from: i64,
+}
+
 impl SplitReader for PartitionReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        while !self.place.is_at_end() {
+        while self.held.is_some() || !self.place.is_at_end() {
+            if let Some(held) = self.held.take() {
+                match self.decode(held)? {
+                    Some(next) => return Ok(next),
+                    None => continue,
+                }
+            }
             if self.in_gap && !self.pass_gap()? {
                 return self.pending();
             }
+            let from = self.place.next;
             let mut taken = Taken { offsets: vec![], collector: self.reading.columns.collector() };
             let is_all = self.take(rows_max, &mut taken)?;
             if is_all {
@@ -314,23 +366,9 @@ impl SplitReader for PartitionReader {
                 }
                 return self.pending();
             }
-            let offset = |message: u32| taken.offsets[message as usize];
-            let place = |message| format!("{}:{}", self.split, offset(message));
-            let mut rows = self.decoder.rows(&place)?;
-            let mut key_columns = None;
-            if let (Some(decoder), Some(keys)) = (&mut self.keys, &taken.collector.keys) {
-                let (left, columns) = decoder.join(rows, keys, &place)?;
-                (rows, key_columns) = (left, Some(columns));
-            }
             // Where all of them are bad, more may have come.
-            if !rows.messages.is_empty() {
-                taken.tell(&self.split, &rows.messages, &self.origins);
-                let columns = &self.reading.columns;
-                let partition = self.reading.partition;
-                let rows = columns.rows(partition, (rows, key_columns), &mut taken.collector);
-                return rows.map(Next::Batch).map_err(|error| {
-                    failed(&self.split, error.to_string(), "check the columns of the table")
-                });
+            if let Some(next) = self.decode(HeldMessages { taken, from })? {
+                return Ok(next);
             }
         }
         Ok(Next::End)
@@ -338,7 +376,10 @@ impl SplitReader for PartitionReader {
 
     fn position(&self) -> Position {
         let end = self.place.end.map_or(NO_END, i64::cast_unsigned);
-        let numbers = [self.place.next.cast_unsigned(), end];
-        Position::new(FORMAT, VERSION, &self.split, &numbers)
+        let next = self.held.as_ref().map_or(self.place.next, |held| held.from);
+        Position::new(FORMAT, VERSION, &self.split, &[next.cast_unsigned(), end])
     }
 }
+
+#[cfg(test)]
+mod tests;

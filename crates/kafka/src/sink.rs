@@ -148,6 +148,8 @@ impl Sink for KafkaSink {
         let (producer, deliveries, partitions) = self.producer(&context.waker)?;
         let chooser = self.chooser(context.worker, partitions);
         let (topic, encoder) = (self.topic.clone(), self.encoder.clone());
+        // A registry is asked early: there is no room until it has answered.
+        encoder.is_ready(&context.waker)?;
         if self.transactions.is_none() {
             let (waiting, failed) = (VecDeque::new(), None);
             let writer =
@@ -162,7 +164,8 @@ impl Sink for KafkaSink {
             ));
         };
         let (table, job) = (topic.name, staging.run.job);
-        Ok(Box::new(StagingWriter { table, job, encoder, chooser, open: None }))
+        let waker = context.waker.clone();
+        Ok(Box::new(StagingWriter { table, job, encoder, chooser, open: None, waker }))
     }
 }
 

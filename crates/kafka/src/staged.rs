@@ -1,6 +1,7 @@
 //! Messages that are part of a checkpoint until they are published.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use arrow::array::{Array, AsArray, BinaryBuilder, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
@@ -10,7 +11,7 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
-use dataflow::sink::{SinkWriter, StagedOutput};
+use dataflow::sink::{Room, SinkWriter, StagedOutput};
 
 use crate::errors::failed;
 use crate::writer::{Chooser, KafkaEncoder, OutMessage};
@@ -43,6 +44,7 @@ pub(crate) struct StagingWriter {
     pub(crate) chooser: Chooser,
     /// The stream of this round, from its first row on.
     pub(crate) open: Option<StreamWriter<Vec<u8>>>,
+    pub(crate) waker: Waker,
 }
 
 impl StagingWriter {
@@ -78,7 +80,14 @@ impl StagingWriter {
 }
 
 impl SinkWriter for StagingWriter {
+    /// There is none until a registry knows the schema of the rows. What is wrong with it is an
+    /// error of [`write`](Self::write).
+    fn room(&mut self) -> Room {
+        if self.encoder.is_ready(&self.waker).unwrap_or(true) { Room::Ready } else { Room::Full }
+    }
+
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        self.encoder.is_ready(&self.waker)?;
         let messages = self.encoder.encode(batch)?;
         let bytes = self.append(messages);
         let bytes = bytes.map_err(|error| damaged(&self.table, error.to_string()))?;
@@ -149,4 +158,59 @@ fn messages_of(batch: &RecordBatch) -> Addressed {
         (OutMessage { key, value, timestamp }, partition)
     };
     (0..batch.num_rows()).map(message).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::late_registry::{Answer, LONG, registry, table, unparks};
+
+    /// A writer whose registry has answered, and for which nobody has waited before.
+    fn answered(answer: Answer) -> (StagingWriter, RecordBatch) {
+        let (url, answers) = registry();
+        let table = table(&url);
+        let column: Arc<dyn Array> = Arc::new(Int64Array::from(vec![5, 6]));
+        let batch = RecordBatch::try_new(Arc::clone(&table.schema), vec![column]).unwrap();
+        let mut writer = StagingWriter {
+            table: table.name.clone(),
+            job: 7,
+            encoder: KafkaEncoder::new(&table).unwrap(),
+            chooser: Chooser::Client,
+            open: None,
+            waker: unparks(),
+        };
+        for _ in 0..3 {
+            assert_eq!(writer.room(), Room::Full, "nobody has answered");
+        }
+        answers.send(answer).unwrap();
+        let since = Instant::now();
+        while writer.room() == Room::Full {
+            thread::park_timeout(LONG);
+            assert!(since.elapsed() < LONG, "nobody wakes the writer");
+        }
+        (writer, batch)
+    }
+
+    #[test]
+    fn rows_wait_for_the_number_of_their_schema_and_no_worker_does() {
+        let (mut writer, batch) = answered((200, r#"{"id": 258}"#.into()));
+        writer.write(&batch).unwrap();
+        let StagedOutput { staged, .. } = writer.stage(0, false).unwrap();
+        let messages = staged_messages("t", &staged).unwrap().unwrap();
+        let messages = messages.flat_map(Result::unwrap).map(|(message, _)| message.value);
+        // A union of which the value is the second; zigzag.
+        let expected = [10, 12].map(|n| vec![0, 0, 0, 1, 2, 2, n]);
+        assert_eq!(messages.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_registry_that_refuses_the_schema_is_an_error_of_the_first_row() {
+        let (mut writer, batch) = answered((409, r#"{"message": "too narrow"}"#.into()));
+        let error = writer.write(&batch).unwrap_err().to_string();
+        assert!(error.contains("too narrow"), "{error}");
+        assert_eq!(writer.room(), Room::Ready);
+    }
 }

@@ -99,6 +99,15 @@ impl KafkaEncoder {
         Ok(Self { table, value, value_columns, key, timestamp })
     }
 
+    /// Whether rows become messages without a wait; else `waker` is called when they may.
+    ///
+    /// # Errors
+    /// When a registry does not take the schema of the rows.
+    pub(crate) fn is_ready(&self, waker: &Waker) -> Result<bool, ConnectorError> {
+        // Keys have no format that a registry knows.
+        self.value.is_ready(waker)
+    }
+
     /// The messages of rows.
     ///
     /// # Errors
@@ -360,7 +369,12 @@ impl StreamingWriter {
 impl SinkWriter for StreamingWriter {
     fn room(&mut self) -> Room {
         self.hand_on();
-        if self.waiting.is_empty() || self.failed.is_some() { Room::Ready } else { Room::Full }
+        let is_ready = self.encoder.is_ready(&self.deliveries.waker).unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            true
+        });
+        let has_room = is_ready && self.waiting.is_empty() || self.failed.is_some();
+        if has_room { Room::Ready } else { Room::Full }
     }
 
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {

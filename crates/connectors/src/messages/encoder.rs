@@ -1,6 +1,7 @@
 //! Rows becoming messages.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Waker;
 
 use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
@@ -14,7 +15,7 @@ use crate::format::protobuf::ProtoEncoder;
 use crate::format::rows;
 use crate::options::{OptionReader, refuse};
 use crate::registry::Registry;
-use crate::remote::{line_format, text_format};
+use crate::remote::{Task, line_format, text_format};
 
 /// How the rows of a table become messages.
 #[derive(Debug, Clone)]
@@ -42,9 +43,60 @@ struct Registered {
     /// What stands behind the number of the schema.
     place: Vec<u8>,
     id: OnceLock<u32>,
+    asked: Mutex<AskedNumber>,
+}
+
+/// The number of a schema, while the registry is asked for it.
+#[derive(Debug, Default)]
+struct AskedNumber {
+    task: Option<Task>,
+    /// The writers that wait for it.
+    wakers: Vec<Waker>,
+    failed: Option<ConnectorError>,
 }
 
 impl Registered {
+    /// Whether the number of the schema is known. It is asked for where nobody has done so, and
+    /// `waker` is called when the registry has answered.
+    fn is_known(self: &Arc<Self>, waker: &Waker) -> Result<bool, ConnectorError> {
+        if self.id.get().is_some() {
+            return Ok(true);
+        }
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &asked.failed {
+            return Err(error.clone());
+        }
+        // The answer may have come before the lock.
+        if self.id.get().is_some() {
+            return Ok(true);
+        }
+        if !asked.wakers.iter().any(|own| own.will_wake(waker)) {
+            asked.wakers.push(waker.clone());
+        }
+        if asked.task.is_none() {
+            let own = Arc::downgrade(self);
+            let answered = move |answer| {
+                if let Some(own) = own.upgrade() {
+                    own.answered(answer);
+                }
+            };
+            let task = self.registry.registers(&self.subject, self.kind, &self.text, answered);
+            asked.task = Some(task);
+        }
+        Ok(false)
+    }
+
+    fn answered(&self, answer: Result<u32, ConnectorError>) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Ok(id) => drop(self.id.set(id)),
+            Err(error) => asked.failed = Some(error),
+        }
+        let wakers = std::mem::take(&mut asked.wakers);
+        drop(asked);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     /// The bytes before the values of a message.
     fn head(&self) -> Result<Vec<u8>, ConnectorError> {
         let id = match self.id.get() {
@@ -63,7 +115,8 @@ impl Registered {
 
 impl MessageEncoder {
     /// For rows of `schema`, in the format that the option 'format' of the table names. Nothing is
-    /// asked of a registry before the first row is written.
+    /// asked of a registry before somebody [is to write](Self::is_ready), or the first row is
+    /// written.
     ///
     /// # Errors
     /// When the options or the columns do not fit.
@@ -83,6 +136,7 @@ impl MessageEncoder {
                 .or_else(of_topic)
                 .ok_or_else(|| refuse(&format!("{format}.subject"), "is missing", None))?;
             let (registry, id) = (Registry::new(options, format)?, OnceLock::new());
+            let asked = Mutex::default();
             Ok::<_, ConnectorError>(Arc::new(Registered {
                 registry,
                 subject,
@@ -90,6 +144,7 @@ impl MessageEncoder {
                 text,
                 place,
                 id,
+                asked,
             }))
         };
         let (of, registered) = match name {
@@ -115,7 +170,20 @@ impl MessageEncoder {
         Ok(Self(Encoding::Typed { of, registered }))
     }
 
-    /// Gives the message of each row.
+    /// Whether [`encode`](Self::encode) has to wait for nobody: a registry has given the schema of
+    /// the rows a number. Where it is not so, it is asked by another thread, which calls `waker`
+    /// when the answer is there.
+    ///
+    /// # Errors
+    /// When the registry could not be reached for too long, or refuses the schema.
+    pub fn is_ready(&self, waker: &Waker) -> Result<bool, ConnectorError> {
+        match &self.0 {
+            Encoding::Typed { registered: Some(registered), .. } => registered.is_known(waker),
+            Encoding::Typed { registered: None, .. } | Encoding::Lines(_) => Ok(true),
+        }
+    }
+
+    /// Gives the message of each row; waits for a registry that was not [asked](Self::is_ready).
     ///
     /// # Errors
     /// When a value cannot be written.
