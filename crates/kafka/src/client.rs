@@ -15,7 +15,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientContext, Statistics, TopicPartitionList};
 
-use crate::errors::{code_of, failed, final_error, unreachable};
+use crate::errors::{code_of, failed, final_error, unexpected, unreachable};
 use crate::settings::Topic;
 
 /// The longest wait of a consumer's thread for events, and so how late it ends.
@@ -123,6 +123,18 @@ impl Health {
             let last = self.last();
             tracing::warn!(target: "kafka", "{place}: waits, for no broker is reached: {last}");
             self.lock().set_unreachable(true);
+        }
+    }
+
+    /// A request has failed. `waits`: for longer than brokers take that have just started.
+    fn has_failed(&self, place: &str, code: Option<Code>, waits: bool) {
+        if code.is_some_and(is_of_broker) {
+            self.lock().down_since = None;
+            self.is_reached(place);
+        }
+        let is_lost = code.is_some_and(is_without_broker) || self.lock().down_since.is_some();
+        if is_lost && waits {
+            self.is_lost(place);
         }
     }
 
@@ -383,19 +395,18 @@ pub(crate) fn ask<T>(
         let answer = question(ANSWER.min(left).max(Duration::from_millis(100)));
         let error = match answer {
             Ok(answer) => {
+                listener.health.lock().down_since = None;
                 listener.health.is_reached(&listener.place);
                 return Ok(answer);
             }
             Err(error) => error,
         };
         poll();
-        if since.elapsed() > BEGINS {
-            listener.health.is_lost(&listener.place);
-        }
+        let code = code_of(&error);
+        listener.health.has_failed(&listener.place, code, since.elapsed() > BEGINS);
         if let Some(error) = listener.health.failed() {
             return Err(error);
         }
-        let code = code_of(&error);
         // A broker that has just started may not know its topics yet.
         let may_pass = code == Some(Code::UnknownTopicOrPartition) && since.elapsed() < BEGINS;
         let wrong = code.and_then(|code| final_error(&listener.place, code, &error.to_string()));
@@ -404,11 +415,25 @@ pub(crate) fn ask<T>(
         }
         if since.elapsed() + pause >= timeout {
             tracing::debug!(target: "kafka", %error, "no answer");
-            return Err(unreachable(&topic.servers, &listener.health.last()));
+            return Err(if code.is_some_and(is_of_broker) {
+                unexpected(&listener.place, &error)
+            } else {
+                unreachable(&topic.servers, &listener.health.last())
+            });
         }
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_secs(2));
     }
+}
+
+/// Whether a broker has said so: the client's own errors are below 0.
+fn is_of_broker(code: Code) -> bool {
+    code as i32 > 0
+}
+
+/// Whether the client has found no broker that it could ask.
+fn is_without_broker(code: Code) -> bool {
+    matches!(code, Code::BrokerTransportFailure | Code::AllBrokersDown | Code::Resolve)
 }
 
 /// The answer for several partitions, if none of them has an error of its own.
@@ -418,4 +443,33 @@ pub(crate) fn ask<T>(
 pub(crate) fn without_errors(list: TopicPartitionList) -> Result<TopicPartitionList, KafkaError> {
     list.elements().iter().try_for_each(|own| own.error())?;
     Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brokers_that_answer_with_an_error_are_reached() {
+        let health = Health::default();
+        let is_told = || health.is_told.load(Ordering::Relaxed);
+        for code in [Code::CoordinatorLoadInProgress, Code::NotCoordinator] {
+            health.has_failed("t", Some(code), true);
+            assert!(!is_told(), "{code:?}");
+        }
+        // No answer of one broker says nothing of the others.
+        health.has_failed("t", Some(Code::OperationTimedOut), true);
+        assert!(!is_told());
+        for code in [Code::BrokerTransportFailure, Code::AllBrokersDown, Code::Resolve] {
+            health.has_failed("t", Some(code), false);
+            assert!(!is_told(), "{code:?}: it has just begun");
+            health.has_failed("t", Some(code), true);
+            assert!(is_told(), "{code:?}");
+            health.has_failed("t", Some(Code::NotCoordinator), true);
+            assert!(!is_told(), "a broker has answered after {code:?}");
+        }
+        health.received(Some(Code::AllBrokersDown), "1/1 brokers are down", "t");
+        health.has_failed("t", Some(Code::OperationTimedOut), true);
+        assert!(is_told(), "the client has said that it has no broker");
+    }
 }
