@@ -153,7 +153,7 @@ static OPTIONS: [OptionSpec; 22] = {
             "Whether rows are sent as they come, or in one transaction with each checkpoint.",
         ),
         option(
-            "sink.transactional-id-prefix",
+            settings::TRANSACTIONAL_ID,
             "text",
             "none",
             "With 'exactly-once': a name that no other job and no other sink has. The state of \

@@ -19,6 +19,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a topic is asked for new partitions, where the table says nothing: as Flink does.
 const DISCOVERY: Duration = Duration::from_secs(300);
 
+/// The option that names the transactions of a sink.
+pub(crate) const TRANSACTIONAL_ID: &str = "sink.transactional-id-prefix";
+
 /// Bytes of the name of a topic at most, as brokers have it.
 const TOPIC_BYTES_MAX: usize = 249;
 
@@ -182,7 +185,7 @@ impl SinkSettings {
         };
         let guarantee = ["at-least-once", "exactly-once"];
         let exactly = options.choice("sink.delivery-guarantee", &guarantee)? == Some(1);
-        let prefix = "sink.transactional-id-prefix";
+        let prefix = TRANSACTIONAL_ID;
         let hint = format!("write '{prefix}' = '{}-…': a name that no other sink has", table.name);
         let transactional_id = match (exactly, options.text(prefix)) {
             (false, _) => None,

@@ -12,7 +12,7 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 
 use crate::client::{Listener, ask};
 use crate::errors::{failed, unexpected};
-use crate::settings::{Partitioning, SinkSettings, Topic};
+use crate::settings::{Partitioning, SinkSettings, TRANSACTIONAL_ID, Topic};
 use crate::staged::{StagingWriter, staged_messages};
 use crate::transaction::{Publication, Transactions};
 use crate::writer::{Chooser, Deliveries, KafkaEncoder, ProducerListener, StreamingWriter};
@@ -110,6 +110,10 @@ impl Sink for KafkaSink {
     fn replaces(&self) -> Option<String> {
         let own = self.transactions.as_ref()?;
         Some(format!("kafka {}, transactions '{}'", self.topic.servers, own.id))
+    }
+
+    fn exclusive_option(&self) -> Option<&'static str> {
+        self.transactions.as_ref().map(|_| TRANSACTIONAL_ID)
     }
 
     fn staging(&self) -> SinkVisibility {

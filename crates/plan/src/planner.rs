@@ -571,14 +571,17 @@ impl Building {
     /// the table.
     fn replaces(&mut self, lowered: &Lowered, place: Place) -> Result<(), Diagnostic> {
         let sinks = lowered.operators.iter().filter_map(|operator| operator.spec().sink());
-        let mut sinks = sinks.filter_map(|sink| sink.replaces());
+        let mut sinks = sinks.filter_map(|sink| Some((sink.replaces()?, sink.exclusive_option())));
         // The parts of one statement have one sink.
-        let Some(replaced) = sinks.next_back() else { return Ok(()) };
+        let Some((replaced, option)) = sinks.next_back() else { return Ok(()) };
         if let Some((_, line)) = self.replaced.iter().find(|(known, _)| *known == replaced) {
             let message = "two INSERTs of a statement set write to the same place";
-            return Err(Diagnostic::at(place, message)
-                .detail(format!("the rows of the one in line {line} would be lost"))
-                .hint("INSERT the rows of both by one query, with UNION ALL"));
+            let by_one_query = "INSERT the rows of both by one query, with UNION ALL";
+            let lost = || format!("the rows of the one in line {line} would be lost");
+            let detail = option.map_or_else(lost, |option| {
+                format!("its table has the '{option}' of the one in line {line}")
+            });
+            return Err(Diagnostic::at(place, message).detail(detail).hint(by_one_query));
         }
         self.replaced.push((replaced, place.line));
         Ok(())

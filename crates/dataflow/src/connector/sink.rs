@@ -21,6 +21,12 @@ pub trait Sink: Send + Sync {
         None
     }
 
+    /// The option that names what one writer alone can have, where [`replaces`](Self::replaces) is
+    /// that and no rows would be replaced.
+    fn exclusive_option(&self) -> Option<&'static str> {
+        None
+    }
+
     /// When its rows are seen, in a job that keeps checkpoints.
     fn staging(&self) -> SinkVisibility {
         SinkVisibility::AtEnd

@@ -234,6 +234,7 @@ fn two_inserts_by_one_transactional_id_are_refused() {
         let seen = topics.each_ref().map(|topic| values(topic, true));
         assert!(!success && seen.iter().all(Vec::is_empty), "{text}\n{seen:?}");
         assert!(text.contains("two INSERTs of a statement set write to the same place"), "{text}");
+        assert!(text.contains("has the 'sink.transactional-id-prefix' of the one in"), "{text}");
     }
     let both = "INSERT INTO a SELECT n FROM given UNION ALL SELECT n FROM given;";
     dir.succeeds(&(tables + both), &["--state", "state"]);

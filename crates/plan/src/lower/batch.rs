@@ -373,6 +373,10 @@ impl Sink for Part {
         self.stage.sink.replaces()
     }
 
+    fn exclusive_option(&self) -> Option<&'static str> {
+        self.stage.sink.exclusive_option()
+    }
+
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         self.stage.open(context)?;
         let (stage, part) = (self.stage.clone(), self.part);
