@@ -37,6 +37,8 @@ pub(crate) struct PgStagingWriter {
     place: String,
     job: u64,
     statements: RowStatements,
+    /// That of the next row. It grows from round to round, since rounds that were given up are
+    /// published together with the next one, where the newest row of a key has to win.
     number: u64,
     /// Rows that are not packed yet.
     text: Vec<u8>,
@@ -96,7 +98,6 @@ impl SinkWriter for PgStagingWriter {
     }
 
     fn stage(&mut self, _: u64, _: bool) -> Result<StagedOutput, ConnectorError> {
-        self.number = 0;
         if !self.text.is_empty() {
             self.pack().map_err(|error| damaged(&self.place, error.to_string()))?;
         }
@@ -148,5 +149,37 @@ impl StagedText {
 
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().flat_map(|piece| piece.iter().flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array};
+    use connectors::OptionReader;
+
+    use super::*;
+    use crate::table::PgTable;
+
+    #[test]
+    fn rows_of_a_later_round_have_greater_numbers() {
+        let options = [("url", "postgresql://u@127.0.0.1/d"), ("table-name", "t")];
+        let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let options = options.into_iter().collect();
+        let table = PgTable::new(OptionReader(&options)).unwrap();
+        let rows = |keys: Vec<i64>| {
+            let keys: ArrayRef = Arc::new(Int64Array::from(keys));
+            RecordBatch::try_from_iter([("k", keys)]).unwrap()
+        };
+        let statements = RowStatements::new(&table, &rows(vec![]).schema(), &["k".into()]).unwrap();
+        let mut writer = PgStagingWriter::new("t".into(), 1, statements);
+        let mut round = |number: u64, keys: Vec<i64>| {
+            writer.write(&rows(keys)).unwrap();
+            let staged = writer.stage(number, false).unwrap();
+            let text = StagedText::of("t", &staged.staged).unwrap();
+            String::from_utf8(text.pieces().collect::<Vec<_>>().concat()).unwrap()
+        };
+        assert_eq!(round(1, vec![7, 8, 9]), "0\t7\n1\t8\n2\t9\n");
+        // It is published in one statement with the round before, if that was given up.
+        assert_eq!(round(2, vec![9]), "3\t9\n");
     }
 }

@@ -343,6 +343,31 @@ fn a_publication_that_is_repeated_does_nothing() {
     }
 }
 
+/// A round that was given up is published with the next one, in one statement.
+#[test]
+fn the_newest_row_of_a_key_wins_over_rounds() {
+    let table = made("rounds", "n bigint PRIMARY KEY, text text");
+    let declared = declared(&table, &batch(0, 1), &[("primary-key", "n")]);
+    let sink = connector().sink(&declared).unwrap();
+    let mut writer = sink.open(&staging(11)).unwrap();
+    let text = |n: i64, text: &str| {
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![n])),
+            Arc::new(StringArray::from(vec![text.to_owned()])),
+        ];
+        RecordBatch::try_new(batch(0, 1).schema(), columns).unwrap()
+    };
+    writer.write(&batch(0, 100)).unwrap();
+    writer.write(&text(50, "old")).unwrap();
+    let first = writer.stage(1, false).unwrap().staged;
+    writer.write(&text(50, "new")).unwrap();
+    let second = writer.stage(2, false).unwrap().staged;
+    let mark = sink.mark().unwrap();
+    sink.publish(&[first, second], how(mark)).unwrap();
+    assert_eq!(psql(&format!("SELECT text FROM {table} WHERE n = 50")), "new");
+    assert_eq!(rows_of(&table).len(), 100);
+}
+
 #[test]
 fn a_publication_that_fails_leaves_nothing() {
     let table = made("failing", "n bigint PRIMARY KEY, text text");
