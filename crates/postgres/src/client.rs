@@ -35,6 +35,8 @@ const PROBES: u32 = 4;
 
 /// Rows of an answer that is kept whole at most.
 const ROWS_MAX: usize = 1 << 16;
+/// Bytes of their messages at most.
+const ROWS_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of rows that are sent as one message.
 const PIECE_BYTES: usize = 1 << 20;
@@ -199,13 +201,22 @@ impl PgConnection {
     /// When the server refuses it, or is away.
     pub(crate) fn query(&mut self, sql: &str) -> Result<Vec<TextRow>, PgError> {
         self.ask(sql)?;
-        let (mut rows, mut failed) = (vec![], None);
+        let (mut rows, mut bytes, mut failed) = (vec![], 0, None);
         loop {
             let frame = self.next()?;
             match frame.tag {
-                b'T' => rows.clear(),
-                b'D' if rows.len() < ROWS_MAX => rows.push(row_of(&frame.body)?),
-                b'D' => return Err(PgError::Breach(format!("more than {ROWS_MAX} rows"))),
+                b'T' => {
+                    rows.clear();
+                    bytes = 0;
+                }
+                b'D' => {
+                    bytes += frame.body.len();
+                    if rows.len() >= ROWS_MAX || bytes > ROWS_BYTES_MAX {
+                        let most = format!("{ROWS_MAX} rows or {ROWS_BYTES_MAX} bytes");
+                        return Err(PgError::Breach(format!("it answers with more than {most}")));
+                    }
+                    rows.push(row_of(&frame.body)?);
+                }
                 b'C' | b'I' => {}
                 b'E' => failed = Some(error_of(&frame.body)?),
                 b'Z' => return failed.map_or(Ok(rows), |error| Err(PgError::Refused(error))),
@@ -515,6 +526,14 @@ mod tests {
             let is_fit = matches!(error, PgError::Breach(_) | PgError::Away(_));
             assert!(is_fit, "{bytes:?}: {error:?}");
         }
+        // Each row is short enough, and all of them are not.
+        let value = vec![b'x'; 24 << 20];
+        let row = [&[0, 1][..], &(value.len() as u32).to_be_bytes(), &value].concat();
+        let rows = [frame(b'D', &row), frame(b'D', &row), frame(b'D', &row)].concat();
+        let ends = [frame(b'C', b"SELECT 3\0"), frame(b'Z', b"I")].concat();
+        let error = answered([greeting.clone(), rows, ends].concat()).unwrap_err();
+        let PgError::Breach(message) = error else { panic!("{error:?}") };
+        assert!(message.contains("more than"), "{message}");
         // It asks for the password as it is, over a connection that everybody can read.
         let error = answered(frame(b'R', &[0, 0, 0, 3])).unwrap_err();
         assert!(matches!(error, PgError::Own { .. }), "{error:?}");
