@@ -17,7 +17,8 @@ use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader
 use crate::changes::ChangeColumns;
 use crate::client::{PgConnection, Purpose};
 use crate::errors::failed;
-use crate::replication::{ChangeBatch, Following, LogPlace, Outlet, shown};
+use crate::pieces::{ChangeBatch, LogPlace, shown};
+use crate::replication::{Following, Outlet};
 use crate::table::{PgTable, patiently};
 
 /// The name of positions: the place in the log, the changes of its transaction that were given, and
@@ -185,6 +186,7 @@ impl Source for CdcSource {
             publication: self.publication.clone(),
             is_temporary: self.slot.is_none(),
             has_snapshot: self.has_snapshot,
+            is_new: numbers.is_none(),
             confirmed: Arc::clone(&self.confirmed),
         };
         let (to, pieces) = sync_channel(PIECES_MAX);
@@ -207,6 +209,7 @@ impl Source for CdcSource {
             place,
             columns,
             pieces,
+            rest: None,
             at,
             bad,
             _wanted: wanted,
@@ -223,6 +226,8 @@ struct ChangeReader {
     place: String,
     columns: ChangeColumns,
     pieces: Receiver<Result<ChangeBatch, ConnectorError>>,
+    /// The rest of a piece that had more changes than were asked for.
+    rest: Option<ChangeBatch>,
     /// The numbers of its position.
     at: [u64; 3],
     bad: Arc<BadRows>,
@@ -232,26 +237,32 @@ struct ChangeReader {
 }
 
 impl SplitReader for ChangeReader {
-    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+    fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         loop {
-            let given = match self.pieces.try_recv() {
-                Ok(Ok(given)) => given,
-                Ok(Err(error)) => return Err(self.failed.insert(error).clone()),
-                Err(TryRecvError::Empty) => return Ok(Next::Pending),
-                Err(TryRecvError::Disconnected) => {
-                    let error = failed(&self.place, "its thread has died", "report this");
-                    return Err(self.failed.insert(error).clone());
-                }
+            let mut piece = match self.rest.take() {
+                Some(rest) => rest,
+                None => match self.pieces.try_recv() {
+                    Ok(Ok(piece)) => piece,
+                    Ok(Err(error)) => return Err(self.failed.insert(error).clone()),
+                    Err(TryRecvError::Empty) => return Ok(Next::Pending),
+                    Err(TryRecvError::Disconnected) => {
+                        let error = failed(&self.place, "its thread has died", "report this");
+                        return Err(self.failed.insert(error).clone());
+                    }
+                },
             };
+            let given = piece.split(rows_max.max(1));
+            self.rest = Some(piece).filter(|rest| !rest.changes.is_empty());
             self.at = match given.place {
                 Some(LogPlace { lsn, given }) => [lsn, given, FOLLOWS],
                 None => [0, 0, IN_SNAPSHOT],
             };
             for (place, reason) in given.bad {
-                let (table, place) = (self.table.clone(), format!("{}:{place}", self.split));
+                let place = format!("{}:{}", self.split, shown(place.lsn));
+                let table = self.table.clone();
                 self.bad.add(BadRow { table, place, reason, text: String::new() });
             }
             if !given.changes.is_empty() {

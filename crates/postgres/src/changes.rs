@@ -32,8 +32,20 @@ pub(crate) struct Change {
     pub(crate) after: RowSide,
     /// The place of its transaction in the log.
     pub(crate) lsn: u64,
+    /// Its number within the transaction, from 1 on; 0 in a snapshot.
+    pub(crate) number: u64,
     /// The time of its transaction since 1970, if it is known.
     pub(crate) time_us: Option<i64>,
+}
+
+impl Change {
+    /// Bytes of memory that its values take.
+    pub(crate) fn bytes(&self) -> usize {
+        let values = [&self.before, &self.after].into_iter().flatten().flatten();
+        let of = |value: &Option<String>| value.as_ref().map_or(0, String::len);
+        size_of::<Self>()
+            + values.map(|value| size_of::<Option<String>>() + of(value)).sum::<usize>()
+    }
 }
 
 /// What a column has of a change.

@@ -30,6 +30,7 @@ mod encode;
 mod errors;
 mod frames;
 mod pgoutput;
+mod pieces;
 mod publish;
 mod replication;
 mod scan;

@@ -23,10 +23,9 @@ use crate::decode::split_line;
 use crate::errors::PgError;
 use crate::frames::FieldCursor;
 use crate::pgoutput::{LogMessage, LoggedValue, OldRow, PgRelation};
+use crate::pieces::{ChangeBatch, LogPlace, lsn_of, shown};
 use crate::table::{PgTable, patiently};
 
-/// Changes that are given to the reader together, at most.
-const CHANGES_MAX: usize = 1024;
 /// How often the server learns what is confirmed.
 const REPORTED_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing may come before the server is asked whether it is there.
@@ -40,24 +39,6 @@ const KEPT_MUCH: u64 = 1 << 30;
 /// Relations that are remembered at most.
 const RELATIONS_MAX: usize = 1024;
 
-/// A place in the log: what lies before it, and so many changes of the transaction there, are
-/// given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct LogPlace {
-    pub(crate) lsn: u64,
-    pub(crate) given: u64,
-}
-
-/// What the thread gives.
-#[derive(Debug)]
-pub(crate) struct ChangeBatch {
-    pub(crate) changes: Vec<Change>,
-    /// A change that cannot be read: where, and why.
-    pub(crate) bad: Vec<(String, String)>,
-    /// The place behind; `None` within the snapshot.
-    pub(crate) place: Option<LogPlace>,
-}
-
 /// How the changes of a table are followed.
 pub(crate) struct Following {
     pub(crate) table: PgTable,
@@ -68,6 +49,8 @@ pub(crate) struct Following {
     pub(crate) is_temporary: bool,
     /// Whether the rows that are there when the job begins are given first.
     pub(crate) has_snapshot: bool,
+    /// Whether the job begins anew: a slot of that name is of a run before.
+    pub(crate) is_new: bool,
     /// What may be forgotten by the server.
     pub(crate) confirmed: Arc<AtomicU64>,
 }
@@ -171,7 +154,7 @@ impl Following {
             self.snapshot(&snapshot, at, outlet).map_err(|error| self.reported(&error))?;
         }
         connection.query("SELECT 1").map_err(|error| self.reported(&error))?;
-        if !outlet.give(ChangeBatch { changes: vec![], bad: vec![], place: Some(at) }) {
+        if !outlet.give(ChangeBatch { place: Some(at), ..ChangeBatch::none() }) {
             let error = PgError::Away("nobody wants the changes any more".into());
             return Err(self.reported(&error));
         }
@@ -193,14 +176,14 @@ impl Following {
                     hint: "give it another name: 'slot.name'".into(),
                 });
             }
-            if !self.has_snapshot {
+            if !self.has_snapshot && !self.is_new {
                 let confirmed = row.get(2).and_then(Option::as_deref).and_then(lsn_of);
                 let at = LogPlace { lsn: confirmed.unwrap_or(0), given: 0 };
                 let connection = PgConnection::open(&self.table.server, Purpose::Replication)?;
                 return Ok((connection, at, String::new()));
             }
             tracing::warn!(
-                "{}: the slot '{}' of a run before is made anew, with the rows that are there now",
+                "{}: the slot '{}' of a run before is made anew",
                 self.table.place(),
                 self.slot
             );
@@ -257,7 +240,7 @@ impl Following {
         let fields = &self.columns.fields;
         let columns: Vec<String> = fields.iter().map(|name| quoted(name)).collect();
         let columns = if columns.is_empty() { "1".to_owned() } else { columns.join(", ") };
-        let mut changes = vec![];
+        let mut given = ChangeBatch::none();
         let mut is_wanted = true;
         queries.copy_out(
             &format!("COPY (SELECT {columns} FROM {}) TO STDOUT", self.table.quoted),
@@ -267,16 +250,16 @@ impl Following {
                     return Err(PgError::Breach("a row has other columns".into()));
                 }
                 let after = Some(values.into_iter().take(fields.len()).collect());
-                changes.push(Change { op: "r", before: None, after, lsn: at.lsn, time_us: now });
-                if changes.len() >= CHANGES_MAX {
-                    let changes = std::mem::take(&mut changes);
-                    is_wanted = outlet.give(ChangeBatch { changes, bad: vec![], place: None });
+                let (lsn, time_us) = (at.lsn, now);
+                given.push(Change { op: "r", before: None, after, lsn, number: 0, time_us });
+                if given.is_full() {
+                    is_wanted = outlet.give(std::mem::replace(&mut given, ChangeBatch::none()));
                 }
                 Ok(is_wanted)
             },
         )?;
         if is_wanted {
-            outlet.give(ChangeBatch { changes, bad: vec![], place: None });
+            outlet.give(given);
         }
         Ok(())
     }
@@ -371,6 +354,7 @@ impl Following {
                         reported = Instant::now();
                     }
                 }
+                self.forget(*at);
             }
             if asks || reported.elapsed() >= REPORTED_EVERY {
                 self.tell(connection)?;
@@ -380,6 +364,13 @@ impl Following {
         Ok(())
     }
 
+    /// Lets the server forget what was given, if no job can go on with the slot.
+    fn forget(&self, at: LogPlace) {
+        if self.is_temporary {
+            self.confirmed.fetch_max(at.lsn, Ordering::Release);
+        }
+    }
+
     /// Says that the server keeps much of the log for the slot, if it does.
     fn warn(&self, end: u64) -> bool {
         let kept = end.saturating_sub(self.confirmed.load(Ordering::Acquire));
@@ -387,7 +378,7 @@ impl Following {
         if is_much {
             tracing::warn!(
                 "{}: the server keeps {kept} bytes of its log for the slot '{}': what no \
-                 checkpoint has",
+                 checkpoint of a job with --state has",
                 self.table.place(),
                 self.slot
             );
@@ -398,8 +389,9 @@ impl Following {
     /// Tells the server what is confirmed.
     fn tell(&self, connection: &mut PgConnection) -> Result<(), PgError> {
         let confirmed = self.confirmed.load(Ordering::Acquire);
-        let since_2000 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-            - Duration::from_secs(946_684_800);
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A clock may be before 2000.
+        let since_2000 = since_1970.saturating_sub(Duration::from_secs(946_684_800));
         let mut status = vec![b'r'];
         for place in [confirmed; 3] {
             status.extend(place.to_be_bytes());
@@ -407,12 +399,6 @@ impl Following {
         status.extend((since_2000.as_micros() as u64).to_be_bytes());
         status.push(0);
         connection.send_copy(&status)
-    }
-}
-
-impl ChangeBatch {
-    fn none() -> Self {
-        Self { changes: vec![], bad: vec![], place: None }
     }
 }
 
@@ -509,9 +495,10 @@ impl Decoder<'_> {
         let after = new.map(|new| columns.side(relation, new, old)).transpose();
         match before.and_then(|before| Ok((before, after?))) {
             Ok((before, after)) => {
-                self.given.changes.push(Change { op, before, after, lsn, time_us });
+                let number = self.seen;
+                self.given.push(Change { op, before, after, lsn, number, time_us });
             }
-            Err(reason) => self.given.bad.push((shown(lsn), reason)),
+            Err(reason) => self.given.bad.push((LogPlace { lsn, given: self.seen }, reason)),
         }
         Ok(())
     }
@@ -526,37 +513,12 @@ impl Decoder<'_> {
 
     /// Whether something is to be given now.
     fn is_due(&mut self, has_more: bool) -> bool {
-        let count = self.given.changes.len() + self.given.bad.len();
-        count >= CHANGES_MAX || !has_more && (count > 0 || self.given.place.is_some())
+        let has_some = !self.given.changes.is_empty() || !self.given.bad.is_empty();
+        self.given.is_full() || !has_more && (has_some || self.given.place.is_some())
     }
 
     fn given(&mut self, at: LogPlace) -> ChangeBatch {
         let given = std::mem::replace(&mut self.given, ChangeBatch::none());
         ChangeBatch { place: Some(at), ..given }
-    }
-}
-
-/// A place in the log as Postgres writes it.
-pub(crate) fn shown(lsn: u64) -> String {
-    format!("{:X}/{:X}", lsn >> 32, lsn & 0xffff_ffff)
-}
-
-/// The place that is written so.
-fn lsn_of(text: &str) -> Option<u64> {
-    let (high, low) = text.split_once('/')?;
-    let part = |digits: &str| u32::from_str_radix(digits, 16).ok();
-    Some(u64::from(part(high)?) << 32 | u64::from(part(low)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_read_as_they_are_shown() {
-        for lsn in [0, 1, 0x16_B374_D848, u64::MAX] {
-            assert_eq!(lsn_of(&shown(lsn)), Some(lsn));
-        }
-        assert!(["", "1", "x/1", "1/100000000"].iter().all(|text| lsn_of(text).is_none()));
     }
 }

@@ -2,6 +2,7 @@
 //! psql, and not by the connector.
 
 mod changes;
+mod follow;
 mod run;
 mod server;
 mod sink;
