@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
+use connectors::fnv;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Publishing, Sink, SinkVisibility, SinkWriter, WriterContext};
 use rdkafka::config::FromClientConfigAndContext;
@@ -171,11 +172,4 @@ impl Sink for KafkaSink {
         let waker = context.waker.clone();
         Ok(Box::new(StagingWriter { table, job, encoder, chooser, open: None, waker }))
     }
-}
-
-/// FNV-1a: the same in each version of the program.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -7,9 +7,13 @@ use arrow::array::{Array, ArrayRef, AsArray, StringArray};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
+use connectors::check_times;
 use dataflow::error::ConnectorError;
 
 use crate::errors::failed;
+
+/// What to do about a value that Postgres does not keep.
+const REPLACED: &str = "leave such rows out, or write another value: CASE WHEN … END";
 
 /// Appends rows as text. `number` is that of the first, if each gets one in front.
 ///
@@ -21,6 +25,8 @@ pub(crate) fn encode(
     number: Option<u64>,
     out: &mut Vec<u8>,
 ) -> Result<(), ConnectorError> {
+    // The casts below would give an error as the text, or panic.
+    check_times(batch).map_err(|message| failed(place, message, REPLACED))?;
     let schema = batch.schema();
     let columns = batch.columns().iter().zip(schema.fields()).map(|(column, field)| {
         Text::of(column).map_err(|message| ConnectorError::Column {
@@ -42,7 +48,7 @@ pub(crate) fn encode(
             }
             column.append(row, out).map_err(|message| {
                 let column = schema.field(at).name();
-                failed(place, format!("column '{column}': {message}"), "replace it before: REPLACE")
+                failed(place, format!("column '{column}': {message}"), REPLACED)
             })?;
         }
         out.push(b'\n');
@@ -165,7 +171,10 @@ fn escape(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{BinaryArray, BooleanArray, Date32Array, Int64Array, ListArray};
+    use arrow::array::{
+        BinaryArray, BooleanArray, Date32Array, Int64Array, ListArray, Time64MicrosecondArray,
+        TimestampMicrosecondArray,
+    };
     use arrow::datatypes::Int32Type;
 
     use super::*;
@@ -205,6 +214,24 @@ mod tests {
         assert_eq!(of_era("0000-12-31"), "0001-12-31 BC");
         assert_eq!(of_era("-0001-05-01"), "0002-05-01 BC");
         assert_eq!(of_era("+10000-01-01"), "10000-01-01");
+    }
+
+    #[test]
+    fn times_without_a_text_are_refused() {
+        let zone: Option<Arc<str>> = Some("+01:00".into());
+        // The last moment of the calendar, which is beyond it in that zone; and a time after 24 h.
+        let last = TimestampMicrosecondArray::from(vec![0, 8_210_266_876_799_999_999]);
+        let columns: [ArrayRef; 3] = [
+            Arc::new(last.with_timezone_opt(zone)),
+            Arc::new(Time64MicrosecondArray::from(vec![86_399_999_999, 86_400_000_000])),
+            Arc::new(Date32Array::from(vec![0, i32::MAX])),
+        ];
+        for column in columns {
+            let batch = |from| RecordBatch::try_from_iter([("at", column.slice(from, 1))]).unwrap();
+            encode("t", &batch(0), None, &mut vec![]).unwrap();
+            let error = encode("t", &batch(1), None, &mut vec![]).unwrap_err().to_string();
+            assert!(error.contains("column 'at': "), "{error}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
-use connectors::OptionReader;
+use connectors::{OptionReader, fnv};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Publishing, Sink, SinkVisibility, SinkWriter, WriterContext};
@@ -149,11 +149,4 @@ impl Sink for PgSink {
         let writer = PgStreamingWriter::start(&self.table, &self.statements, self.policy, waker)?;
         Ok(Box::new(writer))
     }
-}
-
-/// FNV-1a: the same in each version of the program.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

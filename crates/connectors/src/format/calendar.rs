@@ -21,7 +21,7 @@ const DURATION_MILLISECONDS_MAX: i64 = i64::MAX;
 ///
 /// # Errors
 /// The column, the number that stands in it, and why there is no text of it.
-pub(crate) fn check_times(batch: &RecordBatch) -> Result<(), String> {
+pub fn check_times(batch: &RecordBatch) -> Result<(), String> {
     let schema = batch.schema();
     let mut columns = schema.fields().iter().zip(batch.columns());
     match columns.find_map(|(field, column)| Some((field, unwritable(column)?))) {

@@ -332,10 +332,7 @@ pub(crate) struct InputVersion {
 impl InputVersion {
     /// The mark of bytes, their FNV-1a hash: the same in each version of the program, and not 0.
     pub(crate) fn mark_of<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        hash.max(1)
+        fnv(bytes).max(1)
     }
 
     /// The numbers of it in a position.
@@ -357,6 +354,13 @@ impl InputVersion {
         }
         Ok(())
     }
+}
+
+/// The FNV-1a hash of bytes: the same in each version of the program and on every machine.
+pub fn fnv<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Bytes that can be read again.
