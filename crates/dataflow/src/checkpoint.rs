@@ -27,8 +27,8 @@ pub struct SavedRows {
     pub rows: RecordBatch,
 }
 
-/// Rows that are not in memory: on a disk where they were spilled to, or in a store. What is read
-/// there never changes.
+/// Rows that are read when a checkpoint is stored: in memory, on a disk where they were spilled to,
+/// or in a store. What is read there never changes.
 pub trait UnreadRows: Send + Sync {
     /// Reads them, in their order. It may take long, and is called on any thread, any number of
     /// times.

@@ -13,6 +13,7 @@ use super::encode::OperatorNames;
 use super::functions;
 use super::ids::{FittedState, OperatorId};
 use super::keeper::{self, ENDED};
+use super::sweep::sweep_at_end;
 use super::{CheckpointOptions, HEAD_LOOK, HEAD_WATCH};
 use crate::error::Error;
 
@@ -72,6 +73,7 @@ impl Opening<'_> {
             }
             if ended {
                 chain.done()?;
+                sweep_at_end(store, self.name, (self.job, self.ids), chain.generation());
                 let job = &self.options.job;
                 (self.tell)(&format!("job '{job}' had ended; its output is published"));
                 return Ok(None);
