@@ -351,11 +351,11 @@ fn columns_of_the_key_are_read_from_it() {
 fn late_registry() -> (String, Receiver<()>, Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let ((asks, asked), (answer, told)) = (channel(), channel());
+    let ((asks, asked), (answer, released)) = (channel(), channel());
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         asks.send(()).unwrap();
-        told.recv().unwrap();
+        released.recv().unwrap();
         let head = BufReader::new(stream.try_clone().unwrap()).lines();
         head.map(Result::unwrap).take_while(|line| !line.is_empty()).for_each(drop);
         let fields = r#"[{"name":"n","type":"long"},{"name":"text","type":"string"}]"#;
