@@ -567,8 +567,7 @@ impl Building {
     /// Keeps what a statement replaces as a whole.
     ///
     /// # Errors
-    /// When another statement replaces it too: the rows of one would be lost. `place` is that of
-    /// the table.
+    /// When another statement replaces it too. `place` is that of the table.
     fn replaces(&mut self, lowered: &Lowered, place: Place) -> Result<(), Diagnostic> {
         let sinks = lowered.operators.iter().filter_map(|operator| operator.spec().sink());
         let mut sinks = sinks.filter_map(|sink| Some((sink.replaces()?, sink.exclusive_option())));
@@ -576,12 +575,10 @@ impl Building {
         let Some((replaced, option)) = sinks.next_back() else { return Ok(()) };
         if let Some((_, line)) = self.replaced.iter().find(|(known, _)| *known == replaced) {
             let message = "two INSERTs of a statement set write to the same place";
-            let by_one_query = "INSERT the rows of both by one query, with UNION ALL";
-            let lost = || format!("the rows of the one in line {line} would be lost");
-            let detail = option.map_or_else(lost, |option| {
-                format!("its table has the '{option}' of the one in line {line}")
-            });
-            return Err(Diagnostic::at(place, message).detail(detail).hint(by_one_query));
+            let lost = format!("the rows of the one in line {line} would be lost");
+            let same = |option| format!("its table has the '{option}' of the one in line {line}");
+            let error = Diagnostic::at(place, message).detail(option.map_or(lost, same));
+            return Err(error.hint("INSERT the rows of both by one query, with UNION ALL"));
         }
         self.replaced.push((replaced, place.line));
         Ok(())
