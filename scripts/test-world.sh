@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Tests with what stands around a streaming engine, as it really is: a Kafka broker from Maven Central and a Postgres
-# server, which are started for them. `scripts/test-world.sh NAME` runs the tests with that in their names. With
-# KAFKA_TLS=1 the client of Kafka has TLS and SCRAM, and is tested with them: OpenSSL is compiled once, which takes minutes.
+# Tests with what stands around a streaming engine, as it really is: a Kafka broker and a schema registry from Maven
+# Central, and a Postgres server, which are started for them. `scripts/test-world.sh NAME` runs the tests with that in
+# their names. With KAFKA_TLS=1 the client of Kafka has TLS and SCRAM, and is tested with them: OpenSSL is compiled once,
+# which takes minutes.
 #
 # Where Java or Maven cannot be had, or the broker cannot be fetched, the script says NOT RUN and why of the tests with
-# a broker, and runs the others; the same holds for Postgres. Its status is 77 if some were not run and none has failed.
+# a broker, and runs the others; the same holds for the registry and for Postgres. Its status is 77 if some were not run
+# and none has failed.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/apt.sh"
@@ -47,6 +49,19 @@ with_kafka() {
   cargo test --release --workspace --exclude millstream-postgres "${tls[@]}" --test world -- --test-threads 1 "$@"
 }
 
+with_registry() {
+  what="the tests with a schema registry"
+  [[ $# = 0 || $1 = registry* ]] || return 0
+  command -v java >/dev/null && command -v mvn >/dev/null ||
+    packages_or_not_run openjdk-17-jre-headless maven
+  said=$(scripts/registry.sh fetch 2>&1) || not_run "cannot fetch the registry: $(grep -m 1 . <<<"$said")"
+  trap 'scripts/registry.sh stop' EXIT
+  say "starting the schema registry"
+  MILLSTREAM_REGISTRY=$(scripts/registry.sh start "$(free_port 0)")
+  export MILLSTREAM_REGISTRY
+  cargo test --release --workspace --test connectors -- registry::a_real_registry
+}
+
 with_postgres() {
   what="the tests with a Postgres server"
   packages_or_not_run postgresql
@@ -65,7 +80,7 @@ with_postgres() {
 
 # Each part has a shell of its own, which ends with its first failure: bash ignores them where a status is asked for.
 status=0
-for part in with_kafka with_postgres; do
+for part in with_kafka with_registry with_postgres; do
   set +e
   (
     set -e
