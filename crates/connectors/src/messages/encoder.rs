@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
@@ -46,13 +47,17 @@ struct Registered {
     asked: Mutex<AskedNumber>,
 }
 
+/// For so long a failure of the registry is that of all writers of a run; then it is asked anew.
+const FAILED_FOR: Duration = Duration::from_secs(5);
+
 /// The number of a schema, while the registry is asked for it.
 #[derive(Debug, Default)]
 struct AskedNumber {
     task: Option<Task>,
     /// The writers that wait for it.
     wakers: Vec<Waker>,
-    failed: Option<ConnectorError>,
+    /// Why there is none, and since when that is known.
+    failed: Option<(ConnectorError, Instant)>,
 }
 
 impl Registered {
@@ -63,8 +68,12 @@ impl Registered {
             return Ok(true);
         }
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = &asked.failed {
-            return Err(error.clone());
+        if let Some((error, since)) = &asked.failed {
+            if since.elapsed() < FAILED_FOR {
+                return Err(error.clone());
+            }
+            // It is another run of the job.
+            (asked.failed, asked.task) = (None, None);
         }
         // The answer may have come before the lock.
         if self.id.get().is_some() {
@@ -90,7 +99,7 @@ impl Registered {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         match answer {
             Ok(id) => drop(self.id.set(id)),
-            Err(error) => asked.failed = Some(error),
+            Err(error) => asked.failed = Some((error, Instant::now())),
         }
         let wakers = std::mem::take(&mut asked.wakers);
         drop(asked);

@@ -250,7 +250,8 @@ impl Control {
         match (endpoint, greeted.endpoint) {
             (Ok(endpoint), EndpointState::Connecting(kind)) => {
                 greeted.endpoint = EndpointState::Ready(kind);
-                let waiting = of.waiting.take();
+                // A table that is being dropped, or compared, goes on.
+                let waiting = of.waiting.take_if(|of| matches!(of, Waiting::Endpoint(_)));
                 self.ask_mover(client, Command::Add(client, endpoint));
                 if let Some(Waiting::Endpoint(request)) = waiting {
                     self.answer(client, request);
