@@ -208,7 +208,8 @@ fn progress_top_and_summary_tell_of_checkpoints_and_of_a_store_that_is_gone() {
     assert_eq!(code, Some(130), "{messages}");
     let summary = messages.lines().find(|line| line.contains("rows in, ")).expect(&messages);
     assert!(summary.contains(" checkpoints, the last, "), "{summary}");
-    assert!(summary.contains(" given up; ended early"), "{summary}");
+    assert!(summary.contains(" given up, aligned within "), "{summary}");
+    assert!(summary.contains("; ended early"), "{summary}");
 }
 
 /// The rows of a bounded table that are counted by windows into this sink.
