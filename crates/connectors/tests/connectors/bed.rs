@@ -158,7 +158,20 @@ pub fn try_read_flow(
     flow: usize,
     context: &ReaderContext,
 ) -> Result<RecordBatch, ConnectorError> {
-    let mut flow = source.open(&nth(flow), None, context)?;
+    try_read_split(source, &nth(flow), context)
+}
+
+/// A split of a source, to its end, in one batch.
+pub fn read_split(source: &dyn Source, split: &Split, context: &ReaderContext) -> RecordBatch {
+    try_read_split(source, split, context).unwrap()
+}
+
+fn try_read_split(
+    source: &dyn Source,
+    split: &Split,
+    context: &ReaderContext,
+) -> Result<RecordBatch, ConnectorError> {
+    let mut flow = source.open(split, None, context)?;
     let mut batches = Vec::new();
     loop {
         match flow.next(1000)? {
@@ -175,9 +188,9 @@ pub fn try_read_flow(
 
 /// All flows, one after the other.
 pub fn read(source: &dyn Source, workers: u32, context: &ReaderContext) -> RecordBatch {
-    let flows = source.splits(workers, None).unwrap().len();
+    let splits = source.splits(workers, None).unwrap();
     let batches: Vec<RecordBatch> =
-        (0..flows).map(|flow| read_flow(source, flow, context)).collect();
+        splits.iter().map(|split| read_split(source, split, context)).collect();
     concat_batches(&source.schema(), &batches).unwrap()
 }
 

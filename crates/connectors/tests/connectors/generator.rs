@@ -33,8 +33,8 @@ fn stream(table: &TableDef, workers: u32) -> Vec<String> {
     let source = source(&Generator, table).unwrap();
     let flows = source.splits(workers, None).unwrap();
     let mut parts = Vec::new();
-    for (flow, info) in flows.iter().enumerate() {
-        let part = rows(&read_flow(&*source, flow, &context()));
+    for info in &flows {
+        let part = rows(&read_split(&*source, info, &context()));
         assert_eq!(info.rows, Some(part.len() as u64));
         parts.push(part);
     }
@@ -146,7 +146,7 @@ fn event_time_advances_by_the_interval_and_strays_no_further_than_the_disorder()
     let flows = source.splits(2, Some(column)).unwrap();
     let mut out_of_order = 0;
     for (flow, info) in flows.iter().enumerate() {
-        let batch = read_flow(&*source, flow, &context());
+        let batch = read_split(&*source, info, &context());
         let times = batch.column(column).as_primitive::<TimestampMillisecondType>().values();
         let least = info.event_time_min.unwrap();
         assert!(times.iter().all(|time| *time >= least));
@@ -181,7 +181,7 @@ fn repeated_rows_are_the_same_but_later() {
             flows.iter().map(|flow| flow.rows).collect::<Vec<_>>(),
             [24_576, 5_424].map(Some)
         );
-        let batch = read_flow(&*source, 1, &context());
+        let batch = read_split(&*source, &flows[1], &context());
         let (first, third) = (batch.slice(0, 1808), batch.slice(3616, 1808));
         assert_eq!(first.column(0), third.column(0));
         let times = |batch: &RecordBatch| -> Vec<i64> {
