@@ -43,7 +43,7 @@ max_connections = 200
 ssl = on
 ssl_cert_file = '$data/server.pem'
 ssl_key_file = '$data/server.key'
-# What tests wait for comes soon.
+# Short intervals: tests wait for these.
 wal_receiver_status_interval = 1s
 wal_sender_timeout = 10s
 CONF

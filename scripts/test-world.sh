@@ -13,7 +13,7 @@ source "$(dirname "$0")/apt.sh"
 source "$(dirname "$0")/launched.sh"
 cd "$root"
 
-# A port with so many free ones behind it. None of them is one that the system gives to clients: while a server is down,
+# A port that is followed by a number of free ones. None of them is one that the system gives to clients: while a server is down,
 # a client with its port would keep it from starting again.
 free_port() {
   python3 - "$1" <<'PYTHON'

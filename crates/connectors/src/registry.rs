@@ -110,7 +110,7 @@ pub(crate) struct Registry {
 #[derive(Default)]
 struct SchemaCache {
     schemas: HashMap<u32, State>,
-    /// Who waits for an answer.
+    /// The tasks that wait for an answer.
     wakers: Vec<Waker>,
     /// Requests that wait for an answer.
     waiting: usize,
@@ -171,7 +171,7 @@ impl Registry {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a number stands for; `waker` is called when it may have come.
+    /// The schema of a number; `waker` is called when it may have come.
     ///
     /// # Errors
     /// When the registry cannot be reached for as long as the options say, or refuses to answer.

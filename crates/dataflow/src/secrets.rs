@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
 use std::{env, fs, io};
 
-/// What is shown in place of a secret.
+/// The text in place of a secret.
 const MASK: &str = "…";
 
 /// A value that is shorter is not masked: it would be found in words that have nothing to do with

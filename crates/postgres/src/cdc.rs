@@ -31,7 +31,7 @@ const BEGINS: u64 = 0;
 const IN_SNAPSHOT: u64 = 1;
 const FOLLOWS: u64 = 2;
 
-/// What waits for the reader at most, in pieces.
+/// The bound of the queue to the reader, in pieces.
 const PIECES_MAX: usize = 4;
 
 /// Bytes of the name of a slot or a publication at most.
@@ -46,7 +46,7 @@ pub(crate) struct CdcSource {
     slot: Option<String>,
     publication: String,
     has_snapshot: bool,
-    /// What the server may forget.
+    /// The position up to which the server may remove its log.
     confirmed: Arc<AtomicU64>,
 }
 
@@ -84,7 +84,7 @@ impl CdcSource {
     }
 }
 
-/// The beginning of a name, of so many bytes at most.
+/// The beginning of a name, cut to a number of bytes.
 fn cut(mut name: String, bytes_max: usize) -> String {
     while name.len() > bytes_max {
         name.pop();

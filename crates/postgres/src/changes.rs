@@ -48,7 +48,7 @@ impl Change {
     }
 }
 
-/// What a column has of a change.
+/// The content of a column of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Op,

@@ -41,7 +41,7 @@ const ROWS_BYTES_MAX: usize = 64 << 20;
 /// Bytes of rows that are sent as one message.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What every session has: the form of values, one time zone, and an end for who is silent.
+/// The settings of each session: the form of values, the time zone, and the order of scans.
 const SESSION: &str = "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; \
                        SET timezone = 'UTC'; SET bytea_output = 'hex'; \
                        SET extra_float_digits = 1; SET synchronize_seqscans = off";
@@ -88,7 +88,7 @@ impl Write for Stream {
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Queries,
@@ -396,7 +396,7 @@ struct Login<'a> {
 }
 
 impl Login<'_> {
-    /// What to answer to a request; `None`: nothing.
+    /// The answer to a request; `None`: nothing.
     fn answer(&mut self, body: &[u8], is_encrypted: bool) -> Result<Option<Vec<u8>>, PgError> {
         let mut cursor = FieldCursor(body);
         match cursor.u32()? {

@@ -12,7 +12,7 @@ use dataflow::error::ConnectorError;
 
 use crate::errors::failed;
 
-/// What to do about a value that Postgres does not keep.
+/// The hint for a value that Postgres does not store.
 const REPLACED: &str = "leave such rows out, or write another value: CASE WHEN … END";
 
 /// Appends rows as text. `number` is that of the first, if each gets one in front.

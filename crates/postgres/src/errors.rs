@@ -15,9 +15,9 @@ pub(crate) enum PgError {
     Breach(String),
     /// Something is wrong on this side: a certificate, a value.
     Own {
-        /// What is wrong.
+        /// The message.
         message: String,
-        /// What to do.
+        /// The hint.
         hint: String,
     },
 }
@@ -90,7 +90,7 @@ impl PgError {
     }
 }
 
-/// What to do about an error.
+/// The hint for an error.
 fn hint_of(code: &str) -> Option<&'static str> {
     Some(match code {
         "28P01" | "28000" => "check 'username' and 'password', and pg_hba.conf of the server",

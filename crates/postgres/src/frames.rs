@@ -25,7 +25,7 @@ pub(crate) struct PgFrame {
     pub(crate) body: Vec<u8>,
 }
 
-/// What was read and is not taken yet.
+/// The bytes that were received and are not consumed.
 #[derive(Debug, Default)]
 pub(crate) struct FrameReader {
     bytes: Vec<u8>,

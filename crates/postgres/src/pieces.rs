@@ -15,7 +15,7 @@ pub(crate) struct LogPlace {
     pub(crate) given: u64,
 }
 
-/// What the thread gives.
+/// The changes that the thread hands to the reader at a time.
 #[derive(Debug)]
 pub(crate) struct ChangeBatch {
     pub(crate) changes: Vec<Change>,

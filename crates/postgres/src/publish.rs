@@ -32,7 +32,7 @@ pub(crate) struct Marker {
     pub(crate) name: Option<String>,
 }
 
-/// What the table has of a sink's publications.
+/// The marker of a sink's publications in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Published {
     count: u64,

@@ -51,7 +51,7 @@ pub(crate) struct Following {
     pub(crate) has_snapshot: bool,
     /// Whether the job begins anew: a slot of that name is of a run before.
     pub(crate) is_new: bool,
-    /// What may be forgotten by the server.
+    /// The position up to which the server may remove its log.
     pub(crate) confirmed: Arc<AtomicU64>,
 }
 
@@ -122,7 +122,7 @@ impl Following {
                     None => self.reconnect(at)?,
                 };
                 self.start(&mut connection, at)?;
-                // What fails from here on is tried again for as long as that lasts anew.
+                // A failure from here on is retried for the whole timeout again.
                 Ok(self.stream(&mut connection, &mut at, outlet))
             })?;
             match lost {
@@ -402,7 +402,7 @@ impl Following {
     }
 }
 
-/// What the server sends of the log, or its error.
+/// A message of the log, or the server's error.
 fn copy_data(body: &[u8], tag: u8) -> Result<&[u8], PgError> {
     match tag {
         b'd' => Ok(body),

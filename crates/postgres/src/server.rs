@@ -12,7 +12,7 @@ const PORT: u16 = 5432;
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What clients of Java are told and ours need not know.
+/// Options of Java's driver that mean nothing here.
 const IGNORED: &[&str] = &[
     "reWriteBatchedInserts",
     "stringtype",
@@ -24,7 +24,7 @@ const IGNORED: &[&str] = &[
     "autosave",
 ];
 
-/// What stands behind the `?` and is understood.
+/// The parameters of an address that are understood.
 const KNOWN: &[&str] = &[
     "user",
     "password",

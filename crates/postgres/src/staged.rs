@@ -51,7 +51,7 @@ impl PgStagingWriter {
         Self { place, job, statements, number: 0, text: vec![], open: None }
     }
 
-    /// What all that it stages begins with.
+    /// The header of everything that it stages.
     fn head(&self) -> Vec<u8> {
         [&MAGIC[..], &self.job.to_le_bytes()].concat()
     }

@@ -72,7 +72,7 @@ fn roots(server: &PgServer) -> Result<RootCertStore, PgError> {
     Ok(roots)
 }
 
-/// What is wrong with the other side, if that is what an error of the connection says.
+/// The fault of the server, if an error of the connection names one.
 pub(crate) fn refused(error: &std::io::Error) -> Option<PgError> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     Some(match error {

@@ -123,7 +123,7 @@ fn takes(pg_type: &str, of: &DataType) -> bool {
 /// Checks that a table has the declared columns, and that they take every value.
 ///
 /// # Errors
-/// What does not fit, for the author of the SQL.
+/// The error for the author of the SQL where types do not fit.
 pub(crate) fn check_columns(declared: &Schema, there: &[PgColumn]) -> Result<(), ConnectorError> {
     for field in declared.fields() {
         let unfit = |message: String, hint: Option<String>| {

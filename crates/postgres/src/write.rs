@@ -22,7 +22,7 @@ pub(crate) struct RowStatements {
     upsert: Option<Upsert>,
 }
 
-/// What follows a COPY into a table beside.
+/// The statements of an upsert, for which rows are copied into a temporary table.
 #[derive(Debug, Clone)]
 struct Upsert {
     /// Makes that table, once for each session.

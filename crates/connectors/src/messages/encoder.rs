@@ -41,7 +41,7 @@ struct Registered {
     subject: String,
     kind: &'static str,
     text: String,
-    /// What stands behind the number of the schema.
+    /// The bytes behind the number of the schema.
     place: Vec<u8>,
     id: OnceLock<u32>,
     asked: Mutex<AskedNumber>,

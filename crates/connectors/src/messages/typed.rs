@@ -396,7 +396,7 @@ impl Wake for WokenThread {
     }
 }
 
-/// What a message says of its schema: its number, and the place of its type.
+/// The schema that a message names: its number, and the place of its type.
 type Named = (u32, Vec<usize>);
 
 /// Messages that are no text becoming rows.
@@ -498,7 +498,7 @@ impl TypedMessages {
         waited
     }
 
-    /// What the schema of a message is, and its values.
+    /// The schema of a message, and its values.
     fn named_by<'v>(&self, value: &'v [u8]) -> Result<(Named, &'v [u8]), String> {
         let head = value.split_first_chunk::<5>();
         let Some(([0, id @ ..], mut rest)) = head else {

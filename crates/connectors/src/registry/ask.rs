@@ -21,7 +21,7 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// as brokers are.
 const RETRY_TIMEOUT_NS: u64 = 300_000_000_000;
 
-/// What registries take.
+/// The media type that registries accept.
 const CONTENT: &str = "application/vnd.schemaregistry.v1+json";
 
 /// A registry that is asked.

@@ -163,7 +163,7 @@ fn schemas_change_from_message_to_message() {
     for id in [1, 2, 3, 4, 9] {
         assert_eq!(registry.asked(&format!("GET /schemas/ids/{id}")).0, 1, "{id}");
     }
-    // What cannot be NULL must be there.
+    // A column that is NOT NULL must be there.
     let schema = Arc::new(Schema::new(vec![Field::new("page", VARCHAR, false)]));
     let mut of = Decoding::of(&confluent(&schema, &registry, "avro-confluent"));
     of.push(&messages[..3]).unwrap();
@@ -369,7 +369,7 @@ fn a_sink_adds_its_schema_once_and_names_it() {
             "fields": [{"name": "id", "type": ["null", "long"]},
                        {"name": "page", "type": ["null", "string"]}]})
     );
-    // What was written is read.
+    // The rows that were written are read.
     registry.says("GET /schemas/ids/258", 200, &json!({"schema": schema.to_string()}));
     let mut of = Decoding::of(&table_of);
     of.push(&messages).unwrap();

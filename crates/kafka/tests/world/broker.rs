@@ -88,7 +88,7 @@ pub fn delete(topic: &str) {
     deleted.unwrap().into_iter().for_each(|deleted| drop(deleted.unwrap()));
 }
 
-/// Makes a topic have so many partitions.
+/// Raises the number of partitions of a topic.
 pub fn widen(topic: &str, partitions: usize) {
     let admin: AdminClient<DefaultClientContext> = config().create().unwrap();
     let wider = NewPartitions::new(topic, partitions);

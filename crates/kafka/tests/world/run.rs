@@ -48,7 +48,7 @@ impl Dir {
         text
     }
 
-    /// What a job has written to its standard error.
+    /// The standard error of a job.
     fn log(&self) -> String {
         fs::read_to_string(self.0.join("log")).unwrap()
     }

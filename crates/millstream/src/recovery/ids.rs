@@ -10,6 +10,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use checkpoint::OperatorEntry;
+use connectors::fnv;
 use dataflow::job::{JobGraph, Operator, OperatorKind, Property};
 use dataflow::type_name::type_name;
 
@@ -179,13 +180,6 @@ impl FittedState {
     pub(crate) fn name(&self, operator: usize) -> Option<&str> {
         self.names.get(operator).map(|of| of.id.as_str()).filter(|id| !id.is_empty())
     }
-}
-
-/// A hash that is the same in every release and on every machine (FNV-1a).
-pub(crate) fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

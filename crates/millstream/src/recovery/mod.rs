@@ -32,6 +32,7 @@ use std::time::Duration;
 use checkpoint::chain::{self, ResumeFrom, Resumed, RunDescription};
 use checkpoint::{BaseCheckpoint, CheckpointError, Holder, ObjectName, Store};
 use cluster::Control;
+use connectors::fnv;
 use dataflow::checkpoint::Restored;
 use dataflow::job::{
     Guarantee, JobGraph, JobRecovery, OperatorRecovery, RecoveryRefusal, Settings,
@@ -39,7 +40,7 @@ use dataflow::job::{
 use dataflow::sink::SinkVisibility;
 use dataflow::worker::{Signals, WorkerConfig};
 
-use self::ids::{FittedState, OperatorId, fnv, operator_ids};
+use self::ids::{FittedState, OperatorId, operator_ids};
 use self::keeper::{Keeper, KeeperReport, KeeperThread, RecordedRound, Target};
 use self::leader::{Leader, Order};
 use self::loading::Loading;

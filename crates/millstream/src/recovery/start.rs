@@ -2,9 +2,8 @@
 
 use checkpoint::chain::{Chain, Resumed};
 use checkpoint::{BaseCheckpoint, ObjectName, Store};
+use connectors::fnv;
 use dataflow::checkpoint::RunId;
-
-use super::ids::fnv;
 
 /// The message of node 0 to the others.
 pub(super) struct Start {

@@ -26,7 +26,7 @@ pub fn script(what: &str) {
     assert!(done.status().unwrap().success(), "{what}");
 }
 
-/// What psql says to statements, or how they fail.
+/// The output of psql, or its error.
 pub fn try_psql(sql: &str) -> Result<String, String> {
     let address = address();
     let (host, port) = address.split_once(':').unwrap();

@@ -302,7 +302,7 @@ const fn how(mark: Option<[u64; 2]>) -> Publishing {
     Publishing { last: false, again: true, mark }
 }
 
-/// What two workers stage.
+/// The staged rows of two workers.
 fn staged(sink: &dyn Sink, job: u64, batches: [RecordBatch; 2]) -> Vec<Vec<u8>> {
     let stage = |batch: RecordBatch| {
         let mut writer: Box<dyn SinkWriter> = sink.open(&staging(job)).unwrap();
@@ -410,7 +410,7 @@ fn a_server_that_comes_back_gets_the_rows_that_waited() {
     waits(|| writer.settle().unwrap());
     script("kill");
     let (mut written, since) = (100, Instant::now());
-    // Rows are taken until so many wait that there is no room.
+    // Rows are accepted until the queue is full.
     while writer.room() == Room::Ready {
         writer.write(&batch(written, written + 10_000)).unwrap();
         written += 10_000;

@@ -27,7 +27,7 @@ pub(super) struct Header {
     mark: [u8; MARK_BYTES],
 }
 
-/// What was read of the beginning of a file, which may come in many pieces.
+/// The part of a file's header that is parsed; a header may come in many pieces.
 #[derive(Default)]
 pub(super) struct Begun {
     /// Bytes of it, behind the magic ones.

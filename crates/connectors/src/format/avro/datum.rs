@@ -45,7 +45,7 @@ impl<'a> Cursor<'a> {
         self.ran_out
     }
 
-    /// What was read of the bytes of which these are the end.
+    /// The number of bytes that were decoded of `bytes`, of which these are left.
     pub(super) fn passed(&self, bytes: &[u8]) -> Passed {
         Passed { bytes: bytes.len() - self.bytes.len(), empty_left: self.empty_left }
     }

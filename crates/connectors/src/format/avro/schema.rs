@@ -157,7 +157,7 @@ impl AvroSchema {
     }
 }
 
-/// What a type is within, and how many more there may be.
+/// The enclosing types, and the number of types that are left of the bound.
 struct Within {
     records: Vec<usize>,
     depth: usize,

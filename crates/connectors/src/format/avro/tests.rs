@@ -198,7 +198,7 @@ fn names_have_namespaces() {
     let schema = AvroSchema::new(within, &[]).unwrap();
     let error = schema.data_type(&schema.fields()[0].1).unwrap_err();
     assert!(error.contains("has itself within"), "{error}");
-    // What is not read of it is passed over, to some depth.
+    // Fields that are not read are skipped, to some depth.
     let mut deep = vec![2; 200];
     deep.push(0);
     let error = Reading(&schema).pass(&schema.fields()[0].1, &mut Cursor::new(&deep), 0);
@@ -235,7 +235,7 @@ fn a_header_that_comes_in_pieces_is_read_once() {
     let read = bytes[..codec - 1].to_vec();
     bytes[4..codec - 1].fill(0xff);
     assert_eq!(begun.header(&bytes).unwrap().unwrap().1, length);
-    // Who begins there must read it all.
+    // A reader that begins there reads it all.
     assert!(Begun::default().header(&bytes).is_err());
     bytes[..codec - 1].copy_from_slice(&read);
     assert_eq!(Begun::default().header(&bytes).unwrap().unwrap().1, length);

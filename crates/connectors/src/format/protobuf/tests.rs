@@ -106,7 +106,7 @@ proptest! {
         }
         let whole = rows.finish().unwrap();
         prop_assert_eq!(texts(&whole), texts(&batch));
-        // What is cut off may be a message, too; it leaves whole columns behind.
+        // A truncated message may be valid, too; the columns stay whole.
         for message in &messages {
             let _ = rows.push(&message[..cut % (message.len() + 1)]);
         }

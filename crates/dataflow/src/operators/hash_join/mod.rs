@@ -113,7 +113,7 @@ struct Table {
     passes: Passes,
 }
 
-/// What leads rows of a build to the processes that need them, and not to all.
+/// The routing of a build's rows to the processes that need them, in place of all.
 fn cells_of(spec: &HashJoin) -> Option<Arc<dyn MultiPartitioner>> {
     let cells = spec.multicast.as_ref()?.cells.clone()?;
     Some(cells)

@@ -87,7 +87,7 @@ mod tests {
         let columns = vec![a.column(0).clone(), b.column(1).clone()];
         let other = RecordBatch::try_new(a.schema(), columns).unwrap();
         assert_eq!(of(&[(0, &other), (0, &a)]), [5, 0]);
-        // What was gone for a save is new, and a part of a batch is another one.
+        // A batch that was absent from a save is new, and so is a slice of a batch.
         assert_eq!(of(&[(0, &b), (0, &a.slice(0, 2))]), [6, 7]);
     }
 

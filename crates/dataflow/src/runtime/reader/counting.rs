@@ -1,4 +1,4 @@
-//! What a reader counts for the metrics of its worker and of the operator of its table.
+//! Counters of a reader: for the metrics of its worker and of the operator of its table.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! What a job says of how its operators are recovered.
+//! The recovery of each operator as a job describes it.
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, SchemaRef};
