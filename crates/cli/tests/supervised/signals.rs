@@ -1,9 +1,8 @@
 //! Signals, limits and full disks: what may happen to a job's processes beside an end.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{ChildStdout, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -18,6 +17,21 @@ fn signal_all(processes: &[i32], signal: Signal) {
         // One of them may have ended.
         rig::signal(*process, signal);
     }
+}
+
+/// Looks at a pipe that must find no more bytes in it, until it is taken for full.
+const FULL_LOOKS: u32 = 400;
+
+/// Waits until a pipe is full that a job writes without an end, and all buffers in front of it.
+fn await_full(pipe: &ChildStdout) {
+    let (mut before, mut same) = (0, 0);
+    let is_full = || {
+        let now = rustix::io::ioctl_fionread(pipe).unwrap();
+        same = if now == before && now > 0 { same + 1 } else { 0 };
+        before = now;
+        same >= FULL_LOOKS
+    };
+    rig::await_that(is_full, || "the pipe gets more bytes");
 }
 
 fn paced(dir: &Dir) {
@@ -183,8 +197,7 @@ fn a_stop_does_not_wait_for_a_reader_that_takes_nothing() {
     // Its reader takes a line, so that it runs, and then nothing.
     let mut reader = BufReader::with_capacity(16, job.0.stdout.take().unwrap());
     assert!(reader.read_line(&mut String::new()).unwrap() > 0);
-    // The pipe and all buffers in front of it are full before long.
-    std::thread::sleep(Duration::from_secs(2));
+    await_full(reader.get_ref());
     signal(job.id(), Signal::TERM);
     assert_eq!(job.ends(), Some(130), "{}", message.lock().unwrap());
     drop(reader);
@@ -202,7 +215,7 @@ fn a_rescale_of_a_job_that_is_ended_meanwhile_fails_with_it() {
     // It cannot stop for the request as long as nobody reads its rows.
     let mut reader = BufReader::with_capacity(16, job.0.stdout.take().unwrap());
     assert!(reader.read_line(&mut String::new()).unwrap() > 0);
-    std::thread::sleep(Duration::from_secs(2));
+    await_full(reader.get_ref());
     let rescale = ["rescale", "q", "--nodes", "3", "--state", "state"];
     let asks = dir.0.join("state/q/ask");
     let asked = || asks.read_dir().into_iter().flatten().flatten();
