@@ -191,6 +191,22 @@ fn standard_input_that_is_no_terminal_is_a_script() {
 }
 
 #[test]
+fn a_cast_has_the_name_of_its_column() {
+    let dir = dir("names");
+    let from = "FROM (SELECT item, CAST(item AS DECIMAL(5, 2)) AS d, CAST(ts AS TIMESTAMP(6)) AS t,
+        CAST(ts AS TIMESTAMP_LTZ(3)) AS z FROM bids LIMIT 1) AS q";
+    for (list, names) in [
+        ("CAST(d AS INT), item", "d,item"),
+        ("CAST(d AS INT), TRY_CAST(d AS BIGINT)", "d,d_1"),
+        ("CAST(t AS TIMESTAMP(0)), TRY_CAST(z AS STRING)", "t,z"),
+    ] {
+        let sql = format!("{TABLE} SELECT {list} {from}");
+        let outcome = run_piped(&dir, &["sql"], sql.as_bytes()).ended(0);
+        assert_eq!(outcome.out.lines().next(), Some(names), "{list}");
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let dir = dir("pipe");
     dir.write("q.sql", format!("{NUMBERS} SELECT n FROM numbers; SELECT 1;"));

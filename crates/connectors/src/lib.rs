@@ -41,7 +41,6 @@ pub use self::pool::PoolConnector;
 pub use blackhole::Blackhole;
 pub use file::{AtomicFile, FileConnector};
 pub use flight::FlightConnector;
-pub use format::calendar::check_times;
 pub use format::fnv;
 pub use generator::Generator;
 pub use http::Http;

@@ -6,6 +6,7 @@ pub(crate) mod batch_aggregate;
 pub(crate) mod calendar;
 pub(crate) mod checked;
 pub(crate) mod conform;
+pub(crate) mod distance;
 pub(crate) mod division;
 pub(crate) mod emit_kind;
 pub(crate) mod equality;

@@ -7,7 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, StringArray};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
-use connectors::check_times;
+use dataflow::calendar::check_times;
 use dataflow::error::ConnectorError;
 
 use crate::errors::failed;

@@ -21,6 +21,7 @@ use arrow::array::UInt32Array;
 use arrow::compute::take_record_batch;
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
+use dataflow::calendar::check_times;
 use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
@@ -32,7 +33,6 @@ use super::PATH_HINT;
 use super::encoder::{Encoder, FormatWriter, Output};
 use super::part_place::{PartPlace, VISIBLE};
 use super::staged::{self, Part, Staged};
-use crate::format::calendar::check_times;
 use crate::options::{OptionReader, nearest, refuse};
 
 /// Parts that a worker has open at most.

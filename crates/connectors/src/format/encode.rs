@@ -12,9 +12,9 @@ use arrow::json::writer::{NullableEncoder, make_encoder};
 use arrow::json::{self, Encoder, EncoderFactory, EncoderOptions};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
+use dataflow::calendar::check_times;
 use dataflow::error::ConnectorError;
 
-use super::calendar::check_times;
 use super::fixed::FixedLayout;
 use crate::options::sql_type;
 
@@ -198,5 +198,66 @@ pub(crate) fn check_csv_columns(schema: &Schema) -> Result<(), ConnectorError> {
             message: format!("a CSV file cannot hold {}", sql_type(field.data_type())),
             hint: Some("write 'format' = 'json' or 'parquet'".into()),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int32Array, Int64Array};
+    use arrow::datatypes::TimeUnit;
+
+    use super::*;
+
+    /// Both sides of each bound, in CSV and in JSON: the last value that has a text is written, and
+    /// the next one refuses its batch.
+    #[test]
+    fn a_time_without_a_text_is_an_error_in_every_format() {
+        use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
+        use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+        // The calendar ends with 262142-12-31, and begins with -262143-01-01.
+        let (last_day, first_day) = (95_026_236, -96_465_292);
+        let (last, first) = (last_day * 86_400 + 86_399, first_day * 86_400);
+        let zone = || Some(Arc::from("+01:00"));
+        let bounds = [
+            (Duration(Second), -(i64::MAX / 1000), i64::MAX / 1000),
+            (Duration(Millisecond), -i64::MAX, i64::MAX),
+            (Duration(Microsecond), i64::MIN, i64::MAX),
+            (Duration(Nanosecond), i64::MIN, i64::MAX),
+            (Time32(Second), 0, 86_399),
+            (Time32(Millisecond), 0, 86_399_999),
+            (Time64(Microsecond), 0, 86_399_999_999),
+            (Time64(Nanosecond), 0, 86_399_999_999_999),
+            (Date32, first_day, last_day),
+            (Date64, first * 1000, last * 1000 + 999),
+            (Timestamp(Second, None), first, last),
+            (Timestamp(Second, zone()), first + 86_400, last - 86_400),
+            (Timestamp(Millisecond, None), first * 1000, last * 1000 + 999),
+            (Timestamp(Microsecond, None), first * 1_000_000, last * 1_000_000 + 999_999),
+            (Timestamp(Nanosecond, None), i64::MIN, i64::MAX),
+        ];
+        for (of, least, most) in bounds {
+            for (within, beyond) in [(least, least.checked_sub(1)), (most, most.checked_add(1))] {
+                for encoding in [RowEncoding::Csv(CsvStyle::default()), RowEncoding::Json] {
+                    let written = write(&encoding, &of, within).unwrap();
+                    let wrong = written.contains("invalid") || written.contains("ERROR");
+                    assert!(!wrong, "{of}: {written}");
+                    let Some(beyond) = beyond else { continue };
+                    let refused = write(&encoding, &of, beyond).unwrap_err();
+                    assert!(refused.contains(&format!("column 'd': {beyond} is ")), "{refused}");
+                }
+            }
+        }
+    }
+
+    /// A row of one column.
+    fn write(encoding: &RowEncoding, of: &DataType, ticks: i64) -> Result<String, String> {
+        let ticks: ArrayRef = match i32::try_from(ticks) {
+            Ok(ticks) if of.primitive_width() == Some(4) => Arc::new(Int32Array::from(vec![ticks])),
+            _ => Arc::new(Int64Array::from(vec![ticks])),
+        };
+        let column = cast(&ticks, of).unwrap();
+        let mut out = Vec::new();
+        encoding.encode(&RecordBatch::try_from_iter([("d", column)]).unwrap(), &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
     }
 }

@@ -20,7 +20,6 @@ use dataflow::position::refused;
 use dataflow::source::{Next, Position, SplitReader};
 
 pub(crate) mod avro;
-pub(crate) mod calendar;
 mod cells;
 pub(crate) mod compression;
 pub(crate) mod csv;

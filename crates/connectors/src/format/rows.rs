@@ -16,8 +16,8 @@ use arrow::compute::{can_cast_types, cast, filter_record_batch, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use arrow::util::display::{ArrayFormatter, FormatOptions, array_value_to_string};
 use dataflow::bad::{BadRow, BadRows};
+use dataflow::calendar::text_of;
 use dataflow::connector::{MetadataSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::origins::Origins;
@@ -461,9 +461,9 @@ pub(super) fn convert_from(
 ) -> Result<ArrayRef, ArrowError> {
     let Fitted { column, lost } = fit(array, field.data_type(), texts)?;
     if let Some(lost) = lost {
-        let shown = ArrayFormatter::try_new(array, &FormatOptions::default())?;
-        let reason = |row| not_valid(field, &shown.value(row).to_string());
-        refused.extend(lost.set_indices().map(|row| RefusedRow { row, reason: reason(row) }));
+        for row in lost.set_indices() {
+            refused.push(RefusedRow { row, reason: not_valid(field, &text_of(array, row)?) });
+        }
     }
     if !field.is_nullable() && column.null_count() > 0 {
         refused.extend((0..array.len()).filter(|row| array.is_null(*row)).map(|row| RefusedRow {
@@ -488,7 +488,7 @@ pub(crate) fn exact(array: &ArrayRef, field: &Field) -> Result<ArrayRef, String>
     let Fitted { column, lost } = fit(array, field.data_type(), Texts::Plain).map_err(text)?;
     match lost.and_then(|lost| lost.set_indices().next()) {
         None => Ok(column),
-        Some(row) => Err(not_valid(field, &array_value_to_string(array, row).map_err(text)?)),
+        Some(row) => Err(not_valid(field, &text_of(array, row).map_err(text)?)),
     }
 }
 
@@ -511,11 +511,10 @@ pub(crate) fn not_valid(field: &Field, value: &str) -> String {
 
 /// A row as text, for a row that never was any.
 pub(crate) fn shown(batch: &RecordBatch, row: usize) -> Result<String, ArrowError> {
-    let options = FormatOptions::default().with_null("NULL");
-    let values = batch.columns().iter().map(|column| {
-        Ok::<_, ArrowError>(ArrayFormatter::try_new(column, &options)?.value(row).to_string())
-    });
-    Ok(values.collect::<Result<Vec<_>, _>>()?.join(","))
+    let value = |column: &ArrayRef| {
+        if column.is_null(row) { Ok("NULL".into()) } else { text_of(column, row) }
+    };
+    Ok(batch.columns().iter().map(value).collect::<Result<Vec<_>, _>>()?.join(","))
 }
 
 /// The position of each declared column among `names`, where it is there.

@@ -21,9 +21,9 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
+use dataflow::calendar::check_times;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::format::calendar::check_times;
 use crate::format::encode::TIMESTAMP_FORMAT;
 use crate::options::sql_type;
 

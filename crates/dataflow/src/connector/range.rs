@@ -14,7 +14,8 @@ use arrow::compute::kernels::cmp;
 use arrow::compute::{SortOptions, cast, prep_null_mask_filter};
 use arrow::datatypes::{DataType, Float64Type};
 use arrow::error::ArrowError;
-use arrow::util::display::array_value_to_string;
+
+use crate::rows::calendar::text_of;
 
 /// The values between two ends, one of which may be open.
 #[derive(Debug, Clone)]
@@ -193,7 +194,7 @@ pub(super) fn truth(condition: BooleanArray) -> BooleanBuffer {
 }
 
 pub(super) fn sql_value(values: &ArrayRef, at: usize) -> String {
-    let shown = array_value_to_string(values, at).unwrap_or_else(|_| "…".into());
+    let shown = text_of(values, at).unwrap_or_else(|_| "…".into());
     match values.data_type() {
         of if of.is_numeric() || *of == DataType::Boolean => shown,
         _ => format!("'{shown}'"),

@@ -3,10 +3,11 @@
 //! Nothing of this is known while all goes well. The reader of a flow knows the place of a row at
 //! fault by its number.
 
+use arrow::array::Array;
 use arrow::record_batch::RecordBatch;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use crate::error::DataflowError;
+use crate::rows::calendar::text_of;
 use crate::secrets::masked;
 
 /// Columns of a row that are shown.
@@ -117,12 +118,10 @@ pub(crate) fn values(
     row: &RecordBatch,
     columns: impl Iterator<Item = usize>,
 ) -> Vec<(String, String)> {
-    let options = FormatOptions::default().with_null("NULL");
     let schema = row.schema_ref();
     let value = |at: usize| {
         let column = row.columns().get(at)?;
-        let formatter = ArrayFormatter::try_new(column, &options).ok()?;
-        let value = formatter.value(0).try_to_string().ok()?;
+        let value = if column.is_null(0) { "NULL".into() } else { text_of(column, 0).ok()? };
         Some((schema.field(at).name().clone(), clipped(&value)))
     };
     columns.take(COLUMNS_SHOWN_MAX).filter_map(value).collect()

@@ -1,7 +1,7 @@
 //! Values of expressions as SQL has them, for messages and plans.
 
 use arrow::datatypes::{DataType, IntervalMonthDayNano};
-use arrow::util::display::array_value_to_string;
+use dataflow::calendar;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::Expr;
@@ -38,7 +38,7 @@ fn text_of(value: &ScalarValue) -> String {
         return "NULL".into();
     }
     let array = value.to_array().ok();
-    let text = array.and_then(|array| array_value_to_string(&array, 0).ok()).unwrap_or_default();
+    let text = array.and_then(|array| calendar::text_of(&array, 0).ok()).unwrap_or_default();
     match value.data_type() {
         of if of.is_integer() || of.is_floating() => value.to_string(),
         of if of.is_numeric() || of.is_nested() || of == DataType::Boolean => text,

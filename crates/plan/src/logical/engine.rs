@@ -44,7 +44,7 @@ use crate::expr::growth;
 use crate::expr::lead;
 use crate::expr::max_by::{self, ByOrder};
 use crate::expr::percentile;
-use crate::expr::{calendar, checked};
+use crate::expr::{calendar, checked, distance};
 use crate::logical::as_of::{self, AsOf};
 use crate::logical::errors::{Again, PlanError, Surroundings};
 use crate::logical::locate;
@@ -158,6 +158,7 @@ impl Engine {
         functions.extend(flink::functions());
         functions.extend(every::functions());
         functions.extend(calendar::functions());
+        functions.push(distance::function());
         functions.iter_mut().for_each(growth::bound);
         let emit_kind = Arc::new(AggregateUDF::from(EmitKind::new()));
         let (types, interrupt) = (Arc::new(Types), Arc::default());

@@ -15,6 +15,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::sqlparser::ast::{self, Ident, Query, Select, SelectItem, SetExpr};
 
 use crate::expr::failure::{message_of, root};
+use crate::logical::rewrite::casts;
 use crate::text::names::MERGED;
 
 /// How the names of the columns begin that are set apart.
@@ -147,9 +148,9 @@ fn of_cast(expr: &Expr) -> Option<&Column> {
     let within = match expr {
         Expr::Cast(cast) => &cast.expr,
         Expr::TryCast(cast) => &cast.expr,
-        _ => return None,
+        other => casts::of_function(other)?,
     };
-    match &**within {
+    match within {
         Expr::Column(column) => Some(column),
         other => of_cast(other),
     }

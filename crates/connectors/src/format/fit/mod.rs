@@ -24,6 +24,8 @@ use arrow::datatypes::{DataType, FieldRef, Fields, Float64Type, Int64Type, TimeU
 use arrow::error::ArrowError;
 use arrow::util::display::FormatOptions;
 
+use dataflow::calendar::writable;
+
 use super::rows::is_text;
 
 mod text;
@@ -99,7 +101,12 @@ pub(super) fn fit(from: &ArrayRef, to: &DataType, texts: Texts) -> Result<Fitted
 /// A cast, and the nulls that it made.
 fn cast_safe(from: &ArrayRef, to: &DataType) -> Result<Fitted, ArrowError> {
     let safe = CastOptions { safe: true, format_options: FormatOptions::default() };
-    let column = cast_with_options(from, to, &safe)?;
+    // Arrow panics at some times that have no text.
+    let column = if is_text(to) {
+        cast_with_options(&writable(from)?, to, &safe)?
+    } else {
+        cast_with_options(from, to, &safe)?
+    };
     if column.logical_null_count() <= from.logical_null_count() {
         return Ok(Fitted::whole(column));
     }

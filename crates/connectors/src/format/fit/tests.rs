@@ -151,6 +151,10 @@ fn times_are_cut_towards_the_past() {
     assert_eq!(shown(text, &MILLIS, Texts::Plain), "1969-12-31T23:59:59.999");
     let far: ArrayRef = Arc::new(TimestampSecondArray::from(vec![i64::MAX]));
     assert_eq!(shown(far, &MICROS, Texts::Plain), "-");
+    // The last point of the calendar lies beyond it in this zone.
+    let last = TimestampMicrosecondArray::from(vec![0, 8_210_266_876_799_999_999]);
+    let last: ArrayRef = Arc::new(last.with_timezone("+14:00"));
+    assert_eq!(shown(last, &DataType::Utf8, Texts::Plain), "1970-01-01T14:00:00+14:00 -");
     let clock: ArrayRef = Arc::new(Time64NanosecondArray::from(vec![1_999_999]));
     let to = DataType::Time32(TimeUnit::Millisecond);
     assert_eq!(shown(clock, &to, Texts::Plain), "00:00:00.001");

@@ -4,25 +4,40 @@
 //! into the next window; here it moves back, as those after it do. And DataFusion's optimizer takes
 //! a cast beside a constant away: `CAST(d AS INT) = 1` would be `d = 1`, which is false of 1.25. A
 //! cast that changes values, or makes NULLs of them, stands where the optimizer does not see it.
+//!
+//! Arrow panics where the day or the text of a time in its zone lies beyond the calendar, and writes
+//! `<invalid>`, or its error, for what has no text otherwise. Such a time is an error before it is
+//! cast, and NULL in `TRY_CAST`.
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast as cast_array;
 use arrow::datatypes::{DataType, Int64Type, TimeUnit};
+use dataflow::calendar::{check_array, writable};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::common::{DFSchema, ScalarValue, exec_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Cast, TryCast};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, LogicalPlan, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, Volatility, cast,
+    Signature, Volatility, cast, try_cast,
 };
 
 /// `__cast(CAST(x AS t))`: the cast.
 static PLAIN: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Which::Plain));
+
+/// `CAST(__calendar(x) AS t)`: an error where the value of `x` has no text.
+static CALENDAR: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Which::Calendar));
+
+/// `TRY_CAST(__within_calendar(x) AS t)`: NULL there.
+static WITHIN_CALENDAR: LazyLock<Arc<ScalarUDF>> =
+    LazyLock::new(|| function(Which::WithinCalendar));
+
+/// Functions that write times, or take them from their zone.
+const IN_ZONES: [&str; 2] = ["array_to_string", "to_local_time"];
 
 /// Functions that cut the digits of a time, and to which unit.
 const CUTTING: [(&str, TimeUnit); 4] = [
@@ -51,6 +66,14 @@ pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
     expr.transform_up(|part| within(part, scope)).map(|kept| kept.data)
 }
 
+/// What a function that this rule has written is given.
+pub(crate) fn of_function(expr: &Expr) -> Option<&Expr> {
+    match expr {
+        Expr::ScalarFunction(call) if call.func.inner().is::<Function>() => call.args.first(),
+        _ => None,
+    }
+}
+
 fn within(part: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
     match &part {
         Expr::Cast(Cast { expr, field }) | Expr::TryCast(TryCast { expr, field }) => {
@@ -65,6 +88,14 @@ fn within(part: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
                 } else {
                     cast(floored, to.clone())
                 }));
+            }
+            if leaves_calendar(&from, to) && !is_checked(expr) {
+                let Expr::TryCast(_) = part else {
+                    let checked = CALENDAR.call(vec![expr.as_ref().clone()]);
+                    return Ok(Transformed::yes(cast(checked, to.clone())));
+                };
+                let checked = WITHIN_CALENDAR.call(vec![expr.as_ref().clone()]);
+                return Ok(Transformed::yes(try_cast(checked, to.clone())));
             }
             if changes(&from, to, matches!(part, Expr::TryCast(_))) {
                 return Ok(Transformed::yes(PLAIN.call(vec![part])));
@@ -86,6 +117,21 @@ fn within(part: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
                 && let Some(floor) = floor(&of, unit)
             {
                 return Ok(Transformed::yes(cast(floor.call(vec![time.clone()]), of)));
+            }
+        }
+        Expr::ScalarFunction(call) if IN_ZONES.contains(&call.func.name()) => {
+            let mut checked = false;
+            let args = call.args.iter().map(|arg| {
+                let is_time = holds(&arg.get_type(scope)?, DataType::is_temporal);
+                if !is_time || is_checked(arg) {
+                    return Ok(arg.clone());
+                }
+                checked = true;
+                Ok(CALENDAR.call(vec![arg.clone()]))
+            });
+            let args = args.collect::<Result<Vec<_>>>()?;
+            if checked {
+                return Ok(Transformed::yes(call.func.call(args)));
             }
         }
         Expr::ScalarFunction(call) => {
@@ -124,6 +170,37 @@ fn changes(from: &DataType, to: &DataType, trial: bool) -> bool {
     }
 }
 
+/// Whether a cast writes times, or takes the day of one in its zone, beyond what Arrow can.
+fn leaves_calendar(from: &DataType, to: &DataType) -> bool {
+    let is_zoned = |of: &DataType| matches!(of, DataType::Timestamp(_, Some(_)));
+    let is_day = |of: &DataType| matches!(of, DataType::Date32 | DataType::Date64);
+    if holds(to, DataType::is_string) {
+        // Arrow's casts of other times, but for those within a list, are errors of their own.
+        holds(from, |of| is_zoned(of) || matches!(of, DataType::Duration(_)))
+            || from.is_nested() && holds(from, DataType::is_temporal)
+    } else {
+        holds(from, is_zoned) && holds(to, is_day)
+    }
+}
+
+/// Whether the type, or one within it, is of the kind.
+fn holds(of: &DataType, kind: impl Fn(&DataType) -> bool + Copy) -> bool {
+    match of {
+        DataType::Struct(fields) => fields.iter().any(|field| holds(field.data_type(), kind)),
+        DataType::List(of)
+        | DataType::LargeList(of)
+        | DataType::FixedSizeList(of, _)
+        | DataType::Map(of, _) => holds(of.data_type(), kind),
+        DataType::Dictionary(_, of) => holds(of, kind),
+        of => kind(of),
+    }
+}
+
+fn is_checked(expr: &Expr) -> bool {
+    let checks = [CALENDAR.name(), WITHIN_CALENDAR.name()];
+    matches!(expr, Expr::ScalarFunction(call) if checks.contains(&call.func.name()))
+}
+
 /// The expression that cuts a time to `unit`, if it has more digits.
 fn floor(of: &DataType, unit: TimeUnit) -> Option<Arc<ScalarUDF>> {
     match of {
@@ -154,6 +231,10 @@ enum Which {
     Floor(TimeUnit),
     /// The value as it is.
     Plain,
+    /// The value, which has a text.
+    Calendar,
+    /// The value, or NULL where it has no text.
+    WithinCalendar,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -170,7 +251,14 @@ impl ScalarUDFImpl for Function {
             Which::Floor(TimeUnit::Microsecond) => "__floor_micros",
             Which::Floor(TimeUnit::Nanosecond) => "__floor_nanos",
             Which::Plain => "__cast",
+            Which::Calendar => "__calendar",
+            Which::WithinCalendar => "__within_calendar",
         }
+    }
+
+    /// As DataFusion calls a cast: as what is cast.
+    fn schema_name(&self, args: &[Expr]) -> Result<String> {
+        Ok(args[0].schema_name().to_string())
     }
 
     fn signature(&self) -> &Signature {
@@ -188,12 +276,20 @@ impl ScalarUDFImpl for Function {
 
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let given = args.args.swap_remove(0);
-        let Which::Floor(unit) = self.which else { return Ok(given) };
+        let of = |array: &ArrayRef| match self.which {
+            Which::Floor(unit) => floored(array, unit),
+            Which::Plain => Ok(array.clone()),
+            Which::Calendar => match check_array(array) {
+                Ok(()) => Ok(array.clone()),
+                Err(message) => exec_err!("{message}"),
+            },
+            Which::WithinCalendar => Ok(writable(array)?),
+        };
         Ok(match given {
-            ColumnarValue::Array(times) => ColumnarValue::Array(floored(&times, unit)?),
-            ColumnarValue::Scalar(time) => {
-                let floored = floored(&time.to_array()?, unit)?;
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&floored, 0)?)
+            ColumnarValue::Array(values) => ColumnarValue::Array(of(&values)?),
+            ColumnarValue::Scalar(value) => {
+                let value = of(&value.to_array()?)?;
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&value, 0)?)
             }
         })
     }

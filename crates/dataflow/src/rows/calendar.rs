@@ -2,14 +2,16 @@
 //! more milliseconds than a number has. Arrow files and casts can hold them. The library would
 //! write its error as the value, or panic, so that they are refused before anything is written.
 
-use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait};
-use arrow::compute::{cast, max, min};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, OffsetSizeTrait};
+use arrow::compute::{cast, max, min, nullif};
 use arrow::datatypes::{
     DataType, Date32Type, Date64Type, Int64Type, TimeUnit, TimestampMicrosecondType,
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
 };
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use arrow::temporal_conversions::as_datetime;
+use arrow::util::display::array_value_to_string;
 
 const DAY_SECONDS: i64 = 86_400;
 /// No zone is further from UTC. A time is written in its zone, where the calendar must hold too.
@@ -29,6 +31,42 @@ pub fn check_times(batch: &RecordBatch) -> Result<(), String> {
         Some((field, Unwritable { ticks, why })) => {
             Err(format!("column '{}': {ticks} is {why}", field.name()))
         }
+    }
+}
+
+/// Refuses an array in which a time cannot be written as text.
+///
+/// # Errors
+/// The number that stands in it, and why there is no text of it.
+pub fn check_array(array: &ArrayRef) -> Result<(), String> {
+    match unwritable(array) {
+        None => Ok(()),
+        Some(Unwritable { ticks, why }) => Err(format!("{ticks} is {why}")),
+    }
+}
+
+/// The array, with NULL for each row in which a time cannot be written as text.
+///
+/// # Errors
+/// Of Arrow, where a type has no NULL.
+pub fn writable(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    if unwritable(array).is_none() {
+        return Ok(array.clone());
+    }
+    let lost: BooleanArray =
+        (0..array.len()).map(|row| Some(unwritable(&array.slice(row, 1)).is_some())).collect();
+    nullif(array, &lost)
+}
+
+/// The value of a row as text, as its number if it has none. NULL is empty.
+///
+/// # Errors
+/// Of Arrow, for a type that has no text.
+pub fn text_of(array: &dyn Array, row: usize) -> Result<String, ArrowError> {
+    let value = array.slice(row, 1);
+    match unwritable(&value) {
+        None => array_value_to_string(&value, 0),
+        Some(Unwritable { ticks, .. }) => Ok(ticks.to_string()),
     }
 }
 
@@ -138,10 +176,9 @@ fn elements<O: OffsetSizeTrait>(offsets: &[O], values: &dyn Array) -> ArrayRef {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Int32Array, Int64Array, ListArray};
+    use arrow::array::{ListArray, TimestampMicrosecondArray};
 
     use super::*;
-    use crate::format::encode::{CsvStyle, RowEncoding};
 
     #[test]
     fn only_the_lists_of_the_rows_are_looked_through() {
@@ -152,56 +189,16 @@ mod tests {
         assert_eq!(unwritable(&list.slice(0, 1)), None);
     }
 
-    /// Both sides of each bound, in CSV and in JSON: the last value that has a text is written, and
-    /// the next one refuses its batch.
+    /// The formatter panics at such a time in a zone.
     #[test]
-    fn a_time_without_a_text_is_an_error_in_every_format() {
-        use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
-        use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
-        // The calendar ends with 262142-12-31, and begins with -262143-01-01.
-        let (last_day, first_day) = (95_026_236, -96_465_292);
-        let (last, first) = (last_day * 86_400 + 86_399, first_day * 86_400);
-        let zone = || Some(Arc::from("+01:00"));
-        let bounds = [
-            (Duration(Second), -(i64::MAX / 1000), i64::MAX / 1000),
-            (Duration(Millisecond), -i64::MAX, i64::MAX),
-            (Duration(Microsecond), i64::MIN, i64::MAX),
-            (Duration(Nanosecond), i64::MIN, i64::MAX),
-            (Time32(Second), 0, 86_399),
-            (Time32(Millisecond), 0, 86_399_999),
-            (Time64(Microsecond), 0, 86_399_999_999),
-            (Time64(Nanosecond), 0, 86_399_999_999_999),
-            (Date32, first_day, last_day),
-            (Date64, first * 1000, last * 1000 + 999),
-            (Timestamp(Second, None), first, last),
-            (Timestamp(Second, zone()), first + 86_400, last - 86_400),
-            (Timestamp(Millisecond, None), first * 1000, last * 1000 + 999),
-            (Timestamp(Microsecond, None), first * 1_000_000, last * 1_000_000 + 999_999),
-            (Timestamp(Nanosecond, None), i64::MIN, i64::MAX),
-        ];
-        for (of, least, most) in bounds {
-            for (within, beyond) in [(least, least.checked_sub(1)), (most, most.checked_add(1))] {
-                for encoding in [RowEncoding::Csv(CsvStyle::default()), RowEncoding::Json] {
-                    let written = write(&encoding, &of, within).unwrap();
-                    let wrong = written.contains("invalid") || written.contains("ERROR");
-                    assert!(!wrong, "{of}: {written}");
-                    let Some(beyond) = beyond else { continue };
-                    let refused = write(&encoding, &of, beyond).unwrap_err();
-                    assert!(refused.contains(&format!("column 'd': {beyond} is ")), "{refused}");
-                }
-            }
-        }
-    }
-
-    /// A row of one column.
-    fn write(encoding: &RowEncoding, of: &DataType, ticks: i64) -> Result<String, String> {
-        let ticks: ArrayRef = match i32::try_from(ticks) {
-            Ok(ticks) if of.primitive_width() == Some(4) => Arc::new(Int32Array::from(vec![ticks])),
-            _ => Arc::new(Int64Array::from(vec![ticks])),
-        };
-        let column = cast(&ticks, of).unwrap();
-        let mut out = Vec::new();
-        encoding.encode(&RecordBatch::try_from_iter([("d", column)]).unwrap(), &mut out)?;
-        Ok(String::from_utf8(out).unwrap())
+    fn a_value_without_a_text_is_shown_by_its_number() {
+        let ticks = 8_210_266_876_799_999_999;
+        let times = TimestampMicrosecondArray::from(vec![Some(0), Some(ticks), None]);
+        let times: ArrayRef = Arc::new(times.with_timezone("+14:00"));
+        let texts = [0, 1, 2].map(|row| text_of(&times, row).unwrap());
+        assert_eq!(texts, ["1970-01-01T14:00:00+14:00", &ticks.to_string(), ""]);
+        let kept = writable(&times).unwrap();
+        assert_eq!([0, 1, 2].map(|row| kept.is_null(row)), [false, true, true]);
+        assert!(check_array(&times).unwrap_err().starts_with("8210266876799999999 is a point"));
     }
 }
