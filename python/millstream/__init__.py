@@ -178,6 +178,11 @@ class Batches:
         rows = self._batches.next_within(timeout)
         return None if rows is None else Batch(rows)
 
+    @property
+    def progress(self) -> Optional[dict[str, Any]]:
+        """How far the query is, as of a job: its report behind the end, `None` before that is known."""
+        return self._batches.progress
+
     def close(self) -> None:
         """Drops the query."""
         self._batches.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence
 if TYPE_CHECKING:
     import asyncio
 
-    from . import Relation
+    from . import Batches, Relation
     from ._millstream import Job
 
 # Rows that are shown of a query, and seconds for which it runs for them.
@@ -47,9 +47,7 @@ def table_html(
     if types is not None:
         heads = [f"{name}<br><small>{html.escape(of)}</small>" for name, of in zip(heads, types)]
     shown = rows[:ROWS_MAX]
-    if not note:
-        more = f", of which the first {ROWS_MAX} are shown" if len(rows) > ROWS_MAX else ""
-        note = f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}{more}"
+    note = note or counted(rows)
     return "".join(
         [
             "<table><thead><tr>",
@@ -87,7 +85,8 @@ def relation_html(relation: Relation) -> str:
 
 
 def first_rows(relation: Relation) -> tuple[list[tuple[Any, ...]], str]:
-    """The first rows that a query gives in time, and a note if these may not be all."""
+    """The first rows that a query gives in time, and a note: of late and bad rows, and if these
+    may not be all."""
     import time
 
     rows: list[tuple[Any, ...]] = []
@@ -97,11 +96,29 @@ def first_rows(relation: Relation) -> tuple[list[tuple[Any, ...]], str]:
             try:
                 batch = batches.next_within(max(0.0, until - time.monotonic()))
             except TimeoutError:
-                return rows, f"{len(rows)} rows in {SECONDS_MAX:g} s: it has not ended"
+                note = f"{len(rows)} rows in {SECONDS_MAX:g} s: it has not ended"
+                return rows, note + _lost(batches)
             if batch is None:
-                return rows, ""
+                return rows, counted(rows) + _lost(batches)
             rows.extend(batch.fetchall())
-    return rows[:ROWS_MAX], f"the first {ROWS_MAX} rows"
+        return rows[:ROWS_MAX], f"the first {ROWS_MAX} rows" + _lost(batches)
+
+
+def _lost(batches: Batches) -> str:
+    """Late and bad rows so far, of which no result speaks."""
+    progress = batches.progress or {}
+    counts = ((progress.get("late_rows"), "late"), (progress.get("bad_rows"), "bad"))
+    return "".join(f"; {count:,} {of} {_rows(count)}" for count, of in counts if count)
+
+
+def _rows(count: int) -> str:
+    return "row" if count == 1 else "rows"
+
+
+def counted(rows: Sequence[object]) -> str:
+    """How many rows there are, of which the first are shown."""
+    more = f", of which the first {ROWS_MAX} are shown" if len(rows) > ROWS_MAX else ""
+    return f"{len(rows):,} {_rows(len(rows))}{more}"
 
 
 def job_html(job: Job) -> str:

@@ -28,6 +28,22 @@ def test_a_query_that_ends_shows_its_first_rows(session: ms.Session) -> None:
     assert "<i>NULL</i>" in session.sql("SELECT CAST(NULL AS BIGINT) AS x")._repr_html_()
 
 
+def test_late_and_bad_rows_stand_below(session: ms.Session, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    lines = ["2024-01-01 00:10:00,1", "2024-01-01 00:00:00,2", "x,3", "2024-01-01 00:20:00,x"]
+    path.write_text("ts,n\n" + "\n".join(lines) + "\n")
+    session.sql(
+        "CREATE TABLE t (ts TIMESTAMP(3), n BIGINT, WATERMARK FOR ts AS ts)"
+        f" WITH ('connector' = 'file', 'path' = '{path}', 'on_bad' = 'skip')"
+    )
+    windows = session.sql(
+        "SELECT window_start, count(*) AS n FROM TUMBLE(TABLE t, DESCRIPTOR(ts),"
+        " INTERVAL '1' MINUTE) GROUP BY window_start, window_end"
+    )
+    assert "<small>1 row; 1 late row; 2 bad rows</small>" in windows._repr_html_()
+    assert "<small>2 rows; 2 bad rows</small>" in session.sql("SELECT n FROM t")._repr_html_()
+
+
 def test_a_query_that_takes_long_shows_the_rows_so_far(
     session: ms.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,17 @@ fn checkpoint(of: Option<&CheckpointProgress>) -> Option<u64> {
     of.and_then(|of| of.last.as_ref()).map(|last| last.number)
 }
 
+/// The progress of a job while it runs, and its report if it has ended well.
+pub(crate) fn progress<'py>(
+    py: Python<'py>,
+    job: &RunningJob,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    match job.result().as_deref() {
+        Some(Ok(report)) => report_of(py, report).map(Some),
+        _ => job.progress().map(|progress| progress_of(py, &progress)).transpose(),
+    }
+}
+
 fn progress_of<'py>(py: Python<'py>, progress: &JobProgress) -> PyResult<Bound<'py, PyDict>> {
     let made = PyDict::new(py);
     let counters = &progress.counters;

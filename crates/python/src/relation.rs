@@ -13,10 +13,10 @@ use millstream::embedded::{
 use millstream::{CheckpointOptions, ExplainFormat, Script};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyDict};
 
 use crate::errors::{guarded, interrupted, misused, raised};
-use crate::job::PyJob;
+use crate::job::{self, PyJob};
 use crate::rows::PyRows;
 use crate::state::{SessionState, awaited, spawned};
 use crate::{capsules, wait};
@@ -296,7 +296,10 @@ impl PyRelation {
 
     /// Runs it, and gives its rows as they come.
     fn batches(&self, py: Python<'_>) -> PyResult<PyBatches> {
-        guarded(py, || Ok(PyBatches(Mutex::new(Some(self.run_rows(py)?)))))
+        guarded(py, || {
+            let run = self.run_rows(py)?;
+            Ok(PyBatches { job: run.job.clone(), run: Mutex::new(Some(run)) })
+        })
     }
 
     /// Runs statements that give no rows, and waits for their end.
@@ -346,11 +349,15 @@ impl PyRelation {
 
 /// The batches of a query that runs.
 #[pyclass(name = "Batches", frozen, module = "millstream._millstream")]
-pub(crate) struct PyBatches(Mutex<Option<QueryRun>>);
+pub(crate) struct PyBatches {
+    job: RunningJob,
+    /// `None` behind the end, and while a thread waits for a batch.
+    run: Mutex<Option<QueryRun>>,
+}
 
 impl PyBatches {
     fn take(&self) -> Option<QueryRun> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.run.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -376,12 +383,18 @@ impl PyBatches {
                 None => None,
             };
             let schema = Arc::clone(&run.schema);
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
+            *self.run.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
             match batch {
                 Some(batch) => Ok(Some(PyRows { schema, batches: vec![batch] })),
                 None => Err(PyTimeoutError::new_err("no batch has come in time")),
             }
         })
+    }
+
+    /// How far the query is: a dictionary, its report behind the end, `None` before that is known.
+    #[getter]
+    fn progress<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        job::progress(py, &self.job)
     }
 
     /// Drops the query.
