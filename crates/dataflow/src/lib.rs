@@ -6,6 +6,7 @@
 //! plans or any concrete connector.
 #![forbid(unsafe_code)]
 
+pub mod calendar;
 pub mod checkpoint;
 pub mod connector;
 pub mod error;
@@ -28,7 +29,7 @@ pub use error::{located, panics};
 pub use job::{fragment, hash_join, lookup, step, wires, worker_set};
 pub use optimize::{cost, fusion, grid, placement, probed_builds};
 pub use rows::wire::{detach, pieces};
-pub use rows::{calendar, size, time, type_name};
+pub use rows::{size, time, type_name};
 pub use runtime::{frame, metrics, process, reconnect};
 pub use state::Partitioner;
 

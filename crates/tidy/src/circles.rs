@@ -21,6 +21,7 @@ const PLAN: &[&str] =
     &["workers", "text", "expr", "catalog", "logical", "explain", "lower", "planner"];
 
 const DATAFLOW: &[&str] = &[
+    "calendar",
     "secrets",
     "error",
     "connector",

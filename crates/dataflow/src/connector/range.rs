@@ -15,7 +15,7 @@ use arrow::compute::{SortOptions, cast, prep_null_mask_filter};
 use arrow::datatypes::{DataType, Float64Type};
 use arrow::error::ArrowError;
 
-use crate::rows::calendar::text_of;
+use crate::calendar::text_of;
 
 /// The values between two ends, one of which may be open.
 #[derive(Debug, Clone)]

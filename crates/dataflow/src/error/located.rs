@@ -6,8 +6,8 @@
 use arrow::array::Array;
 use arrow::record_batch::RecordBatch;
 
+use crate::calendar::text_of;
 use crate::error::DataflowError;
-use crate::rows::calendar::text_of;
 use crate::secrets::masked;
 
 /// Columns of a row that are shown.

@@ -1,6 +1,5 @@
 //! Rows between operators: a batch with what is known of the times of its rows.
 
-pub mod calendar;
 pub(crate) mod chunks;
 pub(crate) mod keys;
 pub(crate) mod narrow;

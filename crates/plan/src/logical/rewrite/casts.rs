@@ -5,9 +5,9 @@
 //! a cast beside a constant away: `CAST(d AS INT) = 1` would be `d = 1`, which is false of 1.25. A
 //! cast that changes values, or makes NULLs of them, stands where the optimizer does not see it.
 //!
-//! Arrow panics where the day or the text of a time in its zone lies beyond the calendar, and writes
-//! `<invalid>`, or its error, for what has no text otherwise. Such a time is an error before it is
-//! cast, and NULL in `TRY_CAST`.
+//! Arrow panics where the day or the text of a time in its zone lies beyond the calendar, and
+//! writes `<invalid>`, or its error, for what has no text otherwise. Such a time is an error before
+//! it is cast, and NULL in `TRY_CAST`.
 
 use std::sync::{Arc, LazyLock};
 
