@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use checkpoint::chain::{Chain, References, SectionPlace, SegmentUpload, StoredSection};
 use checkpoint::{CheckpointError, CheckpointManifest, ObjectName, SegmentEntry, Store};
-use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, WorkerSnapshot};
+use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, SplitSnapshot, WorkerSnapshot};
 use dataflow::error::DataflowError;
 use dataflow::job::{JobGraph, OperatorKind};
 use dataflow::sink::{Publishing, SinkVisibility, UnsyncedOutput};
@@ -167,9 +167,18 @@ struct KeeperState {
     lost: Option<String>,
     /// The sections that a checkpoint may refer to.
     references: References<StoredId>,
+    /// The rounds that may come into the chain, and how far the node's workers had read in each.
+    positions: Vec<(u64, Vec<SplitSnapshot>)>,
 }
 
 impl KeeperState {
+    /// How far the node's workers had read in the last checkpoint up to `stored`. The rounds before
+    /// the one that ends are in the chain or given up, so that none of them is asked for again.
+    fn take_positions(&mut self, stored: u64) -> Vec<SplitSnapshot> {
+        let own = self.positions.drain(..).rfind(|(round, _)| *round <= stored);
+        own.map(|(_, splits)| splits).unwrap_or_default()
+    }
+
     /// The staged output of a worker that belongs to the checkpoint of a round.
     fn staged(&self, round: u64, worker: u32) -> Vec<SinkSnapshot> {
         let all = self.waiting.iter().chain(&self.until_end);
@@ -266,6 +275,8 @@ impl Keeper {
                     self.state.round = Some(round);
                     self.state.references.recorded(stored);
                     self.state.waiting.retain(|(of, ..)| *of > stored);
+                    // Those of the leader, which keeps none here, were told behind the record.
+                    settle(&self.job, &self.state.take_positions(stored));
                 }
                 KeeperEvent::Complete { round, parts, end } => {
                     let stored = self.complete(round, parts, end);
@@ -347,6 +358,10 @@ impl Keeper {
             let stored = Err(CheckpointError::Invalid { reason: why });
             let _ = self.to.send(KeeperReport::Part { round, stored });
             return;
+        }
+        if self.chain.is_none() {
+            let splits = workers.iter().flat_map(|worker| worker.splits.iter().cloned()).collect();
+            self.state.positions.push((round, splits));
         }
         for worker in &mut workers {
             worker.sinks.extend(self.state.staged(round, worker.worker));
@@ -442,7 +457,8 @@ impl Keeper {
         append(chain, manifest, &self.record_timeout)?;
         let last = end == RoundEnd::Ended;
         publish(&self.job, &workers, Publishing { last, again: false, mark: None }, &marks)?;
-        settle(&self.job, &workers);
+        let splits: Vec<SplitSnapshot> = workers.iter().flat_map(|of| of.splits.clone()).collect();
+        settle(&self.job, &splits);
         let recorded = match end {
             RoundEnd::GoesOn => {
                 if let Err(error) = chain.collect() {
@@ -468,14 +484,15 @@ impl Keeper {
     }
 }
 
-/// Tells sources how far a checkpoint has read them.
-fn settle(job: &JobGraph, workers: &[WorkerSnapshot]) {
+/// Tells sources how far a checkpoint has read their splits.
+fn settle(job: &JobGraph, splits: &[SplitSnapshot]) {
     for (at, operator) in job.operators.iter().enumerate() {
         let OperatorKind::Source(scan) = &operator.kind else { continue };
-        let splits = workers.iter().flat_map(|worker| &worker.splits);
-        let own = splits.filter(|split| split.operator as usize == at);
+        let own = splits.iter().filter(|split| split.operator as usize == at);
         let positions: Vec<_> = own.map(|split| split.position.clone()).collect();
-        scan.source.settle(&positions);
+        if !positions.is_empty() {
+            scan.source.settle(&positions);
+        }
     }
 }
 

@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use arrow::datatypes::{Schema, SchemaRef};
 use checkpoint::chain::{ResumeFrom, RunDescription};
 use checkpoint::{Holder, MemoryStore};
 use dataflow::error::ConnectorError;
+use dataflow::job::{Operator, Scan};
+use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use super::*;
 
@@ -154,4 +157,82 @@ fn staged_rows_of_rounds_that_are_given_up_end_the_job_before_they_fill_memory()
     assert_eq!(failed.len(), 1);
     assert!(failed[0].contains("no checkpoint could be stored with"), "{failed:?}");
     assert!(save(6).is_empty(), "it is said once");
+}
+
+/// A source that notes which positions it was told of.
+#[derive(Default)]
+struct Told(Mutex<Vec<Position>>);
+
+impl Source for Told {
+    fn schema(&self) -> SchemaRef {
+        Arc::new(Schema::empty())
+    }
+
+    fn bounded(&self) -> bool {
+        false
+    }
+
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(Vec::new())
+    }
+
+    fn settle(&self, positions: &[Position]) {
+        self.0.lock().unwrap().extend_from_slice(positions);
+    }
+
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        unreachable!("nobody reads it")
+    }
+}
+
+fn scan(source: Arc<Told>) -> Operator {
+    let scan = Scan {
+        table: "changes".into(),
+        source,
+        steps: Vec::new(),
+        time: None,
+        watermark: None,
+        filters: None,
+        placed_by: None,
+        is_pulled: false,
+        grid: Vec::new(),
+    };
+    Operator::new("Scan changes", Vec::new(), OperatorKind::Source(scan))
+}
+
+/// A node that does not lead has workers 2 and 3, and reads two sources. The log of a database
+/// behind the one that is told of could not be read again.
+#[test]
+fn sources_of_each_node_hear_of_checkpoints_that_are_stored_alone() {
+    let sources = [Arc::new(Told::default()), Arc::new(Told::default())];
+    let operators = sources.iter().cloned().map(scan).collect();
+    let job = Arc::new(JobGraph { operators, settings: Default::default() });
+    let (store, name) = (Arc::new(MemoryStore::default()), ObjectName::job("j").unwrap());
+    let (to, happened) = (mpsc::channel().0, mpsc::channel());
+    let id = |id: &str| OperatorId { id: id.into(), text: String::new(), remembers: true };
+    let (job, text) = ((job, ["a", "b"].map(id).into()), String::new());
+    let keeper = Keeper::new(store, name, job, 1, (1, 2), (2..4, 4), text, None, to);
+    let position = |at: u64| Position::new("log", 1, "slot", &[at]);
+    let saved = |worker: u32, round: u64| {
+        let (operator, position) = (worker - 2, position(10 * round + u64::from(worker)));
+        let (greatest, ended, readers) = (None, false, 4);
+        let splits = vec![SplitSnapshot { operator, position, greatest, ended, readers }];
+        KeeperEvent::Saved(WorkerSnapshot { worker, round, splits, ..WorkerSnapshot::default() })
+    };
+    // Round 2 is given up, and round 5 may still be.
+    let ends = [(1, 0), (2, 1), (3, 1), (4, 3), (5, 4)];
+    for (round, stored) in ends {
+        let events = [saved(2, round), saved(3, round), KeeperEvent::EndRound { round, stored }];
+        events.into_iter().for_each(|event| happened.0.send(event).unwrap());
+    }
+    drop(happened.0);
+    keeper.run(&happened.1);
+    let told = |at: usize| sources[at].0.lock().unwrap().clone();
+    assert_eq!(told(0), [12, 32, 42].map(position));
+    assert_eq!(told(1), [13, 33, 43].map(position));
 }
