@@ -10,7 +10,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
 
 use crate::index::CopiedKeys;
-use crate::{Accumulator, GroupColumns, Part, StateError};
+use crate::{Accumulator, GroupColumns, Part, SpilledBatch, StateError};
 
 /// The number of groups that do not change as long as they have it. No other groups of an operator
 /// on one worker have it, be they in memory or on a disk.
@@ -59,6 +59,12 @@ enum Copied {
         accumulators: Mutex<Vec<Box<dyn Accumulator>>>,
         bytes: usize,
     },
+    /// On a disk, where there is no room for it in memory; so many of its columns are keys.
+    OnDisk {
+        id: Option<SavedId>,
+        batch: SpilledBatch,
+        keys: usize,
+    },
 }
 
 impl CopiedGroups {
@@ -81,21 +87,33 @@ impl CopiedGroups {
         Self(Copied::Tables { id, ids, occupied, keys, accumulators, bytes })
     }
 
+    /// A copy on a disk, of which so many columns are keys.
+    pub(crate) fn on_disk(id: Option<SavedId>, batch: SpilledBatch, keys: usize) -> Self {
+        Self(Copied::OnDisk { id, batch, keys })
+    }
+
     /// Their number, if other rounds may have the same groups.
     #[must_use]
     pub fn id(&self) -> Option<SavedId> {
         match &self.0 {
-            Copied::Columns { id, .. } | Copied::Tables { id, .. } => *id,
+            Copied::Columns { id, .. } | Copied::Tables { id, .. } | Copied::OnDisk { id, .. } => {
+                *id
+            }
         }
     }
 
     /// Keys and partial states.
     ///
     /// # Errors
-    /// Errors of accumulators.
+    /// Errors of accumulators, and of a disk.
     pub fn columns(&self) -> Result<GroupColumns, StateError> {
         let (ids, occupied, keys, accumulators) = match &self.0 {
             Copied::Columns { columns, .. } => return Ok(columns.clone()),
+            Copied::OnDisk { batch, keys: count, .. } => {
+                let mut keys = batch.read()?.columns().to_vec();
+                let states = keys.split_off(*count);
+                return Ok(GroupColumns { keys, states });
+            }
             Copied::Tables { ids, occupied, keys, accumulators, .. } => {
                 (ids, occupied, keys, accumulators)
             }
@@ -126,6 +144,7 @@ impl CopiedGroups {
                 keys.iter().chain(states).map(bytes).sum()
             }
             Copied::Tables { bytes, .. } => *bytes,
+            Copied::OnDisk { .. } => SpilledBatch::HELD_BYTES,
         }
     }
 }

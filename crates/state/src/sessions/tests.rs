@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::aggregates::{count, max, min, sum};
 use crate::sim::{SimDisk, SimDiskOptions};
-use crate::windowed::tests::elsewhere;
+use crate::windowed::tests::{copies_without_room_are_on_the_disk, elsewhere};
 use crate::{StateOptions, Windowed};
 
 /// Time, key and value.
@@ -185,6 +185,21 @@ fn hand_over(partial: &mut Slices, leader: &mut Windowed) {
             leader.slices().merge(slice, &delta.keys, &delta.states).unwrap();
         }
     }
+}
+
+#[test]
+fn open_sessions_are_copied_to_the_disk_where_there_is_no_room() {
+    let windows = Windows::sessions(10).unwrap();
+    let mut windowed = Windowed::new(&spec(Keys::Number), Some(windows));
+    for key in 1..=2_000 {
+        add(windowed.slices(), &windows, Keys::Number, (4, key, 1));
+    }
+    let mut triggered = vec![];
+    trigger(&mut windowed, Keys::Number, 16, &mut triggered);
+    assert!(triggered.is_empty() && windowed.slices().is_empty(), "all sessions may go on");
+    copies_without_room_are_on_the_disk(&mut windowed);
+    trigger(&mut windowed, Keys::Number, i64::MAX, &mut triggered);
+    assert_eq!(triggered.len(), 2_000);
 }
 
 #[test]

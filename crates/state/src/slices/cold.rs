@@ -37,6 +37,11 @@ impl Slices {
         self.cold = Some(Cold { store, own, spilled: false });
     }
 
+    /// Where groups go that do not fit, if there is a disk.
+    pub(super) fn store(&self) -> Option<&GroupStore> {
+        self.cold.as_ref().map(|cold| &cold.store)
+    }
+
     /// Bytes written to disk and read back so far.
     pub fn spilled(&self) -> Spilled {
         self.cold.as_ref().map(|cold| cold.store.spilled()).unwrap_or_default()
@@ -126,7 +131,7 @@ impl Slices {
         let Some(live) = self.live.get_mut(&start) else { return Ok(()) };
         if let Some(slice) = &mut live.slice {
             let others = self.bytes - slice.bytes();
-            let given = slice.save(round, serial, |block| each(SavedGroups::held(block)));
+            let given = slice.save(round, serial, |block| each(block.into()));
             self.bytes = others + slice.bytes();
             given?;
         }

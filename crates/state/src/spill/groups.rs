@@ -37,6 +37,11 @@ impl GroupStore {
         GroupWriter { writer: self.store.writer(level, budget), schema: &self.schema }
     }
 
+    /// Writes copies of groups, each as it is.
+    pub(crate) fn copies(&self) -> GroupWriter<'_> {
+        self.writer(None, 0)
+    }
+
     /// Bytes written and read so far.
     pub(crate) fn spilled(&self) -> Spilled {
         self.store.spilled()
@@ -65,10 +70,31 @@ impl GroupWriter<'_> {
     /// # Errors
     /// [`StateError::Disk`] if they cannot be written.
     pub(crate) fn add(&mut self, groups: GroupColumns) -> Result<(), StateError> {
+        let groups = self.batch(groups)?;
+        self.writer.add(0, &groups)
+    }
+
+    /// Writes groups as a batch of their own.
+    ///
+    /// # Errors
+    /// [`StateError::Disk`] if they cannot be written.
+    pub(crate) fn write(&mut self, groups: GroupColumns) -> Result<(), StateError> {
+        let groups = self.batch(groups)?;
+        self.writer.write(0, &groups)
+    }
+
+    fn batch(&self, groups: GroupColumns) -> Result<RecordBatch, StateError> {
         let options = RecordBatchOptions::new().with_row_count(Some(groups.rows()));
         let columns = groups.keys.into_iter().chain(groups.states).collect();
-        let schema = Arc::clone(self.schema);
-        self.writer.add(0, &RecordBatch::try_new_with_options(schema, columns, &options)?)
+        Ok(RecordBatch::try_new_with_options(Arc::clone(self.schema), columns, &options)?)
+    }
+
+    /// The batches that were written one by one, in their order.
+    ///
+    /// # Errors
+    /// [`StateError::Disk`] if they cannot be written.
+    pub(crate) fn finish_batches(self) -> Result<Vec<SpilledBatch>, StateError> {
+        self.writer.finish()
     }
 
     /// The run; nothing if no group was added.

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::Windowed;
+use crate::saved::SavedBlock;
 use crate::{GroupColumns, SaveRound, SavedGroups, StateError, WindowBounds, Windows};
 
 /// Of the bytes that are free, the part that a copy of a slice may take: more rows come.
@@ -19,7 +20,8 @@ impl Windowed {
     /// Gives all groups, which stay, with the key of their slice: nothing for sessions that a later
     /// slice may continue. It is called when [`trigger`](Self::trigger) and [`early`](Self::early)
     /// have nothing to give. Where there is a disk, slices are copied as long as there is room in
-    /// the budget for the copies too, and the others are written to the disk.
+    /// the budget for the copies too, and the others are written to the disk. Groups that stay in
+    /// memory (open sessions, the running window of cumulating ones) are copied to it then.
     ///
     /// # Errors
     /// Errors of accumulators, of a disk and of `each`; [`StateError::BeingDrained`] while a window
@@ -42,18 +44,22 @@ impl Windowed {
                 each(Some(key), part)
             })?;
         }
-        if let (Some(windows), Some((ran, slice))) = (&self.windows, &mut self.running) {
+        let room = self.budget.saturating_sub(self.bytes()).saturating_sub(copied) / COPIED_PART;
+        let Self { slices, running, sessions, windows, saves, .. } = self;
+        if let (Some(windows), Some((ran, slice))) = (windows, running) {
             let key = windows.slice_key(ran.start);
-            self.saves += 1;
-            slice.save(round, self.saves, |part| each(Some(key), SavedGroups::resident(part)))?;
+            *saves += 1;
+            let sizes = (slice.bytes(), room);
+            let save =
+                |to: &mut dyn FnMut(SavedBlock) -> Result<(), E>| slice.save(round, *saves, to);
+            slices.save_resident(sizes, save, |part| each(Some(key), part))?;
         }
-        match &mut self.sessions {
-            Some(sessions) => {
-                self.saves += 1;
-                sessions.save(round, self.saves, |part| each(None, SavedGroups::resident(part)))
-            }
-            None => Ok(()),
-        }
+        let Some(sessions) = sessions else { return Ok(()) };
+        *saves += 1;
+        let sizes = (sessions.bytes(), room);
+        let save =
+            |to: &mut dyn FnMut(SavedBlock) -> Result<(), E>| sessions.save(round, *saves, to);
+        slices.save_resident(sizes, save, |part| each(None, part))
     }
 
     /// Adds groups that were saved.

@@ -27,7 +27,7 @@ fn spec(mode: Option<KeyMode>) -> Arc<GroupBy> {
 /// Saved groups, read where they lie on a disk.
 fn groups_of(saved: SavedGroups, keys: usize) -> Result<GroupColumns, StateError> {
     match saved {
-        SavedGroups::Held(groups) | SavedGroups::Resident(groups) => groups.columns(),
+        SavedGroups::Held(groups) => groups.columns(),
         SavedGroups::Unchanged { .. } => unreachable!("no round was recorded"),
         SavedGroups::Spilled(batch) => {
             let mut keys_of = batch.read()?.columns().to_vec();
@@ -142,6 +142,49 @@ pub(crate) fn elsewhere(
     to.resume_at(watermark);
     to.load_early(&of_all);
     to
+}
+
+/// Groups that stay in memory are saved: while there is room for copies, without room, and when
+/// nothing has changed.
+pub(crate) fn copies_without_room_are_on_the_disk(windowed: &mut Windowed) {
+    let disk = SimDisk::new(SimDiskOptions::default());
+    windowed.slices().spill_to(disk.clone(), None);
+    let keys = windowed.spec.keys.len();
+    let mut saved = |budget, round, recorded| {
+        windowed.set_budget(budget);
+        let (mut all, mut bytes) = (vec![], 0);
+        let kept = windowed.save(SaveRound { round, recorded }, |_, groups| {
+            bytes += groups.bytes();
+            all.push(groups);
+            Ok::<_, StateError>(())
+        });
+        kept.unwrap();
+        (all, bytes)
+    };
+    let read = |all: Vec<SavedGroups>| -> Vec<GroupColumns> {
+        all.into_iter().map(|groups| groups_of(groups, keys).unwrap()).collect()
+    };
+    let (held, bytes) = saved(usize::MAX, 1, None);
+    assert!(!held.is_empty() && disk.files() == 0);
+    let (written, few) = saved(0, 2, None);
+    assert!(disk.files() == 1 && few * 10 < bytes, "{few} of {bytes} bytes");
+    assert_eq!(read(written), read(held));
+    assert_eq!(disk.files(), 0, "a copy is gone with its checkpoint");
+    let (unchanged, _) = saved(0, 3, Some(2));
+    let is_unchanged = |groups: &SavedGroups| matches!(groups, SavedGroups::Unchanged { .. });
+    assert!(!unchanged.is_empty() && unchanged.iter().all(is_unchanged), "{unchanged:?}");
+    assert_eq!(disk.files(), 0);
+}
+
+#[test]
+fn a_running_window_is_copied_to_the_disk_where_there_is_no_room() {
+    let windows = Windows::cumulating(100, 10, 0).unwrap();
+    let mut windowed = Windowed::new(&spec(None), Some(windows));
+    (0..2_000).for_each(|group| add(windowed.slices(), windows.slice_key(0), (group, 1)));
+    let mut triggered = vec![];
+    trigger(&mut windowed, 10, &mut triggered);
+    assert!(triggered.len() == 1 && windowed.slices().is_empty());
+    copies_without_room_are_on_the_disk(&mut windowed);
 }
 
 /// Where groups go that do not fit, if they may.

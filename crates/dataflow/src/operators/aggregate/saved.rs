@@ -104,7 +104,10 @@ fn rows_of(
     schema: &SchemaRef,
 ) -> Result<RecordBatch, DataflowError> {
     let rows = groups.first().map_or(0, |column| column.len());
-    let slices: ArrayRef = Arc::new(Int64Array::from(vec![slice; rows]));
+    let slices: ArrayRef = match slice {
+        Some(slice) => Arc::new(Int64Array::from_value(slice, rows)),
+        None => Arc::new(Int64Array::new_null(rows)),
+    };
     let columns = std::iter::once(slices).chain(groups).collect();
     Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
 }
@@ -135,7 +138,7 @@ pub(super) fn save(
         let bytes = copies.filter(|_| counted).map(|copies| copies.add(groups.bytes()));
         let schema = schema(GROUPS);
         let rows: Arc<dyn UnreadRows> = match (groups, slice) {
-            (SavedGroups::Held(groups) | SavedGroups::Resident(groups), slice) => {
+            (SavedGroups::Held(groups), slice) => {
                 Arc::new(HeldGroups { slice, groups, schema, _bytes: bytes })
             }
             (SavedGroups::Unchanged { id, bytes }, _) => Arc::new(UnchangedGroups { id, bytes }),
@@ -210,14 +213,18 @@ impl RestoredGroups {
 
 /// Merges groups, those of a slice together.
 fn groups(merged: &mut Windowed, keys: usize, rows: &RecordBatch) -> Result<(), DataflowError> {
-    let slices: Vec<Option<i64>> = rows.column(0).as_primitive::<Int64Type>().iter().collect();
+    let slices = rows.column(0).as_primitive::<Int64Type>();
+    let slice_of = |at: usize| slices.is_valid(at).then(|| slices.value(at));
     let mut from = 0;
-    for run in slices.chunk_by(|a, b| a == b) {
-        let columns = rows.columns()[1..].iter().map(|column| column.slice(from, run.len()));
+    while from < rows.num_rows() {
+        let slice = slice_of(from);
+        let to = (from..rows.num_rows()).find(|at| slice_of(*at) != slice);
+        let run = to.unwrap_or(rows.num_rows()) - from;
+        let columns = rows.columns()[1..].iter().map(|column| column.slice(from, run));
         let mut columns: Vec<ArrayRef> = columns.collect();
         let states = columns.split_off(keys);
-        merged.load(run[0], &GroupColumns { keys: columns, states })?;
-        from += run.len();
+        merged.load(slice, &GroupColumns { keys: columns, states })?;
+        from += run;
     }
     Ok(())
 }
