@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Rows that never change, as those on a disk, are not written again where a section of an earlier
-//! checkpoint has them: the worker lists that section.
+//! checkpoint has them: the worker lists that section. Blocks of groups, which have a section each,
+//! are [narrow](super::narrow).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,11 +30,12 @@ use dataflow::source::Position;
 
 use super::ids::OperatorId;
 use super::loading::Loading;
+use super::narrow::narrow;
 
 /// The section that begins a worker.
 const WORKER: &str = "worker";
-/// The form of that section.
-const VERSION: u8 = 2;
+/// The form of that section. Sections of its operators may be narrow.
+const VERSION: u8 = 3;
 /// The form in which it counted the sections of each operator, which had one batch each, and
 /// referred to none.
 const COUNTED: u8 = 1;
@@ -372,12 +374,19 @@ impl OperatorSections<'_, '_> {
         }
         let mut is_first = true;
         let saved = stored.read().map_err(|error| self.failed(&error))?;
+        let saved: Vec<SavedRows> = saved.collect();
+        // Other rows of a section would have other least values.
+        let is_alone = is_apart && saved.len() == 1;
         for saved in saved {
             if id.is_none() {
                 self.add(saved)?;
                 continue;
             }
-            for piece in pieces(&saved.rows, SECTION_BYTES) {
+            let count = saved.rows.num_rows();
+            for mut piece in pieces(&saved.rows, SECTION_BYTES) {
+                if is_alone && piece.num_rows() == count {
+                    piece = narrow(&piece).map_err(|error| self.failed(&error))?;
+                }
                 if std::mem::take(&mut is_first) {
                     self.begin(saved.part, &piece, id)?;
                 }

@@ -16,6 +16,8 @@ use checkpoint::{CheckpointError, ObjectName, SegmentEntry, Store};
 use dataflow::checkpoint::UnreadRows;
 use dataflow::error::DataflowError;
 
+use super::narrow::widen;
+
 /// Bytes of sections that wait for other workers at most. Each worker holds one section more.
 const LOADED_BYTES_MAX: usize = 256 << 20;
 
@@ -123,5 +125,5 @@ impl Drop for SectionRows {
 }
 
 fn rows_of(bytes: &[u8]) -> Result<Vec<RecordBatch>, ArrowError> {
-    StreamReader::try_new(bytes, None)?.collect()
+    StreamReader::try_new(bytes, None)?.map(|rows| widen(rows?)).collect()
 }

@@ -19,6 +19,7 @@ mod leader;
 mod loading;
 mod manifest;
 mod messages;
+mod narrow;
 mod opening;
 mod record_timeout;
 mod resumed;

@@ -204,7 +204,7 @@ fn section(at: u32) -> SectionEntry {
     SectionEntry { operator, part: at, rows: 9, offset, bytes: 5, crc: u32::MAX }
 }
 
-/// Rows of a number, which are its number.
+/// Rows of a number, which is the first byte of each.
 struct Numbered(u64, Storing);
 
 /// The way in which rows are stored.
@@ -218,7 +218,10 @@ enum Storing {
 impl UnreadRows for Numbered {
     fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
         assert_ne!(self.1, Storing::InTheChain, "they are not here");
-        let numbers: ArrayRef = Arc::new(UInt64Array::from(vec![self.0; ROWS]));
+        // The rest of a value is such that no column is narrow.
+        let rest = (0..ROWS as u64).map(|row| row.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8);
+        let numbers = rest.map(|rest| self.0 << 56 | rest);
+        let numbers: ArrayRef = Arc::new(UInt64Array::from_iter_values(numbers));
         Ok(vec![RecordBatch::try_from_iter([("number", numbers)])?])
     }
 
@@ -282,7 +285,7 @@ fn numbered(
             let Some(numbers) = rows.column(0).as_primitive_opt::<UInt64Type>() else {
                 continue;
             };
-            numbers.values().iter().for_each(|&number| *found.entry(number).or_default() += 1);
+            numbers.values().iter().for_each(|row| *found.entry(row >> 56).or_default() += 1);
         }
         let expected = of[worker].iter().map(|&number| (number, ROWS));
         assert_eq!(found, expected.collect(), "worker {worker} of round {round}");
@@ -356,6 +359,66 @@ fn rows_that_are_only_in_the_chain_are_referred_to_or_copied() {
     let workers = two_workers([&all[19..], &[]], InTheChain);
     let lost = encode(workers, OperatorNames(&names), &mut earlier, &mut segment);
     assert!(matches!(lost, Err(CheckpointError::Missing { .. })) && earlier.is_lost());
+}
+
+/// Groups as a block has them: a slice, keys and counts.
+struct Block(RecordBatch);
+
+impl UnreadRows for Block {
+    fn read(&self) -> Result<Vec<RecordBatch>, DataflowError> {
+        Ok(vec![self.0.clone()])
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.get_array_memory_size()
+    }
+
+    fn id(&self) -> Option<RowsId> {
+        Some((self.0.num_rows() as u64, 0))
+    }
+
+    fn is_apart(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn blocks_of_groups_are_narrow_and_come_back() {
+    const GROUPS: i64 = 16_384;
+    let block = |groups: i64| {
+        let count = groups as usize;
+        let keys = Int64Array::from_iter_values((0..groups).map(|at| 1 << 40 | at * 5));
+        let counts = Int64Array::from_iter_values((0..groups).map(|at| at % 200));
+        let slices: ArrayRef = Arc::new(Int64Array::from_value(1_735_689_600_000, count));
+        let all = [("slice", slices), ("key", Arc::new(keys)), ("count", Arc::new(counts))];
+        RecordBatch::try_from_iter(all).unwrap()
+    };
+    // The last one has more bytes than a section: it is written in pieces, which are as they were.
+    let blocks = [block(GROUPS), block(1), block(GROUPS * 20)];
+    let stored = |block: &RecordBatch| {
+        let rows: Arc<dyn UnreadRows> = Arc::new(Block(block.clone()));
+        StoredRows { part: 0, rows }
+    };
+    let (parts, stored) = (vec![], blocks.iter().map(stored).collect());
+    let operator = OperatorSnapshot { operator: 0, version: 1, watermark: 0, parts, stored };
+    let snapshot = WorkerSnapshot { operators: vec![operator], ..WorkerSnapshot::default() };
+    let names = ids(&["groups"]);
+    let (store, entry) = store(vec![snapshot], &names);
+    let segment = chain::open_segment(&*store, &job(), &entry).unwrap();
+    let bytes: Vec<u64> = segment.sections().iter().skip(1).map(|of| of.bytes).collect();
+    assert_eq!(bytes.len(), 3);
+    let rows = GROUPS as u64;
+    // Four bytes of a key, which is beyond 65,536, and one of a count.
+    assert!((5 * rows..6 * rows).contains(&bytes[0]), "{bytes:?}");
+    assert!(bytes[1] < 2048 && bytes[2] > 24 * 20 * rows, "{bytes:?}");
+    let read = read(&store, &entry, &names);
+    let mut parts = read[0].operators[0].parts.iter().map(|saved| saved.rows.clone());
+    assert_eq!(parts.next().as_ref(), Some(&blocks[0]));
+    assert_eq!(parts.next().as_ref(), Some(&blocks[1]));
+    let rest: Vec<RecordBatch> = parts.collect();
+    assert!(rest.len() > 1);
+    let rest = arrow::compute::concat_batches(&blocks[2].schema(), &rest).unwrap();
+    assert_eq!(rest, blocks[2]);
 }
 
 #[test]
