@@ -2,7 +2,7 @@
 
 use super::job::{Enough, Jobs};
 use super::stall::shape;
-use super::{RecoveryPlan, StateDirectory};
+use super::{GROUP_BYTES, RecoveryPlan, StateDirectory};
 use crate::report::Bar;
 use crate::run::BenchError;
 
@@ -18,6 +18,8 @@ const RECORDS: usize = 4;
 /// The figures of the loads of a checkpoint.
 #[derive(Debug, Clone)]
 pub(super) struct LoadOutcome {
+    pub(super) groups: u64,
+    /// The bytes of the checkpoint.
     pub(super) bytes: u64,
     /// Seconds from the start of each run to its first row.
     pub(super) seconds: Vec<f64>,
@@ -37,7 +39,7 @@ pub(super) fn measure(
     let enough = Enough { records: RECORDS, seconds: SECONDS[0], seconds_max: SECONDS[1] };
     let made = jobs.saved(&shape, INTERVAL, directory.path(), Some(enough))?;
     let bytes = made.records.iter().map(|record| record.bytes).max().unwrap_or(0);
-    let mut outcome = LoadOutcome { bytes, seconds: Vec::new() };
+    let mut outcome = LoadOutcome { groups, bytes, seconds: Vec::new() };
     for _ in 0..plan.loads {
         // The run is stopped behind the record of its beginning; that of its stop follows.
         let enough = Enough { records: 1, seconds: 0.0, seconds_max: SECONDS[1] };
@@ -51,7 +53,9 @@ impl LoadOutcome {
     /// The slowest load against its limit.
     pub(super) fn bar(&self, limit: f64) -> Bar {
         let slowest = self.seconds.iter().copied().reduce(f64::max);
-        let what = format!("load of {:.1} MiB on a node", self.bytes as f64 / (1 << 20) as f64);
+        let of_state = self.groups as f64 * GROUP_BYTES / f64::from(1 << 20);
+        let stored = self.bytes as f64 / f64::from(1 << 20);
+        let what = format!("load of {of_state:.1} MiB, stored as {stored:.1}, on a node");
         let got = match slowest {
             Some(seconds) => format!("{seconds:.3} s (the greatest of {})", self.seconds.len()),
             None => "no run".into(),
@@ -66,10 +70,14 @@ mod tests {
 
     #[test]
     fn one_slow_load_fails_the_bar() {
-        let outcome = LoadOutcome { bytes: 1 << 30, seconds: vec![1.0, 2.5, 1.5] };
+        let (groups, bytes) = (1 << 17, 1 << 20);
+        let outcome = LoadOutcome { groups, bytes, seconds: vec![1.0, 2.5, 1.5] };
         let bar = outcome.bar(2.0);
-        assert_eq!((bar.met, &*bar.what), (Some(false), "load of 1024.0 MiB on a node"));
+        assert_eq!(
+            (bar.met, &*bar.what),
+            (Some(false), "load of 3.0 MiB, stored as 1.0, on a node")
+        );
         assert_eq!(outcome.bar(2.5).met, Some(true));
-        assert_eq!(LoadOutcome { bytes: 0, seconds: vec![] }.bar(2.0).met, None);
+        assert_eq!(LoadOutcome { groups: 0, bytes: 0, seconds: vec![] }.bar(2.0).met, None);
     }
 }

@@ -24,6 +24,10 @@ use self::job::Jobs;
 use crate::report::{ReportSection, ReportTable};
 use crate::run::BenchError;
 
+/// Bytes of a group in the state of the jobs: its window, its key and its count. A checkpoint has
+/// fewer, for its columns are narrow.
+pub const GROUP_BYTES: f64 = 24.0;
+
 /// A part of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecoveryPart {
@@ -99,20 +103,21 @@ fn stalls(plan: &RecoveryPlan) -> Result<ReportSection, BenchError> {
              greatest gap between two reads near a mark, less the usual gap. The processor time \
              of the worker in it stands beside it: what is more is waiting, or taken by others."
                 .into(),
+            format!(
+                "A group has {GROUP_BYTES} bytes in the state; those of a checkpoint are fewer."
+            ),
         ],
         ..ReportSection::default()
     };
     let mut rows = Vec::new();
-    let mut of_group = 0.0;
     for (groups, limit_ms) in stall::STALLS {
         let groups = (groups * plan.scale).max(100.0) as u64;
         let outcome = stall::measure(plan, &Jobs::default(), groups)?;
-        of_group = outcome.bytes / groups as f64;
         section.bars.push(outcome.stall_bar(limit_ms));
         rows.push(outcome.row());
     }
     let (bytes, limit_ms) = stall::STORED;
-    let groups = (bytes * plan.scale / of_group.max(1.0)).max(100.0) as u64;
+    let groups = (bytes * plan.scale / GROUP_BYTES).max(100.0) as u64;
     let outcome = stall::measure(plan, &Jobs::default(), groups)?;
     section.bars.push(outcome.stored_bar(limit_ms));
     rows.push(outcome.row());
@@ -123,12 +128,8 @@ fn stalls(plan: &RecoveryPlan) -> Result<ReportSection, BenchError> {
 fn load(plan: &RecoveryPlan) -> Result<ReportSection, BenchError> {
     let jobs = Jobs::default();
     let (bytes, limit) = load::LOADED;
-    // A small state tells the bytes of a group.
-    let few = (bytes * plan.scale / 1e3).max(1000.0) as u64;
-    let first = load::measure(&RecoveryPlan { loads: 1, ..plan.clone() }, &jobs, few)?;
-    let of_group = first.bytes as f64 / few as f64;
-    let groups = (bytes * plan.scale / of_group.max(1.0)) as u64;
-    let outcome = load::measure(plan, &jobs, groups.max(few))?;
+    let groups = (bytes * plan.scale / GROUP_BYTES).max(1000.0) as u64;
+    let outcome = load::measure(plan, &jobs, groups)?;
     Ok(ReportSection {
         title: "Load of a checkpoint".into(),
         text: vec![

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::estimate::{median, quantile};
 use super::input::Gap;
 use super::job::{Enough, JobRun, JobShape, Jobs};
-use super::{RecoveryPlan, StateDirectory};
+use super::{GROUP_BYTES, RecoveryPlan, StateDirectory};
 use crate::report::Bar;
 use crate::run::BenchError;
 use crate::workload::Workload;
@@ -27,7 +27,8 @@ const TIMEOUT_FACTOR: f64 = 20.0;
 
 /// The groups, and the most milliseconds that a worker may stall, at scale 1.
 pub(super) const STALLS: [(f64, f64); 3] = [(100e3, 1.0), (1e6, 10.0), (10e6, 60.0)];
-/// The bytes of a checkpoint whose time is measured, at scale 1, and the most milliseconds.
+/// The bytes of groups that a checkpoint has whose time is measured, at scale 1, and the most
+/// milliseconds.
 pub(super) const STORED: (f64, f64) = (100e6, 300.0);
 
 /// The figures of a job whose groups all change between two checkpoints.
@@ -115,7 +116,7 @@ impl StallOutcome {
 
     /// The 99th percentile of the times until a checkpoint was stored against a limit.
     pub(super) fn stored_bar(&self, limit_ms: f64) -> Bar {
-        let megabytes = self.bytes / 1e6;
+        let megabytes = self.groups as f64 * GROUP_BYTES / 1e6;
         let what = format!("a checkpoint of {megabytes:.1} MB that changed, local disk, p99");
         bar(what, limit_ms, &self.stored)
     }

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bench::recovery::StateDirectory;
 use bench::recovery::estimate::quantile;
+use bench::recovery::{GROUP_BYTES, StateDirectory};
 use bench::report::{Bar, ReportSection, ReportTable};
 use rustix::process::Signal;
 
@@ -15,8 +15,6 @@ use super::process::JobProcess;
 const NODES: u32 = 2;
 /// Bytes of the state that moves to other nodes, at scale 1.
 const MOVED_BYTES: f64 = (1u64 << 30) as f64;
-/// Approximate bytes of a group in a checkpoint.
-const GROUP_BYTES: f64 = 24.0;
 /// The share of the groups that the state has when the job is stopped.
 const SHARE: f64 = 0.8;
 /// Seconds in which the stream has as many rows as there are groups.
@@ -119,8 +117,7 @@ fn rescaled(plan: &FailurePlan<'_>) -> Result<Outages, String> {
     for _ in 0..plan.rescales {
         let directory = StateDirectory::new(plan.directory).map_err(|error| error.to_string())?;
         let mut job = JobProcess::start(directory.path(), &sql, NODES)?;
-        let needed = (groups * GROUP_BYTES * SHARE) as u64;
-        job.grows_to(needed)?;
+        job.grows_to((groups * SHARE) as u64)?;
         let before = job.state().generation;
         let since = Instant::now();
         job.stop()?;

@@ -1,6 +1,7 @@
 //! A job of processes, as a user starts it, and its progress as seen from outside: the records of
 //! its chain, and the files of its output.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -66,15 +67,19 @@ impl JobProcess {
         JobState { generation: view.generation, checkpoint }
     }
 
-    /// The bytes of its last checkpoint; 0 before the first one.
-    fn state_bytes(&self) -> u64 {
+    /// The rows of state that its last checkpoint has written; 0 before the first one.
+    fn state_rows(&self) -> u64 {
         let store = self.store();
-        let manifest = ObjectName::job(JOB).and_then(|job| {
-            let checkpoint = chain::look(&store, &job)?.checkpoint;
-            checkpoint.map(|base| chain::read_checkpoint(&store, &job, &base)).transpose()
+        let rows = ObjectName::job(JOB).and_then(|job| {
+            let Some(base) = chain::look(&store, &job)?.checkpoint else { return Ok(0) };
+            let mut rows = 0;
+            for entry in chain::read_checkpoint(&store, &job, &base)?.segments {
+                let segment = chain::open_segment(&store, &job, &entry)?;
+                rows += segment.sections().iter().map(|section| section.rows).sum::<u64>();
+            }
+            Ok(rows)
         });
-        let manifest = manifest.ok().flatten();
-        manifest.map_or(0, |manifest| manifest.segments.iter().map(|segment| segment.bytes).sum())
+        rows.unwrap_or(0)
     }
 
     fn store(&self) -> DirectoryStore {
@@ -107,9 +112,13 @@ impl JobProcess {
         numbers.max()
     }
 
-    /// Waits until its last checkpoint has this many bytes.
-    pub(super) fn grows_to(&mut self, bytes: u64) -> Result<(), String> {
-        let grown = |job: &Self| (job.state_bytes() >= bytes).then_some(());
+    /// Waits until its last checkpoint has this many rows of state.
+    pub(super) fn grows_to(&mut self, rows: u64) -> Result<(), String> {
+        let looked_at = Cell::new(0);
+        let grown = |job: &Self| {
+            let checkpoint = job.state().checkpoint;
+            (looked_at.replace(checkpoint) != checkpoint && job.state_rows() >= rows).then_some(())
+        };
         self.wait(GROWTH_TIMEOUT, "does not grow", grown)
     }
 
