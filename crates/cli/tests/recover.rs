@@ -241,6 +241,12 @@ fn each_job_of_a_script_begins_anew_once_and_not_at_each_restart() {
     dir.write("q.sql", &text(""));
     let (code, message) = dir.run(&run);
     assert_eq!(code, Some(0), "{message}");
+    // A beginning that is refused leaves the checkpoints as they are.
+    let (code, message) = dir.run(&run);
+    assert!(code != Some(0) && message.contains("it has rows already"), "{message}");
+    let (code, message) = dir.run(&run[..6]);
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.contains("has ended: --from none begins it anew"), "{message}");
     for name in ["out_first", "out_second"] {
         fs::remove_dir_all(dir.0.join(name)).unwrap();
     }

@@ -266,6 +266,10 @@ impl Sink for DirectorySink {
         self.0.place.sweep(HIDDEN, run, &names)
     }
 
+    fn check_new(&self) -> Result<(), ConnectorError> {
+        self.0.place.prepare(true, !self.0.by.is_empty())
+    }
+
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let is_new = context.staging.as_ref().is_none_or(|staging| !staging.goes_on);
         self.0.place.prepare(is_new, !self.0.by.is_empty())?;

@@ -85,6 +85,15 @@ pub trait Sink: Send + Sync {
         Ok(())
     }
 
+    /// Refuses a place that has rows of others. A job that keeps checkpoints asks before it begins
+    /// anew, so that one that is refused can still go on from the checkpoints that it has.
+    ///
+    /// # Errors
+    /// When there are such rows, or the place cannot be listed.
+    fn check_new(&self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
     /// Opens the writer of one worker; it is opened before the first row is read, so that a sink
     /// that cannot be written fails early.
     ///

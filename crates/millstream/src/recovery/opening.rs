@@ -47,12 +47,18 @@ impl Opening<'_> {
             if !self.options.take_over {
                 self.check_alone(view)?;
             }
+            let mut goes_on = false;
             if let Some(resumed) = chain::resolve(&**self.store, view, from)? {
                 self.check(&resumed.manifest)?;
                 self.check_published(&resumed)?;
                 if self.has_lost(&resumed)? {
                     from = &ResumeFrom::Nothing;
+                } else {
+                    goes_on = true;
                 }
+            }
+            if !goes_on {
+                self.check_new()?;
             }
         }
         let (mut chain, resumed) = Chain::begin(self.store.clone(), self.name, run, from)?;
@@ -80,6 +86,16 @@ impl Opening<'_> {
             }
         }
         Ok(Some((chain, resumed)))
+    }
+
+    /// Refuses to begin anew where sinks have rows of others: the record of such a beginning would
+    /// hide the checkpoints of the job.
+    fn check_new(&self) -> Result<(), Error> {
+        for (at, operator) in self.job.operators.iter().enumerate() {
+            let Some(sink) = operator.kind.spec().sink() else { continue };
+            sink.check_new().map_err(|error| DataflowError::from(error).of_operator(at))?;
+        }
+        Ok(())
     }
 
     /// Refuses a second run of the job.

@@ -377,6 +377,10 @@ impl Sink for Part {
         self.stage.sink.exclusive_option()
     }
 
+    fn check_new(&self) -> Result<(), ConnectorError> {
+        self.stage.sink.check_new()
+    }
+
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         self.stage.open(context)?;
         let (stage, part) = (self.stage.clone(), self.part);
