@@ -210,6 +210,52 @@ fn collection_keeps_the_last_checkpoints_and_young_records() {
     assert!(chain.collect().is_err());
 }
 
+/// A listing of an hour's records takes longer with each of them.
+#[test]
+fn segments_go_with_each_checkpoint_and_records_are_seldom_listed() {
+    let store = Arc::new(MemoryStore::default());
+    let numbers = || -> Vec<u64> {
+        let listed = store.list(Some(&ObjectName::new("clicks/seg").unwrap())).unwrap();
+        let number = |name: &str| name.rsplit_once('-')?.1.strip_suffix(".seg")?.parse().ok();
+        listed.iter().filter_map(|object| number(object.name.last_part())).collect()
+    };
+    let (mut chain, _) = begin(&store, 1, &ResumeFrom::Latest).unwrap();
+    (1..=5).for_each(|number| save(&mut chain, number).unwrap());
+    let (mut chain, _) = begin(&store, 2, &ResumeFrom::Latest).unwrap();
+    // Of the run before, and of a checkpoint that was given up.
+    let given_up = ObjectName::new("clicks/seg/g2-n0-000007.seg").unwrap();
+    save(&mut chain, 6).unwrap();
+    chain.collect_superseded().unwrap();
+    assert_eq!(numbers(), [4, 5, 6]);
+    store.put(&given_up, &[Bytes::from_static(b"x")]).unwrap();
+    keep(store.as_ref(), &job(), Some(6), "friday").unwrap();
+    let mut calls = Vec::new();
+    for number in 8..=150 {
+        save(&mut chain, number).unwrap();
+        let before = store.calls();
+        let collected = chain.collect_superseded().unwrap();
+        calls.push(store.calls() - before);
+        assert_eq!(collected.records, 0, "all are young");
+        let all = numbers();
+        assert!(all.contains(&6), "it has a name");
+        assert!(all.iter().filter(|number| **number < 7).count() <= 3, "{all:?}");
+        assert!(all.iter().filter(|number| **number > 7).count() <= 3, "{all:?}");
+        assert!(all.ends_with(&[number]));
+    }
+    // Each time the names that were given are listed and read, and a segment is deleted.
+    let few = calls.iter().filter(|calls| **calls <= 3).count();
+    assert!(few >= calls.len() - 3, "{calls:?}");
+    assert_eq!(numbers(), [6, 148, 149, 150], "what is left over goes with everything else");
+    drop_kept(store.as_ref(), &job(), "friday").unwrap();
+    store.set_time(HOUR_MS + 1);
+    (151..=220).for_each(|number| {
+        save(&mut chain, number).unwrap();
+        chain.collect_superseded().unwrap();
+    });
+    assert_eq!(numbers(), [218, 219, 220]);
+    assert!(records(store.as_ref(), &job()).unwrap().len() < 80);
+}
+
 #[test]
 fn the_recent_pause_is_that_of_a_run_and_not_of_a_job_that_was_down() {
     let store = Arc::new(MemoryStore::default());

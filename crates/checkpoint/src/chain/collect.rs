@@ -1,19 +1,54 @@
 //! Collection: the records and segments that nobody goes on from are deleted (rule C7).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
 use super::Chain;
-use super::decide::{RECORD_RETAINED_MS, retained_from};
+use super::decide::{CHECKPOINTS_RETAINED, RECORD_RETAINED_MS, retained_from};
 use super::names::{
-    chain_folder, collected_folder, collected_marker, record_number, segment_folder,
+    chain_folder, collected_folder, collected_marker, record_number, segment_folder, segment_name,
     segment_numbers,
 };
 use super::view::{ChainView, kept, look, read_checkpoint, repeated};
 use crate::error::CheckpointError;
-use crate::record::BaseCheckpoint;
+use crate::record::{BaseCheckpoint, CheckpointManifest};
 use crate::store::{ObjectName, Store, StoredObject};
+
+/// The checkpoints of a run from one collection of everything to the next: that one lists the
+/// records of an hour, which are many where checkpoints are frequent.
+const COLLECTED_EVERY: u32 = 64;
+
+/// The segments of the checkpoints that a run has recorded, as far as it knows them without a
+/// listing.
+#[derive(Debug, Default)]
+pub(super) struct OwnSegments {
+    /// By checkpoint that is retained, the oldest first: the files that it needs, with their bytes.
+    retained: VecDeque<Vec<(String, u64)>>,
+    /// Files of earlier checkpoints that were still needed at the last collection.
+    superseded: BTreeMap<String, u64>,
+    /// Checkpoints until everything is collected.
+    until_all: u32,
+}
+
+impl OwnSegments {
+    /// A checkpoint is recorded.
+    pub(super) fn recorded(&mut self, manifest: &CheckpointManifest) {
+        let files = manifest.all_segments().map(|segment| (segment.file.clone(), segment.bytes));
+        self.retained.push_back(files.collect());
+        while self.retained.len() > CHECKPOINTS_RETAINED {
+            self.superseded.extend(self.retained.pop_front().into_iter().flatten());
+        }
+    }
+
+    /// The files that no checkpoint of this run needs that is retained.
+    fn unneeded(&self) -> Vec<(String, u64)> {
+        let needed: BTreeSet<&str> =
+            self.retained.iter().flatten().map(|(file, _)| &**file).collect();
+        let all = self.superseded.iter().map(|(file, bytes)| (file.clone(), *bytes));
+        all.filter(|(file, _)| !needed.contains(&**file)).collect()
+    }
+}
 
 /// The objects that a collection has deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,6 +62,44 @@ pub struct CollectedObjects {
 }
 
 impl Chain {
+    /// Deletes the segments that this run's checkpoints have superseded, without a look at the
+    /// chain; and at the first checkpoint, and then every few dozen, all that
+    /// [`collect`](Self::collect) deletes. It is called when a checkpoint was
+    /// [recorded](Self::append).
+    ///
+    /// A run that has begun meanwhile goes on from a checkpoint that this one retains too, for its
+    /// record stands behind the last one of this run.
+    ///
+    /// # Errors
+    /// As [`collect`](Self::collect).
+    pub fn collect_superseded(&mut self) -> Result<CollectedObjects, CheckpointError> {
+        if self.own.until_all == 0 {
+            let collected = self.collect()?;
+            self.own.superseded.clear();
+            self.own.until_all = COLLECTED_EVERY;
+            return Ok(collected);
+        }
+        self.own.until_all -= 1;
+        let mut collected = CollectedObjects::default();
+        let unneeded = self.own.unneeded();
+        if unneeded.is_empty() || self.pending.is_some() {
+            return Ok(collected);
+        }
+        let store = self.store.as_ref();
+        let needed = needed_segments(store, &self.job, &[])?;
+        for (file, bytes) in unneeded {
+            let Some(name) = segment_name(&self.job, &file) else { continue };
+            if !needed.contains(&file) {
+                repeated(|| store.delete(&name))?;
+                collected.segments += 1;
+                collected.bytes += bytes;
+            }
+            // Those that are kept under a name are collected with all others, when it is dropped.
+            self.own.superseded.remove(&file);
+        }
+        Ok(collected)
+    }
+
     /// Deletes what nobody goes on from. It keeps the last checkpoints
     /// ([`CHECKPOINTS_RETAINED`](super::CHECKPOINTS_RETAINED)), those that were kept under a name,
     /// and records that are younger than an hour by the clock of the store.

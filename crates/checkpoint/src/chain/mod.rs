@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 pub use collect::CollectedObjects;
+use collect::OwnSegments;
 pub use decide::{
     Append, AppendOutcome, CHECKPOINTS_RETAINED, ChainHead, ChainReply, ChainRequest, Claim,
     RECORD_RETAINED_MS, retained_from,
@@ -122,6 +123,8 @@ pub struct Chain {
     round: u64,
     /// A write whose outcome is unknown.
     pending: Option<Pending>,
+    /// The segments of its own checkpoints.
+    own: OwnSegments,
     timeout: Duration,
 }
 
@@ -182,6 +185,7 @@ impl Chain {
                     greatest,
                     round: begin.round,
                     pending: None,
+                    own: OwnSegments::default(),
                     timeout: WRITE_TIMEOUT,
                 };
                 return Ok((chain, resumed));
@@ -320,6 +324,7 @@ impl Chain {
                 self.last = ChainHead { number, record: Some(append.record().clone()) };
                 if let RecordBody::Manifest(manifest) = body {
                     self.greatest = manifest.number;
+                    self.own.recorded(&manifest);
                     let (record, number) = (number, manifest.number);
                     self.base = Some(BaseCheckpoint { record, number, kept: None });
                 }

@@ -3,7 +3,7 @@
 //! Rows that sinks have staged are part of the checkpoint of their round, or of a later one where
 //! that was given up: they stay here until the leader says that a checkpoint with them is stored.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,8 +33,8 @@ pub(super) const ENDED: &str = "ended";
 /// wait is short.
 const SYNCS_MAX: usize = 8;
 
-/// Bytes that the sinks of a node may have staged and no checkpoint of the chain names, for each of
-/// its workers: a few times what one stages of a round at most.
+/// Bytes that a sink of a node may have staged and no checkpoint of the chain names, for each
+/// worker of the node: a few times what one stages of a round at most.
 const WAITING_BYTES_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 30 };
 
 /// An event at a node.
@@ -317,7 +317,8 @@ impl Keeper {
     fn bound_waiting(&mut self) {
         let KeeperState { waiting, lost, .. } = &mut self.state;
         let bytes: usize = waiting.iter().map(|(.., sink)| sink.staged.len()).sum();
-        let most = WAITING_BYTES_MAX * self.workers.len().max(1);
+        let sinks: BTreeSet<u32> = waiting.iter().map(|(.., sink)| sink.operator).collect();
+        let most = WAITING_BYTES_MAX * self.workers.len().max(1) * sinks.len().max(1);
         if bytes <= most || lost.is_some() {
             return;
         }
@@ -461,7 +462,7 @@ impl Keeper {
         settle(&self.job, &splits);
         let recorded = match end {
             RoundEnd::GoesOn => {
-                if let Err(error) = chain.collect() {
+                if let Err(error) = chain.collect_superseded() {
                     tracing::warn!(%error, "old checkpoints stay");
                 }
                 Ok(())

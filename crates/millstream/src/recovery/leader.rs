@@ -25,6 +25,10 @@ const ENDS_TRIED_MAX: u32 = 5;
 /// The pause behind the first try; behind the second it is twice as long, and so on.
 const END_PAUSE: Duration = Duration::from_secs(1);
 
+/// The shortest time between two warnings about checkpoints that are given up: a store may be gone
+/// for minutes.
+const WARNING_PAUSE: Duration = Duration::from_secs(10);
+
 /// How long after the user has asked for the job's end the workers of a node may take to save the
 /// last checkpoint, while no other node goes on: then the job ends behind the one before.
 /// Schedulers grant 30 s at least. A saved round is stored, however long that takes.
@@ -83,6 +87,8 @@ pub(super) struct Leader {
     /// Last checkpoints of the job in a row that could not be stored, and why the last could not.
     failed_ends: u32,
     why: String,
+    /// When the user was last warned of a checkpoint that is given up, since the last stored one.
+    warned: Option<Instant>,
 }
 
 impl Leader {
@@ -110,6 +116,7 @@ impl Leader {
             stops: None,
             failed_ends: 0,
             why: String::new(),
+            warned: None,
         }
     }
 
@@ -162,8 +169,23 @@ impl Leader {
         Err(CheckpointError::Invalid { reason }.into())
     }
 
+    /// Notes why a checkpoint cannot be stored, and warns the user unless that was done just now.
+    fn warn(&mut self, node: Option<u32>, round: u64, why: String) {
+        if self.warned.is_none_or(|warned| warned.elapsed() >= WARNING_PAUSE) {
+            self.warned = Some(Instant::now());
+            tracing::warn!(node, round, %why, "a checkpoint is given up");
+        } else {
+            tracing::debug!(node, round, %why, "a checkpoint is given up");
+        }
+        self.why = why;
+    }
+
     /// A checkpoint is stored, and its output is visible.
     fn has_stored(&mut self, number: u64, bytes: u64, since: Instant) {
+        if self.warned.take().is_some() {
+            let given_up = self.counts.given_up_since;
+            tracing::warn!(number, given_up, "checkpoints are stored again");
+        }
         let duration = Some(since.elapsed());
         self.last = Some((LastCheckpoint { number, bytes, age: Duration::ZERO, duration }, since));
         self.counts.stored += 1;
@@ -181,8 +203,7 @@ impl Leader {
         let (of, part) = match message {
             Message::Part { round, entry } => (round, Some(entry)),
             Message::NoPart { round, why } => {
-                tracing::warn!(node = from, round, %why, "a checkpoint is given up");
-                self.why = why;
+                self.warn(Some(from as u32), round, why);
                 (round, None)
             }
             Message::Ended => {
@@ -233,8 +254,7 @@ impl Leader {
         self.stops = self.stops.map(|_| Instant::now());
         let stored = match stored {
             Err(error) if error.leaves_checkpoint_out() => {
-                tracing::warn!(round, %error, "a checkpoint is given up");
-                self.why = error.to_string();
+                self.warn(None, round, error.to_string());
                 self.phase = Phase::Rests;
                 return self.gives_up(end);
             }
@@ -400,6 +420,25 @@ mod tests {
         leader.received(1, Message::NoPart { round: 6, why: "full".into() }).unwrap();
         assert_eq!(turn(&mut leader, false), "end 7 5");
         assert!(leader.received(1, part(6)).is_err(), "of a round that is over");
+    }
+
+    #[test]
+    fn the_user_is_warned_of_checkpoints_that_are_given_up_and_not_of_each() {
+        let mut leader = Leader::new((ALWAYS, true), 1, 1);
+        let gives_up = |leader: &mut Leader, round: u64| {
+            turn(leader, false);
+            leader.received(0, Message::NoPart { round, why: "full".into() }).unwrap();
+            leader.warned
+        };
+        let first = gives_up(&mut leader, 1);
+        assert!(first.is_some() && gives_up(&mut leader, 2) == first);
+        leader.warned = Instant::now().checked_sub(WARNING_PAUSE);
+        assert!(gives_up(&mut leader, 3) > first);
+        turn(&mut leader, false);
+        leader.received(0, part(4)).unwrap();
+        assert_eq!(turn(&mut leader, false), "complete 4 of 1 GoesOn");
+        leader.recorded(4, RoundEnd::GoesOn, Ok(())).unwrap();
+        assert!(leader.warned.is_none(), "it was told that checkpoints are stored again");
     }
 
     #[test]
