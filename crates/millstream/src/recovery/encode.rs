@@ -39,6 +39,8 @@ const VERSION: u8 = 3;
 /// The form in which it counted the sections of each operator, which had one batch each, and
 /// referred to none.
 const COUNTED: u8 = 1;
+/// About how many bytes a section has beside its rows.
+const HEAD_BYTES: usize = 2 << 10;
 /// Bytes of a section, but for its last batch, which has about as many at most.
 const SECTION_BYTES: usize = 4 << 20;
 
@@ -411,7 +413,7 @@ impl OperatorSections<'_, '_> {
         };
         if !self.open.as_ref().is_some_and(fits) {
             self.close()?;
-            let opened = OpenSection::new(part, rows.schema());
+            let opened = OpenSection::new(part, rows);
             self.open = Some(opened.map_err(|error| self.failed(&error))?);
         }
         if let Some(open) = &mut self.open {
@@ -443,8 +445,11 @@ impl OperatorSections<'_, '_> {
 }
 
 impl OpenSection {
-    fn new(part: u32, schema: SchemaRef) -> Result<Self, ArrowError> {
-        let writer = StreamWriter::try_new(Vec::new(), &schema)?;
+    /// A section that begins with these rows.
+    fn new(part: u32, rows: &RecordBatch) -> Result<Self, ArrowError> {
+        let schema = rows.schema();
+        let room = Vec::with_capacity(rows.get_array_memory_size() + HEAD_BYTES);
+        let writer = StreamWriter::try_new(room, &schema)?;
         Ok(Self { part, schema, rows: 0, ids: Vec::new(), writer })
     }
 

@@ -1,13 +1,13 @@
 //! Columns of numbers in as few bytes as they need: saved groups are mostly keys that lie close
 //! together and counts that are small, and each byte is summed, written and brought to a disk.
 //!
-//! A field tells in its metadata how its column is kept; [`FORM`] is followed by the type, the
-//! least value, and whether values may be missing:
+//! A field tells in its metadata how its column is kept; [`FORM`] is followed by the type, a value
+//! that none is less than, and whether values may be missing:
 //!
 //! ```text
 //! same int64 1735689600000 required    one value: a column of Null
-//! run int64 4096 required              consecutive numbers from the least on: a column of Null
-//! from int64 -7 nullable               distances from the least: a column of UInt8, 16 or 32
+//! run int64 4096 required              consecutive numbers from that value on: a column of Null
+//! from int64 -7 nullable               distances from that value: a column of UInt8, 16 or 32
 //! ```
 //!
 //! The form is that of checkpoints alone: rows that travel have their own.
@@ -17,7 +17,6 @@ use std::sync::Arc;
 use arrow::array::{
     Array, ArrayRef, ArrowPrimitiveType, AsArray, Int64Array, NullArray, PrimitiveArray, make_array,
 };
-use arrow::compute::{max, min};
 use arrow::datatypes::{
     DataType, Field, FieldRef, Int64Type, Schema, TimeUnit, UInt8Type, UInt16Type, UInt32Type,
 };
@@ -95,20 +94,25 @@ fn narrowed(
     };
     let words = reinterpret(column, &DataType::Int64)?;
     let words: &Int64Array = words.as_primitive();
-    let (Some(least), Some(most)) = (min(words), max(words)) else { return Ok(None) };
-    let span = most.wrapping_sub(least).cast_unsigned();
+    let Some(&first) = words.values().first() else { return Ok(None) };
     let is_whole = words.null_count() == 0;
-    let form = match () {
-        () if is_whole && span == 0 => "same",
-        () if is_whole && is_run(words.values(), span) => "run",
-        () => "from",
+    let varies = words.values().iter().fold(0, |varies, word| varies | (word ^ first));
+    let (form, least) = match () {
+        () if is_whole && varies == 0 => ("same", first),
+        () if is_whole && is_run(words.values()) => ("run", first),
+        () => ("from", least_of(words, varies)),
     };
-    let from = |word: i64| word.wrapping_sub(least);
-    let narrow: ArrayRef = match span {
+    let far = |word: i64| word.wrapping_sub(least).cast_unsigned();
+    // With the bits that vary alone no distance is greater than all of them.
+    let most = match varies.cast_unsigned() >> 32 {
+        0 => u64::MAX >> varies.leading_zeros().min(63),
+        _ => words.values().iter().fold(0, |most, word| most.max(far(*word))),
+    };
+    let narrow: ArrayRef = match most {
         _ if form != "from" => Arc::new(NullArray::new(words.len())),
-        0..=0xFF => Arc::new(words.unary::<_, UInt8Type>(|word| from(word) as u8)),
-        0x100..=0xFFFF => Arc::new(words.unary::<_, UInt16Type>(|word| from(word) as u16)),
-        0x1_0000..=0xFFFF_FFFF => Arc::new(words.unary::<_, UInt32Type>(|word| from(word) as u32)),
+        0..=0xFF => Arc::new(words.unary::<_, UInt8Type>(|word| far(word) as u8)),
+        0x100..=0xFFFF => Arc::new(words.unary::<_, UInt16Type>(|word| far(word) as u16)),
+        0x1_0000..=0xFFFF_FFFF => Arc::new(words.unary::<_, UInt32Type>(|word| far(word) as u32)),
         _ => return Ok(None),
     };
     let missing = if field.is_nullable() { "nullable" } else { "required" };
@@ -119,10 +123,27 @@ fn narrowed(
     Ok(Some((Arc::new(field.with_metadata(metadata)), narrow)))
 }
 
-/// Whether words are consecutive numbers, of which the last is `span` behind the first.
-fn is_run(words: &[i64], span: u64) -> bool {
-    span == words.len() as u64 - 1
-        && words.iter().zip(&words[1..]).all(|(word, next)| word.checked_add(1) == Some(*next))
+/// A word that none of these is less than, of which the bits `varies` are not the same in all.
+/// Where these bits are few it is found without comparisons, which processors do one by one: the
+/// words with zeros in their place.
+fn least_of(words: &Int64Array, varies: i64) -> i64 {
+    match varies.leading_zeros() {
+        0..32 => words.values().iter().copied().min().unwrap_or(0),
+        zeros => {
+            let bits = (u64::MAX >> zeros.min(63)).cast_signed();
+            words.values().first().copied().unwrap_or(0) & !bits
+        }
+    }
+}
+
+/// Whether words are consecutive numbers.
+fn is_run(words: &[i64]) -> bool {
+    let Some((&first, &last)) = words.first().zip(words.last()) else { return false };
+    if first.checked_add(words.len() as i64 - 1) != Some(last) {
+        return false;
+    }
+    let wanted = (0..words.len() as i64).map(|at| first.wrapping_add(at));
+    words.iter().zip(wanted).fold(0, |unlike, (word, wanted)| unlike | (word ^ wanted)) == 0
 }
 
 /// The column and the field that were narrowed.
@@ -220,7 +241,7 @@ mod tests {
             narrow.columns().iter().map(|column| column.data_type().to_string()).collect();
         let (null, kept) = ("Null", "Int64");
         let expected = [
-            [null, null, "UInt8", "UInt16", kept, kept],
+            [null, null, "UInt8", "UInt16", kept, "UInt8"],
             ["UInt32", kept, "UInt8", "UInt16", "Float64", "Utf8"],
         ];
         assert_eq!(types, expected.concat());
