@@ -29,11 +29,17 @@ pub(super) struct OwnSegments {
     superseded: BTreeMap<String, u64>,
     /// Checkpoints until everything is collected.
     until_all: u32,
+    /// The last checkpoint.
+    last: u64,
 }
 
 impl OwnSegments {
-    /// A checkpoint is recorded.
+    /// A checkpoint is recorded. Where the one before was given up, parts of that may be there.
     pub(super) fn recorded(&mut self, manifest: &CheckpointManifest) {
+        if manifest.number != self.last + 1 {
+            self.until_all = 0;
+        }
+        self.last = manifest.number;
         let files = manifest.all_segments().map(|segment| (segment.file.clone(), segment.bytes));
         self.retained.push_back(files.collect());
         while self.retained.len() > CHECKPOINTS_RETAINED {

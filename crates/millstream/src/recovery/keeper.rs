@@ -9,7 +9,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use checkpoint::chain::{Chain, References, SectionPlace, SegmentUpload, StoredSection};
+use checkpoint::chain::{
+    Chain, References, SectionPlace, SegmentUpload, StoredSection, segment_file, segment_name,
+};
 use checkpoint::{CheckpointError, CheckpointManifest, ObjectName, SegmentEntry, Store};
 use dataflow::checkpoint::{CheckpointTarget, RunId, SinkSnapshot, SplitSnapshot, WorkerSnapshot};
 use dataflow::error::DataflowError;
@@ -20,7 +22,7 @@ use super::encode::{self, Decoded, Earlier, OperatorNames, StoredId};
 use super::functions;
 use super::ids::{FittedState, OperatorId};
 use super::loading::Loading;
-use super::manifest::{manifest, tables_of};
+use super::manifest::{manifest, marks_of, tables_of};
 use super::record_timeout::{RecordTimeout, append};
 use super::sweep::sweep_at_end;
 use crate::checkpoints::{BAD, LATE, RestoredCheckpoint};
@@ -45,6 +47,9 @@ pub(super) enum KeeperEvent {
     EndRound { round: u64, stored: u64 },
     /// At the leader: all nodes have stored their part of a round.
     Complete { round: u64, parts: Vec<SegmentEntry>, end: RoundEnd },
+    /// At the leader: the checkpoint of a round is given up, of which these nodes have stored their
+    /// parts.
+    Discard { round: u64, nodes: Vec<u32> },
 }
 
 /// The fate of a job behind a round.
@@ -278,8 +283,16 @@ impl Keeper {
                     // Those of the leader, which keeps none here, were told behind the record.
                     settle(&self.job, &self.state.take_positions(stored));
                 }
+                KeeperEvent::Discard { round, nodes } => {
+                    self.discard(round, nodes);
+                    continue;
+                }
                 KeeperEvent::Complete { round, parts, end } => {
+                    let nodes = 0..parts.len() as u32;
                     let stored = self.complete(round, parts, end);
+                    if stored.as_ref().is_err_and(Error::leaves_checkpoint_out) {
+                        self.discard(round, nodes);
+                    }
                     let _ = self.to.send(KeeperReport::Checkpoint { round, end, stored });
                     continue;
                 }
@@ -420,6 +433,19 @@ impl Keeper {
         lost.clone().map_or(Ok(()), Err)
     }
 
+    /// Deletes the parts of a checkpoint that is in no record and never will be: later ones refer
+    /// to nothing in them.
+    fn discard(&self, round: u64, nodes: impl IntoIterator<Item = u32>) {
+        for node in nodes {
+            let file = segment_file(self.generation, node, round);
+            let Some(name) = segment_name(&self.name, &file) else { continue };
+            if let Err(error) = self.store.delete(&name) {
+                // It goes with all else that nobody needs when a checkpoint is stored.
+                tracing::debug!(%error, "a part of a checkpoint that is given up stays");
+            }
+        }
+    }
+
     /// Writes the record of a checkpoint, publishes its output, and says what comes behind it.
     fn complete(
         &mut self,
@@ -510,16 +536,6 @@ pub(super) fn read(
         encode::decode(store, job, entry, names, loading, &mut decoded)?;
     }
     Ok(decoded)
-}
-
-/// By operator, the mark that its sink has now.
-fn marks_of(job: &JobGraph) -> Result<Vec<Option<[u64; 2]>>, Error> {
-    let marks = job.operators.iter().enumerate().map(|(at, operator)| {
-        let Some(sink) = operator.kind.spec().sink() else { return Ok(None) };
-        let mark = sink.mark();
-        Ok(mark.map_err(|error| DataflowError::from(error).of_operator(at))?)
-    });
-    marks.collect()
 }
 
 /// By operator, the mark that a checkpoint has of its sink.

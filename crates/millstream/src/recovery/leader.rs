@@ -39,7 +39,7 @@ pub(super) enum Order {
     /// To be told to all nodes.
     All(Message),
     /// For its own thread.
-    Complete(KeeperEvent),
+    Own(KeeperEvent),
 }
 
 /// How far a checkpoint is.
@@ -285,37 +285,45 @@ impl Leader {
                 return Ok(vec![self.stop_without_checkpoint()]);
             }
         }
+        let mut orders = Vec::new();
         if let Phase::Gathers { round, end, parts, since } = &self.phase {
             if parts.iter().any(Option::is_none) {
                 return Ok(Vec::new());
             }
             let (round, end, since) = (*round, *end, *since);
+            let stored =
+                (0..).zip(parts).filter(|(_, part)| part.as_ref().is_some_and(Option::is_some));
+            let nodes: Vec<u32> = stored.map(|(node, _)| node).collect();
             let whole: Option<Vec<SegmentEntry>> =
                 parts.iter().cloned().map(Option::flatten).collect();
             self.phase = Phase::Rests;
             if let Some(parts) = whole {
                 let bytes = parts.iter().map(|part| part.bytes).sum();
                 self.phase = Phase::Records { round, bytes, since };
-                return Ok(vec![Order::Complete(KeeperEvent::Complete { round, parts, end })]);
+                return Ok(vec![Order::Own(KeeperEvent::Complete { round, parts, end })]);
             }
             self.gives_up(end)?;
+            // The next checkpoint may need the room that these take.
+            orders.push(Order::Own(KeeperEvent::Discard { round, nodes }));
         }
         if let Phase::Calms { resting } = &self.phase {
             if resting.contains(&false) {
-                return Ok(Vec::new());
+                return Ok(orders);
             }
             self.rests = true;
             self.phase = Phase::Rests;
         }
-        Ok(match self.phase {
+        match self.phase {
             Phase::Over if stop && !self.stop_sent && !self.all_ended() => {
                 self.stop_sent = true;
-                vec![Order::All(Message::Stop)]
+                orders.push(Order::All(Message::Stop));
             }
-            Phase::Rests if self.ended_at.elapsed() < END_PAUSE * self.failed_ends => Vec::new(),
-            Phase::Rests => self.rest(stop),
-            _ => Vec::new(),
-        })
+            Phase::Rests if self.ended_at.elapsed() >= END_PAUSE * self.failed_ends => {
+                orders.extend(self.rest(stop));
+            }
+            _ => {}
+        }
+        Ok(orders)
     }
 
     /// Ends the job although a checkpoint is under way, for a sink or a source that waits keeps its
@@ -396,10 +404,13 @@ mod tests {
     fn turn(leader: &mut Leader, stop: bool) -> String {
         let texts = leader.turn(stop).unwrap().into_iter().map(|order| match order {
             Order::All(message) => String::from_utf8(message.encode()).unwrap().replace('\t', " "),
-            Order::Complete(KeeperEvent::Complete { round, parts, end }) => {
+            Order::Own(KeeperEvent::Complete { round, parts, end }) => {
                 format!("complete {round} of {} {end:?}", parts.len())
             }
-            Order::Complete(_) => "an event".into(),
+            Order::Own(KeeperEvent::Discard { round, nodes }) => {
+                format!("discard {round} of {nodes:?}")
+            }
+            Order::Own(_) => "an event".into(),
         });
         texts.collect::<Vec<_>>().join(", ")
     }
@@ -418,7 +429,7 @@ mod tests {
         // One node cannot store its part: the checkpoint is given up, and output waits.
         leader.received(0, part(6)).unwrap();
         leader.received(1, Message::NoPart { round: 6, why: "full".into() }).unwrap();
-        assert_eq!(turn(&mut leader, false), "end 7 5");
+        assert_eq!(turn(&mut leader, false), "discard 6 of [0], end 7 5");
         assert!(leader.received(1, part(6)).is_err(), "of a round that is over");
     }
 
@@ -535,7 +546,7 @@ mod tests {
             leader.received(0, Message::NoPart { round, why: "no room".into() }).unwrap();
             leader.ended_at = Instant::now();
             match leader.turn(true) {
-                Ok(orders) => assert!(orders.is_empty(), "it pauses"),
+                Ok(orders) => assert!(orders.len() < 2, "it pauses"),
                 Err(error) => {
                     assert_eq!(round, u64::from(ENDS_TRIED_MAX));
                     assert!(error.to_string().ends_with("cannot be stored: no room"), "{error}");

@@ -7,11 +7,13 @@ use checkpoint::{
     CheckpointManifest, OperatorEntry, SinkEntry, SourceEntry, SplitEntry, StagedPart, TableEntry,
 };
 use dataflow::checkpoint::WorkerSnapshot;
+use dataflow::error::DataflowError;
 use dataflow::job::JobGraph;
 use dataflow::time::to_millis;
 
 use super::ids::OperatorId;
 use crate::checkpoints::{BAD, LATE};
+use crate::error::Error;
 
 /// Bytes that all sinks together stage in a record at most. In hexadecimal digits they take twice
 /// as many, of which a record has room for 64 MiB.
@@ -96,4 +98,14 @@ pub(super) fn manifest(
         counters: counters.into(),
         ..CheckpointManifest::default()
     }
+}
+
+/// By operator, the mark that its sink has now.
+pub(super) fn marks_of(job: &JobGraph) -> Result<Vec<Option<[u64; 2]>>, Error> {
+    let marks = job.operators.iter().enumerate().map(|(at, operator)| {
+        let Some(sink) = operator.kind.spec().sink() else { return Ok(None) };
+        let mark = sink.mark();
+        Ok(mark.map_err(|error| DataflowError::from(error).of_operator(at))?)
+    });
+    marks.collect()
 }

@@ -345,7 +345,7 @@ impl<'a> JobCheckpoints<'a> {
                         }
                     }
                 }
-                Order::Complete(event) => {
+                Order::Own(event) => {
                     let _ = self.thread.events.send(event);
                 }
             }

@@ -293,7 +293,8 @@ mod tests {
             shift in 0u32..65,
             step in 0i64..3,
         ) {
-            let at = |far: u64| least.wrapping_add((far.checked_shr(shift).unwrap_or(0)).cast_signed());
+            let shifted = |far: u64| far.checked_shr(shift).unwrap_or(0).cast_signed();
+            let at = |far: u64| least.wrapping_add(shifted(far));
             let some: Int64Array = far.iter().map(|far| far.map(at)).collect();
             let all = far.iter().map(|far| at(far.unwrap_or(0)));
             let unsigned = UInt64Array::from_iter_values(all.clone().map(i64::cast_unsigned));

@@ -159,6 +159,28 @@ fn staged_rows_of_rounds_that_are_given_up_end_the_job_before_they_fill_memory()
     assert!(save(6).is_empty(), "it is said once");
 }
 
+#[test]
+fn parts_of_a_checkpoint_that_is_given_up_are_deleted() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let job = JobGraph { operators: Vec::new(), settings: Default::default() };
+    let (job, name) = ((Arc::new(job), Arc::default()), ObjectName::job("j").unwrap());
+    let (to, happened) = (mpsc::channel().0, mpsc::channel());
+    let at = store.clone();
+    let keeper = Keeper::new(at, name, job, 1, (0, 2), (0..1, 2), String::new(), None, to);
+    for round in [1, 2] {
+        let saved = WorkerSnapshot { round, ..WorkerSnapshot::default() };
+        let events = [KeeperEvent::Saved(saved), KeeperEvent::EndRound { round, stored: 0 }];
+        events.into_iter().for_each(|event| happened.0.send(event).unwrap());
+    }
+    // Node 1 has stored nothing.
+    happened.0.send(KeeperEvent::Discard { round: 1, nodes: vec![0, 1] }).unwrap();
+    drop(happened.0);
+    keeper.run(&happened.1);
+    let left = store.list(None).unwrap();
+    let left: Vec<&str> = left.iter().map(|object| object.name.last_part()).collect();
+    assert_eq!(left, ["g1-n0-000002.seg"]);
+}
+
 /// A source that notes which positions it was told of.
 #[derive(Default)]
 struct Told(Mutex<Vec<Position>>);
