@@ -48,8 +48,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The pause between two looks at a child that has not ended: it may be stopped.
 const CHILD_LOOK: Duration = Duration::from_millis(100);
-/// The pause between two looks at the requests in the store, which does not tell of new ones.
-const REQUEST_LOOK: Duration = Duration::from_secs(1);
+/// The pause between two looks at the requests in a directory, and in another store, where each
+/// look has its price. Neither tells of new ones.
+const REQUEST_LOOK: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 /// A child is killed when it has been stopped for this time. After the same time other nodes take
 /// it for lost.
 const STOPPED_MAX: Duration = Duration::from_secs(3);
@@ -548,11 +549,14 @@ fn listen(
 ) -> std::io::Result<Receiver<StoredRequest>> {
     let (found, requests) = mpsc::channel();
     let (state, pids) = (state.clone(), Arc::clone(pids));
+    let place = ObjectName::job(&state.job).map(|job| state.store.place(&job));
+    let is_remote = place.is_ok_and(|place| place.contains("://"));
+    let pause = REQUEST_LOOK[usize::from(is_remote)];
     let look = move || {
         let mut old = None;
         loop {
             old = old.or_else(|| request_objects(&state).ok());
-            std::thread::sleep(REQUEST_LOOK);
+            std::thread::sleep(pause);
             let pids = pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if recover::was_begun_by(&state, &pids) {
                 break;
@@ -564,7 +568,7 @@ fn listen(
         }
         let mut announced: Vec<StoredRequest> = Vec::new();
         loop {
-            std::thread::sleep(REQUEST_LOOK);
+            std::thread::sleep(pause);
             let jobs = recover::own_jobs(&state).unwrap_or_default();
             let open = jobs
                 .into_iter()
