@@ -42,7 +42,7 @@ const WINDOWED: &str = "ws TIMESTAMP(3), we TIMESTAMP(3), auction BIGINT, n BIGI
 
 /// The jobs. Their number has no factor in common with that of the layouts, so that the seeds go
 /// through all pairs.
-const ALL: [Job; 15] = [
+const ALL: [Job; 17] = [
     Job {
         name: "TUMBLE",
         columns: WINDOWED,
@@ -63,6 +63,20 @@ const ALL: [Job; 15] = [
         query: "SELECT window_start, window_end, auction, count(*), sum(price) FROM CUMULATE(
                   TABLE bids, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '20' SECOND)
                 GROUP BY window_start, window_end, auction",
+    },
+    Job {
+        name: "TUMBLE of many keys",
+        columns: WINDOWED,
+        query: "SELECT window_start, window_end, price, count(*), sum(auction)
+                FROM TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '1' MINUTE)
+                GROUP BY window_start, window_end, price",
+    },
+    Job {
+        name: "CUMULATE of many keys",
+        columns: WINDOWED,
+        query: "SELECT window_start, window_end, price % 5000, count(*), sum(price) FROM CUMULATE(
+                  TABLE bids, DESCRIPTOR(ts), INTERVAL '40' SECOND, INTERVAL '160' SECOND)
+                GROUP BY window_start, window_end, price % 5000",
     },
     Job {
         name: "SESSION of a key",
