@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-world test-arm miri bench bench-loops instructions bench-peers bench-recovery bench-kafka lint format deny docs data clean
+.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-world test-arm miri bench bench-loops instructions bench-peers bench-tpcds bench-recovery bench-kafka lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,10 @@ instructions: ## counts instructions of the innermost loops, held to scripts/ins
 bench-peers: ## measures other engines over the same rows in turns with Millstream (installs them)
 	@scripts/install-deps.sh
 	@scripts/bench-peers.sh
+
+bench-tpcds: ## runs TPC-DS and compares its results with DuckDB's (ARGS="--scale 1"; installs DuckDB)
+	@scripts/install-deps.sh
+	@scripts/bench-tpcds.sh $(ARGS)
 
 bench-recovery: ## measures checkpoints and failures against their targets (ARGS="--only cost --scale 0.1")
 	@scripts/install-deps.sh
