@@ -203,7 +203,7 @@ pub fn check(plan: &SuitePlan, outcomes: &[QueryOutcome]) -> Result<Checked, Ben
         let answer = |query: &Query| {
             suite.answer(query, scale).ok_or_else(|| "there is no answer of DuckDB".to_owned())
         };
-        return Ok(held("DuckDB".into(), outcomes, answer));
+        return Ok(held("DuckDB".into(), plan, outcomes, answer));
     }
     let connector = SuiteConnector::new(suite);
     let mut tables = Vec::new();
@@ -213,7 +213,7 @@ pub fn check(plan: &SuitePlan, outcomes: &[QueryOutcome]) -> Result<Checked, Ben
     let refused = |error: oracle::Error| format!("DataFusion gives no answer: {error}");
     let tables = oracle::Tables::new(tables);
     let against = format!("DataFusion: DuckDB's answers are kept for the scales {SCALES}");
-    Ok(held(against, outcomes, |query| {
+    Ok(held(against, plan, outcomes, |query| {
         let tables = tables.as_ref().map_err(|error| error.to_string())?;
         let rephrase = |sql: String, (from, to): &(&str, &str)| sql.replace(from, to);
         let sql = REPHRASED.iter().fold(query.sql(scale), rephrase);
@@ -224,6 +224,7 @@ pub fn check(plan: &SuitePlan, outcomes: &[QueryOutcome]) -> Result<Checked, Ben
 
 fn held(
     against: String,
+    plan: &SuitePlan,
     outcomes: &[QueryOutcome],
     mut answer: impl FnMut(&Query) -> Result<Answer, String>,
 ) -> Checked {
@@ -233,8 +234,8 @@ fn held(
         match answer(&outcome.query).and_then(|answer| answer.check(&figures.result)) {
             Ok(()) => checked.right += 1,
             Err(why) => {
-                let (query, exchange) = (outcome.query.name, &outcome.exchange);
-                checked.wrong.push(format!("{query} ({exchange}): {why}"));
+                let (query, way) = (outcome.query.name, plan.name_of(&outcome.way));
+                checked.wrong.push(format!("{query} ({way}): {why}"));
             }
         }
     }

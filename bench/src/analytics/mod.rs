@@ -33,7 +33,7 @@ use arrow::error::ArrowError;
 pub use connector::SuiteConnector;
 pub use query::Query;
 pub use report::SuiteReport;
-pub use run::SuitePlan;
+pub use run::{SuiteLayout, SuitePlan};
 
 /// The least scale.
 pub const SCALE_MIN: f64 = 0.001;

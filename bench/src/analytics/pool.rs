@@ -1,10 +1,10 @@
 //! The tables of a suite in a pool, which are loaded once.
 
 use millstream::cluster::Control;
-use millstream::pool::{Client, PoolAccess};
-use millstream::{RowTarget, Session};
+use millstream::pool::{Client, PoolAccess, PoolOptions};
+use millstream::{FabricKind, RowTarget, Session};
 
-use super::run::{SuitePlan, run_once};
+use super::run::{SuiteLayout, SuitePlan, control_of, run_once};
 use super::{Suite, SuiteConnector};
 use crate::run::BenchError;
 
@@ -27,9 +27,27 @@ impl Suite {
 }
 
 /// Loads the tables of a plan into its pool, unless they are there. Every node makes this call; no
-/// table is whole before all of them have loaded their parts of it.
-pub(super) fn load(plan: &SuitePlan, control: &Control) -> Result<(), BenchError> {
-    let Some(pool) = &plan.pool else { return Ok(()) };
+/// table is whole before all nodes of the first layout have loaded their parts of it, and the nodes
+/// of the others wait until they have.
+pub(super) fn load(plan: &SuitePlan, controls: &[&Control]) -> Result<(), BenchError> {
+    let (Some(pool), Some(layout)) = (&plan.pool, plan.layouts.first()) else { return Ok(()) };
+    if let Some(control) = control_of(controls, layout.nodes) {
+        load_as(plan, pool, *layout, control)?;
+    }
+    for control in controls {
+        control.all_gather("loaded", Vec::new())?;
+    }
+    Ok(())
+}
+
+/// Loads the tables as one layout of processes and workers.
+fn load_as(
+    plan: &SuitePlan,
+    pool: &PoolOptions,
+    layout: SuiteLayout,
+    control: &Control,
+) -> Result<(), BenchError> {
+    let pool = PoolOptions { workers: layout.nodes * layout.workers, ..pool.clone() };
     let client = Client::new(pool.clone()).map_err(|error| BenchError::Pool(error.to_string()))?;
     let there = client.tables().map_err(|error| BenchError::Pool(error.to_string()))?;
     let SuitePlan { suite, scale, strip_rows, .. } = *plan;
@@ -41,9 +59,9 @@ pub(super) fn load(plan: &SuitePlan, control: &Control) -> Result<(), BenchError
             continue;
         }
         let mut session = Session::builder()
-            .nodes(plan.nodes)
-            .workers(plan.workers)
-            .fabric(plan.fabric)
+            .nodes(layout.nodes)
+            .workers(layout.workers)
+            .fabric(plan.fabrics.first().copied().unwrap_or(FabricKind::Shm))
             .rows_to(RowTarget::default())
             .connector(std::sync::Arc::new(connector.clone()))
             .pool(pool.clone())

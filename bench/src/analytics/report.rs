@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::check::Checked;
-use super::run::{QueryFigures, QueryOutcome, SuitePlan};
+use super::run::{QueryFigures, QueryOutcome, SuiteLayout, SuitePlan, SuiteWay};
 use crate::summary::MedianRange;
 
 /// All outcomes of a suite.
@@ -25,25 +25,25 @@ impl SuiteReport {
     pub fn faults(&self) -> Vec<String> {
         let failed = self.outcomes.iter().filter_map(|outcome| {
             let why = outcome.figures.as_ref().err()?;
-            Some(format!("{} ({}): {why}", outcome.query.name, outcome.exchange))
+            Some(format!("{} ({}): {why}", outcome.query.name, self.plan.name_of(&outcome.way)))
         });
         let wrong = self.checked.iter().flat_map(|checked| checked.wrong.iter().cloned());
         failed.chain(wrong).collect()
     }
 
-    /// A JSON object a line: each query, then a summary of each exchange.
+    /// A JSON object a line: each query, then a summary of each way in which the queries ran.
     pub fn json(&self) -> String {
-        let SuitePlan { suite, scale, nodes, workers, fabric, .. } = &self.plan;
-        let base = |exchange: &str| {
+        let base = |way: &SuiteWay| {
             json!({
-                "suite": suite.name(), "scale": scale, "nodes": nodes, "workers": workers,
-                "fabric": fabric.to_string(), "exchange": exchange,
+                "suite": self.plan.suite.name(), "scale": self.plan.scale,
+                "nodes": way.layout.nodes, "workers": way.layout.workers,
+                "fabric": way.fabric.to_string(), "exchange": way.exchange,
                 "from": self.plan.place(),
             })
         };
         let mut lines = String::new();
-        let mut line = |exchange: &str, more: serde_json::Value| {
-            let mut object = base(exchange);
+        let mut line = |way: &SuiteWay, more: serde_json::Value| {
+            let mut object = base(way);
             if let (Some(object), serde_json::Value::Object(more)) = (object.as_object_mut(), more)
             {
                 object.extend(more);
@@ -67,12 +67,12 @@ impl SuiteReport {
                 }),
                 Err(why) => json!({ "query": outcome.query.name, "error": why }),
             };
-            line(&outcome.exchange, of);
+            line(&outcome.way, of);
         }
-        for exchange in &self.plan.exchanges {
-            let sums = Sums::of(self.figures(exchange));
+        for way in &self.plan.ways() {
+            let sums = Sums::of(self.figures(way));
             line(
-                exchange,
+                way,
                 json!({
                     "queries": sums.queries, "total_seconds": sums.total_ms * 1e-3,
                     "total_cpu_seconds": sums.busy_ms * 1e-3,
@@ -85,9 +85,44 @@ impl SuiteReport {
         lines
     }
 
-    fn figures(&self, exchange: &str) -> impl Iterator<Item = &QueryFigures> {
-        let of = self.outcomes.iter().filter(move |outcome| outcome.exchange == exchange);
-        of.filter_map(|outcome| outcome.figures.as_ref().ok())
+    fn outcomes_of<'a>(&'a self, way: &'a SuiteWay) -> impl Iterator<Item = &'a QueryOutcome> {
+        self.outcomes.iter().filter(move |outcome| outcome.way == *way)
+    }
+
+    fn figures<'a>(&'a self, way: &'a SuiteWay) -> impl Iterator<Item = &'a QueryFigures> {
+        self.outcomes_of(way).filter_map(|outcome| outcome.figures.as_ref().ok())
+    }
+
+    /// The head of a section: what the queries ran on, as far as it is not said for all of them.
+    fn head(&self, way: &SuiteWay) -> String {
+        let SuitePlan { layouts, fabrics, .. } = &self.plan;
+        let several = layouts.len() > 1 || fabrics.len() > 1;
+        several.then(|| format!("\n  {}", ran_on(way))).unwrap_or_default()
+    }
+
+    /// The queries with each way in a column: milliseconds, and those of processor time.
+    fn write_compared(&self, f: &mut fmt::Formatter<'_>, ways: &[SuiteWay]) -> fmt::Result {
+        write!(f, "\n  {:<9}", "ms (cpu)")?;
+        let widths: Vec<usize> =
+            ways.iter().map(|way| self.plan.name_of(way).len().max(20) + 2).collect();
+        for (way, width) in ways.iter().zip(&widths) {
+            write!(f, "{:>width$}", self.plan.name_of(way))?;
+        }
+        for query in &self.plan.queries {
+            write!(f, "\n  {:<9}", query.name)?;
+            for (way, width) in ways.iter().zip(&widths) {
+                let of = self.outcomes_of(way).find(|outcome| outcome.query.name == query.name);
+                let text = match of.and_then(|outcome| outcome.figures.as_ref().ok()) {
+                    Some(figures) => {
+                        let [elapsed, busy] = [figures.elapsed_ms(), figures.busy_ms()];
+                        format!("{:.2} ({:.2})", elapsed.median, busy.median)
+                    }
+                    None => "-".to_owned(),
+                };
+                write!(f, "{text:>width$}")?;
+            }
+        }
+        writeln!(f)
     }
 }
 
@@ -136,17 +171,18 @@ impl Sums {
 
 impl fmt::Display for SuiteReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SuitePlan { suite, scale, nodes, workers, fabric, runs, .. } = &self.plan;
-        let from = format!("from {}", self.plan.place());
-        writeln!(
-            f,
-            "{suite}, scale {scale}, {from}: {nodes} process(es) of {workers} worker(s) over \
-             {fabric}, medians of {runs} run(s)"
-        )?;
-        for exchange in &self.plan.exchanges {
+        let SuitePlan { suite, scale, runs, .. } = &self.plan;
+        let ways = self.plan.ways();
+        let alike = ways.first().filter(|way| self.head(way).is_empty());
+        let on = alike.map_or("in turns".to_owned(), ran_on);
+        let place = self.plan.place();
+        writeln!(f, "{suite}, scale {scale}, from {place}: {on}, medians of {runs} run(s)")?;
+        for way in &ways {
             writeln!(
                 f,
-                "\n  {exchange:<9}{:>10}{:>20}{:>10}{:>9}{:>12}{:>11}{:>11}{:>8}",
+                "{}\n  {:<9}{:>10}{:>20}{:>10}{:>9}{:>12}{:>11}{:>11}{:>8}",
+                self.head(way),
+                way.exchange,
                 "ms",
                 "least to greatest",
                 "cpu ms",
@@ -156,19 +192,22 @@ impl fmt::Display for SuiteReport {
                 "gathered",
                 "share"
             )?;
-            for outcome in self.outcomes.iter().filter(|of| of.exchange == *exchange) {
+            for outcome in self.outcomes_of(way) {
                 match &outcome.figures {
                     Ok(figures) => query_line(f, outcome.query.name, figures)?,
                     Err(why) => writeln!(f, "  {:<9}{why}", outcome.query.name)?,
                 }
             }
-            let sums = Sums::of(self.figures(exchange));
+            let sums = Sums::of(self.figures(way));
             writeln!(
                 f,
                 "  {} queries: {:.1} ms in total, geometric mean {:.2} ms, {:.1} ms of processor \
                  time",
                 sums.queries, sums.total_ms, sums.geometric_ms, sums.busy_ms
             )?;
+        }
+        if alike.is_none() {
+            self.write_compared(f, &ways)?;
         }
         if let Some(checked) = &self.checked {
             writeln!(
@@ -179,6 +218,12 @@ impl fmt::Display for SuiteReport {
         }
         Ok(())
     }
+}
+
+/// Processes, workers and transport of a way.
+fn ran_on(way: &SuiteWay) -> String {
+    let SuiteWay { layout: SuiteLayout { nodes, workers }, fabric, .. } = way;
+    format!("{nodes} process(es) of {workers} worker(s) over {fabric}")
 }
 
 fn query_line(f: &mut fmt::Formatter<'_>, name: &str, figures: &QueryFigures) -> fmt::Result {

@@ -1,6 +1,10 @@
-//! Measures the queries of a suite: every node makes these calls in this order, and node 0 gets the
-//! figures.
+//! Measures the queries of a suite in turns: by layouts of processes and workers, transports and
+//! exchanges.
+//!
+//! Each number of processes is a set of its own, whose first process is the same for all. It gives
+//! the turns, and gets the figures; the others of a set make its calls in this order.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,15 +35,13 @@ pub struct SuitePlan {
     pub strip_rows: Option<u32>,
     /// The queries.
     pub queries: Vec<Query>,
-    /// Nodes.
-    pub nodes: u32,
-    /// Workers of each node.
-    pub workers: u32,
-    /// The transport between them.
-    pub fabric: FabricKind,
+    /// Processes and workers of each, to be compared with each other; at least one layout.
+    pub layouts: Vec<SuiteLayout>,
+    /// Transports between them, to be compared with each other; at least one.
+    pub fabrics: Vec<FabricKind>,
     /// Exchanges, to be compared with each other.
     pub exchanges: Vec<String>,
-    /// How often each query runs with each exchange.
+    /// How often each query runs in each way.
     pub runs: u32,
     /// Other settings.
     pub settings: Vec<(String, String)>,
@@ -54,15 +56,78 @@ impl SuitePlan {
             (None, None) => "memory",
         }
     }
+
+    /// All ways in which each query runs, in the order of their turns.
+    pub fn ways(&self) -> Vec<SuiteWay> {
+        let way = |layout: SuiteLayout, fabric: FabricKind, exchange: &String| SuiteWay {
+            layout,
+            fabric,
+            exchange: exchange.clone(),
+        };
+        let layouts = self
+            .layouts
+            .iter()
+            .flat_map(|layout| self.fabrics.iter().map(move |fabric| (*layout, *fabric)));
+        let ways = layouts.flat_map(|(layout, fabric)| {
+            self.exchanges.iter().map(move |exchange| way(layout, fabric, exchange))
+        });
+        ways.collect()
+    }
+
+    /// The name of a way among the others: its exchange, and what differs between layouts and
+    /// transports.
+    pub fn name_of(&self, way: &SuiteWay) -> String {
+        let layout = (self.layouts.len() > 1).then(|| way.layout.to_string());
+        let fabric = (self.fabrics.len() > 1).then(|| way.fabric.to_string());
+        let parts = layout.into_iter().chain(fabric).chain([way.exchange.clone()]);
+        parts.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The numbers of processes of all layouts, each once, in the order of the layouts.
+    pub fn node_counts(&self) -> Vec<u32> {
+        let mut counts = Vec::new();
+        for layout in &self.layouts {
+            if !counts.contains(&layout.nodes) {
+                counts.push(layout.nodes);
+            }
+        }
+        counts
+    }
 }
 
-/// A query with an exchange.
+/// Processes, and workers of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuiteLayout {
+    /// Processes.
+    pub nodes: u32,
+    /// Workers of each process.
+    pub workers: u32,
+}
+
+impl fmt::Display for SuiteLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.nodes, self.workers)
+    }
+}
+
+/// A way in which queries run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuiteWay {
+    /// Processes and workers.
+    pub layout: SuiteLayout,
+    /// The transport between them.
+    pub fabric: FabricKind,
+    /// The exchange.
+    pub exchange: String,
+}
+
+/// A query that was run in a way.
 #[derive(Debug)]
 pub struct QueryOutcome {
     /// The query.
     pub query: Query,
-    /// The exchange.
-    pub exchange: String,
+    /// The way.
+    pub way: SuiteWay,
     /// The figures, or the error of a query that was refused or failed.
     pub figures: Result<QueryFigures, String>,
 }
@@ -114,44 +179,41 @@ impl QueryFigures {
     }
 }
 
-/// Runs all queries in turns. Node 0 gets an outcome of each query with each exchange, the other
-/// nodes none.
+/// Runs all queries in turns. There is a control for each number of processes, as
+/// [`SuitePlan::node_counts`] has them, in the first process, and in the others that of their set.
+/// The first process gets an outcome of each query in each way, the others none.
 ///
 /// # Errors
 /// With several nodes, the first failure of a query that runs. A single node goes on with the next
 /// query.
-pub fn run(plan: &SuitePlan, control: &Control) -> Result<Vec<QueryOutcome>, BenchError> {
-    pool::load(plan, control)?;
+pub fn run(plan: &SuitePlan, controls: &[&Control]) -> Result<Vec<QueryOutcome>, BenchError> {
+    pool::load(plan, controls)?;
     let connector = SuiteConnector::new(plan.suite);
     let mut outcomes = Vec::new();
     for query in &plan.queries {
-        // In turns, so that a slow minute of the machine affects all exchanges.
-        let mut measured: Vec<_> = plan
-            .exchanges
-            .iter()
-            .map(|exchange| prepared(plan, &connector, query, exchange))
-            .collect::<Result<_, BenchError>>()?;
-        for _ in 0..plan.runs.max(1) {
-            for (script, results, outcome) in &mut measured {
-                let (Some(script), Ok(figures)) = (&*script, &mut outcome.figures) else {
-                    continue;
-                };
-                match run_once(script, control) {
-                    Ok(report) => figures.add(script, &report, results.take()),
-                    Err(error) if control.nodes() == 1 => {
-                        outcome.figures = Err(error.to_string());
-                    }
-                    Err(error) => {
-                        return Err(BenchError::Query(query.name, Box::new(error.into())));
-                    }
-                }
+        // In turns, so that a slow minute of the machine affects all ways.
+        let mut measured = Vec::new();
+        for way in plan.ways() {
+            if let Some(control) = control_of(controls, way.layout.nodes) {
+                measured.push((prepared(plan, &connector, query, way)?, control));
             }
         }
-        if control.rank() == 0 {
-            outcomes.extend(measured.into_iter().map(|(_, _, outcome)| outcome));
+        for _ in 0..plan.runs.max(1) {
+            for (prepared, control) in &mut measured {
+                prepared.measure(control)?;
+            }
+        }
+        let first = controls.iter().all(|control| control.rank() == 0);
+        if first {
+            outcomes.extend(measured.into_iter().map(|(prepared, _)| prepared.outcome));
         }
     }
     Ok(outcomes)
+}
+
+/// The control of the set of so many processes, if this process is one of them.
+pub(super) fn control_of<'a>(controls: &[&'a Control], nodes: u32) -> Option<&'a Control> {
+    controls.iter().find(|control| control.nodes() == nodes).copied()
 }
 
 pub(super) fn run_once(script: &Script, control: &Control) -> Result<Report, Error> {
@@ -160,27 +222,56 @@ pub(super) fn run_once(script: &Script, control: &Control) -> Result<Report, Err
     script.run(&RunOptions { control: shared, ..RunOptions::default() })
 }
 
-/// A planned query, and its result sink; no plan if the query is refused, which all nodes do alike.
+/// A planned query, and its result sink.
+struct Prepared {
+    /// There is no plan if the query is refused, which all nodes do alike.
+    script: Option<Script>,
+    results: Collected,
+    outcome: QueryOutcome,
+}
+
+impl Prepared {
+    /// Runs the query once.
+    fn measure(&mut self, control: &Control) -> Result<(), BenchError> {
+        let (Some(script), Ok(figures)) = (&self.script, &mut self.outcome.figures) else {
+            return Ok(());
+        };
+        match run_once(script, control) {
+            Ok(report) => figures.add(script, &report, self.results.take()),
+            Err(error) if control.nodes() == 1 => {
+                self.outcome.figures = Err(error.to_string());
+            }
+            Err(error) => {
+                let name = self.outcome.query.name;
+                return Err(BenchError::Query(name, Box::new(error.into())));
+            }
+        }
+        Ok(())
+    }
+}
+
 fn prepared(
     plan: &SuitePlan,
     connector: &SuiteConnector,
     query: &Query,
-    exchange: &str,
-) -> Result<(Option<Script>, Collected, QueryOutcome), BenchError> {
+    way: SuiteWay,
+) -> Result<Prepared, BenchError> {
     let results = Collected::default();
+    let SuiteLayout { nodes, workers } = way.layout;
     let builder = Session::builder()
-        .nodes(plan.nodes)
-        .workers(plan.workers)
-        .fabric(plan.fabric)
+        .nodes(nodes)
+        .workers(workers)
+        .fabric(way.fabric)
         .rows_to(RowTarget::Connector(Arc::new(results.clone())))
         .connector(Arc::new(connector.clone()));
+    let exchange = way.exchange.as_str();
     let builder = exchange_settings(exchange)
         .into_iter()
         .fold(builder, |builder, (key, value)| builder.set(key, value));
     let builder =
         plan.settings.iter().fold(builder, |builder, (key, value)| builder.set(key, value));
     let builder = match &plan.pool {
-        Some(pool) => builder.pool(pool.clone()),
+        Some(pool) => builder.pool(PoolOptions { workers: nodes * workers, ..pool.clone() }),
         None => builder,
     };
     let tables = match &plan.files {
@@ -194,16 +285,16 @@ fn prepared(
     };
     let Some(sql) = sql else {
         let figures = Err("it names no tables that are pulled or multicast".to_owned());
-        let outcome = QueryOutcome { query: *query, exchange: exchange.to_owned(), figures };
-        return Ok((None, results, outcome));
+        let outcome = QueryOutcome { query: *query, way, figures };
+        return Ok(Prepared { script: None, results, outcome });
     };
     let script = builder.build()?.sql(&format!("{tables}{sql}"));
     let figures = match &script {
         Ok(_) => Ok(QueryFigures::default()),
         Err(error) => Err(error.to_string()),
     };
-    let outcome = QueryOutcome { query: *query, exchange: exchange.to_owned(), figures };
-    Ok((script.ok(), results, outcome))
+    let outcome = QueryOutcome { query: *query, way, figures };
+    Ok(Prepared { script: script.ok(), results, outcome })
 }
 
 /// The exchange by which each process reads the tables itself that a query names.

@@ -179,6 +179,43 @@ fn suites_are_right_by_answers_of_another_engine() {
 }
 
 #[test]
+fn a_suite_runs_by_layouts_and_transports_in_turns() {
+    let args = ["ssb", "--scale", "0.01", "--queries", "q2.1,q4.1", "--repeat", "2", "--check"];
+    let ways = ["--layouts", "2x2,1x1,2x1", "--fabric", "shm,tcp"];
+    let found = values(&[&args[..], &ways, &["--json"]].concat());
+    let way = |of: &Value| {
+        let number = |key: &str| of[key].as_u64().unwrap();
+        (number("nodes"), number("workers"), of["fabric"].as_str().unwrap().to_owned())
+    };
+    let expected: Vec<_> = [(2, 2), (1, 1), (2, 1)]
+        .iter()
+        .flat_map(|(nodes, workers)| ["shm", "tcp"].map(|by| (*nodes, *workers, by.to_owned())))
+        .collect();
+    assert_eq!(found.len(), 3 * expected.len(), "two queries and a sum in each way");
+    for name in ["q2.1", "q4.1"] {
+        let of: Vec<_> = found.iter().filter(|one| one["query"] == name).collect();
+        assert_eq!(of.iter().map(|one| way(one)).collect::<Vec<_>>(), expected);
+        for one in of {
+            let several = one["nodes"] == 2;
+            assert_eq!(one["sent_bytes"].as_u64().unwrap() > 0, several, "{one}");
+            assert!(one["cpu_seconds"]["median"].as_f64().unwrap() > 0.0, "{one}");
+        }
+    }
+    let sums: Vec<_> = found.iter().filter(|one| one["right"].is_number()).collect();
+    assert_eq!(sums.iter().map(|one| way(one)).collect::<Vec<_>>(), expected);
+    assert!(sums.iter().all(|one| one["right"] == 12 && one["queries"] == 2), "{sums:?}");
+    let output = bench(&[&args[..], &["--layouts", "1x2,2x1"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for part in ["1 process(es) of 2 worker(s) over shm", "1x2 auto", "2x1 auto", "4 of 4 results"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_refused(&["ssb", "--layouts", "2"], 2, "such as 2x4");
+    assert_refused(&["ssb", "--layouts", "0x1"], 2, "a job has 1 to ");
+    assert_refused(&["ssb", "--layouts", "2x1", "--nodes", "2"], 2, "cannot be used with");
+}
+
+#[test]
 fn suites_from_files_and_at_other_scales_are_checked() {
     let directory = std::env::temp_dir().join(format!("suites-{}", std::process::id()));
     let path = directory.to_str().unwrap();

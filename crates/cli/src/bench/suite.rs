@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use bench::BenchError;
 use bench::analytics::check::check;
 use bench::analytics::run::{QueryOutcome, run};
-use bench::analytics::{Suite, SuitePlan, SuiteReport};
+use bench::analytics::{Suite, SuiteLayout, SuitePlan, SuiteReport};
 use clap::{Args, ValueEnum};
 use millstream::FabricKind;
-use millstream::cluster::{ClusterError, Control, Invitation, LocalLaunch, launch_local};
+use millstream::cluster::{ClusterError, Control, Invitation, Launched, LocalLaunch, launch_local};
 use millstream::pool::PoolOptions;
 
 use super::{TIMEOUT, failed};
@@ -55,9 +55,20 @@ pub(crate) struct SuiteArgs {
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
     workers: u32,
 
-    /// The transport between workers: shm or tcp
-    #[arg(long, value_name = "FABRIC", default_value_t = FabricKind::Shm)]
-    fabric: FabricKind,
+    /// Processes and workers of each, in place of --nodes and --workers: 2x1,1x2; several are
+    /// measured in turns
+    #[arg(
+        long,
+        value_name = "NxW",
+        value_delimiter = ',',
+        value_parser = layout,
+        conflicts_with_all = ["nodes", "workers"]
+    )]
+    layouts: Vec<SuiteLayout>,
+
+    /// The transport between workers: shm or tcp; several are measured in turns
+    #[arg(long, value_name = "FABRIC", value_delimiter = ',', default_value = "shm")]
+    fabric: Vec<FabricKind>,
 
     /// How rows of two sides meet: auto, shuffle (both are led by their keys), broadcast (the
     /// smaller side goes to every worker) or, of j1 to j3 from a pool, pull (each process reads the
@@ -101,6 +112,13 @@ pub(crate) struct SuiteArgs {
     json: bool,
 }
 
+/// Processes and workers as `2x4`.
+fn layout(text: &str) -> Result<SuiteLayout, String> {
+    let hint = || "write processes and workers of each, such as 2x4".to_owned();
+    let (of_nodes, of_workers) = text.split_once(['x', 'X']).ok_or_else(hint)?;
+    Ok(SuiteLayout { nodes: nodes(of_nodes)?, workers: workers(of_workers)? })
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum From {
     /// In memory: made before the clock starts
@@ -140,15 +158,20 @@ pub(crate) fn suite(suite: Suite, args: &SuiteArgs) -> Result<ExitCode, Failure>
         signals::ignore_interrupts()?;
         let control = invitation.join().map_err(cluster)?;
         // Node 0 prints the error.
-        let measured = measured(&mut plan, &control, None);
+        let measured = measured(&mut plan, &[&control], None);
         return measured.map(|_| ExitCode::SUCCESS).map_err(|_| Failure::silent());
     }
     let files = args.files(suite)?;
-    let launched = launch_local(LocalLaunch::new(args.nodes).map_err(cluster)?).map_err(cluster)?;
+    let launch = |nodes: u32| launch_local(LocalLaunch::new(nodes)?);
+    let sets: Vec<Launched> =
+        plan.node_counts().into_iter().map(launch).collect::<Result<_, _>>().map_err(cluster)?;
     let directory = files.as_ref().map(|files| files.directory.as_path());
-    let outcomes = measured(&mut plan, &launched.control, directory);
-    drop(launched.control);
-    launched.children.wait(TIMEOUT);
+    let controls: Vec<&Control> = sets.iter().map(|set| &set.control).collect();
+    let outcomes = measured(&mut plan, &controls, directory);
+    for Launched { control, children } in sets {
+        drop(control);
+        children.wait(TIMEOUT);
+    }
     let outcomes = outcomes.map_err(|error| failed(&error))?;
     drop(files);
     reported(args, plan, outcomes)
@@ -179,20 +202,18 @@ fn reported(
 /// This process's part of the measurement; the first process knows the directory of the files.
 fn measured(
     plan: &mut SuitePlan,
-    control: &Control,
+    controls: &[&Control],
     directory: Option<&Path>,
 ) -> Result<Vec<QueryOutcome>, BenchError> {
-    let result = shared(plan, control, directory).and_then(|()| run(plan, control));
-    match result {
-        Ok(outcomes) => {
-            control.close();
-            Ok(outcomes)
-        }
-        Err(error) => {
-            control.fail(&error.to_string());
-            Err(error)
+    let shared = controls.iter().try_for_each(|control| shared(plan, control, directory));
+    let result = shared.and_then(|()| run(plan, controls));
+    for control in controls {
+        match &result {
+            Ok(_) => control.close(),
+            Err(error) => control.fail(&error.to_string()),
         }
     }
+    result
 }
 
 /// Sends the directory of the files, and the number of the job in the pool, to all nodes.
@@ -244,18 +265,20 @@ impl SuiteArgs {
             (From::Pool, pool) => pool,
             (From::Memory | From::File, _) => None,
         };
-        let workers = self.nodes * self.workers;
+        let layouts = match self.layouts.as_slice() {
+            [] => vec![SuiteLayout { nodes: self.nodes, workers: self.workers }],
+            layouts => layouts.to_vec(),
+        };
         let job = Some(job_number());
         Ok(SuitePlan {
-            pool: pool.map(|pool| PoolOptions { job, workers, ..pool }),
+            pool: pool.map(|pool| PoolOptions { job, ..pool }),
             suite,
             scale: self.scale,
             files: None,
             strip_rows: self.strip_rows,
             queries: if queries.is_empty() { all } else { queries },
-            nodes: self.nodes,
-            workers: self.workers,
-            fabric: self.fabric,
+            layouts,
+            fabrics: self.fabric.clone(),
             exchanges: self.exchange.clone(),
             runs: self.repeat,
             settings: self.set.clone(),
