@@ -33,6 +33,7 @@ mod queued;
 mod registry;
 mod remote;
 pub mod socket;
+mod staged;
 pub mod stdin;
 pub mod stdout;
 mod stored;
@@ -47,6 +48,7 @@ pub use http::Http;
 pub use object::{BucketStore, is_url};
 pub use options::{OptionReader, nearest, refuse};
 pub use socket::Socket;
+pub use staged::{StagedBatches, StagedFormat, StagedRows};
 pub use stdin::Stdin;
 pub use stdout::{Capture, Stdout, StdoutTarget};
 

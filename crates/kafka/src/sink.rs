@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use connectors::fnv;
+use connectors::{StagedRows, fnv};
 use dataflow::error::ConnectorError;
-use dataflow::sink::{Placement, Publishing, Sink, SinkVisibility, SinkWriter, WriterContext};
+use dataflow::sink::{
+    Placement, Publishing, Replaced, Sink, SinkVisibility, SinkWriter, WriterContext,
+};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{Producer, ThreadedProducer};
@@ -14,7 +16,7 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 use crate::client::{Listener, ask};
 use crate::errors::{failed, unexpected};
 use crate::settings::{Partitioning, SinkSettings, TRANSACTIONAL_ID, Topic};
-use crate::staged::{StagingWriter, staged_messages};
+use crate::staged::{StagingWriter, staged_format};
 use crate::transaction::{Publication, Transactions};
 use crate::writer::{Chooser, Deliveries, KafkaEncoder, ProducerListener, StreamingWriter};
 
@@ -108,13 +110,10 @@ impl Sink for KafkaSink {
     }
 
     /// Two sinks of one name would count each other's publications as their own.
-    fn replaces(&self) -> Option<String> {
+    fn replaces(&self) -> Option<Replaced> {
         let own = self.transactions.as_ref()?;
-        Some(format!("kafka {}, transactions '{}'", self.topic.servers, own.id))
-    }
-
-    fn exclusive_option(&self) -> Option<&'static str> {
-        self.transactions.as_ref().map(|_| TRANSACTIONAL_ID)
+        let place = format!("kafka {}, transactions '{}'", self.topic.servers, own.id);
+        Some(Replaced { place, option: Some(TRANSACTIONAL_ID) })
     }
 
     fn staging(&self) -> SinkVisibility {
@@ -135,8 +134,9 @@ impl Sink for KafkaSink {
     fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
         let Some(transactions) = &self.transactions else { return Ok(()) };
         let (mut is_empty, mut checksum) = (true, 0_u64);
+        let format = staged_format(&self.topic.name);
         for staged in staged {
-            is_empty &= staged_messages(&self.topic.name, staged)?.is_none();
+            is_empty &= format.read(staged)?.1.is_empty();
             checksum = checksum.wrapping_add(fnv(staged));
         }
         if is_empty {
@@ -168,8 +168,8 @@ impl Sink for KafkaSink {
                 Some("run it with --state DIR, or write 'at-least-once'".into()),
             ));
         };
-        let (table, job) = (topic.name, staging.run.job);
+        let rows = StagedRows::new(staged_format(&topic.name), staging.run.job);
         let waker = context.waker.clone();
-        Ok(Box::new(StagingWriter { table, job, encoder, chooser, open: None, waker }))
+        Ok(Box::new(StagingWriter { encoder, chooser, rows, waker }))
     }
 }

@@ -31,7 +31,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use crate::client::{Listener, SERVED, ask, without_errors};
 use crate::errors::{code_of, failed, unexpected};
 use crate::settings::Topic;
-use crate::staged::staged_messages;
+use crate::staged::{messages_of, staged_format};
 use crate::writer::{Deliveries, ProducerListener};
 
 /// The timeout of one step of a transaction, after which it is retried.
@@ -206,10 +206,11 @@ impl Transactions {
         count: u64,
     ) -> Result<(), Failure> {
         producer.begin_transaction()?;
+        let format = staged_format(&self.topic.name);
         for staged in publication.staged {
-            let batches = staged_messages(&self.topic.name, staged).map_err(Failure::Staged)?;
-            for batch in batches.into_iter().flatten() {
-                for (message, partition) in batch.map_err(Failure::Staged)? {
+            let (_, batches) = format.read(staged).map_err(Failure::Staged)?;
+            for batch in batches {
+                for (message, partition) in messages_of(&batch.map_err(Failure::Staged)?) {
                     while !deliveries.try_send(&self.topic, &message, partition, |record| {
                         producer.send(record).map_err(|(error, _)| error)
                     })? {

@@ -16,6 +16,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
+use dataflow::sink::Replaced;
 use dataflow::{grid, probed_builds};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
@@ -570,9 +571,9 @@ impl Building {
     /// When another statement replaces it too. `place` is that of the table.
     fn replaces(&mut self, lowered: &Lowered, place: Place) -> Result<(), Diagnostic> {
         let sinks = lowered.operators.iter().filter_map(|operator| operator.spec().sink());
-        let mut sinks = sinks.filter_map(|sink| Some((sink.replaces()?, sink.exclusive_option())));
         // The parts of one statement have one sink.
-        let Some((replaced, option)) = sinks.next_back() else { return Ok(()) };
+        let replaced = sinks.filter_map(|sink| sink.replaces()).next_back();
+        let Some(Replaced { place: replaced, option }) = replaced else { return Ok(()) };
         if let Some((_, line)) = self.replaced.iter().find(|(known, _)| *known == replaced) {
             let message = "two INSERTs of a statement set write to the same place";
             let lost = format!("the rows of the one in line {line} would be lost");

@@ -135,7 +135,7 @@ impl Sink for PgSink {
         let place = self.table.place();
         if let Some(staging) = staging {
             let job = *self.job.get_or_init(|| staging.run.job);
-            return Ok(Box::new(PgStagingWriter::new(place, job, self.statements.clone())));
+            return Ok(Box::new(PgStagingWriter::new(&place, job, self.statements.clone())));
         }
         // One worker of the job says what is promised.
         if context.worker == 0 && !self.statements.is_upsert() {

@@ -3,94 +3,57 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, BinaryArray};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use arrow::error::ArrowError;
-use arrow::ipc::CompressionType;
-use arrow::ipc::reader::StreamReader;
-use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
+use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
+use connectors::{StagedFormat, StagedRows};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{SinkWriter, StagedOutput};
 
 use crate::errors::failed;
 use crate::write::RowStatements;
 
-/// The first bytes of staged rows: their encoding. The number of the job is behind them.
-const MAGIC: &[u8; 4] = b"MSQ1";
-/// Bytes of the number of a job. It makes the same rows of two jobs two publications.
-const JOB_BYTES: usize = 8;
-/// Bytes that a worker stages for a checkpoint at most, packed.
-const STAGED_BYTES_MAX: usize = 256 << 20;
 /// Bytes of rows that are packed together, about.
 const PIECE_BYTES: usize = 1 << 20;
 
-fn damaged(place: &str, message: impl Into<String>) -> ConnectorError {
-    failed(place, message, "the checkpoint is of another sink: begin anew, --from none")
-}
-
-fn schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![Field::new("rows", DataType::Binary, false)]))
+/// What is staged for a table: the text of rows, in pieces.
+fn staged_format(place: &str) -> StagedFormat {
+    let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::Binary, false)]));
+    StagedFormat { magic: *b"MSQ1", schema, what: "rows", place: place.to_owned() }
 }
 
 /// Keeps the rows of a worker, as text, until they are part of a checkpoint.
 pub(crate) struct PgStagingWriter {
-    place: String,
-    job: u64,
     statements: RowStatements,
     /// That of the next row. It grows from round to round, since rounds that were given up are
     /// published together with the next one, where the newest row of a key has to win.
     number: u64,
     /// Rows that are not packed yet.
     text: Vec<u8>,
-    /// From the first packed rows of a round on.
-    open: Option<StreamWriter<Vec<u8>>>,
+    rows: StagedRows,
 }
 
 impl PgStagingWriter {
-    pub(crate) fn new(place: String, job: u64, statements: RowStatements) -> Self {
-        Self { place, job, statements, number: 0, text: vec![], open: None }
+    pub(crate) fn new(place: &str, job: u64, statements: RowStatements) -> Self {
+        let rows = StagedRows::new(staged_format(place), job);
+        Self { statements, number: 0, text: vec![], rows }
     }
 
-    /// The header of everything that it stages.
-    fn head(&self) -> Vec<u8> {
-        [&MAGIC[..], &self.job.to_le_bytes()].concat()
-    }
-
-    /// Packs the rows that wait; gives the bytes that are packed.
-    fn pack(&mut self) -> Result<usize, ArrowError> {
+    /// Packs the rows that wait.
+    fn pack(&mut self) -> Result<(), ConnectorError> {
         let rows = BinaryArray::from_vec(vec![self.text.as_slice()]);
-        let batch = RecordBatch::try_new(schema(), vec![Arc::new(rows)])?;
+        let format = self.rows.format();
+        let batch = RecordBatch::try_new(Arc::clone(&format.schema), vec![Arc::new(rows)]);
+        let batch =
+            batch.map_err(|error| failed(&format.place, error.to_string(), "report this"))?;
         self.text.clear();
-        let mut open = match self.open.take() {
-            Some(open) => open,
-            None => {
-                let packed = Some(CompressionType::LZ4_FRAME);
-                let options = IpcWriteOptions::default().try_with_compression(packed)?;
-                StreamWriter::try_new_with_options(self.head(), &batch.schema(), options)?
-            }
-        };
-        open.write(&batch)?;
-        let bytes = open.get_ref().len();
-        self.open = Some(open);
-        Ok(bytes)
+        self.rows.push(&batch)
     }
 }
 
 impl SinkWriter for PgStagingWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.statements.encode(batch, &mut self.number, &mut self.text)?;
-        if self.text.len() < PIECE_BYTES {
-            return Ok(());
-        }
-        let bytes = self.pack().map_err(|error| damaged(&self.place, error.to_string()))?;
-        if bytes > STAGED_BYTES_MAX {
-            let message = format!(
-                "a worker has more than {STAGED_BYTES_MAX} bytes of rows since the last checkpoint"
-            );
-            let hint = "take them more often: SET 'millstream.checkpoint' = '1 s'";
-            return Err(failed(&self.place, message, hint));
-        }
-        Ok(())
+        if self.text.len() < PIECE_BYTES { Ok(()) } else { self.pack() }
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
@@ -99,16 +62,14 @@ impl SinkWriter for PgStagingWriter {
 
     fn stage(&mut self, _: u64, _: bool) -> Result<StagedOutput, ConnectorError> {
         if !self.text.is_empty() {
-            self.pack().map_err(|error| damaged(&self.place, error.to_string()))?;
+            self.pack()?;
         }
-        let Some(open) = self.open.take() else { return Ok(self.head().into()) };
-        let staged = open.into_inner();
-        staged.map(Into::into).map_err(|error| damaged(&self.place, error.to_string()))
+        self.rows.stage().map(Into::into)
     }
 
     /// A writer that stages is dropped in place of a commit.
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
-        Err(damaged(&self.place, "rows of checkpoints are published by their job"))
+        Err(self.rows.format().committed())
     }
 }
 
@@ -124,23 +85,10 @@ impl StagedText {
     /// # Errors
     /// When nobody has staged these bytes.
     pub(crate) fn of(place: &str, staged: &[u8]) -> Result<Self, ConnectorError> {
-        let parts = staged.strip_prefix(MAGIC).and_then(<[u8]>::split_first_chunk::<JOB_BYTES>);
-        let Some((job, bytes)) = parts else {
-            return Err(damaged(place, "the checkpoint has other rows for it"));
-        };
-        let job = u64::from_le_bytes(*job);
-        if bytes.is_empty() {
-            return Ok(Self { job, pieces: vec![] });
-        }
-        let unfit = |error: ArrowError| damaged(place, format!("the checkpoint's rows: {error}"));
-        let reader = StreamReader::try_new(bytes, None).map_err(unfit)?;
-        if reader.schema() != schema() {
-            return Err(damaged(place, "the checkpoint's rows have other columns"));
-        }
-        let piece = |batch: Result<RecordBatch, ArrowError>| {
-            Ok(batch.map_err(unfit)?.column(0).as_binary::<i32>().clone())
-        };
-        Ok(Self { job, pieces: reader.map(piece).collect::<Result<_, ConnectorError>>()? })
+        let (job, batches) = staged_format(place).read(staged)?;
+        let piece = |batch: RecordBatch| batch.column(0).as_binary::<i32>().clone();
+        let pieces = batches.map(|batch| batch.map(piece)).collect::<Result<_, _>>()?;
+        Ok(Self { job, pieces })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -171,7 +119,7 @@ mod tests {
             RecordBatch::try_from_iter([("k", keys)]).unwrap()
         };
         let statements = RowStatements::new(&table, &rows(vec![]).schema(), &["k".into()]).unwrap();
-        let mut writer = PgStagingWriter::new("t".into(), 1, statements);
+        let mut writer = PgStagingWriter::new("t", 1, statements);
         let mut round = |number: u64, keys: Vec<i64>| {
             writer.write(&rows(keys)).unwrap();
             let staged = writer.stage(number, false).unwrap();

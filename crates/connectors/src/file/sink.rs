@@ -10,7 +10,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
-    Placement, Publishing, Room, RunId, Sink, SinkVisibility, SinkWriter, WriterContext,
+    Placement, Publishing, Replaced, Room, RunId, Sink, SinkVisibility, SinkWriter, WriterContext,
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -137,15 +137,16 @@ impl Sink for FileSink {
         Placement::Gather
     }
 
-    fn replaces(&self) -> Option<String> {
-        match self.path.to_str().filter(|path| object::is_url(path)) {
+    fn replaces(&self) -> Option<Replaced> {
+        let place = match self.path.to_str().filter(|path| object::is_url(path)) {
             Some(url) => Some(url.to_owned()),
             // A device or a pipe takes the rows of both.
             None if fs::metadata(&self.path).is_ok_and(|file| !is_replaced(&self.path, &file)) => {
                 None
             }
             None => Some(one_name(&self.path).display().to_string()),
-        }
+        };
+        place.map(Replaced::whole)
     }
 
     fn staging(&self) -> SinkVisibility {

@@ -9,21 +9,30 @@ use arrow::record_batch::RecordBatch;
 use crate::connector::gauge::SinkGauge;
 use crate::error::ConnectorError;
 
+/// What one writer alone can have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replaced {
+    /// A name that is the same however the place is spelled.
+    pub place: String,
+    /// The option that has it, where no rows would be replaced.
+    pub option: Option<&'static str>,
+}
+
+impl Replaced {
+    /// What is replaced as a whole.
+    pub fn whole(place: String) -> Self {
+        Self { place, option: None }
+    }
+}
+
 /// A table that can be written.
 pub trait Sink: Send + Sync {
     /// Who writes.
     fn placement(&self) -> Placement;
 
-    /// What is replaced as a whole when its writer commits, so that the rows of another writer of
-    /// the same would be lost: a name that is the same however the place is spelled. It may also be
-    /// what one writer alone can have. `None` where rows are added.
-    fn replaces(&self) -> Option<String> {
-        None
-    }
-
-    /// The option that names what one writer alone can have, where [`replaces`](Self::replaces) is
-    /// that and no rows would be replaced.
-    fn exclusive_option(&self) -> Option<&'static str> {
+    /// What one writer alone can have: what is replaced as a whole when it commits, so that the
+    /// rows of another writer of the same would be lost, or a name. `None` where rows are added.
+    fn replaces(&self) -> Option<Replaced> {
         None
     }
 

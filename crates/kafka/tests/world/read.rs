@@ -1,9 +1,6 @@
 //! Topics that are read by the connector.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -345,59 +342,6 @@ fn columns_of_the_key_are_read_from_it() {
     let (rows, bad) = of_keys(&raw, &[("A", text), ("n", number)], &[1, 0]);
     assert_eq!(rows, [r#"0|{"a":"x","b":7}"#, "3|{", r#"4|{"b":8}"#]);
     assert_eq!(bad.len(), 2, "{bad:?}");
-}
-
-/// A registry that says when it is asked, and answers that one request when it is told to.
-fn late_registry() -> (String, Receiver<()>, Sender<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let ((asks, asked), (answer, released)) = (channel(), channel());
-    thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        asks.send(()).unwrap();
-        released.recv().unwrap();
-        let head = BufReader::new(stream.try_clone().unwrap()).lines();
-        head.map(Result::unwrap).take_while(|line| !line.is_empty()).for_each(drop);
-        let fields = r#"[{"name":"n","type":"long"},{"name":"text","type":"string"}]"#;
-        let schema = format!(r#"{{"type":"record","name":"Row","fields":{fields}}}"#);
-        let body = serde_json::json!({ "schema": schema }).to_string();
-        let (status, length) = ("HTTP/1.1 200 OK\r\nConnection: close", body.len());
-        write!(stream, "{status}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
-    });
-    (format!("http://{address}"), asked, answer)
-}
-
-#[test]
-fn a_checkpoint_while_a_registry_is_asked_has_no_message_behind_it() {
-    let topic = topic("late", 1, &[]);
-    let producer: BaseProducer = config().create().unwrap();
-    for n in 0..9_u8 {
-        // The number of the schema; zigzag, of one byte; the length of the text, and it.
-        let value = [0, 0, 0, 0, 7, n * 2, 4, b't', b'0' + n];
-        producer.send(BaseRecord::<[u8], [u8]>::to(&topic).payload(&value)).unwrap();
-    }
-    producer.flush(TIMEOUT).unwrap();
-    let (url, asked, answer) = late_registry();
-    let registry = ("avro-confluent.url", url.as_str());
-    let table = table(&topic, &[BOUNDED, ("format", "avro-confluent"), registry]);
-    let first = source(&table);
-    let mut reading = open(&*first, 0, None);
-    let begin = reading.reader.position();
-    // Nobody has answered: to wait for it would be for ever.
-    wait_until("the registry is asked", || {
-        assert!(matches!(reading.reader.next(4).unwrap(), Next::Pending));
-        asked.try_recv().is_ok()
-    });
-    assert_eq!(reading.reader.position().to_bytes(), begin.to_bytes());
-    answer.send(()).unwrap();
-    let given = reading.next(4).unwrap().unwrap();
-    let between = reading.reader.position();
-    let rest = reading.rest();
-    assert_eq!([given, rest.clone()].concat(), rows(0, 9));
-    // Two readers of a process do not share a partition. The source knows the schema.
-    drop(reading);
-    assert_eq!(open(&*first, 0, Some(&begin)).rest(), rows(0, 9));
-    assert_eq!(open(&*first, 0, Some(&between)).rest(), rest);
 }
 
 #[test]
