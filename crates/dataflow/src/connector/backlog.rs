@@ -13,6 +13,8 @@ pub struct FlowBacklog {
     read: AtomicU64,
     end: AtomicU64,
     unreachable: AtomicBool,
+    pending_bytes: AtomicU64,
+    retained_bytes: AtomicU64,
 }
 
 impl FlowBacklog {
@@ -29,6 +31,13 @@ impl FlowBacklog {
     /// Whether the server with the records cannot be reached now.
     pub fn set_unreachable(&self, is_unreachable: bool) {
         self.unreachable.store(is_unreachable, Ordering::Relaxed);
+    }
+
+    /// Of a log without numbers of records: the bytes that are there and are not read, and those
+    /// that its server keeps for the reader.
+    pub fn set_log(&self, pending_bytes: u64, retained_bytes: u64) {
+        self.pending_bytes.store(pending_bytes, Ordering::Relaxed);
+        self.retained_bytes.store(retained_bytes, Ordering::Relaxed);
     }
 
     /// Records that are there and are not read.
@@ -62,6 +71,16 @@ impl SourceBacklog {
         self.sum(|flow| flow.unreachable.load(Ordering::Relaxed).into())
     }
 
+    /// Bytes of a log that are there and are not read.
+    pub fn pending_bytes(&self) -> u64 {
+        self.sum(|flow| flow.pending_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of a log that a server keeps for its reader.
+    pub fn retained_bytes(&self) -> u64 {
+        self.sum(|flow| flow.retained_bytes.load(Ordering::Relaxed))
+    }
+
     fn sum(&self, each: impl Fn(&FlowBacklog) -> u64) -> u64 {
         let flows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         flows.iter().filter_map(Weak::upgrade).map(|flow| each(&flow)).sum()
@@ -83,7 +102,11 @@ mod tests {
         flows[1].set_end(10);
         flows[1].set_unreachable(true);
         assert_eq!((source.records(), source.unreachable()), (5, 1));
+        flows[0].set_log(5, 900);
+        flows[1].set_log(2, 100);
+        assert_eq!((source.pending_bytes(), source.retained_bytes()), (7, 1000));
         drop(flows);
         assert_eq!((source.records(), source.unreachable()), (0, 0));
+        assert_eq!((source.pending_bytes(), source.retained_bytes()), (0, 0));
     }
 }

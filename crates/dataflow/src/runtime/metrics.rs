@@ -35,9 +35,12 @@ impl OperatorMetrics {
     pub fn read(&self) -> OperatorCounters {
         let mut counters = self.counted();
         counters.backpressured_ns += self.sink.get().map_or(0, |sink| sink.waiting_ns());
-        let backlog = self.backlog.get();
-        counters.pending_records = backlog.map_or(0, |backlog| backlog.records());
-        counters.unreachable_flows = backlog.map_or(0, |backlog| backlog.unreachable());
+        if let Some(backlog) = self.backlog.get() {
+            counters.pending_records = backlog.records();
+            counters.unreachable_flows = backlog.unreachable();
+            counters.pending_bytes = backlog.pending_bytes();
+            counters.retained_bytes = backlog.retained_bytes();
+        }
         counters
     }
 }
@@ -50,7 +53,16 @@ impl Metrics {
         let backlogs = || self.operators().iter().filter_map(|operator| operator.backlog.get());
         let pending_records = backlogs().map(|backlog| backlog.records()).sum();
         let unreachable_flows = backlogs().map(|backlog| backlog.unreachable()).sum();
-        Counters { rows_out: self.rows_out(), pending_records, unreachable_flows, ..counters }
+        let pending_bytes = backlogs().map(|backlog| backlog.pending_bytes()).sum();
+        let retained_bytes = backlogs().map(|backlog| backlog.retained_bytes()).sum();
+        Counters {
+            rows_out: self.rows_out(),
+            pending_records,
+            unreachable_flows,
+            pending_bytes,
+            retained_bytes,
+            ..counters
+        }
     }
 
     /// The counters of the operators, in the order of the job; none before there is a worker.

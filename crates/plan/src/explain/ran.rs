@@ -291,6 +291,15 @@ impl Ran {
             let _ =
                 writeln!(out, "  {name}: {unreachable} {flows} for a server that is not reached");
         }
+        let pending = self.sum(operator, |one| one.pending_bytes);
+        let retained = self.sum(operator, |one| one.retained_bytes);
+        if pending > 0 || retained > 0 {
+            let (pending, retained) = (self.bytes(pending), self.bytes(retained));
+            let _ = writeln!(
+                out,
+                "  {name}: {pending} of the log behind the end; the server keeps {retained} of it"
+            );
+        }
     }
 
     fn operators_text(&self, out: &mut String, names: &[String]) {
@@ -487,6 +496,7 @@ mod tests {
         for (worker, pending) in ran.workers.iter_mut().zip([1_000, 234]) {
             let scan = &mut worker.operators[0];
             (scan.pending_records, scan.unreachable_flows) = (pending, 1);
+            (scan.pending_bytes, scan.retained_bytes) = (512, 1024);
         }
         let text = ran.text(&["source t".into(), "join".into()]);
         let line = |name: &str| {
@@ -498,6 +508,8 @@ mod tests {
         assert_eq!(line("source t 25"), source);
         assert_eq!(line("source t: 12"), "source t: 1234 records behind the end");
         assert_eq!(line("source t: 2"), "source t: 2 flows wait for a server that is not reached");
+        let log = "source t: 1.0 KiB of the log behind the end; the server keeps 2.0 KiB of it";
+        assert_eq!(line("source t: 1.0"), log);
         assert!(line("join").ends_with("267 0 1.50 0 B - -"), "{text}");
         assert!(line("0 of").ends_with("2.000 K 0 0 0 B 0 B 2013-01-01 10:00:00 1.5 s"), "{text}");
         assert_eq!(ran.json(&[])["operators"][3]["input_rows"], 100);

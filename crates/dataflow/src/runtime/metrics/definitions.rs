@@ -135,6 +135,11 @@ metrics! {
              of a consumer.");
         unreachable_flows: u64 = Gauge("unreachable_flows", Count,
             "Flows that it reads whose server cannot be reached now.");
+        pending_bytes: u64 = Gauge("pending_bytes", Bytes,
+            "Bytes of logs that its sources have and it has not read: how far a replication slot \
+             is behind.");
+        retained_bytes: u64 = Gauge("retained_bytes", Bytes,
+            "Bytes of logs that servers keep for its sources, since no checkpoint has them.");
     }
 }
 
@@ -227,5 +232,10 @@ metrics! {
             "Records that the source has and it has not read, if the source knows that.");
         unreachable_flows: u64 = Gauge("unreachable_flows", Count,
             "Flows of the source whose server cannot be reached now.");
+        pending_bytes: u64 = Gauge("pending_bytes", Bytes,
+            "Bytes of its log that the source has and it has not read: how far a replication slot \
+             is behind.");
+        retained_bytes: u64 = Gauge("retained_bytes", Bytes,
+            "Bytes of its log that a server keeps for the source, since no checkpoint has them.");
     }
 }
