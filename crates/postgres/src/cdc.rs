@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::datatypes::SchemaRef;
 use connectors::{OptionReader, refuse};
+use dataflow::backlog::FlowBacklog;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
@@ -17,12 +18,13 @@ use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader
 use crate::changes::ChangeColumns;
 use crate::client::{PgConnection, Purpose};
 use crate::errors::failed;
-use crate::pieces::{ChangeBatch, LogPlace, shown};
-use crate::replication::{Following, Outlet};
+use crate::pieces::{ChangeBatch, LogPlace, PieceEnd, shown};
+use crate::ranges::{KeyText, ReadRanges};
+use crate::replication::{FollowFrom, Following, Outlet};
 use crate::table::{PgTable, patiently};
 
 /// The name of positions: the place in the log, the changes of its transaction that were given, and
-/// how far the job is.
+/// how far the job is. The note has the ranges of keys that were read, where they are needed.
 const FORMAT: &str = "postgres-changes";
 const VERSION: u32 = 1;
 
@@ -170,15 +172,9 @@ impl Source for CdcSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let numbers = from.map(|from| from.numbers(FORMAT, VERSION, &split.name)).transpose()?;
-        let from = match numbers {
-            None | Some([_, _, BEGINS]) => None,
-            Some([lsn, given, FOLLOWS]) => Some(LogPlace { lsn, given }),
-            Some(_) => {
-                let message = "the job ended while it read the rows that were there at its begin, \
-                               which cannot be read again: begin anew, --from none";
-                return Err(refused(&split.name, message.into()));
-            }
-        };
+        let from = from_position(split, numbers, from.map_or(&[], |from| from.note()))?;
+        let at = ReaderPlace::of(&from);
+        let backlog = context.backlog.of_flow();
         let following = Following {
             table: self.table.clone(),
             columns: self.columns.clone(),
@@ -188,6 +184,7 @@ impl Source for CdcSource {
             has_snapshot: self.has_snapshot,
             is_new: numbers.is_none(),
             confirmed: Arc::clone(&self.confirmed),
+            backlog: Arc::downgrade(&backlog),
         };
         let (to, pieces) = sync_channel(PIECES_MAX);
         let wanted = Arc::new(());
@@ -200,7 +197,6 @@ impl Source for CdcSource {
         started.map_err(|error| {
             failed(&place, format!("cannot start its thread: {error}"), "allow more threads")
         })?;
-        let at = from.map_or([0, 0, BEGINS], |from| [from.lsn, from.given, FOLLOWS]);
         let (split, table, columns) = (split.name.clone(), self.name.clone(), self.columns.clone());
         let bad = Arc::clone(&context.bad);
         let reader = ChangeReader {
@@ -213,9 +209,72 @@ impl Source for CdcSource {
             at,
             bad,
             _wanted: wanted,
+            _backlog: backlog,
             failed: None,
         };
         Ok(Box::new(reader))
+    }
+}
+
+/// Where a position leads to.
+fn from_position(
+    split: &Split,
+    numbers: Option<[u64; 3]>,
+    note: &[u8],
+) -> Result<FollowFrom, ConnectorError> {
+    let ranges = || {
+        let ranges = ReadRanges::of_bytes(note);
+        ranges.map_err(|_| refused(&split.name, "its ranges are damaged".into()))
+    };
+    match numbers {
+        None | Some([_, _, BEGINS]) => Ok(FollowFrom::Anew),
+        Some([lsn, given, FOLLOWS]) => {
+            let ranges = if note.is_empty() { None } else { Some(Arc::new(ranges()?)) };
+            Ok(FollowFrom::Log(LogPlace { lsn, given }, ranges))
+        }
+        Some([lsn, _, IN_SNAPSHOT]) if !note.is_empty() => {
+            Ok(FollowFrom::Rows(LogPlace { lsn, given: 0 }, ranges()?))
+        }
+        Some(_) => {
+            let message = "the job ended while it read the rows that were there at its begin, \
+                           of a table without a primary key: begin anew, --from none";
+            Err(refused(&split.name, message.into()))
+        }
+    }
+}
+
+/// How far a reader is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ReaderPlace {
+    /// The numbers of its position.
+    numbers: [u64; 3],
+    /// The ranges, and the last key that was read.
+    ranges: Option<(Arc<ReadRanges>, KeyText)>,
+}
+
+impl ReaderPlace {
+    fn of(from: &FollowFrom) -> Self {
+        let with = |ranges: &Arc<ReadRanges>| (Arc::clone(ranges), ranges.upto().to_vec());
+        match from {
+            FollowFrom::Anew => Self { numbers: [0, 0, BEGINS], ranges: None },
+            FollowFrom::Rows(at, ranges) => Self {
+                numbers: [at.lsn, 0, IN_SNAPSHOT],
+                ranges: Some(with(&Arc::new(ranges.clone()))),
+            },
+            FollowFrom::Log(at, ranges) => {
+                Self { numbers: [at.lsn, at.given, FOLLOWS], ranges: ranges.as_ref().map(with) }
+            }
+        }
+    }
+
+    /// The place behind a piece.
+    fn behind(end: PieceEnd, last: Option<KeyText>) -> Self {
+        match end {
+            PieceEnd::Rows { lsn, ranges } => {
+                Self { numbers: [lsn, 0, IN_SNAPSHOT], ranges: ranges.zip(last) }
+            }
+            PieceEnd::Log { place, ranges } => Self::of(&FollowFrom::Log(place, ranges)),
+        }
     }
 }
 
@@ -228,11 +287,12 @@ struct ChangeReader {
     pieces: Receiver<Result<ChangeBatch, ConnectorError>>,
     /// The rest of a piece that had more changes than were asked for.
     rest: Option<ChangeBatch>,
-    /// The numbers of its position.
-    at: [u64; 3],
+    at: ReaderPlace,
     bad: Arc<BadRows>,
     /// While it is there, the thread goes on.
     _wanted: Arc<()>,
+    /// It counts as long as it is there.
+    _backlog: Arc<FlowBacklog>,
     failed: Option<ConnectorError>,
 }
 
@@ -256,10 +316,10 @@ impl SplitReader for ChangeReader {
             };
             let given = piece.split(rows_max.max(1));
             self.rest = Some(piece).filter(|rest| !rest.changes.is_empty());
-            self.at = match given.place {
-                Some(LogPlace { lsn, given }) => [lsn, given, FOLLOWS],
-                None => [0, 0, IN_SNAPSHOT],
-            };
+            if let Some(end) = given.end {
+                let last = given.changes.last().map(|change| change.key.clone());
+                self.at = ReaderPlace::behind(end, last);
+            }
             for (place, reason) in given.bad {
                 let place = format!("{}:{}", self.split, shown(place.lsn));
                 let table = self.table.clone();
@@ -276,6 +336,10 @@ impl SplitReader for ChangeReader {
     }
 
     fn position(&self) -> Position {
-        Position::new(FORMAT, VERSION, &self.split, &self.at)
+        let position = Position::new(FORMAT, VERSION, &self.split, &self.at.numbers);
+        match &self.at.ranges {
+            Some((ranges, upto)) => position.with_note(ranges.to_bytes(upto)),
+            None => position,
+        }
     }
 }

@@ -16,6 +16,7 @@ use dataflow::error::ConnectorError;
 use crate::decode::column_of;
 use crate::errors::PgError;
 use crate::pgoutput::{LoggedValue, OldRow, PgRelation};
+use crate::ranges::KeyText;
 use crate::types::type_of;
 
 /// Microseconds from 1970 to 2000, from when Postgres counts.
@@ -36,6 +37,8 @@ pub(crate) struct Change {
     pub(crate) number: u64,
     /// The time of its transaction since 1970, if it is known.
     pub(crate) time_us: Option<i64>,
+    /// The key of a row that was there, if it is read by its key.
+    pub(crate) key: KeyText,
 }
 
 impl Change {
@@ -43,7 +46,9 @@ impl Change {
     pub(crate) fn bytes(&self) -> usize {
         let values = [&self.before, &self.after].into_iter().flatten().flatten();
         let of = |value: &Option<String>| value.as_ref().map_or(0, String::len);
+        let key = self.key.iter().map(|text| size_of::<String>() + text.len()).sum::<usize>();
         size_of::<Self>()
+            + key
             + values.map(|value| size_of::<Option<String>>() + of(value)).sum::<usize>()
     }
 }

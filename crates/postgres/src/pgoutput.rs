@@ -39,6 +39,8 @@ pub(crate) enum LogMessage {
     Begin {
         commit_lsn: u64,
         time_us: i64,
+        /// The lower half of its number.
+        transaction: u32,
     },
     /// It ends, and the log goes on here.
     Commit {
@@ -75,8 +77,8 @@ impl LogMessage {
         let message = match cursor.u8()? {
             b'B' => {
                 let (commit_lsn, time) = (cursor.u64()?, cursor.u64()?);
-                cursor.u32()?;
-                Self::Begin { commit_lsn, time_us: time.cast_signed() }
+                let (time_us, transaction) = (time.cast_signed(), cursor.u32()?);
+                Self::Begin { commit_lsn, time_us, transaction }
             }
             b'C' => {
                 let (_flags, _commit, end_lsn) = (cursor.u8()?, cursor.u64()?, cursor.u64()?);

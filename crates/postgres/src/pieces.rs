@@ -1,6 +1,10 @@
 //! Changes on their way to the reader, in pieces with a bound, and places in the log.
 
+use std::sync::Arc;
+
 use crate::changes::Change;
+use crate::overlap::Doubt;
+use crate::ranges::ReadRanges;
 
 /// Changes that are given to the reader together, at most.
 const CHANGES_MAX: usize = 1024;
@@ -23,13 +27,33 @@ pub(crate) struct ChangeBatch {
     pub(crate) bytes: usize,
     /// Changes that cannot be read: the places behind them, and why.
     pub(crate) bad: Vec<(LogPlace, String)>,
-    /// The place behind; `None` within the snapshot.
-    pub(crate) place: Option<LogPlace>,
+    /// Changes that some of the rows may have been read with.
+    pub(crate) doubts: Vec<Doubt>,
+    /// The place behind, once it is known.
+    pub(crate) end: Option<PieceEnd>,
+}
+
+/// The place behind a piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PieceEnd {
+    /// Within the rows that were there: behind the key of the last one.
+    Rows {
+        /// The place of the slot.
+        lsn: u64,
+        /// The ranges, with the one that is read; `None` if rows are read without a key.
+        ranges: Option<Arc<ReadRanges>>,
+    },
+    /// Within the log.
+    Log {
+        place: LogPlace,
+        /// The ranges, while they are needed.
+        ranges: Option<Arc<ReadRanges>>,
+    },
 }
 
 impl ChangeBatch {
     pub(crate) fn none() -> Self {
-        Self { changes: vec![], bytes: 0, bad: vec![], place: None }
+        Self { changes: vec![], bytes: 0, bad: vec![], doubts: vec![], end: None }
     }
 
     pub(crate) fn push(&mut self, change: Change) {
@@ -55,7 +79,11 @@ impl ChangeBatch {
         let later = self.bad.partition_point(|(place, _)| *place <= last);
         let rest = self.bad.split_off(later);
         let bad = std::mem::replace(&mut self.bad, rest);
-        Self { changes, bytes: 0, bad, place: self.place.map(|_| last) }
+        let mut end = self.end.clone();
+        if let Some(PieceEnd::Log { place, .. }) = &mut end {
+            *place = last;
+        }
+        Self { changes, bytes: 0, bad, doubts: vec![], end }
     }
 }
 
@@ -85,7 +113,7 @@ mod tests {
 
     fn change(number: u64, bytes: usize) -> Change {
         let after = Some(vec![Some("x".repeat(bytes))]);
-        Change { op: "c", before: None, after, lsn: 5, number, time_us: None }
+        Change { op: "c", before: None, after, lsn: 5, number, time_us: None, key: vec![] }
     }
 
     #[test]
@@ -112,21 +140,28 @@ mod tests {
         let mut piece = ChangeBatch::none();
         [1, 3, 4, 6].into_iter().for_each(|number| piece.push(change(number, 1)));
         piece.bad = [2, 5, 7].map(|number| (place(number), String::new())).into();
-        piece.place = Some(end);
+        piece.end = Some(PieceEnd::Log { place: end, ranges: None });
         let mut next = |count: usize| {
             let part = piece.split(count);
             let numbers: Vec<u64> = part.changes.iter().map(|change| change.number).collect();
             let bad: Vec<u64> = part.bad.iter().map(|(place, _)| place.given).collect();
-            (numbers, bad, part.place)
+            let end = part.end.map(|end| match end {
+                PieceEnd::Log { place, .. } => place,
+                PieceEnd::Rows { .. } => panic!("rows"),
+            });
+            (numbers, bad, end)
         };
         assert_eq!(next(2), (vec![1, 3], vec![2], Some(place(3))));
         assert_eq!(next(1), (vec![4], vec![], Some(place(4))));
         assert_eq!(next(1), (vec![6], vec![5, 7], Some(end)));
         assert_eq!(next(1), (vec![], vec![], None));
-        // The place within a snapshot is none.
-        let mut piece = ChangeBatch::none();
+        // The place within a snapshot is that of the last row.
+        let rows = Some(PieceEnd::Rows { lsn: 5, ranges: None });
+        let mut piece = ChangeBatch { end: rows.clone(), ..ChangeBatch::none() };
         [0, 0].into_iter().for_each(|number| piece.push(change(number, 1)));
-        assert_eq!(piece.split(1).place, None);
-        assert_eq!(piece.split(1).changes.len(), 1);
+        for _ in 0..2 {
+            let part = piece.split(1);
+            assert_eq!((part.end, part.changes.len()), (rows.clone(), 1));
+        }
     }
 }

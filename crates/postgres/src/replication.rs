@@ -1,7 +1,7 @@
 //! The thread that follows the changes of a table.
 //!
 //! ```text
-//! slot ─▶ snapshot (op r) ─▶ changes, transaction by transaction ─▶ queue ─▶ reader
+//! slot ─▶ rows (op r) ─▶ changes, transaction by transaction ─▶ queue ─▶ reader
 //!   ▲ confirmed: what a checkpoint has
 //! ```
 //!
@@ -15,16 +15,21 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use dataflow::backlog::FlowBacklog;
 use dataflow::error::ConnectorError;
 
-use crate::changes::{Change, ChangeColumns, since_1970};
+use crate::changes::ChangeColumns;
 use crate::client::{PgConnection, Purpose, literal, quoted};
-use crate::decode::split_line;
 use crate::errors::PgError;
 use crate::frames::FieldCursor;
-use crate::pgoutput::{LogMessage, LoggedValue, OldRow, PgRelation};
-use crate::pieces::{ChangeBatch, LogPlace, lsn_of, shown};
+use crate::lag::SlotLag;
+use crate::overlap::Overlap;
+use crate::pgoutput::LogMessage;
+use crate::pieces::{ChangeBatch, LogPlace, PieceEnd, lsn_of, shown};
+use crate::ranges::ReadRanges;
+use crate::snapshot::Given;
 use crate::table::{PgTable, patiently};
+use crate::transactions::Decoder;
 
 /// How often the server learns what is confirmed.
 const REPORTED_EVERY: Duration = Duration::from_secs(1);
@@ -33,11 +38,18 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long to wait until the reader may have room.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
 /// How long to wait before a connection that was lost is made again.
-const LOST_PAUSE: Duration = Duration::from_millis(250);
-/// Bytes of the log that the server keeps for a slot before that is worth a warning.
-const KEPT_MUCH: u64 = 1 << 30;
-/// Relations that are remembered at most.
-const RELATIONS_MAX: usize = 1024;
+pub(crate) const LOST_PAUSE: Duration = Duration::from_millis(250);
+
+/// Where a job begins, or goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FollowFrom {
+    /// With a slot that is made.
+    Anew,
+    /// Within the rows that were there when the slot was made, at this place.
+    Rows(LogPlace, ReadRanges),
+    /// In the log; with the ranges while they are needed.
+    Log(LogPlace, Option<Arc<ReadRanges>>),
+}
 
 /// How the changes of a table are followed.
 pub(crate) struct Following {
@@ -53,6 +65,8 @@ pub(crate) struct Following {
     pub(crate) is_new: bool,
     /// The position up to which the server may remove its log.
     pub(crate) confirmed: Arc<AtomicU64>,
+    /// How far it is behind, for metrics.
+    pub(crate) backlog: Weak<FlowBacklog>,
 }
 
 /// Where the thread puts what it has.
@@ -78,20 +92,20 @@ impl Outlet {
     }
 
     /// Gives something; `false` if nobody wants it any more.
-    fn give(&self, given: ChangeBatch) -> bool {
+    pub(crate) fn give(&self, given: ChangeBatch) -> bool {
         let is_wanted = self.to.send(Ok(given)).is_ok();
         self.waker.wake_by_ref();
         is_wanted
     }
 
-    fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.strong_count() > 0
     }
 }
 
 impl Following {
     /// Follows until nobody wants it any more, or something is wrong for good.
-    pub(crate) fn run(&self, from: Option<LogPlace>, outlet: &Outlet) {
+    pub(crate) fn run(&self, from: FollowFrom, outlet: &Outlet) {
         let place = self.table.place();
         let ended = self.follow(from, outlet);
         if let Err(error) = ended
@@ -103,18 +117,20 @@ impl Following {
         }
     }
 
-    fn follow(&self, from: Option<LogPlace>, outlet: &Outlet) -> Result<(), ConnectorError> {
+    fn follow(&self, from: FollowFrom, outlet: &Outlet) -> Result<(), ConnectorError> {
+        let (mut kept, mut at, ranges) = match from {
+            FollowFrom::Log(at, ranges) => (None, at, ranges),
+            FollowFrom::Rows(at, ranges) => (None, at, self.rest_of_rows(at, ranges, outlet)?),
+            FollowFrom::Anew => self.begin(outlet)?,
+        };
+        if !outlet.is_wanted() {
+            return Ok(());
+        }
         let place = self.table.place();
         let timeout = self.table.retry_timeout;
         let ends = || !outlet.is_wanted();
-        let (mut kept, mut at) = match from {
-            Some(from) => (None, from),
-            None => {
-                let (connection, at) = self.begin(outlet)?;
-                (Some(connection), at)
-            }
-        };
         self.confirmed.fetch_max(at.lsn, Ordering::AcqRel);
+        let mut lag = SlotLag::default();
         loop {
             let lost = patiently(&place, timeout, &ends, || {
                 let mut connection = match kept.take() {
@@ -122,8 +138,10 @@ impl Following {
                     None => self.reconnect(at)?,
                 };
                 self.start(&mut connection, at)?;
+                self.set_unreachable(false);
                 // A failure from here on is retried for the whole timeout again.
-                Ok(self.stream(&mut connection, &mut at, outlet))
+                let overlap = ranges.clone().map(Overlap::new);
+                Ok(self.stream(&mut connection, &mut at, (overlap, &mut lag), outlet))
             })?;
             match lost {
                 Ok(()) => return Ok(()),
@@ -132,6 +150,7 @@ impl Following {
                 }
                 Err(error) => {
                     tracing::info!(target: "postgres", ?error, "{place}: follows again");
+                    self.set_unreachable(true);
                     std::thread::sleep(LOST_PAUSE);
                 }
             }
@@ -139,26 +158,69 @@ impl Following {
     }
 
     /// An error of the slot or the publication.
-    fn reported(&self, error: &PgError) -> ConnectorError {
+    pub(crate) fn reported(&self, error: &PgError) -> ConnectorError {
         error.at(&format!("{}, slot '{}'", self.table.place(), self.slot))
     }
 
     /// Makes publication and slot, and gives the rows that are there.
-    fn begin(&self, outlet: &Outlet) -> Result<(PgConnection, LogPlace), ConnectorError> {
+    fn begin(&self, outlet: &Outlet) -> Result<Begun, ConnectorError> {
         let (place, ends) = (self.table.place(), || !outlet.is_wanted());
-        let (mut connection, at, snapshot) =
-            patiently(&place, self.table.start_timeout, &ends, || self.make_slot())?;
-        if self.has_snapshot {
-            // It is valid as long as this connection does nothing else. What was given cannot be
-            // read anew, so that a failure here is one for good.
-            self.snapshot(&snapshot, at, outlet).map_err(|error| self.reported(&error))?;
+        let begun = patiently(&place, self.table.start_timeout, &ends, || {
+            let (connection, at, exported) = self.make_slot()?;
+            if !self.has_snapshot {
+                return Ok(Ok((connection, at, None)));
+            }
+            // The exported snapshot is valid as long as its connection does nothing else.
+            match self.first_rows(&exported, at, outlet) {
+                Ok(ranges) => Ok(Ok((connection, at, ranges))),
+                // Nothing was given: another slot will do.
+                Err((None, error)) => Err(error),
+                Err((Some(Given(ranges)), error)) => Ok(Err((at, ranges, error))),
+            }
+        })?;
+        match begun {
+            Ok((mut connection, at, ranges)) => {
+                // It ends the transaction of the exported snapshot.
+                let is_there = connection.query("SELECT 1");
+                let connection = match is_there {
+                    Ok(_) => Some(connection),
+                    Err(error) if error.may_pass() && !self.is_temporary => None,
+                    Err(error) => return Err(self.reported(&error)),
+                };
+                let ranges = self.end_rows(at, ranges.unwrap_or_default(), outlet);
+                Ok((connection, at, ranges))
+            }
+            Err((at, Some(ranges), error)) if error.may_pass() && !self.is_temporary => {
+                tracing::info!(target: "postgres", ?error, "{place}: reads on");
+                Ok((None, at, self.rest_of_rows(at, ranges, outlet)?))
+            }
+            Err((_, _, error)) => Err(self.reported(&error)),
         }
-        connection.query("SELECT 1").map_err(|error| self.reported(&error))?;
-        if !outlet.give(ChangeBatch { place: Some(at), ..ChangeBatch::none() }) {
-            let error = PgError::Away("nobody wants the changes any more".into());
-            return Err(self.reported(&error));
-        }
-        Ok((connection, at))
+    }
+
+    /// Gives the rows behind those that were given.
+    fn rest_of_rows(
+        &self,
+        at: LogPlace,
+        mut ranges: ReadRanges,
+        outlet: &Outlet,
+    ) -> Result<Option<Arc<ReadRanges>>, ConnectorError> {
+        self.other_rows(at, &mut ranges, outlet)?;
+        Ok(self.end_rows(at, ranges, outlet))
+    }
+
+    /// Says that all rows are given. Gives the ranges if they are needed further on.
+    fn end_rows(
+        &self,
+        place: LogPlace,
+        ranges: ReadRanges,
+        outlet: &Outlet,
+    ) -> Option<Arc<ReadRanges>> {
+        let ranges = Some(Arc::new(ranges)).filter(|ranges| ranges.overlap(place.lsn));
+        let end = Some(PieceEnd::Log { place, ranges: ranges.clone() });
+        // Who follows sees whether somebody wants it.
+        let _ = outlet.give(ChangeBatch { end, ..ChangeBatch::none() });
+        ranges
     }
 
     fn make_slot(&self) -> Result<(PgConnection, LogPlace, String), PgError> {
@@ -230,43 +292,19 @@ impl Following {
         }
     }
 
-    /// Gives the rows that were there when the slot was made.
-    fn snapshot(&self, snapshot: &str, at: LogPlace, outlet: &Outlet) -> Result<(), PgError> {
-        let mut queries = PgConnection::open(&self.table.server, Purpose::Queries)?;
-        queries.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
-        queries.query(&format!("SET TRANSACTION SNAPSHOT {}", literal(snapshot)))?;
-        let now = queries.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint")?;
-        let now = now.first().and_then(|row| row.first()?.as_ref()?.parse().ok());
-        let fields = &self.columns.fields;
-        let columns: Vec<String> = fields.iter().map(|name| quoted(name)).collect();
-        let columns = if columns.is_empty() { "1".to_owned() } else { columns.join(", ") };
-        let mut given = ChangeBatch::none();
-        let mut is_wanted = true;
-        queries.copy_out(
-            &format!("COPY (SELECT {columns} FROM {}) TO STDOUT", self.table.quoted),
-            |line| {
-                let values = split_line(line)?;
-                if values.len() != fields.len().max(1) {
-                    return Err(PgError::Breach("a row has other columns".into()));
-                }
-                let after = Some(values.into_iter().take(fields.len()).collect());
-                let (lsn, time_us) = (at.lsn, now);
-                given.push(Change { op: "r", before: None, after, lsn, number: 0, time_us });
-                if given.is_full() {
-                    is_wanted = outlet.give(std::mem::replace(&mut given, ChangeBatch::none()));
-                }
-                Ok(is_wanted)
-            },
-        )?;
-        if is_wanted {
-            outlet.give(given);
-        }
-        Ok(())
-    }
-
     /// A connection to the slot, which has to be as the job has left it.
     fn reconnect(&self, at: LogPlace) -> Result<PgConnection, PgError> {
         let mut queries = PgConnection::open(&self.table.server, Purpose::Queries)?;
+        self.check_slot(&mut queries, at)?;
+        PgConnection::open(&self.table.server, Purpose::Replication)
+    }
+
+    /// Checks that the slot is as the job has left it.
+    pub(crate) fn check_slot(
+        &self,
+        queries: &mut PgConnection,
+        at: LogPlace,
+    ) -> Result<(), PgError> {
         let there = queries.query(&format!(
             "SELECT confirmed_flush_lsn, wal_status FROM pg_replication_slots \
              WHERE slot_name = {}",
@@ -291,7 +329,7 @@ impl Following {
                 shown(confirmed)
             )));
         }
-        PgConnection::open(&self.table.server, Purpose::Replication)
+        Ok(())
     }
 
     fn start(&self, connection: &mut PgConnection, at: LogPlace) -> Result<(), PgError> {
@@ -305,22 +343,17 @@ impl Following {
         connection.set_timeout(REPORTED_EVERY)
     }
 
-    /// Gives changes until the connection is lost or nobody wants them.
+    /// Gives changes until the connection is lost or nobody wants them. `at` is the place behind
+    /// those that were given.
     fn stream(
         &self,
         connection: &mut PgConnection,
         at: &mut LogPlace,
+        (overlap, lag): (Option<Overlap>, &mut SlotLag),
         outlet: &Outlet,
     ) -> Result<(), PgError> {
-        let mut decoder = Decoder {
-            of: self,
-            relations: vec![],
-            open: None,
-            seen: 0,
-            given: ChangeBatch::none(),
-        };
+        let mut decoder = Decoder::new(self, *at, overlap);
         let (mut reported, mut received) = (Instant::now(), Instant::now());
-        let mut warned = false;
         self.tell(connection)?;
         while outlet.is_wanted() {
             let frame = connection.try_next()?;
@@ -331,13 +364,12 @@ impl Following {
                 match cursor.u8()? {
                     b'w' => {
                         let (_start, _end, _time) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
-                        decoder.take(&LogMessage::of(cursor.0)?, at)?;
+                        decoder.take(&LogMessage::of(cursor.0)?)?;
                     }
                     b'k' => {
                         let (end, _time) = (cursor.u64()?, cursor.u64()?);
                         asks = cursor.u8()? != 0;
-                        warned |= !warned && self.warn(end);
-                        decoder.pass(end, at);
+                        decoder.pass(end);
                     }
                     _ => return Err(PgError::Breach("a message of no replication".into())),
                 }
@@ -345,19 +377,23 @@ impl Following {
                 return Err(PgError::Away("it is silent".into()));
             }
             if decoder.is_due(connection.has_more()) {
-                let mut given = Some(decoder.given(*at));
+                let place = decoder.at;
+                let mut given = Some(decoder.given()?);
                 // The server hears of us also while the reader is slow.
                 while let Some(waits) = given.take() {
                     given = outlet.try_give(waits);
                     if given.is_some() && reported.elapsed() >= REPORTED_EVERY {
                         self.tell(connection)?;
+                        lag.look(self, place.lsn);
                         reported = Instant::now();
                     }
                 }
-                self.forget(*at);
+                *at = place;
+                self.forget(place);
             }
             if asks || reported.elapsed() >= REPORTED_EVERY {
                 self.tell(connection)?;
+                lag.look(self, decoder.at.lsn);
                 reported = Instant::now();
             }
         }
@@ -371,19 +407,10 @@ impl Following {
         }
     }
 
-    /// Says that the server keeps much of the log for the slot, if it does.
-    fn warn(&self, end: u64) -> bool {
-        let kept = end.saturating_sub(self.confirmed.load(Ordering::Acquire));
-        let is_much = kept > KEPT_MUCH;
-        if is_much {
-            tracing::warn!(
-                "{}: the server keeps {kept} bytes of its log for the slot '{}': what no \
-                 checkpoint of a job with --state has",
-                self.table.place(),
-                self.slot
-            );
+    pub(crate) fn set_unreachable(&self, is_unreachable: bool) {
+        if let Some(backlog) = self.backlog.upgrade() {
+            backlog.set_unreachable(is_unreachable);
         }
-        is_much
     }
 
     /// Tells the server what is confirmed.
@@ -412,113 +439,6 @@ fn copy_data(body: &[u8], tag: u8) -> Result<&[u8], PgError> {
     }
 }
 
-/// The transactions of a connection.
-struct Decoder<'a> {
-    of: &'a Following,
-    relations: Vec<PgRelation>,
-    /// The transaction that has begun: its place and its time.
-    open: Option<(u64, Option<i64>)>,
-    /// Its changes so far.
-    seen: u64,
-    given: ChangeBatch,
-}
-
-impl Decoder<'_> {
-    /// Takes a message, and moves the place.
-    fn take(&mut self, message: &LogMessage, at: &mut LogPlace) -> Result<(), PgError> {
-        match message {
-            LogMessage::Begin { commit_lsn, time_us } => {
-                if at.given > 0 && *commit_lsn != at.lsn {
-                    return Err(PgError::Own {
-                        message: format!("the transaction at {} is gone", shown(at.lsn)),
-                        hint: "begin anew: --from none".into(),
-                    });
-                }
-                at.lsn = *commit_lsn;
-                self.seen = 0;
-                self.open = Some((*commit_lsn, since_1970(*time_us)));
-            }
-            LogMessage::Commit { end_lsn } => {
-                if self.seen < at.given {
-                    return Err(PgError::Breach("a transaction has lost changes".into()));
-                }
-                *at = LogPlace { lsn: *end_lsn, given: 0 };
-                self.open = None;
-            }
-            LogMessage::PgRelation(relation) => {
-                self.relations.retain(|other| other.oid != relation.oid);
-                if self.relations.len() >= RELATIONS_MAX {
-                    return Err(PgError::Breach("too many tables".into()));
-                }
-                self.relations.push(relation.clone());
-            }
-            LogMessage::Insert { oid, new } => self.change("c", *oid, None, Some(new), at)?,
-            LogMessage::Update { oid, old, new } => {
-                self.change("u", *oid, old.as_ref(), Some(new), at)?
-            }
-            LogMessage::Delete { oid, old } => self.change("d", *oid, Some(old), None, at)?,
-            LogMessage::Truncate { oids } => {
-                for oid in oids {
-                    self.change("t", *oid, None, None, at)?;
-                }
-            }
-            LogMessage::Other => {}
-        }
-        Ok(())
-    }
-
-    fn change(
-        &mut self,
-        op: &'static str,
-        oid: u32,
-        old: Option<&OldRow>,
-        new: Option<&Vec<LoggedValue>>,
-        at: &mut LogPlace,
-    ) -> Result<(), PgError> {
-        let Some((lsn, time_us)) = self.open else {
-            return Err(PgError::Breach("a change outside of a transaction".into()));
-        };
-        let relation = self.relations.iter().find(|relation| relation.oid == oid);
-        let relation = relation.ok_or_else(|| PgError::Breach("a change of no table".into()))?;
-        let own = [quoted(&relation.schema), quoted(&relation.name)].join(".");
-        if own != self.of.table.quoted && quoted(&relation.name) != self.of.table.quoted {
-            return Ok(());
-        }
-        self.seen += 1;
-        // It was given before the connection was lost.
-        if self.seen <= at.given {
-            return Ok(());
-        }
-        at.given = self.seen;
-        let columns = &self.of.columns;
-        let before = old.map(|old| columns.side(relation, &old.values, None)).transpose();
-        let after = new.map(|new| columns.side(relation, new, old)).transpose();
-        match before.and_then(|before| Ok((before, after?))) {
-            Ok((before, after)) => {
-                let number = self.seen;
-                self.given.push(Change { op, before, after, lsn, number, time_us });
-            }
-            Err(reason) => self.given.bad.push((LogPlace { lsn, given: self.seen }, reason)),
-        }
-        Ok(())
-    }
-
-    /// The log has gone on without changes of the table.
-    fn pass(&mut self, end: u64, at: &mut LogPlace) {
-        if self.open.is_none() && at.given == 0 && end > at.lsn {
-            *at = LogPlace { lsn: end, given: 0 };
-            self.given.place = Some(*at);
-        }
-    }
-
-    /// Whether something is to be given now.
-    fn is_due(&mut self, has_more: bool) -> bool {
-        let has_some = !self.given.changes.is_empty() || !self.given.bad.is_empty();
-        self.given.is_full() || !has_more && (has_some || self.given.place.is_some())
-    }
-
-    fn given(&mut self, at: LogPlace) -> ChangeBatch {
-        let given = std::mem::replace(&mut self.given, ChangeBatch::none());
-        ChangeBatch { place: Some(at), ..given }
-    }
-}
+/// A connection to the slot, if there is one, the place in the log, and the ranges of the rows
+/// while they are needed.
+type Begun = (Option<PgConnection>, LogPlace, Option<Arc<ReadRanges>>);

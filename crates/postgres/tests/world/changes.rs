@@ -159,6 +159,62 @@ fn nothing_is_lost_or_doubled_when_job_and_server_are_killed() {
 }
 
 #[test]
+fn a_job_that_is_killed_within_the_rows_that_are_there_goes_on() {
+    const KILLS: usize = 4;
+    const ROWS: usize = 200_000;
+    let dir = Dir::new();
+    let table = made("filled", "n bigint PRIMARY KEY, text text");
+    let slot = unique("slot");
+    psql(&format!("INSERT INTO {table} SELECT i, 't' || i FROM generate_series(1, {ROWS}) i"));
+    let (taken, declared) = taken(TAKEN);
+    let sql = "SET 'millstream.checkpoint' = '100 ms';\n".to_owned()
+        + &changes(&table, &format!(", 'slot.name' = '{slot}'"))
+        + &declared
+        + INSERT;
+    dir.write("q.sql", &sql);
+    let log = || fs::read_to_string(dir.0.join("log")).unwrap();
+    let mut sent = ROWS;
+    for kill in 0..=KILLS {
+        // Another number of nodes reads on, too.
+        let nodes = if kill % 2 == 0 { "2" } else { "1" };
+        let arguments = ["run", "q.sql", "--state", "state", "--workers", "1", "--nodes", nodes];
+        let mut job = Job::start(&dir, &arguments);
+        let least = if kill < KILLS { 1 + kill * ROWS / KILLS / 4 } else { sent };
+        waits_for("rows come", || {
+            assert_eq!(job.ended(), None, "{}", log());
+            count(&taken) >= least
+        });
+        job.kill();
+        // Rows come and change in the part that is read, and in the one that is not.
+        if kill < KILLS {
+            psql(&format!(
+                "INSERT INTO {table} SELECT {kill} - 10 * i, 'x' FROM generate_series(1, 50) i;
+                 INSERT INTO {table} SELECT {ROWS} * 2 + {kill} + 10 * i, 'x'
+                 FROM generate_series(1, 50) i"
+            ));
+            sent += 100;
+        }
+    }
+    let shown = psql(&format!(
+        "SELECT count(*), count(DISTINCT c), sum(c) FROM {taken} WHERE op IN ('r', 'c')"
+    ));
+    assert_eq!(
+        shown,
+        psql(&format!("SELECT count(*), count(*), sum(n) FROM {table}")),
+        "{}",
+        log()
+    );
+    assert_eq!(count(&taken), sent, "{}", log());
+    assert!(log().contains("goes on from checkpoint"), "{}", log());
+    waits_for("the slot is dropped", || {
+        psql(&format!(
+            "SELECT count(pg_drop_replication_slot(slot_name)) FROM pg_replication_slots WHERE \
+             slot_name = '{slot}' AND NOT active"
+        )) == "1"
+    });
+}
+
+#[test]
 fn what_cannot_be_followed_is_told_at_the_start() {
     let dir = Dir::new();
     let table = made("unfit", "n bigint PRIMARY KEY, texts text");

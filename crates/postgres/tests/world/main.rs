@@ -3,6 +3,7 @@
 
 mod changes;
 mod follow;
+mod rows;
 mod run;
 mod server;
 mod sink;

@@ -74,3 +74,38 @@ pub fn waits_for(what: &str, mut is_there: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// A session of psql that stays open.
+pub struct Session(std::process::Child);
+
+impl Session {
+    /// One with a transaction that is open.
+    pub fn begin() -> Self {
+        let address = address();
+        let (host, port) = address.split_once(':').unwrap();
+        let mut psql = Command::new("psql");
+        psql.args(["-h", host, "-p", port, "-U", "postgres", "-qAtX", "-v", "ON_ERROR_STOP=1"]);
+        psql.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut session = Self(psql.spawn().unwrap());
+        session.run("BEGIN");
+        session
+    }
+
+    /// Runs statements, and waits for their end.
+    pub fn run(&mut self, sql: &str) {
+        use std::io::{BufRead, BufReader, Write};
+        let stdin = self.0.stdin.as_mut().unwrap();
+        writeln!(stdin, "{sql};\n\\echo done").unwrap();
+        let stdout = self.0.stdout.as_mut().unwrap();
+        // Nothing else is written, so that no line is read ahead and lost.
+        let said = BufReader::new(stdout).lines().next();
+        assert_eq!(said.unwrap().unwrap(), "done", "{sql}");
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
