@@ -35,7 +35,7 @@ test-slurm: ## jobs started by srun on a SLURM of this machine (installs it; nee
 	@scripts/install-deps.sh
 	@scripts/test-slurm.sh
 
-test-world: ## jobs with a real Kafka broker (from Maven Central) and Postgres (NAME=text for some tests)
+test-world: ## a real Kafka broker (from Maven Central), Postgres, and S3 from PyPI (NAME=text for some tests)
 	@scripts/install-deps.sh
 	@scripts/test-world.sh $(NAME)
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tests with what stands around a streaming engine, as it really is: a Kafka broker and a schema registry from Maven
-# Central, and a Postgres server, which are started for them. `scripts/test-world.sh NAME` runs the tests with that in
+# Central, a server of S3 from PyPI, and a Postgres server, which are started for them. `scripts/test-world.sh NAME` runs the tests with that in
 # their names. With KAFKA_TLS=1 the client of Kafka has TLS and SCRAM, and is tested with them: OpenSSL is compiled once,
 # which takes minutes.
 #
 # Where Java or Maven cannot be had, or the broker cannot be fetched, the script says NOT RUN and why of the tests with
-# a broker, and runs the others; the same holds for the registry and for Postgres. Its status is 77 if some were not run
+# a broker, and runs the others; the same holds for the registry, for S3 and for Postgres. Its status is 77 if some were not run
 # and none has failed.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
@@ -62,6 +62,19 @@ with_registry() {
   cargo test --release --workspace --test connectors -- registry::a_real_registry
 }
 
+with_s3() {
+  what="the tests with a server of S3"
+  [[ $# = 0 || $1 = *s3* || $1 = *bucket* ]] || return 0
+  python3 -c 'import ensurepip' 2>/dev/null || packages_or_not_run python3-venv
+  said=$(scripts/s3.sh fetch 2>&1) || not_run "cannot fetch the server: $(grep -m 1 . <<<"$said")"
+  trap 'scripts/s3.sh stop' EXIT
+  say "starting a server of S3"
+  MILLSTREAM_S3=$(scripts/s3.sh start "$(free_port 0)")
+  export MILLSTREAM_S3
+  cargo test --release --workspace --test connectors -- real_s3::
+  cargo test --release --workspace --test program -- of_a_real_server
+}
+
 with_postgres() {
   what="the tests with a Postgres server"
   packages_or_not_run postgresql
@@ -80,7 +93,7 @@ with_postgres() {
 
 # Each part has a shell of its own, which ends with its first failure: bash ignores them where a status is asked for.
 status=0
-for part in with_kafka with_registry with_postgres; do
+for part in with_kafka with_registry with_s3 with_postgres; do
   set +e
   (
     set -e

@@ -17,22 +17,22 @@ const RUN: [&str; 8] =
     ["run", "q.sql", "--state", "s3://bucket/jobs", "--workers", "1", "--nodes", "2"];
 
 /// A command that finds the server by its environment.
-fn command(dir: &Dir, server: &S3, args: &[&str]) -> Command {
+fn command(dir: &Dir, endpoint: &str, args: &[&str]) -> Command {
     let mut command = dir.command(args);
     command
-        .env("AWS_ENDPOINT_URL", server.endpoint())
-        .env("AWS_REGION", "eu-west-1")
+        .env("AWS_ENDPOINT_URL", endpoint)
+        .env("AWS_REGION", "us-east-1")
         .env("AWS_ACCESS_KEY_ID", KEY)
         .env("AWS_SECRET_ACCESS_KEY", "hush");
     command
 }
 
-#[test]
-fn a_job_goes_on_from_a_bucket() {
-    let expected = undisturbed("bucket", 40_000);
-    let (dir, server) = (Dir::new("bucket"), S3::start());
+/// A job that is killed goes on, and its rows are there once.
+fn goes_on(name: &str, endpoint: &str) {
+    let expected = undisturbed(name, 40_000);
+    let dir = Dir::new(name);
     dir.write("q.sql", &windows(40_000, "'rate' = '1500',").replace("100 ms", "500 ms"));
-    let mut job = dir.start(command(&dir, &server, &RUN));
+    let mut job = dir.start(command(&dir, endpoint, &RUN));
     dir.await_more_than(0, &mut job);
     let nodes = job.below();
     signal(nodes[nodes.len() - 1], Signal::KILL);
@@ -40,16 +40,29 @@ fn a_job_goes_on_from_a_bucket() {
     signal(job.id(), Signal::KILL);
     assert_eq!(job.ends(), None, "{}", dir.log());
     let list = ["state", "list", "--state", "s3://bucket/jobs"];
-    let (code, message) = reported(&command(&dir, &server, &list).output().unwrap());
+    let (code, message) = reported(&command(&dir, endpoint, &list).output().unwrap());
     assert_eq!(code, Some(0), "{message}");
     assert!(message.lines().any(|line| line.starts_with("q ")), "{message}");
-    let (code, message) = reported(&command(&dir, &server, &RUN).output().unwrap());
+    let (code, message) = reported(&command(&dir, endpoint, &RUN).output().unwrap());
     assert_eq!(code, Some(0), "{message}\n{}", dir.log());
     assert!(message.contains("goes on from checkpoint"), "{message}");
     assert_eq!(dir.rows("out"), expected, "{}", dir.log());
     assert!(!dir.log().contains("hush") && !message.contains("hush"));
-    let (_, message) = reported(&command(&dir, &server, &list).output().unwrap());
+    let (_, message) = reported(&command(&dir, endpoint, &list).output().unwrap());
     assert!(message.contains("done"), "{message}");
+}
+
+#[test]
+fn a_job_goes_on_from_a_bucket() {
+    goes_on("bucket", &S3::start().endpoint());
+}
+
+/// The server at the address of `MILLSTREAM_S3`, which `scripts/s3.sh` starts.
+#[test]
+fn a_job_goes_on_from_a_bucket_of_a_real_server() {
+    if let Ok(endpoint) = std::env::var("MILLSTREAM_S3") {
+        goes_on("real-bucket", &endpoint);
+    }
 }
 
 #[test]
@@ -57,7 +70,7 @@ fn a_bucket_that_passes_over_conditions_is_refused() {
     let (dir, server) = (Dir::new("unconditional"), S3::start());
     server.state.lock().unwrap().takes_all = true;
     dir.write("q.sql", &windows(1000, ""));
-    let (code, message) = reported(&command(&dir, &server, &RUN).output().unwrap());
+    let (code, message) = reported(&command(&dir, &server.endpoint(), &RUN).output().unwrap());
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("s3://bucket/jobs/q"), "{message}");
     assert!(message.contains("two runs of a job"), "{message}");

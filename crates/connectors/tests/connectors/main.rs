@@ -26,6 +26,7 @@ mod positions;
 mod pruning;
 mod ranges;
 mod raw;
+mod real_s3;
 mod registry;
 mod servers;
 mod sink;
