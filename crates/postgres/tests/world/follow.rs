@@ -37,11 +37,14 @@ fn source(table: &str, options: &[(&str, &str)]) -> Arc<dyn Source> {
     connector.source(&def, &[0]).unwrap()
 }
 
-fn open(source: &dyn Source, from: Option<&Position>) -> Box<dyn SplitReader> {
+fn context() -> ReaderContext {
     let bad = Arc::new(BadRows::collecting());
-    let context = ReaderContext::new(Arc::new(MonotonicClock::default()), bad);
+    ReaderContext::new(Arc::new(MonotonicClock::default()), bad)
+}
+
+fn open(source: &dyn Source, from: Option<&Position>) -> Box<dyn SplitReader> {
     let splits = source.splits(1, None).unwrap();
-    source.open(&splits[0], from, &context).unwrap()
+    source.open(&splits[0], from, &context()).unwrap()
 }
 
 fn numbers(batch: &RecordBatch) -> Vec<i64> {
@@ -139,6 +142,48 @@ fn a_job_that_begins_anew_does_not_get_the_changes_of_the_run_before() {
     psql(&format!("INSERT INTO {table} VALUES (4)"));
     assert_eq!(read(&mut *reader, 1, 10), [4]);
     drop(reader);
+    waits_for("the slot is dropped", || {
+        psql(&format!(
+            "SELECT count(pg_drop_replication_slot(slot_name)) FROM pg_replication_slots WHERE \
+             slot_name = '{slot}' AND NOT active"
+        )) == "1"
+    });
+}
+
+#[test]
+fn the_bytes_that_a_slot_is_behind_and_keeps_are_measured() {
+    const MUCH: u64 = 200_000;
+    let table = made("behind", "n bigint PRIMARY KEY");
+    let slot = unique("behind_slot");
+    let source = source(&table, &[("slot.name", &slot), ("scan.startup.mode", "latest-offset")]);
+    let context = context();
+    let backlog = Arc::clone(&context.backlog);
+    let mut reader = source.open(&source.splits(1, None).unwrap()[0], None, &context).unwrap();
+    begins(&slot);
+    let insert = |number: i64| {
+        let (from, to) = (number * 1000 + 1, (number + 1) * 1000);
+        psql(&format!("INSERT INTO {table} SELECT generate_series({from}, {to})"));
+    };
+    (0..20).for_each(insert);
+    waits_for("the reader is behind", || {
+        backlog.pending_bytes() > MUCH && backlog.retained_bytes() >= backlog.pending_bytes()
+    });
+    assert_eq!(read(&mut *reader, 20_000, 1000), (1..=20_000).collect::<Vec<_>>());
+    waits_for("it is no longer", || backlog.pending_bytes() < MUCH);
+    assert!(backlog.retained_bytes() > MUCH, "no checkpoint has what was read");
+    source.settle(&[reader.position()]);
+    let mut number = 20;
+    waits_for("the server forgets", || {
+        // It looks for what it may forget when it writes.
+        insert(number);
+        number += 1;
+        psql("CHECKPOINT");
+        read(&mut *reader, 1000, 1000);
+        source.settle(&[reader.position()]);
+        backlog.retained_bytes() < MUCH
+    });
+    drop(reader);
+    assert_eq!(backlog.retained_bytes(), 0);
     waits_for("the slot is dropped", || {
         psql(&format!(
             "SELECT count(pg_drop_replication_slot(slot_name)) FROM pg_replication_slots WHERE \
