@@ -4,6 +4,8 @@
 //! Which rows of a batch have found no partner is known behind its pairs, and of the table when all
 //! of the other side has been probed: then they are given out, where the kind of join asks for it.
 
+mod shared;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 

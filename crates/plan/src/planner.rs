@@ -17,7 +17,7 @@ use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
 use dataflow::sink::Replaced;
-use dataflow::{grid, probed_builds};
+use dataflow::{grid, probe_chains, probed_builds};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
@@ -543,6 +543,7 @@ impl Planner {
         fuse(&mut job, workers);
         grid::divide(&mut job, self.workers.nodes);
         probed_builds::connect(&mut job, workers);
+        probe_chains::chain(&mut job, workers);
         let operators = job.operators.clone();
         Stage {
             job,

@@ -37,6 +37,7 @@ const DATAFLOW: &[&str] = &[
     "exchange",
     // Entry points of fuzz targets.
     "hostile",
+    "operators/probe_stage",
     "operators/downstream",
     "operators/restoring",
     "operators/operator",
@@ -50,6 +51,7 @@ const DATAFLOW: &[&str] = &[
     "operators/reroute",
     "operators/sessions",
     "operators/local_plan",
+    "operators/probe_chain",
     "operators/lookup",
     "operators/hash_join",
     "operators/limit",

@@ -27,7 +27,7 @@ use crate::error::DataflowError;
 use crate::exchange::{InstanceRounds, Task, progress_of};
 use crate::job::{Edge, Fusion, JobGraph, Scan};
 use crate::operators::build::{Builder, Built};
-use crate::operators::operator::{Arriving, Fused, OperatorTask, SelectionInput};
+use crate::operators::operator::{Arriving, Fused, OperatorTask};
 use crate::operators::restoring::Restoring;
 use crate::optimize::fusion::windows_event_time;
 use crate::rows::selection::Selection;
@@ -139,11 +139,11 @@ impl Node {
         self.operator.push(Arriving { input, rows, slice, timed }).await
     }
 
-    /// Takes rows of an edge for an input that reads some of their columns only.
+    /// Takes rows on time behind the step of an edge. Their columns are copied here, unless the
+    /// operator reads some of them only.
     async fn push_selection(
         &self,
         edge: &OutputEdge,
-        input: &dyn SelectionInput,
         rows: Selection,
     ) -> Result<(), DataflowError> {
         self.when_passes(edge.number).await;
@@ -152,7 +152,14 @@ impl Node {
         }
         let _guard = self.mutex.lock().await;
         self.counted.add_in(rows.len());
-        input.push_selection(rows).await
+        let &OutputEdge { input, timed, .. } = edge;
+        match self.operator.selection_input(input) {
+            Some(input) => input.push_selection(rows).await,
+            None => {
+                let rows = Rows::on_time(rows.materialized()?);
+                self.operator.push(Arriving { input, rows, slice: None, timed }).await
+            }
+        }
     }
 
     /// Folds rows of a fused scan, from the first on.

@@ -10,9 +10,11 @@ use super::{Counted, Node};
 use crate::error::DataflowError;
 use crate::exchange::Task;
 use crate::job::fault::at_row;
+use crate::job::step::chosen;
 use crate::job::{Fusion, RawBatch, RawColumns, Step};
 use crate::operators::downstream::Downstream;
-use crate::operators::operator::{Fused, SelectionInput};
+use crate::operators::operator::Fused;
+use crate::operators::probe_stage::ProbeStage;
 use crate::rows::selection::Selection;
 use crate::rows::time::ticks_of;
 use crate::rows::{FusedRows, Rows};
@@ -46,26 +48,12 @@ impl OutputEdge {
         Ok(Rows { batch: stepped.batch, watermarks, span: None })
     }
 
-    /// The columns of the rows behind the edge, in their order, if its step does nothing else than
-    /// choose them.
-    fn chosen(&self, width: usize) -> Option<Vec<usize>> {
-        match &self.step {
-            None => Some((0..width).collect()),
-            Some(step) if step.keeps_rows() => {
-                let columns = step.schema().fields().len();
-                (0..columns).map(|output| step.passes_on(output)).collect()
-            }
-            Some(_) => None,
-        }
-    }
-
-    /// The task that takes rows before their columns are copied, and the rows behind the edge: if
-    /// the operator does, and the step chooses columns alone.
-    fn selection(&self, rows: &Selection) -> Option<(&dyn SelectionInput, Selection)> {
-        let input = self.to.operator.selection_input(self.input)?;
-        let columns = self.chosen(rows.width())?;
+    /// The rows behind the edge, before their columns are copied, if the step chooses columns
+    /// alone.
+    fn selection(&self, rows: &Selection) -> Option<Selection> {
+        let columns = chosen(self.step.as_ref(), rows.width())?;
         let schema = self.step.as_ref().map_or_else(|| rows.schema(), |step| step.schema());
-        Some((input, rows.project(&columns, schema)))
+        Some(rows.project(&columns, schema))
     }
 
     /// The columns of a batch from which a fused scan computes key and argument.
@@ -127,11 +115,11 @@ impl Downstream for Outputs {
             [edge] => edge.selection(&rows).map(|selection| (edge, selection)),
             _ => None,
         };
-        let Some((edge, (input, selection))) = taken else {
+        let Some((edge, selection)) = taken else {
             return self.push(Rows::on_time(rows.materialized()?)).await;
         };
         self.counted.add_out(rows.len());
-        let pushed = edge.to.push_selection(edge, input, selection).await;
+        let pushed = edge.to.push_selection(edge, selection).await;
         pushed.map_err(|error| error.of_operator(edge.operator))
     }
 
@@ -166,6 +154,13 @@ impl Downstream for Outputs {
             let _guard = edge.to.mutex.lock().await;
             finished.await
         }))
+    }
+
+    fn next_stage(&self) -> Option<&dyn ProbeStage> {
+        match &self.to[..] {
+            [edge] => edge.to.operator.probe_stage(),
+            _ => None,
+        }
     }
 
     fn is_satisfied(&self) -> bool {

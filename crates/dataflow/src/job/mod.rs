@@ -22,6 +22,7 @@ mod limit;
 mod local_plan;
 pub mod lookup;
 mod multicast;
+mod probe_chain;
 mod recovery;
 mod saved;
 mod scan;
@@ -58,6 +59,7 @@ pub use self::limit::{Limit, RowRange};
 pub use self::local_plan::{LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun};
 pub use self::lookup::Lookup;
 pub use self::multicast::{BuildCells, BuildMulticast};
+pub use self::probe_chain::{ChainColumn, ChainStage, NotChained, ProbeChain};
 pub use self::recovery::{Guarantee, JobRecovery, OperatorRecovery, RecoveryRefusal};
 pub use self::saved::{RowOwner, SavedPart, SavedParts, SavedState};
 pub use self::scan::{GridAxis, OnBad, Scan, TimeColumn, Watermark};
@@ -100,6 +102,9 @@ pub struct Operator {
     /// Of a scan: the builds whose keys say which of its rows are needed
     /// ([`connect`](crate::probed_builds::connect)).
     pub builds: Vec<ProbedBuild>,
+    /// Of a join: the chain that it is part of, or why it is in none
+    /// ([`chain`](crate::probe_chains::chain)).
+    pub chain: Result<Arc<ProbeChain>, NotChained>,
     /// How rows of its inputs are sent from worker to worker.
     pub shuffle: ShuffleSettings,
     /// Facts for EXPLAIN that its kind does not contain.
@@ -109,9 +114,9 @@ pub struct Operator {
 impl Operator {
     /// An operator without labels.
     pub fn new(name: impl Into<String>, inputs: Vec<Vec<Edge>>, kind: OperatorKind) -> Self {
-        let fusion = Err(NotFused::Unplanned);
+        let (fusion, chain) = (Err(NotFused::Unplanned), Err(NotChained::Alone));
         let (shuffle, labels) = (ShuffleSettings::default(), Labels::default());
-        Self { name: name.into(), inputs, kind, fusion, builds: vec![], shuffle, labels }
+        Self { name: name.into(), inputs, kind, fusion, builds: vec![], chain, shuffle, labels }
     }
 
     /// The same operator with labels.

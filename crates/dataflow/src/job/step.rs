@@ -135,6 +135,19 @@ pub struct Stepped {
     pub origin: Origin,
 }
 
+/// The columns of rows behind an edge with this step, by their numbers before it, if the step does
+/// nothing else than choose them; `width` is how many there are before it.
+pub(crate) fn chosen(step: Option<&Arc<dyn Step>>, width: usize) -> Option<Vec<usize>> {
+    match step {
+        None => Some((0..width).collect()),
+        Some(step) if step.keeps_rows() => {
+            let columns = step.schema().fields().len();
+            (0..columns).map(|output| step.passes_on(output)).collect()
+        }
+        Some(_) => None,
+    }
+}
+
 /// One step behind another.
 pub fn chain(first: Option<Arc<dyn Step>>, second: Option<Arc<dyn Step>>) -> Option<Arc<dyn Step>> {
     match (first, second) {

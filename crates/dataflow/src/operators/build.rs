@@ -17,6 +17,7 @@ use crate::operators::lookup::LookupRun;
 use crate::operators::operator::{OperatorContext, OperatorTask};
 use crate::operators::sink::{SinkTask, Together};
 use crate::operators::sort::SortRun;
+use crate::optimize::probe_chains::shared;
 use crate::runtime::builds::{AwaitedBuilds, BuildsOfScans};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::net::Net;
@@ -51,7 +52,7 @@ impl<'a> Builder<'a> {
         metrics: &'a Arc<Metrics>,
         context: &'a ReaderContext,
     ) -> Self {
-        let (together, shared) = (Together::of(job), shared(job));
+        let (together, shared) = (Together::of(job), shared(&job.operators));
         let builds = BuildsOfScans::new(&job.operators);
         Self { place, net, metrics, context, together, shared, builds }
     }
@@ -73,6 +74,7 @@ impl<'a> Builder<'a> {
             metrics: self.metrics.clone(),
             shuffle: operator.shuffle,
             listeners: self.builds.listeners(tag),
+            chain: operator.chain.as_ref().ok(),
         };
         Ok(Built::Operator(match &operator.kind {
             OperatorKind::Source(input) => {
@@ -108,17 +110,4 @@ impl<'a> Builder<'a> {
     fn holds(&self, edges: &[Edge]) -> bool {
         edges.iter().any(|edge| self.shared[edge.from])
     }
-}
-
-/// By operator, whether it or an operator before it has several output edges: an operator that does
-/// not take its rows may hold back the others.
-fn shared(job: &JobGraph) -> Vec<bool> {
-    let edges = || job.operators.iter().flat_map(|operator| operator.inputs.iter().flatten());
-    let mut shared: Vec<bool> = Vec::with_capacity(job.operators.len());
-    for (at, operator) in job.operators.iter().enumerate() {
-        let several = edges().filter(|edge| edge.from == at).count() > 1;
-        let before = operator.inputs.iter().flatten().any(|edge| shared[edge.from]);
-        shared.push(several || before);
-    }
-    shared
 }

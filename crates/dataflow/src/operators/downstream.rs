@@ -10,6 +10,7 @@ use state::ConsumedRows;
 use crate::error::DataflowError;
 use crate::exchange::Task;
 use crate::job::{Fusion, RawColumns};
+use crate::operators::probe_stage::ProbeStage;
 use crate::rows::selection::Selection;
 use crate::rows::{FusedRows, Rows};
 
@@ -53,6 +54,9 @@ pub(crate) trait Downstream {
     /// # Errors
     /// As [`Downstream::push`].
     fn finish_fold(&self) -> Option<Task<'_>>;
+
+    /// The join that takes the rows, if it alone takes them and others may look them up for it.
+    fn next_stage(&self) -> Option<&dyn ProbeStage>;
 
     /// Whether later rows make no difference any more to any operator that takes them.
     fn is_satisfied(&self) -> bool;

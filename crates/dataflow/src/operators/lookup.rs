@@ -12,15 +12,18 @@
 //!
 //! No row of the stream is let through before. Then batches are probed where they are, on their way
 //! from one operator to the next: no row travels, none waits, and times and watermarks go along
-//! unchanged. Where the next counts rows by a column of the table, its loop looks keys up itself
-//! ([`LookupRun::fold_looked`]).
+//! unchanged. Rows that no watermark goes with are passed on as a [`Selection`]: their columns are
+//! copied behind the last of several joins. Where the next counts rows by a column of the table,
+//! its loop looks keys up itself ([`LookupRun::fold_looked`]).
+
+mod stage;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt64Array};
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow::compute::concat_batches;
 use arrow::datatypes::UInt64Type;
 use state::epoch::{END_OF_STREAM, Progress};
@@ -33,10 +36,15 @@ use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns, Scan};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
-use crate::operators::operator::{Arriving, Fused, OperatorContext, OperatorTask, end_round};
+use crate::operators::operator::{
+    Arriving, Fused, OperatorContext, OperatorTask, SelectionInput, end_round,
+};
+use crate::operators::probe_chain::ChainRun;
+use crate::operators::probe_stage::ProbeStage;
 use crate::operators::restoring::Restoring;
 use crate::pairing::{Hashed, Pairing, ProbeSide, Terms};
 use crate::rows::Rows;
+use crate::rows::selection::Selection;
 use crate::rows::time::ticks_of;
 use crate::rows::wire::bytes_of;
 use crate::runtime::accounting::StateAccounting;
@@ -87,6 +95,9 @@ pub(crate) struct LookupRun<D> {
     signals: Arc<Signals>,
     /// Whether rows were dropped, because the query was stopped.
     is_cut: Cell<bool>,
+    metrics: Arc<Metrics>,
+    /// The chain that it is the head of, if it is one.
+    chain: Option<ChainRun>,
     /// The operators that take its rows.
     behind: D,
 }
@@ -95,7 +106,9 @@ impl<D: Downstream> LookupRun<D> {
     /// # Errors
     /// When the table cannot be read.
     pub(crate) fn new(
-        OperatorContext { tag, place, net, metrics, shuffle, listeners }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, metrics, shuffle, listeners, chain }: OperatorContext<
+            '_,
+        >,
         spec: &Lookup,
         context: &ReaderContext,
         behind: D,
@@ -112,7 +125,7 @@ impl<D: Downstream> LookupRun<D> {
             Share { number: Some(place.worker), of: place.workers }
         };
         let reader = Reader::new(&spec.table, share, rows_max, context.clone(), counters)?;
-        let reader = reader.with_blocks_of(metrics, tag as usize);
+        let reader = reader.with_blocks_of(metrics.clone(), tag as usize);
         let table = Port {
             schema: spec.kept(),
             keys: vec![],
@@ -150,6 +163,8 @@ impl<D: Downstream> LookupRun<D> {
             map: OnceCell::new(),
             signals: place.signals.clone(),
             is_cut: Cell::new(false),
+            metrics,
+            chain: ChainRun::new(chain, tag, place.rounds.is_some(), rows_max),
             behind,
         })
     }
@@ -342,23 +357,61 @@ impl<D: Downstream> LookupRun<D> {
         Ok(self.accounting.set(self.instance.tag, part)?)
     }
 
-    /// Joins rows of the stream and hands on what comes of them; waits until the table is read.
-    async fn push(&self, rows: Rows) -> Result<(), DataflowError> {
+    /// Joins rows of the stream, with the watermarks that they met, and hands on what comes of
+    /// them; waits until the table is read.
+    async fn join(
+        &self,
+        rows: Selection,
+        watermarks: Option<Int64Array>,
+    ) -> Result<(), DataflowError> {
         self.read.wait_for(|| self.table.borrow().is_some().then_some(())).await;
         self.take_newest()?;
         let Some(table) = self.table.borrow().clone() else { return Ok(()) };
         if self.is_cut.get() {
             return Ok(());
         }
-        let Rows { batch, watermarks, .. } = rows;
+        if let Some(chain) = self.chain.as_ref().filter(|_| watermarks.is_none())
+            && let Some(mut pass) = chain.pass(self, &rows)?
+        {
+            let last = pass.last();
+            return self.hand_on(|| pass.next(), |rows| last.emit(rows)).await;
+        }
         let probe = ProbeSide { side: 0, keys: &self.spec.keys[0] };
-        let mut pairing = Pairing::new(probe, [batch], table, self.spec.kind);
+        let mut pairing = Pairing::new(probe, [], table, self.spec.kind);
+        pairing.push(rows);
+        let next = || pairing.next(terms_of(&self.spec), self.rows_max);
+        match watermarks {
+            Some(each) => {
+                self.hand_on(next, |(joined, from)| self.emit_late(joined, from, &each)).await
+            }
+            None => self.hand_on(next, |(joined, _)| self.emit(joined)).await,
+        }
+    }
+
+    /// Emits joined rows, each with the watermark of the row of the stream that it is made of.
+    fn emit_late<'a>(
+        &'a self,
+        joined: Selection,
+        from: UInt32Array,
+        watermarks: &Int64Array,
+    ) -> Task<'a> {
+        let watermarks = ticks_of(watermarks, &Origin::Taken(from));
+        Box::pin(async move {
+            let (batch, watermarks) = (joined.materialized()?, Some(watermarks?));
+            let pushed = self.behind.push(Rows { batch, watermarks, span: None }).await;
+            pushed.map_err(DataflowError::of_made_rows)
+        })
+    }
+
+    /// Emits what `next` gives until there is no more, or the query is stopped.
+    async fn hand_on<'a, T>(
+        &'a self,
+        mut next: impl FnMut() -> Result<Option<T>, DataflowError>,
+        emit: impl Fn(T) -> Task<'a>,
+    ) -> Result<(), DataflowError> {
         let mut given = 0;
-        while let Some((joined, from)) = pairing.next(terms_of(&self.spec), self.rows_max)? {
-            let from = Origin::Taken(from);
-            let watermarks = watermarks.as_ref().map(|each| ticks_of(each, &from)).transpose()?;
-            let rows = Rows { batch: joined.materialized()?, watermarks, span: None };
-            self.behind.push(rows).await.map_err(DataflowError::of_made_rows)?;
+        while let Some(rows) = next()? {
+            emit(rows).await?;
             if self.behind.is_satisfied() {
                 break;
             }
@@ -413,7 +466,16 @@ impl<D: Downstream> LookupRun<D> {
 
 impl<D: Downstream> OperatorTask for LookupRun<D> {
     fn push(&self, Arriving { rows, .. }: Arriving) -> Task<'_> {
-        Box::pin(self.push(rows))
+        let Rows { batch, watermarks, .. } = rows;
+        Box::pin(self.join(Selection::of(batch), watermarks))
+    }
+
+    fn probe_stage(&self) -> Option<&dyn ProbeStage> {
+        Some(self)
+    }
+
+    fn selection_input(&self, _: usize) -> Option<&dyn SelectionInput> {
+        Some(self)
     }
 
     /// Waits until the table is read.
@@ -502,6 +564,12 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
             self.read_table().await?;
             self.refresh(every_ns).await
         })
+    }
+}
+
+impl<D: Downstream> SelectionInput for LookupRun<D> {
+    fn push_selection(&self, rows: Selection) -> Task<'_> {
+        Box::pin(self.join(rows, None))
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) mod local_plan;
 pub(crate) mod lookup;
 pub(crate) mod operator;
 pub(crate) mod over;
+pub(crate) mod probe_chain;
+pub(crate) mod probe_stage;
 pub(crate) mod ranking;
 pub(crate) mod reroute;
 pub(crate) mod restoring;

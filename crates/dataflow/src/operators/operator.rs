@@ -14,8 +14,9 @@ use state::epoch::Progress;
 use crate::checkpoint::OperatorSnapshot;
 use crate::error::DataflowError;
 use crate::exchange::{Connected, Member, Task, begin_next};
-use crate::job::{FusedLookup, RawColumns, ShuffleSettings};
+use crate::job::{FusedLookup, ProbeChain, RawColumns, ShuffleSettings};
 use crate::operators::downstream::Downstream;
+use crate::operators::probe_stage::ProbeStage;
 use crate::operators::restoring::Restoring;
 use crate::rows::selection::Selection;
 use crate::rows::{FusedRows, Rows};
@@ -50,6 +51,12 @@ pub(crate) trait OperatorTask: Connected {
     /// The task that takes rows of an input before their columns are copied, if the operator has
     /// one.
     fn selection_input(&self, _input: usize) -> Option<&dyn SelectionInput> {
+        None
+    }
+
+    /// The same operator as a stage of a chain, if it is a join whose rows another operator may
+    /// look up.
+    fn probe_stage(&self) -> Option<&dyn ProbeStage> {
         None
     }
 
@@ -217,6 +224,8 @@ pub(crate) struct OperatorContext<'a> {
     pub(crate) shuffle: ShuffleSettings,
     /// The scans that wait for its build, if it is a join.
     pub(crate) listeners: Listeners,
+    /// The chain that it is part of, if it is a join.
+    pub(crate) chain: Option<&'a Arc<ProbeChain>>,
 }
 
 /// Rows of an edge for an operator.

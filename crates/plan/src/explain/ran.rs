@@ -243,6 +243,15 @@ impl Ran {
                 "  {name}: {built} rows built, {probed} probed, which waited {waited:.3} s for them"
             );
         }
+        let chained = sum(|one| one.chain_rows);
+        if chained > 0 {
+            let _ = writeln!(out, "  {name}: {chained} rows looked up in its chain");
+        }
+        let changes = sum(|one| one.order_changes);
+        if changes > 0 {
+            let times = if changes == 1 { "once".into() } else { format!("{changes} times") };
+            let _ = writeln!(out, "  {name}: the order of its chain changed {times}");
+        }
         let unmatched = sum(|one| one.unmatched_rows);
         if unmatched > 0 {
             let _ = writeln!(out, "  {name}: {unmatched} rows skipped by join filters");

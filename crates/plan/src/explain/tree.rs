@@ -98,7 +98,12 @@ impl PlanTree {
         let readers = explain.readers();
         let states = estimates(&explain.operators, explain.workers);
         let node = |((id, operator), state): ((usize, &Operator), Vec<StateEstimate>)| {
-            let described = operator.describe(Some(readers));
+            let mut described = operator.describe(Some(readers));
+            let chain = match &operator.chain {
+                Ok(chain) => Some(chain.text_of(id)),
+                Err(reason) => reason.text().map(Into::into),
+            };
+            described.properties.extend(chain.map(|text| ("chain", text)));
             PlanNode {
                 operator: Some(id),
                 name: described.name,

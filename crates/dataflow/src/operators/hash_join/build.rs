@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::compute::concat_batches;
 
-use super::status::{InputStatus, Passes};
+use super::status::{InputStatus, passes_of};
 use super::waiting::Waiting;
 use super::{HashJoinRun, TOGETHER_BYTES_MAX, Table};
 use crate::error::DataflowError;
@@ -68,7 +68,7 @@ impl<D: Downstream> HashJoinRun<D> {
         } else {
             None
         };
-        let passes = Passes::of(self.spec.variant, status);
+        let passes = passes_of(self.spec.variant, status);
         let (bytes, pairing) = pairing.map_or((0, None), |(bytes, of)| (bytes, Some(of)));
         self.listeners.announce(|key| match &pairing {
             Some(pairing) => pairing.table().filter(side.keys[key]),

@@ -12,7 +12,7 @@
 //! the build too: then they are taken, and kept ([`HashJoinRun::holds`]).
 //!
 //! Rows go from one join to the next on the same worker as a [`Selection`]: their columns are
-//! copied behind the last join.
+//! copied behind the last join. Several joins run as one pass if they can: [`ChainRun`].
 //!
 //! If a build does not fit memory, both sides go to the disk, if there is one ([`spill`]).
 //!
@@ -21,6 +21,7 @@
 
 mod build;
 mod spill;
+mod stage;
 mod status;
 mod waiting;
 
@@ -29,11 +30,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use arrow::array::{RecordBatch, UInt32Array};
+use arrow::array::RecordBatch;
 use state::{Disk, Spilled, StateError};
 
 use self::spill::{DiskJoin, SpilledJoin};
-use self::status::{InputStatus, Passes};
+use self::status::InputStatus;
 use self::waiting::Waiting;
 use crate::checkpoint::OperatorSnapshot;
 use crate::error::DataflowError;
@@ -43,6 +44,8 @@ use crate::job::{Distribution, Exchange, MultiPartitioner};
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, SelectionInput};
+use crate::operators::probe_chain::ChainRun;
+use crate::operators::probe_stage::{EmittedRows, ProbeStage};
 use crate::operators::restoring::Restoring;
 use crate::pairing::{Paired, Pairing, Terms};
 use crate::rows::Rows;
@@ -101,6 +104,8 @@ pub(crate) struct HashJoinRun<D> {
     ended: Cell<bool>,
     /// Whether rows were left out because the query was stopped.
     is_cut: Cell<bool>,
+    /// The chain that it is the head of, if it is one.
+    chain: Option<ChainRun>,
     behind: D,
 }
 
@@ -110,7 +115,7 @@ struct Table {
     pairing: Option<Pairing>,
     bytes: usize,
     /// The rows of the probe side that are looked up.
-    passes: Passes,
+    passes: EmittedRows,
 }
 
 /// The routing of a build's rows to the processes that need them, in place of all.
@@ -122,7 +127,9 @@ fn cells_of(spec: &HashJoin) -> Option<Arc<dyn MultiPartitioner>> {
 impl<D: Downstream> HashJoinRun<D> {
     /// `holds` says whether an operator on the path of the probe side has several output edges.
     pub(crate) fn new(
-        OperatorContext { tag, place, net, metrics, shuffle, listeners }: OperatorContext<'_>,
+        OperatorContext { tag, place, net, metrics, shuffle, listeners, chain }: OperatorContext<
+            '_,
+        >,
         spec: &HashJoin,
         holds: bool,
         behind: D,
@@ -147,10 +154,11 @@ impl<D: Downstream> HashJoinRun<D> {
             Inputs::of_rows(tag, ports, exchange, place, shuffle)
         };
         let alone = inputs.is_local();
+        let rows_max = place.settings.batch_rows_max;
         Self {
             instance: Instance::new(tag, place, net, inputs, alone),
             spec: spec.clone(),
-            rows_max: place.settings.batch_rows_max,
+            rows_max,
             process: place.process.clone(),
             accounting: place.accounting.clone(),
             signals: place.signals.clone(),
@@ -171,6 +179,7 @@ impl<D: Downstream> HashJoinRun<D> {
             arrived: RefCell::default(),
             ended: Cell::new(false),
             is_cut: Cell::new(false),
+            chain: ChainRun::new(chain, tag, place.rounds.is_some(), rows_max),
             behind,
         }
     }
@@ -217,48 +226,25 @@ impl<D: Downstream> HashJoinRun<D> {
         if self.probes_in_place() { own() } else { self.time().1 }
     }
 
-    /// Looks up the partners of rows of the probe side, and emits the results.
-    async fn probe(&self, rows: Selection) -> Result<(), DataflowError> {
-        self.count(|of| &of.probe_rows, rows.len() as u64);
-        let Some(rows) = self.passing(rows)? else { return Ok(()) };
-        let Some(rows) = self.spill_probe(rows)? else { return self.account() };
-        if let Some(pairing) = self.table.borrow_mut().as_mut().and_then(|of| of.pairing.as_mut()) {
-            pairing.push(rows);
-        }
-        self.give(|| self.of_table(|pairing| pairing.next_probed(self.terms(), self.rows_max)))
-            .await
-    }
-
-    /// Writes rows of the probe side to the disk if the build is there; otherwise returns them.
-    fn spill_probe(&self, rows: Selection) -> Result<Option<Selection>, DataflowError> {
-        let share = self.accounting.share(self.instance.tag);
-        match &mut *self.spilled.borrow_mut() {
-            Some(spilled) => {
-                spilled.push(PROBE, compact(rows.materialized()?), share)?;
-                Ok(None)
-            }
-            None => Ok(Some(rows)),
-        }
-    }
-
     /// The next rows of the table in memory, if there is one.
     fn of_table(
         &self,
         next: impl FnOnce(&mut Pairing) -> Result<Option<Paired>, DataflowError>,
-    ) -> Result<Option<Paired>, DataflowError> {
+    ) -> Result<Option<Selection>, DataflowError> {
         let mut table = self.table.borrow_mut();
-        table.as_mut().and_then(|of| of.pairing.as_mut()).map_or(Ok(None), next)
+        let rows = table.as_mut().and_then(|of| of.pairing.as_mut()).map_or(Ok(None), next)?;
+        Ok(rows.map(|(rows, _)| rows))
     }
 
     /// The next result rows of the partition that was taken.
-    fn of_disk(&self) -> Result<Option<Paired>, DataflowError> {
+    fn of_disk(&self) -> Result<Option<Selection>, DataflowError> {
         let join = self.disk_join();
         let rows = match &mut *self.spilled.borrow_mut() {
             Some(spilled) => spilled.next(join)?,
             None => None,
         };
         self.account()?;
-        Ok(rows)
+        Ok(rows.map(|(rows, _)| rows))
     }
 
     /// Takes the next partition on the disk, unless nobody wants its rows; gives whether there was
@@ -277,13 +263,15 @@ impl<D: Downstream> HashJoinRun<D> {
         DiskJoin { spec: &self.spec, terms: self.terms(), rows_max: self.rows_max, share }
     }
 
-    /// Emits rows until there are no more, or the query is stopped.
+    /// Emits rows of a join, which is this one or the last of its chain, until there are no more,
+    /// or the query is stopped.
     async fn give(
         &self,
-        mut next: impl FnMut() -> Result<Option<Paired>, DataflowError>,
+        of: &dyn ProbeStage,
+        mut next: impl FnMut() -> Result<Option<Selection>, DataflowError>,
     ) -> Result<(), DataflowError> {
         let mut given = 0;
-        while let Some((rows, _)) = next()? {
+        while let Some(rows) = next()? {
             if self.signals.is_stopped() {
                 self.is_cut.set(true);
                 return Ok(());
@@ -291,8 +279,7 @@ impl<D: Downstream> HashJoinRun<D> {
             if self.behind.is_satisfied() {
                 return Ok(());
             }
-            let pushed = self.behind.push_selection(rows).await;
-            pushed.map_err(DataflowError::of_made_rows)?;
+            of.emit(rows).await?;
             given += 1;
             // A row may have any number of partners.
             if given % TURN_BATCHES == 0 {
@@ -300,23 +287,6 @@ impl<D: Downstream> HashJoinRun<D> {
             }
         }
         Ok(())
-    }
-
-    /// The rows of the probe side that may be emitted, if there are any.
-    fn passing(&self, rows: Selection) -> Result<Option<Selection>, DataflowError> {
-        let passes = self.table.borrow().as_ref().map_or(Passes::None, |of| of.passes);
-        let rows = match passes {
-            Passes::All => rows,
-            Passes::None => return Ok(None),
-            Passes::WithKey => match nulls_of(&rows.columns(&self.spec.sides[PROBE].keys)?) {
-                Some(valid) => {
-                    let with_key = valid.valid_indices().map(|row| row as u32);
-                    rows.take(&UInt32Array::from_iter_values(with_key))?
-                }
-                None => rows,
-            },
-        };
-        Ok((rows.len() > 0).then_some(rows))
     }
 
     /// Records the facts about the rows of a build that `NOT IN` needs.
@@ -397,10 +367,10 @@ impl<D: Downstream> HashJoinRun<D> {
         if whole {
             let terms = || (self.terms(), self.rows_max);
             let rest = |pairing: &mut Pairing| pairing.next_of_table(terms().0, terms().1);
-            self.give(|| self.of_table(rest)).await?;
+            self.give(self, || self.of_table(rest)).await?;
             self.finish_spilled()?;
             while self.take_partition()? {
-                self.give(|| self.of_disk()).await?;
+                self.give(self, || self.of_disk()).await?;
                 yield_now().await;
             }
         }
@@ -495,6 +465,10 @@ impl<D: Downstream> OperatorTask for HashJoinRun<D> {
 
     fn selection_input(&self, input: usize) -> Option<&dyn SelectionInput> {
         (input == PROBE && !self.holds && self.probes_in_place()).then_some(self)
+    }
+
+    fn probe_stage(&self) -> Option<&dyn ProbeStage> {
+        (!self.holds && self.probes_in_place()).then_some(self)
     }
 
     /// Records the end of an input; announces that of the build.

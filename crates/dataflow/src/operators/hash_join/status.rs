@@ -4,6 +4,7 @@
 //! when that has ended, and its probe side after that.
 
 use crate::job::hash_join::Variant;
+use crate::operators::probe_stage::EmittedRows;
 
 /// The status of the inputs of a worker, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,22 +74,13 @@ impl InputStatus {
     }
 }
 
-/// The rows of the probe side that may be emitted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passes {
-    All,
-    WithKey,
-    None,
-}
-
-impl Passes {
-    /// Those of a join of this variant, when the build of all workers has this status.
-    pub(super) fn of(variant: Variant, build: InputStatus) -> Self {
-        match variant {
-            Variant::NullAware if build.has_null_key() => Self::None,
-            Variant::NullAware if build.has_rows() => Self::WithKey,
-            _ => Self::All,
-        }
+/// The rows of the probe side that a join of this variant may emit, when the build of all workers
+/// has this status.
+pub(super) fn passes_of(variant: Variant, build: InputStatus) -> EmittedRows {
+    match variant {
+        Variant::NullAware if build.has_null_key() => EmittedRows::None,
+        Variant::NullAware if build.has_rows() => EmittedRows::WithKey,
+        _ => EmittedRows::All,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Joins in memory and on a disk, against the pairs of a nested loop.
 
 mod chains;
+mod passes;
 
 use std::sync::Arc;
 

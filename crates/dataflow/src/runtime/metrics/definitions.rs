@@ -194,6 +194,12 @@ metrics! {
             "Rows of the build of a hash join that came to this worker.");
         probe_rows: u64 = Counter("probe_rows", Count,
             "Rows of the probe side of a hash join that this worker looked up.");
+        chain_rows: u64 = Counter("chain_rows", Count,
+            "Rows that this worker looked up in the build of a join while they passed all joins \
+             of a chain at once.");
+        order_changes: u64 = Counter("chain_order_changes", Count,
+            "How often this worker changed the order in which a chain of joins, of which the \
+             operator is the first, looks up its builds.");
         build_wait_ns: u64 = Counter("build_wait_seconds", Nanoseconds,
             "Time in which the probe side of a hash join waited for its build to be whole: from \
              its first row on, or from when a scan could be read that skips rows without a \

@@ -17,22 +17,22 @@ use crate::rows::selection::Selection;
 
 const KINDS: [JoinKind; 4] =
     [JoinKind::Inner, JoinKind::Left, JoinKind::LeftSemi, JoinKind::LeftAnti];
-const ROWS_MAX: usize = 5;
+pub(super) const ROWS_MAX: usize = 5;
 
 /// The values of the columns of a row.
-type Values = Vec<Option<i64>>;
+pub(super) type Values = Vec<Option<i64>>;
 
 /// A join whose probe side is all that came before: its key is the column `key` there, and the
 /// first one of the build.
-struct Stage {
-    kind: JoinKind,
-    nulls: NullKeys,
-    key: usize,
-    build: Vec<Values>,
+pub(super) struct Stage {
+    pub(super) kind: JoinKind,
+    pub(super) nulls: NullKeys,
+    pub(super) key: usize,
+    pub(super) build: Vec<Values>,
     /// Whether the first column of a pair must be less than the last one.
-    filtered: bool,
+    pub(super) filtered: bool,
     /// The columns that the next join is given.
-    kept: Vec<usize>,
+    pub(super) kept: Vec<usize>,
 }
 
 /// Passes pairs whose first column is less than the last one.
@@ -63,19 +63,19 @@ fn is_less(row: &Values) -> bool {
     ends.is_some_and(|(first, last)| first.is_some() && last.is_some() && first < last)
 }
 
-fn schema(columns: usize) -> SchemaRef {
+pub(super) fn schema(columns: usize) -> SchemaRef {
     let of = |at: usize| Field::new(format!("c{at}"), DataType::Int64, true);
     Arc::new(Schema::new((0..columns).map(of).collect::<Vec<_>>()))
 }
 
-fn batch(columns: usize, rows: &[Values]) -> RecordBatch {
+pub(super) fn batch(columns: usize, rows: &[Values]) -> RecordBatch {
     let column = |at: usize| Arc::new(Int64Array::from_iter(rows.iter().map(|row| row[at]))) as _;
     let arrays: Vec<ArrayRef> = (0..columns).map(column).collect();
     let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
     RecordBatch::try_new_with_options(schema(columns), arrays, &options).expect("a batch")
 }
 
-fn values_of(batch: &RecordBatch) -> Vec<Values> {
+pub(super) fn values_of(batch: &RecordBatch) -> Vec<Values> {
     let value = |column: &ArrayRef, row: usize| {
         column.is_valid(row).then(|| column.as_primitive::<Int64Type>().value(row))
     };
@@ -83,14 +83,14 @@ fn values_of(batch: &RecordBatch) -> Vec<Values> {
     (0..batch.num_rows()).map(row).collect()
 }
 
-fn some_rows(numbers: &mut Numbers, columns: usize, most: i64) -> Vec<Values> {
+pub(super) fn some_rows(numbers: &mut Numbers, columns: usize, most: i64) -> Vec<Values> {
     let rows = numbers.below(most + 1);
     let mut value = || Some(numbers.below(7)).filter(|value| *value > 0);
     (0..rows).map(|_| (0..columns).map(|_| value()).collect()).collect()
 }
 
 /// The rows behind a join, by nested loops.
-fn expected(stage: &Stage, left: &[Values]) -> Vec<Values> {
+pub(super) fn expected(stage: &Stage, left: &[Values]) -> Vec<Values> {
     let mut rows: Vec<Values> = vec![];
     for l in left {
         let fits = |r: &&Values| {
@@ -112,7 +112,7 @@ fn expected(stage: &Stage, left: &[Values]) -> Vec<Values> {
 }
 
 /// The same by the join of the engine.
-fn joined(stage: &Stage, left: Vec<Selection>, columns: usize) -> Vec<Selection> {
+pub(super) fn joined(stage: &Stage, left: Vec<Selection>, columns: usize) -> Vec<Selection> {
     let builds = stage.build.chunks(4).map(|rows| batch(2, rows)).collect();
     let hashed = Hashed::new(builds, &schema(2), &[0], stage.nulls).expect("rows");
     let probe = ProbeSide { side: 0, keys: &[stage.key] };
@@ -133,7 +133,7 @@ fn joined(stage: &Stage, left: Vec<Selection>, columns: usize) -> Vec<Selection>
     rows
 }
 
-fn stage(numbers: &mut Numbers, columns: usize) -> Stage {
+pub(super) fn stage(numbers: &mut Numbers, columns: usize) -> Stage {
     let kind = KINDS[numbers.below(4) as usize];
     let nulls = [NullKeys::Nothing, NullKeys::Equal][numbers.below(2) as usize];
     let with_build = if kind.shows(1) { columns + 2 } else { columns };
