@@ -6,6 +6,7 @@ mod epoch;
 mod payloads;
 mod pool;
 mod pool_growing;
+mod pool_lists;
 mod pool_servers;
 mod pull;
 mod pulse;

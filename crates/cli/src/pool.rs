@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::task::Waker;
 use std::time::Duration;
 
-use millstream::pool::{At, BlockRange, Client, Manifest, Pinned, PoolAccess, PoolError};
+use millstream::pool::{
+    At, BlockRange, Client, Manifest, NodeCache, Pinned, PoolAccess, PoolError, followed,
+};
 use serde_json::json;
 
 use crate::args::{PoolArgs, PoolCommand, PoolCommandArgs, ProgressStyle};
@@ -112,7 +114,7 @@ fn servers(client: &Client, json: bool) -> Result<String, PoolError> {
 }
 
 fn table_stat(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
-    let Pinned { manifest, blocks } = client.pin(name, At::Newest)?;
+    let (Pinned { manifest, blocks }, nodes) = newest(client, name)?;
     let bytes = bytes_of(&manifest);
     let buckets: Vec<String> = manifest
         .definition
@@ -127,6 +129,7 @@ fn table_stat(client: &Client, name: &str, json: bool) -> Result<String, PoolErr
             "table": manifest.table, "version": manifest.version, "rows": manifest.rows(),
             "columns": manifest.definition.columns.len(), "partitions": partitions,
             "buckets": buckets, "strips": strips, "extents": extents, "bytes": bytes,
+            "layout": if nodes.is_some() { "lists" } else { "directory" }, "nodes": nodes,
         }))));
     }
     let fields = [
@@ -137,11 +140,23 @@ fn table_stat(client: &Client, name: &str, json: bool) -> Result<String, PoolErr
         ("partitions", partitions.to_string()),
         ("buckets", if buckets.is_empty() { "none".into() } else { buckets.join(", ") }),
         ("strips", strips.to_string()),
+        (
+            "layout",
+            match nodes {
+                None => "directory".into(),
+                Some(nodes) => format!("lists, {}", human::counted(nodes as u64, "node")),
+            },
+        ),
         ("extents", extents.to_string()),
         ("bytes", human::bytes(bytes)),
         ("read", blocks.describe()),
     ];
     Ok(fields.iter().map(|(name, value)| format!("{name:<12}{value}\n")).collect())
+}
+
+/// The newest version with its directory, and how many nodes tell it if it is kept in lists.
+fn newest(client: &Client, name: &str) -> Result<(Pinned, Option<usize>), PoolError> {
+    followed(client.pin(name, At::Newest)?, &NodeCache::default())
 }
 
 /// Bytes of all blocks.
@@ -152,7 +167,7 @@ fn bytes_of(manifest: &Manifest) -> u64 {
 
 fn verify(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
     // The manifest was checked when it was decoded.
-    let pinned = client.pin(name, At::Newest)?;
+    let (pinned, _) = newest(client, name)?;
     client.verify(&pinned.manifest)?;
     let mut reader = pinned.blocks.open(WINDOW, Waker::noop().clone())?;
     let blocks = pinned.manifest.strips.iter().flat_map(|strip| &strip.blocks);

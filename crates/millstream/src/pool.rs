@@ -12,6 +12,8 @@ mod client;
 mod fabrics;
 mod server;
 
+pub use connectors::pool::{NodeCache, followed};
+
 pub use ::pool::PoolError;
 pub use ::pool::access::{At, BlockRange, Pinned, PoolAccess, TableSummary};
 pub use ::pool::manifest::Manifest;

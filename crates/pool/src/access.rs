@@ -95,6 +95,12 @@ pub trait Blocks: Send + Sync + Debug {
     /// For EXPLAIN: how blocks are read, as `mapped (shm) from m0`.
     fn describe(&self) -> String;
 
+    /// A number under which a pointer means the same bytes for ever: that of a start of the server
+    /// that has the table. `None` where nothing is known of that.
+    fn incarnation(&self) -> Option<u32> {
+        None
+    }
+
     /// Whether they are read where they lie, in mapped memory.
     fn is_mapped(&self) -> bool {
         false
@@ -180,6 +186,18 @@ pub trait StripWriter: Send {
     /// # Errors
     /// When the load has failed.
     fn is_sealed(&mut self) -> Result<bool, PoolError>;
+
+    /// The strips that were written since this gave some, with their places and partitions, in the
+    /// order in which they were written: once all of them have places, until then `None`, and the
+    /// waker is called. They are not handed in then: nodes of lists name them.
+    ///
+    /// # Errors
+    /// When the load has failed.
+    fn take_placed(&mut self) -> Result<Option<Vec<(u32, Strip)>>, PoolError>;
+
+    /// Strips, the [heads](crate::list::head) of lists, that are handed in or committed beside
+    /// those that were written.
+    fn name(&mut self, heads: Vec<(u32, Strip)>);
 
     /// Strips that were handed in, with their partitions, which those of this writer take the place
     /// of: they are of no version any more in which these are.

@@ -3,6 +3,7 @@
 //!
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 
+use crate::list::{ListNode, ListWalk};
 use crate::manifest::Manifest;
 use crate::record;
 use crate::wire::{ClientRequest, ServerResponse, split};
@@ -64,6 +65,18 @@ pub fn saved(bytes: &[u8]) -> bool {
     true
 }
 
+/// Whether these bytes, with the right checksum behind them, are a node of a list.
+///
+/// # Panics
+/// When it is another one behind being written again, or says no end of its list.
+pub fn list_node(bytes: &[u8]) -> bool {
+    let whole = [bytes, &crc32c::crc32c(bytes).to_le_bytes()].concat();
+    let Ok(node) = ListNode::decode(&whole) else { return false };
+    assert_eq!(node.encode(), whole);
+    assert!(!node.strips.is_empty() && node.links.len() < node.depth as usize);
+    true
+}
+
 /// Whether these bytes, with the right checksum behind them, are a manifest.
 ///
 /// # Panics
@@ -73,6 +86,10 @@ pub fn manifest(bytes: &[u8]) -> bool {
     let Ok(manifest) = Manifest::decode(&whole) else { return false };
     assert_eq!(manifest.encode(), whole);
     assert_eq!(manifest.partitions.len(), manifest.definition.partitions() as usize + 1);
+    if let Ok(walk) = ListWalk::of(&manifest) {
+        let heads = (0..).map_while(|ahead| walk.wanted(ahead)).count();
+        assert_eq!(heads, manifest.strips.len());
+    }
     for block in manifest.strips.iter().flat_map(|strip| &strip.blocks) {
         let is_of = |(extent, used): &&(_, u32)| {
             *extent == block.at.extent && block.at.offset + block.bytes <= *used

@@ -22,6 +22,7 @@ mod encoding;
 mod error;
 pub mod home;
 pub mod hostile;
+pub mod list;
 pub mod manifest;
 pub mod pointer;
 pub mod record;

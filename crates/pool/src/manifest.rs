@@ -11,6 +11,8 @@ use crate::pointer::{ExtentId, Pointer};
 
 /// Rows of a strip at most: a strip is what a reader asks for at a time.
 pub const STRIP_ROWS_MAX: u32 = 8192;
+/// Bytes of a node of a list at most: the strips of a node may be of many columns.
+pub const NODE_BYTES_MAX: u32 = 4 << 20;
 /// Partitions of a table at most.
 pub const PARTITIONS_MAX: u32 = 65_536;
 
@@ -32,6 +34,11 @@ impl Definition {
     pub fn partitions(&self) -> u32 {
         1 << self.buckets.iter().map(|by| u32::from(by.bits)).sum::<u32>()
     }
+
+    /// Whether the server keeps the heads of lists of such a table, and no strips.
+    pub fn is_listed(&self) -> bool {
+        self.columns == [Layout::List]
+    }
 }
 
 /// How the values of a column lie in a block whose codec is [`Codec::Plain`].
@@ -43,6 +50,8 @@ pub enum Layout {
     Bits,
     /// `rows + 1` offsets of 32 bits, and the bytes of all values.
     Bytes,
+    /// The only column of a table that is kept in [lists](crate::list): a strip is the head of one.
+    List,
 }
 
 /// Rows are partitioned by a hash of a column.

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
-use pool::access::{At, LoadMode, TableLoad, TableSummary};
+use pool::access::{At, BlockRange, LoadMode, TableLoad, TableSummary};
 use pool::home::SavedVersion;
+use pool::list::{self, ListNode};
 use pool::manifest::{
     Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, Strip,
 };
@@ -187,6 +188,8 @@ fn manifest_seeds() -> Seeds {
         ("good", manifest()),
         ("good-empty", with(|of| (of.strips, of.partitions) = (vec![], vec![0; 3]))),
         ("good-holders", with(|of| of.holders = vec![holder(1)])),
+        ("good-lists", heads()),
+        ("bad-lists", Manifest { definition: definition(), ..heads() }),
         ("bad-holder", with(|of| of.holders = vec![holder(4)])),
         ("bad-partitions", with(|of| of.partitions = vec![0, 2, 1])),
         ("bad-outside", with(|of| of.extents[0].1 = 251)),
@@ -201,6 +204,53 @@ fn manifest_seeds() -> Seeds {
         bytes
     };
     all.map(|(name, of)| (name.to_owned(), bytes(of))).into()
+}
+
+fn link() -> BlockRange {
+    BlockRange { at: Pointer { extent: EXTENT, offset: 64 }, bytes: 200 }
+}
+
+/// A version of a table in lists.
+fn heads() -> Manifest {
+    let head = list::head(30, link(), &[(EXTENT, 264)]);
+    let definition = definition().listed();
+    let (strips, extents) = (vec![head], vec![(EXTENT, 264)]);
+    Manifest { definition, strips, partitions: vec![0, 0, 1], extents, ..manifest() }
+}
+
+/// The name of one that is a node begins with `good`.
+fn list_seeds() -> Seeds {
+    let with = |change: fn(&mut ListNode)| {
+        let strips = vec![strip(), strip()];
+        let mut of = ListNode { partition: 1, depth: 2, rows: 50, links: vec![link()], strips };
+        change(&mut of);
+        of
+    };
+    let all = [
+        ("good", with(|_| ())),
+        ("good-oldest", with(|of| (of.depth, of.rows, of.links) = (1, 20, vec![]))),
+        ("bad-links", with(|of| of.depth = 3)),
+        ("bad-end", with(|of| of.depth = 0)),
+        ("bad-rows", with(|of| of.rows = 20)),
+        ("bad-empty", with(|of| of.strips.clear())),
+        ("bad-partition", with(|of| of.partition = 1 << 20)),
+        ("bad-length", with(|of| of.links[0].bytes = u32::MAX)),
+    ];
+    let bytes = |of: ListNode| {
+        let mut bytes = of.encode();
+        bytes.truncate(bytes.len() - 4);
+        bytes
+    };
+    all.map(|(name, of)| (name.to_owned(), bytes(of))).into()
+}
+
+#[test]
+fn nodes_of_lists_are_what_they_say_or_refused() {
+    let all = replayed("pool_list", list_seeds);
+    for (name, bytes) in &all {
+        assert_eq!(hostile::list_node(bytes), name.starts_with("good"), "{name}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::list_node);
 }
 
 /// The name of one that is the file of a table begins with `good`.

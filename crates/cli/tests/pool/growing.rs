@@ -64,11 +64,18 @@ fn await_rows(pool: &Pool, rows: u64) -> Value {
 
 const SHORTLY: &str = "'commit.interval' = '100 ms'";
 
+const IN_LISTS: &str = "'commit.interval' = '100 ms', 'layout' = 'lists'";
+
 #[test]
 fn a_table_grows_while_it_is_read_and_has_the_rows_of_a_bounded_run() {
-    for args in WAYS {
-        let pool = Pool::start("grow-grows", &["--bytes", "256MiB"]);
-        let mut growing = Growing::start(&pool, SHORTLY, args);
+    grows("grow-grows", SHORTLY, &WAYS);
+    grows("grow-lists", IN_LISTS, &[WAYS[0], WAYS[3]]);
+}
+
+fn grows(name: &str, options: &str, ways: &[&[&str]]) {
+    for args in ways {
+        let pool = Pool::start(name, &["--bytes", "256MiB"]);
+        let mut growing = Growing::start(&pool, options, args);
         let workers = if args.contains(&"2") { 4 } else { 1 };
         for step in 1..=6 {
             growing.write(1000);
@@ -100,9 +107,9 @@ fn a_table_grows_while_it_is_read_and_has_the_rows_of_a_bounded_run() {
 
 #[test]
 fn a_table_grows_over_two_servers() {
-    for args in [WAYS[0], WAYS[3]] {
+    for (args, options) in [(WAYS[0], SHORTLY), (WAYS[3], SHORTLY), (WAYS[3], IN_LISTS)] {
         let pool = Pool::start_several("grow-two", &["--bytes", "128MiB"], 2);
-        let mut growing = Growing::start(&pool, SHORTLY, args);
+        let mut growing = Growing::start(&pool, options, args);
         for step in 1..=3 {
             growing.write(10_000);
             await_rows(&pool, 10_000 * step);

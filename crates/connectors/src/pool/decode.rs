@@ -113,7 +113,8 @@ impl BlockType {
                 let values = spread(std::iter::repeat_n(block.least, rows), width);
                 Ok((vec![values.ok_or_else(unfit)?], 0))
             }
-            (Codec::Distance(_) | Codec::Constant, Layout::Bits | Layout::Bytes) => Err(unfit()),
+            (_, Layout::List)
+            | (Codec::Distance(_) | Codec::Constant, Layout::Bits | Layout::Bytes) => Err(unfit()),
         }
     }
 }

@@ -26,7 +26,7 @@ fn block(column: &ArrayRef, layout: Layout) -> EncodedBlock {
             None => Encoded::plain(fixed_bytes(column, width)),
         },
         Layout::Bits => Encoded::plain(bits(column.as_boolean().values())),
-        Layout::Bytes => Encoded::plain(offsets_and_bytes(column)),
+        Layout::Bytes | Layout::List => Encoded::plain(offsets_and_bytes(column)),
     };
     let Encoded { mut bytes, codec, least, greatest } = values;
     if let Some(nulls) = nulls {

@@ -96,6 +96,8 @@ impl PoolWriter {
             self.write_short_strips()?;
         }
         self.hand_on();
+        // Lists name what stays.
+        self.writer.replace(std::mem::take(&mut self.replaced));
         if self.growth.as_ref().is_some_and(Growth::is_handing_in)
             && self.failed.is_none()
             && self.strips.is_empty()
@@ -129,8 +131,7 @@ impl PoolWriter {
         let Some(growth) = &mut self.growth else { return Ok(()) };
         let WriterContext { worker, waker, .. } = growth.context.clone();
         let next = growth.loading.writer(worker, waker).map_err(refused)?;
-        let mut writer = std::mem::replace(&mut self.writer, next);
-        writer.replace(std::mem::take(&mut self.replaced));
+        let writer = std::mem::replace(&mut self.writer, next);
         let placed = writer.hand_in().map_err(refused)?;
         for (at, partition) in growth.short.drain(..) {
             let strip = placed.get(at).map(|(_, strip)| strip.clone());

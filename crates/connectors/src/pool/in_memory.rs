@@ -215,6 +215,11 @@ impl Blocks for InMemoryBlocks {
         Ok(Box::new(InMemoryReader { extents, wanted, window: window.max(1), slow }))
     }
 
+    /// An extent is never another one.
+    fn incarnation(&self) -> Option<u32> {
+        Some(1)
+    }
+
     fn describe(&self) -> String {
         "in this process".into()
     }
@@ -355,6 +360,15 @@ impl StripWriter for InMemoryWriter {
     fn is_sealed(&mut self) -> Result<bool, PoolError> {
         self.check()?;
         Ok(!self.slow.waits())
+    }
+
+    fn take_placed(&mut self) -> Result<Option<Vec<(u32, Strip)>>, PoolError> {
+        self.check()?;
+        Ok((!self.slow.waits()).then(|| std::mem::take(&mut self.strips)))
+    }
+
+    fn name(&mut self, heads: Vec<(u32, Strip)>) {
+        self.strips.extend(heads);
     }
 
     fn replace(&mut self, strips: Vec<(u32, Strip)>) {

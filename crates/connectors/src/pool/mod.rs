@@ -36,6 +36,7 @@ mod errors;
 mod growing;
 #[doc(hidden)]
 pub mod in_memory;
+mod lists;
 mod newest;
 mod partition;
 mod prune;
@@ -50,9 +51,9 @@ use crate::options::{OptionReader, refuse};
 use columns::StoredColumns;
 use commit_clock::CommitEvery;
 use errors::refused;
+pub use lists::{ListReads, NodeCache, followed};
 use sink::PoolSink;
 use source::PoolSource;
-use version::Version;
 
 /// Rows of a strip at least.
 const STRIP_ROWS_MIN: u64 = 256;
@@ -93,6 +94,14 @@ const OPTIONS: &[OptionSpec] = &[
         values: "256 … 8192",
         default: "8192",
         doc: "Rows of a full strip, of a table that is made.",
+    },
+    OptionSpec {
+        key: "layout",
+        values: "directory | lists",
+        default: "directory",
+        doc: "How a table that is made says where its strips lie: by a directory for each version, \
+              or by lists of remote pointers in its own memory, of which a version adds what is \
+              new.",
     },
     OptionSpec {
         key: "load.bytes",
@@ -140,6 +149,8 @@ pub struct PoolConnector {
     access: Option<Arc<dyn PoolAccess>>,
     /// The loads of statements that are planned or run.
     planned: Mutex<Vec<Weak<PoolSink>>>,
+    /// The nodes of lists that were read.
+    nodes: Arc<NodeCache>,
     /// Whether a table that is to be made may be that of an earlier run of the job.
     goes_on: AtomicBool,
 }
@@ -147,12 +158,13 @@ pub struct PoolConnector {
 impl PoolConnector {
     /// Of the tables of a pool.
     pub fn new(access: Arc<dyn PoolAccess>) -> Self {
-        Self { access: Some(access), planned: Mutex::default(), goes_on: false.into() }
+        Self { access: Some(access), ..Self::absent() }
     }
 
     /// Where there is no pool: its tables are refused, with what to do about it.
     pub fn absent() -> Self {
-        Self { access: None, planned: Mutex::default(), goes_on: false.into() }
+        let (planned, nodes) = (Mutex::default(), Arc::default());
+        Self { access: None, planned, nodes, goes_on: false.into() }
     }
 
     /// The statements that are planned from now on are of a job that may have run before. That a
@@ -177,10 +189,15 @@ impl PoolConnector {
         sinks.map(|sink| sink.load().clone()).find(|load| load.table == table).map(|l| l.definition)
     }
 
-    /// The newest version of a table; `None` if the pool has no such table.
-    fn newest(&self, table: &str) -> Result<Option<Version>, ConnectorError> {
+    /// How nodes of lists were found so far.
+    pub fn list_reads(&self) -> ListReads {
+        self.nodes.reads()
+    }
+
+    /// The definition of a table as the server has it; `None` if the pool has no such table.
+    fn newest(&self, table: &str) -> Result<Option<Definition>, ConnectorError> {
         match self.access()?.pin(table, At::Newest) {
-            Ok(pinned) => Version::checked(pinned).map(Some),
+            Ok(pinned) => Ok(Some(pinned.manifest.definition.clone())),
             Err(PoolError::NoTable { .. }) => Ok(None),
             Err(error) => Err(refused(error)),
         }
@@ -188,11 +205,11 @@ impl PoolConnector {
 
     /// The columns of a table that is there, or that a statement before makes.
     fn columns(&self, table: &str, at: At) -> Result<SchemaRef, ConnectorError> {
-        if let Some(definition) = self.planned(table) {
-            return Ok(StoredColumns::of(&definition, table)?.schema);
-        }
-        let pinned = self.access()?.pin(table, at).map_err(refused)?;
-        Ok(Arc::clone(&Version::checked(pinned)?.columns.schema))
+        let definition = match self.planned(table) {
+            Some(definition) => definition,
+            None => self.access()?.pin(table, at).map_err(refused)?.manifest.definition.clone(),
+        };
+        Ok(StoredColumns::of(&definition.of_rows().map_err(refused)?, table)?.schema)
     }
 
     fn load(&self, table: &TableDef, mode: WriteMode) -> Result<Arc<PoolSink>, ConnectorError> {
@@ -203,10 +220,7 @@ impl PoolConnector {
         }
         let there = match self.planned(&options.table) {
             Some(definition) => Some(definition),
-            None => {
-                let newest = self.newest(&options.table)?;
-                newest.map(|version| version.pinned.manifest.definition.clone())
-            }
+            None => self.newest(&options.table)?,
         };
         if there.is_some() && mode == WriteMode::Create && !self.goes_on.load(Ordering::Relaxed) {
             let message = format!("the pool has a table '{}' already", options.table);
@@ -216,9 +230,12 @@ impl PoolConnector {
         }
         let wanted = options.definition(table)?;
         let definition = match there {
+            None if options.listed == Some(true) => wanted.listed(),
             None => wanted,
             Some(there) => {
-                version::check_same(&there, &wanted, &options.table, !table.buckets.is_empty())?;
+                let rows = there.of_rows().map_err(refused)?;
+                version::check_same(&rows, &wanted, &options.table, !table.buckets.is_empty())?;
+                options.check_layout(&there)?;
                 there
             }
         };
@@ -268,8 +285,11 @@ impl Connector for PoolConnector {
         let access = Arc::clone(self.access()?);
         let planned = self.planned(&options.table).filter(|_| options.at == At::Newest);
         let source = match planned {
-            Some(definition) => PoolSource::later(access, &options, &definition)?,
-            None => PoolSource::pinned(access, &options)?,
+            Some(definition) => {
+                let rows = definition.of_rows().map_err(refused)?;
+                PoolSource::later(access, &options, &rows, &self.nodes)?
+            }
+            None => PoolSource::pinned(access, &options, &self.nodes)?,
         };
         Ok(Arc::new(source.projected(table, projection)?))
     }
@@ -292,6 +312,8 @@ struct PoolOptions {
     load_bytes: usize,
     /// How often a version appears; `None`: at the end of a load.
     every: Option<CommitEvery>,
+    /// Whether a table that is made is kept in lists; `None` where nothing is said.
+    listed: Option<bool>,
     /// Strips that are read ahead; `None` where the job says so.
     prefetch: Option<usize>,
     /// How often a newer version is asked for.
@@ -325,6 +347,7 @@ impl PoolOptions {
             strip_rows: strip_rows as u32,
             load_bytes: usize::try_from(load_bytes).unwrap_or(usize::MAX),
             every: Self::every(options)?,
+            listed: Self::listed(options)?,
             prefetch: prefetch.map(|strips| strips as usize),
             refresh_ns: Self::refresh_ns(options)?,
         })
@@ -341,6 +364,30 @@ impl PoolOptions {
             return Err(refuse("refresh", message, Some("leave 'version' out".into())));
         }
         Ok(every)
+    }
+
+    fn listed(options: OptionReader<'_>) -> Result<Option<bool>, ConnectorError> {
+        match options.text("layout") {
+            None => Ok(None),
+            Some("directory") => Ok(Some(false)),
+            Some("lists") => Ok(Some(true)),
+            Some(other) => {
+                let message = format!("'{other}' is no layout of a table");
+                let hint = "write 'layout' = 'directory' or 'layout' = 'lists'";
+                Err(refuse("layout", message, Some(hint.into())))
+            }
+        }
+    }
+
+    /// Refuses to load a table that is there and lies in the other way.
+    fn check_layout(&self, there: &Definition) -> Result<(), ConnectorError> {
+        let Some(listed) = self.listed.filter(|listed| *listed != there.is_listed()) else {
+            return Ok(());
+        };
+        let [has, wants] = [!listed, listed].map(|of| if of { "lists" } else { "a directory" });
+        let message = format!("the pool's '{}' is kept in {has}, and not in {wants}", self.table);
+        let hint = "leave 'layout' out: the pool knows it";
+        Err(refuse("layout", message, Some(hint.into())))
     }
 
     fn at(options: OptionReader<'_>) -> Result<At, ConnectorError> {

@@ -61,7 +61,7 @@ impl PoolSource {
         };
         let pinned = self.table.access.pin(name, At::Version(newest));
         let version = match pinned {
-            Ok(pinned) => Version::checked(pinned)?,
+            Ok(pinned) => Version::checked(pinned, &self.table.nodes)?,
             // It was replaced meanwhile; the next question finds the one that came.
             Err(PoolError::NoVersion { .. }) => return Ok(None),
             Err(error) => return Err(refused(error)),
@@ -74,6 +74,7 @@ impl PoolSource {
             columns: version.columns.clone(),
             early: true,
             version: OnceLock::from(Arc::new(version)),
+            nodes: Arc::clone(&self.table.nodes),
         };
         let mut source = self.clone();
         (source.table, source.pruned, source.placed) = (Arc::new(table), None, None);

@@ -32,6 +32,7 @@ use super::commit_clock::{CommitClock, CommitEvery};
 use super::encode;
 use super::errors::{damaged, refused};
 use super::growing::Growth;
+use super::lists::ListLoading;
 use super::partition::Partitions;
 use super::recorded::{LastWriter, RecordedWriter};
 use super::staged::{StagedRows, StagingWriter, patiently};
@@ -40,6 +41,8 @@ use super::staged::{StagedRows, StagingWriter, patiently};
 pub(super) struct PoolSink {
     access: Arc<dyn PoolAccess>,
     load: TableLoad,
+    /// The columns and buckets of its rows.
+    definition: Definition,
     columns: StoredColumns,
     load_bytes: usize,
     /// How often a version appears; `None`: at the end.
@@ -65,7 +68,8 @@ impl PoolSink {
         definition: Definition,
         mode: WriteMode,
     ) -> Result<Self, ConnectorError> {
-        let columns = StoredColumns::of(&definition, &options.table)?;
+        let rows = definition.of_rows().map_err(refused)?;
+        let columns = StoredColumns::of(&rows, &options.table)?;
         let mode = match mode {
             WriteMode::Create => LoadMode::Create,
             WriteMode::Insert => LoadMode::Append,
@@ -74,6 +78,7 @@ impl PoolSink {
         Ok(Self {
             access: Arc::clone(access),
             load: TableLoad { table: options.table.clone(), definition, mode },
+            definition: rows,
             columns,
             load_bytes: options.load_bytes,
             every: options.every,
@@ -98,7 +103,11 @@ impl PoolSink {
             }
             begun => begun,
         };
-        begun.map_err(refused)
+        let loading = begun.map_err(refused)?;
+        if self.load.definition.is_listed() {
+            return Ok(Arc::new(ListLoading::new(loading)));
+        }
+        Ok(loading)
     }
 
     /// The load, which the first worker of a process begins. One that is `recorded` does not grow,
@@ -210,9 +219,9 @@ impl PoolSink {
         Ok(PoolWriter {
             table: self.load.table.clone(),
             columns: self.columns.clone(),
-            strip_rows: self.load.definition.strip_rows.max(1) as usize,
+            strip_rows: self.definition.strip_rows.max(1) as usize,
             load_bytes: self.load_bytes,
-            partitions: Partitions::of(&self.load.definition),
+            partitions: Partitions::of(&self.definition),
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             strips: VecDeque::new(),
@@ -386,6 +395,7 @@ impl PoolWriter {
     fn is_sealed(&mut self) -> Result<bool, ConnectorError> {
         self.hand_on();
         self.check()?;
+        self.writer.replace(std::mem::take(&mut self.replaced));
         Ok(self.strips.is_empty() && self.writer.is_sealed().map_err(refused)?)
     }
 }
@@ -463,8 +473,7 @@ impl SinkWriter for PoolWriter {
         Ok(if self.is_sealed()? { Room::Ready } else { Room::Full })
     }
 
-    fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
-        self.writer.replace(std::mem::take(&mut self.replaced));
+    fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
         self.writer.commit().map_err(refused)
     }
 }

@@ -19,6 +19,7 @@ use super::assign::{assigned, runs};
 use super::columns::{StoredColumns, numbers};
 use super::decode::BlockType;
 use super::errors::{damaged, refused};
+use super::lists::NodeCache;
 use super::newest::AskedVersion;
 use super::partition::{KeyBuckets, bucket_in, is_led_alike};
 use super::prune::{Directory, Pruned};
@@ -67,6 +68,8 @@ pub(super) struct PinnedTable {
     /// Whether it was pinned when the statement was planned.
     pub(super) early: bool,
     pub(super) version: OnceLock<Arc<Version>>,
+    /// The nodes of lists that this process has read.
+    pub(super) nodes: Arc<NodeCache>,
 }
 
 impl PinnedTable {
@@ -75,7 +78,8 @@ impl PinnedTable {
         if let Some(version) = self.version.get() {
             return Ok(version);
         }
-        let version = Version::checked(self.access.pin(&self.name, self.at).map_err(refused)?)?;
+        let pinned = self.access.pin(&self.name, self.at).map_err(refused)?;
+        let version = Version::checked(pinned, &self.nodes)?;
         self.check_same(&version)?;
         Ok(self.version.get_or_init(|| Arc::new(version)))
     }
@@ -99,10 +103,12 @@ impl PoolSource {
     pub(super) fn pinned(
         access: Arc<dyn PoolAccess>,
         options: &PoolOptions,
+        nodes: &Arc<NodeCache>,
     ) -> Result<Self, ConnectorError> {
-        let version = Version::checked(access.pin(&options.table, options.at).map_err(refused)?)?;
+        let pinned = access.pin(&options.table, options.at).map_err(refused)?;
+        let version = Version::checked(pinned, nodes)?;
         let columns = version.columns.clone();
-        Ok(Self::of(access, options, columns, OnceLock::from(Arc::new(version))))
+        Ok(Self::of(access, options, columns, OnceLock::from(Arc::new(version)), nodes))
     }
 
     /// Of the version that is there when the first split is opened.
@@ -113,9 +119,10 @@ impl PoolSource {
         access: Arc<dyn PoolAccess>,
         options: &PoolOptions,
         definition: &Definition,
+        nodes: &Arc<NodeCache>,
     ) -> Result<Self, ConnectorError> {
         let columns = StoredColumns::of(definition, &options.table)?;
-        Ok(Self::of(access, options, columns, OnceLock::new()))
+        Ok(Self::of(access, options, columns, OnceLock::new(), nodes))
     }
 
     fn of(
@@ -123,10 +130,12 @@ impl PoolSource {
         options: &PoolOptions,
         columns: StoredColumns,
         version: OnceLock<Arc<Version>>,
+        nodes: &Arc<NodeCache>,
     ) -> Self {
         let (name, at, early) = (options.table.clone(), options.at, version.get().is_some());
         let schema = Arc::clone(&columns.schema);
-        let table = PinnedTable { access, name, at, columns, early, version };
+        let nodes = Arc::clone(nodes);
+        let table = PinnedTable { access, name, at, columns, early, version, nodes };
         let (prefetch, types) = (options.prefetch, vec![]);
         let table = Arc::new(table);
         Self {
@@ -504,8 +513,14 @@ impl Source for PoolSource {
             1 => "1 strip".to_owned(),
             strips => format!("{strips} strips"),
         };
+        let lists = match version.nodes {
+            None => String::new(),
+            Some(1) => " in lists of 1 node".to_owned(),
+            Some(nodes) => format!(" in lists of {nodes} nodes"),
+        };
         Some(format!(
-            "pool '{name}', version {}: {strips}, {} rows; reads {read} of {all} columns: {}; {}",
+            "pool '{name}', version {}: {strips}{lists}, {} rows; reads {read} of {all} columns: \
+             {}; {}",
             manifest.version,
             manifest.rows(),
             human(bytes),

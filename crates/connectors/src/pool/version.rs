@@ -8,7 +8,8 @@ use pool::access::Pinned;
 use pool::manifest::{Definition, Manifest, PARTITIONS_MAX, STRIP_ROWS_MAX};
 
 use super::columns::StoredColumns;
-use super::errors::damaged;
+use super::errors::{damaged, refused};
+use super::lists::{NodeCache, followed};
 use crate::options::{refuse, sql_type};
 
 /// A pinned version, and its columns.
@@ -16,18 +17,21 @@ use crate::options::{refuse, sql_type};
 pub(super) struct Version {
     pub(super) pinned: Pinned,
     pub(super) columns: StoredColumns,
+    /// The nodes of the lists that tell where its strips lie, if it is kept in lists.
+    pub(super) nodes: Option<usize>,
 }
 
 impl Version {
-    /// Checks what a pool says of a version.
+    /// Checks what a pool says of a version, and follows its lists if it has some.
     ///
     /// # Errors
-    /// When its parts do not fit together.
-    pub(super) fn checked(pinned: Pinned) -> Result<Self, ConnectorError> {
+    /// When its parts do not fit together, and when a node of a list cannot be read.
+    pub(super) fn checked(pinned: Pinned, nodes: &NodeCache) -> Result<Self, ConnectorError> {
+        let (pinned, nodes) = followed(pinned, nodes).map_err(refused)?;
         let manifest = &*pinned.manifest;
         let columns = StoredColumns::of(&manifest.definition, &manifest.table)?;
         match misfit(manifest) {
-            None => Ok(Self { pinned, columns }),
+            None => Ok(Self { pinned, columns, nodes }),
             Some(what) => Err(damaged(&manifest.table, what)),
         }
     }

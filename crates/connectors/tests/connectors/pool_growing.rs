@@ -211,3 +211,107 @@ fn an_interval_is_a_duration_that_is_not_too_short() {
     declare(&[("commit.bytes", "1000000")]).unwrap();
     declare(&[("commit.interval", "2 min")]).unwrap();
 }
+
+/// Rows of a table of many columns, so that a node of a list has a few strips.
+fn wide(from: i64, count: i64) -> RecordBatch {
+    let numbers = Arc::new(Int64Array::from_iter_values(from..from + count));
+    let name = |at: usize| if at == 0 { "n".to_owned() } else { format!("c{at}") };
+    let fields = (0..100).map(|at| Field::new(name(at), DataType::Int64, true));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    RecordBatch::try_new(schema, vec![numbers as _; 100]).unwrap()
+}
+
+#[test]
+fn lists_have_the_rows_of_a_directory_and_a_version_needs_its_new_nodes_alone() {
+    for (writers, buckets, is_slow) in [(1, 1, false), (2, 4, false), (3, 2, true)] {
+        let pool = InMemoryPool::new(writers);
+        let connector = PoolConnector::new(Arc::clone(&pool) as _);
+        pool.set_slow(is_slow);
+        let options = [("strip.rows", "256"), ("commit.bytes", "1"), ("layout", "lists")];
+        let def = by_number(buckets, table(&wide(0, 1).schema(), &options));
+        let read = table(&batch(0, 1).project(&[0]).unwrap().schema(), &[]);
+        let sink = connector.sink(&def).unwrap();
+        let open = |worker| sink.open(&WriterContext::of(worker)).unwrap();
+        let mut open: Vec<_> = (0..writers).map(open).collect();
+        let (mut from, mut expected, mut most) = (0, vec![], 0);
+        for step in 0..25_usize {
+            let count = [40, 3000, 1, 500, 1400][step % 5];
+            let next = wide(from, count);
+            put(&mut *open[step % writers as usize], &next).unwrap();
+            settle(&mut open);
+            from += count;
+            expected.extend(rows(&next.project(&[0]).unwrap()));
+            expected.sort();
+            let before = connector.list_reads();
+            assert_eq!(newest(&connector, &read), expected, "step {step} of {writers} writers");
+            let nodes = connector.list_reads().read - before.read;
+            // Of each list that has grown: its open node, and those that were filled. A node has
+            // nine strips.
+            let full = (count as u64).div_ceil(256).div_ceil(8);
+            assert!(nodes <= u64::from(buckets) * (1 + full), "step {step}: {nodes} were read");
+            let manifest = pool.newest("t").unwrap();
+            assert_eq!(manifest.rows(), from as u64, "the server counts them by the heads");
+            let heads = manifest.strips.len();
+            assert!(heads <= (writers * buckets) as usize, "{heads} heads");
+            most = most.max(nodes);
+        }
+        end(open);
+        // A reader that knows nothing follows all nodes.
+        let stranger = PoolConnector::new(Arc::clone(&pool) as _);
+        assert_eq!(newest(&stranger, &read), expected);
+        let all = stranger.list_reads();
+        assert!(all.read > most && all.read > 10, "{all:?}, {most}");
+        assert_eq!(newest(&stranger, &read), expected);
+        assert_eq!(stranger.list_reads().read, all.read, "all nodes are known");
+        let text = source(&stranger, &read).unwrap().describe().unwrap();
+        assert!(text.contains(&format!("in lists of {} nodes", all.read)), "{text}");
+    }
+}
+
+#[test]
+fn a_table_stays_in_the_layout_in_which_it_was_made() {
+    let pool = InMemoryPool::new(1);
+    let connector = PoolConnector::new(Arc::clone(&pool) as _);
+    let def = |layout| table(&batch(0, 1).schema(), &[("layout", layout)]);
+    let error = refused(connector.sink(&def("chain")).map(drop));
+    assert!(error.to_string().contains("'chain' is no layout"), "{error}");
+    let load = |def: &TableDef, from| {
+        let mut writer = connector.sink(def).unwrap().open(&WriterContext::of(0)).unwrap();
+        put(&mut *writer, &batch(from, 10)).unwrap();
+        end(vec![writer]);
+    };
+    load(&def("lists"), 0);
+    let error = refused(connector.sink(&def("directory")).map(drop));
+    assert!(error.to_string().contains("kept in lists, and not in a directory"), "{error}");
+    load(&table(&batch(0, 1).schema(), &[]), 10);
+    assert!(pool.newest("t").unwrap().definition.is_listed());
+    assert_eq!(newest(&connector, &def("lists")), sorted_rows(0, 20));
+}
+
+fn sorted_rows(from: i64, count: i64) -> Vec<String> {
+    let mut rows = rows(&batch(from, count));
+    rows.sort();
+    rows
+}
+
+#[test]
+fn a_node_that_is_not_what_its_pointer_promised_is_refused() {
+    let pool = InMemoryPool::new(1);
+    let connector = PoolConnector::new(Arc::clone(&pool) as _);
+    let def = growing(1, &[("layout", "lists")]);
+    let mut writer = connector.sink(&def).unwrap().open(&WriterContext::of(0)).unwrap();
+    put(&mut *writer, &batch(0, 700)).unwrap();
+    end(vec![writer]);
+    let read = || source(&PoolConnector::new(Arc::clone(&pool) as _), &def).map(drop);
+    read().unwrap();
+    pool.damage("t", |manifest, _| manifest.strips[0].rows += 1);
+    assert!(refused(read()).to_string().contains("malformed list of strips"));
+    pool.damage("t", |manifest, _| manifest.strips[0].rows -= 1);
+    read().unwrap();
+    pool.damage("t", |_, bytes| {
+        if bytes.starts_with(b"MSLIST") {
+            bytes[20] ^= 1;
+        }
+    });
+    assert!(refused(read()).to_string().contains("malformed list of strips"));
+}

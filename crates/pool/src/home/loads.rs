@@ -1,6 +1,7 @@
 //! Loads: from the first extent to the version that appears.
 
 mod growing;
+mod listed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -293,6 +294,7 @@ impl Home {
         strips: Vec<(u32, Strip)>,
     ) -> Result<(), PoolError> {
         let server = self.server;
+        let kept = self.kept_by_lists(load);
         let state = writing(&mut self.loads, client, load, writer)?;
         let partitions = state.load.definition.partitions();
         let mut elsewhere: BTreeMap<ExtentId, u32> = BTreeMap::new();
@@ -303,7 +305,7 @@ impl Home {
             if let Some(misfit) = strip.misfit(&state.load.definition) {
                 return Err(misuse(misfit));
             }
-            for block in strip.blocks.iter().filter(|block| block.bytes > 0) {
+            for block in listed::new_blocks(strip, &kept) {
                 let ExtentId { server: of, number } = block.at.extent;
                 if of != server && state.servers.contains(&of) {
                     // The other server says whether it is sealed, and so long, before it appears.
@@ -488,9 +490,7 @@ impl Home {
         }
         let some_go = !replaced.is_empty();
         let new = state.strips.values().flatten().flat_map(|strip| &strip.blocks);
-        let used: BTreeSet<ExtentId> =
-            new.filter(|of| of.bytes > 0).map(|of| of.at.extent).collect();
-        for extent in used {
+        for extent in listed::new_extents(&manifest, new) {
             // Others may have been published, and freed, since their strips came.
             let bytes = if extent.server == self.server {
                 let sealed = state.sealed.contains(&extent.number);

@@ -15,8 +15,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, PARTITIONS_MAX,
-    STRIP_ROWS_MAX, Strip,
+    Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, NODE_BYTES_MAX,
+    PARTITIONS_MAX, STRIP_ROWS_MAX, Strip,
 };
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
@@ -53,6 +53,7 @@ impl Definition {
         out.bytes(&self.schema);
         out.list(&self.columns, |out, layout| match layout {
             Layout::Fixed(width) => out.u8(*width),
+            Layout::List => out.u8(253),
             Layout::Bits => out.u8(254),
             Layout::Bytes => out.u8(255),
         });
@@ -72,6 +73,7 @@ impl Definition {
         let schema = from.bytes()?.to_vec();
         let columns = from.list(COLUMNS_MAX, |from| match from.u8()? {
             width @ (1 | 2 | 4 | 8 | 16 | 32) => Ok(Layout::Fixed(width)),
+            253 => Ok(Layout::List),
             254 => Ok(Layout::Bits),
             255 => Ok(Layout::Bytes),
             _ => Err(from.malformed()),
@@ -96,6 +98,7 @@ impl Definition {
         let known = |by: &Buckets| usize::from(by.column) < self.columns.len();
         self.schema.len() <= SCHEMA_BYTES_MAX
             && !self.columns.is_empty()
+            && (self.is_listed() || !self.columns.contains(&Layout::List))
             && self.buckets.iter().all(|by| by.bits > 0 && known(by))
             && bits <= PARTITIONS_MAX.ilog2()
             && (1..=STRIP_ROWS_MAX).contains(&self.strip_rows)
@@ -150,6 +153,9 @@ impl Strip {
     /// The first property of the strip that does not fit the table, if there is one: a reader
     /// relies on all.
     pub(crate) fn misfit(&self, definition: &Definition) -> Option<&'static str> {
+        if definition.is_listed() {
+            return self.misfit_of_head();
+        }
         if self.rows == 0 || self.rows > definition.strip_rows {
             return Some("the rows of a strip are out of bounds");
         }
@@ -158,6 +164,22 @@ impl Strip {
         }
         let mut blocks = self.blocks.iter().zip(&definition.columns);
         blocks.find_map(|(block, layout)| block.misfit(self.rows, *layout))
+    }
+
+    /// The same of the head of a list: its rows are those of the whole list, and it names a node
+    /// and extents.
+    fn misfit_of_head(&self) -> Option<&'static str> {
+        let node = self.blocks.first().map_or(0, |node| node.bytes);
+        let is_plain = |block: &Block| block.codec == Codec::Plain && block.nulls == 0;
+        let begins = |block: &Block| (block.at.offset as usize).is_multiple_of(BLOCK_ALIGN);
+        match () {
+            () if self.rows == 0 => Some("a list has no rows"),
+            () if node == 0 || node > NODE_BYTES_MAX => Some("a list has no node, or a long one"),
+            () if !self.blocks.iter().all(|of| of.bytes > 0 && is_plain(of) && begins(of)) => {
+                Some("a list names what is no extent")
+            }
+            () => None,
+        }
     }
 }
 
@@ -172,7 +194,7 @@ impl Block {
                 rows * u64::from(width)
             }
             (Codec::Plain, Layout::Bits) => rows.div_ceil(8),
-            (Codec::Plain, Layout::Bytes) => return None,
+            (Codec::Plain, Layout::Bytes | Layout::List) => return None,
         };
         let bits = if self.nulls > 0 { rows.div_ceil(8) } else { 0 };
         let before =
@@ -275,7 +297,7 @@ impl Manifest {
 
     /// Whether the partitions are those of the definition, and each block lies in an extent of a
     /// server that is known.
-    fn is_consistent(&self) -> bool {
+    pub(crate) fn is_consistent(&self) -> bool {
         let partitions = &self.partitions;
         let used: std::collections::HashMap<_, _> = self.extents.iter().copied().collect();
         let lies = |block: &Block| {

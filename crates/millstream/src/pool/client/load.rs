@@ -134,8 +134,9 @@ impl Loading for LoadHandle {
         }
         queues.iter().for_each(|queue| self.0.connected.worker.write(queue));
         let load = Arc::clone(&self.0);
-        let (written, replaced) = (0, vec![]);
-        Ok(Box::new(Writer { load, worker, queues, written, replaced, committed: false }))
+        let (written, replaced, named) = (0, vec![], vec![]);
+        let committed = false;
+        Ok(Box::new(Writer { load, worker, queues, written, replaced, named, committed }))
     }
 }
 
@@ -148,6 +149,8 @@ struct Writer {
     /// How many strips it has written.
     written: u64,
     replaced: Vec<(u32, Strip)>,
+    /// Heads of lists.
+    named: Vec<(u32, Strip)>,
     /// Whether its strips have been committed, or handed in.
     committed: bool,
 }
@@ -173,13 +176,7 @@ impl StripWriter for Writer {
     }
 
     fn is_sealed(&mut self) -> Result<bool, PoolError> {
-        let mut placed = true;
-        self.move_refused()?;
-        // A strip may have to go to a server whose strips all have places.
-        for queue in &self.queues {
-            placed &= queue.has_placed_all()?;
-        }
-        if !placed {
+        if !self.has_placed_all()? {
             return Ok(false);
         }
         let mut sealed = true;
@@ -192,19 +189,27 @@ impl StripWriter for Writer {
         Ok(sealed)
     }
 
+    fn take_placed(&mut self) -> Result<Option<Vec<(u32, Strip)>>, PoolError> {
+        if self.has_placed_all()? { Ok(Some(self.placed())) } else { Ok(None) }
+    }
+
+    fn name(&mut self, heads: Vec<(u32, Strip)>) {
+        self.named.extend(heads);
+    }
+
     fn replace(&mut self, strips: Vec<(u32, Strip)>) {
         self.replaced.extend(strips);
     }
 
     fn hand_in(mut self: Box<Self>) -> Result<Vec<(u32, Strip)>, PoolError> {
-        let placed = self.take_placed();
+        let placed = self.placed();
         self.send(placed.clone(), Then::Continues)?;
         self.committed = true;
         Ok(placed)
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), PoolError> {
-        let placed = self.take_placed();
+        let placed = self.placed();
         self.send(placed, Then::Ends)?;
         self.committed = true;
         self.load.settled.store(true, Ordering::Relaxed);
@@ -253,12 +258,24 @@ impl Writer {
         Ok(())
     }
 
-    /// The strips with their places, in the order in which they were written.
-    fn take_placed(&mut self) -> Vec<(u32, Strip)> {
+    /// Whether all strips have places; a strip may have to go to a server whose strips all have
+    /// some.
+    fn has_placed_all(&self) -> Result<bool, PoolError> {
+        let mut placed = true;
+        self.move_refused()?;
+        for queue in &self.queues {
+            placed &= queue.has_placed_all()?;
+        }
+        Ok(placed)
+    }
+
+    /// The strips with their places, in the order in which they were written, and heads of lists.
+    fn placed(&mut self) -> Vec<(u32, Strip)> {
         let placed = self.queues.iter().flat_map(|queue| queue.take_placed());
         let mut placed: Vec<(u64, u32, Strip)> = placed.collect();
         placed.sort_unstable_by_key(|(number, ..)| *number);
-        placed.into_iter().map(|(_, partition, strip)| (partition, strip)).collect()
+        let placed = placed.into_iter().map(|(_, partition, strip)| (partition, strip));
+        placed.chain(std::mem::take(&mut self.named)).collect()
     }
 
     /// Sends strips, those that are replaced first, in messages of a bounded size.

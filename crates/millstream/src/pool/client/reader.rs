@@ -83,6 +83,10 @@ impl Blocks for PinnedBlocks {
         Ok(Box::new(Reader { version: Arc::clone(&self.0), order: VecDeque::new(), reads }))
     }
 
+    fn incarnation(&self) -> Option<u32> {
+        Some(self.0.connected.remotes[self.0.at].incarnation)
+    }
+
     fn is_mapped(&self) -> bool {
         self.0.places.values().any(|place| matches!(place, Place::Mapped(_)))
     }
