@@ -1,11 +1,13 @@
 //! I-Store (I10): joins that pull their builds against joins that shuffle both sides, reads that
-//! are requested ahead, and builds that several processes need, by pull and by multicast.
+//! are requested ahead, builds that several processes need, by pull and by multicast, and the
+//! directory of a table that grows.
 //!
 //! The tables of the star schema lie in memory servers that the caller has started. What needs
 //! another network is simulated in virtual time, and said so.
 
 use serde_json::Value;
 
+use super::lists::lists;
 use super::{Figures, PaperScale, Runner, Sweep, about, cell, measured, plot, report, section};
 use super::{table, table_of_text};
 use crate::report::{Axis, Bar, FigureOrigin, FigureReport, ReportSection, Series};
@@ -42,7 +44,9 @@ pub const SERVER_BYTES: u64 = 512 << 20;
 pub fn istore(bench: &mut dyn Runner, scale: PaperScale, pool: &str) -> FigureReport {
     let sweep = &mut Sweep { bench, scale, failed: Vec::new() };
     let about = about(sweep, "I-Store");
-    let sections = vec![joins(sweep, pool), ahead(sweep, pool), multicast(sweep, pool)];
+    let rows = sweep.scale.rows;
+    let sections =
+        vec![joins(sweep, pool), ahead(sweep, pool), multicast(sweep, pool), lists(pool, rows)];
     report("I-Store: network-attached memory", about, sections)
 }
 

@@ -12,6 +12,7 @@ use crate::report::{Axis, FigureOrigin, FigureReport, Plot, ReportSection, Repor
 
 mod air;
 mod istore;
+mod lists;
 mod slash;
 
 pub use air::air;
@@ -269,7 +270,8 @@ mod tests {
 
     #[test]
     fn every_section_has_figures() {
-        let of_pool = |bench: &mut dyn Runner, scale| istore(bench, scale, "a:1,b:2");
+        let of_pool =
+            |bench: &mut dyn Runner, scale| istore(bench, scale, "127.0.0.1:1,127.0.0.1:1");
         type Make = fn(&mut dyn Runner, PaperScale) -> FigureReport;
         for (title, make) in [("Slash", slash as Make), ("AIR", air), ("I-Store", of_pool)] {
             let mut bench = Fake { asked: Vec::new(), fails: "nothing fails" };
