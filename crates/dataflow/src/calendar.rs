@@ -2,8 +2,8 @@
 //! more milliseconds than a number has. Arrow files and casts can hold them. The library would
 //! write its error as the value, or panic, so that they are refused before anything is written.
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, OffsetSizeTrait};
-use arrow::compute::{cast, max, min, nullif};
+use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, UInt32Array};
+use arrow::compute::{cast, max, min, take};
 use arrow::datatypes::{
     DataType, Date32Type, Date64Type, Int64Type, TimeUnit, TimestampMicrosecondType,
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
@@ -11,7 +11,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use arrow::temporal_conversions::as_datetime;
-use arrow::util::display::array_value_to_string;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 const DAY_SECONDS: i64 = 86_400;
 /// No zone is further from UTC. A time is written in its zone, where the calendar must hold too.
@@ -34,38 +34,62 @@ pub fn check_times(batch: &RecordBatch) -> Result<(), String> {
     }
 }
 
-/// Refuses an array in which a time cannot be written as text.
+/// The array, if each time of it can be written as text. Of lists and the like only what its rows
+/// show is left: a cast goes over all that lies beneath.
 ///
 /// # Errors
 /// The number that stands in it, and why there is no text of it.
-pub fn check_array(array: &ArrayRef) -> Result<(), String> {
-    match unwritable(array) {
-        None => Ok(()),
+pub fn checked(array: &ArrayRef) -> Result<ArrayRef, String> {
+    let shown = shown(array, &UInt32Array::from_iter_values(0..rows_of(array)));
+    let shown = shown.map_err(|error| error.to_string())?;
+    match unwritable(&shown) {
+        None => Ok(shown),
         Some(Unwritable { ticks, why }) => Err(format!("{ticks} is {why}")),
     }
 }
 
-/// The array, with NULL for each row in which a time cannot be written as text.
+/// The array, with NULL for each row in which a time cannot be written as text, and of lists and
+/// the like only what its rows show.
 ///
 /// # Errors
-/// Of Arrow, where a type has no NULL.
+/// Of Arrow, for a type whose rows cannot be taken.
 pub fn writable(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    if unwritable(array).is_none() {
-        return Ok(array.clone());
+    let all = shown(array, &UInt32Array::from_iter_values(0..rows_of(array)))?;
+    if unwritable(&all).is_none() {
+        return Ok(all);
     }
-    let lost: BooleanArray =
-        (0..array.len()).map(|row| Some(unwritable(&array.slice(row, 1)).is_some())).collect();
-    nullif(array, &lost)
+    let has_text = |row: &u32| unwritable(&all.slice(*row as usize, 1)).is_none();
+    let rows: UInt32Array = (0..rows_of(array)).map(|row| Some(row).filter(has_text)).collect();
+    take(&all, &rows, None)
 }
 
-/// The value of a row as text, as its number if it has none. NULL is empty.
+/// The rows of an array whose values lie within another one, without what lies between them.
+fn shown(array: &ArrayRef, rows: &UInt32Array) -> Result<ArrayRef, ArrowError> {
+    if !array.data_type().is_nested() {
+        return Ok(array.clone());
+    }
+    // A row that is NULL shows nothing of what lies beneath.
+    let rows = UInt32Array::new(rows.values().clone(), array.nulls().cloned());
+    take(array, &rows, None)
+}
+
+/// # Panics
+/// At 2^32 rows, which no batch has.
+fn rows_of(array: &ArrayRef) -> u32 {
+    u32::try_from(array.len()).expect("a batch has fewer rows")
+}
+
+/// The value of a row as text, as its number if it has none.
 ///
 /// # Errors
 /// Of Arrow, for a type that has no text.
 pub fn text_of(array: &dyn Array, row: usize) -> Result<String, ArrowError> {
     let value = array.slice(row, 1);
     match unwritable(&value) {
-        None => array_value_to_string(&value, 0),
+        None => {
+            let options = FormatOptions::default().with_null("NULL");
+            ArrayFormatter::try_new(&value, &options)?.value(0).try_to_string()
+        }
         Some(Unwritable { ticks, .. }) => Ok(ticks.to_string()),
     }
 }
@@ -90,6 +114,9 @@ fn unwritable(column: &ArrayRef) -> Option<Unwritable> {
             let list = column.as_list::<i64>();
             unwritable(&elements(list.offsets(), list.values().as_ref()))
         }
+        DataType::ListView(_) => unwritable(column.as_list_view::<i32>().values()),
+        DataType::LargeListView(_) => unwritable(column.as_list_view::<i64>().values()),
+        DataType::RunEndEncoded(_, value) => unwritable(&cast(column, value.data_type()).ok()?),
         DataType::Map(..) => {
             let map = column.as_map();
             unwritable(&elements(map.offsets(), map.entries()))
@@ -196,9 +223,9 @@ mod tests {
         let times = TimestampMicrosecondArray::from(vec![Some(0), Some(ticks), None]);
         let times: ArrayRef = Arc::new(times.with_timezone("+14:00"));
         let texts = [0, 1, 2].map(|row| text_of(&times, row).unwrap());
-        assert_eq!(texts, ["1970-01-01T14:00:00+14:00", &ticks.to_string(), ""]);
+        assert_eq!(texts, ["1970-01-01T14:00:00+14:00", &ticks.to_string(), "NULL"]);
         let kept = writable(&times).unwrap();
         assert_eq!([0, 1, 2].map(|row| kept.is_null(row)), [false, true, true]);
-        assert!(check_array(&times).unwrap_err().starts_with("8210266876799999999 is a point"));
+        assert!(checked(&times).unwrap_err().starts_with("8210266876799999999 is a point"));
     }
 }

@@ -511,9 +511,7 @@ pub(crate) fn not_valid(field: &Field, value: &str) -> String {
 
 /// A row as text, for a row that never was any.
 pub(crate) fn shown(batch: &RecordBatch, row: usize) -> Result<String, ArrowError> {
-    let value = |column: &ArrayRef| {
-        if column.is_null(row) { Ok("NULL".into()) } else { text_of(column, row) }
-    };
+    let value = |column: &ArrayRef| text_of(column, row);
     Ok(batch.columns().iter().map(value).collect::<Result<Vec<_>, _>>()?.join(","))
 }
 

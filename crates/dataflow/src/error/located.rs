@@ -3,7 +3,6 @@
 //! Nothing of this is known while all goes well. The reader of a flow knows the place of a row at
 //! fault by its number.
 
-use arrow::array::Array;
 use arrow::record_batch::RecordBatch;
 
 use crate::calendar::text_of;
@@ -121,7 +120,7 @@ pub(crate) fn values(
     let schema = row.schema_ref();
     let value = |at: usize| {
         let column = row.columns().get(at)?;
-        let value = if column.is_null(0) { "NULL".into() } else { text_of(column, 0).ok()? };
+        let value = text_of(column, 0).ok()?;
         Some((schema.field(at).name().clone(), clipped(&value)))
     };
     columns.take(COLUMNS_SHOWN_MAX).filter_map(value).collect()

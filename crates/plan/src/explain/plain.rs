@@ -6,7 +6,18 @@ use crate::logical::windows::bound_named;
 use crate::text::names::MERGED;
 
 /// Functions of the planner that give what they are called with, in another form.
-const OF_OURS: &[&str] = &["__key", "__length", "__only"];
+const OF_OURS: &[&str] = &[
+    "__calendar",
+    "__cast",
+    "__floor_micros",
+    "__floor_millis",
+    "__floor_nanos",
+    "__floor_seconds",
+    "__key",
+    "__length",
+    "__only",
+    "__within_calendar",
+];
 
 /// A text with the columns and functions that the planner has made under the names by which the
 /// user knows them: columns as `names` has them, a bound of a window as its column, and what the

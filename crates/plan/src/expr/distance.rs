@@ -1,5 +1,4 @@
-//! `levenshtein` with a bound: it compares each character of one text with each of the other, and
-//! nothing can interrupt it before the end of a batch.
+//! `levenshtein` with a bound: it compares each character of one text with each of the other.
 
 use std::sync::Arc;
 
@@ -16,10 +15,7 @@ use datafusion::logical_expr::{
 /// Comparisons of characters that one row may take: two texts of 16 KiB, well below a second.
 const ROW_COMPARISONS_MAX: u64 = 1 << 28;
 
-/// Comparisons of characters that the rows of a batch may take together, some ten seconds.
-const BATCH_COMPARISONS_MAX: u64 = 1 << 32;
-
-/// DataFusion's function with the bounds in front.
+/// DataFusion's function with the bound in front.
 pub(crate) fn function() -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(Levenshtein { datafusion: levenshtein() }))
 }
@@ -79,7 +75,6 @@ fn bytes(text: &ColumnarValue, rows: usize) -> Result<ArrayRef> {
 
 fn check(a: &dyn Array, b: &dyn Array) -> Result<()> {
     let (a, b) = (a.as_primitive::<Int64Type>(), b.as_primitive::<Int64Type>());
-    let mut all = 0_u64;
     for (a, b) in a.iter().zip(b) {
         let (Some(a), Some(b)) = (a, b) else { continue };
         let (a, b) = (a.unsigned_abs(), b.unsigned_abs());
@@ -90,13 +85,6 @@ fn check(a: &dyn Array, b: &dyn Array) -> Result<()> {
                  lengths is at most {ROW_COMPARISONS_MAX}"
             );
         }
-        all = all.saturating_add(compared);
-    }
-    if all > BATCH_COMPARISONS_MAX {
-        return exec_err!(
-            "levenshtein would take {all} comparisons for a batch; {BATCH_COMPARISONS_MAX} are \
-             the most, and millstream.batch_rows makes batches smaller"
-        );
     }
     Ok(())
 }
@@ -105,22 +93,16 @@ fn check(a: &dyn Array, b: &dyn Array) -> Result<()> {
 mod tests {
     use arrow::array::Int64Array;
 
-    use super::{BATCH_COMPARISONS_MAX, ROW_COMPARISONS_MAX, check};
+    use super::{ROW_COMPARISONS_MAX, check};
 
     #[test]
-    fn a_row_and_a_batch_have_a_bound() {
+    fn a_row_has_a_bound() {
         let most = 1_i64 << (ROW_COMPARISONS_MAX.ilog2() / 2);
-        let texts = |bytes: i64, rows: u64| Int64Array::from_iter((0..rows).map(|_| Some(bytes)));
-        let rows = BATCH_COMPARISONS_MAX / ROW_COMPARISONS_MAX;
-        check(&texts(most, rows), &texts(most, rows)).unwrap();
-        let error = check(&texts(most, 1), &texts(most + 1, 1)).unwrap_err().to_string();
+        let texts = |bytes| Int64Array::from(vec![bytes; 3]);
+        check(&texts(most), &texts(most)).unwrap();
+        let error = check(&texts(most), &texts(most + 1)).unwrap_err().to_string();
         assert!(error.contains("texts of 16384 and 16385 bytes"), "{error}");
-        let error = check(&texts(most, rows + 1), &texts(most, rows + 1)).unwrap_err();
-        assert!(error.to_string().contains("millstream.batch_rows"), "{error}");
-        check(
-            &Int64Array::from(vec![None, Some(i64::MAX)]),
-            &Int64Array::from(vec![Some(9), None]),
-        )
-        .unwrap();
+        let nulls = [vec![None, Some(i64::MAX)], vec![Some(9), None]].map(Int64Array::from);
+        check(&nulls[0], &nulls[1]).unwrap();
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast as cast_array;
 use arrow::datatypes::{DataType, Int64Type, TimeUnit};
-use dataflow::calendar::{check_array, writable};
+use dataflow::calendar::{checked, writable};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue, exec_err};
 use datafusion::error::Result;
@@ -120,17 +120,17 @@ fn within(part: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
             }
         }
         Expr::ScalarFunction(call) if IN_ZONES.contains(&call.func.name()) => {
-            let mut checked = false;
+            let mut some = false;
             let args = call.args.iter().map(|arg| {
                 let is_time = holds(&arg.get_type(scope)?, DataType::is_temporal);
                 if !is_time || is_checked(arg) {
                     return Ok(arg.clone());
                 }
-                checked = true;
+                some = true;
                 Ok(CALENDAR.call(vec![arg.clone()]))
             });
             let args = args.collect::<Result<Vec<_>>>()?;
-            if checked {
+            if some {
                 return Ok(Transformed::yes(call.func.call(args)));
             }
         }
@@ -190,6 +190,9 @@ fn holds(of: &DataType, kind: impl Fn(&DataType) -> bool + Copy) -> bool {
         DataType::List(of)
         | DataType::LargeList(of)
         | DataType::FixedSizeList(of, _)
+        | DataType::ListView(of)
+        | DataType::LargeListView(of)
+        | DataType::RunEndEncoded(_, of)
         | DataType::Map(of, _) => holds(of.data_type(), kind),
         DataType::Dictionary(_, of) => holds(of, kind),
         of => kind(of),
@@ -279,10 +282,7 @@ impl ScalarUDFImpl for Function {
         let of = |array: &ArrayRef| match self.which {
             Which::Floor(unit) => floored(array, unit),
             Which::Plain => Ok(array.clone()),
-            Which::Calendar => match check_array(array) {
-                Ok(()) => Ok(array.clone()),
-                Err(message) => exec_err!("{message}"),
-            },
+            Which::Calendar => checked(array).or_else(|message| exec_err!("{message}")),
             Which::WithinCalendar => Ok(writable(array)?),
         };
         Ok(match given {
