@@ -4,6 +4,7 @@
 mod bed;
 mod faults;
 mod growing;
+mod large;
 mod multicast;
 mod proxy;
 mod recovering;
