@@ -1,6 +1,7 @@
 //! I-Store (I10): joins that pull their builds against joins that shuffle both sides, reads that
-//! are requested ahead, builds that several processes need, by pull and by multicast, and the
-//! directory of a table that grows.
+//! are requested ahead, builds that several processes need, by pull and by multicast, the
+//! directory of a table that grows, the star schema on two processes against one and against local
+//! memory, a skewed table, and streams that look up a large one.
 //!
 //! The tables of the star schema lie in memory servers that the caller has started. What needs
 //! another network is simulated in virtual time, and said so.
@@ -8,6 +9,7 @@
 use serde_json::Value;
 
 use super::lists::lists;
+use super::probes::{probes, skew};
 use super::{Figures, PaperScale, Runner, Sweep, about, cell, measured, plot, report, section};
 use super::{table, table_of_text};
 use crate::report::{Axis, Bar, FigureOrigin, FigureReport, ReportSection, Series};
@@ -45,8 +47,15 @@ pub fn istore(bench: &mut dyn Runner, scale: PaperScale, pool: &str) -> FigureRe
     let sweep = &mut Sweep { bench, scale, failed: Vec::new() };
     let about = about(sweep, "I-Store");
     let rows = sweep.scale.rows;
-    let sections =
-        vec![joins(sweep, pool), ahead(sweep, pool), multicast(sweep, pool), lists(pool, rows)];
+    let sections = vec![
+        joins(sweep, pool),
+        ahead(sweep, pool),
+        multicast(sweep, pool),
+        lists(pool, rows),
+        suite(sweep, pool),
+        skew(pool, rows),
+        probes(pool, rows),
+    ];
     report("I-Store: network-attached memory", about, sections)
 }
 
@@ -245,6 +254,52 @@ fn growth(way: &str, points: &[(f64, f64)], asked: [f64; 2]) -> Option<Bar> {
         got: format!("{times:.3} times"),
         met: Some((least..=most).contains(&times)),
     })
+}
+
+/// The queries of the star schema.
+const STAR: &str = "q1.1,q1.2,q1.3,q2.1,q2.2,q2.3,q3.1,q3.2,q3.3,q3.4,q4.1,q4.2,q4.3";
+
+/// The star schema from the pool, where it is mapped: by one process and by two, and against the
+/// memory of the process.
+fn suite(sweep: &mut Sweep<'_>, pool: &str) -> ReportSection {
+    let text = "Measured: the 13 queries of the star schema, the tables in two memory servers of \
+                this machine, whose memory is mapped; and the same with the tables in the memory \
+                of the process. Seconds are sums of medians. Results are held against those of \
+                another engine.";
+    let mut section = section("Star schema", &[text]);
+    let PaperScale { rows, runs, .. } = sweep.scale;
+    let scale = (SCALE * rows).max(crate::analytics::SCALE_MIN);
+    let queries = format!("--queries {STAR} --check");
+    let local = format!("ssb --scale {scale} --repeat {runs} --nodes 1 {queries}");
+    let of_pool = [1, 2].map(|nodes| arguments(sweep, pool, &format!("--nodes {nodes} {queries}")));
+    let mut total = |text: &str| {
+        let values = sweep.run(text);
+        let medians = STAR.split(',').map(|query| seconds(&values, query, "auto"));
+        medians.map(|of| of.map(|of| of[0])).sum::<Option<f64>>()
+    };
+    let memory = total(&local);
+    let [one, two] = of_pool.map(|text| total(&text));
+    let row = |from: &str, nodes: u32, seconds: Option<f64>| {
+        vec![from.to_owned(), nodes.to_string(), cell(seconds.map(|of| of * 1e3), 2)]
+    };
+    let rows = vec![row("memory", 1, memory), row("pool", 1, one), row("pool", 2, two)];
+    section.tables.push(table("Star schema", &["from", "processes", "ms"], rows));
+    let times = one.zip(two).map(|(one, two)| one / two);
+    section.bars.push(Bar {
+        what: "star schema from the pool, two processes against one".into(),
+        needed: "≥ 1.8 times".into(),
+        got: format!("{} times", cell(times, 2)),
+        met: times.map(|times| times >= 1.8),
+    });
+    let against = memory.zip(one).map(|(memory, one)| one / memory);
+    section.bars.push(Bar {
+        what: "star schema from the pool against local memory, one process".into(),
+        needed: "0.90 to 1.10 times".into(),
+        got: format!("{} times", cell(against, 3)),
+        met: against.map(|of| (0.9..=1.1).contains(&of)),
+    });
+    section.text.append(&mut sweep.failures());
+    section
 }
 
 /// Blocks a microsecond of a reader with so many requests on their way: a slot is requested anew

@@ -165,7 +165,7 @@ fn follow(
         }
         let commit_ms = begins.elapsed().as_secs_f64() * 1e3;
         // A statement gets the version that it has pinned before.
-        held = None;
+        drop(held.take());
         let (before, begins) = (reader.list_reads().bytes, Instant::now());
         let source = reader.source(def, &(0..COLUMNS).collect::<Vec<_>>())?;
         let pin_ms = begins.elapsed().as_secs_f64() * 1e3;

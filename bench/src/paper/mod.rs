@@ -13,6 +13,7 @@ use crate::report::{Axis, FigureOrigin, FigureReport, Plot, ReportSection, Repor
 mod air;
 mod istore;
 mod lists;
+mod probes;
 mod slash;
 
 pub use air::air;

@@ -72,12 +72,15 @@ fn joins_over_memory_servers_are_run_checked_and_shown() {
     let json = std::fs::read_to_string(page.with_extension("json")).unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
     let report: Value = serde_json::from_str(&json).unwrap();
-    let [joins, ahead, multicast, lists] = &report["sections"].as_array().unwrap()[..] else {
+    let [joins, ahead, multicast, lists, star, skew, streams] =
+        &report["sections"].as_array().unwrap()[..]
+    else {
         panic!("{report}")
     };
-    // Three joins on two processes, six numbers of requests ahead, five of receivers, and two
-    // layouts.
-    for (section, rows) in [(joins, 3), (ahead, 6), (multicast, 5), (lists, 2)] {
+    // Three joins on two processes, six numbers of requests ahead, five of receivers, two layouts,
+    // three times the star schema, three numbers of readers, and two fabrics.
+    let sections = [(joins, 3), (ahead, 6), (multicast, 5), (lists, 2)];
+    for (section, rows) in sections.into_iter().chain([(star, 3), (skew, 3), (streams, 2)]) {
         let found = section["tables"][0]["rows"].as_array().unwrap();
         assert_eq!(found.len(), rows, "{section}");
         let cells = found.iter().flat_map(|row| row.as_array().unwrap());
@@ -89,6 +92,9 @@ fn joins_over_memory_servers_are_run_checked_and_shown() {
     assert_eq!(bars.len(), 2, "{multicast}");
     assert!(bars.iter().all(|bar| bar["met"] == true), "{multicast}");
     assert_eq!(lists["bars"][0]["met"], true, "{lists}");
+    assert_eq!(skew["bars"][0]["met"], true, "{skew}");
+    assert_eq!(star["bars"].as_array().unwrap().len(), 2, "{star}");
+    assert_eq!(streams["bars"].as_array().unwrap().len(), 2, "{streams}");
 }
 
 #[test]

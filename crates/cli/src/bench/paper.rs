@@ -41,6 +41,10 @@ pub(crate) struct PaperArgs {
         value_parser = clap::value_parser!(u32).range(1..=100)
     )]
     runs: u32,
+
+    /// Fails if a target is not met, or could not be measured; the page is written all the same
+    #[arg(long)]
+    check: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -51,7 +55,8 @@ enum Paper {
     Air,
     /// One row to many: what 'bench multicast' measures
     Whale,
-    /// Tables in memory servers, which are started for it: pulls against shuffles, reads ahead
+    /// Tables in memory servers, which are started for it: pulls against shuffles, reads ahead,
+    /// multicast, tables that grow, skew, streams
     Istore,
 }
 
@@ -91,6 +96,12 @@ pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
         text += &format!("written: {}\n", path.display());
     }
     print(&text);
+    let missed: Vec<&str> =
+        report.bars().filter(|bar| bar.met != Some(true)).map(|bar| &*bar.what).collect();
+    if args.check && !missed.is_empty() {
+        let message = format!("{} targets are not met: {}", missed.len(), missed.join("; "));
+        return Err(Failure::runtime(&message, None));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

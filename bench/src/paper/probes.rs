@@ -1,0 +1,216 @@
+//! A fact table of a pool whose key is skewed, and streams that look up a large table of it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::AsArray;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use connectors::PoolConnector;
+use dataflow::connector::{Connector, Options, TableDef};
+use millstream::pool::{Client, PoolAccess, PoolOptions};
+use millstream::{FabricKind, RowTarget, Session};
+
+use super::{cell, section, table};
+use crate::report::{Bar, ReportSection};
+
+/// Rows of the skewed table in an ordinary sweep, and the readers that share it.
+const FACTS: f64 = 4e6;
+const READERS: [u32; 3] = [2, 4, 8];
+/// Bytes of the slowest reader at most, against the mean of four.
+const UNEVEN_ASKED: f64 = 1.1;
+
+/// Keys that are looked up, and rows of the shorter of two streams, in an ordinary sweep.
+const KEYS: f64 = 1e7;
+const STREAM: f64 = 1e7;
+
+/// Rows a second that are asked of a stream, by fabric.
+const PROBES_ASKED: [(FabricKind, f64); 2] = [(FabricKind::Shm, 20e6), (FabricKind::Tcp, 1e6)];
+
+type Failed = Box<dyn std::error::Error>;
+
+/// A pool, and names of tables that nobody else has.
+struct Place<'a> {
+    addresses: Vec<String>,
+    prefix: &'a str,
+}
+
+impl Place<'_> {
+    fn name(&self, table: &str) -> String {
+        format!("{}-{table}-{}", self.prefix, std::process::id())
+    }
+
+    fn options(&self, fabric: FabricKind) -> PoolOptions {
+        PoolOptions { fabric, ..PoolOptions::new(self.addresses.clone()) }
+    }
+
+    /// The first row of a SELECT behind other statements.
+    fn first(&self, fabric: FabricKind, sql: &str) -> Result<Vec<i64>, Failed> {
+        let session = Session::builder().rows_to(RowTarget::default()).pool(self.options(fabric));
+        let batches = session.build()?.collect(sql)?;
+        let batch = batches.iter().find(|batch| batch.num_rows() > 0);
+        let Some(batch) = batch else { return Ok(vec![]) };
+        let value = |column: &arrow::array::ArrayRef| {
+            column.as_primitive_opt::<Int64Type>().map(|values| values.value(0))
+        };
+        batch.columns().iter().map(value).collect::<Option<_>>().ok_or_else(|| "no numbers".into())
+    }
+
+    fn drop(&self, name: &str) {
+        // What could not be measured leaves nothing behind.
+        let client = Client::new(self.options(FabricKind::Auto));
+        let _ = client.map(|client| client.drop_table(name));
+    }
+}
+
+fn place<'a>(pool: &str, prefix: &'a str) -> Place<'a> {
+    Place { addresses: pool.split(',').map(str::to_owned).collect(), prefix }
+}
+
+/// How evenly the strips of a table are divided whose key has the skew of Zipf 1.0.
+pub(super) fn skew(pool: &str, rows: f64) -> ReportSection {
+    let facts = (FACTS * rows).max(20_000.0) as u64;
+    let text = format!(
+        "Exact: {facts} rows, whose key comes as Zipf 1.0 says, are loaded into 256 buckets of the \
+         key. Its strips are divided among readers, as a statement does. The bytes of the reader \
+         that has most are compared with their mean; rows are counted."
+    );
+    let mut section = section("Skew", &[&text]);
+    let place = place(pool, "istore-zipf");
+    let name = place.name("facts");
+    let found = shares(&place, &name, facts);
+    place.drop(&name);
+    let mut rows = vec![];
+    let mut of_four = None;
+    match found {
+        Ok(shares) => {
+            for (readers, share) in shares {
+                of_four = of_four.or((readers == 4).then_some(share));
+                rows.push(vec![readers.to_string(), format!("{share:.3}")]);
+            }
+        }
+        Err(error) => section.text.push(format!("not measured: {error}")),
+    }
+    section.tables.push(table("A skewed table", &["readers", "most, of the mean"], rows));
+    section.bars.push(Bar {
+        what: "Zipf 1.0, 4 readers: bytes of the one that has most, of the mean".into(),
+        needed: format!("≤ {UNEVEN_ASKED} times"),
+        got: format!("{} times", cell(of_four, 3)),
+        met: of_four.map(|share| share <= UNEVEN_ASKED),
+    });
+    section
+}
+
+fn shares(place: &Place<'_>, name: &str, facts: u64) -> Result<Vec<(u32, f64)>, Failed> {
+    place.first(
+        FabricKind::Auto,
+        &format!(
+            "CREATE TABLE made (k BIGINT, v BIGINT) WITH ('connector' = 'generator', \
+             'rows' = '{facts}', 'fields.k.kind' = 'zipf', 'fields.k.max' = '9999', \
+             'fields.v.kind' = 'sequence');
+             CREATE TABLE kept DISTRIBUTED BY HASH(k) INTO 256 BUCKETS
+             WITH ('connector' = 'pool', 'table' = '{name}') AS SELECT k, v FROM made;"
+        ),
+    )?;
+    let connector =
+        PoolConnector::new(Arc::new(Client::new(place.options(FabricKind::Auto))?) as _);
+    let columns = ["k", "v"].map(|name| Field::new(name, DataType::Int64, true));
+    let def = TableDef {
+        name: name.to_owned(),
+        schema: Arc::new(Schema::new(columns.to_vec())),
+        options: Options::new(),
+        metadata: Default::default(),
+        buckets: vec![],
+    };
+    let source = connector.source(&def, &[0, 1])?;
+    let mut shares = vec![];
+    for readers in READERS {
+        let splits = source.splits(readers, None)?;
+        let rows: u64 = splits.iter().filter_map(|split| split.rows).sum();
+        if rows != facts {
+            return Err(format!("{readers} readers have {rows} of {facts} rows").into());
+        }
+        let bytes: Vec<u64> = splits.iter().filter_map(|split| split.bytes).collect();
+        let most = bytes.iter().max().copied().unwrap_or_default() as f64;
+        let mean = bytes.iter().sum::<u64>() as f64 / f64::from(readers);
+        shares.push((readers, most / mean));
+    }
+    Ok(shares)
+}
+
+/// A stream that looks its rows up in a table of a pool.
+pub(super) fn probes(pool: &str, rows: f64) -> ReportSection {
+    let [keys, stream] = [KEYS, STREAM].map(|of| (of * rows).max(20_000.0) as u64);
+    let text = format!(
+        "Measured: one worker looks up {stream} rows, and three times as many, among {keys} keys \
+         of a table in two memory servers, which it has read before. The rate is that of the rows \
+         by which the second stream is longer, the making of them included. Each row has to find \
+         its partner."
+    );
+    let mut section = section("Streams", &[&text]);
+    let place = place(pool, "istore-keys");
+    let name = place.name("keys");
+    let loaded = place.first(
+        FabricKind::Auto,
+        &format!(
+            "CREATE TABLE made (k BIGINT) WITH ('connector' = 'generator', 'rows' = '{keys}', \
+             'fields.k.kind' = 'sequence', 'fields.k.max' = '{}');
+             CREATE TABLE kept WITH ('connector' = 'pool', 'table' = '{name}') AS \
+             SELECT k, k % 7 AS v FROM made;",
+            keys - 1
+        ),
+    );
+    let mut rows = vec![];
+    for (fabric, asked) in PROBES_ASKED {
+        let probed = |rows| probed(&place, &name, fabric, [keys, rows]);
+        let found = match &loaded {
+            Ok(_) => probed(stream).and_then(|short| Ok([short, probed(3 * stream)?])),
+            Err(error) => Err(error.to_string().into()),
+        };
+        let rate = match found {
+            Ok([short, long]) => {
+                // What takes no time cannot be measured by its time.
+                let rate = 2.0 * stream as f64 / (long - short).max(1e-9);
+                rows.push(vec![fabric.to_string(), format!("{:.2}", rate * 1e-6)]);
+                (long > short).then_some(rate)
+            }
+            Err(error) => {
+                section.text.push(format!("not measured: {fabric}: {error}"));
+                None
+            }
+        };
+        section.bars.push(Bar {
+            what: format!("a stream looks up {keys} keys of a pool, {fabric}"),
+            needed: format!("≥ {} M rows/s", asked * 1e-6),
+            got: format!("{} M rows/s", cell(rate.map(|rate| rate * 1e-6), 2)),
+            met: rate.map(|rate| rate >= asked),
+        });
+    }
+    place.drop(&name);
+    section.tables.push(table("Rows that are looked up", &["fabric", "M rows/s"], rows));
+    section
+}
+
+/// Seconds of a stream of so many rows.
+fn probed(
+    place: &Place<'_>,
+    name: &str,
+    fabric: FabricKind,
+    [keys, rows]: [u64; 2],
+) -> Result<f64, Failed> {
+    let sql = format!(
+        "SET 'millstream.table_bytes' = '1 GiB';
+         CREATE TABLE kept WITH ('connector' = 'pool', 'table' = '{name}');
+         CREATE TABLE stream (k BIGINT) WITH ('connector' = 'generator', 'rows' = '{rows}', \
+         'fields.k.kind' = 'uniform', 'fields.k.max' = '{}');
+         SELECT count(*) AS found, sum(CASE WHEN kept.v = stream.k % 7 THEN 1 ELSE 0 END) AS same \
+         FROM stream JOIN kept ON stream.k = kept.k;",
+        keys - 1
+    );
+    let begins = Instant::now();
+    let found = place.first(fabric, &sql)?;
+    let seconds = begins.elapsed().as_secs_f64();
+    if found != [rows as i64; 2] {
+        return Err(format!("{found:?} of {rows} rows found their partner").into());
+    }
+    Ok(seconds)
+}
