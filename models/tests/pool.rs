@@ -295,6 +295,7 @@ impl Pool {
                     table: "t".into(),
                     definition: definition(),
                     mode: LoadMode::Overwrite,
+                    origin: None,
                 };
                 let snapshot = StatementId { job: 2, statement: stamp.into() };
                 let begun = next.home.begin(client, "node", load, snapshot, self.nodes.into());
@@ -454,8 +455,12 @@ impl Model for Pool {
 
     fn initial(&self) -> Vec<State> {
         let mut home = Home::new(0, 1 << 20);
-        let load =
-            TableLoad { table: "t".into(), definition: definition(), mode: LoadMode::Create };
+        let load = TableLoad {
+            table: "t".into(),
+            definition: definition(),
+            mode: LoadMode::Create,
+            origin: None,
+        };
         let snapshot = StatementId { job: 2, statement: 0 };
         let load = home.begin(NODES, "node", load, snapshot, 1).expect("the pool is empty");
         let extent = home.grant(NODES, load, 64).expect("there is room");

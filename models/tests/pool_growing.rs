@@ -362,7 +362,8 @@ impl Model for Growing {
         let buckets = vec![Buckets { column: 0, bits: 1, family: KeyFamily::Integer }];
         let columns = vec![Layout::Fixed(1)];
         let definition = Definition { schema: vec![], columns, buckets, strip_rows: 2 };
-        let load = TableLoad { table: "t".into(), definition, mode: LoadMode::Create };
+        let (table, mode) = ("t".into(), LoadMode::Create);
+        let load = TableLoad { table, definition, mode, origin: None };
         let writers = if self.flaw == Flaw::OneWriter { 1 } else { 2 };
         let mut number = 0;
         for client in [WRITERS, WRITERS + 1] {

@@ -166,7 +166,7 @@ fn strip(server: u16, extent: u32) -> Strip {
 fn table(mode: LoadMode) -> TableLoad {
     let columns = vec![Layout::Fixed(1)];
     let definition = Definition { schema: vec![], columns, buckets: vec![], strip_rows: 1 };
-    TableLoad { table: "t".into(), definition, mode }
+    TableLoad { table: "t".into(), definition, mode, origin: None }
 }
 
 fn holder() -> ServerPlace {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::error::PoolError;
-use crate::manifest::{Codec, Definition, Manifest, Strip};
+use crate::manifest::{CachedOrigin, Codec, Definition, Manifest, Strip};
 use crate::pointer::Pointer;
 
 /// A pool, as a client sees it.
@@ -34,11 +34,27 @@ pub trait PoolAccess: Send + Sync + Debug {
     /// server refuses or does not answer.
     fn begin(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError>;
 
-    /// Begins a load that has one writer, of worker 0, whichever others there are.
+    /// Begins a load that has writers of this process alone: those of workers 0 to `writers` - 1.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
-    fn begin_alone(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError>;
+    fn begin_alone(&self, load: &TableLoad, writers: u32) -> Result<Arc<dyn Loading>, PoolError>;
+
+    /// Whether this process has to look at the origin of a table that is a cache, since nobody has
+    /// for `age_max_ns`. It says [`looked`](Self::looked) when it has, and loads the table before
+    /// if the origin has changed. Others go on with the version that is there meanwhile, or wait.
+    ///
+    /// # Errors
+    /// When a memory server does not answer, and when there is no version and this process may not
+    /// load one.
+    fn look(&self, table: &str, age_max_ns: u64) -> Result<OriginLook, PoolError>;
+
+    /// This process has looked at an origin as it was [told](OriginLook::Due) to: the newest
+    /// version is a copy of it (`true`), or it could not be read or loaded.
+    ///
+    /// # Errors
+    /// When a memory server does not answer.
+    fn looked(&self, table: &str, is_copy: bool) -> Result<(), PoolError>;
 
     /// Drops a table with all of its versions; readers that have pinned one go on.
     ///
@@ -62,6 +78,20 @@ pub struct TableSummary {
     pub leases: u32,
     /// Whether its bytes were lost: it can be dropped, and nothing else.
     pub damaged: bool,
+}
+
+/// The answer to who wants to read a table that is a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OriginLook {
+    /// The newest version is to be read as it is.
+    Current,
+    /// The same, though the origin could not be read or loaded a short time ago.
+    Resting,
+    /// Another process looks at the origin, and there is no version to be read meanwhile, or it is
+    /// of the same statement: ask again a little later.
+    Wait,
+    /// This process looks.
+    Due,
 }
 
 /// The version of a table that is read.
@@ -155,6 +185,8 @@ pub struct TableLoad {
     pub definition: Definition,
     /// Whether the rows that are there are kept.
     pub mode: LoadMode,
+    /// Where the rows come from, if the table is a cache.
+    pub origin: Option<CachedOrigin>,
 }
 
 /// A load that has begun. It is given up when this is dropped before all writers have committed.

@@ -17,10 +17,12 @@
 //! * Of a server that saves, a version appears when it was saved. What was decided is told to
 //!   whoever asks again, for as long as it is among the last [`OUTCOMES_MAX`].
 //! * All nodes of a statement that pin the newest version get the same one.
+//! * One client at a time looks at the origin of a table that is a cache.
 //! * A client that is silent for [`LEASE_NS`] is closed before anything of it is freed.
 
 mod distribution;
 mod loads;
+mod origins;
 mod parts;
 mod pins;
 mod saving;
@@ -40,6 +42,8 @@ use distribution::OtherServer;
 pub use distribution::{HoldRequest, PEERS_MAX, PeerId};
 pub use loads::EXTENT_BYTES_MAX;
 use loads::LoadState;
+use origins::OriginState;
+pub use origins::{Asking, RETRY_NS};
 use parts::Part;
 pub use pins::Pin;
 use pins::{Lease, Memo};
@@ -139,6 +143,8 @@ pub struct Home {
     /// By client: how many leases it has.
     held: BTreeMap<ClientId, usize>,
     memos: BTreeMap<(StatementId, String), Memo>,
+    /// By table that is a cache: the looks at its origin.
+    origins: BTreeMap<String, OriginState>,
     /// Loads and leases that were numbered.
     numbered: u64,
     /// By client, when it last sent a message.
@@ -175,6 +181,7 @@ impl Home {
             leases: BTreeMap::new(),
             held: BTreeMap::new(),
             memos: BTreeMap::new(),
+            origins: BTreeMap::new(),
             numbered: 0,
             clients: BTreeMap::new(),
             closing: BTreeSet::new(),
@@ -230,6 +237,7 @@ impl Home {
         self.closing.remove(&client);
         let mut effects = self.abort_loads_of(client);
         effects.extend(self.end_parts_of(client));
+        self.end_looks_of(client);
         let of = |(number, lease): (&u64, &Lease)| (lease.client == client).then_some(*number);
         let leases: Vec<u64> = self.leases.iter().filter_map(of).collect();
         for lease in leases {

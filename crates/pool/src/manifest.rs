@@ -3,8 +3,8 @@
 mod bytes;
 
 pub use bytes::{
-    BUCKETS_MAX, COLUMNS_MAX, EXTENTS_MAX, HOLDERS_MAX, MANIFEST_BYTES_MAX, SCHEMA_BYTES_MAX,
-    STRIPS_MAX,
+    BUCKETS_MAX, COLUMNS_MAX, EXTENTS_MAX, HOLDERS_MAX, MANIFEST_BYTES_MAX, ORIGIN_BYTES_MAX,
+    SCHEMA_BYTES_MAX, STRIPS_MAX,
 };
 
 use crate::pointer::{ExtentId, Pointer};
@@ -126,6 +126,16 @@ pub struct ExtentHolder {
     pub incarnation: u32,
 }
 
+/// The data outside of the pool that a version is a copy of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CachedOrigin {
+    /// For a reader, and to tell origins apart: where the data are, and how they are read. At most
+    /// [`ORIGIN_BYTES_MAX`] bytes.
+    pub name: String,
+    /// A number that is another one when the data have changed.
+    pub mark: u64,
+}
+
 /// A version of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Manifest {
@@ -143,6 +153,8 @@ pub struct Manifest {
     pub extents: Vec<(ExtentId, u32)>,
     /// The other servers that hold some of `extents`, by number.
     pub holders: Vec<ExtentHolder>,
+    /// Where its rows come from, if the table is a cache.
+    pub origin: Option<CachedOrigin>,
 }
 
 impl Manifest {

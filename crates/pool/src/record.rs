@@ -106,6 +106,7 @@ mod tests {
             partitions: vec![0, 1],
             extents: vec![(extent, 64)],
             holders: vec![],
+            origin: None,
         };
         let bytes = Arc::new(manifest.encode());
         let snapshot = StatementId { job: 1 << 100, statement: 4 };

@@ -15,7 +15,7 @@ mod stat;
 #[cfg(test)]
 mod tests;
 
-use crate::access::{At, TableLoad, TableSummary};
+use crate::access::{At, OriginLook, TableLoad, TableSummary};
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 #[cfg(doc)]
@@ -23,7 +23,7 @@ use crate::manifest::HOLDERS_MAX;
 use crate::manifest::Strip;
 
 /// The number of these messages: peers of another number are refused.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// Bytes of a message at most, without its length and checksum.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -230,6 +230,22 @@ pub enum ClientRequest {
         /// The table.
         table: String,
     },
+    /// Asks whether this client has to look at the origin of a table that is a cache.
+    Look {
+        /// The table.
+        table: String,
+        /// The statement that reads it: its nodes wait for the one that looks.
+        statement: StatementId,
+        /// How long ago, in ns, the last look may have been.
+        age_max_ns: u64,
+    },
+    /// The client has looked.
+    Looked {
+        /// The table.
+        table: String,
+        /// Whether its newest version is a copy of the origin.
+        is_copy: bool,
+    },
     /// The state of the server.
     Stat,
     /// The question for the outcome of a load: its writer has committed and got no answer.
@@ -253,7 +269,8 @@ pub enum ServerResponse {
     Welcome(Welcome),
     /// It cannot be done.
     Failed(PoolError),
-    /// It is done: to [`ClientRequest::Unpin`], `Beat`, `Seal`, `Abort`, `Drop`.
+    /// It is done: to [`ClientRequest::Unpin`], `Beat`, `Seal`, `Abort`, `Drop`,
+    /// `Looked`.
     Done,
     /// To [`ClientRequest::Connect`]: the server's address.
     Address(Vec<u8>),
@@ -296,6 +313,8 @@ pub enum ServerResponse {
     /// A notice, which answers nothing: the server still works on the request, so that the client
     /// waits on.
     Working,
+    /// To [`ClientRequest::Look`].
+    Look(OriginLook),
     /// To [`ClientRequest::Stat`].
     Stat(Stat),
     /// A notice, which answers nothing: a lease has ended.

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use pool::access::{At, BlockRange, LoadMode, TableLoad, TableSummary};
+use pool::access::{At, BlockRange, LoadMode, OriginLook, TableLoad, TableSummary};
 use pool::home::SavedVersion;
 use pool::list::{self, ListNode};
 use pool::manifest::{
-    Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, Strip,
+    Block, Buckets, CachedOrigin, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest,
+    Strip,
 };
 use pool::pointer::{ExtentId, Pointer};
 use pool::wire::{
@@ -72,7 +73,12 @@ fn manifest() -> Manifest {
         partitions: vec![0, 1, 2],
         extents: vec![(EXTENT, 252)],
         holders: vec![],
+        origin: None,
     }
+}
+
+fn origin() -> CachedOrigin {
+    CachedOrigin { name: "/data/*.csv".into(), mark: 77 }
 }
 
 fn place() -> ServerPlace {
@@ -81,8 +87,12 @@ fn place() -> ServerPlace {
 
 fn requests() -> Vec<ClientRequest> {
     let snapshot = StatementId { job: 5 << 70, statement: 3 };
-    let load =
-        TableLoad { table: "é".into(), definition: definition(), mode: LoadMode::Overwrite };
+    let load = TableLoad {
+        table: "é".into(),
+        definition: definition(),
+        mode: LoadMode::Overwrite,
+        origin: Some(origin()),
+    };
     let hello = ClientRequest::Hello {
         protocol: PROTOCOL,
         client: "process 7".into(),
@@ -113,6 +123,8 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Distribute { load: 1, servers: vec![place()] },
         ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
         ClientRequest::Release { extents: vec![2, u32::MAX] },
+        ClientRequest::Look { table: "t".into(), statement: snapshot, age_max_ns: 9 },
+        ClientRequest::Looked { table: "t".into(), is_copy: false },
     ]
 }
 
@@ -139,6 +151,7 @@ fn responses() -> Vec<ServerResponse> {
         ServerResponse::UnderWay,
         ServerResponse::Working,
         ServerResponse::Numbers(vec![1, u16::MAX]),
+        ServerResponse::Look(OriginLook::Due),
     ]
 }
 
@@ -157,15 +170,16 @@ fn message_seeds() -> Seeds {
     let long = (MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes();
     let beats = ClientRequest::Beat.encode().repeat(2);
     let all = [
-        ("23-requests", 0, asked.clone()),
-        ("23-requests-summed", 2, asked.clone()),
-        ("16-responses", 1, answered.clone()),
-        ("16-responses-summed", 3, answered),
+        ("25-requests", 0, asked.clone()),
+        ("25-requests-summed", 2, asked.clone()),
+        ("17-responses", 1, answered.clone()),
+        ("17-responses-summed", 3, answered),
         ("2-half", 0, [&beats[..], &asked[..20]].concat()),
         ("0-none", 0, vec![]),
         ("bad-damaged", 0, damaged),
         ("bad-kind", 2, message(&[&[255]])),
-        ("bad-response-kind", 3, message(&[&[17]])),
+        ("bad-response-kind", 3, message(&[&[99]])),
+        ("bad-look", 3, message(&[&[17, 4]])),
         ("bad-empty", 2, message(&[])),
         ("bad-long", 2, [&long[..], &[0; 9]].concat()),
         ("bad-more", 2, message(&[&[8, 0]])),
@@ -190,6 +204,7 @@ fn manifest_seeds() -> Seeds {
         ("good-holders", with(|of| of.holders = vec![holder(1)])),
         ("good-lists", heads()),
         ("bad-lists", Manifest { definition: definition(), ..heads() }),
+        ("good-cache", with(|of| of.origin = Some(origin()))),
         ("bad-holder", with(|of| of.holders = vec![holder(4)])),
         ("bad-partitions", with(|of| of.partitions = vec![0, 2, 1])),
         ("bad-outside", with(|of| of.extents[0].1 = 251)),

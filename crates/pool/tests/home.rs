@@ -172,6 +172,7 @@ impl Account {
             table: TABLES[self.random.below(3) as usize].into(),
             definition: definition(),
             mode: modes[self.random.below(4) as usize],
+            origin: None,
         };
         let snapshot = StatementId { job: 1, statement: self.random.below(2) as u32 };
         let writers = 1 + snapshot.statement;

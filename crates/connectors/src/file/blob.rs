@@ -16,7 +16,7 @@ use bytes::Bytes;
 use dataflow::error::ConnectorError;
 
 use super::paths::io_error;
-use crate::format::InputVersion;
+use crate::format::{InputVersion, fnv};
 use crate::stored::Blob;
 
 /// Bytes at the beginning and at the end of a file by which its positions know it again.
@@ -115,6 +115,11 @@ impl Blob for FileBlob {
     fn version(&self) -> InputVersion {
         let mark = *self.mark.get_or_init(|| self.checksum().unwrap_or(0));
         InputVersion { bytes: self.version.bytes, mark }
+    }
+
+    fn stamp(&self) -> u64 {
+        let (seconds, nanoseconds) = self.version.written;
+        fnv(&[seconds.to_le_bytes(), nanoseconds.to_le_bytes()].concat())
     }
 
     fn read(&self, _: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError> {

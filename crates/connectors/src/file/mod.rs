@@ -33,7 +33,7 @@ mod directory;
 mod encoder;
 mod object_spool;
 mod part_place;
-mod paths;
+pub(crate) mod paths;
 mod pipe;
 mod sink;
 mod spool;
@@ -53,7 +53,7 @@ pub use crate::format::csv::{QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, avro, fixed, partitions};
+use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, avro, fixed, fnv, partitions};
 use crate::object::{self, S3_OPTIONS};
 use crate::options::OptionReader;
 use crate::remote::RETRY_TIMEOUT;
@@ -138,6 +138,33 @@ const OPTIONS: &[OptionSpec] = &[
     RETRY_TIMEOUT,
 ];
 
+impl FileConnector {
+    /// A number that is another one when 'path' names other files or objects, or one of them has
+    /// changed: by their names, lengths, and times or tags. None is read.
+    ///
+    /// # Errors
+    /// When it names none, or they cannot be listed.
+    pub(crate) fn mark(options: &Options) -> Result<u64, ConnectorError> {
+        let (blobs, _) = blobs(OptionReader(options))?;
+        let mut said = vec![];
+        for blob in blobs {
+            let name = blob.name();
+            // Other processes may run elsewhere.
+            let name = if object::is_url(&name) { name } else { paths::absolute(&name) };
+            said.extend_from_slice(name.as_bytes());
+            // A zero byte is in no name.
+            said.push(0);
+            said.extend([blob.bytes(), blob.stamp()].iter().flat_map(|of| of.to_le_bytes()));
+        }
+        Ok(fnv(&said))
+    }
+}
+
+/// Whether a path names a pipe, whose bytes come once.
+pub(crate) fn is_pipe(path: &str) -> bool {
+    !object::is_url(path) && pipe::is_pipe(path)
+}
+
 const PATH_HINT: &str = "write 'path' = 'data/flights.parquet'";
 
 impl Connector for FileConnector {
@@ -209,7 +236,7 @@ impl Connector for FileConnector {
 /// The path of a table, if it names a pipe.
 fn pipe_of(options: OptionReader<'_>) -> Result<Option<&str>, ConnectorError> {
     let path = options.required("path", PATH_HINT)?;
-    Ok((!object::is_url(path) && pipe::is_pipe(path)).then_some(path))
+    Ok(is_pipe(path).then_some(path))
 }
 
 /// The files or objects that the option 'path' names, at least one, and their format.

@@ -95,6 +95,11 @@ pub(super) fn one_name(path: &Path) -> PathBuf {
     })
 }
 
+/// A path that is the same wherever a process runs.
+pub(crate) fn absolute(path: &str) -> String {
+    std::path::absolute(path).map_or_else(|_| path.to_owned(), |path| path.display().to_string())
+}
+
 /// Whether a file is not for others yet.
 pub(super) fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(['.', '_']))

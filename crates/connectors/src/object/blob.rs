@@ -15,7 +15,7 @@ use object_store::{
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::{ObjectStoreClient, SILENCE_MAX, silent};
-use crate::format::InputVersion;
+use crate::format::{InputVersion, fnv};
 use crate::remote::{ByteQueueReader, ByteQueueSender, Task, byte_queue, died, queue};
 use crate::stored::{Blob, Fetch};
 
@@ -93,6 +93,13 @@ impl Blob for ObjectBlob {
     }
 
     /// Gives [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing has come.
+    fn stamp(&self) -> u64 {
+        match &self.meta.e_tag {
+            Some(tag) => fnv(strong(tag).as_bytes()),
+            None => fnv(&self.meta.last_modified.timestamp_millis().to_le_bytes()),
+        }
+    }
+
     fn read(&self, waker: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError> {
         let (sender, byte_queue) = byte_queue(waker);
         let blob = self.clone();

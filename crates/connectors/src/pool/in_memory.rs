@@ -7,8 +7,8 @@ use std::task::Waker;
 
 use pool::PoolError;
 use pool::access::{
-    At, BlockBytes, BlockRange, BlockReader, Blocks, EncodedStrip, LoadMode, Loading, Pinned,
-    PoolAccess, StripWriter, TableLoad, TableSummary,
+    At, BlockBytes, BlockRange, BlockReader, Blocks, EncodedStrip, LoadMode, Loading, OriginLook,
+    Pinned, PoolAccess, StripWriter, TableLoad, TableSummary,
 };
 use pool::manifest::{Block, Definition, Manifest, Strip};
 use pool::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
@@ -138,8 +138,17 @@ impl PoolAccess for InMemoryPool {
         self.begin_load(load, self.writers.load(Ordering::Relaxed))
     }
 
-    fn begin_alone(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError> {
-        self.begin_load(load, 1)
+    fn begin_alone(&self, load: &TableLoad, writers: u32) -> Result<Arc<dyn Loading>, PoolError> {
+        self.begin_load(load, writers)
+    }
+
+    /// Nobody else is there: each that asks looks.
+    fn look(&self, _: &str, _: u64) -> Result<OriginLook, PoolError> {
+        Ok(OriginLook::Due)
+    }
+
+    fn looked(&self, _: &str, _: bool) -> Result<(), PoolError> {
+        Ok(())
     }
 
     fn drop_table(&self, table: &str) -> Result<(), PoolError> {
@@ -418,7 +427,7 @@ impl InMemoryWriter {
 
 /// The version that follows `newest`.
 fn published(part: &Part, newest: Option<&Manifest>) -> Manifest {
-    let TableLoad { table, definition, mode } = &part.load;
+    let TableLoad { table, definition, mode, origin } = &part.load;
     let before = newest.filter(|_| *mode == LoadMode::Append);
     let definition: Definition =
         before.map_or_else(|| definition.clone(), |newest| newest.definition.clone());
@@ -446,6 +455,7 @@ fn published(part: &Part, newest: Option<&Manifest>) -> Manifest {
         partitions,
         extents: [old, &part.extents].concat(),
         holders: vec![],
+        origin: origin.clone(),
     }
 }
 

@@ -11,6 +11,9 @@
 //! rows. How a version lies in memory is said in [`pool::manifest`]; how blocks travel is the
 //! matter of the [`PoolAccess`] that the connector is given.
 //!
+//! A table with an 'origin' is a cache: who reads it loads it first, if it has to be
+//! ([`cache`]).
+//!
 //! Deliberately absent: changes in place.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +31,7 @@ use pool::manifest::{Definition, STRIP_ROWS_MAX};
 use pool::wire::NAME_BYTES_MAX;
 
 mod assign;
+mod cache;
 mod columns;
 mod commit_clock;
 mod decode;
@@ -38,6 +42,7 @@ mod growing;
 pub mod in_memory;
 mod lists;
 mod newest;
+mod origin;
 mod partition;
 mod prune;
 mod reader;
@@ -52,6 +57,7 @@ use columns::StoredColumns;
 use commit_clock::CommitEvery;
 use errors::refused;
 pub use lists::{ListReads, NodeCache, followed};
+use origin::Origin;
 use sink::PoolSink;
 use source::PoolSource;
 
@@ -129,6 +135,25 @@ const OPTIONS: &[OptionSpec] = &[
         default: "none",
         doc: "A version appears also when a process has written this many bytes of rows since the \
               last. The interval is '10 s' then, if it says nothing else.",
+    },
+    OptionSpec {
+        key: "origin",
+        values: "file, directory, glob or URL",
+        default: "none",
+        doc: "The table is a cache of these files or objects: who reads it first loads it.",
+    },
+    OptionSpec {
+        key: "origin.refresh",
+        values: "duration",
+        default: "1 min",
+        doc: "How old the last look at the origin may be when a statement is planned; it is loaded \
+              anew if it has changed.",
+    },
+    OptionSpec {
+        key: "origin.<option>",
+        values: "text",
+        default: "that of the option",
+        doc: "An option of the connector `file` that says how the origin is read.",
     },
     OptionSpec {
         key: "prefetch",
@@ -214,6 +239,11 @@ impl PoolConnector {
 
     fn load(&self, table: &TableDef, mode: WriteMode) -> Result<Arc<PoolSink>, ConnectorError> {
         let options = PoolOptions::of(table)?;
+        if let Some(origin) = &options.origin {
+            let message = format!("the table is a cache of {}", origin.name);
+            let hint = "write to the origin, or declare another table without 'origin'";
+            return Err(refuse("origin", message, Some(hint.into())));
+        }
         if let At::Version(_) = options.at {
             let hint = "leave 'version' out: a load makes the next one";
             return Err(refuse("version", "a version never changes", Some(hint.into())));
@@ -263,6 +293,9 @@ impl Connector for PoolConnector {
     fn declare(&self, table: &TableDef) -> Result<Option<SchemaRef>, ConnectorError> {
         let options = PoolOptions::of(table)?;
         self.access()?;
+        if let Some(origin) = options.origin.as_ref().filter(|_| table.schema.fields().is_empty()) {
+            return self.columns_of_cache(origin, &options).map(Some);
+        }
         if table.schema.fields().is_empty() {
             return self.columns(&options.table, options.at).map(Some);
         }
@@ -282,6 +315,9 @@ impl Connector for PoolConnector {
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let options = PoolOptions::of(table)?;
+        if let Some(origin) = &options.origin {
+            self.refresh(origin, table, &options)?;
+        }
         let access = Arc::clone(self.access()?);
         let planned = self.planned(&options.table).filter(|_| options.at == At::Newest);
         let source = match planned {
@@ -291,6 +327,9 @@ impl Connector for PoolConnector {
             }
             None => PoolSource::pinned(access, &options, &self.nodes)?,
         };
+        if let Some(origin) = &options.origin {
+            source.check_origin(origin)?;
+        }
         Ok(Arc::new(source.projected(table, projection)?))
     }
 
@@ -318,6 +357,8 @@ struct PoolOptions {
     prefetch: Option<usize>,
     /// How often a newer version is asked for.
     refresh_ns: Option<u64>,
+    /// What it is a cache of.
+    origin: Option<Origin>,
 }
 
 impl PoolOptions {
@@ -350,6 +391,7 @@ impl PoolOptions {
             listed: Self::listed(options)?,
             prefetch: prefetch.map(|strips| strips as usize),
             refresh_ns: Self::refresh_ns(options)?,
+            origin: Origin::of(&table.options)?,
         })
     }
 

@@ -135,7 +135,7 @@ impl PoolSink {
             let tables = self.access().tables()?;
             let is_there = tables.iter().any(|table| table.name == self.load().table);
             let mode = if is_there { LoadMode::Create } else { LoadMode::Append };
-            self.access().begin_alone(&TableLoad { mode, ..self.load().clone() }).map(drop)
+            self.access().begin_alone(&TableLoad { mode, ..self.load().clone() }, 1).map(drop)
         });
         match asked {
             Err(PoolError::Mismatch { .. } | PoolError::NoTable { .. }) => Ok(()),

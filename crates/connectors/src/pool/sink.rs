@@ -24,7 +24,7 @@ use dataflow::sink::{
 };
 use pool::PoolError;
 use pool::access::{EncodedStrip, LoadMode, Loading, PoolAccess, StripWriter, TableLoad};
-use pool::manifest::{Definition, Strip};
+use pool::manifest::{CachedOrigin, Definition, Strip};
 
 use super::PoolOptions;
 use super::columns::StoredColumns;
@@ -77,7 +77,7 @@ impl PoolSink {
         };
         Ok(Self {
             access: Arc::clone(access),
-            load: TableLoad { table: options.table.clone(), definition, mode },
+            load: TableLoad { table: options.table.clone(), definition, mode, origin: None },
             definition: rows,
             columns,
             load_bytes: options.load_bytes,
@@ -85,6 +85,17 @@ impl PoolSink {
             loading: Mutex::default(),
             last_writer: LastWriter::default(),
         })
+    }
+
+    /// The load of a cache: it makes the table, or replaces its rows.
+    pub(super) fn of_cache(
+        access: &Arc<dyn PoolAccess>,
+        options: &PoolOptions,
+        definition: Definition,
+        origin: CachedOrigin,
+    ) -> Result<Self, ConnectorError> {
+        let sink = Self::new(access, options, definition, WriteMode::Overwrite)?;
+        Ok(Self { load: TableLoad { origin: Some(origin), ..sink.load }, ..sink })
     }
 
     pub(super) fn load(&self) -> &TableLoad {

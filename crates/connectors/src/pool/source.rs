@@ -16,11 +16,13 @@ use pool::manifest::{Block, Buckets, Definition};
 
 use super::PoolOptions;
 use super::assign::{assigned, runs};
+use super::cache::check_origin;
 use super::columns::{StoredColumns, numbers};
 use super::decode::BlockType;
 use super::errors::{damaged, refused};
 use super::lists::NodeCache;
 use super::newest::AskedVersion;
+use super::origin::Origin;
 use super::partition::{KeyBuckets, bucket_in, is_led_alike};
 use super::prune::{Directory, Pruned};
 use super::reader::{PoolReader, ReadStrips};
@@ -109,6 +111,14 @@ impl PoolSource {
         let version = Version::checked(pinned, nodes)?;
         let columns = version.columns.clone();
         Ok(Self::of(access, options, columns, OnceLock::from(Arc::new(version)), nodes))
+    }
+
+    /// Refuses to be read as a cache of something else.
+    ///
+    /// # Errors
+    /// When it is no cache of this origin.
+    pub(super) fn check_origin(&self, origin: &Origin) -> Result<(), ConnectorError> {
+        check_origin(self.table.version()?.manifest(), origin)
     }
 
     /// Of the version that is there when the first split is opened.

@@ -35,7 +35,7 @@ const STAGED_BYTES_MAX: usize = 256 << 20;
 /// lease of a client that has ended lasts.
 const BEGUN_WITHIN: Duration = Duration::from_secs(15);
 /// How long the leader sleeps at most before it asks again whether the pool has room.
-const ASKED_AGAIN: Duration = Duration::from_millis(20);
+pub(super) const ASKED_AGAIN: Duration = Duration::from_millis(20);
 
 /// Rows of a checkpoint.
 pub(super) struct StagedRows {
@@ -126,7 +126,7 @@ impl SinkWriter for StagingWriter {
 }
 
 /// Wakes the thread that publishes.
-struct Unparks(Thread);
+pub(super) struct Unparks(pub(super) Thread);
 
 impl Wake for Unparks {
     fn wake(self: Arc<Self>) {
@@ -183,7 +183,7 @@ impl PoolSink {
 
     /// Begins the load of a table that nobody else loads.
     fn begun_alone(&self, again: bool) -> Result<Arc<dyn Loading>, ConnectorError> {
-        self.begun(|load| patiently(again, || self.access().begin_alone(load)))
+        self.begun(|load| patiently(again, || self.access().begin_alone(load, 1)))
     }
 
     /// The error that nobody knows whether the rows of a checkpoint are in the table.

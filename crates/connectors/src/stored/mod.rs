@@ -54,6 +54,12 @@ pub(crate) trait Blob: Send + Sync {
         InputVersion { bytes: self.bytes(), mark: 0 }
     }
 
+    /// A number that is another one when the bytes have changed, by what a file system or a store
+    /// says of them: none of them are read. 0 where nothing is said.
+    fn stamp(&self) -> u64 {
+        0
+    }
+
     /// All bytes, in order. Where they come from afar, the reader answers
     /// [`WouldBlock`](ErrorKind::WouldBlock) while there are none, and `waker` is called when there
     /// are some.

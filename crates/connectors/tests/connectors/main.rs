@@ -20,6 +20,7 @@ mod packed;
 mod parquet;
 mod pipe;
 mod pool;
+mod pool_cached;
 mod pool_growing;
 mod pool_staged;
 mod positions;

@@ -28,7 +28,7 @@ pub fn chain(job: &mut JobGraph, workers: u32) {
     let pass = Pass { operators: &job.operators, shared: shared(&job.operators), workers };
     let mut chains: Vec<Found> = vec![];
     let mut apart = vec![NotChained::Alone; job.operators.len()];
-    for at in 0..job.operators.len() {
+    for (at, _) in job.operators.iter().enumerate() {
         let Some(stage) = pass.stage(at) else { continue };
         let before = pass.before(at);
         let stage = match stage {

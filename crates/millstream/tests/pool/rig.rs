@@ -78,7 +78,8 @@ pub(crate) fn written(
     layout: Layout,
     strips: Vec<(u32, Vec<u8>)>,
 ) -> Result<Box<dyn StripWriter>, PoolError> {
-    let load = TableLoad { table: table.into(), definition: definition(layout), mode };
+    let (table, definition) = (table.into(), definition(layout));
+    let load = TableLoad { table, definition, mode, origin: None };
     let mut writer = client.begin(&load)?.writer(0, Waker::noop().clone())?;
     for (rows, bytes) in strips {
         while !writer.has_room()? {

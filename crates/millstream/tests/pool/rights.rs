@@ -53,7 +53,8 @@ fn who_shows_the_token_of_readers_reads_and_changes_nothing() {
     assert_eq!(rights, Some(Rights::Read));
     let (columns, buckets) = (vec![Layout::Fixed(8)], vec![]);
     let definition = Definition { schema: vec![], columns, buckets, strip_rows: 1 };
-    let load = TableLoad { table: "u".into(), definition, mode: LoadMode::Create };
+    let (table, mode) = ("u".into(), LoadMode::Create);
+    let load = TableLoad { table, definition, mode, origin: None };
     let snapshot = StatementId { job: 1, statement: 1 };
     for request in [
         ClientRequest::Begin { load, snapshot, writers: 1 },

@@ -237,7 +237,8 @@ mod tests {
     fn begun(home: &mut Home, table: &str, nodes: usize, servers: u32) -> u64 {
         let columns = vec![Layout::Fixed(1)];
         let definition = Definition { schema: vec![], columns, buckets: vec![], strip_rows: 1 };
-        let load = TableLoad { table: table.into(), definition, mode: LoadMode::Create };
+        let (table, mode) = (table.into(), LoadMode::Create);
+        let load = TableLoad { table, definition, mode, origin: None };
         let mut number = 0;
         for client in &LOADERS[..nodes] {
             number = home.begin(*client, "l", load.clone(), STATEMENT, nodes as u32).unwrap();

@@ -6,6 +6,7 @@ mod listed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::origins::check_origin;
 use super::saving::{LoadOutcome, PreparedVersion};
 use super::{ClientId, Effect, Extent, Home, counted, no_table};
 use crate::access::{LoadMode, TableLoad};
@@ -159,8 +160,7 @@ impl Home {
 
     /// Whether the table of a load is there, if it has to be, and is the same.
     fn check_table(&self, load: &TableLoad) -> Result<(), PoolError> {
-        let newest = self.tables.get(&load.table).copied();
-        match (load.mode, newest) {
+        match (load.mode, self.tables.get(&load.table).copied()) {
             (LoadMode::Create, None) => Ok(()),
             (LoadMode::Create, Some(_)) => {
                 let detail = format!("the pool has a table '{}' already", load.table);
@@ -172,6 +172,7 @@ impl Home {
                 if let Some(lost) = self.loss_of(of).filter(|_| load.mode == LoadMode::Append) {
                     return Err(lost);
                 }
+                check_origin(of, load)?;
                 if of.definition != load.definition {
                     let detail =
                         format!("table '{}' of the pool has other columns or buckets", load.table);
@@ -483,6 +484,7 @@ impl Home {
             partitions: vec![0],
             extents: before.map(|of| of.manifest.extents.clone()).unwrap_or_default(),
             holders: vec![],
+            origin: state.load.origin.clone(),
         };
         let mut replaced: BTreeMap<u32, Vec<Strip>> = BTreeMap::new();
         for (partition, strip) in std::mem::take(&mut state.replaced) {

@@ -210,7 +210,8 @@ mod tests {
     fn a_server_that_saves_or_meets_too_many_is_not_spread() {
         let columns = vec![Layout::Fixed(1)];
         let definition = Definition { schema: vec![], columns, buckets: vec![], strip_rows: 1 };
-        let load = TableLoad { table: "t".into(), definition, mode: LoadMode::Create };
+        let (table, mode) = ("t".into(), LoadMode::Create);
+        let load = TableLoad { table, definition, mode, origin: None };
         let statement = StatementId { job: 1, statement: 1 };
         let place =
             |incarnation| ServerPlace { name: "m".into(), address: "a".into(), incarnation };

@@ -21,7 +21,7 @@ fn definition() -> Definition {
 const DEFINITION_BYTES: u64 = 7 + 2 + 8;
 
 fn load(mode: LoadMode) -> TableLoad {
-    TableLoad { table: "t".into(), definition: definition(), mode }
+    TableLoad { table: "t".into(), definition: definition(), mode, origin: None }
 }
 
 fn statement(statement: u32) -> StatementId {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! manifest    'MSPOOL' | format u16 | table | version u64 | definition
-//!             strips | partitions | extents | holders (format 2) | crc u32
+//!             strips | partitions | extents | holders (formats 2 and 3)
+//!             origin name | origin mark u64 (format 3) | crc u32
 //! definition  schema | columns {layout} | buckets {column u16, bits u8, family u8}
 //!             rows of a strip u32
 //! strip       rows u32 | blocks {server u16, extent u32, offset u32, bytes u32, codec u8,
@@ -15,8 +16,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Block, Buckets, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest, NODE_BYTES_MAX,
-    PARTITIONS_MAX, STRIP_ROWS_MAX, Strip,
+    Block, Buckets, CachedOrigin, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest,
+    NODE_BYTES_MAX, PARTITIONS_MAX, STRIP_ROWS_MAX, Strip,
 };
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
@@ -27,6 +28,8 @@ const MAGIC: &[u8; 6] = b"MSPOOL";
 const FORMAT: u16 = 1;
 /// The number of a format that has holders, too.
 const FORMAT_OF_SEVERAL: u16 = 2;
+/// The number of a format that has an origin behind its holders, of which there may be none.
+const FORMAT_OF_CACHE: u16 = 3;
 
 /// Bytes of the description of a table's columns at most.
 pub const SCHEMA_BYTES_MAX: usize = 4 << 20;
@@ -40,6 +43,8 @@ pub const STRIPS_MAX: usize = 1 << 26;
 pub const EXTENTS_MAX: usize = 1 << 20;
 /// Servers beside the one that has a table, over which its extents are spread, at most.
 pub const HOLDERS_MAX: usize = 255;
+/// Bytes of the name of an origin at most.
+pub const ORIGIN_BYTES_MAX: usize = 4096;
 /// Bytes of a manifest at most: a client takes no more from a server that it does not know.
 pub const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 
@@ -102,6 +107,18 @@ impl Definition {
             && self.buckets.iter().all(|by| by.bits > 0 && known(by))
             && bits <= PARTITIONS_MAX.ilog2()
             && (1..=STRIP_ROWS_MAX).contains(&self.strip_rows)
+    }
+}
+
+impl CachedOrigin {
+    pub(crate) fn encode(&self, out: &mut FieldWriter) {
+        out.text(&self.name);
+        out.u64(self.mark);
+    }
+
+    pub(crate) fn decode(from: &mut FieldReader<'_>) -> Result<Self, PoolError> {
+        let origin = Self { name: from.text()?, mark: from.u64()? };
+        if origin.name.len() > ORIGIN_BYTES_MAX { Err(from.malformed()) } else { Ok(origin) }
     }
 }
 
@@ -230,8 +247,12 @@ impl Manifest {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         out.0.extend_from_slice(MAGIC);
-        let alone = self.holders.is_empty();
-        out.u16(if alone { FORMAT } else { FORMAT_OF_SEVERAL });
+        let format = match (&self.origin, self.holders.is_empty()) {
+            (Some(_), _) => FORMAT_OF_CACHE,
+            (None, false) => FORMAT_OF_SEVERAL,
+            (None, true) => FORMAT,
+        };
+        out.u16(format);
         out.text(&self.table);
         out.u64(self.version);
         self.definition.encode(&mut out);
@@ -242,12 +263,15 @@ impl Manifest {
             out.u32(extent.number);
             out.u32(*used);
         });
-        if !alone {
+        if format != FORMAT {
             out.list(&self.holders, |out, holder| {
                 out.u16(holder.number);
                 out.text(&holder.name);
                 out.u32(holder.incarnation);
             });
+        }
+        if let Some(origin) = &self.origin {
+            origin.encode(&mut out);
         }
         let crc = crc32c::crc32c(&out.0);
         out.u32(crc);
@@ -269,7 +293,7 @@ impl Manifest {
             return Err(malformed());
         }
         let format = from.u16()?;
-        if format != FORMAT && format != FORMAT_OF_SEVERAL {
+        if ![FORMAT, FORMAT_OF_SEVERAL, FORMAT_OF_CACHE].contains(&format) {
             return Err(malformed());
         }
         let (table, version) = (from.text()?, from.u64()?);
@@ -281,17 +305,22 @@ impl Manifest {
             Ok((extent, from.u32()?))
         })?;
         let mut holders = vec![];
-        if format == FORMAT_OF_SEVERAL {
+        if format != FORMAT {
             holders = from.list(HOLDERS_MAX, |from| {
                 let (number, name) = (from.u16()?, from.text()?);
                 Ok(ExtentHolder { number, name, incarnation: from.u32()? })
             })?;
-            if holders.is_empty() {
+            if holders.is_empty() && format == FORMAT_OF_SEVERAL {
                 return Err(malformed());
             }
         }
+        let origin = match format {
+            FORMAT_OF_CACHE => Some(CachedOrigin::decode(&mut from)?),
+            _ => None,
+        };
         from.end()?;
-        let manifest = Self { table, version, definition, strips, partitions, extents, holders };
+        let manifest =
+            Self { table, version, definition, strips, partitions, extents, holders, origin };
         if manifest.is_consistent() { Ok(manifest) } else { Err(malformed()) }
     }
 
@@ -357,6 +386,7 @@ mod tests {
             partitions: vec![0, 1, 2],
             extents: vec![(ExtentId { server: 0, number: 7 }, 188)],
             holders: vec![],
+            origin: None,
         }
     }
 
@@ -369,9 +399,15 @@ mod tests {
         spread
     }
 
+    /// A copy of a file, on one server or two.
+    fn cached(of: Manifest) -> Manifest {
+        let name = "/data/été.parquet".into();
+        Manifest { origin: Some(CachedOrigin { name, mark: u64::MAX - 1 }), ..of }
+    }
+
     #[test]
     fn a_manifest_is_read_as_it_was_written() {
-        for manifest in [manifest(), spread()] {
+        for manifest in [manifest(), spread(), cached(manifest()), cached(spread())] {
             assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
         }
     }
@@ -387,7 +423,7 @@ mod tests {
 
     #[test]
     fn every_prefix_and_every_damage_is_refused() {
-        for bytes in [manifest().encode(), spread().encode()] {
+        for bytes in [manifest().encode(), spread().encode(), cached(spread()).encode()] {
             for len in 0..bytes.len() {
                 assert!(Manifest::decode(&bytes[..len]).is_err(), "cut to {len}");
             }

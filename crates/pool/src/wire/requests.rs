@@ -7,7 +7,7 @@ use super::{
 use crate::access::{At, LoadMode, TableLoad};
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
-use crate::manifest::{Definition, HOLDERS_MAX, Strip};
+use crate::manifest::{CachedOrigin, Definition, HOLDERS_MAX, Strip};
 
 fn snapshot(out: &mut FieldWriter, of: StatementId) {
     out.u128(of.job);
@@ -128,6 +128,17 @@ impl ClientRequest {
                 out.text(table);
             }
             ClientRequest::Stat => out.u8(15),
+            ClientRequest::Look { table, statement, age_max_ns } => {
+                out.u8(25);
+                out.text(table);
+                snapshot(&mut out, *statement);
+                out.u64(*age_max_ns);
+            }
+            ClientRequest::Looked { table, is_copy } => {
+                out.u8(26);
+                out.text(table);
+                out.u8((*is_copy).into());
+            }
             ClientRequest::Verify { extents: of } => extents(&mut out, 16, of),
             ClientRequest::Outcome { load, snapshot: of } => {
                 numbers(&mut out, 17, &[*load]);
@@ -205,6 +216,12 @@ impl ClientRequest {
                 unused: extents(&mut from)?,
             },
             24 => ClientRequest::Release { extents: extents(&mut from)? },
+            25 => ClientRequest::Look {
+                table: from.text()?,
+                statement: snapshot_of(&mut from)?,
+                age_max_ns: from.u64()?,
+            },
+            26 => ClientRequest::Looked { table: from.text()?, is_copy: from.flag()? },
             _ => return Err(from.malformed()),
         };
         from.end()?;
@@ -253,6 +270,7 @@ fn encode_load(out: &mut FieldWriter, load: &TableLoad) {
         LoadMode::Append => 1,
         LoadMode::Overwrite => 2,
     });
+    out.option(load.origin.as_ref(), |out, origin| origin.encode(out));
 }
 
 fn decode_load(from: &mut FieldReader<'_>) -> Result<TableLoad, PoolError> {
@@ -263,5 +281,6 @@ fn decode_load(from: &mut FieldReader<'_>) -> Result<TableLoad, PoolError> {
         2 => LoadMode::Overwrite,
         _ => return Err(from.malformed()),
     };
-    Ok(TableLoad { table, definition, mode })
+    let origin = from.option(CachedOrigin::decode)?;
+    Ok(TableLoad { table, definition, mode, origin })
 }

@@ -3,7 +3,7 @@
 use super::errors::{decode_error, encode_error};
 use super::stat::{decode_stat, encode_stat};
 use super::{KEYS_MAX, Rights, ServerResponse, TABLES_MAX, Welcome, framed, opaque};
-use crate::access::TableSummary;
+use crate::access::{OriginLook, TableSummary};
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 use crate::manifest::HOLDERS_MAX;
@@ -89,6 +89,15 @@ impl ServerResponse {
                 out.u8(12);
                 encode_stat(&mut out, stat);
             }
+            ServerResponse::Look(look) => {
+                out.u8(17);
+                out.u8(match look {
+                    OriginLook::Current => 0,
+                    OriginLook::Wait => 1,
+                    OriginLook::Due => 2,
+                    OriginLook::Resting => 3,
+                });
+            }
             ServerResponse::UnderWay => out.u8(14),
             ServerResponse::Working => out.u8(15),
             ServerResponse::Numbers(numbers) => {
@@ -143,6 +152,13 @@ impl ServerResponse {
             13 => ServerResponse::Broken { lease: from.u64()?, reason: from.text()? },
             14 => ServerResponse::UnderWay,
             15 => ServerResponse::Working,
+            17 => ServerResponse::Look(match from.u8()? {
+                0 => OriginLook::Current,
+                1 => OriginLook::Wait,
+                2 => OriginLook::Due,
+                3 => OriginLook::Resting,
+                _ => return Err(from.malformed()),
+            }),
             16 => ServerResponse::Numbers(from.list(HOLDERS_MAX, FieldReader::u16)?),
             _ => return Err(from.malformed()),
         };

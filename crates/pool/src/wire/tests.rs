@@ -1,8 +1,8 @@
 //! Messages are read as they were written, and no others.
 
 use super::*;
-use crate::access::LoadMode;
-use crate::manifest::{Block, Buckets, Codec, Definition, KeyFamily, Layout};
+use crate::access::{LoadMode, OriginLook};
+use crate::manifest::{Block, Buckets, CachedOrigin, Codec, Definition, KeyFamily, Layout};
 use crate::pointer::{ExtentId, Pointer};
 
 fn requests() -> Vec<ClientRequest> {
@@ -28,7 +28,13 @@ fn requests() -> Vec<ClientRequest> {
     let strips = vec![(3, strip)];
     let pin = |at, snapshot| ClientRequest::Pin { table: "t".into(), at, snapshot };
     let begin = |mode| ClientRequest::Begin {
-        load: TableLoad { table: "é".into(), definition: definition.clone(), mode },
+        load: TableLoad {
+            table: "é".into(),
+            definition: definition.clone(),
+            mode,
+            origin: (mode == LoadMode::Overwrite)
+                .then(|| CachedOrigin { name: "/é.csv".into(), mark: 1 << 63 }),
+        },
         snapshot,
         writers: 4,
     };
@@ -58,6 +64,8 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Abort { load: 1 },
         ClientRequest::Drop { table: "t".into() },
         ClientRequest::Stat,
+        ClientRequest::Look { table: "t".into(), statement: snapshot, age_max_ns: u64::MAX },
+        ClientRequest::Looked { table: "t".into(), is_copy: true },
         ClientRequest::Verify { extents: vec![] },
         ClientRequest::Outcome { load: 1 << 40, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: strips.clone() },
@@ -92,6 +100,10 @@ fn responses() -> Vec<ServerResponse> {
         ServerResponse::Done,
         ServerResponse::UnderWay,
         ServerResponse::Working,
+        ServerResponse::Look(OriginLook::Current),
+        ServerResponse::Look(OriginLook::Wait),
+        ServerResponse::Look(OriginLook::Due),
+        ServerResponse::Look(OriginLook::Resting),
         ServerResponse::Address(vec![1, 2]),
         ServerResponse::Tables(vec![summary]),
         ServerResponse::Pinned { version: 1, lease: 2, manifest_bytes: 3 },

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pool::PoolError;
-use pool::access::{At, Loading, Pinned, PoolAccess, TableLoad, TableSummary};
+use pool::access::{At, Loading, OriginLook, Pinned, PoolAccess, TableLoad, TableSummary};
 use pool::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use pool::pointer::ExtentId;
 use pool::wire::{
@@ -427,8 +427,34 @@ impl PoolAccess for Client {
         self.begin_load(load, self.options.workers)
     }
 
-    fn begin_alone(&self, load: &TableLoad) -> Result<Arc<dyn Loading>, PoolError> {
-        self.begin_load(load, 1)
+    fn begin_alone(&self, load: &TableLoad, writers: u32) -> Result<Arc<dyn Loading>, PoolError> {
+        self.begin_load(load, writers)
+    }
+
+    fn look(&self, table: &str, age_max_ns: u64) -> Result<OriginLook, PoolError> {
+        let connected = self.connected()?;
+        let statement = self.snapshot();
+        // A job that goes on reads the version that it was saved with.
+        if locked(&self.saved).contains_key(table) {
+            return Ok(OriginLook::Current);
+        }
+        // A statement that has pinned a version reads that one.
+        let asked = (table.to_owned(), statement.statement);
+        if locked(&connected.newest).get(&asked).is_some_and(|of| of.strong_count() > 0) {
+            return Ok(OriginLook::Current);
+        }
+        let remote = &connected.remotes[connected.home(table)];
+        let request = ClientRequest::Look { table: table.to_owned(), statement, age_max_ns };
+        match remote.call(&request)? {
+            ServerResponse::Look(look) => Ok(look),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn looked(&self, table: &str, is_copy: bool) -> Result<(), PoolError> {
+        let connected = self.connected()?;
+        let remote = &connected.remotes[connected.home(table)];
+        remote.call(&ClientRequest::Looked { table: table.to_owned(), is_copy }).map(drop)
     }
 
     fn drop_table(&self, table: &str) -> Result<(), PoolError> {

@@ -6,6 +6,7 @@ use cluster::Role;
 use fabric::{Endpoint, FabricError, LinkId};
 use pool::PoolError;
 use pool::access::At;
+use pool::home::Asking;
 use pool::wire::{
     ClientRequest, MANIFEST_PIECE_BYTES, PROTOCOL, Rights, ServerResponse, StatementId, Welcome,
 };
@@ -91,6 +92,16 @@ impl Control {
                     version => ServerResponse::Committed { version },
                 }
             }
+            ClientRequest::Look { table, statement, age_max_ns } => {
+                let greeted = self.clients.greeted(client);
+                let may_load = greeted.is_some_and(|of| of.rights == Rights::Write);
+                let by = Asking { client, statement, may_load };
+                ServerResponse::Look(self.home.look(now_ns, by, &table, age_max_ns)?)
+            }
+            ClientRequest::Looked { table, is_copy } => {
+                self.home.looked(now_ns, client, &table, is_copy);
+                ServerResponse::Done
+            }
             request => self.of_load(client, request)?,
         })
     }
@@ -154,6 +165,8 @@ impl Control {
             | ClientRequest::Unpin { .. }
             | ClientRequest::Beat
             | ClientRequest::Stat
+            | ClientRequest::Look { .. }
+            | ClientRequest::Looked { .. }
             | ClientRequest::Outcome { .. }
             | ClientRequest::Drop { .. }
             | ClientRequest::Verify { .. }

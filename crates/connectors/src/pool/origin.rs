@@ -1,0 +1,200 @@
+//! The origin of a table that is a cache: the files or objects whose rows it has.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use dataflow::connector::{Connector, Options, TableDef};
+use dataflow::error::ConnectorError;
+use dataflow::source::Source;
+use pool::manifest::ORIGIN_BYTES_MAX;
+
+use crate::file::FileConnector;
+use crate::file::paths::absolute;
+use crate::object::is_url;
+use crate::options::{OptionReader, nearest, refuse};
+
+/// The options of an origin begin with it.
+const PREFIX: &str = "origin.";
+
+/// How often an origin is looked at where 'origin.refresh' says nothing else, in ns.
+const AGE_MAX_NS: u64 = 60_000_000_000;
+
+/// Options of the connector `file` that an origin does not have: a cache has an end, is read, and
+/// has no other table beside it.
+const NOT_OF_ORIGINS: [&str; 3] = ["path", "watch", "watch.settle"];
+
+/// Options of a table of a pool that a cache does not have.
+const NOT_OF_CACHES: [(&str, &str); 3] = [
+    ("version", "a cache has its newest version"),
+    ("commit.interval", "nobody writes it"),
+    ("commit.bytes", "nobody writes it"),
+];
+
+/// The files or objects that a cache is a copy of.
+pub(super) struct Origin {
+    /// As the connector `file` takes them.
+    options: Options,
+    /// See [`CachedOrigin::name`](pool::manifest::CachedOrigin::name).
+    pub(super) name: String,
+    /// How long ago, in ns, somebody may have looked at it last.
+    pub(super) age_max_ns: u64,
+}
+
+impl Origin {
+    /// The origin of a table with these options; `None` if it is no cache.
+    ///
+    /// # Errors
+    /// When the options do not fit each other.
+    pub(super) fn of(all: &Options) -> Result<Option<Self>, ConnectorError> {
+        let reader = OptionReader(all);
+        let Some(path) = reader.text("origin") else {
+            let Some(key) = all.keys().find(|key| key.starts_with(PREFIX)) else { return Ok(None) };
+            let hint = "say where its rows come from: 'origin' = 'data/*.parquet'";
+            return Err(refuse(key, "is of a table that has an origin", Some(hint.into())));
+        };
+        if let Some((key, why)) = NOT_OF_CACHES.iter().find(|(key, _)| all.contains_key(*key)) {
+            return Err(refuse(key, *why, Some("leave it out, or 'origin'".into())));
+        }
+        if crate::file::is_pipe(path) {
+            return Err(refuse("origin", "a pipe is read once, and cannot be loaded again", None));
+        }
+        let mut options = Options::from([("path".to_owned(), path.to_owned())]);
+        for (key, value) in all {
+            let own = key.strip_prefix(PREFIX).filter(|own| *own != "refresh");
+            if let Some(own) = own {
+                check_option(key, own)?;
+                options.insert(own.to_owned(), value.clone());
+            }
+        }
+        // A cache has no table of bad rows beside it.
+        OptionReader(&options).choice("on_bad", &["skip", "fail"]).map_err(of_origin)?;
+        let age_max_ns = reader.duration_ns("origin.refresh")?.unwrap_or(AGE_MAX_NS);
+        let name = name_of(path, &options);
+        if name.len() > ORIGIN_BYTES_MAX {
+            let message = format!("with its options it has more than {ORIGIN_BYTES_MAX} bytes");
+            return Err(refuse("origin", message, None));
+        }
+        Ok(Some(Self { options, name, age_max_ns }))
+    }
+
+    /// A number that is another one when the files or objects are others, or have changed.
+    ///
+    /// # Errors
+    /// When there are none, or they cannot be looked at.
+    pub(super) fn mark(&self) -> Result<u64, ConnectorError> {
+        FileConnector::mark(&self.options).map_err(of_origin)
+    }
+
+    /// Its columns.
+    ///
+    /// # Errors
+    /// When they cannot be found out.
+    pub(super) fn columns(&self) -> Result<Option<SchemaRef>, ConnectorError> {
+        FileConnector::default().infer(&self.options).map_err(of_origin)
+    }
+
+    /// Reads all columns of a table.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has other columns.
+    pub(super) fn source(&self, table: &TableDef) -> Result<Arc<dyn Source>, ConnectorError> {
+        let all: Vec<usize> = (0..table.schema.fields().len()).collect();
+        let def = TableDef { options: self.options.clone(), buckets: vec![], ..table.clone() };
+        FileConnector::default().source(&def, &all).map_err(of_origin)
+    }
+}
+
+/// An error of an option of the connector `file`, as that of the table's.
+fn of_origin(error: ConnectorError) -> ConnectorError {
+    match error {
+        ConnectorError::Option { key, message, hint } if key == "path" => {
+            ConnectorError::Option { key: "origin".into(), message, hint }
+        }
+        ConnectorError::Option { key, message, hint } => {
+            ConnectorError::Option { key: format!("{PREFIX}{key}"), message, hint }
+        }
+        error => error,
+    }
+}
+
+fn check_option(key: &str, own: &str) -> Result<(), ConnectorError> {
+    let specs = FileConnector::default();
+    let known = || {
+        let keys = specs.options().iter().map(|spec| spec.key);
+        keys.filter(|key| !NOT_OF_ORIGINS.contains(key))
+    };
+    if known().any(|known| known == own) {
+        return Ok(());
+    }
+    let near = nearest(own, known().chain(["refresh"]));
+    let hint = near.map(|near| format!("did you mean '{PREFIX}{near}'?"));
+    Err(refuse(key, "is no option of an origin", hint))
+}
+
+/// The name of an origin, without secrets: the path, and the options that say how it is read.
+fn name_of(path: &str, options: &Options) -> String {
+    let path = if is_url(path) { without_secrets(path) } else { absolute(path) };
+    let said = |(key, _): &(&String, &String)| *key != "path" && !key.starts_with("s3.");
+    let options: Vec<String> =
+        options.iter().filter(said).map(|(key, value)| format!("{key}={value}")).collect();
+    if options.is_empty() { path } else { format!("{path} ({})", options.join(", ")) }
+}
+
+/// A URL without its query, which may be a signature, and without the name of a user.
+fn without_secrets(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or(url);
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit('@').next().unwrap_or(host);
+    format!("{scheme}://{host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(all: &[(&str, &str)]) -> Options {
+        all.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn named(all: &[(&str, &str)]) -> String {
+        Origin::of(&options(all)).unwrap().unwrap().name
+    }
+
+    #[test]
+    fn an_origin_has_one_name_and_no_secrets() {
+        assert!(Origin::of(&options(&[("table", "t")])).unwrap().is_none());
+        let here = absolute("x.csv");
+        assert_eq!(named(&[("origin", "x.csv")]), here);
+        assert_eq!(named(&[("origin", &here), ("origin.refresh", "1 h")]), here);
+        assert_eq!(
+            named(&[
+                ("origin", "s3://b/x/*.csv"),
+                ("origin.s3.secret_access_key", "geheim"),
+                ("origin.format", "csv"),
+                ("origin.csv.header", "false"),
+            ]),
+            "s3://b/x/*.csv (csv.header=false, format=csv)"
+        );
+        assert_eq!(named(&[("origin", "https://u:p@h/a.csv?sig=1")]), "https://h/a.csv");
+    }
+
+    #[test]
+    fn options_that_an_origin_has_not_are_refused_at_their_keys() {
+        for (all, key) in [
+            (&[("origin.refresh", "1 s")][..], "origin.refresh"),
+            (&[("origin", "x.csv"), ("origin.path", "y.csv")], "origin.path"),
+            (&[("origin", "x.csv"), ("origin.watch", "1 s")], "origin.watch"),
+            (&[("origin", "x.csv"), ("origin.fromat", "csv")], "origin.fromat"),
+            (&[("origin", "x.csv"), ("origin.refresh", "often")], "origin.refresh"),
+            (&[("origin", "x.csv"), ("origin.on_bad", "table")], "origin.on_bad"),
+            (&[("origin", "x.csv"), ("version", "1")], "version"),
+            (&[("origin", "x.csv"), ("commit.interval", "1 s")], "commit.interval"),
+        ] {
+            match Origin::of(&options(all)) {
+                Err(ConnectorError::Option { key: at, .. }) => assert_eq!(at, key),
+                _ => panic!("{all:?}"),
+            }
+        }
+    }
+}
