@@ -5,6 +5,7 @@ mod chain;
 mod epoch;
 mod payloads;
 mod pool;
+mod pool_caches;
 mod pool_growing;
 mod pool_lists;
 mod pool_servers;

@@ -130,8 +130,10 @@ fn table_stat(client: &Client, name: &str, json: bool) -> Result<String, PoolErr
             "columns": manifest.definition.columns.len(), "partitions": partitions,
             "buckets": buckets, "strips": strips, "extents": extents, "bytes": bytes,
             "layout": if nodes.is_some() { "lists" } else { "directory" }, "nodes": nodes,
+            "origin": manifest.origin.as_ref().map(|origin| &origin.name),
         }))));
     }
+    let origin = manifest.origin.as_ref().map_or("none", |origin| &origin.name);
     let fields = [
         ("table", manifest.table.clone()),
         ("version", manifest.version.to_string()),
@@ -149,6 +151,7 @@ fn table_stat(client: &Client, name: &str, json: bool) -> Result<String, PoolErr
         ),
         ("extents", extents.to_string()),
         ("bytes", human::bytes(bytes)),
+        ("origin", origin.to_owned()),
         ("read", blocks.describe()),
     ];
     Ok(fields.iter().map(|(name, value)| format!("{name:<12}{value}\n")).collect())

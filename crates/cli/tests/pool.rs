@@ -2,6 +2,7 @@
 //! another dies.
 
 mod bed;
+mod cached;
 mod faults;
 mod growing;
 mod large;

@@ -49,12 +49,11 @@ pub trait PoolAccess: Send + Sync + Debug {
     /// load one.
     fn look(&self, table: &str, age_max_ns: u64) -> Result<OriginLook, PoolError>;
 
-    /// This process has looked at an origin as it was [told](OriginLook::Due) to: the newest
-    /// version is a copy of it (`true`), or it could not be read or loaded.
+    /// This process looks at an origin no longer, as it was [told](OriginLook::Due) to.
     ///
     /// # Errors
     /// When a memory server does not answer.
-    fn looked(&self, table: &str, is_copy: bool) -> Result<(), PoolError>;
+    fn looked(&self, table: &str, outcome: LookOutcome) -> Result<(), PoolError>;
 
     /// Drops a table with all of its versions; readers that have pinned one go on.
     ///
@@ -92,6 +91,17 @@ pub enum OriginLook {
     Wait,
     /// This process looks.
     Due,
+}
+
+/// The outcome of a look at an origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LookOutcome {
+    /// The newest version is a copy of it.
+    Copy,
+    /// It could not be read or loaded: it is left alone for a while.
+    Failed,
+    /// It was not looked at: another process does so.
+    Abandoned,
 }
 
 /// The version of a table that is read.

@@ -43,7 +43,7 @@ pub use distribution::{HoldRequest, PEERS_MAX, PeerId};
 pub use loads::EXTENT_BYTES_MAX;
 use loads::LoadState;
 use origins::OriginState;
-pub use origins::{Asking, RETRY_NS};
+pub use origins::{LookRequest, RETRY_NS};
 use parts::Part;
 pub use pins::Pin;
 use pins::{Lease, Memo};

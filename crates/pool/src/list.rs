@@ -303,6 +303,7 @@ impl ListWalk {
             partitions: vec![0],
             extents: heads.extents.clone(),
             holders: heads.holders.clone(),
+            origin: heads.origin.clone(),
         };
         let mut lists = self.lists.into_iter().peekable();
         for partition in 0..manifest.definition.partitions() {

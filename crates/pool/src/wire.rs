@@ -15,7 +15,7 @@ mod stat;
 #[cfg(test)]
 mod tests;
 
-use crate::access::{At, OriginLook, TableLoad, TableSummary};
+use crate::access::{At, LookOutcome, OriginLook, TableLoad, TableSummary};
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 #[cfg(doc)]
@@ -239,12 +239,12 @@ pub enum ClientRequest {
         /// How long ago, in ns, the last look may have been.
         age_max_ns: u64,
     },
-    /// The client has looked.
+    /// The client looks no longer.
     Looked {
         /// The table.
         table: String,
-        /// Whether its newest version is a copy of the origin.
-        is_copy: bool,
+        /// Its outcome.
+        outcome: LookOutcome,
     },
     /// The state of the server.
     Stat,

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use pool::access::{At, BlockRange, LoadMode, OriginLook, TableLoad, TableSummary};
+use pool::access::{At, BlockRange, LoadMode, LookOutcome, OriginLook, TableLoad, TableSummary};
 use pool::home::SavedVersion;
 use pool::list::{self, ListNode};
 use pool::manifest::{
@@ -124,7 +124,7 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
         ClientRequest::Release { extents: vec![2, u32::MAX] },
         ClientRequest::Look { table: "t".into(), statement: snapshot, age_max_ns: 9 },
-        ClientRequest::Looked { table: "t".into(), is_copy: false },
+        ClientRequest::Looked { table: "t".into(), outcome: LookOutcome::Failed },
     ]
 }
 

@@ -25,12 +25,12 @@ use dataflow::sink::{Room, SinkWriter, WriterContext};
 use dataflow::source::{Next, ReaderContext, Source, Split};
 use fabric::clock::MonotonicClock;
 use pool::PoolError;
-use pool::access::{At, Loading, OriginLook, PoolAccess};
+use pool::access::{At, Loading, LookOutcome, OriginLook, PoolAccess};
 use pool::manifest::{CachedOrigin, Manifest};
 
 use super::columns::StoredColumns;
 use super::errors::refused;
-use super::origin::Origin;
+use super::origin::CacheOrigin;
 use super::sink::PoolSink;
 use super::staged::{ASKED_AGAIN, Unparks};
 use super::version::{self, Version};
@@ -50,16 +50,16 @@ const ATTEMPTS: usize = 3;
 const LOOKS: usize = 100;
 
 /// A look at an origin, which is over when it is dropped.
-struct Look<'a> {
+struct PendingLook<'a> {
     access: &'a dyn PoolAccess,
     table: &'a str,
-    is_copy: bool,
+    outcome: LookOutcome,
 }
 
-impl Drop for Look<'_> {
+impl Drop for PendingLook<'_> {
     fn drop(&mut self) {
         // If the server is gone it knows no looks, and who reads the table notices.
-        if let Err(error) = self.access.looked(self.table, self.is_copy) {
+        if let Err(error) = self.access.looked(self.table, self.outcome) {
             tracing::debug!(table = self.table, %error, "a look was not reported");
         }
     }
@@ -69,7 +69,7 @@ impl PoolConnector {
     /// The columns of a cache that declares none: those that the pool has, else the origin's.
     pub(super) fn columns_of_cache(
         &self,
-        origin: &Origin,
+        origin: &CacheOrigin,
         options: &PoolOptions,
     ) -> Result<SchemaRef, ConnectorError> {
         if let Some(newest) = newest(&**self.access()?, &options.table)? {
@@ -91,7 +91,7 @@ impl PoolConnector {
     /// When there is no version that can be read.
     pub(super) fn refresh(
         &self,
-        origin: &Origin,
+        origin: &CacheOrigin,
         table: &TableDef,
         options: &PoolOptions,
     ) -> Result<(), ConnectorError> {
@@ -111,7 +111,8 @@ impl PoolConnector {
                 OriginLook::Due => break,
             }
         }
-        let mut look = Look { access, table: &options.table, is_copy: false };
+        let (table_name, outcome) = (&options.table, LookOutcome::Abandoned);
+        let mut look = PendingLook { access, table: table_name, outcome };
         let before = newest(access, &options.table)?;
         if let Some(before) = &before {
             check_origin(before.manifest(), origin)?;
@@ -119,8 +120,9 @@ impl PoolConnector {
             let there = &before.manifest().definition;
             version::check_same(there, &declared, &options.table, !table.buckets.is_empty())?;
         }
+        look.outcome = LookOutcome::Failed;
         match self.bring(origin, table, options, before.as_ref()) {
-            Ok(()) => look.is_copy = true,
+            Ok(()) => look.outcome = LookOutcome::Copy,
             Err(error) if before.is_some() => tracing::warn!(
                 "pool table '{}' is read as it was loaded before: {} could not be loaded: {error}",
                 options.table,
@@ -134,7 +136,7 @@ impl PoolConnector {
     /// Loads the next version if the origin is another than that of the newest one.
     fn bring(
         &self,
-        origin: &Origin,
+        origin: &CacheOrigin,
         table: &TableDef,
         options: &PoolOptions,
         before: Option<&Version>,
@@ -160,7 +162,7 @@ impl PoolConnector {
     /// Loads a version that is a copy of an origin.
     fn load_cache(
         &self,
-        (origin, mark): (&Origin, u64),
+        (origin, mark): (&CacheOrigin, u64),
         table: &TableDef,
         options: &PoolOptions,
         before: Option<&Version>,
@@ -307,7 +309,10 @@ fn newest(access: &dyn PoolAccess, table: &str) -> Result<Option<Version>, Conne
 ///
 /// # Errors
 /// When it is, or is no cache.
-pub(super) fn check_origin(manifest: &Manifest, origin: &Origin) -> Result<(), ConnectorError> {
+pub(super) fn check_origin(
+    manifest: &Manifest,
+    origin: &CacheOrigin,
+) -> Result<(), ConnectorError> {
     let Some(cached) = &manifest.origin else {
         let table = &manifest.table;
         let message = format!("table '{table}' of the pool is no cache of an origin");

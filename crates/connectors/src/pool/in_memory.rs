@@ -7,8 +7,8 @@ use std::task::Waker;
 
 use pool::PoolError;
 use pool::access::{
-    At, BlockBytes, BlockRange, BlockReader, Blocks, EncodedStrip, LoadMode, Loading, OriginLook,
-    Pinned, PoolAccess, StripWriter, TableLoad, TableSummary,
+    At, BlockBytes, BlockRange, BlockReader, Blocks, EncodedStrip, LoadMode, Loading, LookOutcome,
+    OriginLook, Pinned, PoolAccess, StripWriter, TableLoad, TableSummary,
 };
 use pool::manifest::{Block, Definition, Manifest, Strip};
 use pool::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
@@ -147,7 +147,7 @@ impl PoolAccess for InMemoryPool {
         Ok(OriginLook::Due)
     }
 
-    fn looked(&self, _: &str, _: bool) -> Result<(), PoolError> {
+    fn looked(&self, _: &str, _: LookOutcome) -> Result<(), PoolError> {
         Ok(())
     }
 

@@ -57,7 +57,7 @@ use columns::StoredColumns;
 use commit_clock::CommitEvery;
 use errors::refused;
 pub use lists::{ListReads, NodeCache, followed};
-use origin::Origin;
+use origin::CacheOrigin;
 use sink::PoolSink;
 use source::PoolSource;
 
@@ -357,8 +357,8 @@ struct PoolOptions {
     prefetch: Option<usize>,
     /// How often a newer version is asked for.
     refresh_ns: Option<u64>,
-    /// What it is a cache of.
-    origin: Option<Origin>,
+    /// The files or objects that it is a cache of.
+    origin: Option<CacheOrigin>,
 }
 
 impl PoolOptions {
@@ -391,7 +391,7 @@ impl PoolOptions {
             listed: Self::listed(options)?,
             prefetch: prefetch.map(|strips| strips as usize),
             refresh_ns: Self::refresh_ns(options)?,
-            origin: Origin::of(&table.options)?,
+            origin: CacheOrigin::of(&table.options)?,
         })
     }
 

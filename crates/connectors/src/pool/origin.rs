@@ -24,14 +24,15 @@ const AGE_MAX_NS: u64 = 60_000_000_000;
 const NOT_OF_ORIGINS: [&str; 3] = ["path", "watch", "watch.settle"];
 
 /// Options of a table of a pool that a cache does not have.
-const NOT_OF_CACHES: [(&str, &str); 3] = [
+const NOT_OF_CACHES: [(&str, &str); 4] = [
+    ("layout", "a cache is loaded as a whole, and lists are of no use"),
     ("version", "a cache has its newest version"),
     ("commit.interval", "nobody writes it"),
     ("commit.bytes", "nobody writes it"),
 ];
 
 /// The files or objects that a cache is a copy of.
-pub(super) struct Origin {
+pub(super) struct CacheOrigin {
     /// As the connector `file` takes them.
     options: Options,
     /// See [`CachedOrigin::name`](pool::manifest::CachedOrigin::name).
@@ -40,7 +41,7 @@ pub(super) struct Origin {
     pub(super) age_max_ns: u64,
 }
 
-impl Origin {
+impl CacheOrigin {
     /// The origin of a table with these options; `None` if it is no cache.
     ///
     /// # Errors
@@ -158,12 +159,12 @@ mod tests {
     }
 
     fn named(all: &[(&str, &str)]) -> String {
-        Origin::of(&options(all)).unwrap().unwrap().name
+        CacheOrigin::of(&options(all)).unwrap().unwrap().name
     }
 
     #[test]
     fn an_origin_has_one_name_and_no_secrets() {
-        assert!(Origin::of(&options(&[("table", "t")])).unwrap().is_none());
+        assert!(CacheOrigin::of(&options(&[("table", "t")])).unwrap().is_none());
         let here = absolute("x.csv");
         assert_eq!(named(&[("origin", "x.csv")]), here);
         assert_eq!(named(&[("origin", &here), ("origin.refresh", "1 h")]), here);
@@ -191,7 +192,7 @@ mod tests {
             (&[("origin", "x.csv"), ("version", "1")], "version"),
             (&[("origin", "x.csv"), ("commit.interval", "1 s")], "commit.interval"),
         ] {
-            match Origin::of(&options(all)) {
+            match CacheOrigin::of(&options(all)) {
                 Err(ConnectorError::Option { key: at, .. }) => assert_eq!(at, key),
                 _ => panic!("{all:?}"),
             }

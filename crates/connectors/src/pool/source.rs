@@ -22,7 +22,7 @@ use super::decode::BlockType;
 use super::errors::{damaged, refused};
 use super::lists::NodeCache;
 use super::newest::AskedVersion;
-use super::origin::Origin;
+use super::origin::CacheOrigin;
 use super::partition::{KeyBuckets, bucket_in, is_led_alike};
 use super::prune::{Directory, Pruned};
 use super::reader::{PoolReader, ReadStrips};
@@ -117,7 +117,7 @@ impl PoolSource {
     ///
     /// # Errors
     /// When it is no cache of this origin.
-    pub(super) fn check_origin(&self, origin: &Origin) -> Result<(), ConnectorError> {
+    pub(super) fn check_origin(&self, origin: &CacheOrigin) -> Result<(), ConnectorError> {
         check_origin(self.table.version()?.manifest(), origin)
     }
 

@@ -12,7 +12,7 @@
 //! its own wait, for they are to see what it finds.
 
 use super::{ClientId, Home, no_table};
-use crate::access::{LoadMode, OriginLook, TableLoad};
+use crate::access::{LoadMode, LookOutcome, OriginLook, TableLoad};
 use crate::error::PoolError;
 use crate::manifest::{CachedOrigin, Manifest};
 use crate::wire::{NAME_BYTES_MAX, StatementId, TABLES_MAX};
@@ -39,9 +39,9 @@ struct Looking {
     since_ns: u64,
 }
 
-/// Who asks whether an origin has to be looked at.
+/// The question of a client, whether it has to look at an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asking {
+pub struct LookRequest {
     /// The client.
     pub client: ClientId,
     /// Its statement.
@@ -59,7 +59,7 @@ impl Home {
     pub fn look(
         &mut self,
         now_ns: u64,
-        by: Asking,
+        by: LookRequest,
         table: &str,
         age_max_ns: u64,
     ) -> Result<OriginLook, PoolError> {
@@ -101,22 +101,23 @@ impl Home {
                 return Err(PoolError::Refused { reason });
             }
         }
-        let Asking { client, statement, .. } = by;
+        let LookRequest { client, statement, .. } = by;
         let state = self.origins.entry(table.to_owned()).or_default();
         state.looking = Some(Looking { client, statement, since_ns: now_ns });
         Ok(OriginLook::Due)
     }
 
-    /// A client has looked at an origin: the newest version is a copy of it, or it could not be
-    /// read or loaded. What a client says that does not look has no effect.
-    pub fn looked(&mut self, now_ns: u64, client: ClientId, table: &str, is_copy: bool) {
+    /// A client looks no longer. What one says that does not look has no effect.
+    pub fn looked(&mut self, now_ns: u64, client: ClientId, table: &str, outcome: LookOutcome) {
         let Some(state) = self.origins.get_mut(table) else { return };
         let Some(looking) = state.looking.take_if(|of| of.client == client) else { return };
-        if is_copy {
+        match outcome {
             // It may have changed since the look began.
-            (state.looked_ns, state.rests_until_ns) = (Some(looking.since_ns), 0);
-        } else {
-            state.rests_until_ns = now_ns.saturating_add(RETRY_NS);
+            LookOutcome::Copy => {
+                (state.looked_ns, state.rests_until_ns) = (Some(looking.since_ns), 0);
+            }
+            LookOutcome::Failed => state.rests_until_ns = now_ns.saturating_add(RETRY_NS),
+            LookOutcome::Abandoned => {}
         }
         if !self.tables.contains_key(table) {
             self.origins.remove(table);
@@ -166,8 +167,8 @@ mod tests {
     }
 
     /// A client that may load, in a statement of its own number.
-    fn of(client: ClientId) -> Asking {
-        Asking { client, statement: statement(client as u32), may_load: true }
+    fn of(client: ClientId) -> LookRequest {
+        LookRequest { client, statement: statement(client as u32), may_load: true }
     }
 
     fn load(mode: LoadMode, mark: Option<u64>) -> TableLoad {
@@ -189,7 +190,7 @@ mod tests {
         let mut home = Home::new(0, 1 << 20);
         assert_eq!(home.look(0, of(1), "t", AGE_NS), Ok(OriginLook::Due));
         assert_eq!(loaded(&mut home, 1, load(LoadMode::Create, Some(7))), 1);
-        home.looked(500, 1, "t", true);
+        home.looked(500, 1, "t", LookOutcome::Copy);
         home
     }
 
@@ -201,12 +202,12 @@ mod tests {
         // It has ended in the middle.
         home.closed(2, 1);
         assert_eq!(home.look(3, of(2), "t", AGE_NS), Ok(OriginLook::Due));
-        home.looked(4, 1, "t", true);
+        home.looked(4, 1, "t", LookOutcome::Copy);
         assert_eq!(home.look(4, of(3), "t", AGE_NS), Ok(OriginLook::Wait), "1 looks no longer");
         loaded(&mut home, 2, load(LoadMode::Create, Some(7)));
         // The version is there: who is of another statement need not wait for the last word.
         assert_eq!(home.look(5, of(3), "t", AGE_NS), Ok(OriginLook::Current));
-        home.looked(6, 2, "t", true);
+        home.looked(6, 2, "t", LookOutcome::Copy);
         assert_eq!(home.tables.len(), 1);
         assert_eq!(home.origins["t"].looked_ns, Some(3));
     }
@@ -216,15 +217,15 @@ mod tests {
         let mut home = cached();
         assert_eq!(home.look(999, of(2), "t", AGE_NS), Ok(OriginLook::Current));
         assert_eq!(home.look(999, of(2), "t", 0), Ok(OriginLook::Due), "it asks for no age");
-        home.looked(999, 2, "t", true);
+        home.looked(999, 2, "t", LookOutcome::Copy);
         assert_eq!(home.look(1_998, of(2), "t", AGE_NS), Ok(OriginLook::Current));
         assert_eq!(home.look(1_999, of(2), "t", AGE_NS), Ok(OriginLook::Due));
         // Others read what is there; the nodes of the same statement wait.
         assert_eq!(home.look(1_999, of(3), "t", AGE_NS), Ok(OriginLook::Current));
-        let same = Asking { client: 4, ..of(2) };
+        let same = LookRequest { client: 4, ..of(2) };
         assert_eq!(home.look(1_999, same, "t", AGE_NS), Ok(OriginLook::Wait));
         assert_eq!(loaded(&mut home, 2, load(LoadMode::Overwrite, Some(8))), 2);
-        home.looked(2_500, 2, "t", true);
+        home.looked(2_500, 2, "t", LookOutcome::Copy);
         assert_eq!(home.look(2_998, same, "t", AGE_NS), Ok(OriginLook::Current));
     }
 
@@ -232,13 +233,16 @@ mod tests {
     fn an_origin_that_is_away_is_left_alone_while_there_is_a_version() {
         let mut home = cached();
         assert_eq!(home.look(1_000, of(2), "t", AGE_NS), Ok(OriginLook::Due));
-        home.looked(1_000, 2, "t", false);
+        home.looked(1_000, 2, "t", LookOutcome::Failed);
         assert_eq!(home.look(999 + RETRY_NS, of(3), "t", AGE_NS), Ok(OriginLook::Resting));
         assert_eq!(home.look(1_000 + RETRY_NS, of(3), "t", AGE_NS), Ok(OriginLook::Due));
+        // A client that did not look at all says nothing of it.
+        home.looked(1_000 + RETRY_NS, 3, "t", LookOutcome::Abandoned);
+        assert_eq!(home.look(1_000 + RETRY_NS, of(2), "t", AGE_NS), Ok(OriginLook::Due));
         // Without one, each that asks tries.
         let mut home = Home::new(0, 1 << 20);
         assert_eq!(home.look(0, of(1), "t", AGE_NS), Ok(OriginLook::Due));
-        home.looked(1, 1, "t", false);
+        home.looked(1, 1, "t", LookOutcome::Failed);
         assert_eq!(home.look(1, of(2), "t", AGE_NS), Ok(OriginLook::Due));
         assert_eq!(home.origins.len(), 1);
         home.closed(2, 2);
@@ -251,7 +255,7 @@ mod tests {
     #[test]
     fn who_may_not_load_reads_what_is_there() {
         let mut home = Home::new(0, 1 << 20);
-        let reader = Asking { may_load: false, ..of(9) };
+        let reader = LookRequest { may_load: false, ..of(9) };
         assert!(matches!(home.look(0, reader, "t", 0), Err(PoolError::NoTable { .. })));
         let mut home = cached();
         assert_eq!(home.look(1 << 40, reader, "t", AGE_NS), Ok(OriginLook::Current));

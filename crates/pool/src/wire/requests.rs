@@ -4,7 +4,7 @@ use super::{
     COMMIT_STRIPS_MAX, ClientRequest, KEYS_MAX, Rights, ServerPlace, StatementId,
     VERIFY_EXTENTS_MAX, framed, opaque,
 };
-use crate::access::{At, LoadMode, TableLoad};
+use crate::access::{At, LoadMode, LookOutcome, TableLoad};
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
 use crate::manifest::{CachedOrigin, Definition, HOLDERS_MAX, Strip};
@@ -16,6 +16,15 @@ fn snapshot(out: &mut FieldWriter, of: StatementId) {
 
 fn snapshot_of(from: &mut FieldReader<'_>) -> Result<StatementId, PoolError> {
     Ok(StatementId { job: from.u128()?, statement: from.u32()? })
+}
+
+fn outcome_of(from: &mut FieldReader<'_>) -> Result<LookOutcome, PoolError> {
+    match from.u8()? {
+        0 => Ok(LookOutcome::Copy),
+        1 => Ok(LookOutcome::Failed),
+        2 => Ok(LookOutcome::Abandoned),
+        _ => Err(from.malformed()),
+    }
 }
 
 /// A kind with some numbers.
@@ -134,10 +143,14 @@ impl ClientRequest {
                 snapshot(&mut out, *statement);
                 out.u64(*age_max_ns);
             }
-            ClientRequest::Looked { table, is_copy } => {
+            ClientRequest::Looked { table, outcome } => {
                 out.u8(26);
                 out.text(table);
-                out.u8((*is_copy).into());
+                out.u8(match outcome {
+                    LookOutcome::Copy => 0,
+                    LookOutcome::Failed => 1,
+                    LookOutcome::Abandoned => 2,
+                });
             }
             ClientRequest::Verify { extents: of } => extents(&mut out, 16, of),
             ClientRequest::Outcome { load, snapshot: of } => {
@@ -221,7 +234,7 @@ impl ClientRequest {
                 statement: snapshot_of(&mut from)?,
                 age_max_ns: from.u64()?,
             },
-            26 => ClientRequest::Looked { table: from.text()?, is_copy: from.flag()? },
+            26 => ClientRequest::Looked { table: from.text()?, outcome: outcome_of(&mut from)? },
             _ => return Err(from.malformed()),
         };
         from.end()?;

@@ -1,7 +1,7 @@
 //! Messages are read as they were written, and no others.
 
 use super::*;
-use crate::access::{LoadMode, OriginLook};
+use crate::access::{LoadMode, LookOutcome, OriginLook};
 use crate::manifest::{Block, Buckets, CachedOrigin, Codec, Definition, KeyFamily, Layout};
 use crate::pointer::{ExtentId, Pointer};
 
@@ -38,6 +38,7 @@ fn requests() -> Vec<ClientRequest> {
         snapshot,
         writers: 4,
     };
+    let looked = |outcome| ClientRequest::Looked { table: "t".into(), outcome };
     let (name, address) = ("m1".into(), "h:7741".into());
     let server = ServerPlace { name, address, incarnation: 9 };
     vec![
@@ -65,7 +66,9 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Drop { table: "t".into() },
         ClientRequest::Stat,
         ClientRequest::Look { table: "t".into(), statement: snapshot, age_max_ns: u64::MAX },
-        ClientRequest::Looked { table: "t".into(), is_copy: true },
+        looked(LookOutcome::Copy),
+        looked(LookOutcome::Failed),
+        looked(LookOutcome::Abandoned),
         ClientRequest::Verify { extents: vec![] },
         ClientRequest::Outcome { load: 1 << 40, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: strips.clone() },

@@ -23,7 +23,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pool::PoolError;
-use pool::access::{At, Loading, OriginLook, Pinned, PoolAccess, TableLoad, TableSummary};
+use pool::access::{
+    At, Loading, LookOutcome, OriginLook, Pinned, PoolAccess, TableLoad, TableSummary,
+};
 use pool::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use pool::pointer::ExtentId;
 use pool::wire::{
@@ -451,10 +453,10 @@ impl PoolAccess for Client {
         }
     }
 
-    fn looked(&self, table: &str, is_copy: bool) -> Result<(), PoolError> {
+    fn looked(&self, table: &str, outcome: LookOutcome) -> Result<(), PoolError> {
         let connected = self.connected()?;
         let remote = &connected.remotes[connected.home(table)];
-        remote.call(&ClientRequest::Looked { table: table.to_owned(), is_copy }).map(drop)
+        remote.call(&ClientRequest::Looked { table: table.to_owned(), outcome }).map(drop)
     }
 
     fn drop_table(&self, table: &str) -> Result<(), PoolError> {

@@ -6,7 +6,7 @@ use cluster::Role;
 use fabric::{Endpoint, FabricError, LinkId};
 use pool::PoolError;
 use pool::access::At;
-use pool::home::Asking;
+use pool::home::LookRequest;
 use pool::wire::{
     ClientRequest, MANIFEST_PIECE_BYTES, PROTOCOL, Rights, ServerResponse, StatementId, Welcome,
 };
@@ -95,11 +95,11 @@ impl Control {
             ClientRequest::Look { table, statement, age_max_ns } => {
                 let greeted = self.clients.greeted(client);
                 let may_load = greeted.is_some_and(|of| of.rights == Rights::Write);
-                let by = Asking { client, statement, may_load };
+                let by = LookRequest { client, statement, may_load };
                 ServerResponse::Look(self.home.look(now_ns, by, &table, age_max_ns)?)
             }
-            ClientRequest::Looked { table, is_copy } => {
-                self.home.looked(now_ns, client, &table, is_copy);
+            ClientRequest::Looked { table, outcome } => {
+                self.home.looked(now_ns, client, &table, outcome);
                 ServerResponse::Done
             }
             request => self.of_load(client, request)?,
