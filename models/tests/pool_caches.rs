@@ -1,16 +1,17 @@
-//! A table of a pool that is a cache of a file, explored completely, with the [`Home`] that a memory
-//! server runs. The file is a number that grows; a version has the number that it is a copy of.
+//! A table of a pool that is a cache of a file, explored completely, with the [`Home`] that a
+//! memory server runs. The file is a number that grows; a version has the number that it is a copy
+//! of.
 //!
-//! Clients 0 and 1 are nodes of one statement, client 2 is one of another. Each asks whether it
-//! has to look, looks if it has to, loads the file if it is another, and pins the newest version. The
+//! Clients 0 and 1 are nodes of one statement, client 2 is one of another. Each asks whether it has
+//! to look, looks if it has to, loads the file if it is another, and pins the newest version. The
 //! file changes at each step, loads fail, clients die, and time passes in steps of the age that a
 //! look may have.
 //!
-//! Invariants: C1 one client at a time looks, and no load is begun beside another; C2 who is told to
-//! read what is there reads a copy of the file as it was one age ago, or of a later one, unless
-//! somebody looks or the file could not be loaded; C3 nobody waits while nobody looks; C4 the nodes of
-//! a statement pin the same version; C5 a state of the file is loaded once. Each deviation in [`Flaw`]
-//! must be found.
+//! Invariants: C1 one client at a time looks, and no load is begun beside another; C2 a client that
+//! reads without looking reads a copy of the file as it was one age ago, or of a later one, unless
+//! somebody looks or the file could not be loaded; C3 nobody waits while nobody looks; C4 the nodes
+//! of a statement pin the same version; C5 a state of the file is loaded once. Each deviation in
+//! [`Flaw`] must be found.
 
 use models::{Model, Steps as StepsOf};
 use pool::access::{At, LoadMode, LookOutcome, OriginLook, TableLoad};
@@ -28,7 +29,7 @@ enum Flaw {
     DeathUnnoticed,
     /// A client says that it has looked before its load is there.
     SaidEarly,
-    /// A client looks though nobody has told it to.
+    /// A client looks though it need not.
     Unasked,
     /// A client that does not load what has changed says that the version is a copy.
     NotLoaded,
@@ -44,7 +45,7 @@ const CLIENTS: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
     Idle,
-    /// It is told to look.
+    /// It has to look.
     Looking,
     /// It has seen the file, and loads it.
     Loading {
@@ -54,7 +55,7 @@ enum Phase {
     /// The version is there.
     Loaded,
     /// It reads what is there.
-    Told,
+    Reading,
     /// It has pinned a version.
     Ended(u64),
     Dead,
@@ -141,7 +142,7 @@ impl State {
     }
 
     fn says(&mut self, client: usize, outcome: LookOutcome) {
-        self.home.looked(self.now_ns(), client as u64, "t", outcome);
+        self.home.end_look(self.now_ns(), client as u64, "t", outcome);
     }
 }
 
@@ -149,24 +150,24 @@ impl Caches {
     fn ask(&self, s: &State, client: usize, out: &mut Steps) {
         let mut next = s.clone();
         next.home.renew(s.now_ns(), client as u64);
-        let told = next.home.look(s.now_ns(), asking(client), "t", AGE_NS).ok();
-        let told = if self.flaw == Flaw::Unasked { Some(OriginLook::Due) } else { told };
-        match told {
+        let answer = next.home.look(s.now_ns(), asking(client), "t", AGE_NS).ok();
+        let answer = if self.flaw == Flaw::Unasked { Some(OriginLook::Due) } else { answer };
+        match answer {
             Some(OriginLook::Due) => next.clients[client] = Phase::Looking,
             Some(OriginLook::Current) => {
-                next.clients[client] = Phase::Told;
+                next.clients[client] = Phase::Reading;
                 let others = (0..CLIENTS).any(|other| s.is_looking(other));
                 let mark = s.mark(At::Newest);
                 if !others && !s.has_failed && mark < Some(s.before) {
                     let why = format!("C2: {mark:?} is read, and the file was {}", s.before);
-                    return out.push((Step::Ask(client, told), Err(why)));
+                    return out.push((Step::Ask(client, answer), Err(why)));
                 }
             }
-            Some(OriginLook::Resting) => next.clients[client] = Phase::Told,
+            Some(OriginLook::Resting) => next.clients[client] = Phase::Reading,
             // It asks again.
             Some(OriginLook::Wait) | None => return,
         }
-        out.push((Step::Ask(client, told), Ok(next)));
+        out.push((Step::Ask(client, answer), Ok(next)));
     }
 
     /// Sees the file, and begins to load it if it is another than that of the newest version.
@@ -175,7 +176,7 @@ impl Caches {
         let mut next = s.clone();
         if newest == Some(s.file) || (self.flaw == Flaw::NotLoaded && newest.is_some()) {
             next.says(client, LookOutcome::Copy);
-            next.clients[client] = Phase::Told;
+            next.clients[client] = Phase::Reading;
             return out.push((Step::Compare(client), Ok(next)));
         }
         let mode = if newest.is_some() { LoadMode::Overwrite } else { LoadMode::Create };
@@ -216,7 +217,7 @@ impl Caches {
             next.home.abort(client as u64, load);
             next.says(client, LookOutcome::Failed);
             next.clients[client] =
-                if next.mark(At::Newest).is_some() { Phase::Told } else { Phase::Dead };
+                if next.mark(At::Newest).is_some() { Phase::Reading } else { Phase::Dead };
             (next.failures, next.has_failed) = (s.failures - 1, true);
             out.push((Step::Fail(client), Ok(next)));
         }
@@ -295,10 +296,10 @@ impl Model for Caches {
                 Phase::Loaded => {
                     let mut next = s.clone();
                     next.says(client, LookOutcome::Copy);
-                    next.clients[client] = Phase::Told;
+                    next.clients[client] = Phase::Reading;
                     out.push((Step::Say(client), Ok(next)));
                 }
-                Phase::Told => self.pin(s, client, out),
+                Phase::Reading => self.pin(s, client, out),
                 Phase::Ended(_) | Phase::Dead => {}
             }
             self.die(s, client, out);

@@ -41,19 +41,19 @@ pub trait PoolAccess: Send + Sync + Debug {
     fn begin_alone(&self, load: &TableLoad, writers: u32) -> Result<Arc<dyn Loading>, PoolError>;
 
     /// Whether this process has to look at the origin of a table that is a cache, since nobody has
-    /// for `age_max_ns`. It says [`looked`](Self::looked) when it has, and loads the table before
-    /// if the origin has changed. Others go on with the version that is there meanwhile, or wait.
+    /// for `age_max_ns`. It loads the table if the origin has changed, and then [ends the
+    /// look](Self::end_look). Others read the version that is there meanwhile, or wait.
     ///
     /// # Errors
     /// When a memory server does not answer, and when there is no version and this process may not
     /// load one.
     fn look(&self, table: &str, age_max_ns: u64) -> Result<OriginLook, PoolError>;
 
-    /// This process looks at an origin no longer, as it was [told](OriginLook::Due) to.
+    /// Ends a look that this process [had to](OriginLook::Due) take.
     ///
     /// # Errors
     /// When a memory server does not answer.
-    fn looked(&self, table: &str, outcome: LookOutcome) -> Result<(), PoolError>;
+    fn end_look(&self, table: &str, outcome: LookOutcome) -> Result<(), PoolError>;
 
     /// Drops a table with all of its versions; readers that have pinned one go on.
     ///

@@ -381,6 +381,7 @@ mod tests {
             partitions: vec![0, 0, 1],
             extents: vec![(EXTENT, 1 << 20)],
             holders: vec![],
+            origin: None,
         };
         (nodes, manifest)
     }

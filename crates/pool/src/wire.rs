@@ -240,7 +240,7 @@ pub enum ClientRequest {
         age_max_ns: u64,
     },
     /// The client looks no longer.
-    Looked {
+    EndLook {
         /// The table.
         table: String,
         /// Its outcome.
@@ -270,7 +270,7 @@ pub enum ServerResponse {
     /// It cannot be done.
     Failed(PoolError),
     /// It is done: to [`ClientRequest::Unpin`], `Beat`, `Seal`, `Abort`, `Drop`,
-    /// `Looked`.
+    /// `EndLook`.
     Done,
     /// To [`ClientRequest::Connect`]: the server's address.
     Address(Vec<u8>),

@@ -124,7 +124,7 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
         ClientRequest::Release { extents: vec![2, u32::MAX] },
         ClientRequest::Look { table: "t".into(), statement: snapshot, age_max_ns: 9 },
-        ClientRequest::Looked { table: "t".into(), outcome: LookOutcome::Failed },
+        ClientRequest::EndLook { table: "t".into(), outcome: LookOutcome::Failed },
     ]
 }
 

@@ -124,11 +124,11 @@ fn an_origin_that_is_away_or_too_large_leaves_the_old_version_with_a_warning() {
     assert_eq!(last(&pool.run(&now, &[])), sum_of(1_000));
     std::fs::remove_file(pool.dir.0.join("a.csv")).unwrap();
     // The second does not ask the origin: others need not wait for one that is away.
-    for said in ["no such file", "a short time ago"] {
+    for reason in ["no such file", "a short time ago"] {
         let output = pool.run(&now, &[]);
         assert_eq!(last(&output), sum_of(1_000));
         assert_fails(&output, 0, "is read as it was loaded before");
-        assert_fails(&output, 0, said);
+        assert_fails(&output, 0, reason);
     }
     assert_eq!(version(&pool), 1);
     // Another table, so that no origin rests.

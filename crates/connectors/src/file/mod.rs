@@ -146,17 +146,17 @@ impl FileConnector {
     /// When it names none, or they cannot be listed.
     pub(crate) fn mark(options: &Options) -> Result<u64, ConnectorError> {
         let (blobs, _) = blobs(OptionReader(options))?;
-        let mut said = vec![];
+        let mut listed = vec![];
         for blob in blobs {
             let name = blob.name();
             // Other processes may run elsewhere.
             let name = if object::is_url(&name) { name } else { paths::absolute(&name) };
-            said.extend_from_slice(name.as_bytes());
+            listed.extend_from_slice(name.as_bytes());
             // A zero byte is in no name.
-            said.push(0);
-            said.extend([blob.bytes(), blob.stamp()].iter().flat_map(|of| of.to_le_bytes()));
+            listed.push(0);
+            listed.extend([blob.bytes(), blob.stamp()].iter().flat_map(|of| of.to_le_bytes()));
         }
-        Ok(fnv(&said))
+        Ok(fnv(&listed))
     }
 }
 

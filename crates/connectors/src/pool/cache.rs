@@ -59,7 +59,7 @@ struct PendingLook<'a> {
 impl Drop for PendingLook<'_> {
     fn drop(&mut self) {
         // If the server is gone it knows no looks, and who reads the table notices.
-        if let Err(error) = self.access.looked(self.table, self.outcome) {
+        if let Err(error) = self.access.end_look(self.table, self.outcome) {
             tracing::debug!(table = self.table, %error, "a look was not reported");
         }
     }
@@ -78,7 +78,7 @@ impl PoolConnector {
         }
         let columns = origin.columns()?.ok_or_else(|| {
             let hint = "declare them: CREATE TABLE … (a BIGINT, …) WITH (…)";
-            refuse("origin", "the columns cannot be told", Some(hint.into()))
+            refuse("origin", "the columns are not known", Some(hint.into()))
         })?;
         StoredColumns::declared(&columns)?;
         Ok(columns)

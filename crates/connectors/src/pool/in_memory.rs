@@ -147,7 +147,7 @@ impl PoolAccess for InMemoryPool {
         Ok(OriginLook::Due)
     }
 
-    fn looked(&self, _: &str, _: LookOutcome) -> Result<(), PoolError> {
+    fn end_look(&self, _: &str, _: LookOutcome) -> Result<(), PoolError> {
         Ok(())
     }
 

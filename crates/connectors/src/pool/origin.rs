@@ -135,9 +135,9 @@ fn check_option(key: &str, own: &str) -> Result<(), ConnectorError> {
 /// The name of an origin, without secrets: the path, and the options that say how it is read.
 fn name_of(path: &str, options: &Options) -> String {
     let path = if is_url(path) { without_secrets(path) } else { absolute(path) };
-    let said = |(key, _): &(&String, &String)| *key != "path" && !key.starts_with("s3.");
+    let is_named = |(key, _): &(&String, &String)| *key != "path" && !key.starts_with("s3.");
     let options: Vec<String> =
-        options.iter().filter(said).map(|(key, value)| format!("{key}={value}")).collect();
+        options.iter().filter(is_named).map(|(key, value)| format!("{key}={value}")).collect();
     if options.is_empty() { path } else { format!("{path} ({})", options.join(", ")) }
 }
 

@@ -100,8 +100,11 @@ fn a_cache_tells_its_columns_and_is_not_written() {
     let declared = cache(&store, &[]);
     let undeclared = TableDef { schema: columns(&[]), ..declared.clone() };
     let connector = PoolConnector::new(Arc::<InMemoryPool>::clone(&pool));
-    let told = connector.declare(&undeclared).unwrap().unwrap();
-    assert_eq!((told.field(0).name().as_str(), told.field(0).data_type()), ("a", &BIGINT));
+    let columns_there = connector.declare(&undeclared).unwrap().unwrap();
+    assert_eq!(
+        (columns_there.field(0).name().as_str(), columns_there.field(0).data_type()),
+        ("a", &BIGINT)
+    );
     assert_eq!(pool.newest(&declared.name), None, "it is not loaded by that");
     assert_eq!(sum(&pool, &declared).unwrap(), (1, 1));
     // The pool tells them where the objects are away.

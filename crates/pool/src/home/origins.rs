@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   look ─▶ current                                      the last look is young enough
-//!        ─▶ due ─▶ (load, if it has changed) ─▶ looked   one client at a time, for all
+//!        ─▶ due ─▶ (load, if it has changed) ─▶ end of the look    one client at a time
 //!        ─▶ wait                                         it is looked at, and there is no version
 //!        ─▶ resting                                      it could not be loaded a while ago
 //! ```
@@ -26,7 +26,7 @@ pub const RETRY_NS: u64 = 10_000_000_000;
 pub(super) struct OriginState {
     looking: Option<Looking>,
     /// When the last look began that found the newest version to be a copy.
-    looked_ns: Option<u64>,
+    confirmed_ns: Option<u64>,
     /// Until then the origin is left alone.
     rests_until_ns: u64,
 }
@@ -52,7 +52,7 @@ pub struct LookRequest {
 
 impl Home {
     /// Whether a client that reads a table has to look at its origin, since nobody has for
-    /// `age_max_ns`. It says [`looked`](Self::looked) when it has.
+    /// `age_max_ns`. It calls [`end_look`](Self::end_look) when it has.
     ///
     /// # Errors
     /// When the table is no cache, and when there is no version and the client may not load one.
@@ -77,7 +77,7 @@ impl Home {
         let is_there = newest.is_some_and(|newest| self.loss_of(&newest.manifest).is_none());
         let state = self.origins.get(table);
         let is_young = |of: &OriginState| {
-            of.looked_ns.is_some_and(|at| now_ns.saturating_sub(at) < age_max_ns)
+            of.confirmed_ns.is_some_and(|at| now_ns.saturating_sub(at) < age_max_ns)
         };
         if is_there && state.is_some_and(is_young) {
             return Ok(OriginLook::Current);
@@ -108,13 +108,13 @@ impl Home {
     }
 
     /// A client looks no longer. What one says that does not look has no effect.
-    pub fn looked(&mut self, now_ns: u64, client: ClientId, table: &str, outcome: LookOutcome) {
+    pub fn end_look(&mut self, now_ns: u64, client: ClientId, table: &str, outcome: LookOutcome) {
         let Some(state) = self.origins.get_mut(table) else { return };
         let Some(looking) = state.looking.take_if(|of| of.client == client) else { return };
         match outcome {
             // It may have changed since the look began.
             LookOutcome::Copy => {
-                (state.looked_ns, state.rests_until_ns) = (Some(looking.since_ns), 0);
+                (state.confirmed_ns, state.rests_until_ns) = (Some(looking.since_ns), 0);
             }
             LookOutcome::Failed => state.rests_until_ns = now_ns.saturating_add(RETRY_NS),
             LookOutcome::Abandoned => {}
@@ -190,7 +190,7 @@ mod tests {
         let mut home = Home::new(0, 1 << 20);
         assert_eq!(home.look(0, of(1), "t", AGE_NS), Ok(OriginLook::Due));
         assert_eq!(loaded(&mut home, 1, load(LoadMode::Create, Some(7))), 1);
-        home.looked(500, 1, "t", LookOutcome::Copy);
+        home.end_look(500, 1, "t", LookOutcome::Copy);
         home
     }
 
@@ -202,14 +202,14 @@ mod tests {
         // It has ended in the middle.
         home.closed(2, 1);
         assert_eq!(home.look(3, of(2), "t", AGE_NS), Ok(OriginLook::Due));
-        home.looked(4, 1, "t", LookOutcome::Copy);
+        home.end_look(4, 1, "t", LookOutcome::Copy);
         assert_eq!(home.look(4, of(3), "t", AGE_NS), Ok(OriginLook::Wait), "1 looks no longer");
         loaded(&mut home, 2, load(LoadMode::Create, Some(7)));
         // The version is there: who is of another statement need not wait for the last word.
         assert_eq!(home.look(5, of(3), "t", AGE_NS), Ok(OriginLook::Current));
-        home.looked(6, 2, "t", LookOutcome::Copy);
+        home.end_look(6, 2, "t", LookOutcome::Copy);
         assert_eq!(home.tables.len(), 1);
-        assert_eq!(home.origins["t"].looked_ns, Some(3));
+        assert_eq!(home.origins["t"].confirmed_ns, Some(3));
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         let mut home = cached();
         assert_eq!(home.look(999, of(2), "t", AGE_NS), Ok(OriginLook::Current));
         assert_eq!(home.look(999, of(2), "t", 0), Ok(OriginLook::Due), "it asks for no age");
-        home.looked(999, 2, "t", LookOutcome::Copy);
+        home.end_look(999, 2, "t", LookOutcome::Copy);
         assert_eq!(home.look(1_998, of(2), "t", AGE_NS), Ok(OriginLook::Current));
         assert_eq!(home.look(1_999, of(2), "t", AGE_NS), Ok(OriginLook::Due));
         // Others read what is there; the nodes of the same statement wait.
@@ -225,7 +225,7 @@ mod tests {
         let same = LookRequest { client: 4, ..of(2) };
         assert_eq!(home.look(1_999, same, "t", AGE_NS), Ok(OriginLook::Wait));
         assert_eq!(loaded(&mut home, 2, load(LoadMode::Overwrite, Some(8))), 2);
-        home.looked(2_500, 2, "t", LookOutcome::Copy);
+        home.end_look(2_500, 2, "t", LookOutcome::Copy);
         assert_eq!(home.look(2_998, same, "t", AGE_NS), Ok(OriginLook::Current));
     }
 
@@ -233,16 +233,16 @@ mod tests {
     fn an_origin_that_is_away_is_left_alone_while_there_is_a_version() {
         let mut home = cached();
         assert_eq!(home.look(1_000, of(2), "t", AGE_NS), Ok(OriginLook::Due));
-        home.looked(1_000, 2, "t", LookOutcome::Failed);
+        home.end_look(1_000, 2, "t", LookOutcome::Failed);
         assert_eq!(home.look(999 + RETRY_NS, of(3), "t", AGE_NS), Ok(OriginLook::Resting));
         assert_eq!(home.look(1_000 + RETRY_NS, of(3), "t", AGE_NS), Ok(OriginLook::Due));
         // A client that did not look at all says nothing of it.
-        home.looked(1_000 + RETRY_NS, 3, "t", LookOutcome::Abandoned);
+        home.end_look(1_000 + RETRY_NS, 3, "t", LookOutcome::Abandoned);
         assert_eq!(home.look(1_000 + RETRY_NS, of(2), "t", AGE_NS), Ok(OriginLook::Due));
         // Without one, each that asks tries.
         let mut home = Home::new(0, 1 << 20);
         assert_eq!(home.look(0, of(1), "t", AGE_NS), Ok(OriginLook::Due));
-        home.looked(1, 1, "t", LookOutcome::Failed);
+        home.end_look(1, 1, "t", LookOutcome::Failed);
         assert_eq!(home.look(1, of(2), "t", AGE_NS), Ok(OriginLook::Due));
         assert_eq!(home.origins.len(), 1);
         home.closed(2, 2);

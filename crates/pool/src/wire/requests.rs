@@ -143,7 +143,7 @@ impl ClientRequest {
                 snapshot(&mut out, *statement);
                 out.u64(*age_max_ns);
             }
-            ClientRequest::Looked { table, outcome } => {
+            ClientRequest::EndLook { table, outcome } => {
                 out.u8(26);
                 out.text(table);
                 out.u8(match outcome {
@@ -234,7 +234,7 @@ impl ClientRequest {
                 statement: snapshot_of(&mut from)?,
                 age_max_ns: from.u64()?,
             },
-            26 => ClientRequest::Looked { table: from.text()?, outcome: outcome_of(&mut from)? },
+            26 => ClientRequest::EndLook { table: from.text()?, outcome: outcome_of(&mut from)? },
             _ => return Err(from.malformed()),
         };
         from.end()?;

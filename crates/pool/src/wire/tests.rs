@@ -38,7 +38,7 @@ fn requests() -> Vec<ClientRequest> {
         snapshot,
         writers: 4,
     };
-    let looked = |outcome| ClientRequest::Looked { table: "t".into(), outcome };
+    let end_look = |outcome| ClientRequest::EndLook { table: "t".into(), outcome };
     let (name, address) = ("m1".into(), "h:7741".into());
     let server = ServerPlace { name, address, incarnation: 9 };
     vec![
@@ -66,9 +66,9 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Drop { table: "t".into() },
         ClientRequest::Stat,
         ClientRequest::Look { table: "t".into(), statement: snapshot, age_max_ns: u64::MAX },
-        looked(LookOutcome::Copy),
-        looked(LookOutcome::Failed),
-        looked(LookOutcome::Abandoned),
+        end_look(LookOutcome::Copy),
+        end_look(LookOutcome::Failed),
+        end_look(LookOutcome::Abandoned),
         ClientRequest::Verify { extents: vec![] },
         ClientRequest::Outcome { load: 1 << 40, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: strips.clone() },

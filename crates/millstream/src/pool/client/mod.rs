@@ -453,10 +453,10 @@ impl PoolAccess for Client {
         }
     }
 
-    fn looked(&self, table: &str, outcome: LookOutcome) -> Result<(), PoolError> {
+    fn end_look(&self, table: &str, outcome: LookOutcome) -> Result<(), PoolError> {
         let connected = self.connected()?;
         let remote = &connected.remotes[connected.home(table)];
-        remote.call(&ClientRequest::Looked { table: table.to_owned(), outcome }).map(drop)
+        remote.call(&ClientRequest::EndLook { table: table.to_owned(), outcome }).map(drop)
     }
 
     fn drop_table(&self, table: &str) -> Result<(), PoolError> {

@@ -98,8 +98,8 @@ impl Control {
                 let by = LookRequest { client, statement, may_load };
                 ServerResponse::Look(self.home.look(now_ns, by, &table, age_max_ns)?)
             }
-            ClientRequest::Looked { table, outcome } => {
-                self.home.looked(now_ns, client, &table, outcome);
+            ClientRequest::EndLook { table, outcome } => {
+                self.home.end_look(now_ns, client, &table, outcome);
                 ServerResponse::Done
             }
             request => self.of_load(client, request)?,
@@ -166,7 +166,7 @@ impl Control {
             | ClientRequest::Beat
             | ClientRequest::Stat
             | ClientRequest::Look { .. }
-            | ClientRequest::Looked { .. }
+            | ClientRequest::EndLook { .. }
             | ClientRequest::Outcome { .. }
             | ClientRequest::Drop { .. }
             | ClientRequest::Verify { .. }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     fn begun(home: &mut Home, table: &str, definition: Definition, mode: LoadMode) -> u64 {
-        let load = TableLoad { table: table.into(), definition, mode };
+        let load = TableLoad { table: table.into(), definition, mode, origin: None };
         let statement = StatementId { job: 7, statement: 0 };
         home.begin(LOADER, "loader", load, statement, 1).unwrap()
     }
