@@ -50,7 +50,7 @@ pub(super) fn narrow(rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let schema = rows.schema();
     let all = schema.fields().iter().zip(rows.columns());
     let all = all.map(|(field, column)| {
-        let narrow = narrowed(field, column)?;
+        let narrow = narrow_column(field, column)?;
         Ok(narrow.unwrap_or_else(|| (field.clone(), column.clone())))
     });
     let (fields, columns) = all.collect::<Result<(Vec<FieldRef>, Vec<ArrayRef>), ArrowError>>()?;
@@ -70,7 +70,7 @@ pub(super) fn widen(rows: RecordBatch) -> Result<RecordBatch, ArrowError> {
     }
     let all = schema.fields().iter().zip(rows.columns());
     let all = all.map(|(field, column)| match field.metadata().get(FORM) {
-        Some(form) => widened(field, form, column),
+        Some(form) => widen_column(field, form, column),
         None => Ok((field.clone(), column.clone())),
     });
     let (fields, columns) = all.collect::<Result<(Vec<FieldRef>, Vec<ArrayRef>), ArrowError>>()?;
@@ -85,7 +85,7 @@ fn reinterpret(column: &ArrayRef, data_type: &DataType) -> Result<ArrayRef, Arro
 }
 
 /// A column with its field, narrowed; `None` where it is no narrower.
-fn narrowed(
+fn narrow_column(
     field: &FieldRef,
     column: &ArrayRef,
 ) -> Result<Option<(FieldRef, ArrayRef)>, ArrowError> {
@@ -147,7 +147,7 @@ fn is_run(words: &[i64]) -> bool {
 }
 
 /// The column and the field that were narrowed.
-fn widened(
+fn widen_column(
     field: &FieldRef,
     form: &str,
     column: &ArrayRef,

@@ -183,9 +183,9 @@ fn parts_of_a_checkpoint_that_is_given_up_are_deleted() {
 
 /// A source that notes which positions it was told of.
 #[derive(Default)]
-struct Told(Mutex<Vec<Position>>);
+struct SettledSource(Mutex<Vec<Position>>);
 
-impl Source for Told {
+impl Source for SettledSource {
     fn schema(&self) -> SchemaRef {
         Arc::new(Schema::empty())
     }
@@ -212,7 +212,7 @@ impl Source for Told {
     }
 }
 
-fn scan(source: Arc<Told>) -> Operator {
+fn scan(source: Arc<SettledSource>) -> Operator {
     let scan = Scan {
         table: "changes".into(),
         source,
@@ -231,7 +231,7 @@ fn scan(source: Arc<Told>) -> Operator {
 /// behind the one that is told of could not be read again.
 #[test]
 fn sources_of_each_node_hear_of_checkpoints_that_are_stored_alone() {
-    let sources = [Arc::new(Told::default()), Arc::new(Told::default())];
+    let sources = [Arc::new(SettledSource::default()), Arc::new(SettledSource::default())];
     let operators = sources.iter().cloned().map(scan).collect();
     let job = Arc::new(JobGraph { operators, settings: Default::default() });
     let (store, name) = (Arc::new(MemoryStore::default()), ObjectName::job("j").unwrap());
@@ -254,7 +254,7 @@ fn sources_of_each_node_hear_of_checkpoints_that_are_stored_alone() {
     }
     drop(happened.0);
     keeper.run(&happened.1);
-    let told = |at: usize| sources[at].0.lock().unwrap().clone();
-    assert_eq!(told(0), [12, 32, 42].map(position));
-    assert_eq!(told(1), [13, 33, 43].map(position));
+    let settled = |at: usize| sources[at].0.lock().unwrap().clone();
+    assert_eq!(settled(0), [12, 32, 42].map(position));
+    assert_eq!(settled(1), [13, 33, 43].map(position));
 }
