@@ -10,7 +10,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
 
 use crate::index::CopiedKeys;
-use crate::{Accumulator, GroupColumns, Part, SpilledBatch, StateError};
+use crate::{Accumulator, GroupColumns, Part, StateError};
 
 /// The number of groups that do not change as long as they have it. No other groups of an operator
 /// on one worker have it, be they in memory or on a disk.
@@ -41,6 +41,18 @@ pub(crate) enum SavedBlock {
     },
 }
 
+/// Groups that are read when they are stored.
+pub(crate) trait UnreadGroups: Send + Sync {
+    /// Keys and partial states.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    fn read(&self) -> Result<GroupColumns, StateError>;
+
+    /// Bytes of memory that they take until then.
+    fn held_bytes(&self) -> usize;
+}
+
 /// A copy of groups: their columns are made when they are asked for.
 pub struct CopiedGroups(Copied);
 
@@ -59,11 +71,10 @@ enum Copied {
         accumulators: Mutex<Vec<Box<dyn Accumulator>>>,
         bytes: usize,
     },
-    /// On a disk, where there is no room for it in memory; so many of its columns are keys.
+    /// On a disk, where there is no room for it in memory.
     OnDisk {
         id: Option<SavedId>,
-        batch: SpilledBatch,
-        keys: usize,
+        copy: Box<dyn UnreadGroups>,
     },
 }
 
@@ -87,9 +98,9 @@ impl CopiedGroups {
         Self(Copied::Tables { id, ids, occupied, keys, accumulators, bytes })
     }
 
-    /// A copy on a disk, of which so many columns are keys.
-    pub(crate) fn on_disk(id: Option<SavedId>, batch: SpilledBatch, keys: usize) -> Self {
-        Self(Copied::OnDisk { id, batch, keys })
+    /// A copy on a disk.
+    pub(crate) fn on_disk(id: Option<SavedId>, copy: impl UnreadGroups + 'static) -> Self {
+        Self(Copied::OnDisk { id, copy: Box::new(copy) })
     }
 
     /// Their number, if other rounds may have the same groups.
@@ -109,11 +120,7 @@ impl CopiedGroups {
     pub fn columns(&self) -> Result<GroupColumns, StateError> {
         let (ids, occupied, keys, accumulators) = match &self.0 {
             Copied::Columns { columns, .. } => return Ok(columns.clone()),
-            Copied::OnDisk { batch, keys: count, .. } => {
-                let mut keys = batch.read()?.columns().to_vec();
-                let states = keys.split_off(*count);
-                return Ok(GroupColumns { keys, states });
-            }
+            Copied::OnDisk { copy, .. } => return copy.read(),
             Copied::Tables { ids, occupied, keys, accumulators, .. } => {
                 (ids, occupied, keys, accumulators)
             }
@@ -144,7 +151,7 @@ impl CopiedGroups {
                 keys.iter().chain(states).map(bytes).sum()
             }
             Copied::Tables { bytes, .. } => *bytes,
-            Copied::OnDisk { .. } => SpilledBatch::HELD_BYTES,
+            Copied::OnDisk { copy, .. } => copy.held_bytes(),
         }
     }
 }

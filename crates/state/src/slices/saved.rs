@@ -78,14 +78,13 @@ impl Slices {
             });
             Ok(())
         })?;
-        let mut written = writer.finish_batches()?.into_iter();
+        let mut written = writer.finish_copies(self.spec.keys.len())?.into_iter();
         for block in blocks {
             match block {
                 WrittenBlock::Unchanged(groups) => each(groups)?,
                 WrittenBlock::Copied(id) => {
-                    let Some(batch) = written.next() else { break };
-                    let groups = CopiedGroups::on_disk(id, batch, self.spec.keys.len());
-                    each(SavedGroups::Held(groups))?;
+                    let Some(copy) = written.next() else { break };
+                    each(SavedGroups::Held(CopiedGroups::on_disk(id, copy)))?;
                 }
             }
         }

@@ -11,6 +11,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::{Disk, SpillPartitions, SpillRun, SpillStore, SpillWriter, Spilled, SpilledBatch};
+use crate::saved::UnreadGroups;
 use crate::{GroupBy, GroupColumns, Slice, StateError};
 
 /// The groups of an operator on a disk: batches of keys and partial states.
@@ -89,12 +90,13 @@ impl GroupWriter<'_> {
         Ok(RecordBatch::try_new_with_options(Arc::clone(self.schema), columns, &options)?)
     }
 
-    /// The batches that were written one by one, in their order.
+    /// The batches that were written one by one, in their order; so many of their columns are keys.
     ///
     /// # Errors
     /// [`StateError::Disk`] if they cannot be written.
-    pub(crate) fn finish_batches(self) -> Result<Vec<SpilledBatch>, StateError> {
-        self.writer.finish()
+    pub(crate) fn finish_copies(self, keys: usize) -> Result<Vec<SpilledCopy>, StateError> {
+        let batches = self.writer.finish()?.into_iter();
+        Ok(batches.map(|batch| SpilledCopy { batch, keys }).collect())
     }
 
     /// The run; nothing if no group was added.
@@ -103,6 +105,25 @@ impl GroupWriter<'_> {
     /// [`StateError::Disk`] if it cannot be written.
     pub(crate) fn finish(self) -> Result<Option<Arc<SpillRun>>, StateError> {
         self.writer.finish_run()
+    }
+}
+
+/// A copy of groups on a disk. It can be read when the store is gone.
+pub(crate) struct SpilledCopy {
+    batch: SpilledBatch,
+    /// The number of its columns that are keys.
+    keys: usize,
+}
+
+impl UnreadGroups for SpilledCopy {
+    fn read(&self) -> Result<GroupColumns, StateError> {
+        let mut keys = self.batch.read()?.columns().to_vec();
+        let states = keys.split_off(self.keys);
+        Ok(GroupColumns { keys, states })
+    }
+
+    fn held_bytes(&self) -> usize {
+        SpilledBatch::HELD_BYTES
     }
 }
 
