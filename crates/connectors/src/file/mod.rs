@@ -29,6 +29,7 @@ use dataflow::source::Source;
 mod atomic;
 mod avro_writer;
 mod blob;
+mod delta;
 mod directory;
 mod encoder;
 mod object_spool;
@@ -226,6 +227,7 @@ impl Connector for FileConnector {
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
         let path = OptionReader(&table.options).text("path").unwrap_or_default();
+        delta::refuse_table(path, "path", "written")?;
         if directory::is_directory(path) {
             return Ok(Arc::new(directory::DirectorySink::new(table)?));
         }

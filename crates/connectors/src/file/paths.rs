@@ -8,18 +8,22 @@ use std::path::{Component, Path, PathBuf};
 use dataflow::error::ConnectorError;
 
 use super::atomic::resolve;
-use super::walk;
+use super::{delta, walk};
 use crate::format::Kind;
 use crate::options::{nearest, refuse};
 
 /// The files that `path` names, sorted, and their format.
 ///
-/// A directory stands for the files directly in it; hidden ones (`.name`, `_name`) and, where no
+/// A directory stands for the files directly in it, or that its log names if it is a table of Delta
+/// Lake; hidden ones (`.name`, `_name`) and, where no
 /// format is given, those with an extension of no format are passed over.
 pub(super) fn expand(
     path: &str,
     kind: Option<Kind>,
 ) -> Result<(Vec<PathBuf>, Kind), ConnectorError> {
+    if delta::is_table(Path::new(path)) {
+        return of_delta(path, kind);
+    }
     let files = list(path, kind)?;
     if files.is_empty() {
         let directory = Path::new(path).is_dir();
@@ -42,6 +46,20 @@ pub(super) fn expand(
         None => common_format(&files)?,
     };
     Ok((files, kind))
+}
+
+/// The files of a table of Delta Lake.
+fn of_delta(path: &str, kind: Option<Kind>) -> Result<(Vec<PathBuf>, Kind), ConnectorError> {
+    if kind.is_some_and(|kind| kind != Kind::Parquet) {
+        let message = "a table of Delta Lake has files of Parquet";
+        return Err(refuse("format", message, Some("leave it out".into())));
+    }
+    let files = delta::files(Path::new(path))?;
+    if files.is_empty() {
+        let message = format!("the table of Delta Lake '{path}' has no rows");
+        return Err(refuse("path", message, None));
+    }
+    Ok((files, Kind::Parquet))
 }
 
 /// The files that `path` names, sorted; none is no error where it is a directory or a glob.

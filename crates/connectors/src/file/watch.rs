@@ -40,7 +40,7 @@ use self::listing::{ListTimes, Listing, Step, number_of};
 use self::progress::{Begun, WatchProgress};
 use super::PATH_HINT;
 use super::blob::FileBlob;
-use super::paths;
+use super::{delta, paths};
 use crate::format::{Kind, Refuser, TargetColumns};
 use crate::options::{OptionReader, refuse};
 use crate::stored;
@@ -90,6 +90,7 @@ impl WatchSource {
             return Err(refuse("watch", "is an interval of at least 10ms", hint));
         }
         let path = options.required("path", PATH_HINT)?.to_owned();
+        delta::refuse_table(&path, "watch", "watched")?;
         let kind = match Kind::given(options)?.or_else(|| Kind::of(&path)) {
             Some(kind) => kind,
             None => paths::expand(&path, None).map(|(_, kind)| kind).map_err(|error| {

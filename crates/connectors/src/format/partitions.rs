@@ -50,7 +50,7 @@ pub(crate) fn of_name(name: &str) -> BTreeMap<String, Option<String>> {
 }
 
 /// Decodes a text in which `%20` stands for a space; an invalid code stands for itself.
-fn decoded(text: &str) -> String {
+pub(crate) fn decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

@@ -7,6 +7,7 @@ mod checkpoints;
 mod corpus;
 mod crafted;
 mod damaged;
+mod delta;
 mod directory;
 mod fixed;
 mod flight;

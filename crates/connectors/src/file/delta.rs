@@ -1,0 +1,296 @@
+//! Tables of Delta Lake: the files that the log of a directory says are there.
+//!
+//! ```text
+//! _delta_log/ ─▶ the last checkpoint ─▶ the commits behind it ─▶ files added and not removed
+//! ```
+//!
+//! A checkpoint is a Parquet file of the same actions that commits have as lines of JSON. What a
+//! reader would have to know about, and this one does not, is refused by its name: vectors of
+//! deleted rows, columns with other names in the files, files elsewhere. Partition columns come
+//! from the names of directories, as of any files, and have to be there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Component, Path, PathBuf};
+
+use arrow::json::LineDelimitedWriter;
+use dataflow::error::ConnectorError;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
+
+use super::paths::io_error;
+use crate::format::partitions;
+use crate::options::refuse;
+
+/// The directory of the log.
+const LOG: &str = "_delta_log";
+/// Digits of a version in names.
+const VERSION_DIGITS: usize = 20;
+/// Bytes of a commit at most.
+const COMMIT_BYTES_MAX: u64 = 256 << 20;
+/// Files of a table at most.
+const FILES_MAX: usize = 10_000_000;
+/// The version of the protocol for readers that has names of features.
+const NAMED_FEATURES: u64 = 3;
+/// Features that ask nothing of a reader here: what they allow is looked for where it is used.
+const FEATURES: [&str; 4] =
+    ["columnMapping", "deletionVectors", "timestampNtz", "vacuumProtocolCheck"];
+
+/// Whether a directory is a table of Delta Lake.
+pub(super) fn is_table(path: &Path) -> bool {
+    path.join(LOG).is_dir()
+}
+
+/// The files of the newest version of a table, sorted.
+///
+/// # Errors
+/// When the log is damaged, or the table has something that is not read.
+pub(super) fn files(table: &Path) -> Result<Vec<PathBuf>, ConnectorError> {
+    let log = DeltaLog::list(table)?;
+    let mut state = TableState { table, files: BTreeMap::new(), partitioned_by: BTreeSet::new() };
+    let mut next = 0;
+    if let Some((version, parts)) = &log.checkpoint {
+        for part in parts {
+            let lines = checkpoint_lines(part)?;
+            state.apply(part, &lines)?;
+        }
+        next = version + 1;
+    }
+    for version in next..=log.newest {
+        let Some(commit) = log.commits.get(&version) else {
+            let message = format!("its log lacks version {version}, of {}", log.newest);
+            return Err(unread(table, message, "restore the files of its log"));
+        };
+        state.apply(commit, &commit_lines(commit)?)?;
+    }
+    state.paths()
+}
+
+fn unread(place: &Path, message: impl Into<String>, hint: &str) -> ConnectorError {
+    let place = place.display().to_string();
+    ConnectorError::Io { place, message: message.into(), hint: Some(hint.into()) }
+}
+
+fn damaged(place: &Path, message: impl Into<String>) -> ConnectorError {
+    unread(place, message, "the log of the table is damaged, or of a newer kind")
+}
+
+/// The files of a log.
+struct DeltaLog {
+    /// The newest checkpoint that is there whole, and its parts.
+    checkpoint: Option<(u64, Vec<PathBuf>)>,
+    commits: BTreeMap<u64, PathBuf>,
+    newest: u64,
+}
+
+impl DeltaLog {
+    fn list(table: &Path) -> Result<Self, ConnectorError> {
+        let directory = table.join(LOG);
+        let entries = fs::read_dir(&directory).map_err(|error| io_error(&directory, &error))?;
+        let (mut commits, mut parts) = (BTreeMap::new(), BTreeMap::<_, BTreeMap<_, _>>::new());
+        for entry in entries {
+            let path = entry.map_err(|error| io_error(&directory, &error))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Some((version, kind)) = version_of(&name) else { continue };
+            let kind: Vec<&str> = kind.split('.').collect();
+            match kind.as_slice() {
+                ["json"] => drop(commits.insert(version, path)),
+                ["checkpoint", "parquet"] => {
+                    parts.entry((version, 1)).or_default().insert(1, path);
+                }
+                ["checkpoint", part, of, "parquet"] => {
+                    if let (Ok(part), Ok(of)) = (part.parse::<u64>(), of.parse::<u64>()) {
+                        parts.entry((version, of)).or_default().insert(part, path);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let is_whole = |of: u64, parts: &BTreeMap<u64, PathBuf>| {
+            parts.len() as u64 == of && parts.keys().copied().eq(1..=of)
+        };
+        let checkpoint = parts.into_iter().rev().find(|((_, of), parts)| is_whole(*of, parts));
+        let checkpoint =
+            checkpoint.map(|((version, _), parts)| (version, parts.into_values().collect()));
+        let of_checkpoint = checkpoint.as_ref().map(|(version, _)| *version);
+        let newest = commits.keys().next_back().copied().max(of_checkpoint);
+        let newest = newest.ok_or_else(|| damaged(&directory, "there is no version in it"))?;
+        Ok(Self { checkpoint, commits, newest })
+    }
+}
+
+/// The version at the beginning of a name, and what is behind its point.
+fn version_of(name: &str) -> Option<(u64, &str)> {
+    let (version, kind) = name.split_once('.')?;
+    let is_version =
+        version.len() == VERSION_DIGITS && version.bytes().all(|byte| byte.is_ascii_digit());
+    Some((version.parse().ok().filter(|_| is_version)?, kind))
+}
+
+fn commit_lines(commit: &Path) -> Result<Vec<u8>, ConnectorError> {
+    let length = fs::metadata(commit).map_err(|error| io_error(commit, &error))?.len();
+    if length > COMMIT_BYTES_MAX {
+        return Err(damaged(commit, format!("it has {length} bytes")));
+    }
+    fs::read(commit).map_err(|error| io_error(commit, &error))
+}
+
+/// The actions of a checkpoint, as lines of JSON.
+fn checkpoint_lines(part: &Path) -> Result<Vec<u8>, ConnectorError> {
+    let file = File::open(part).map_err(|error| io_error(part, &error))?;
+    let unfit = |error: &dyn std::fmt::Display| damaged(part, error.to_string());
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| unfit(&error))?;
+    // Statistics of the files are the most of it.
+    let wanted = ["add.path", "add.partitionValues", "add.deletionVector", "metaData", "protocol"];
+    let wanted = wanted.into_iter().chain(["sidecar"]);
+    let mask = ProjectionMask::columns(builder.parquet_schema(), wanted);
+    let reader = builder.with_projection(mask).build().map_err(|error| unfit(&error))?;
+    let mut writer = LineDelimitedWriter::new(Vec::new());
+    for batch in reader {
+        let batch = batch.map_err(|error| unfit(&error))?;
+        writer.write(&batch).map_err(|error| unfit(&error))?;
+    }
+    writer.finish().map_err(|error| unfit(&error))?;
+    Ok(writer.into_inner())
+}
+
+/// The table behind some versions.
+struct TableState<'a> {
+    table: &'a Path,
+    /// By their paths, as the log has them: the values of partition columns.
+    files: BTreeMap<String, BTreeMap<String, Option<String>>>,
+    partitioned_by: BTreeSet<String>,
+}
+
+impl TableState<'_> {
+    /// Applies the actions of a commit, or of a part of a checkpoint.
+    fn apply(&mut self, place: &Path, lines: &[u8]) -> Result<(), ConnectorError> {
+        let mut added = vec![];
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        for line in lines {
+            let action: Value = serde_json::from_slice(line)
+                .map_err(|error| damaged(place, format!("an action is no JSON: {error}")))?;
+            // Of each action one of them is there.
+            let of = |key: &str| action.get(key).filter(|value| !value.is_null());
+            if let Some(protocol) = of("protocol") {
+                check_protocol(place, protocol)?;
+            }
+            if let Some(metadata) = of("metaData") {
+                self.partitioned_by = check_metadata(place, metadata)?;
+            }
+            if of("sidecar").is_some() {
+                let hint = "write its checkpoints as version 1";
+                return Err(unread(place, "the checkpoint has further files", hint));
+            }
+            if let Some(remove) = of("remove") {
+                self.files.remove(path_of(place, remove)?);
+            }
+            if let Some(add) = of("add") {
+                added.push((path_of(place, add)?.to_owned(), values_of(place, add)?));
+            }
+        }
+        // A file that one commit removes and adds is there.
+        self.files.extend(added);
+        if self.files.len() > FILES_MAX {
+            return Err(unread(
+                place,
+                format!("the table has over {FILES_MAX} files"),
+                "compact it",
+            ));
+        }
+        Ok(())
+    }
+
+    fn paths(self) -> Result<Vec<PathBuf>, ConnectorError> {
+        let mut paths = vec![];
+        for (path, values) in self.files {
+            let decoded = partitions::decoded(&path);
+            let relative = Path::new(&decoded);
+            let is_below = relative.components().all(|part| matches!(part, Component::Normal(_)));
+            if path.contains("://") || decoded.starts_with("file:") || !is_below {
+                let message = format!("its file '{path}' is outside of its directory");
+                return Err(unread(self.table, message, "copy the table with its files"));
+            }
+            let named = partitions::of_name(&decoded);
+            let is_named = self.partitioned_by.iter().all(|column| {
+                let value = values.get(column).cloned().flatten().filter(|value| !value.is_empty());
+                named.get(&column.to_lowercase()) == Some(&value)
+            });
+            if !is_named {
+                let message = format!(
+                    "the name of its file '{path}' has not the values of its partition columns"
+                );
+                let hint = "only files in directories such as 'year=2024' are read";
+                return Err(unread(self.table, message, hint));
+            }
+            paths.push(self.table.join(relative));
+        }
+        paths.sort();
+        Ok(paths)
+    }
+}
+
+fn path_of<'a>(place: &Path, action: &'a Value) -> Result<&'a str, ConnectorError> {
+    let path = action.get("path").and_then(Value::as_str);
+    path.ok_or_else(|| damaged(place, "an action has no path"))
+}
+
+/// The values of the partition columns of a file.
+fn values_of(
+    place: &Path,
+    add: &Value,
+) -> Result<BTreeMap<String, Option<String>>, ConnectorError> {
+    if add.get("deletionVector").is_some_and(|vector| !vector.is_null()) {
+        let message = "rows of its files are deleted by vectors, which are not read";
+        return Err(unread(place, message, "REORG TABLE … APPLY (PURGE) writes the files anew"));
+    }
+    let values = add.get("partitionValues").and_then(Value::as_object);
+    let text =
+        |(column, value): (&String, &Value)| (column.clone(), value.as_str().map(str::to_owned));
+    Ok(values.into_iter().flatten().map(text).collect())
+}
+
+fn check_protocol(place: &Path, protocol: &Value) -> Result<(), ConnectorError> {
+    let version = protocol.get("minReaderVersion").and_then(Value::as_u64);
+    let version = version.ok_or_else(|| damaged(place, "its protocol has no version"))?;
+    let features = protocol.get("readerFeatures").and_then(Value::as_array);
+    let features = features.into_iter().flatten().filter_map(Value::as_str);
+    let unknown = features.into_iter().find(|feature| !FEATURES.contains(feature));
+    let message = match unknown {
+        Some(feature) => format!("the table has the feature '{feature}', which is not read"),
+        None if version > NAMED_FEATURES => {
+            format!("the table is for readers of version {version}, and this one has 3")
+        }
+        None => return Ok(()),
+    };
+    Err(unread(place, message, "write it without, or as files of Parquet"))
+}
+
+/// The partition columns.
+fn check_metadata(place: &Path, metadata: &Value) -> Result<BTreeSet<String>, ConnectorError> {
+    let provider = metadata.pointer("/format/provider").and_then(Value::as_str);
+    if provider.is_some_and(|provider| provider != "parquet") {
+        return Err(damaged(place, "its files are no Parquet"));
+    }
+    let mapping = metadata.pointer("/configuration/delta.columnMapping.mode");
+    if mapping.and_then(Value::as_str).is_some_and(|mode| mode != "none") {
+        let message = "its columns have other names in the files, which is not read";
+        return Err(unread(place, message, "delta.columnMapping.mode has to be none"));
+    }
+    let columns = metadata.get("partitionColumns").and_then(Value::as_array);
+    let columns = columns.into_iter().flatten().filter_map(Value::as_str);
+    Ok(columns.map(str::to_owned).collect())
+}
+
+/// Refuses what a table of Delta Lake is not for.
+///
+/// # Errors
+/// When the path is one.
+pub(super) fn refuse_table(path: &str, key: &str, what: &str) -> Result<(), ConnectorError> {
+    if is_table(Path::new(path)) {
+        let message = format!("'{path}' is a table of Delta Lake, which cannot be {what}");
+        return Err(refuse(key, message, None));
+    }
+    Ok(())
+}
