@@ -48,7 +48,7 @@ pub use http::Http;
 pub use object::{BucketStore, is_url};
 pub use options::{OptionReader, nearest, refuse};
 pub use socket::Socket;
-pub use staged::{StagedBatches, StagedFormat, StagedRows};
+pub use staged::{StagedBatches, StagedFormat, StagedStream};
 pub use stdin::Stdin;
 pub use stdout::{Capture, Stdout, StdoutTarget};
 

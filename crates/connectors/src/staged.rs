@@ -95,14 +95,14 @@ impl Iterator for StagedBatches<'_> {
 }
 
 /// The rows of a worker since the last round.
-pub struct StagedRows {
+pub struct StagedStream {
     format: StagedFormat,
     job: u64,
     /// The stream of this round, from its first row on.
     open: Option<StreamWriter<Vec<u8>>>,
 }
 
-impl StagedRows {
+impl StagedStream {
     /// None, of a job with this number.
     pub fn new(format: StagedFormat, job: u64) -> Self {
         Self { format, job, open: None }
@@ -182,7 +182,7 @@ mod tests {
             let column: ArrayRef = Arc::new(Int64Array::from(vec![n, n + 1]));
             RecordBatch::try_new(Arc::clone(&own.schema), vec![column]).unwrap()
         };
-        let mut rows = StagedRows::new(own.clone(), 7);
+        let mut rows = StagedStream::new(own.clone(), 7);
         let none = rows.stage().unwrap();
         rows.push(&batch(1)).unwrap();
         rows.push(&batch(5)).unwrap();

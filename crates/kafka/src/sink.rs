@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use connectors::{StagedRows, fnv};
+use connectors::{StagedStream, fnv};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
-    Placement, Publishing, Replaced, Sink, SinkVisibility, SinkWriter, WriterContext,
+    ExclusiveTarget, Placement, Publishing, Sink, SinkVisibility, SinkWriter, WriterContext,
 };
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -110,10 +110,10 @@ impl Sink for KafkaSink {
     }
 
     /// Two sinks of one name would count each other's publications as their own.
-    fn replaces(&self) -> Option<Replaced> {
+    fn replaces(&self) -> Option<ExclusiveTarget> {
         let own = self.transactions.as_ref()?;
         let place = format!("kafka {}, transactions '{}'", self.topic.servers, own.id);
-        Some(Replaced { place, option: Some(TRANSACTIONAL_ID) })
+        Some(ExclusiveTarget { place, option: Some(TRANSACTIONAL_ID) })
     }
 
     fn staging(&self) -> SinkVisibility {
@@ -168,7 +168,7 @@ impl Sink for KafkaSink {
                 Some("run it with --state DIR, or write 'at-least-once'".into()),
             ));
         };
-        let rows = StagedRows::new(staged_format(&topic.name), staging.run.job);
+        let rows = StagedStream::new(staged_format(&topic.name), staging.run.job);
         let waker = context.waker.clone();
         Ok(Box::new(StagingWriter { encoder, chooser, rows, waker }))
     }

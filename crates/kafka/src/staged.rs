@@ -6,7 +6,7 @@ use std::task::Waker;
 use arrow::array::{Array, AsArray, BinaryBuilder, Int64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use arrow::record_batch::RecordBatch;
-use connectors::{StagedFormat, StagedRows};
+use connectors::{StagedFormat, StagedStream};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Room, SinkWriter, StagedOutput};
 
@@ -29,7 +29,7 @@ pub(crate) fn staged_format(table: &str) -> StagedFormat {
 pub(crate) struct StagingWriter {
     pub(crate) encoder: KafkaEncoder,
     pub(crate) chooser: Chooser,
-    pub(crate) rows: StagedRows,
+    pub(crate) rows: StagedStream,
     pub(crate) waker: Waker,
 }
 
@@ -113,7 +113,7 @@ mod tests {
         let mut writer = StagingWriter {
             encoder: KafkaEncoder::new(&table).unwrap(),
             chooser: Chooser::Client,
-            rows: StagedRows::new(staged_format(&table.name), 7),
+            rows: StagedStream::new(staged_format(&table.name), 7),
             waker: unparks(),
         };
         for _ in 0..3 {

@@ -16,7 +16,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
-use dataflow::sink::Replaced;
+use dataflow::sink::ExclusiveTarget;
 use dataflow::{grid, probe_chains, probed_builds};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
@@ -574,7 +574,7 @@ impl Building {
         let sinks = lowered.operators.iter().filter_map(|operator| operator.spec().sink());
         // The parts of one statement have one sink.
         let replaced = sinks.filter_map(|sink| sink.replaces()).next_back();
-        let Some(Replaced { place: replaced, option }) = replaced else { return Ok(()) };
+        let Some(ExclusiveTarget { place: replaced, option }) = replaced else { return Ok(()) };
         if let Some((_, line)) = self.replaced.iter().find(|(known, _)| *known == replaced) {
             let message = "two INSERTs of a statement set write to the same place";
             let lost = format!("the rows of the one in line {line} would be lost");

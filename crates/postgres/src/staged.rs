@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, AsArray, BinaryArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
-use connectors::{StagedFormat, StagedRows};
+use connectors::{StagedFormat, StagedStream};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{SinkWriter, StagedOutput};
 
@@ -29,12 +29,12 @@ pub(crate) struct PgStagingWriter {
     number: u64,
     /// Rows that are not packed yet.
     text: Vec<u8>,
-    rows: StagedRows,
+    rows: StagedStream,
 }
 
 impl PgStagingWriter {
     pub(crate) fn new(place: &str, job: u64, statements: RowStatements) -> Self {
-        let rows = StagedRows::new(staged_format(place), job);
+        let rows = StagedStream::new(staged_format(place), job);
         Self { statements, number: 0, text: vec![], rows }
     }
 

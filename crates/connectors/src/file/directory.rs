@@ -25,7 +25,7 @@ use dataflow::calendar::check_times;
 use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
-    Placement, Publishing, Replaced, RunId, Sink, SinkVisibility, SinkWriter, StagedOutput,
+    ExclusiveTarget, Placement, Publishing, RunId, Sink, SinkVisibility, SinkWriter, StagedOutput,
     StagingContext, WriterContext,
 };
 
@@ -238,8 +238,8 @@ impl Sink for DirectorySink {
         Placement::Everywhere
     }
 
-    fn replaces(&self) -> Option<Replaced> {
-        Some(Replaced::whole(self.0.place.one_name()))
+    fn replaces(&self) -> Option<ExclusiveTarget> {
+        Some(ExclusiveTarget::whole(self.0.place.one_name()))
     }
 
     fn staging(&self) -> SinkVisibility {

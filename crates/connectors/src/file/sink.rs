@@ -10,7 +10,8 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
-    Placement, Publishing, Replaced, Room, RunId, Sink, SinkVisibility, SinkWriter, WriterContext,
+    ExclusiveTarget, Placement, Publishing, Room, RunId, Sink, SinkVisibility, SinkWriter,
+    WriterContext,
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -137,7 +138,7 @@ impl Sink for FileSink {
         Placement::Gather
     }
 
-    fn replaces(&self) -> Option<Replaced> {
+    fn replaces(&self) -> Option<ExclusiveTarget> {
         let place = match self.path.to_str().filter(|path| object::is_url(path)) {
             Some(url) => Some(url.to_owned()),
             // A device or a pipe takes the rows of both.
@@ -146,7 +147,7 @@ impl Sink for FileSink {
             }
             None => Some(one_name(&self.path).display().to_string()),
         };
-        place.map(Replaced::whole)
+        place.map(ExclusiveTarget::whole)
     }
 
     fn staging(&self) -> SinkVisibility {

@@ -20,7 +20,7 @@ use dataflow::connector::WriteMode;
 use dataflow::detach;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
-    Placement, Publishing, Replaced, Room, Sink, SinkVisibility, SinkWriter, WriterContext,
+    ExclusiveTarget, Placement, Publishing, Room, Sink, SinkVisibility, SinkWriter, WriterContext,
 };
 use pool::PoolError;
 use pool::access::{EncodedStrip, LoadMode, Loading, PoolAccess, StripWriter, TableLoad};
@@ -151,8 +151,8 @@ impl Sink for PoolSink {
         Placement::Everywhere
     }
 
-    fn replaces(&self) -> Option<Replaced> {
-        Some(Replaced::whole(format!("pool table '{}'", self.load.table)))
+    fn replaces(&self) -> Option<ExclusiveTarget> {
+        Some(ExclusiveTarget::whole(format!("pool table '{}'", self.load.table)))
     }
 
     /// A table that grows does so with each checkpoint. Any other load is one version, at the end.

@@ -11,14 +11,14 @@ use crate::error::ConnectorError;
 
 /// What one writer alone can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replaced {
+pub struct ExclusiveTarget {
     /// A name that is the same however the place is spelled.
     pub place: String,
     /// The option that has it, where no rows would be replaced.
     pub option: Option<&'static str>,
 }
 
-impl Replaced {
+impl ExclusiveTarget {
     /// What is replaced as a whole.
     pub fn whole(place: String) -> Self {
         Self { place, option: None }
@@ -32,7 +32,7 @@ pub trait Sink: Send + Sync {
 
     /// What one writer alone can have: what is replaced as a whole when it commits, so that the
     /// rows of another writer of the same would be lost, or a name. `None` where rows are added.
-    fn replaces(&self) -> Option<Replaced> {
+    fn replaces(&self) -> Option<ExclusiveTarget> {
         None
     }
 

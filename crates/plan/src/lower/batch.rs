@@ -23,7 +23,7 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::gauge::SinkGauge;
-use dataflow::sink::{Placement, Replaced, Room, Sink, SinkWriter, WriterContext};
+use dataflow::sink::{ExclusiveTarget, Placement, Room, Sink, SinkWriter, WriterContext};
 use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::datasource::{MemTable, provider_as_source};
@@ -369,7 +369,7 @@ impl Sink for Part {
         Placement::Gather
     }
 
-    fn replaces(&self) -> Option<Replaced> {
+    fn replaces(&self) -> Option<ExclusiveTarget> {
         self.stage.sink.replaces()
     }
 
