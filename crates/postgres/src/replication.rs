@@ -27,9 +27,8 @@ use crate::overlap::Overlap;
 use crate::pgoutput::LogMessage;
 use crate::pieces::{ChangeBatch, LogPlace, PieceEnd, lsn_of, shown};
 use crate::ranges::ReadRanges;
-use crate::snapshot::Given;
 use crate::table::{PgTable, patiently};
-use crate::transactions::Decoder;
+use crate::transactions::LogDecoder;
 
 /// How often the server learns what is confirmed.
 const REPORTED_EVERY: Duration = Duration::from_secs(1);
@@ -165,24 +164,24 @@ impl Following {
     /// Makes publication and slot, and gives the rows that are there.
     fn begin(&self, outlet: &Outlet) -> Result<Begun, ConnectorError> {
         let (place, ends) = (self.table.place(), || !outlet.is_wanted());
-        let begun = patiently(&place, self.table.start_timeout, &ends, || {
+        // Where no row was given, another slot will do.
+        let (connection, at, first) = patiently(&place, self.table.start_timeout, &ends, || {
             let (connection, at, exported) = self.make_slot()?;
-            if !self.has_snapshot {
-                return Ok(Ok((connection, at, None)));
-            }
             // The exported snapshot is valid as long as its connection does nothing else.
-            match self.first_rows(&exported, at, outlet) {
-                Ok(ranges) => Ok(Ok((connection, at, ranges))),
-                // Nothing was given: another slot will do.
-                Err((None, error)) => Err(error),
-                Err((Some(Given(ranges)), error)) => Ok(Err((at, ranges, error))),
-            }
+            let first = self.has_snapshot.then(|| self.first_rows(&exported, at, outlet));
+            Ok((connection, at, first.transpose()?))
         })?;
-        match begun {
-            Ok((mut connection, at, ranges)) => {
+        let (ranges, failed) = first.map_or((None, None), |first| (first.ranges, first.failed));
+        match (failed, ranges) {
+            (Some(error), Some(ranges)) if error.may_pass() && !self.is_temporary => {
+                tracing::info!(target: "postgres", ?error, "{place}: reads on");
+                Ok((None, at, self.rest_of_rows(at, ranges, outlet)?))
+            }
+            (Some(error), _) => Err(self.reported(&error)),
+            (None, ranges) => {
+                let mut connection = connection;
                 // It ends the transaction of the exported snapshot.
-                let is_there = connection.query("SELECT 1");
-                let connection = match is_there {
+                let connection = match connection.query("SELECT 1") {
                     Ok(_) => Some(connection),
                     Err(error) if error.may_pass() && !self.is_temporary => None,
                     Err(error) => return Err(self.reported(&error)),
@@ -190,11 +189,6 @@ impl Following {
                 let ranges = self.end_rows(at, ranges.unwrap_or_default(), outlet);
                 Ok((connection, at, ranges))
             }
-            Err((at, Some(ranges), error)) if error.may_pass() && !self.is_temporary => {
-                tracing::info!(target: "postgres", ?error, "{place}: reads on");
-                Ok((None, at, self.rest_of_rows(at, ranges, outlet)?))
-            }
-            Err((_, _, error)) => Err(self.reported(&error)),
         }
     }
 
@@ -352,7 +346,7 @@ impl Following {
         (overlap, lag): (Option<Overlap>, &mut SlotLag),
         outlet: &Outlet,
     ) -> Result<(), PgError> {
-        let mut decoder = Decoder::new(self, *at, overlap);
+        let mut decoder = LogDecoder::new(self, *at, overlap);
         let (mut reported, mut received) = (Instant::now(), Instant::now());
         self.tell(connection)?;
         while outlet.is_wanted() {

@@ -169,38 +169,34 @@ fn one(queries: &mut PgConnection, sql: &str) -> Result<String, PgError> {
 }
 
 impl Following {
-    /// Gives the rows that the snapshot of a new slot has. An error comes with what was given of
-    /// them, if anything was.
+    /// Gives the rows that the snapshot of a new slot has.
+    ///
+    /// # Errors
+    /// When none was given.
     pub(crate) fn first_rows(
         &self,
         exported: &str,
         at: LogPlace,
         outlet: &Outlet,
-    ) -> Result<Option<ReadRanges>, (Option<Given>, PgError)> {
-        let begin = || {
-            let mut queries = PgConnection::open(&self.table.server, Purpose::Queries)?;
-            // Without checkpoints nobody goes on behind a row.
-            let wants_key = !self.is_temporary;
-            let key = wants_key.then(|| TableKey::of(&self.table, &mut queries)).transpose()?;
-            let (seen, time_us, until) = begin_reading(&mut queries, Some(exported))?;
-            let key = key.flatten();
-            let ranges = key.as_ref().map(|key| {
-                ReadRanges { columns: key.names(), ..ReadRanges::default() }.with(seen, until)
-            });
-            Ok((queries, key, time_us, ranges.transpose()?))
-        };
-        let (mut queries, key, time_us, ranges) = begin().map_err(|error| (None, error))?;
+    ) -> Result<FirstRows, PgError> {
+        let mut queries = PgConnection::open(&self.table.server, Purpose::Queries)?;
+        // Without checkpoints nobody goes on behind a row.
+        let wants_key = !self.is_temporary;
+        let key = wants_key.then(|| TableKey::of(&self.table, &mut queries)).transpose()?;
+        let (seen, time_us, until) = begin_reading(&mut queries, Some(exported))?;
+        let key = key.flatten();
+        let ranges = key.as_ref().map(|key| {
+            ReadRanges { columns: key.names(), ..ReadRanges::default() }.with(seen, until)
+        });
+        let ranges = ranges.transpose()?;
         let mut reading = RowsReading { time_us, ..RowsReading::new(self, outlet, at, ranges) };
         let read = match key {
             Some(key) => reading.read_by_key(&mut queries, &key, &[]),
             None => reading.read_all(&mut queries),
         };
         match read {
-            Ok(()) => Ok(reading.reached()),
-            Err(error) => {
-                let given = reading.has_given.then(|| Given(reading.reached()));
-                Err((given, error))
-            }
+            Err(error) if !reading.has_given => Err(error),
+            read => Ok(FirstRows { ranges: reading.reached(), failed: read.err() }),
         }
     }
 
@@ -279,5 +275,10 @@ impl Following {
     }
 }
 
-/// Rows were given: up to a key, or without one.
-pub(crate) struct Given(pub(crate) Option<ReadRanges>);
+/// The rows that were given with the snapshot of a slot.
+pub(crate) struct FirstRows {
+    /// How far they go; `None` without a key.
+    pub(crate) ranges: Option<ReadRanges>,
+    /// The failure, if they are not all.
+    pub(crate) failed: Option<PgError>,
+}

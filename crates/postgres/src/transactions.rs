@@ -24,7 +24,7 @@ struct OpenTransaction {
 }
 
 /// The transactions of a connection.
-pub(crate) struct Decoder<'a> {
+pub(crate) struct LogDecoder<'a> {
     of: &'a Following,
     relations: Vec<PgRelation>,
     open: Option<OpenTransaction>,
@@ -39,7 +39,7 @@ pub(crate) struct Decoder<'a> {
     given: ChangeBatch,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> LogDecoder<'a> {
     /// Begins behind a place; with the ranges while they are needed.
     pub(crate) fn new(of: &'a Following, at: LogPlace, overlap: Option<Overlap>) -> Self {
         Self {
