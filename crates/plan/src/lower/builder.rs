@@ -1,8 +1,12 @@
 //! The operators of a statement while they are made.
 
+use std::collections::HashMap;
+
 use dataflow::job::{Edge, Keyed, Labels, Operator, OperatorKind};
+use datafusion::logical_expr::LogicalPlan;
 
 use crate::lower::shared::SharedPart;
+use crate::text::refusal::Refusal;
 
 /// Adds operators behind each other.
 #[derive(Default)]
@@ -12,9 +16,24 @@ pub(crate) struct JobBuilder {
     pub(crate) shared: Vec<SharedPart>,
     /// How many lookup joins there are: numbers their columns.
     pub(crate) lookups: usize,
+    /// Nodes that our operators have refused, by their addresses. An address alone says nothing: a
+    /// node may be dropped, and another one lie there.
+    pub(crate) refused: HashMap<usize, (LogicalPlan, Refusal)>,
 }
 
 impl JobBuilder {
+    /// Notes that our operators refuse a node. Without that, a node within nodes that are refused
+    /// would be tried twice as often with each of them.
+    pub(crate) fn refuse(&mut self, node: &LogicalPlan, refusal: &Refusal) {
+        self.refused.insert(std::ptr::from_ref(node).addr(), (node.clone(), refusal.clone()));
+    }
+
+    /// Why our operators have refused a node, if they have.
+    pub(crate) fn refusal_of(&self, node: &LogicalPlan) -> Option<Refusal> {
+        let (refused, refusal) = self.refused.get(&std::ptr::from_ref(node).addr())?;
+        (refused == node).then(|| refusal.clone())
+    }
+
     /// Adds an operator; gives its index.
     pub(crate) fn add(
         &mut self,

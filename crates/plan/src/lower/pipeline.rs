@@ -84,9 +84,14 @@ pub(crate) fn relation(
     plan: &LogicalPlan,
 ) -> Result<Relation, LowerError> {
     let before = job.operators.len();
-    let made = match node(cx, job, plan) {
+    let tried = match job.refusal_of(plan) {
+        Some(refusal) => Err(refusal.into()),
+        None => node(cx, job, plan),
+    };
+    let made = match tried {
         Err(LowerError::Refused(refusal)) if local_plan::takes(cx, job, plan, &refusal) => {
             job.operators.truncate(before);
+            job.refuse(plan, &refusal);
             local_plan::relation(cx, job, plan, refusal)
         }
         made => made,
