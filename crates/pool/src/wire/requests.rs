@@ -27,6 +27,34 @@ fn outcome_of(from: &mut FieldReader<'_>) -> Result<LookOutcome, PoolError> {
     }
 }
 
+fn encode_look(out: &mut FieldWriter, table: &str, statement: StatementId, age_max_ns: u64) {
+    out.u8(25);
+    out.text(table);
+    snapshot(out, statement);
+    out.u64(age_max_ns);
+}
+
+fn decode_look(from: &mut FieldReader<'_>) -> Result<ClientRequest, PoolError> {
+    let (table, statement) = (from.text()?, snapshot_of(from)?);
+    Ok(ClientRequest::Look { table, statement, age_max_ns: from.u64()? })
+}
+
+fn encode_end_look(out: &mut FieldWriter, table: &str, outcome: LookOutcome) {
+    out.u8(26);
+    out.text(table);
+    out.u8(match outcome {
+        LookOutcome::Copy => 0,
+        LookOutcome::Failed => 1,
+        LookOutcome::Abandoned => 2,
+    });
+}
+
+fn encode_hold(out: &mut FieldWriter, load: u64, extents: &[(u32, u32)], unused: &[u32]) {
+    numbers(out, 23, &[load]);
+    out.list(extents, |out, (extent, used)| [extent, used].iter().for_each(|of| out.u32(**of)));
+    out.list(unused, |out, extent| out.u32(*extent));
+}
+
 /// A kind with some numbers.
 fn numbers(out: &mut FieldWriter, kind: u8, numbers: &[u64]) {
     out.u8(kind);
@@ -110,11 +138,7 @@ impl ClientRequest {
                 out.list(servers, |out, server| server.encode(out));
             }
             ClientRequest::Hold { load, extents: of, unused } => {
-                numbers(&mut out, 23, &[*load]);
-                out.list(of, |out, (extent, used)| {
-                    [extent, used].iter().for_each(|of| out.u32(**of))
-                });
-                out.list(unused, |out, extent| out.u32(*extent));
+                encode_hold(&mut out, *load, of, unused);
             }
             ClientRequest::Release { extents: of } => extents(&mut out, 24, of),
             ClientRequest::Seal { load, extent, used, crc } => {
@@ -138,19 +162,10 @@ impl ClientRequest {
             }
             ClientRequest::Stat => out.u8(15),
             ClientRequest::Look { table, statement, age_max_ns } => {
-                out.u8(25);
-                out.text(table);
-                snapshot(&mut out, *statement);
-                out.u64(*age_max_ns);
+                encode_look(&mut out, table, *statement, *age_max_ns);
             }
             ClientRequest::EndLook { table, outcome } => {
-                out.u8(26);
-                out.text(table);
-                out.u8(match outcome {
-                    LookOutcome::Copy => 0,
-                    LookOutcome::Failed => 1,
-                    LookOutcome::Abandoned => 2,
-                });
+                encode_end_look(&mut out, table, *outcome);
             }
             ClientRequest::Verify { extents: of } => extents(&mut out, 16, of),
             ClientRequest::Outcome { load, snapshot: of } => {
@@ -229,11 +244,7 @@ impl ClientRequest {
                 unused: extents(&mut from)?,
             },
             24 => ClientRequest::Release { extents: extents(&mut from)? },
-            25 => ClientRequest::Look {
-                table: from.text()?,
-                statement: snapshot_of(&mut from)?,
-                age_max_ns: from.u64()?,
-            },
+            25 => decode_look(&mut from)?,
             26 => ClientRequest::EndLook { table: from.text()?, outcome: outcome_of(&mut from)? },
             _ => return Err(from.malformed()),
         };

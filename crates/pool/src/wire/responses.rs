@@ -37,6 +37,16 @@ fn encode_summary(out: &mut FieldWriter, table: &TableSummary) {
     out.u8(table.damaged.into());
 }
 
+fn encode_look(out: &mut FieldWriter, look: OriginLook) {
+    out.u8(17);
+    out.u8(match look {
+        OriginLook::Current => 0,
+        OriginLook::Wait => 1,
+        OriginLook::Due => 2,
+        OriginLook::Resting => 3,
+    });
+}
+
 impl ServerResponse {
     /// The message.
     pub fn encode(&self) -> Vec<u8> {
@@ -89,15 +99,7 @@ impl ServerResponse {
                 out.u8(12);
                 encode_stat(&mut out, stat);
             }
-            ServerResponse::Look(look) => {
-                out.u8(17);
-                out.u8(match look {
-                    OriginLook::Current => 0,
-                    OriginLook::Wait => 1,
-                    OriginLook::Due => 2,
-                    OriginLook::Resting => 3,
-                });
-            }
+            ServerResponse::Look(look) => encode_look(&mut out, *look),
             ServerResponse::UnderWay => out.u8(14),
             ServerResponse::Working => out.u8(15),
             ServerResponse::Numbers(numbers) => {
