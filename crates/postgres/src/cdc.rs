@@ -18,9 +18,9 @@ use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader
 use crate::changes::ChangeColumns;
 use crate::client::{PgConnection, Purpose};
 use crate::errors::failed;
+use crate::following::{FollowFrom, Following, Outlet};
 use crate::pieces::{ChangeBatch, LogPlace, PieceEnd, shown};
 use crate::ranges::{KeyText, ReadRanges};
-use crate::replication::{FollowFrom, Following, Outlet};
 use crate::table::{PgTable, patiently};
 
 /// The name of positions: the place in the log, the changes of its transaction that were given, and

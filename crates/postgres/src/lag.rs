@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{PgConnection, Purpose, literal};
 use crate::errors::PgError;
-use crate::replication::Following;
+use crate::following::Following;
 
 /// How often the server is asked.
 const ASKED_EVERY: Duration = Duration::from_secs(5);

@@ -28,6 +28,7 @@ mod client;
 mod decode;
 mod encode;
 mod errors;
+mod following;
 mod frames;
 mod key;
 mod lag;

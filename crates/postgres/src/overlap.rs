@@ -8,20 +8,9 @@ use crate::client::{PgConnection, Purpose};
 use crate::errors::PgError;
 use crate::key::TableKey;
 use crate::pgoutput::{LoggedValue, OldRow, PgRelation};
-use crate::pieces::ChangeBatch;
+use crate::pieces::{ChangeBatch, Doubt};
 use crate::ranges::{KeyText, ReadRanges};
 use crate::table::PgTable;
-
-/// A change that some snapshots see, and others do not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Doubt {
-    /// Its place among the changes of the piece.
-    pub(crate) at: usize,
-    pub(crate) transaction: u32,
-    /// The key of the row before and after it.
-    pub(crate) before: Option<KeyText>,
-    pub(crate) after: Option<KeyText>,
-}
 
 /// Whether the snapshots of all ranges see a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use crate::changes::Change;
-use crate::overlap::Doubt;
-use crate::ranges::ReadRanges;
+use crate::ranges::{KeyText, ReadRanges};
 
 /// Changes that are given to the reader together, at most.
 const CHANGES_MAX: usize = 1024;
@@ -17,6 +16,17 @@ const CHANGES_BYTES: usize = 4 << 20;
 pub(crate) struct LogPlace {
     pub(crate) lsn: u64,
     pub(crate) given: u64,
+}
+
+/// A change that some snapshots see, and others do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// Its place among the changes of the piece.
+    pub(crate) at: usize,
+    pub(crate) transaction: u32,
+    /// The key of the row before and after it.
+    pub(crate) before: Option<KeyText>,
+    pub(crate) after: Option<KeyText>,
 }
 
 /// The changes that the thread hands to the reader at a time.

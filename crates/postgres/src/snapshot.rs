@@ -14,11 +14,11 @@ use crate::changes::Change;
 use crate::client::{PgConnection, Purpose, literal, quoted};
 use crate::decode::split_line;
 use crate::errors::PgError;
+use crate::following::{Following, LOST_PAUSE, Outlet};
 use crate::key::{TableKey, literals};
 use crate::lag::SlotLag;
 use crate::pieces::{ChangeBatch, LogPlace, PieceEnd, lsn_of};
 use crate::ranges::{KeyText, ReadRanges, SeenTransactions};
-use crate::replication::{Following, LOST_PAUSE, Outlet};
 use crate::table::patiently;
 
 /// Rows that one query reads: with a bound the server goes by the index of the key.

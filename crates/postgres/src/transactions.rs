@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::changes::{Change, since_1970};
 use crate::client::quoted;
 use crate::errors::PgError;
-use crate::overlap::{Doubt, Overlap, Sight};
+use crate::following::Following;
+use crate::overlap::{Overlap, Sight};
 use crate::pgoutput::{LogMessage, LoggedValue, OldRow, PgRelation};
-use crate::pieces::{ChangeBatch, LogPlace, PieceEnd, shown};
-use crate::replication::Following;
+use crate::pieces::{ChangeBatch, Doubt, LogPlace, PieceEnd, shown};
 
 /// Relations that are remembered at most.
 const RELATIONS_MAX: usize = 1024;
