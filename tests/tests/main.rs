@@ -4,6 +4,7 @@ mod bad_input;
 mod behind;
 mod broadcast;
 mod builds;
+mod chains;
 mod e2e;
 mod early;
 mod errors;
