@@ -10,6 +10,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::job::OperatorKind;
 use dataflow::metrics::OperatorMetrics;
 use rusqlite::Connection;
+use state::sim::{SimDisk, SimDiskOptions};
 use tests::cluster::{Cluster, Run};
 use tests::memory::{Event, Memory, Table};
 use tests::rows::sorted;
@@ -120,7 +121,8 @@ fn run(tables: &[Keyed], sql: &str, cluster: &Cluster) -> (Vec<String>, Run, Vec
         memory.add(table.name, table.table());
         script += &table.declared();
     }
-    script += &format!("{sql};");
+    let settings = cluster.disk.as_ref().map_or("", |_| "SET millstream.state_bytes = '512 KiB'; ");
+    script = format!("{settings}{script}{sql};");
     let stage = plan(&memory, &script, cluster.nodes, cluster.workers);
     let chains = stage.job.operators.iter().enumerate().filter_map(|(at, operator)| {
         let chain = operator.chain.as_ref().ok()?;
@@ -224,4 +226,28 @@ fn chains_of_all_kinds_give_the_rows_of_sqlite() {
         }
     }
     assert!(chained > 20 && given > 20_000, "{chained} chains, {given} rows in them");
+}
+
+#[test]
+fn a_build_on_the_disk_takes_its_rows_out_of_the_chain() {
+    let mut tables = tables();
+    // 20 KiB and more of a build, of which a worker may hold a part.
+    let large = (0..6_000).map(|row| (vec![Some(row % 8 + 8 * (row / 8))], row)).collect();
+    tables.push(Keyed { name: "large", keys: &["k"], rows: large });
+    let oracle = sqlite(&tables);
+    let [d, large] = ["d", "large"].map(grouped);
+    let sql = format!(
+        "SELECT /*+ LEADING(t, d, large) */ t.v, d.v, large.v FROM t JOIN {d} ON t.a = d.k \
+         JOIN {large} ON t.b = large.k"
+    );
+    let expected = expected(&oracle, &sql);
+    for (nodes, workers) in SHAPES {
+        let disk = Some(SimDisk::new(SimDiskOptions::default()));
+        let cluster = Cluster { disk, ..Cluster::seeded(nodes, workers, 7) };
+        let (rows, run, _) = run(&tables, &sql, &cluster);
+        assert_eq!(rows, expected, "{nodes} x {workers}");
+        let spilled = |of: &OperatorMetrics| of.spilled_bytes.load(Ordering::Relaxed);
+        let joins = run.metrics[0].operators().len();
+        assert!((0..joins).any(|at| counted(&run, at, spilled) > 0), "{nodes} x {workers}");
+    }
 }
