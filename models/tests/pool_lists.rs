@@ -430,7 +430,8 @@ impl Model for Listed {
         let buckets = vec![Buckets { column: 0, bits: 1, family: KeyFamily::Integer }];
         let columns = vec![Layout::Fixed(1)];
         let definition = Definition { schema: vec![], columns, buckets, strip_rows: 2 }.listed();
-        let load = TableLoad { table: "t".into(), definition, mode: LoadMode::Create };
+        let (table, mode) = ("t".into(), LoadMode::Create);
+        let load = TableLoad { table, definition, mode, origin: None };
         let mut number = 0;
         for client in [WRITERS, WRITERS + 1] {
             let begun = home.begin(client, "node", load.clone(), STATEMENT, 2);

@@ -97,7 +97,7 @@ impl SuiteReport {
     fn head(&self, way: &SuiteWay) -> String {
         let SuitePlan { layouts, fabrics, .. } = &self.plan;
         let several = layouts.len() > 1 || fabrics.len() > 1;
-        several.then(|| format!("\n  {}", ran_on(way))).unwrap_or_default()
+        if several { format!("\n  {}", ran_on(way)) } else { String::new() }
     }
 
     /// The queries with each way in a column: milliseconds, and those of processor time.

@@ -30,6 +30,7 @@ use pool::manifest::{CachedOrigin, Manifest};
 
 use super::columns::StoredColumns;
 use super::errors::refused;
+use super::lists::NodeCache;
 use super::origin::CacheOrigin;
 use super::sink::PoolSink;
 use super::staged::{ASKED_AGAIN, Unparks};
@@ -292,7 +293,8 @@ fn newest(access: &dyn PoolAccess, table: &str) -> Result<Option<Version>, Conne
         let tables = access.tables().map_err(refused)?;
         let Some(newest) = tables.into_iter().find(|of| of.name == table) else { return Ok(None) };
         match access.pin(table, At::Version(newest.version)) {
-            Ok(pinned) => return Version::checked(pinned).map(Some),
+            // No cache is kept in lists.
+            Ok(pinned) => return Version::checked(pinned, &NodeCache::default()).map(Some),
             // It was replaced or dropped meanwhile.
             Err(PoolError::NoVersion { .. } | PoolError::NoTable { .. }) => {}
             // Its blocks lay on a server that is another one now: it is loaded again.

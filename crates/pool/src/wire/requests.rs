@@ -27,6 +27,11 @@ fn outcome_of(from: &mut FieldReader<'_>) -> Result<LookOutcome, PoolError> {
     }
 }
 
+fn encode_drop(out: &mut FieldWriter, table: &str) {
+    out.u8(14);
+    out.text(table);
+}
+
 fn encode_look(out: &mut FieldWriter, table: &str, statement: StatementId, age_max_ns: u64) {
     out.u8(25);
     out.text(table);
@@ -156,10 +161,7 @@ impl ClientRequest {
                 out.u8((*last).into());
             }
             ClientRequest::Abort { load } => numbers(&mut out, 13, &[*load]),
-            ClientRequest::Drop { table } => {
-                out.u8(14);
-                out.text(table);
-            }
+            ClientRequest::Drop { table } => encode_drop(&mut out, table),
             ClientRequest::Stat => out.u8(15),
             ClientRequest::Look { table, statement, age_max_ns } => {
                 encode_look(&mut out, table, *statement, *age_max_ns);

@@ -5,6 +5,10 @@ use crate::access::{LoadMode, LookOutcome, OriginLook};
 use crate::manifest::{Block, Buckets, CachedOrigin, Codec, Definition, KeyFamily, Layout};
 use crate::pointer::{ExtentId, Pointer};
 
+fn end_look(outcome: LookOutcome) -> ClientRequest {
+    ClientRequest::EndLook { table: "t".into(), outcome }
+}
+
 fn requests() -> Vec<ClientRequest> {
     let definition = Definition {
         schema: vec![1, 2],
@@ -38,7 +42,6 @@ fn requests() -> Vec<ClientRequest> {
         snapshot,
         writers: 4,
     };
-    let end_look = |outcome| ClientRequest::EndLook { table: "t".into(), outcome };
     let (name, address) = ("m1".into(), "h:7741".into());
     let server = ServerPlace { name, address, incarnation: 9 };
     vec![

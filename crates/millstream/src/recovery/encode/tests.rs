@@ -387,7 +387,7 @@ fn blocks_of_groups_are_narrow_and_come_back() {
     const GROUPS: i64 = 16_384;
     let block = |groups: i64| {
         let count = groups as usize;
-        let keys = Int64Array::from_iter_values((0..groups).map(|at| 1 << 40 | at * 5));
+        let keys = Int64Array::from_iter_values((0..groups).map(|at| (1 << 40) | (at * 5)));
         let counts = Int64Array::from_iter_values((0..groups).map(|at| at % 200));
         let slices: ArrayRef = Arc::new(Int64Array::from_value(1_735_689_600_000, count));
         let all = [("slice", slices), ("key", Arc::new(keys)), ("count", Arc::new(counts))];
