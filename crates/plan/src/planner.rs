@@ -1,5 +1,6 @@
 //! From a script to stages.
 
+mod building;
 pub(crate) mod define;
 pub(crate) mod fragment;
 pub(crate) mod functions;
@@ -16,19 +17,19 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
-use dataflow::sink::ExclusiveTarget;
 use dataflow::{grid, probe_chains, probed_builds};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use crate::Workers;
 use crate::catalog::{Catalog, Entry};
-use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, Explained, RecoveryAsked};
+use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, RecoveryAsked};
 use crate::expr::given::GivenFunction;
 use crate::logical::engine::{Engine, Understood};
 use crate::lower::join_order::{OrderedPlan, ScannedStatistics};
 use crate::lower::shared::Sharing;
-use crate::lower::{Lowered, Lowering, Target, append, known_rows, told_rows};
+use crate::lower::{Lowered, Lowering, Target, known_rows, told_rows};
+pub(crate) use crate::planner::building::Building;
 use crate::planner::define::defined_name;
 use crate::planner::insert::NamedQuery;
 use crate::text::diagnostics::{Diagnostic, Place};
@@ -88,20 +89,6 @@ pub struct Planned {
 
 /// Why a statement was not planned: what to report, or nothing if the cause was reported already.
 pub(crate) type Failed = Vec<Diagnostic>;
-
-/// The queries of a stage that is being planned.
-#[derive(Default)]
-pub(crate) struct Building {
-    operators: Vec<Operator>,
-    explained: Vec<Explained>,
-    statements: Vec<Planned>,
-    ends: Vec<usize>,
-    unbounded: bool,
-    batch: bool,
-    functions: Vec<GivenFunction>,
-    /// The tables that its statements replace, and the line of each.
-    replaced: Vec<(String, usize)>,
-}
 
 /// A script while it is planned.
 struct Script<'a> {
@@ -562,40 +549,5 @@ impl Planner {
             analyzed: None,
             interrupt: self.engine.interrupt.clone(),
         }
-    }
-}
-
-impl Building {
-    /// Keeps what a statement replaces as a whole.
-    ///
-    /// # Errors
-    /// When another statement replaces it too. `place` is that of the table.
-    fn replaces(&mut self, lowered: &Lowered, place: Place) -> Result<(), Diagnostic> {
-        let sinks = lowered.operators.iter().filter_map(|operator| operator.spec().sink());
-        // The parts of one statement have one sink.
-        let replaced = sinks.filter_map(|sink| sink.replaces()).next_back();
-        let Some(ExclusiveTarget { place: replaced, option }) = replaced else { return Ok(()) };
-        if let Some((_, line)) = self.replaced.iter().find(|(known, _)| *known == replaced) {
-            let message = "two INSERTs of a statement set write to the same place";
-            let lost = format!("the rows of the one in line {line} would be lost");
-            let same = |option| format!("its table has the '{option}' of the one in line {line}");
-            let error = Diagnostic::at(place, message).detail(option.map_or(lost, same));
-            return Err(error.hint("INSERT the rows of both by one query, with UNION ALL"));
-        }
-        self.replaced.push((replaced, place.line));
-        Ok(())
-    }
-
-    pub(crate) fn add(&mut self, planned: Planned, lowered: Lowered) {
-        let Lowered { operators, name, bounded, batch, orders, functions } = lowered;
-        GivenFunction::add_new(&mut self.functions, functions);
-        let first = self.operators.len();
-        append(&mut self.operators, operators);
-        self.statements.push(planned);
-        self.ends.push(self.operators.len());
-        self.unbounded |= !bounded;
-        self.batch |= batch.is_some();
-        let operators = first..self.operators.len();
-        self.explained.push(Explained { name, operators, batch, orders });
     }
 }

@@ -393,6 +393,7 @@ impl Engine {
         let planned = DFSchema::try_from(schema.clone()).and_then(|scope| {
             let expr = sql::expression(&names, parsed, &scope)?;
             rewrite::conditions::expression(&expr, &scope)?;
+            rewrite::comparisons::expression(&expr, &scope)?;
             let expr = equality::ordered_in(rewrite::casts::expression(expr, &scope)?, &scope)?;
             let expr = growth::joined::in_expression(division::in_expression(expr, &scope)?)?;
             let compiled = self.state.create_physical_expr(expr, &scope)?;

@@ -9,6 +9,7 @@ mod bags;
 mod beneath;
 pub(crate) mod called;
 pub(crate) mod casts;
+pub(crate) mod comparisons;
 pub(crate) mod conditions;
 mod correlated;
 mod decimals;
@@ -60,6 +61,7 @@ pub(crate) fn tree(query: &mut Query, alone: &HashSet<String>) -> Result<Arc<Mer
 /// As [`tree`].
 pub(crate) fn before_types(plan: LogicalPlan) -> Result<LogicalPlan> {
     conditions::check(&plan)?;
+    comparisons::check(&plan)?;
     let plan = pinned::rewrite(subqueries::rewrite(called::rewrite(plan)?)?)?;
     decimals::rewrite(frames::rewrite(bags::rewrite(versions::rewrite(plan)?)?)?)
 }

@@ -98,8 +98,8 @@ impl Session {
         writeln!(stdin, "{sql};\n\\echo done").unwrap();
         let stdout = self.0.stdout.as_mut().unwrap();
         // Nothing else is written, so that no line is read ahead and lost.
-        let said = BufReader::new(stdout).lines().next();
-        assert_eq!(said.unwrap().unwrap(), "done", "{sql}");
+        let line = BufReader::new(stdout).lines().next();
+        assert_eq!(line.unwrap().unwrap(), "done", "{sql}");
     }
 }
 

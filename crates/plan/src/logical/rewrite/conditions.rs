@@ -80,7 +80,7 @@ fn boolean(condition: &Expr, scope: &DFSchema, words: &'static [&'static str]) -
 }
 
 /// Where the first column of an expression is written.
-fn first_column(expr: &Expr) -> Option<Span> {
+pub(super) fn first_column(expr: &Expr) -> Option<Span> {
     let mut first = None;
     // The visitor has no failures of its own.
     let _ = expr.apply(|part| {

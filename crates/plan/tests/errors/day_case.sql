@@ -1,0 +1,2 @@
+CREATE TABLE days (d DATE, n INT, x DOUBLE) WITH ('connector' = 'memory');
+SELECT CASE d WHEN n THEN 1 END, x FROM days WHERE d BETWEEN 1 AND DATE '2024-01-01';
