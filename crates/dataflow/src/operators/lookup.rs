@@ -35,7 +35,6 @@ use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
 use crate::job::{Distribution, Exchange, FusedLookup, Lookup, Origin, RawBatch, RawColumns, Scan};
 use crate::operators::downstream::Downstream;
-use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{
     Arriving, Fused, OperatorContext, OperatorTask, SelectionInput, end_round,
 };
@@ -55,10 +54,6 @@ use crate::runtime::place::Signals;
 use crate::runtime::process::Process;
 use crate::runtime::reader::{Read, Reader, Share};
 use crate::runtime::scheduler::{Event, Timers, yield_now};
-
-/// Batches of the partners of one batch that are emitted when the query is stopped; the others are
-/// dropped, and so is what is not complete without them.
-const BATCHES_AFTER_STOP_MAX: usize = 64;
 
 /// A lookup on one worker.
 pub(crate) struct LookupRun<D> {
@@ -379,7 +374,7 @@ impl<D: Downstream> LookupRun<D> {
         let probe = ProbeSide { side: 0, keys: &self.spec.keys[0] };
         let mut pairing = Pairing::new(probe, [], table, self.spec.kind);
         pairing.push(rows);
-        let next = || pairing.next(terms_of(&self.spec), self.rows_max);
+        let next = || Ok(pairing.next(terms_of(&self.spec), self.rows_max)?.into());
         match watermarks {
             Some(each) => {
                 self.hand_on(next, |(joined, from)| self.emit_late(joined, from, &each)).await
@@ -401,31 +396,6 @@ impl<D: Downstream> LookupRun<D> {
             let pushed = self.behind.push(Rows { batch, watermarks, span: None }).await;
             pushed.map_err(DataflowError::of_made_rows)
         })
-    }
-
-    /// Emits what `next` gives until there is no more, or the query is stopped.
-    async fn hand_on<'a, T>(
-        &'a self,
-        mut next: impl FnMut() -> Result<Option<T>, DataflowError>,
-        emit: impl Fn(T) -> Task<'a>,
-    ) -> Result<(), DataflowError> {
-        let mut given = 0;
-        while let Some(rows) = next()? {
-            emit(rows).await?;
-            if self.behind.is_satisfied() {
-                break;
-            }
-            given += 1;
-            if given > BATCHES_AFTER_STOP_MAX && self.signals.is_stopped() {
-                self.is_cut.set(true);
-                break;
-            }
-            // A row may have any number of partners.
-            if given % TURN_BATCHES == 0 {
-                yield_now().await;
-            }
-        }
-        Ok(())
     }
 
     /// Folds rows of a fused scan, from the first on, into the aggregate behind it.

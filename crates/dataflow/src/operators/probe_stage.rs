@@ -33,6 +33,23 @@ pub(crate) trait ProbeStage {
     fn emit(&self, rows: Selection) -> Task<'_>;
 }
 
+/// The next output of a join or of a chain of joins.
+#[derive(Debug)]
+pub(crate) enum ProbeOutput<T = Selection> {
+    /// Rows.
+    Rows(T),
+    /// No rows yet: other tasks of the worker run before the next ones are asked for.
+    Yield,
+    /// There are no more rows.
+    End,
+}
+
+impl<T> From<Option<T>> for ProbeOutput<T> {
+    fn from(rows: Option<T>) -> Self {
+        rows.map_or(Self::End, Self::Rows)
+    }
+}
+
 /// A complete build.
 pub(crate) struct ProbeBuild {
     /// Its rows.

@@ -45,7 +45,7 @@ use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, SelectionInput};
 use crate::operators::probe_chain::ChainRun;
-use crate::operators::probe_stage::{EmittedRows, ProbeStage};
+use crate::operators::probe_stage::{EmittedRows, ProbeOutput, ProbeStage};
 use crate::operators::restoring::Restoring;
 use crate::pairing::{Paired, Pairing, Terms};
 use crate::rows::Rows;
@@ -268,10 +268,15 @@ impl<D: Downstream> HashJoinRun<D> {
     async fn give(
         &self,
         of: &dyn ProbeStage,
-        mut next: impl FnMut() -> Result<Option<Selection>, DataflowError>,
+        mut next: impl FnMut() -> Result<ProbeOutput, DataflowError>,
     ) -> Result<(), DataflowError> {
         let mut given = 0;
-        while let Some(rows) = next()? {
+        loop {
+            let rows = match next()? {
+                ProbeOutput::Rows(rows) => Some(rows),
+                ProbeOutput::Yield => None,
+                ProbeOutput::End => return Ok(()),
+            };
             if self.signals.is_stopped() {
                 self.is_cut.set(true);
                 return Ok(());
@@ -279,6 +284,10 @@ impl<D: Downstream> HashJoinRun<D> {
             if self.behind.is_satisfied() {
                 return Ok(());
             }
+            let Some(rows) = rows else {
+                yield_now().await;
+                continue;
+            };
             of.emit(rows).await?;
             given += 1;
             // A row may have any number of partners.
@@ -286,7 +295,6 @@ impl<D: Downstream> HashJoinRun<D> {
                 yield_now().await;
             }
         }
-        Ok(())
     }
 
     /// Records the facts about the rows of a build that `NOT IN` needs.
@@ -367,10 +375,10 @@ impl<D: Downstream> HashJoinRun<D> {
         if whole {
             let terms = || (self.terms(), self.rows_max);
             let rest = |pairing: &mut Pairing| pairing.next_of_table(terms().0, terms().1);
-            self.give(self, || self.of_table(rest)).await?;
+            self.give(self, || Ok(self.of_table(rest)?.into())).await?;
             self.finish_spilled()?;
             while self.take_partition()? {
-                self.give(self, || self.of_disk()).await?;
+                self.give(self, || Ok(self.of_disk()?.into())).await?;
                 yield_now().await;
             }
         }

@@ -29,7 +29,7 @@ impl<D: Downstream> HashJoinRun<D> {
             pairing.push(rows);
         }
         let next = |pairing: &mut Pairing| pairing.next_probed(self.terms(), self.rows_max);
-        self.give(self, || self.of_table(next)).await
+        self.give(self, || Ok(self.of_table(next)?.into())).await
     }
 
     /// Writes rows of the probe side to the disk if the build is there; otherwise returns them.

@@ -9,6 +9,9 @@
 //! The head, which is the first join of the plan, asks for a [`ChainPass`] for each batch. It gets
 //! none while a build is not complete or lies on a disk, and where the job saves rounds, whose
 //! markers go from operator to operator: then rows go that way too.
+//!
+//! A pass lets others run after [`TURN_LOOKUPS`] lookups without a row behind all stages: a stage
+//! may give any number of rows, and one behind it drop them all.
 
 mod order;
 
@@ -21,10 +24,15 @@ use arrow::datatypes::{Schema, SchemaRef};
 use self::order::ProbeOrder;
 use crate::error::DataflowError;
 use crate::job::{ChainColumn, ProbeChain};
-use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeStage};
+use crate::operators::keyed::TURN_BATCHES;
+use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeOutput, ProbeStage};
 use crate::pairing::{Pairing, ProbeSide, Terms};
 use crate::rows::selection::Selection;
 use crate::runtime::metrics::Metrics;
+
+/// The batches that are looked up in stages behind the first one, before others run, while no row
+/// comes out behind the last one. As many batches of a single join are emitted between two turns.
+pub(crate) const TURN_LOOKUPS: usize = TURN_BATCHES;
 
 /// The chain of a head on one worker.
 pub(crate) struct ChainRun {
@@ -165,12 +173,13 @@ impl<'a> ChainPass<'a> {
         self.stages[self.stages.len() - 1]
     }
 
-    /// The next rows behind all stages; `None` when there are no more.
+    /// The next rows behind all stages, or a turn after [`TURN_LOOKUPS`] lookups without any.
     ///
     /// # Errors
     /// When a column of keys cannot be copied.
-    pub(crate) fn next(&mut self) -> Result<Option<Selection>, DataflowError> {
+    pub(crate) fn next(&mut self) -> Result<ProbeOutput, DataflowError> {
         let run = self.run;
+        let mut lookups = 0;
         while let Some(at) = self.at {
             let stage = self.places.order[at];
             let terms = Terms {
@@ -186,17 +195,22 @@ impl<'a> ChainPass<'a> {
             };
             self.passed(stage, rows.len());
             if at + 1 == self.lookups.len() {
-                let chain = &run.chain;
-                return Ok(Some(rows.project(&self.places.emitted, chain.schema.clone())));
+                let schema = run.chain.schema.clone();
+                return Ok(ProbeOutput::Rows(rows.project(&self.places.emitted, schema)));
             }
+            // What the lookup gives waits in its stage until the next call.
             self.at = Some(at + 1);
             self.look_up(at + 1, rows)?;
+            lookups += 1;
+            if lookups == TURN_LOOKUPS {
+                return Ok(ProbeOutput::Yield);
+            }
         }
         if !self.lookups.is_empty() {
             run.end_batch(self.stages[0]);
             self.lookups.clear();
         }
-        Ok(None)
+        Ok(ProbeOutput::End)
     }
 
     /// Gives rows to the stage of a place in the order.

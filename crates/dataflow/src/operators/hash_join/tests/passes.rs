@@ -12,8 +12,8 @@ use super::chains::{
 use crate::exchange::Task;
 use crate::job::{ChainColumn, ChainStage, JoinKind, ProbeChain};
 use crate::operators::keyed::fixtures::Numbers;
-use crate::operators::probe_chain::ChainRun;
-use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeStage};
+use crate::operators::probe_chain::{ChainRun, TURN_LOOKUPS};
+use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeOutput, ProbeStage};
 use crate::pairing::Hashed;
 use crate::rows::selection::Selection;
 use crate::runtime::metrics::{Metrics, OperatorMetrics};
@@ -85,7 +85,12 @@ fn passed(run: &ChainRun, head: &TestStage, probe: &[Values], width: usize) -> V
     for values in probe.chunks(50) {
         let batch = Selection::of(batch(width, values));
         let mut pass = run.pass(head, &batch).expect("columns").expect("complete builds");
-        while let Some(selection) = pass.next().expect("rows") {
+        loop {
+            let selection = match pass.next().expect("rows") {
+                ProbeOutput::Rows(selection) => selection,
+                ProbeOutput::Yield => continue,
+                ProbeOutput::End => break,
+            };
             assert!((1..=ROWS_MAX).contains(&selection.len()));
             rows.extend(values_of(&selection.materialized().expect("columns")));
         }
@@ -181,9 +186,65 @@ fn the_build_that_drops_most_is_looked_up_first_and_the_rows_stay_the_same() {
 
     assert_eq!(counted(&metrics, |of| of.order_changes.load(Ordering::Relaxed)), [1, 0, 0]);
     // Two batches of 50 rows in the order of the plan, and all others beginning with the last join.
-    let looked_up = counted(&metrics, |of| of.probe_rows.load(Ordering::Relaxed));
+    let looked_up = counted(&metrics, |of| of.chain_rows.load(Ordering::Relaxed));
     assert!(looked_up[2] >= 5120 - 100, "{looked_up:?}");
     assert!(looked_up[0] < 5120 / 8 && looked_up[1] < 5120 / 4, "{looked_up:?}");
+}
+
+/// Two joins: a row of the probe side has `partners` partners in the first one, of which the second
+/// one keeps those from the number `from` on.
+fn multiplied(partners: i64, from: i64) -> Vec<Stage> {
+    let stage = |kind, key, build, kept| {
+        let nulls = NullKeys::Nothing;
+        Stage { kind, nulls, key, build, filtered: false, kept }
+    };
+    let many = (1..=partners).map(|number| vec![Some(1), Some(number)]).collect();
+    let few = (from..=partners).map(|number| vec![Some(number), None]).collect();
+    vec![stage(JoinKind::Inner, 0, many, vec![1, 3]), stage(JoinKind::LeftSemi, 1, few, vec![0, 1])]
+}
+
+#[test]
+fn a_stage_that_drops_what_another_multiplies_gives_turns_before_the_end() {
+    let partners = 1000;
+    // None is left, the last one of each row is, and all are.
+    for from in [partners + 1, partners, 1] {
+        let stages = multiplied(partners, from);
+        let metrics = Arc::new(Metrics::default());
+        metrics.count_operators(stages.len());
+        let head = stages_of(&stages, &metrics, 0).expect("joins");
+        let chain = Arc::new(chain_of(&stages, 2));
+        assert_eq!(chain.text(), "[0], [1] look up in one pass; in this order");
+        let run = ChainRun::new(Some(&chain), 0, false, ROWS_MAX).expect("a head");
+        let probe = [[Some(1), Some(7)].to_vec(), [Some(1), Some(8)].to_vec()];
+        let rows = Selection::of(batch(2, &probe));
+        let mut pass = run.pass(&*head, &rows).expect("columns").expect("complete builds");
+
+        let (mut given, mut turns, mut before) = (vec![], 0, 0);
+        loop {
+            let output = pass.next().expect("rows");
+            let came = counted(&metrics, |of| of.chain_rows.load(Ordering::Relaxed))[1];
+            let looked_up = came - before;
+            before = came;
+            assert!(looked_up <= (TURN_LOOKUPS * ROWS_MAX) as u64, "{looked_up} rows in a call");
+            match output {
+                ProbeOutput::Rows(rows) => {
+                    given.extend(values_of(&rows.materialized().expect("columns")));
+                }
+                ProbeOutput::Yield => turns += 1,
+                ProbeOutput::End => break,
+            }
+        }
+        let pairs = probe.len() * partners as usize;
+        assert_eq!(before, pairs as u64);
+        let expected = stages.iter().fold(probe.to_vec(), |rows, stage| expected(stage, &rows));
+        assert_eq!(expected.len() as i64, 2 * (partners + 1 - from));
+        assert_eq!(sorted(given), sorted(expected));
+        // No batch is without a row if all are left.
+        let lookups = pairs / ROWS_MAX;
+        let at_least = if from == 1 { 0 } else { lookups / TURN_LOOKUPS - 2 };
+        assert!((at_least..=lookups / TURN_LOOKUPS).contains(&turns), "{turns} turns");
+        assert_eq!(turns == 0, from == 1, "{turns} turns");
+    }
 }
 
 #[test]
