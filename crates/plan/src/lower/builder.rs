@@ -17,7 +17,9 @@ pub(crate) struct JobBuilder {
     /// How many lookup joins there are: numbers their columns.
     pub(crate) lookups: usize,
     /// Nodes that our operators have refused, by their addresses. An address alone says nothing: a
-    /// node may be dropped, and another one lie there.
+    /// node may be dropped, and another one lie there. The context says nothing more: nodes are
+    /// noted only where nothing is emitted early ([`takes`](crate::lower::local_plan::takes)), and
+    /// the hints and sizes of a join or grouping are of its own operator, not of its inputs.
     pub(crate) refused: HashMap<usize, (LogicalPlan, Refusal)>,
 }
 
