@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -17,7 +18,7 @@ use dataflow::job::{
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
-use dataflow::worker::{Status, Worker, WorkerConfig};
+use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 
 const WORKERS: u32 = 2;
@@ -197,6 +198,57 @@ impl LocalRun for CountsRun {
     }
 }
 
+/// Never emits a row, and stops the query when it has been polled [`POLLS`] times.
+#[derive(Clone, Default)]
+struct Endless {
+    signals: Arc<Signals>,
+    polls: Arc<AtomicUsize>,
+}
+
+const POLLS: usize = 100;
+
+impl LocalPlan for Endless {
+    fn schema(&self) -> SchemaRef {
+        schema(&COLUMNS)
+    }
+
+    fn open(&self, _: LocalMemory) -> Result<Box<dyn LocalRun>, DataflowError> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn describe(&self, _: &[Vec<String>]) -> Description {
+        Description { name: "Endless", properties: vec![] }
+    }
+}
+
+impl LocalRun for Endless {
+    fn push(&mut self, _: usize, _: RecordBatch) {}
+
+    fn end(&mut self, _: usize) {}
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<RecordBatch, DataflowError>>> {
+        let polls = 1 + self.polls.fetch_add(1, Ordering::Relaxed);
+        assert!(polls <= POLLS, "it is polled after the query was stopped");
+        if polls == POLLS {
+            self.signals.stop();
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn unread_bytes(&self, _: usize) -> usize {
+        0
+    }
+}
+
 /// Runs the plan over two tables with these distributions; gives its rows.
 fn run(
     plan: Counts,
@@ -204,13 +256,24 @@ fn run(
     keys: Vec<usize>,
     distributions: [Distribution; 2],
 ) -> Result<Vec<[i64; 3]>, DataflowError> {
+    run_until(Arc::new(plan), tables, keys, distributions, &Arc::default())
+}
+
+/// The same, where others may stop it.
+fn run_until(
+    plan: Arc<dyn LocalPlan>,
+    tables: [Vec<i64>; 2],
+    keys: Vec<usize>,
+    distributions: [Distribution; 2],
+    signals: &Arc<Signals>,
+) -> Result<Vec<[i64; 3]>, DataflowError> {
     let collected = Collected::default();
     let input =
         |distribution| LocalInput { schema: schema(&["k"]), keys: keys.clone(), distribution };
     let local = LocalOperator {
         inputs: distributions.map(input).into(),
         exchange: Exchange::Shuffle,
-        plan: Arc::new(plan),
+        plan,
     };
     let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
     let scan = |keys: Vec<i64>| OperatorKind::Source(Scan::new("t", Arc::new(Keys(keys))));
@@ -228,7 +291,8 @@ fn run(
     let worker = |worker: u32| {
         let (job, process) = (job.clone(), process.clone());
         let links = vec![None, None];
-        Worker::new(WorkerConfig::new(worker, WORKERS, process, job, links, clock.clone())).unwrap()
+        let config = WorkerConfig::new(worker, WORKERS, process, job, links, clock.clone());
+        Worker::new(WorkerConfig { signals: signals.clone(), ..config }).unwrap()
     };
     let mut workers: Vec<Option<Worker>> = (0..WORKERS).map(|at| Some(worker(at))).collect();
     while workers.iter().any(Option::is_some) {
@@ -284,6 +348,15 @@ fn without_keys_one_worker_alone_runs_the_plan() {
         let rows = run(Counts::default(), tables, vec![], [Distribution::Hash; 2]).unwrap();
         assert!(rows == wanted);
     }
+}
+
+#[test]
+fn a_plan_that_emits_nothing_is_not_polled_after_a_stop() {
+    let plan = Endless::default();
+    let (signals, gathered) = (plan.signals.clone(), [Distribution::Hash; 2]);
+    let rows = run_until(Arc::new(plan.clone()), [all(), all()], vec![], gathered, &signals);
+    assert!(rows.unwrap().is_empty());
+    assert_eq!(plan.polls.load(Ordering::Relaxed), POLLS);
 }
 
 #[test]

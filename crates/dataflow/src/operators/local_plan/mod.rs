@@ -2,7 +2,8 @@
 //! emits rows as any operator does.
 //!
 //! The plan has no threads. A coroutine of the worker polls it and yields between two batches, so
-//! that the worker takes the rows that come.
+//! that the worker takes the rows that come. Before each poll it looks whether the query is stopped
+//! or has enough rows: a plan may be polled any number of times for one row.
 //!
 //! Where some inputs are replicated and another is not, the plan reads the replicated ones first,
 //! as a join reads its build. The rows of the other wait at their source until each worker has
@@ -120,6 +121,7 @@ impl<D: Downstream> LocalPlanRun<D> {
         let (mut waker, mut is_cut) = (None, false);
         loop {
             let next = poll_fn(|cx| {
+                is_cut |= self.leaves();
                 let waker = waker.get_or_insert_with(|| self.waker(cx));
                 let bytes_max = self.accounting.share(self.instance.tag);
                 let polled = match &mut *self.run.borrow_mut() {
@@ -132,9 +134,9 @@ impl<D: Downstream> LocalPlanRun<D> {
             });
             let next = next.await.transpose().map_err(DataflowError::of_made_rows)?;
             let Some(batch) = next else { break };
-            is_cut = self.signals.is_stopped();
-            if self.behind.is_satisfied() || is_cut {
-                self.run.borrow_mut().take();
+            // Another thread may have stopped the query meanwhile.
+            is_cut |= self.leaves();
+            if self.run.borrow().is_none() {
                 self.instance.clock_moved.notify();
                 break;
             }
@@ -150,6 +152,16 @@ impl<D: Downstream> LocalPlanRun<D> {
         let watermark = self.instance.clock_moved.wait_for(ended).await;
         let is_complete = watermark == i64::MAX && !is_cut;
         self.behind.end(if is_complete { i64::MAX } else { i64::MIN }).await
+    }
+
+    /// Drops the run if the query is stopped or nobody wants more rows; gives whether rows may be
+    /// missing for that.
+    fn leaves(&self) -> bool {
+        let is_stopped = self.signals.is_stopped();
+        if !is_stopped && !self.behind.is_satisfied() {
+            return false;
+        }
+        self.run.borrow_mut().take().is_some() && is_stopped
     }
 
     /// Whether rows of other inputs wait for the replicated ones.

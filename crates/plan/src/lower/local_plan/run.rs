@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::{RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use dataflow::error::DataflowError;
 use dataflow::job::{Description, LocalMemory, LocalPlan, LocalRun, Property};
@@ -40,6 +41,9 @@ use crate::text::units::human;
 /// Operators that can spill get one in this many parts of the memory. A sort needs the rest to
 /// merge the rows in memory before it writes them, and to merge the files that it has written.
 const SPILLABLE_PART: usize = 2;
+
+/// Pairs of rows that a plan looks at between two polls, if it looks at all pairs of its inputs.
+const PAIRS_MAX: usize = 4 << 20;
 
 /// A plan whose leaves are [`GatheredRows`](batch::GatheredRows), as each worker runs it.
 pub(super) struct WorkerPlan {
@@ -91,7 +95,13 @@ impl WorkerPlan {
             Ok(Arc::new(table) as Arc<dyn TableProvider>)
         })?;
         let plan = batch::runtime()?.block_on(batch::physical(&filled, state))?;
-        Ok((some_at_a_time(plan)?, queues.into_values().collect()))
+        let (mut operators, queues) = (vec![], queues.into_values().collect::<Queues>());
+        operators_of(&plan, &mut operators);
+        if operators.iter().any(|name| name == "NestedLoopJoin") {
+            let all = Arc::<AtomicUsize>::default();
+            queues.iter().for_each(|queue| queue.lock().pairs = Some(all.clone()));
+        }
+        Ok((some_at_a_time(plan)?, queues))
     }
 
     /// Begins a run within `memory`.
@@ -264,6 +274,38 @@ struct Waiting {
     ended: bool,
     /// The waker of the plan, if it has found no rows.
     asks: Option<Waker>,
+    /// If the plan looks at all pairs of rows of its inputs: the rows that it has read of all, and
+    /// of this one.
+    pairs: Option<Arc<AtomicUsize>>,
+    read: usize,
+    /// Whether the plan is to be polled anew for the next rows.
+    rests: bool,
+}
+
+impl Waiting {
+    /// The next rows. Of those that meet all rows of other inputs, there are so many that
+    /// [`PAIRS_MAX`] pairs are looked at: DataFusion looks at all of them before it returns.
+    fn next(&mut self) -> DfResult<Option<RecordBatch>> {
+        let Some((rows, bytes)) = self.rows.pop_front() else { return Ok(None) };
+        let Some(pairs) = &self.pairs else {
+            self.bytes -= bytes;
+            return Ok(Some(rows));
+        };
+        self.rests = true;
+        let others = pairs.load(Ordering::Relaxed) - self.read;
+        let rows_max = (PAIRS_MAX / others.max(1)).max(1);
+        let count = rows.num_rows().min(rows_max);
+        self.read += count;
+        pairs.fetch_add(count, Ordering::Relaxed);
+        if count == rows.num_rows() {
+            self.bytes -= bytes;
+            return Ok(Some(rows));
+        }
+        self.rows.push_front((rows.slice(count, rows.num_rows() - count), bytes));
+        // A slice would be counted with the memory of all rows where it is kept.
+        let first = UInt32Array::from_iter_values(0..count as u32);
+        Ok(Some(take_record_batch(&rows, &first)?))
+    }
 }
 
 impl Queue {
@@ -296,11 +338,12 @@ impl Queue {
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Option<DfResult<RecordBatch>>> {
         let mut waiting = self.lock();
-        match waiting.rows.pop_front() {
-            Some((rows, bytes)) => {
-                waiting.bytes -= bytes;
-                Poll::Ready(Some(self.as_leaf(&rows)))
-            }
+        if std::mem::take(&mut waiting.rests) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match waiting.next()? {
+            Some(rows) => Poll::Ready(Some(self.as_leaf(&rows))),
             None if waiting.ended => Poll::Ready(None),
             None => {
                 waiting.asks = Some(cx.waker().clone());
@@ -400,5 +443,63 @@ impl MemoryPool for Pool {
 
     fn memory_limit(&self) -> MemoryLimit {
         MemoryLimit::Finite(self.bytes_max.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{AsArray, Int64Array};
+    use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+
+    use super::*;
+
+    fn batch(values: std::ops::Range<i64>) -> RecordBatch {
+        let column = Arc::new(Int64Array::from_iter_values(values)) as _;
+        RecordBatch::try_from_iter([("v", column)]).expect("a batch")
+    }
+
+    /// The rows of the batches that are read until the queue ends, and how often it was pending.
+    fn read(queue: &Queue) -> (Vec<Vec<i64>>, usize) {
+        let (mut batches, mut pending) = (vec![], 0);
+        loop {
+            match queue.poll(&Context::from_waker(Waker::noop())) {
+                Poll::Ready(Some(rows)) => {
+                    let rows = rows.expect("rows");
+                    batches.push(rows.column(0).as_primitive::<Int64Type>().values().to_vec());
+                }
+                Poll::Ready(None) => return (batches, pending),
+                Poll::Pending => pending += 1,
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_meet_all_rows_of_another_input_are_read_in_slices() {
+        let schema = Arc::new(Schema::new(vec![Field::new("v", DataType::Int64, true)]));
+        let queues = [Queue::new(schema.clone()), Queue::new(schema)];
+        let all = Arc::<AtomicUsize>::default();
+        for (queue, rows) in queues.iter().zip([100_000, 8_192]) {
+            queue.lock().pairs = Some(all.clone());
+            queue.push(batch(0..rows));
+            queue.push(batch(rows..rows + 1));
+            queue.end();
+        }
+        // Nothing has been read of the other input.
+        let (build, pending) = read(&queues[0]);
+        assert_eq!((build.len(), pending), (2, 2));
+        let (probe, pending) = read(&queues[1]);
+        let rows_max = PAIRS_MAX / 100_001;
+        assert!(probe.iter().all(|rows| rows.len() <= rows_max));
+        assert_eq!(probe.len(), 8_192_usize.div_ceil(rows_max) + 1);
+        assert_eq!(pending, probe.len());
+        assert_eq!(probe.concat(), (0..8_193).collect::<Vec<i64>>());
+        assert!(queues.iter().all(|queue| queue.lock().bytes == 0));
+
+        // A plan that does not look at pairs reads what came.
+        let queue = Queue::new(queues[0].schema.clone());
+        queue.push(batch(0..8_192));
+        queue.end();
+        let (rows, pending) = read(&queue);
+        assert_eq!((rows.len(), pending), (1, 0));
     }
 }
