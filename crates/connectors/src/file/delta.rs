@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use arrow::json::LineDelimitedWriter;
 use dataflow::error::ConnectorError;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use serde_json::Value;
 
 use super::paths::io_error;
@@ -29,6 +29,12 @@ const LOG: &str = "_delta_log";
 const VERSION_DIGITS: usize = 20;
 /// Bytes of a commit at most.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
+/// Actions of a checkpoint that are in memory as text at a time.
+const BATCH_ACTIONS: usize = 1024;
+/// Their bytes at most: a few bytes of Parquet may be the same value many times.
+const BATCH_BYTES_MAX: usize = 64 << 20;
+/// Actions of a log at most: files that are there, were removed, or are named again.
+const ACTIONS_MAX: usize = 40_000_000;
 /// Files of a table at most.
 const FILES_MAX: usize = 10_000_000;
 /// The version of the protocol for readers that has names of features.
@@ -48,12 +54,11 @@ pub(super) fn is_table(path: &Path) -> bool {
 /// When the log is damaged, or the table has something that is not read.
 pub(super) fn files(table: &Path) -> Result<Vec<PathBuf>, ConnectorError> {
     let log = DeltaLog::list(table)?;
-    let mut state = TableState { table, files: BTreeMap::new(), partitioned_by: BTreeSet::new() };
+    let mut state = TableState::new(table);
     let mut next = 0;
     if let Some((version, parts)) = &log.checkpoint {
         for part in parts {
-            let lines = checkpoint_lines(part)?;
-            state.apply(part, &lines)?;
+            state.apply_checkpoint(part)?;
         }
         next = version + 1;
     }
@@ -62,7 +67,7 @@ pub(super) fn files(table: &Path) -> Result<Vec<PathBuf>, ConnectorError> {
             let message = format!("its log lacks version {version}, of {}", log.newest);
             return Err(unread(table, message, "restore the files of its log"));
         };
-        state.apply(commit, &commit_lines(commit)?)?;
+        state.apply_commit(commit)?;
     }
     state.paths()
 }
@@ -136,36 +141,70 @@ fn commit_lines(commit: &Path) -> Result<Vec<u8>, ConnectorError> {
     fs::read(commit).map_err(|error| io_error(commit, &error))
 }
 
-/// The actions of a checkpoint, as lines of JSON.
-fn checkpoint_lines(part: &Path) -> Result<Vec<u8>, ConnectorError> {
-    let file = File::open(part).map_err(|error| io_error(part, &error))?;
-    let unfit = |error: &dyn std::fmt::Display| damaged(part, error.to_string());
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| unfit(&error))?;
-    // Statistics of the files are the most of it.
-    let wanted = ["add.path", "add.partitionValues", "add.deletionVector", "metaData", "protocol"];
-    let wanted = wanted.into_iter().chain(["sidecar"]);
-    let mask = ProjectionMask::columns(builder.parquet_schema(), wanted);
-    let reader = builder.with_projection(mask).build().map_err(|error| unfit(&error))?;
-    let mut writer = LineDelimitedWriter::new(Vec::new());
-    for batch in reader {
-        let batch = batch.map_err(|error| unfit(&error))?;
-        writer.write(&batch).map_err(|error| unfit(&error))?;
-    }
-    writer.finish().map_err(|error| unfit(&error))?;
-    Ok(writer.into_inner())
-}
-
 /// The table behind some versions.
 struct TableState<'a> {
     table: &'a Path,
     /// By their paths, as the log has them: the values of partition columns.
     files: BTreeMap<String, BTreeMap<String, Option<String>>>,
     partitioned_by: BTreeSet<String>,
+    /// The actions so far.
+    actions: usize,
 }
 
-impl TableState<'_> {
-    /// Applies the actions of a commit, or of a part of a checkpoint.
-    fn apply(&mut self, place: &Path, lines: &[u8]) -> Result<(), ConnectorError> {
+impl<'a> TableState<'a> {
+    fn new(table: &'a Path) -> Self {
+        Self { table, files: BTreeMap::new(), partitioned_by: BTreeSet::new(), actions: 0 }
+    }
+
+    /// Applies the actions of a part of a checkpoint, some at a time.
+    fn apply_checkpoint(&mut self, part: &Path) -> Result<(), ConnectorError> {
+        let file = File::open(part).map_err(|error| io_error(part, &error))?;
+        let unfit = |error: &dyn std::fmt::Display| damaged(part, error.to_string());
+        // Types that its writer had, such as dictionaries, would hide how much the values are.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
+            .map_err(|error| unfit(&error))?;
+        // Statistics of the files are the most of it.
+        let wanted =
+            ["add.path", "add.partitionValues", "add.deletionVector", "metaData", "protocol"];
+        let wanted = wanted.into_iter().chain(["sidecar"]);
+        let mask = ProjectionMask::columns(builder.parquet_schema(), wanted);
+        let builder = builder.with_projection(mask).with_batch_size(BATCH_ACTIONS);
+        for batch in builder.build().map_err(|error| unfit(&error))? {
+            let batch = batch.map_err(|error| unfit(&error))?;
+            // Actions that are not read are empty rows.
+            self.count_actions(part, batch.num_rows())?;
+            let bytes = batch.get_array_memory_size();
+            if bytes > BATCH_BYTES_MAX {
+                let message = format!("{} of its actions have {bytes} bytes", batch.num_rows());
+                return Err(damaged(part, message));
+            }
+            let mut writer = LineDelimitedWriter::new(Vec::new());
+            writer.write(&batch).map_err(|error| unfit(&error))?;
+            writer.finish().map_err(|error| unfit(&error))?;
+            self.apply_lines(part, &writer.into_inner())?;
+        }
+        Ok(())
+    }
+
+    /// Applies the actions of a commit.
+    fn apply_commit(&mut self, commit: &Path) -> Result<(), ConnectorError> {
+        let lines = commit_lines(commit)?;
+        self.count_actions(commit, lines.split(|byte| *byte == b'\n').count())?;
+        self.apply_lines(commit, &lines)
+    }
+
+    fn count_actions(&mut self, place: &Path, more: usize) -> Result<(), ConnectorError> {
+        self.actions += more;
+        if self.actions > ACTIONS_MAX {
+            let message = format!("the log has over {ACTIONS_MAX} actions");
+            return Err(unread(place, message, "compact the table, and write a checkpoint"));
+        }
+        Ok(())
+    }
+
+    /// Applies actions: all of a commit, or some of a checkpoint, which removes none.
+    fn apply_lines(&mut self, place: &Path, lines: &[u8]) -> Result<(), ConnectorError> {
         let mut added = vec![];
         let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
         for line in lines {
@@ -293,4 +332,79 @@ pub(super) fn refuse_table(path: &str, key: &str, what: &str) -> Result<(), Conn
         return Err(refuse(key, message, None));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Array, ArrayRef, StringArray, StructArray};
+    use arrow::datatypes::{DataType, Field, Schema};
+    use arrow::record_batch::RecordBatch;
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+
+    /// Applies a part of a checkpoint that adds files; a row without a path is no action that is
+    /// read. Gives the bytes of the part, too.
+    fn apply(
+        name: &str,
+        state: &mut TableState<'_>,
+        paths: Vec<Option<&str>>,
+    ) -> (u64, Result<(), ConnectorError>) {
+        let is_there = paths.iter().map(Option::is_some).collect::<Vec<_>>();
+        let field = Arc::new(Field::new("path", DataType::Utf8, true));
+        let paths = Arc::new(StringArray::from(paths)) as ArrayRef;
+        let add = StructArray::new(vec![field].into(), vec![paths], Some(is_there.into()));
+        let fields = vec![Field::new("add", add.data_type().clone(), true)];
+        let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), vec![Arc::new(add)]);
+        let batch = batch.unwrap();
+        let name = format!("millstream-delta-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let bytes = fs::metadata(&path).unwrap().len();
+        let applied = state.apply_checkpoint(&path);
+        fs::remove_file(path).unwrap();
+        (bytes, applied)
+    }
+
+    #[test]
+    fn a_checkpoint_is_applied_some_actions_at_a_time() {
+        let names: Vec<String> = (0..3 * BATCH_ACTIONS).map(|n| format!("{n}.parquet")).collect();
+        let rows: Vec<_> = names.iter().flat_map(|name| [Some(&**name), None]).collect();
+        let mut state = TableState::new(Path::new("t"));
+        apply("batches", &mut state, rows.clone()).1.unwrap();
+        let mut sorted = names.clone();
+        sorted.sort();
+        assert!(state.files.keys().eq(&sorted));
+        assert_eq!(state.actions, 2 * names.len());
+        // The second batch has one too many: no file of it is there.
+        let mut state = TableState::new(Path::new("t"));
+        state.actions = ACTIONS_MAX + 1 - 2 * BATCH_ACTIONS;
+        let error = apply("too-many", &mut state, rows).1.unwrap_err().to_string();
+        assert!(error.contains("over 40000000 actions"), "{error}");
+        assert_eq!(state.files.len(), BATCH_ACTIONS / 2);
+    }
+
+    #[test]
+    fn a_checkpoint_that_unpacks_to_much_is_refused() {
+        // The name is once in the file.
+        let long = "x".repeat(2 * BATCH_BYTES_MAX / BATCH_ACTIONS);
+        let mut state = TableState::new(Path::new("t"));
+        let (bytes, applied) = apply("long", &mut state, vec![Some(&long); 2 * BATCH_ACTIONS]);
+        assert!(bytes < 1 << 20, "{bytes}");
+        let error = applied.unwrap_err().to_string();
+        assert!(error.contains("1024 of its actions have"), "{error}");
+        assert!(state.files.is_empty());
+        // Actions that say the same are counted, and not the one file that they name.
+        state.actions = ACTIONS_MAX - 3 * BATCH_ACTIONS;
+        let same = vec![Some("a.parquet"); 3 * BATCH_ACTIONS];
+        apply("same", &mut state, same.clone()).1.unwrap();
+        assert_eq!(state.files.len(), 1);
+        let error = apply("same", &mut state, same).1.unwrap_err().to_string();
+        assert!(error.contains("over 40000000 actions"), "{error}");
+    }
 }
