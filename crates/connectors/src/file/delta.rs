@@ -141,11 +141,19 @@ fn commit_lines(commit: &Path) -> Result<Vec<u8>, ConnectorError> {
     fs::read(commit).map_err(|error| io_error(commit, &error))
 }
 
+/// A file that the log has added.
+struct DeltaFile {
+    /// The values of partition columns.
+    values: BTreeMap<String, Option<String>>,
+    /// Whether a vector says that some of its rows are deleted.
+    has_vector: bool,
+}
+
 /// The table behind some versions.
 struct TableState<'a> {
     table: &'a Path,
-    /// By their paths, as the log has them: the values of partition columns.
-    files: BTreeMap<String, BTreeMap<String, Option<String>>>,
+    /// By their paths, as the log has them.
+    files: BTreeMap<String, DeltaFile>,
     partitioned_by: BTreeSet<String>,
     /// The actions so far.
     actions: usize,
@@ -226,7 +234,7 @@ impl<'a> TableState<'a> {
                 self.files.remove(path_of(place, remove)?);
             }
             if let Some(add) = of("add") {
-                added.push((path_of(place, add)?.to_owned(), values_of(place, add)?));
+                added.push((path_of(place, add)?.to_owned(), file_of(add)));
             }
         }
         // A file that one commit removes and adds is there.
@@ -243,7 +251,13 @@ impl<'a> TableState<'a> {
 
     fn paths(self) -> Result<Vec<PathBuf>, ConnectorError> {
         let mut paths = vec![];
-        for (path, values) in self.files {
+        for (path, DeltaFile { values, has_vector }) in self.files {
+            if has_vector {
+                let message =
+                    format!("rows of its file '{path}' are deleted by vectors, which are not read");
+                let hint = "REORG TABLE … APPLY (PURGE) writes the files anew";
+                return Err(unread(self.table, message, hint));
+            }
             let decoded = partitions::decoded(&path);
             let relative = Path::new(&decoded);
             let is_below = relative.components().all(|part| matches!(part, Component::Normal(_)));
@@ -275,19 +289,13 @@ fn path_of<'a>(place: &Path, action: &'a Value) -> Result<&'a str, ConnectorErro
     path.ok_or_else(|| damaged(place, "an action has no path"))
 }
 
-/// The values of the partition columns of a file.
-fn values_of(
-    place: &Path,
-    add: &Value,
-) -> Result<BTreeMap<String, Option<String>>, ConnectorError> {
-    if add.get("deletionVector").is_some_and(|vector| !vector.is_null()) {
-        let message = "rows of its files are deleted by vectors, which are not read";
-        return Err(unread(place, message, "REORG TABLE … APPLY (PURGE) writes the files anew"));
-    }
+/// The file of an action that adds it.
+fn file_of(add: &Value) -> DeltaFile {
+    let has_vector = add.get("deletionVector").is_some_and(|vector| !vector.is_null());
     let values = add.get("partitionValues").and_then(Value::as_object);
     let text =
         |(column, value): (&String, &Value)| (column.clone(), value.as_str().map(str::to_owned));
-    Ok(values.into_iter().flatten().map(text).collect())
+    DeltaFile { values: values.into_iter().flatten().map(text).collect(), has_vector }
 }
 
 fn check_protocol(place: &Path, protocol: &Value) -> Result<(), ConnectorError> {

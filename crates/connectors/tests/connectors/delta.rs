@@ -106,6 +106,22 @@ fn actions_are_applied_commit_by_commit() {
     assert_eq!(all.len(), 4, "a pattern names files");
 }
 
+/// REORG TABLE … APPLY (PURGE) writes the files anew that have them.
+#[test]
+fn vectors_of_files_that_were_removed_are_no_matter() {
+    let scratch = Scratch::new("delta-purged");
+    let mut vector = add("a.parquet");
+    vector["add"]["deletionVector"] = json!({"storageType": "u", "cardinality": 1});
+    let commits: [(u64, &[Value]); 2] =
+        [(0, &[begin(), add("a.parquet"), add("b.parquet")]), (1, &[remove("a.parquet"), vector])];
+    let table = written(&scratch, "t", &["a.parquet", "b.parquet", "c.parquet"], &commits);
+    let error = read(&table, &[("n", BIGINT)]).unwrap_err().to_string();
+    assert!(error.contains("rows of its file 'a.parquet' are deleted by vectors"), "{error}");
+    let purged = format!("{}\n{}", remove("a.parquet"), add("c.parquet"));
+    fs::write(format!("{table}/_delta_log/{:020}.json", 2), purged).unwrap();
+    assert_eq!(read(&table, &[("n", BIGINT)]).unwrap(), ["1", "2"]);
+}
+
 #[test]
 fn what_a_reader_would_have_to_know_is_refused_by_its_name() {
     let scratch = Scratch::new("delta-refused");
