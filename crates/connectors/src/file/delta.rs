@@ -60,7 +60,8 @@ pub(super) fn files(table: &Path) -> Result<Vec<PathBuf>, ConnectorError> {
         for part in parts {
             state.apply_checkpoint(part)?;
         }
-        next = version + 1;
+        let behind = version.checked_add(1);
+        next = behind.ok_or_else(|| damaged(table, "its checkpoint has the last number"))?;
     }
     for version in next..=log.newest {
         let Some(commit) = log.commits.get(&version) else {

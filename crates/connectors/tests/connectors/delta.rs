@@ -181,6 +181,14 @@ fn a_log_that_is_damaged_is_an_error() {
     let error = checkpoint("");
     assert!(error.contains("checkpoint.parquet"), "{error}");
     assert!(log("none", &[]).1.contains("no version"));
+    // Numbers go up to a last one; behind it there is none.
+    let towns = fixture("delta/towns/_delta_log");
+    let name = format!("{:020}.checkpoint.parquet", 2);
+    let table = written(&scratch, "last", &["a.parquet"], &[(0, &actions)]);
+    let last = format!("{table}/_delta_log/{}.checkpoint.parquet", u64::MAX);
+    fs::copy(towns.join(name), last).unwrap();
+    let error = read(&table, &[("n", BIGINT)]).unwrap_err().to_string();
+    assert!(error.contains("has the last number"), "{error}");
     let (table, _) = log("lost", &[(0, &[begin(), add("b.parquet")])]);
     let error = read(&table, &[("n", BIGINT)]).unwrap_err().to_string();
     assert!(error.contains("b.parquet"), "{error}");
