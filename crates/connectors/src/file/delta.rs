@@ -155,14 +155,22 @@ struct TableState<'a> {
     table: &'a Path,
     /// By their paths, as the log has them.
     files: BTreeMap<String, DeltaFile>,
-    partitioned_by: BTreeSet<String>,
+    /// The partition columns, where metadata came.
+    partitioned_by: Option<BTreeSet<String>>,
+    has_protocol: bool,
     /// The actions so far.
     actions: usize,
 }
 
 impl<'a> TableState<'a> {
     fn new(table: &'a Path) -> Self {
-        Self { table, files: BTreeMap::new(), partitioned_by: BTreeSet::new(), actions: 0 }
+        Self {
+            table,
+            files: BTreeMap::new(),
+            partitioned_by: None,
+            has_protocol: false,
+            actions: 0,
+        }
     }
 
     /// Applies the actions of a part of a checkpoint, some at a time.
@@ -223,9 +231,10 @@ impl<'a> TableState<'a> {
             let of = |key: &str| action.get(key).filter(|value| !value.is_null());
             if let Some(protocol) = of("protocol") {
                 check_protocol(place, protocol)?;
+                self.has_protocol = true;
             }
             if let Some(metadata) = of("metaData") {
-                self.partitioned_by = check_metadata(place, metadata)?;
+                self.partitioned_by = Some(check_metadata(place, metadata)?);
             }
             if of("sidecar").is_some() {
                 let hint = "write its checkpoints as version 1";
@@ -251,6 +260,11 @@ impl<'a> TableState<'a> {
     }
 
     fn paths(self) -> Result<Vec<PathBuf>, ConnectorError> {
+        // Without them nobody knows what the files are.
+        let has_protocol = self.has_protocol;
+        let partitioned_by = self.partitioned_by.filter(|_| has_protocol);
+        let partitioned_by = partitioned_by
+            .ok_or_else(|| damaged(self.table, "its log has no protocol or no metadata"))?;
         let mut paths = vec![];
         for (path, DeltaFile { values, has_vector }) in self.files {
             if has_vector {
@@ -267,7 +281,7 @@ impl<'a> TableState<'a> {
                 return Err(unread(self.table, message, "copy the table with its files"));
             }
             let named = partitions::of_name(&decoded);
-            let is_named = self.partitioned_by.iter().all(|column| {
+            let is_named = partitioned_by.iter().all(|column| {
                 let value = values.get(column).cloned().flatten().filter(|value| !value.is_empty());
                 named.get(&column.to_lowercase()) == Some(&value)
             });

@@ -181,6 +181,13 @@ fn a_log_that_is_damaged_is_an_error() {
     let error = checkpoint("");
     assert!(error.contains("checkpoint.parquet"), "{error}");
     assert!(log("none", &[]).1.contains("no version"));
+    // The first commit was cut.
+    for lost in ["protocol", "metaData"] {
+        let mut rest = begin();
+        rest.as_object_mut().unwrap().remove(lost);
+        let error = log(lost, &[(0, &[rest, add("a.parquet")])]).1;
+        assert!(error.contains("no protocol or no metadata"), "{error}");
+    }
     // Numbers go up to a last one; behind it there is none.
     let towns = fixture("delta/towns/_delta_log");
     let name = format!("{:020}.checkpoint.parquet", 2);
