@@ -238,13 +238,14 @@ fn segments_go_with_each_checkpoint_and_records_are_seldom_listed() {
         assert_eq!(collected.records, 0, "all are young");
         let all = numbers();
         assert!(all.contains(&6), "it has a name");
-        assert!(all.iter().filter(|number| **number < 7).count() <= 3, "{all:?}");
+        // Those of the run before go when this one has enough, and not dozens of checkpoints later.
+        assert!(number == 8 || !all.iter().any(|number| *number < 6), "{all:?}");
         assert!(all.iter().filter(|number| **number > 7).count() <= 3, "{all:?}");
         assert!(all.ends_with(&[number]));
     }
     // Each time the names that were given are listed and read, and a segment is deleted.
     let few = calls.iter().filter(|calls| **calls <= 3).count();
-    assert!(few >= calls.len() - 3, "{calls:?}");
+    assert!(few >= calls.len() - 4, "{calls:?}");
     assert_eq!(numbers(), [6, 148, 149, 150], "what is left over goes with everything else");
     drop_kept(store.as_ref(), &job(), "friday").unwrap();
     store.set_time(HOUR_MS + 1);

@@ -16,7 +16,9 @@ use crate::record::{BaseCheckpoint, CheckpointManifest};
 use crate::store::{ObjectName, Store, StoredObject};
 
 /// The checkpoints of a run from one collection of everything to the next: that one lists the
-/// records of an hour, which are many where checkpoints are frequent.
+/// records of an hour, which are many where checkpoints are frequent. Before the first of them
+/// everything is collected at the first checkpoint, and as soon as those of the run are enough to
+/// be retained: those of the run before have the state once more, and are not needed then.
 const COLLECTED_EVERY: u32 = 64;
 
 /// The segments of the checkpoints that a run has recorded, as far as it knows them without a
@@ -29,6 +31,8 @@ pub(super) struct OwnSegments {
     superseded: BTreeMap<String, u64>,
     /// Checkpoints until everything is collected.
     until_all: u32,
+    /// Whether everything was collected since there are as many as are retained.
+    has_enough: bool,
     /// The last checkpoint.
     last: u64,
 }
@@ -69,8 +73,8 @@ pub struct CollectedObjects {
 
 impl Chain {
     /// Deletes the segments that this run's checkpoints have superseded, without a look at the
-    /// chain; and at the first checkpoint, and then every few dozen, all that
-    /// [`collect`](Self::collect) deletes. It is called when a checkpoint was
+    /// chain; and at the first checkpoint, at the first that has enough before it, and then every
+    /// few dozen, all that [`collect`](Self::collect) deletes. It is called when a checkpoint was
     /// [recorded](Self::append).
     ///
     /// A run that has begun meanwhile goes on from a checkpoint that this one retains too, for its
@@ -79,8 +83,10 @@ impl Chain {
     /// # Errors
     /// As [`collect`](Self::collect).
     pub fn collect_superseded(&mut self) -> Result<CollectedObjects, CheckpointError> {
-        if self.own.until_all == 0 {
+        let is_enough = self.own.retained.len() == CHECKPOINTS_RETAINED;
+        if self.own.until_all == 0 || is_enough && !self.own.has_enough {
             let collected = self.collect()?;
+            self.own.has_enough = is_enough && self.pending.is_none();
             self.own.superseded.clear();
             self.own.until_all = COLLECTED_EVERY;
             return Ok(collected);
