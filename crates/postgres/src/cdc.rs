@@ -27,6 +27,9 @@ use crate::table::{PgTable, patiently};
 /// how far the job is. The note has the ranges of keys that were read, where they are needed.
 const FORMAT: &str = "postgres-changes";
 const VERSION: u32 = 1;
+/// The version of positions with ranges. A build that does not know them would give changes that
+/// rows were read with a second time: it refuses the number.
+const RANGES_VERSION: u32 = 2;
 
 /// How far a job is: nothing was given, rows of the snapshot were, or all of them.
 const BEGINS: u64 = 0;
@@ -125,8 +128,7 @@ impl Source for CdcSource {
 
     fn settle(&self, positions: &[Position]) {
         for position in positions {
-            let numbers = position.numbers(FORMAT, VERSION, &self.split_name());
-            if let Ok([lsn, _, FOLLOWS]) = numbers {
+            if let Ok([lsn, _, FOLLOWS]) = numbers_of(position, &self.split_name()) {
                 // Release: the thread tells the server what a checkpoint has.
                 self.confirmed.fetch_max(lsn, Ordering::Release);
             }
@@ -171,7 +173,7 @@ impl Source for CdcSource {
         from: Option<&Position>,
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        let numbers = from.map(|from| from.numbers(FORMAT, VERSION, &split.name)).transpose()?;
+        let numbers = from.map(|from| numbers_of(from, &split.name)).transpose()?;
         let from = from_position(split, numbers, from.map_or(&[], |from| from.note()))?;
         let at = ReaderPlace::of(&from);
         let backlog = context.backlog.of_flow();
@@ -214,6 +216,16 @@ impl Source for CdcSource {
         };
         Ok(Box::new(reader))
     }
+}
+
+/// The version of a position that has these bytes beside its numbers.
+fn version_of(note: &[u8]) -> u32 {
+    if note.is_empty() { VERSION } else { RANGES_VERSION }
+}
+
+/// The numbers of a position, with ranges or without.
+fn numbers_of(position: &Position, split: &str) -> Result<[u64; 3], ConnectorError> {
+    position.numbers(FORMAT, version_of(position.note()), split)
 }
 
 /// Where a position leads to.
@@ -276,6 +288,13 @@ impl ReaderPlace {
             PieceEnd::Log { place, ranges } => Self::of(&FollowFrom::Log(place, ranges)),
         }
     }
+
+    /// It as a position in the split.
+    fn position(&self, split: &str) -> Position {
+        let ranges = self.ranges.as_ref();
+        let note = ranges.map_or_else(Vec::new, |(ranges, upto)| ranges.to_bytes(upto));
+        Position::new(FORMAT, version_of(&note), split, &self.numbers).with_note(note)
+    }
 }
 
 /// The reader of changes that a thread follows.
@@ -336,10 +355,71 @@ impl SplitReader for ChangeReader {
     }
 
     fn position(&self) -> Position {
-        let position = Position::new(FORMAT, VERSION, &self.split, &self.at.numbers);
-        match &self.at.ranges {
-            Some((ranges, upto)) => position.with_note(ranges.to_bytes(upto)),
-            None => position,
+        self.at.position(&self.split)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+    use crate::ranges::SeenTransactions;
+
+    const SPLIT: &str = "t@slot";
+
+    fn source() -> CdcSource {
+        let options = [
+            ("url", "postgresql://localhost:5432/postgres"),
+            ("table-name", "t"),
+            ("username", "postgres"),
+            ("slot.name", "slot"),
+        ];
+        let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let schema = Arc::new(Schema::new(vec![Field::new("op", DataType::Utf8, true)]));
+        let def = TableDef {
+            name: "t".into(),
+            schema,
+            options: options.into(),
+            metadata: BTreeMap::new(),
+            buckets: vec![],
+        };
+        CdcSource::new(&def, &[0]).unwrap()
+    }
+
+    #[test]
+    fn a_position_with_ranges_is_refused_by_a_build_that_does_not_know_them() {
+        let seen = SeenTransactions::of("10:20:12").unwrap();
+        let ranges = ReadRanges { columns: vec!["k".into()], ..ReadRanges::default() };
+        let mut ranges = ranges.with(seen, 99).unwrap();
+        ranges.ranges[0].upto = vec!["7".into()];
+        let at = LogPlace { lsn: 50, given: 3 };
+        let begin = LogPlace { lsn: 40, given: 0 };
+        let cases = [
+            (FollowFrom::Anew, 1, 0),
+            (FollowFrom::Rows(begin, ranges.clone()), 2, 0),
+            (FollowFrom::Log(at, None), 1, 50),
+            (FollowFrom::Log(at, Some(Arc::new(ranges))), 2, 50),
+        ];
+        for (from, version, confirmed) in cases {
+            let position = ReaderPlace::of(&from).position(SPLIT);
+            let position = Position::from_bytes(&position.to_bytes()).unwrap();
+            let is_of = |version| position.numbers::<3>(FORMAT, version, SPLIT).is_ok();
+            assert_eq!([is_of(1), is_of(2)], [version == 1, version == 2], "{from:?}");
+            let numbers = numbers_of(&position, SPLIT).unwrap();
+            let split = Split { name: SPLIT.into(), ..Split::default() };
+            assert_eq!(from_position(&split, Some(numbers), position.note()).unwrap(), from);
+            // The server may forget what lies before either kind, once the rows are read.
+            let source = source();
+            source.settle(&[position]);
+            assert_eq!(source.confirmed.load(Ordering::Acquire), confirmed, "{from:?}");
         }
+        // Neither number says that the other kind is there.
+        let numbers = [50, 3, FOLLOWS];
+        let none = Position::new(FORMAT, RANGES_VERSION, SPLIT, &numbers);
+        let some = Position::new(FORMAT, VERSION, SPLIT, &numbers).with_note(vec![1]);
+        assert!(numbers_of(&none, SPLIT).is_err() && numbers_of(&some, SPLIT).is_err());
     }
 }
