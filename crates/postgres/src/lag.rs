@@ -8,6 +8,8 @@ use crate::following::Following;
 
 /// How often the server is asked.
 const ASKED_EVERY: Duration = Duration::from_secs(5);
+/// How long no connection is made when none could be: the log is not read while one is tried.
+const CONNECTED_AGAIN: Duration = Duration::from_secs(60);
 /// How long it may take to answer.
 const ANSWERED: Duration = Duration::from_secs(5);
 /// Bytes of the log that the server keeps for a slot before that is worth a warning.
@@ -17,7 +19,8 @@ const KEPT_MUCH: u64 = 1 << 30;
 #[derive(Default)]
 pub(crate) struct SlotLag {
     queries: Option<PgConnection>,
-    asked: Option<Instant>,
+    /// When it is time again; `None` before the first time.
+    next: Option<Instant>,
     is_told: bool,
 }
 
@@ -25,13 +28,16 @@ impl SlotLag {
     /// Asks, if it is time, and keeps what the server says. `read` is the place up to which the log
     /// was read.
     pub(crate) fn look(&mut self, of: &Following, read: u64) {
-        if self.asked.is_some_and(|asked| asked.elapsed() < ASKED_EVERY) {
+        if self.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
-        self.asked = Some(Instant::now());
         let Some(backlog) = of.backlog.upgrade() else { return };
         // It is no failure of the job if nobody answers: the numbers stay.
-        match self.ask(of) {
+        let is_new = self.queries.is_none();
+        let answer = self.ask(of);
+        let pause = if is_new && answer.is_err() { CONNECTED_AGAIN } else { ASKED_EVERY };
+        self.next = Some(Instant::now() + pause);
+        match answer {
             Ok((end, kept_from)) => {
                 let (pending, retained) = (end.saturating_sub(read), end.saturating_sub(kept_from));
                 backlog.set_log(pending, retained);
