@@ -169,6 +169,17 @@ fn s3(
     Ok(Arc::new(store))
 }
 
+/// The server of buckets, if these options or the environment name another one than Amazon's.
+pub(crate) fn s3_endpoint(options: OptionReader<'_>) -> Option<String> {
+    let mut builder = AmazonS3Builder::from_env();
+    if let Some(endpoint) = options.text("s3.endpoint") {
+        builder = builder.with_endpoint(endpoint);
+    }
+    // The library takes the first of these.
+    let keys = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint];
+    keys.iter().find_map(|key| builder.get_config_value(key))
+}
+
 /// The store of a host, its address for messages, and the path in it.
 fn web(
     url: &str,

@@ -10,7 +10,8 @@ use pool::manifest::ORIGIN_BYTES_MAX;
 
 use crate::file::FileConnector;
 use crate::file::paths::absolute;
-use crate::object::is_url;
+use crate::format::fnv;
+use crate::object::{is_url, s3_endpoint};
 use crate::options::{OptionReader, nearest, refuse};
 
 /// The options of an origin begin with it.
@@ -132,23 +133,90 @@ fn check_option(key: &str, own: &str) -> Result<(), ConnectorError> {
     Err(refuse(key, "is no option of an origin", hint))
 }
 
-/// The name of an origin, without secrets: the path, and the options that say how it is read.
+/// The name of an origin, without secrets: the path, the server of a bucket, and the options that
+/// say how it is read.
 fn name_of(path: &str, options: &Options) -> String {
-    let path = if is_url(path) { without_secrets(path) } else { absolute(path) };
-    let is_named = |(key, _): &(&String, &String)| *key != "path" && !key.starts_with("s3.");
-    let options: Vec<String> =
+    let is_named = |(key, _): &(&String, &String)| {
+        !key.starts_with("s3.") && !["path", "retry.timeout"].contains(&key.as_str())
+    };
+    let mut said: Vec<String> =
         options.iter().filter(is_named).map(|(key, value)| format!("{key}={value}")).collect();
-    if options.is_empty() { path } else { format!("{path} ({})", options.join(", ")) }
+    let path = match path.split_once("://") {
+        Some((scheme, rest)) if is_url(path) && !scheme.starts_with("s3") => {
+            let rest = rest.split('#').next().unwrap_or_default();
+            // A query may be a secret: a number tells it from others.
+            let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+            let query = unsigned(query);
+            if !query.is_empty() {
+                said.push(format!("query {:016x}", fnv(query.as_bytes())));
+            }
+            format!("{scheme}://{}", without_user(rest))
+        }
+        // A question mark is of a pattern here.
+        Some((scheme, rest)) if is_url(path) => {
+            if let Some(endpoint) = s3_endpoint(OptionReader(options)) {
+                let (scheme, host) = endpoint.split_once("://").unwrap_or(("https", &endpoint));
+                let host = without_user(host);
+                said.push(format!("s3.endpoint={scheme}://{}", host.trim_end_matches('/')));
+            }
+            format!("{scheme}://{rest}")
+        }
+        _ => absolute(path),
+    };
+    if said.is_empty() { path } else { format!("{path} ({})", said.join(", ")) }
 }
 
-/// A URL without its query, which may be a signature, and without the name of a user.
-fn without_secrets(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or(url);
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+/// A host and a path without the name and the password of a user.
+fn without_user(rest: &str) -> String {
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = host.rsplit('@').next().unwrap_or(host);
-    format!("{scheme}://{host}{path}")
+    format!("{}{path}", host.rsplit('@').next().unwrap_or(host))
 }
+
+/// A query without its signature, which is another one each time that somebody signs the address.
+fn unsigned(query: &str) -> String {
+    let parts: Vec<(String, &str)> = query
+        .split('&')
+        .map(|part| (part.split('=').next().unwrap_or_default().to_ascii_lowercase(), part))
+        .collect();
+    let has = |key: &&str| parts.iter().any(|(own, _)| own == key);
+    let by = SIGNATURES.iter().find(|(needs, _)| needs.iter().all(has));
+    let is_of_it =
+        |key: &str| by.is_some_and(|(needs, beside)| needs.contains(&key) || beside.contains(&key));
+    let kept = parts.iter().filter(|(key, _)| !is_of_it(key));
+    kept.map(|(_, part)| *part).collect::<Vec<_>>().join("&")
+}
+
+/// The parameters by which addresses of stores are signed: those that show that one is, and what
+/// may stand beside them. Those of others are ordinary parameters, which tell origins apart.
+type SignatureParameters = (&'static [&'static str], &'static [&'static str]);
+
+const SIGNATURES: [SignatureParameters; 6] = [
+    // Amazon S3, Google Cloud Storage, the two as they were before, CloudFront, Azure.
+    (
+        &["x-amz-signature", "x-amz-date"],
+        &[
+            "x-amz-algorithm",
+            "x-amz-credential",
+            "x-amz-expires",
+            "x-amz-security-token",
+            "x-amz-signedheaders",
+        ],
+    ),
+    (
+        &["x-goog-signature", "x-goog-date"],
+        &["x-goog-algorithm", "x-goog-credential", "x-goog-expires", "x-goog-signedheaders"],
+    ),
+    (&["signature", "expires", "awsaccesskeyid"], &["x-amz-security-token"]),
+    (&["signature", "expires", "googleaccessid"], &[]),
+    (&["signature", "key-pair-id"], &["expires", "policy"]),
+    (
+        &["sig", "se", "sv"],
+        &[
+            "ss", "srt", "sr", "sp", "st", "spr", "sip", "skoid", "sktid", "skt", "ske", "sks",
+            "skv",
+        ],
+    ),
+];
 
 #[cfg(test)]
 mod tests {
@@ -177,7 +245,35 @@ mod tests {
             ]),
             "s3://b/x/*.csv (csv.header=false, format=csv)"
         );
-        assert_eq!(named(&[("origin", "https://u:p@h/a.csv?sig=1")]), "https://h/a.csv");
+        assert_eq!(named(&[("origin", "https://u:p@h/a.csv")]), "https://h/a.csv");
+        assert_eq!(named(&[("origin", "x.csv"), ("origin.retry.timeout", "1 min")]), here);
+    }
+
+    #[test]
+    fn two_origins_have_two_names() {
+        let of = |origin: &str| named(&[("origin", origin)]);
+        let rome = of("https://h/get?city=rome&token=geheim");
+        assert!(rome.starts_with("https://h/get (query ") && !rome.contains("geheim"), "{rome}");
+        assert_ne!(rome, of("https://h/get?city=paris&token=geheim"));
+        assert_ne!(rome, of("https://h/get"));
+        assert_eq!(rome, of("https://h/get?city=rome&token=geheim#here"));
+        // An address that was signed again is the same one.
+        let signed = |version, at| {
+            of(&format!(
+                "https://h/a.csv?versionId={version}&X-Amz-Date={at}&X-Amz-Signature=a{at}"
+            ))
+        };
+        assert_eq!(signed(1, 1), signed(1, 2));
+        assert_ne!(signed(1, 1), signed(2, 1));
+        assert_eq!(signed(1, 1), of("https://h/a.csv?versionId=1"));
+        assert_eq!(of("https://h/a.csv?sv=2&se=3&sp=r&sig=x%3D"), "https://h/a.csv");
+        // What is beside a signature is an ordinary parameter where there is none.
+        assert_ne!(of("https://h/get?sig=1&st=1"), of("https://h/get?sig=1&st=2"));
+        // Patterns of a bucket, and buckets of two servers.
+        assert_ne!(of("s3://b/x?.csv"), of("s3://b/x?.json"));
+        let at = |endpoint| named(&[("origin", "s3://b/*.csv"), ("origin.s3.endpoint", endpoint)]);
+        assert_eq!(at("http://u:p@test:9000/"), "s3://b/*.csv (s3.endpoint=http://test:9000)");
+        assert_ne!(at("http://test:9000"), at("http://store:9000"));
     }
 
     #[test]

@@ -60,7 +60,9 @@ fn objects_are_loaded_once_for_each_version_of_them() {
     store.state.lock().unwrap().objects.remove("/bucket/x/a.csv");
     assert_eq!(sum(&pool, &cache).unwrap(), (120, 4));
     let origin = pool.newest(&cache.name).unwrap().origin.clone().unwrap();
-    assert_eq!(origin.name, "s3://bucket/x/*.csv", "nothing of the credentials is kept");
+    let endpoint = &cache.options["origin.s3.endpoint"];
+    let name = format!("s3://bucket/x/*.csv (s3.endpoint={endpoint})");
+    assert_eq!(origin.name, name, "nothing of the credentials is kept");
 }
 
 #[test]
@@ -117,8 +119,13 @@ fn a_cache_tells_its_columns_and_is_not_written() {
         let mut other = declared.clone();
         other.options.insert(key.into(), value.into());
         let error = sum(&pool, &other).unwrap_err().to_string();
-        assert!(error.contains("is a cache of s3://bucket/x/*.csv, not of"), "{error}");
+        assert!(error.contains("is a cache of s3://bucket/x/*.csv (s3."), "{error}");
     }
+    // A bucket of the same name on another server is another origin, and its rows are not mixed up.
+    let second = S3::start();
+    second.put("/bucket/x/a.csv", "a,b\n2,y\n");
+    let error = sum(&pool, &cache(&second, &[])).unwrap_err().to_string();
+    assert!(error.contains("is a cache of s3://bucket/x/*.csv (s3.endpoint=http"), "{error}");
     let other = TableDef { schema: columns(&[("a", VARCHAR), ("b", VARCHAR)]), ..declared };
     assert!(sum(&pool, &other).is_err());
 }
