@@ -73,6 +73,10 @@ impl Home {
         if newest.is_some_and(|newest| newest.manifest.origin.is_none()) {
             return Err(no_cache(table));
         }
+        // A statement reads the version that it has pinned first, on all nodes of its job.
+        if self.memos.contains_key(&(by.statement, table.to_owned())) {
+            return Ok(OriginLook::Current);
+        }
         // A version whose blocks were lost with a server is loaded anew.
         let is_there = newest.is_some_and(|newest| self.loss_of(&newest.manifest).is_none());
         let state = self.origins.get(table);
@@ -158,6 +162,7 @@ pub(super) fn check_origin(newest: &Manifest, load: &TableLoad) -> Result<(), Po
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::At;
     use crate::manifest::{Definition, Layout};
 
     const AGE_NS: u64 = 1_000;
@@ -227,6 +232,25 @@ mod tests {
         assert_eq!(loaded(&mut home, 2, load(LoadMode::Overwrite, Some(8))), 2);
         home.end_look(2_500, 2, "t", LookOutcome::Copy);
         assert_eq!(home.look(2_998, same, "t", AGE_NS), Ok(OriginLook::Current));
+    }
+
+    #[test]
+    fn who_plans_behind_the_first_node_of_a_job_does_not_look_for_another_version() {
+        let mut home = cached();
+        // Node 0 of statement 2 looks, and pins what it found.
+        assert_eq!(home.look(2_000, of(2), "t", 0), Ok(OriginLook::Due));
+        home.end_look(2_000, 2, "t", LookOutcome::Copy);
+        let pin = home.pin(2, "t", At::Newest, Some(statement(2))).unwrap();
+        let node = LookRequest { client: 3, ..of(2) };
+        assert_eq!(home.look(2_001, node, "t", 0), Ok(OriginLook::Current));
+        // Another statement loads the next version; the job reads the one that it has pinned.
+        assert_eq!(home.look(2_002, of(4), "t", 0), Ok(OriginLook::Due));
+        assert_eq!(loaded(&mut home, 4, load(LoadMode::Overwrite, Some(8))), 2);
+        home.end_look(2_003, 4, "t", LookOutcome::Copy);
+        assert_eq!(home.look(2_004, node, "t", 0), Ok(OriginLook::Current));
+        let other = home.pin(3, "t", At::Newest, Some(statement(2))).unwrap();
+        assert_eq!((pin.version, other.version), (1, 1));
+        assert_eq!(home.look(2_005, of(5), "t", 0), Ok(OriginLook::Due));
     }
 
     #[test]
