@@ -92,7 +92,6 @@ impl Blob for ObjectBlob {
         InputVersion { bytes: self.meta.size, mark }
     }
 
-    /// Gives [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing has come.
     fn stamp(&self) -> u64 {
         match &self.meta.e_tag {
             Some(tag) => fnv(strong(tag).as_bytes()),
@@ -100,6 +99,7 @@ impl Blob for ObjectBlob {
         }
     }
 
+    /// Gives [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing has come.
     fn read(&self, waker: &Waker) -> Result<Box<dyn Read + Send>, ConnectorError> {
         let (sender, byte_queue) = byte_queue(waker);
         let blob = self.clone();
