@@ -31,7 +31,7 @@ use pool::manifest::{CachedOrigin, Manifest};
 use super::columns::StoredColumns;
 use super::errors::refused;
 use super::lists::NodeCache;
-use super::origin::CacheOrigin;
+use super::origin::{CacheOrigin, of_origin};
 use super::sink::PoolSink;
 use super::staged::{ASKED_AGAIN, Unparks};
 use super::version::{self, Version};
@@ -267,7 +267,7 @@ impl CacheLoad<'_> {
     ) -> Result<bool, ConnectorError> {
         let mut reader = self.source.open(split, None, context)?;
         while !self.has_failed.load(Ordering::Relaxed) {
-            match reader.next(BATCH_ROWS)? {
+            match reader.next(BATCH_ROWS).map_err(of_origin)? {
                 Next::Batch(batch) => {
                     while writer.room() == Room::Full {
                         thread::park_timeout(ASKED_AGAIN);

@@ -153,7 +153,8 @@ const OPTIONS: &[OptionSpec] = &[
         key: "origin.<option>",
         values: "text",
         default: "that of the option",
-        doc: "An option of the connector `file` that says how the origin is read.",
+        doc: "An option of the connector `file` that says how the origin is read; `origin.on_bad` \
+              is `fail` where it is not said.",
     },
     OptionSpec {
         key: "prefetch",

@@ -69,9 +69,14 @@ impl CacheOrigin {
             }
         }
         // A cache has no table of bad rows beside it.
-        OptionReader(&options).choice("on_bad", &["skip", "fail"]).map_err(of_origin)?;
+        let on_bad = OptionReader(&options).choice("on_bad", &["skip", "fail"]);
+        if on_bad.map_err(of_origin)? == Some(1) {
+            options.remove("on_bad");
+        }
         let age_max_ns = reader.duration_ns("origin.refresh")?.unwrap_or(AGE_MAX_NS);
         let name = name_of(path, &options);
+        // One process loads, and would tell of rows that are left out; all read what it has loaded.
+        options.entry("on_bad".to_owned()).or_insert_with(|| "fail".to_owned());
         if name.len() > ORIGIN_BYTES_MAX {
             let message = format!("with its options it has more than {ORIGIN_BYTES_MAX} bytes");
             return Err(refuse("origin", message, None));
@@ -106,14 +111,18 @@ impl CacheOrigin {
     }
 }
 
-/// An error of an option of the connector `file`, as that of the table's.
-fn of_origin(error: ConnectorError) -> ConnectorError {
+/// An error of the connector `file`, with the options of the table in place of its own.
+pub(super) fn of_origin(error: ConnectorError) -> ConnectorError {
     match error {
         ConnectorError::Option { key, message, hint } if key == "path" => {
             ConnectorError::Option { key: "origin".into(), message, hint }
         }
         ConnectorError::Option { key, message, hint } => {
             ConnectorError::Option { key: format!("{PREFIX}{key}"), message, hint }
+        }
+        ConnectorError::Io { place, message, hint } => {
+            let hint = hint.map(|hint| hint.replace("'on_bad'", "'origin.on_bad'"));
+            ConnectorError::Io { place, message, hint }
         }
         error => error,
     }
@@ -247,6 +256,9 @@ mod tests {
         );
         assert_eq!(named(&[("origin", "https://u:p@h/a.csv")]), "https://h/a.csv");
         assert_eq!(named(&[("origin", "x.csv"), ("origin.retry.timeout", "1 min")]), here);
+        assert_eq!(named(&[("origin", "x.csv"), ("origin.on_bad", "fail")]), here);
+        let skips = named(&[("origin", "x.csv"), ("origin.on_bad", "skip")]);
+        assert_eq!(skips, format!("{here} (on_bad=skip)"));
     }
 
     #[test]

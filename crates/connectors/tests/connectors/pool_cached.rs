@@ -68,7 +68,7 @@ fn objects_are_loaded_once_for_each_version_of_them() {
 #[test]
 fn what_was_loaded_stays_when_the_objects_are_away_or_have_bad_rows() {
     let (store, pool) = (S3::start(), InMemoryPool::new(1));
-    let cache = cache(&store, &[("origin.on_bad", "fail")]);
+    let cache = cache(&store, &[]);
     store.put("/bucket/x/a.csv", "a,b\n1,x\n");
     assert_eq!(sum(&pool, &cache).unwrap(), (1, 1));
     store.put("/bucket/x/a.csv", "a,b\n2,x\nzwei,y\n");
@@ -89,10 +89,17 @@ fn what_was_loaded_stays_when_the_objects_are_away_or_have_bad_rows() {
 }
 
 #[test]
-fn a_row_that_is_bad_is_left_out_unless_it_is_refused() {
+fn a_row_that_is_bad_is_refused_unless_it_is_to_be_left_out() {
     let (store, pool) = (S3::start(), InMemoryPool::new(1));
     store.put("/bucket/x/a.csv", "a,b\n1,x\neins,y\n4,z\n");
-    assert_eq!(sum(&pool, &cache(&store, &[])).unwrap(), (5, 1));
+    // Who reads what another process has loaded would not learn that a row is missing.
+    let error = sum(&pool, &cache(&store, &[])).unwrap_err();
+    let ConnectorError::Io { place, hint: Some(hint), .. } = error else { panic!("{error}") };
+    assert!(place.contains("x/a.csv:3") && hint.contains("'origin.on_bad' = 'skip'"), "{hint}");
+    let cache = cache(&store, &[("origin.on_bad", "skip")]);
+    assert_eq!(sum(&pool, &cache).unwrap(), (5, 1));
+    let origin = pool.newest(&cache.name).unwrap().origin.clone().unwrap();
+    assert!(origin.name.contains("on_bad=skip"), "the name says so: {}", origin.name);
 }
 
 #[test]
