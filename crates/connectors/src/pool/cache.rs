@@ -168,6 +168,7 @@ impl PoolConnector {
         options: &PoolOptions,
         before: Option<&Version>,
     ) -> Result<(), ConnectorError> {
+        tracing::info!("loads pool table '{}' from {}", options.table, origin.name);
         let source = origin.source(table)?;
         let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
         let splits = source.splits(threads as u32, None)?;
