@@ -25,6 +25,10 @@ pub(super) use write::ListLoading;
 /// Nodes that are on their way at most.
 const WINDOW: usize = 64;
 
+/// Bytes of nodes that are on their way at most, where more than one is: those of a well-behaved
+/// loader have 2 MiB, but anybody may have written their lengths.
+const WINDOW_BYTES: u64 = 16 << 20;
+
 /// Bytes of nodes that are kept, of each of two generations.
 const KEPT_BYTES_MAX: u64 = 32 << 20;
 
@@ -131,14 +135,18 @@ pub fn followed(pinned: Pinned, nodes: &NodeCache) -> Result<(Pinned, Option<usi
     let server = blocks.incarnation();
     let waker = Waker::from(Arc::new(Unparks(thread::current())));
     let mut reader = blocks.open(WINDOW, waker)?;
-    let (mut asked, mut count) = (VecDeque::new(), 0);
+    let (mut asked, mut asked_bytes, mut count) = (VecDeque::new(), 0, 0);
     loop {
         while asked.len() < WINDOW {
             let Some(place) = walk.wanted(asked.len()) else { break };
+            if asked_bytes > 0 && asked_bytes + u64::from(place.bytes) > WINDOW_BYTES {
+                break;
+            }
             asked.push_back(match nodes.get(server, place.at, place.bytes) {
                 Some(node) => Asked::Cached(node),
                 None => {
                     reader.want(place);
+                    asked_bytes += u64::from(place.bytes);
                     Asked::Read(place.at, place.bytes)
                 }
             });
@@ -152,6 +160,7 @@ pub fn followed(pinned: Pinned, nodes: &NodeCache) -> Result<(Pinned, Option<usi
                     continue;
                 };
                 let node = Arc::new(ListNode::decode((*bytes).as_ref())?);
+                asked_bytes -= u64::from(*length);
                 nodes.put(server, *at, &node, *length);
                 node
             }
