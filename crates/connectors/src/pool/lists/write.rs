@@ -253,11 +253,16 @@ struct ListWriter {
 
 impl ListWriter {
     /// Makes the next node of each list that has changed.
-    fn make_nodes(&mut self) {
+    ///
+    /// # Errors
+    /// When the open node has no strip any more, so that its head would go on naming those that it
+    /// had. A part that replaces a strip has the rows of it, so that this is a fault of a writer.
+    fn make_nodes(&mut self) -> Result<(), PoolError> {
         for (&partition, list) in self.lists.lists.iter().filter(|(_, list)| list.has_changed) {
             let (strips, is_full) = list.next();
             if strips == 0 {
-                continue;
+                let reason = "the last strip of an open node is replaced by nothing".into();
+                return Err(PoolError::Refused { reason });
             }
             let node = list.node(partition, strips);
             let rows = u32::try_from(node.rows).unwrap_or(u32::MAX);
@@ -271,6 +276,7 @@ impl ListWriter {
             let strip = EncodedStrip { rows, blocks: vec![block] };
             self.nodes.push_back((Written { partition, strips, is_full }, strip));
         }
+        Ok(())
     }
 
     /// Writes nodes, and waits until they have places; whether all have.
@@ -287,7 +293,7 @@ impl ListWriter {
             }
             self.strips = strips;
             self.stage = Stage::Nodes;
-            self.make_nodes();
+            self.make_nodes()?;
         }
         while self.stage == Stage::Nodes {
             while let Some((written, node)) = self.nodes.pop_front() {
@@ -317,7 +323,7 @@ impl ListWriter {
                 self.stage = Stage::Ended;
                 return Ok(true);
             }
-            self.make_nodes();
+            self.make_nodes()?;
         }
         Ok(true)
     }
