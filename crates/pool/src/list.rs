@@ -8,9 +8,10 @@
 //! ```
 //!
 //! The manifest of such a table names the heads of its lists alone, so that a version costs what is
-//! new in it. A node never changes: the next version has another head, which names the nodes of the
-//! version before. Who reads a list learns of [`LINKS_MAX`] nodes at a time and reads them
-//! together, and needs no node twice, whatever versions it reads.
+//! new in it, and 36 bytes for each extent that its open lists lie in. A node never changes: the
+//! next version has another head, which names the nodes of the version before. Who reads a list
+//! learns of [`LINKS_MAX`] nodes at a time and reads them together, and needs no node twice,
+//! whatever versions it reads.
 //!
 //! A loader writes nodes by one-sided writes, so that no server has checked them: [`ListWalk`]
 //! takes them as of a stranger. The number of nodes behind a node falls by one with each pointer,

@@ -19,8 +19,14 @@ use pool::list::{LINKS_MAX, ListNode, head};
 use pool::manifest::{Block, Codec, Strip};
 use pool::pointer::ExtentId;
 
-/// Extents that the lists of a worker keep at most.
+/// Extents that the lists of a worker keep at most, but for those that are closed.
 const KEEPS_MAX: usize = 32_768;
+
+/// From so many extents on, or so many rows of a list, the full nodes of a worker become lists of
+/// their own, which are closed: heads name extents anew with each version, and a version is to cost
+/// what is new in it.
+const CLOSED_EXTENTS: usize = 4096;
+const CLOSED_ROWS: u64 = 1 << 31;
 
 /// A load of a table that is kept in lists.
 #[derive(Debug)]
@@ -70,6 +76,8 @@ struct WorkerLists {
     lists: BTreeMap<u32, OpenList>,
     /// The extents that strips and nodes of these lie in.
     keeps: BTreeMap<ExtentId, RetainedExtent>,
+    /// The heads of lists that were closed since the last heads.
+    closed: Vec<(u32, Strip)>,
 }
 
 /// An extent in which something lies that lists name.
@@ -134,10 +142,43 @@ impl WorkerLists {
         }
     }
 
-    fn add(&mut self, partition: u32, strip: Strip) {
+    fn keep_blocks(&mut self, strip: &Strip) {
         for Block { at, bytes, .. } in strip.blocks.iter().filter(|block| block.bytes > 0) {
             self.keep(at.extent, at.offset + bytes);
         }
+    }
+
+    /// Closes the full nodes as lists of their own if the lists have become long. Their heads are
+    /// never replaced, and the first of them keeps the extents of all; the strips of open nodes,
+    /// which may be replaced, begin new lists.
+    fn close_long(&mut self, extents: usize, rows: u64) {
+        if self.keeps.len() <= extents && self.lists.values().all(|list| list.full_rows <= rows) {
+            return;
+        }
+        let mut keeps: Vec<(ExtentId, u32)> =
+            self.keeps.iter().map(|(extent, kept)| (*extent, kept.used)).collect();
+        for (&partition, list) in &mut self.lists {
+            let (Some(&newest), Ok(rows)) = (list.links.front(), u32::try_from(list.full_rows))
+            else {
+                continue;
+            };
+            self.closed.push((partition, head(rows, newest, &take(&mut keeps))));
+            (list.full, list.full_rows, list.has_changed) = (0, 0, true);
+            list.links.clear();
+        }
+        self.keeps.clear();
+        let open = self.lists.values().flat_map(|list| list.strips.clone());
+        for strip in open.collect::<Vec<_>>() {
+            self.keep_blocks(&strip);
+        }
+        let nodes = self.lists.values().filter_map(|list| list.node);
+        for BlockRange { at, bytes } in nodes.collect::<Vec<_>>() {
+            self.keep(at.extent, at.offset + bytes);
+        }
+    }
+
+    fn add(&mut self, partition: u32, strip: Strip) {
+        self.keep_blocks(&strip);
         let list = self.lists.entry(partition).or_default();
         list.has_changed = true;
         list.strips.push(strip);
@@ -197,7 +238,7 @@ impl WorkerLists {
         }
         let keeps: Vec<(ExtentId, u32)> =
             self.keeps.iter().map(|(extent, kept)| (*extent, kept.used)).collect();
-        let (mut before, mut heads) = (vec![], vec![]);
+        let (mut before, mut heads) = (vec![], take(&mut self.closed));
         let first = self.lists.keys().next().copied();
         for (&partition, list) in &mut self.lists {
             let Some(node) = list.node else { continue };
@@ -285,6 +326,7 @@ impl ListWriter {
             let Some(strips) = self.inner.take_placed()? else { return Ok(false) };
             // The part before is handed in: its writer has left its lists.
             self.lists = locked(&self.workers).remove(&self.worker).unwrap_or_default();
+            self.lists.close_long(CLOSED_EXTENTS, CLOSED_ROWS);
             for (partition, strip) in take(&mut self.replaced) {
                 self.lists.remove(partition, &strip)?;
             }
@@ -363,5 +405,152 @@ impl StripWriter for ListWriter {
 
     fn commit(self: Box<Self>) -> Result<(), PoolError> {
         self.inner.commit()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pool::list::ListWalk;
+    use pool::manifest::{Buckets, Definition, KeyFamily, Layout, Manifest};
+    use pool::pointer::Pointer;
+
+    /// So many that a node has a few strips.
+    const COLUMNS: u32 = 230;
+
+    /// Nodes lie in extents of these numbers.
+    const NODES: u32 = 1 << 20;
+
+    fn definition() -> Definition {
+        let buckets = vec![Buckets { column: 0, bits: 1, family: KeyFamily::Integer }];
+        let columns = vec![Layout::Fixed(8); COLUMNS as usize];
+        Definition { schema: vec![], columns, buckets, strip_rows: 256 }
+    }
+
+    fn block(number: u32, offset: u32, bytes: u32) -> Block {
+        let at = Pointer { extent: ExtentId { server: 0, number }, offset };
+        Block { at, bytes, codec: Codec::Plain, nulls: 0, least: i64::MIN, greatest: i64::MAX }
+    }
+
+    /// A strip in an extent of its own.
+    fn strip(number: u32, rows: u32) -> Strip {
+        let blocks = (0..COLUMNS).map(|column| block(number, column * 64, rows * 8));
+        Strip { rows, blocks: blocks.collect() }
+    }
+
+    /// What a server and the memory have of a table.
+    #[derive(Default)]
+    struct Table {
+        heads: Vec<(u32, Strip)>,
+        /// By the number of the extent.
+        nodes: BTreeMap<u32, ListNode>,
+        /// Blocks of the heads that were sent with the last version.
+        sent: usize,
+    }
+
+    impl Table {
+        /// Writes the nodes of a part, and then the heads.
+        fn commit(&mut self, lists: &mut WorkerLists) {
+            let mut has_more = true;
+            while has_more {
+                has_more = false;
+                let changed: Vec<u32> =
+                    lists.lists.iter().filter(|(_, of)| of.has_changed).map(|of| *of.0).collect();
+                for partition in changed {
+                    let list = lists.lists.get_mut(&partition).unwrap();
+                    let (strips, is_full) = list.next();
+                    let node = list.node(partition, strips);
+                    list.has_changed = is_full;
+                    let at = NODES + self.nodes.len() as u32;
+                    let blocks = vec![block(at, 0, node.encode().len() as u32)];
+                    let placed = Strip { rows: 1, blocks };
+                    self.nodes.insert(at, node);
+                    lists.placed(Written { partition, strips, is_full }, &placed).unwrap();
+                    has_more |= is_full;
+                }
+            }
+            let [before, heads] = lists.heads().unwrap();
+            self.sent = heads.iter().map(|(_, head)| head.blocks.len()).sum();
+            for head in &before {
+                let at = self.heads.iter().position(|own| own == head).unwrap();
+                self.heads.remove(at);
+            }
+            self.heads.extend(heads);
+            // As a server keeps them.
+            self.heads.sort_by_key(|(partition, _)| *partition);
+        }
+
+        /// The strips that a reader finds.
+        fn strips(&self) -> Vec<Strip> {
+            let mut extents = BTreeMap::new();
+            for block in self.heads.iter().flat_map(|(_, head)| &head.blocks) {
+                let used: &mut u32 = extents.entry(block.at.extent).or_default();
+                *used = (*used).max(block.at.offset + block.bytes);
+            }
+            let first = self.heads.partition_point(|(partition, _)| *partition == 0) as u32;
+            let manifest = Manifest {
+                table: "t".into(),
+                version: 1,
+                definition: definition().listed(),
+                strips: self.heads.iter().map(|(_, head)| head.clone()).collect(),
+                partitions: vec![0, first, self.heads.len() as u32],
+                extents: extents.into_iter().collect(),
+                holders: vec![],
+                origin: None,
+            };
+            let mut walk = ListWalk::of(&manifest).unwrap();
+            while let Some(place) = walk.wanted(0) {
+                walk.take(Arc::new(self.nodes[&place.at.extent.number].clone())).unwrap();
+            }
+            walk.directory(&manifest).unwrap().strips
+        }
+    }
+
+    /// Loads 200 parts, of which each replaces the short strip of the one before; a part has one
+    /// full strip. Gives the table and the most that a version has sent.
+    fn loaded(extents: usize, rows: u64) -> (Table, usize) {
+        let (mut lists, mut table) = (WorkerLists::default(), Table::default());
+        let (mut all, mut short): (Vec<Strip>, Option<(u32, Strip)>) = Default::default();
+        let mut most = 0;
+        for part in 0..200 {
+            lists.close_long(extents, rows);
+            let mut partition = part / 7 % 2;
+            if let Some((of, strip)) = short.take() {
+                lists.remove(of, &strip).unwrap();
+                all.pop();
+                partition = of;
+            }
+            lists.add(partition, strip(2 * part, 8));
+            all.push(strip(2 * part, 8));
+            if part % 7 != 6 {
+                let last = strip(2 * part + 1, 3);
+                lists.add(partition, last.clone());
+                all.push(last.clone());
+                short = Some((partition, last));
+            }
+            table.commit(&mut lists);
+            most = most.max(table.sent);
+            if part % 5 > 0 {
+                continue;
+            }
+            let place = |strip: &Strip| strip.blocks[0].at;
+            let mut found = table.strips();
+            found.sort_by_key(place);
+            assert_eq!(found, all, "part {part}");
+        }
+        (table, most)
+    }
+
+    #[test]
+    fn long_lists_are_closed_and_no_strip_is_lost_or_read_twice() {
+        let (table, most) = loaded(usize::MAX, u64::MAX);
+        assert_eq!(table.heads.len(), 2);
+        assert!(most > 200, "a head names all extents: {most}");
+        let (table, most) = loaded(20, u64::MAX);
+        assert!(table.heads.len() > 10, "{}", table.heads.len());
+        assert!(most < 100, "{most}");
+        let (table, _) = loaded(usize::MAX, 100);
+        assert!(table.heads.len() > 10, "{}", table.heads.len());
+        assert!(table.heads.iter().all(|(_, head)| head.rows < 300));
     }
 }

@@ -122,6 +122,35 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_is_closed_keeps_its_extents_while_the_next_one_changes() {
+        let mut home = Home::new(0, 1 << 20);
+        let begun = begun(&mut home, "t", definition().listed(), LoadMode::Create);
+        let [strips, node] = [(); 2].map(|()| sealed(&mut home, begun));
+        let first = list_head(3, node, &[strips, node]);
+        home.hand_in(LOADER, begun, 0, vec![first.clone()], true).0.unwrap();
+        let closed = list_head(2, node, &[strips, node]);
+        let [new, next] = [(); 2].map(|()| sealed(&mut home, begun));
+        let open = list_head(2, next, &[strips, new, next]);
+        home.replace(LOADER, begun, 0, vec![first]).0.unwrap();
+        let (version, effects) =
+            home.hand_in(LOADER, begun, 0, vec![closed.clone(), open.clone()], true);
+        assert_eq!((version, effects), (Ok(Some(2)), vec![]));
+        // The open list names no extent of the closed one any more.
+        let last = sealed(&mut home, begun);
+        home.replace(LOADER, begun, 0, vec![open]).0.unwrap();
+        let open = list_head(3, last, &[new, last]);
+        let (version, effects) = home.hand_in(LOADER, begun, 0, vec![open.clone()], true);
+        assert_eq!((version, effects), (Ok(Some(3)), vec![Effect::Free(next)]));
+        let pin = home.pin(READER, "t", At::Newest, None).unwrap();
+        let manifest = Manifest::decode(&pin.manifest).unwrap();
+        let of = |extents: &[(ExtentId, u32)]| extents.iter().map(|of| of.0.number).collect();
+        let extents: BTreeSet<u32> = of(&manifest.extents);
+        assert_eq!(extents, BTreeSet::from([strips, node, new, last]));
+        let heads = [closed, open].map(|(_, head)| head);
+        assert_eq!((manifest.rows(), manifest.strips.to_vec()), (5, heads.to_vec()));
+    }
+
+    #[test]
     fn a_strip_of_a_directory_and_a_head_of_another_table_keep_nothing_of_others() {
         let mut home = Home::new(0, 1 << 20);
         let load = begun(&mut home, "t", definition(), LoadMode::Create);
