@@ -148,7 +148,7 @@ fn name_of(path: &str, options: &Options) -> String {
     let is_named = |(key, _): &(&String, &String)| {
         !key.starts_with("s3.") && !["path", "retry.timeout"].contains(&key.as_str())
     };
-    let mut said: Vec<String> =
+    let mut named: Vec<String> =
         options.iter().filter(is_named).map(|(key, value)| format!("{key}={value}")).collect();
     let path = match path.split_once("://") {
         Some((scheme, rest)) if is_url(path) && !scheme.starts_with("s3") => {
@@ -157,7 +157,7 @@ fn name_of(path: &str, options: &Options) -> String {
             let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
             let query = unsigned(query);
             if !query.is_empty() {
-                said.push(format!("query {:016x}", fnv(query.as_bytes())));
+                named.push(format!("query {:016x}", fnv(query.as_bytes())));
             }
             format!("{scheme}://{}", without_user(rest))
         }
@@ -166,13 +166,13 @@ fn name_of(path: &str, options: &Options) -> String {
             if let Some(endpoint) = s3_endpoint(OptionReader(options)) {
                 let (scheme, host) = endpoint.split_once("://").unwrap_or(("https", &endpoint));
                 let host = without_user(host);
-                said.push(format!("s3.endpoint={scheme}://{}", host.trim_end_matches('/')));
+                named.push(format!("s3.endpoint={scheme}://{}", host.trim_end_matches('/')));
             }
             format!("{scheme}://{rest}")
         }
         _ => absolute(path),
     };
-    if said.is_empty() { path } else { format!("{path} ({})", said.join(", ")) }
+    if named.is_empty() { path } else { format!("{path} ({})", named.join(", ")) }
 }
 
 /// A host and a path without the name and the password of a user.
