@@ -303,7 +303,7 @@ impl Ran {
         let pending = self.sum(operator, |one| one.pending_bytes);
         let retained = self.sum(operator, |one| one.retained_bytes);
         if pending > 0 || retained > 0 {
-            let (pending, retained) = (self.bytes(pending), self.bytes(retained));
+            let (pending, retained) = (human(pending), human(retained));
             let _ = writeln!(
                 out,
                 "  {name}: {pending} of the log behind the end; the server keeps {retained} of it"
