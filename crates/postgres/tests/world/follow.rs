@@ -1,7 +1,7 @@
 //! Changes as a reader gives them, without a job.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
@@ -172,13 +172,15 @@ fn the_bytes_that_a_slot_is_behind_and_keeps_are_measured() {
     waits_for("it is no longer", || backlog.pending_bytes() < MUCH);
     assert!(backlog.retained_bytes() > MUCH, "no checkpoint has what was read");
     source.settle(&[reader.position()]);
-    let mut number = 20;
+    let mut number = 20_000;
     waits_for("the server forgets", || {
-        // It looks for what it may forget when it writes.
-        insert(number);
+        // It looks for what it may forget when it writes. It is told once a second what that is:
+        // meanwhile only a little is written.
         number += 1;
+        psql(&format!("INSERT INTO {table} VALUES ({number})"));
         psql("CHECKPOINT");
-        read(&mut *reader, 1000, 1000);
+        read(&mut *reader, 1, 1);
+        std::thread::sleep(Duration::from_millis(500));
         source.settle(&[reader.position()]);
         backlog.retained_bytes() < MUCH
     });
