@@ -9,8 +9,9 @@
 //!
 //! Invariants: C1 one client at a time looks, and no load is begun beside another; C2 a client that
 //! reads without looking reads a copy of the file as it was one age ago, or of a later one, unless
-//! somebody looks or the file could not be loaded; C3 nobody waits while nobody looks; C4 the nodes
-//! of a statement pin the same version; C5 a state of the file is loaded once. Each deviation in
+//! somebody looks, the file could not be loaded, or its statement has pinned a version; C3 nobody
+//! waits while nobody looks; C4 the nodes of a statement pin the same version; C5 a state of the
+//! file is loaded once; C6 nobody looks whose statement has pinned a version. Each deviation in
 //! [`Flaw`] must be found.
 
 use models::{Model, Steps as StepsOf};
@@ -141,6 +142,12 @@ impl State {
         home.look(self.now_ns(), asking(client), "t", AGE_NS).ok()
     }
 
+    /// Whether a node of a client's statement has pinned a version.
+    fn has_pinned(&self, client: usize) -> bool {
+        let of = |other: &usize| statement(*other) == statement(client);
+        (0..CLIENTS).filter(of).any(|other| matches!(self.clients[other], Phase::Ended(_)))
+    }
+
     fn says(&mut self, client: usize, outcome: LookOutcome) {
         self.home.end_look(self.now_ns(), client as u64, "t", outcome);
     }
@@ -151,6 +158,11 @@ impl Caches {
         let mut next = s.clone();
         next.home.renew(s.now_ns(), client as u64);
         let answer = next.home.look(s.now_ns(), asking(client), "t", AGE_NS).ok();
+        let has_pinned = s.has_pinned(client) && self.flaw != Flaw::NoStatement;
+        if has_pinned && answer != Some(OriginLook::Current) {
+            let why = format!("C6: {answer:?} is the answer, and its statement has a version");
+            return out.push((Step::Ask(client, answer), Err(why)));
+        }
         let answer = if self.flaw == Flaw::Unasked { Some(OriginLook::Due) } else { answer };
         match answer {
             Some(OriginLook::Due) => next.clients[client] = Phase::Looking,
@@ -158,7 +170,7 @@ impl Caches {
                 next.clients[client] = Phase::Reading;
                 let others = (0..CLIENTS).any(|other| s.is_looking(other));
                 let mark = s.mark(At::Newest);
-                if !others && !s.has_failed && mark < Some(s.before) {
+                if !others && !has_pinned && !s.has_failed && mark < Some(s.before) {
                     let why = format!("C2: {mark:?} is read, and the file was {}", s.before);
                     return out.push((Step::Ask(client, answer), Err(why)));
                 }
