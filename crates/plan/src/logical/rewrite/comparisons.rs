@@ -1,7 +1,8 @@
 //! A day is not compared with a number.
 //!
 //! DataFusion takes an integer beside a DATE for days since 1970, so that `ON a.id = b.day` joins
-//! what has nothing in common. With other times it knows no comparison, and so it is with days here.
+//! what has nothing in common. With other times it knows no comparison, and so it is with days
+//! here.
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
