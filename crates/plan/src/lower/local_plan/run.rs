@@ -43,7 +43,7 @@ use crate::text::units::human;
 const SPILLABLE_PART: usize = 2;
 
 /// Pairs of rows that a plan looks at between two polls, if it looks at all pairs of its inputs.
-const PAIRS_MAX: usize = 4 << 20;
+const PAIRS_MAX: usize = 16 << 20;
 
 /// A plan whose leaves are [`GatheredRows`](batch::GatheredRows), as each worker runs it.
 pub(super) struct WorkerPlan {
