@@ -113,7 +113,7 @@ impl Chain {
     }
 
     /// Deletes what nobody goes on from. It keeps the last checkpoints
-    /// ([`CHECKPOINTS_RETAINED`](super::CHECKPOINTS_RETAINED)), those that were kept under a name,
+    /// ([`CHECKPOINTS_RETAINED`]), those that were kept under a name,
     /// and records that are younger than an hour by the clock of the store.
     ///
     /// Nothing depends on it but the space that is used. It may be called at any time, and run to
