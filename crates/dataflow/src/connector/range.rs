@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Scalar, make_comparator};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Scalar, make_comparator};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp;
 use arrow::compute::{SortOptions, cast, prep_null_mask_filter};
@@ -111,12 +111,12 @@ impl ColumnRange {
         let column = &state::with_one_nan(column);
         let mut within = BooleanBuffer::new_set(column.len());
         if let Some(RangeEnd { value, inclusive }) = &self.from {
-            let least = Scalar::new(Array::slice(value, 0, 1));
+            let least = Scalar::new(with_zero(&Array::slice(value, 0, 1), *inclusive));
             let reached = if *inclusive { cmp::gt_eq } else { cmp::gt };
             within = &within & &truth(reached(column, &least)?);
         }
         if let Some(RangeEnd { value, inclusive }) = &self.to {
-            let greatest = Scalar::new(Array::slice(value, 0, 1));
+            let greatest = Scalar::new(with_zero(&Array::slice(value, 0, 1), !*inclusive));
             let reached = if *inclusive { cmp::lt_eq } else { cmp::lt };
             within = &within & &truth(reached(column, &greatest)?);
         }
@@ -174,6 +174,15 @@ fn compare(a: &ArrayRef, b: &ArrayRef) -> Option<Ordering> {
         return as_double(a)?.partial_cmp(&as_double(b)?);
     }
     make_comparator(a, b, SortOptions::default()).ok().map(|order| order(0, 0))
+}
+
+/// An end that is zero as the zero of a sign: filters order -0.0 below 0.0, and both are equal.
+fn with_zero(end: &ArrayRef, negative: bool) -> ArrayRef {
+    if !end.data_type().is_floating() || as_double(end) != Some(0.0) {
+        return end.clone();
+    }
+    let zero = Float64Array::from(vec![if negative { -0.0 } else { 0.0 }]);
+    cast(&zero, end.data_type()).unwrap_or_else(|_| end.clone())
 }
 
 fn as_double(value: &ArrayRef) -> Option<f64> {
