@@ -7,9 +7,11 @@
 #
 # Environment: REGISTRY_HOME (default ~/.cache/millstream-registry), REGISTRY_VERSION.
 set -euo pipefail
+source "$(dirname "$0")/served.sh"
 version=${REGISTRY_VERSION:-2.6.13.Final}
 home=${REGISTRY_HOME:-$HOME/.cache/millstream-registry}/$version
 pidfile=${TMPDIR:-/tmp}/millstream-registry-$UID.pid
+log=$home/log
 jar=apicurio-registry-app-$version-runner.jar
 
 case ${1:-} in
@@ -24,31 +26,13 @@ fetch)
 start)
   port=${2:-18081}
   java -Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dquarkus.http.host=127.0.0.1 \
-    -Dquarkus.http.port="$port" -jar "$home/$jar" >"$home/log" 2>&1 &
+    -Dquarkus.http.port="$port" -jar "$home/$jar" >"$log" 2>&1 &
   echo $! >"$pidfile"
   address=http://127.0.0.1:$port/apis/ccompat/v7
-  for _ in $(seq 1 240); do
-    if curl -fsS "$address/subjects" >/dev/null 2>&1; then
-      echo "$address"
-      exit 0
-    fi
-    kill -0 "$(cat "$pidfile")" 2>/dev/null || break
-    sleep 0.5
-  done
-  tail -n 20 "$home/log" >&2
-  exit 1
+  await_server curl -fsS "$address/subjects"
+  echo "$address"
   ;;
-stop)
-  [ -f "$pidfile" ] || exit 0
-  pid=$(cat "$pidfile")
-  kill "$pid" 2>/dev/null || true
-  for _ in $(seq 1 100); do
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.1
-  done
-  kill -9 "$pid" 2>/dev/null || true
-  rm -f "$pidfile"
-  ;;
+stop) stop_server ;;
 *)
   sed -n '2,9p' "$0" >&2
   exit 2

@@ -8,9 +8,11 @@
 #
 # Environment: S3_HOME (default ~/.cache/millstream-s3), MOTO_VERSION.
 set -euo pipefail
+source "$(dirname "$0")/served.sh"
 version=${MOTO_VERSION:-5.2.1}
 home=${S3_HOME:-$HOME/.cache/millstream-s3}/$version
 pidfile=${TMPDIR:-/tmp}/millstream-s3-$UID.pid
+log=$home/log
 
 case ${1:-} in
 fetch)
@@ -22,32 +24,14 @@ fetch)
   ;;
 start)
   port=${2:-15000}
-  "$home/bin/moto_server" -H 127.0.0.1 -p "$port" >"$home/log" 2>&1 </dev/null &
+  "$home/bin/moto_server" -H 127.0.0.1 -p "$port" >"$log" 2>&1 </dev/null &
   echo $! >"$pidfile"
-  for _ in $(seq 1 240); do
-    # Its requests are checked by no signature, but one has to be there.
-    if curl -fsS -X PUT -H "Authorization: AWS4-HMAC-SHA256 Credential=a/20200101/us-east-1/s3/aws4_request" \
-      "http://127.0.0.1:$port/bucket" >/dev/null 2>&1; then
-      echo "http://127.0.0.1:$port"
-      exit 0
-    fi
-    kill -0 "$(cat "$pidfile")" 2>/dev/null || break
-    sleep 0.5
-  done
-  tail -n 20 "$home/log" >&2
-  exit 1
+  # It checks no signature, and wants one.
+  signed="Authorization: AWS4-HMAC-SHA256 Credential=a/20200101/us-east-1/s3/aws4_request"
+  await_server curl -fsS -X PUT -H "$signed" "http://127.0.0.1:$port/bucket"
+  echo "http://127.0.0.1:$port"
   ;;
-stop)
-  [ -f "$pidfile" ] || exit 0
-  pid=$(cat "$pidfile")
-  kill "$pid" 2>/dev/null || true
-  for _ in $(seq 1 100); do
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.1
-  done
-  kill -9 "$pid" 2>/dev/null || true
-  rm -f "$pidfile"
-  ;;
+stop) stop_server ;;
 *)
   sed -n '2,10p' "$0" >&2
   exit 2
