@@ -28,7 +28,7 @@ fn store(server: &S3, url: &str) -> Arc<dyn Store> {
     Arc::new(BucketStore::open(url, &options(&server.endpoint())).unwrap())
 }
 
-fn run() -> RunDescription {
+pub(crate) fn run() -> RunDescription {
     RunDescription {
         holder: Holder::this_process(),
         nodes: 1,

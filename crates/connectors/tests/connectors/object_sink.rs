@@ -50,8 +50,12 @@ fn keys(store: &S3, directory: &str) -> (Vec<String>, usize) {
 
 /// The numbers of all rows that a path names, each of which is there once.
 fn read_numbers(store: &S3, path: &str, format: &str) -> BTreeSet<String> {
-    let table = at(store, path, &[("format", format)]);
-    let source = source(&FileConnector::default(), &table).unwrap();
+    read_once(&at(store, path, &[("format", format)]))
+}
+
+/// The rows of a table, each of which is there once.
+pub(crate) fn read_once(table: &TableDef) -> BTreeSet<String> {
+    let source = source(&FileConnector::default(), table).unwrap();
     let flows = source.splits(2, None).unwrap().len();
     let read = |flow| drain(&mut *source.open(&nth(flow), None, &context()).unwrap()).unwrap();
     let all: Vec<String> = (0..flows).flat_map(|flow| rows(&read(flow))).collect();

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
-use checkpoint::chain::{Chain, ResumeFrom, RunDescription};
-use checkpoint::{CheckpointError, CheckpointManifest, Holder, ObjectName, Store, conformance};
+use checkpoint::chain::{Chain, ResumeFrom};
+use checkpoint::{CheckpointError, CheckpointManifest, ObjectName, Store, conformance};
 use connectors::{BucketStore, FileConnector};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::sink::{Publishing, RunId, StagingContext, WriterContext};
 
 use crate::bed::*;
+use crate::checkpoints::run;
+use crate::object_sink::read_once;
 
 /// A URL of this process and of a test in the bucket, and the options that lead there; `None`
 /// without a server.
@@ -42,17 +44,6 @@ fn at(path: &str, options: &[(String, String)], more: &[(&str, &str)]) -> TableD
     table(&numbers(0, 1).schema(), &all)
 }
 
-/// The rows of a path, each of which is there once.
-fn read(table: &TableDef) -> BTreeSet<String> {
-    let source = source(&FileConnector::default(), table).unwrap();
-    let flows = source.splits(2, None).unwrap().len();
-    let read = |flow| drain(&mut *source.open(&nth(flow), None, &context()).unwrap()).unwrap();
-    let all: Vec<String> = (0..flows).flat_map(|flow| rows(&read(flow))).collect();
-    let set: BTreeSet<String> = all.iter().cloned().collect();
-    assert_eq!(set.len(), all.len(), "a row is there twice");
-    set
-}
-
 fn set(from: i64, to: i64) -> BTreeSet<String> {
     rows(&numbers(from, to)).into_iter().collect()
 }
@@ -66,14 +57,7 @@ fn checkpoints_in_it_are_fenced_by_conditional_puts() {
     };
     conformance::check(&store("promises")).unwrap();
     let (store, job) = (store("chain"), ObjectName::job("clicks").unwrap());
-    let run = RunDescription {
-        holder: Holder::this_process(),
-        nodes: 1,
-        workers: 1,
-        release: "0.1.0".into(),
-        fingerprint: String::new(),
-        sql: String::new(),
-    };
+    let run = run();
     let begin = || Chain::begin(Arc::clone(&store), &job, &run, &ResumeFrom::Latest).unwrap();
     let manifest = |number| CheckpointManifest { number, ..Default::default() };
     let (mut former, none) = begin();
@@ -100,10 +84,10 @@ fn what_is_written_in_parts_reads_back() {
         }
         assert!(source(&FileConnector::default(), &table).is_err(), "it is seen before its time");
         writer.commit().unwrap();
-        assert!(read(&table) == set(0, 400_000), "{name} differs");
+        assert!(read_once(&table) == set(0, 400_000), "{name} differs");
     }
     let all = at(&format!("{url}/*.csv"), &options, &[("format", "csv")]);
-    assert_eq!(read(&all).len(), 400_000);
+    assert_eq!(read_once(&all).len(), 400_000);
     let mut wrong = at(&format!("{url}/missing.csv"), &options, &[]);
     let error = refused(source(&FileConnector::default(), &wrong));
     assert!(error.to_string().contains("missing.csv"), "{error}");
@@ -136,17 +120,17 @@ fn rows_of_checkpoints_are_published_once() {
         };
         let (first, second) = (round(1, 0), round(2, 100));
         sink.publish(&first, how(false)).unwrap();
-        assert_eq!(read(&table), set(0, 100));
+        assert_eq!(read_once(&table), set(0, 100));
         // The next run does not know how far the publication came.
         sink.publish(&first, how(true)).unwrap();
         sink.publish(&second, how(true)).unwrap();
         sink.publish(&second, how(true)).unwrap();
-        assert_eq!(read(&table), set(0, 200));
+        assert_eq!(read_once(&table), set(0, 200));
         // A round that nobody has recorded is gone with the run.
         let lost = round(3, 200);
         drop(writers);
         sink.sweep(RunId { job: 7, generation: 4 }, &[]).unwrap();
         assert!(sink.publish(&lost, how(false)).is_err());
-        assert_eq!(read(&table), set(0, 200));
+        assert_eq!(read_once(&table), set(0, 200));
     }
 }

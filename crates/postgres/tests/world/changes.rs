@@ -85,6 +85,18 @@ fn rows_that_are_there_come_first_and_then_every_change() {
     });
 }
 
+/// Writes the job `q.sql`, which copies a table by the changes of a slot. Gives the table that has
+/// the copy.
+fn copied(dir: &Dir, table: &str, slot: &str) -> String {
+    let (taken, declared) = taken(TAKEN);
+    let sql = "SET 'millstream.checkpoint' = '100 ms';\n".to_owned()
+        + &changes(table, &format!(", 'slot.name' = '{slot}'"))
+        + &declared
+        + INSERT;
+    dir.write("q.sql", &sql);
+    taken
+}
+
 #[test]
 fn nothing_is_lost_or_doubled_when_job_and_server_are_killed() {
     const KILLS: usize = 6;
@@ -93,12 +105,7 @@ fn nothing_is_lost_or_doubled_when_job_and_server_are_killed() {
     let table = made("followed", "n bigint PRIMARY KEY, text text");
     let slot = unique("slot");
     psql(&format!("INSERT INTO {table} SELECT i, 't' || i FROM generate_series(1, 500) i"));
-    let (taken, declared) = taken(TAKEN);
-    let sql = "SET 'millstream.checkpoint' = '100 ms';\n".to_owned()
-        + &changes(&table, &format!(", 'slot.name' = '{slot}'"))
-        + &declared
-        + INSERT;
-    dir.write("q.sql", &sql);
+    let taken = copied(&dir, &table, &slot);
     let arguments = ["run", "q.sql", "--state", "state", "--workers", "1", "--nodes", "2"];
     let mut job = Job::start(&dir, &arguments);
     let log = || fs::read_to_string(dir.0.join("log")).unwrap();
@@ -166,12 +173,7 @@ fn a_job_that_is_killed_within_the_rows_that_are_there_goes_on() {
     let table = made("filled", "n bigint PRIMARY KEY, text text");
     let slot = unique("slot");
     psql(&format!("INSERT INTO {table} SELECT i, 't' || i FROM generate_series(1, {ROWS}) i"));
-    let (taken, declared) = taken(TAKEN);
-    let sql = "SET 'millstream.checkpoint' = '100 ms';\n".to_owned()
-        + &changes(&table, &format!(", 'slot.name' = '{slot}'"))
-        + &declared
-        + INSERT;
-    dir.write("q.sql", &sql);
+    let taken = copied(&dir, &table, &slot);
     let log = || fs::read_to_string(dir.0.join("log")).unwrap();
     let mut sent = ROWS;
     for kill in 0..=KILLS {

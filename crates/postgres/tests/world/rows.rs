@@ -46,10 +46,13 @@ fn source(table: &str, slot: &str) -> Arc<dyn Source> {
 }
 
 fn open(source: &dyn Source, from: Option<&Position>) -> Box<dyn SplitReader> {
-    let bad = Arc::new(BadRows::collecting());
-    let context = ReaderContext::new(Arc::new(MonotonicClock::default()), bad);
     let splits = source.splits(1, None).unwrap();
-    source.open(&splits[0], from, &context).unwrap()
+    source.open(&splits[0], from, &context()).unwrap()
+}
+
+fn context() -> ReaderContext {
+    let bad = Arc::new(BadRows::collecting());
+    ReaderContext::new(Arc::new(MonotonicClock::default()), bad)
 }
 
 type Key = (String, i64);
@@ -102,7 +105,7 @@ impl Made {
         }
     }
 
-    /// Reads until so many rows have come, or a change of the log.
+    /// Reads until `rows` more rows have come, or a change of the log.
     fn read_rows(&mut self, reader: &mut dyn SplitReader, rows: usize) {
         let (to, since) = (self.read + rows, Instant::now());
         while self.read < to && self.changes == 0 {
@@ -247,7 +250,9 @@ fn a_server_that_is_killed_within_the_rows_is_read_on_by_the_same_reader() {
     psql(&format!("INSERT INTO {table} {}", FILLED.replace("4000", "40000")));
     let slot = unique("within_slot");
     let source = source(&table, &slot);
-    let mut reader = open(&*source, None);
+    let context = context();
+    let splits = source.splits(1, None).unwrap();
+    let mut reader = source.open(&splits[0], None, &context).unwrap();
     let mut made = Made::default();
     for kill in 1..=2 {
         made.read_rows(&mut *reader, 3000);
@@ -258,10 +263,12 @@ fn a_server_that_is_killed_within_the_rows_is_read_on_by_the_same_reader() {
     made.read_until_it_is(&mut *reader, &table);
     assert_eq!(made.read, 40000);
     // The server goes while the reader is slow: changes that wait are not lost.
+    let before = psql("SELECT pg_current_wal_insert_lsn()");
     psql(&format!("UPDATE {table} SET v = v + 10"));
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let sent = format!("SELECT count(*) FROM pg_stat_replication WHERE sent_lsn > '{before}'");
+    waits_for("the server sends changes", || psql(&sent) != "0");
     script("kill");
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    waits_for("the connection is lost", || context.backlog.unreachable() > 0);
     script("restart");
     made.read_until_it_is(&mut *reader, &table);
     drop(reader);
@@ -280,11 +287,7 @@ fn a_table_that_cannot_be_read_on_is_an_error() {
         drop(reader);
         is_free(&slot);
         psql(change);
-        let opened = {
-            let bad = Arc::new(BadRows::collecting());
-            let context = ReaderContext::new(Arc::new(MonotonicClock::default()), bad);
-            source.open(&source.splits(1, None).unwrap()[0], Some(&place), &context)
-        };
+        let opened = { source.open(&source.splits(1, None).unwrap()[0], Some(&place), &context()) };
         let since = Instant::now();
         let error = opened.map(|mut reader| {
             loop {
