@@ -2,7 +2,7 @@
 //! more milliseconds than a number has. Arrow files and casts can hold them. The library would
 //! write its error as the value, or panic, so that they are refused before anything is written.
 
-use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, UInt64Array};
 use arrow::compute::{cast, max, min, take};
 use arrow::datatypes::{
     DataType, Date32Type, Date64Type, Int64Type, TimeUnit, TimestampMicrosecondType,
@@ -40,8 +40,7 @@ pub fn check_times(batch: &RecordBatch) -> Result<(), String> {
 /// # Errors
 /// The number that stands in it, and why there is no text of it.
 pub fn checked(array: &ArrayRef) -> Result<ArrayRef, String> {
-    let shown = shown(array, &UInt32Array::from_iter_values(0..rows_of(array)));
-    let shown = shown.map_err(|error| error.to_string())?;
+    let shown = shown(array).map_err(|error| error.to_string())?;
     match unwritable(&shown) {
         None => Ok(shown),
         Some(Unwritable { ticks, why }) => Err(format!("{ticks} is {why}")),
@@ -54,29 +53,22 @@ pub fn checked(array: &ArrayRef) -> Result<ArrayRef, String> {
 /// # Errors
 /// Of Arrow, for a type whose rows cannot be taken.
 pub fn writable(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let all = shown(array, &UInt32Array::from_iter_values(0..rows_of(array)))?;
+    let all = shown(array)?;
     if unwritable(&all).is_none() {
         return Ok(all);
     }
-    let has_text = |row: &u32| unwritable(&all.slice(*row as usize, 1)).is_none();
-    let rows: UInt32Array = (0..rows_of(array)).map(|row| Some(row).filter(has_text)).collect();
-    take(&all, &rows, None)
+    let has_text = |row: &usize| unwritable(&all.slice(*row, 1)).is_none();
+    let rows = (0..all.len()).map(|row| Some(row).filter(has_text).map(|row| row as u64));
+    take(&all, &rows.collect::<UInt64Array>(), None)
 }
 
-/// The rows of an array whose values lie within another one, without what lies between them.
-fn shown(array: &ArrayRef, rows: &UInt32Array) -> Result<ArrayRef, ArrowError> {
+/// The array without what lies between the values of its rows, and beneath rows that are NULL.
+fn shown(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     if !array.data_type().is_nested() {
         return Ok(array.clone());
     }
-    // A row that is NULL shows nothing of what lies beneath.
-    let rows = UInt32Array::new(rows.values().clone(), array.nulls().cloned());
-    take(array, &rows, None)
-}
-
-/// # Panics
-/// At 2^32 rows, which no batch has.
-fn rows_of(array: &ArrayRef) -> u32 {
-    u32::try_from(array.len()).expect("a batch has fewer rows")
+    let rows = (0..array.len() as u64).collect();
+    take(array, &UInt64Array::new(rows, array.nulls().cloned()), None)
 }
 
 /// The value of a row as text, as its number if it has none.

@@ -5,7 +5,7 @@ use crate::error::DataflowError;
 use crate::exchange::{Member, Task};
 use crate::job::hash_join::PROBE;
 use crate::operators::downstream::Downstream;
-use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeStage};
+use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeStage, emit_made};
 use crate::pairing::Pairing;
 use crate::rows::selection::Selection;
 use crate::rows::wire::compact;
@@ -66,9 +66,6 @@ impl<D: Downstream> ProbeStage for HashJoinRun<D> {
     }
 
     fn emit(&self, rows: Selection) -> Task<'_> {
-        Box::pin(async move {
-            let pushed = self.behind.push_selection(rows).await;
-            pushed.map_err(DataflowError::of_made_rows)
-        })
+        emit_made(&self.behind, rows)
     }
 }

@@ -6,7 +6,7 @@ use crate::exchange::Task;
 use crate::operators::downstream::Downstream;
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::probe_chain::TURN_LOOKUPS;
-use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeOutput, ProbeStage};
+use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeOutput, ProbeStage, emit_made};
 use crate::rows::selection::Selection;
 use crate::runtime::metrics::OperatorMetrics;
 use crate::runtime::scheduler::yield_now;
@@ -64,9 +64,6 @@ impl<D: Downstream> ProbeStage for LookupRun<D> {
     }
 
     fn emit(&self, rows: Selection) -> Task<'_> {
-        Box::pin(async move {
-            let pushed = self.behind.push_selection(rows).await;
-            pushed.map_err(DataflowError::of_made_rows)
-        })
+        emit_made(&self.behind, rows)
     }
 }

@@ -198,7 +198,7 @@ impl<'a> ChainPass<'a> {
                 let schema = run.chain.schema.clone();
                 return Ok(ProbeOutput::Rows(rows.project(&self.places.emitted, schema)));
             }
-            // What the lookup gives waits in its stage until the next call.
+            // The results of the lookup wait in its stage until the next call.
             self.at = Some(at + 1);
             self.look_up(at + 1, rows)?;
             lookups += 1;
@@ -220,7 +220,7 @@ impl<'a> ChainPass<'a> {
         if let Some(counters) = self.stages[stage].counters() {
             let came = rows.len() as u64;
             Metrics::add(&counters.chain_rows, came);
-            // What comes to the head is counted where it comes.
+            // Rows that come to the head are counted there.
             Metrics::add(&counters.rows_in, if stage > 0 { came } else { 0 });
         }
         self.run.count(stage, rows.len(), 0);
@@ -232,7 +232,7 @@ impl<'a> ChainPass<'a> {
 
     fn passed(&self, stage: usize, rows: usize) {
         self.run.count(stage, 0, rows);
-        // What the last stage of the plan emits is counted where it is pushed.
+        // Rows that the last stage of the plan emits are counted where they are pushed.
         let counters = self.stages[stage].counters().filter(|_| stage + 1 < self.stages.len());
         if let Some(counters) = counters {
             Metrics::add(&counters.rows_out, rows as u64);

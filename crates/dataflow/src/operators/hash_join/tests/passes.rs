@@ -79,7 +79,7 @@ fn stages_of(stages: &[Stage], metrics: &Arc<Metrics>, first: usize) -> Option<B
     }))
 }
 
-/// What comes of rows in batches of 50.
+/// The results of rows that come in batches of 50.
 fn passed(run: &ChainRun, head: &TestStage, probe: &[Values], width: usize) -> Vec<Values> {
     let mut rows = vec![];
     for values in probe.chunks(50) {
@@ -142,8 +142,8 @@ fn chains_in_one_pass_give_what_nested_loops_give_in_any_order() {
     assert!(changes > 20, "{changes} changes of an order");
 }
 
-/// Joins by the columns 0, 1 and 2 of the rows, of which the builds have so many keys from 1 on;
-/// all columns are kept.
+/// Joins by the columns 0, 1 and 2 of the rows, whose builds have the keys from 1 to each of
+/// `keys`; all columns are kept.
 fn by_column(keys: [i64; 3]) -> Vec<Stage> {
     let stage = |(at, keys): (usize, &i64)| Stage {
         kind: JoinKind::Inner,
