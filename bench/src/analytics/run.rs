@@ -211,7 +211,7 @@ pub fn run(plan: &SuitePlan, controls: &[&Control]) -> Result<Vec<QueryOutcome>,
     Ok(outcomes)
 }
 
-/// The control of the set of so many processes, if this process is one of them.
+/// The control of the set of `nodes` processes, if this process is one of them.
 pub(super) fn control_of<'a>(controls: &[&'a Control], nodes: u32) -> Option<&'a Control> {
     controls.iter().find(|control| control.nodes() == nodes).copied()
 }

@@ -36,7 +36,7 @@ const ASKED: f64 = 0.5;
 
 type Failed = Box<dyn std::error::Error>;
 
-/// What a version costs.
+/// The costs of a version.
 #[derive(Debug, Clone, Copy, Default)]
 struct VersionCosts {
     /// Milliseconds from its rows to the version.
@@ -122,7 +122,7 @@ fn definition(name: &str, layout: &str) -> TableDef {
     }
 }
 
-/// Lets a table grow by so many versions, and drops it.
+/// Lets a table grow by `versions` versions, and drops it.
 fn grown(pool: &str, layout: &str, versions: usize) -> Result<Vec<VersionCosts>, Failed> {
     let addresses: Vec<String> = pool.split(',').map(str::to_owned).collect();
     let client = || Client::new(PoolOptions::new(addresses.clone())).map(Arc::new);
@@ -134,7 +134,7 @@ fn grown(pool: &str, layout: &str, versions: usize) -> Result<Vec<VersionCosts>,
         let writer = writer.sink(&def)?.open(&WriterContext::of(0))?;
         follow(writer, &follower, &def, versions)
     })();
-    // What could not be measured leaves nothing behind either.
+    // A failed measurement leaves no table behind either.
     let _ = loader.drop_table(&name);
     costs
 }

@@ -56,7 +56,7 @@ impl Place<'_> {
     }
 
     fn drop(&self, name: &str) {
-        // What could not be measured leaves nothing behind.
+        // A failed measurement leaves no table behind.
         let client = Client::new(self.options(FabricKind::Auto));
         let _ = client.map(|client| client.drop_table(name));
     }
@@ -168,7 +168,7 @@ pub(super) fn probes(pool: &str, rows: f64) -> ReportSection {
         };
         let rate = match found {
             Ok([short, long]) => {
-                // What takes no time cannot be measured by its time.
+                // Two runs whose times do not differ give no rate.
                 let rate = 2.0 * stream as f64 / (long - short).max(1e-9);
                 rows.push(vec![fabric.to_string(), format!("{:.2}", rate * 1e-6)]);
                 (long > short).then_some(rate)
@@ -190,7 +190,7 @@ pub(super) fn probes(pool: &str, rows: f64) -> ReportSection {
     section
 }
 
-/// Seconds of a stream of so many rows.
+/// Seconds of a stream of `rows` rows.
 fn probed(
     place: &Place<'_>,
     name: &str,

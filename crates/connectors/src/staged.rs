@@ -16,14 +16,14 @@ const JOB_BYTES: usize = 8;
 /// Bytes that a worker stages for a checkpoint at most, packed.
 const STAGED_BYTES_MAX: usize = 256 << 20;
 
-/// What a sink stages, and where, for messages.
+/// The bytes in which a sink stages rows until they are published.
 #[derive(Debug, Clone)]
 pub struct StagedFormat {
     /// The first bytes.
     pub magic: [u8; 4],
     /// The columns of the batches.
     pub schema: SchemaRef,
-    /// What is staged, in the plural: rows, or messages.
+    /// The noun of messages for what is staged, in the plural: rows, or messages.
     pub what: &'static str,
     /// The table.
     pub place: String,
@@ -108,7 +108,7 @@ impl StagedStream {
         Self { format, job, open: None }
     }
 
-    /// What it stages.
+    /// The format of its bytes.
     pub fn format(&self) -> &StagedFormat {
         &self.format
     }

@@ -13,7 +13,7 @@ use dataflow::sink::{Room, SinkWriter, StagedOutput};
 use crate::errors::failed;
 use crate::writer::{Chooser, KafkaEncoder, OutMessage};
 
-/// What is staged for a table.
+/// The format of the messages that are staged for a table.
 pub(crate) fn staged_format(table: &str) -> StagedFormat {
     let schema = Schema::new(vec![
         Field::new("key", DataType::Binary, true),

@@ -30,7 +30,7 @@ use crate::manifest::{
 };
 use crate::pointer::{ExtentId, Pointer};
 
-/// Pointers to older nodes that a node has at most: so many nodes are read at a time.
+/// Pointers to older nodes that a node has at most, which are the nodes that are read at a time.
 pub const LINKS_MAX: usize = 8;
 
 /// Bytes of strips in a node, from which on the next strips get a node of their own.
@@ -358,7 +358,7 @@ mod tests {
         Strip { rows, blocks: vec![block(offset, rows * 8), block(offset + 4096, rows * 4 + 9)] }
     }
 
-    /// A list of so many nodes of one strip each: the memory in which they lie one behind the
+    /// A list of `count` nodes of one strip each: the memory in which they lie one behind the
     /// other, a KiB each, and the version that has it.
     fn listed(count: usize) -> (Vec<ListNode>, Manifest) {
         let (mut nodes, mut links): (Vec<ListNode>, VecDeque<BlockRange>) = Default::default();

@@ -32,7 +32,7 @@ impl Overlap {
         Self { ranges, key: None, queries: None }
     }
 
-    /// Which snapshots see a transaction with this commit.
+    /// The snapshots that see a transaction with this commit.
     pub(crate) fn sight(&self, transaction: u32, commit_lsn: u64) -> Sight {
         if !self.ranges.overlap(commit_lsn) {
             return Sight::None;
@@ -145,7 +145,7 @@ impl Overlap {
     }
 }
 
-/// What is left of a change where the row before it, or the one after it, was read with it.
+/// The rest of a change where the row before it, or the one after it, was read with it.
 fn unseen(mut change: Change, before: Option<bool>, after: Option<bool>) -> Option<Change> {
     match (before, after) {
         (Some(true), Some(true)) | (None, Some(true)) | (Some(true), None) => None,

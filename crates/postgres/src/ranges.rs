@@ -1,4 +1,4 @@
-//! Which rows of a table were read with which transactions, when a job has not read all of them in
+//! The rows of a table that were read, and the transactions that each had seen, when a job has not read all of them in
 //! one run.
 //!
 //! ```text
@@ -132,10 +132,10 @@ impl ReadRanges {
         bytes
     }
 
-    /// What became these bytes.
+    /// The ranges of which [`to_bytes`](Self::to_bytes) has made these bytes.
     ///
     /// # Errors
-    /// When nothing did.
+    /// When it has made none.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Self, PgError> {
         let mut cursor = FieldCursor(bytes);
         let (until, columns) = (cursor.u64()?, texts(&mut cursor)?);

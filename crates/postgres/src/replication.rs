@@ -142,7 +142,7 @@ impl Following {
     ) -> Option<Arc<ReadRanges>> {
         let ranges = Some(Arc::new(ranges)).filter(|ranges| ranges.overlap(place.lsn));
         let end = Some(PieceEnd::Log { place, ranges: ranges.clone() });
-        // Who follows sees whether somebody wants it.
+        // Whether somebody wants more is asked before the next piece.
         let _ = outlet.give(ChangeBatch { end, ..ChangeBatch::none() });
         ranges
     }

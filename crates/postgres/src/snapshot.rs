@@ -34,7 +34,7 @@ struct RowsReading<'a> {
     at: LogPlace,
     /// The time at which they are read, since 1970.
     time_us: Option<i64>,
-    /// What was read up to here, with the range that is read now; `None` without a key.
+    /// The ranges that were read up to here, with the one that is read now; `None` without a key.
     ranges: Option<Arc<ReadRanges>>,
     /// The last key that was given.
     upto: Option<KeyText>,
@@ -249,16 +249,16 @@ impl Following {
         // Changes that are not in the log were there when the slot was made: its snapshot sees
         // them, and another one does when all transactions from then have ended.
         let began_by = ranges.ranges.first().map_or(0, |first| first.seen.end);
-        let mut is_told = false;
+        let mut has_warned = false;
         let (seen, time_us, until) = loop {
             let begun = begin_reading(&mut queries, None)?;
             if begun.0.least >= began_by || !outlet.is_wanted() {
                 break begun;
             }
-            if !is_told {
+            if !has_warned {
                 let place = self.table.place();
                 tracing::warn!("{place}: waits for transactions that began before its slot");
-                is_told = true;
+                has_warned = true;
             }
             queries.query("ROLLBACK")?;
             std::thread::sleep(TRANSACTION_PAUSE);

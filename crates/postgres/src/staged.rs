@@ -15,7 +15,7 @@ use crate::write::RowStatements;
 /// Bytes of rows that are packed together, about.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What is staged for a table: the text of rows, in pieces.
+/// The format of the rows that are staged for a table: their text, in pieces.
 fn staged_format(place: &str) -> StagedFormat {
     let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::Binary, false)]));
     StagedFormat { magic: *b"MSQ1", schema, what: "rows", place: place.to_owned() }

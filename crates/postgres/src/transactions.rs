@@ -167,7 +167,7 @@ impl<'a> LogDecoder<'a> {
         self.given.is_full() || !has_more && (has_some || self.has_moved)
     }
 
-    /// What is to be given, without the changes that rows were read with.
+    /// The changes to give, without those that rows were read with.
     pub(crate) fn given(&mut self) -> Result<ChangeBatch, PgError> {
         if let Some(overlap) = &mut self.overlap {
             overlap.resolve(&self.of.table, &mut self.given)?;

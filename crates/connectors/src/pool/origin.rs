@@ -279,7 +279,7 @@ mod tests {
         assert_ne!(signed(1, 1), signed(2, 1));
         assert_eq!(signed(1, 1), of("https://h/a.csv?versionId=1"));
         assert_eq!(of("https://h/a.csv?sv=2&se=3&sp=r&sig=x%3D"), "https://h/a.csv");
-        // What is beside a signature is an ordinary parameter where there is none.
+        // Parameters that stand beside a signature are ordinary ones where there is none.
         assert_ne!(of("https://h/get?sig=1&st=1"), of("https://h/get?sig=1&st=2"));
         // Patterns of a bucket, and buckets of two servers.
         assert_ne!(of("s3://b/x?.csv"), of("s3://b/x?.json"));

@@ -152,7 +152,7 @@ fn what_a_reader_would_have_to_know_is_refused_by_its_name() {
         let error = read(&table, &[("n", BIGINT)]).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
-    // What a table may have and does not use is no matter.
+    // A feature that a table may have, and does not use, does not matter.
     let names = json!(["deletionVectors", "columnMapping", "timestampNtz"]);
     let features = protocol(json!({"minReaderVersion": 3, "readerFeatures": names}));
     let actions = [begin(), features, add("a.parquet")];

@@ -92,7 +92,7 @@ fn what_was_loaded_stays_when_the_objects_are_away_or_have_bad_rows() {
 fn a_row_that_is_bad_is_refused_unless_it_is_to_be_left_out() {
     let (store, pool) = (S3::start(), InMemoryPool::new(1));
     store.put("/bucket/x/a.csv", "a,b\n1,x\neins,y\n4,z\n");
-    // Who reads what another process has loaded would not learn that a row is missing.
+    // A process that reads rows which another one has loaded would not learn that one is missing.
     let error = sum(&pool, &cache(&store, &[])).unwrap_err();
     let ConnectorError::Io { place, hint: Some(hint), .. } = error else { panic!("{error}") };
     assert!(place.contains("x/a.csv:3") && hint.contains("'origin.on_bad' = 'skip'"), "{hint}");

@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use crate::connector::gauge::SinkGauge;
 use crate::error::ConnectorError;
 
-/// What one writer alone can have.
+/// A target that one writer alone can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExclusiveTarget {
     /// A name that is the same however the place is spelled.
@@ -19,7 +19,7 @@ pub struct ExclusiveTarget {
 }
 
 impl ExclusiveTarget {
-    /// What is replaced as a whole.
+    /// A target that is replaced as a whole.
     pub fn whole(place: String) -> Self {
         Self { place, option: None }
     }
@@ -30,8 +30,9 @@ pub trait Sink: Send + Sync {
     /// Who writes.
     fn placement(&self) -> Placement;
 
-    /// What one writer alone can have: what is replaced as a whole when it commits, so that the
-    /// rows of another writer of the same would be lost, or a name. `None` where rows are added.
+    /// The target, if one writer alone can have it: it is replaced as a whole when the writer
+    /// commits, so that the rows of another one would be lost, or it is a name. `None` where rows
+    /// are added.
     fn replaces(&self) -> Option<ExclusiveTarget> {
         None
     }

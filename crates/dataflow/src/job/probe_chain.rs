@@ -17,7 +17,7 @@ pub struct ProbeChain {
     pub stages: Vec<ChainStage>,
     /// How many columns the rows have that come to the first join.
     pub width: usize,
-    /// What the columns behind the last join are.
+    /// The columns behind the last join, by where they come from.
     pub columns: Vec<ChainColumn>,
     /// Their names and types.
     pub schema: SchemaRef,

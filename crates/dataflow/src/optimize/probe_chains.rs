@@ -5,8 +5,8 @@
 //!        └───────── a chain: numbers of rows until here ──────────────────┘
 //! ```
 //!
-//! A join is a stage of a chain if each row that comes to it gives rows by itself, of its own
-//! columns and of those of the build: inner joins, and semi- and anti-joins of the probe side,
+//! A join is a stage of a chain if each row that comes to it gives rows by itself, with its own
+//! columns and the build's: inner joins, and semi- and anti-joins of the probe side,
 //! without a condition beside equal keys. It goes on with the chain of the join before if the rows
 //! of that one stay on their worker, nothing else reads them, and columns are at most chosen on the
 //! way.

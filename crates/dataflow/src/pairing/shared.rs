@@ -1,4 +1,4 @@
-//! What a chain of probes asks of the rows of a build.
+//! The rows of a build, as a chain of probes looks them up.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl Pairing {
 }
 
 impl Hashed {
-    /// What it costs to look up a row, compared with a key in a short span of numbers, which costs
+    /// The cost of the lookup of a row, compared with a key in a short span of numbers, which costs
     /// 1: a hash, the comparison of the key, and the wait for memory. It is a figure of a model and
     /// not a measured time, so that all runs over the same rows choose the same order.
     pub(crate) fn lookup_cost(&self) -> f64 {

@@ -22,10 +22,10 @@ use pool::pointer::ExtentId;
 /// Extents that the lists of a worker keep at most, but for those that are closed.
 const KEEPS_MAX: usize = 32_768;
 
-/// From so many extents on, or so many rows of a list, the full nodes of a worker become lists of
-/// their own, which are closed: heads name extents anew with each version, and a version is to cost
-/// what is new in it.
+/// Extents of a worker from which on its full nodes become lists of their own, which are closed:
+/// heads name extents anew with each version, and a version is to cost no more than its new rows.
 const CLOSED_EXTENTS: usize = 4096;
+/// Rows of a list from which on the same is done.
 const CLOSED_ROWS: u64 = 1 << 31;
 
 /// A load of a table that is kept in lists.
@@ -438,7 +438,7 @@ mod tests {
         Strip { rows, blocks: blocks.collect() }
     }
 
-    /// What a server and the memory have of a table.
+    /// A table as a server and its memory have it.
     #[derive(Default)]
     struct Table {
         heads: Vec<(u32, Strip)>,

@@ -66,7 +66,7 @@ pub(crate) fn expression(expr: Expr, scope: &DFSchema) -> Result<Expr> {
     expr.transform_up(|part| within(part, scope)).map(|kept| kept.data)
 }
 
-/// What a function that this rule has written is given.
+/// The argument of a function that this rule has written.
 pub(crate) fn of_function(expr: &Expr) -> Option<&Expr> {
     match expr {
         Expr::ScalarFunction(call) if call.func.inner().is::<Function>() => call.args.first(),

@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(version, Ok(Some(2)));
         assert_eq!(effects, [Effect::Free(node)], "the node that nobody names");
         assert_eq!(home.tables()[0].rows, 5);
-        // What a version before has, and this one not, is nobody's.
+        // An extent that the version before has, and this one has not, is nobody's.
         let third = list_head(6, next, &[strips, node]);
         home.replace(LOADER, begun, 0, vec![second]).0.unwrap();
         let (version, effects) = home.hand_in(LOADER, begun, 0, vec![third], true);
