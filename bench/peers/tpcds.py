@@ -198,7 +198,7 @@ def parse():
     parser.add_argument("--millstream", required=True, help="the program")
     parser.add_argument("--directory", required=True, help="where the tables and results lie")
     parser.add_argument("--scale", type=float, default=0.01, help="the scale factor")
-    parser.add_argument("--queries", help="numbers of queries behind commas; all unless said")
+    parser.add_argument("--queries", help="numbers of queries behind commas; all by default")
     parser.add_argument(
         "--layouts", type=lambda text: text.split(","), default="1x1,2x2:shm,2x2:tcp,4x1:shm,4x1:tcp".split(",")
     )

@@ -93,7 +93,8 @@ impl SuiteReport {
         self.outcomes_of(way).filter_map(|outcome| outcome.figures.as_ref().ok())
     }
 
-    /// The head of a section: what the queries ran on, as far as it is not said for all of them.
+    /// The head of a section: what the queries ran on, as far as it is not the same for all of
+    /// them.
     fn head(&self, way: &SuiteWay) -> String {
         let SuitePlan { layouts, fabrics, .. } = &self.plan;
         let several = layouts.len() > 1 || fabrics.len() > 1;

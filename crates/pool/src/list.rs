@@ -61,7 +61,7 @@ impl Definition {
     /// The columns and buckets of the rows: what [`listed`](Self::listed) was made of, or this.
     ///
     /// # Errors
-    /// When a table is said to be kept in lists, and its columns are not told.
+    /// When a definition of lists lacks the columns of the rows.
     pub fn of_rows(&self) -> Result<Self, PoolError> {
         if !self.is_listed() {
             return Ok(self.clone());
@@ -255,7 +255,7 @@ impl ListWalk {
         let is_promised = match number.checked_sub(1) {
             None => node.rows == of.rows && node.depth as usize <= STRIPS_MAX,
             Some(before) => {
-                // The node of the group before that has told where this one is.
+                // A node of the group before links to this one.
                 let group = before / LINKS_MAX * LINKS_MAX;
                 let known = of.nodes[group].as_ref().ok_or_else(malformed)?;
                 let depth = u64::from(node.depth) + (number - group) as u64;
@@ -265,7 +265,7 @@ impl ListWalk {
         self.strips += node.strips.len();
         self.bytes += u64::from(place.bytes);
         let misfit = |strip: &Strip| strip.misfit(&self.definition).is_some();
-        let lies = |link: &BlockRange| {
+        let is_within = |link: &BlockRange| {
             let end = u64::from(link.at.offset) + u64::from(link.bytes);
             self.extents.get(&link.at.extent).is_some_and(|used| end <= u64::from(*used))
         };
@@ -274,7 +274,7 @@ impl ListWalk {
             || self.strips > STRIPS_MAX
             || self.bytes > MANIFEST_BYTES_MAX
             || node.strips.iter().any(misfit)
-            || !node.links.iter().all(lies)
+            || !node.links.iter().all(is_within)
         {
             return Err(malformed());
         }

@@ -154,7 +154,7 @@ const OPTIONS: &[OptionSpec] = &[
         values: "text",
         default: "that of the option",
         doc: "An option of the connector `file` that says how the origin is read; `origin.on_bad` \
-              is `fail` where it is not said.",
+              is `fail` by default.",
     },
     OptionSpec {
         key: "prefetch",
@@ -352,7 +352,7 @@ struct PoolOptions {
     load_bytes: usize,
     /// How often a version appears; `None`: at the end of a load.
     every: Option<CommitEvery>,
-    /// Whether a table that is made is kept in lists; `None` where nothing is said.
+    /// Whether a table that is made is kept in lists; `None` without the option.
     listed: Option<bool>,
     /// Strips that are read ahead; `None` where the job says so.
     prefetch: Option<usize>,
@@ -422,7 +422,7 @@ impl PoolOptions {
         }
     }
 
-    /// Refuses to load a table that is there and lies in the other way.
+    /// Refuses to load a table that has the other layout.
     fn check_layout(&self, there: &Definition) -> Result<(), ConnectorError> {
         let Some(listed) = self.listed.filter(|listed| *listed != there.is_listed()) else {
             return Ok(());

@@ -55,7 +55,7 @@ pub(crate) trait Blob: Send + Sync {
     }
 
     /// A number that is another one when the bytes have changed, by what a file system or a store
-    /// says of them: none of them are read. 0 where nothing is said.
+    /// says of them: none of them are read. 0 if unknown.
     fn stamp(&self) -> u64 {
         0
     }

@@ -162,8 +162,8 @@ pub trait Source: Send + Sync {
     }
 
     /// A checkpoint is recorded, and its output is published: what lies before these positions of
-    /// the splits is read by nobody again. The process that leads the job hears of all splits, and
-    /// each other one of those that its workers read, when the next round ends.
+    /// the splits is read by nobody again. The process that leads the job gets the positions of all
+    /// splits, and each other one of those that its workers read, when the next round ends.
     fn settle(&self, positions: &[Position]) {
         let _ = positions;
     }

@@ -369,7 +369,7 @@ impl<D: Downstream> LookupRun<D> {
             && let Some(mut pass) = chain.pass(self, &rows)?
         {
             let last = pass.last();
-            return self.hand_on(|| pass.next(), |rows| last.emit(rows)).await;
+            return self.emit_all(|| pass.next(), |rows| last.emit(rows)).await;
         }
         let probe = ProbeSide { side: 0, keys: &self.spec.keys[0] };
         let mut pairing = Pairing::new(probe, [], table, self.spec.kind);
@@ -377,9 +377,9 @@ impl<D: Downstream> LookupRun<D> {
         let next = || Ok(pairing.next(terms_of(&self.spec), self.rows_max)?.into());
         match watermarks {
             Some(each) => {
-                self.hand_on(next, |(joined, from)| self.emit_late(joined, from, &each)).await
+                self.emit_all(next, |(joined, from)| self.emit_late(joined, from, &each)).await
             }
-            None => self.hand_on(next, |(joined, _)| self.emit(joined)).await,
+            None => self.emit_all(next, |(joined, _)| self.emit(joined)).await,
         }
     }
 

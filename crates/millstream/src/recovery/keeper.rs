@@ -280,7 +280,7 @@ impl Keeper {
                     self.state.round = Some(round);
                     self.state.references.recorded(stored);
                     self.state.waiting.retain(|(of, ..)| *of > stored);
-                    // Those of the leader, which keeps none here, were told behind the record.
+                    // Those of the leader, which keeps none here, were settled behind the record.
                     settle(&self.job, &self.state.take_positions(stored));
                 }
                 KeeperEvent::Discard { round, nodes } => {

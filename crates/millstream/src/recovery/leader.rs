@@ -449,7 +449,7 @@ mod tests {
         leader.received(0, part(4)).unwrap();
         assert_eq!(turn(&mut leader, false), "complete 4 of 1 GoesOn");
         leader.recorded(4, RoundEnd::GoesOn, Ok(())).unwrap();
-        assert!(leader.warned.is_none(), "it was told that checkpoints are stored again");
+        assert!(leader.warned.is_none(), "a message says that checkpoints are stored again");
     }
 
     #[test]

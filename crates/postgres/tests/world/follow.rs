@@ -174,7 +174,7 @@ fn the_bytes_that_a_slot_is_behind_and_keeps_are_measured() {
     source.settle(&[reader.position()]);
     let mut number = 20_000;
     waits_for("the server forgets", || {
-        // It looks for what it may forget when it writes. It is told once a second what that is:
+        // It looks for what it may forget when it writes. The place is confirmed once a second:
         // meanwhile only a little is written.
         number += 1;
         psql(&format!("INSERT INTO {table} VALUES ({number})"));

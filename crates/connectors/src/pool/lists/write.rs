@@ -80,7 +80,7 @@ struct WorkerLists {
     closed: Vec<(u32, Strip)>,
 }
 
-/// An extent in which something lies that lists name.
+/// An extent with strips or nodes that lists name.
 #[derive(Debug, Clone, Copy, Default)]
 struct RetainedExtent {
     /// How many blocks and nodes.
@@ -99,7 +99,7 @@ struct OpenList {
     links: VecDeque<BlockRange>,
     /// The strips of the open node.
     strips: Vec<Strip>,
-    /// Where the open node lies.
+    /// The place of the open node.
     node: Option<BlockRange>,
     /// The head by which the server knows it.
     head: Option<Strip>,

@@ -17,7 +17,7 @@ const BATCHES_AFTER_STOP_MAX: usize = 64;
 
 impl<D: Downstream> LookupRun<D> {
     /// Emits what `next` gives until there is no more, or the query is stopped.
-    pub(super) async fn hand_on<'a, T>(
+    pub(super) async fn emit_all<'a, T>(
         &'a self,
         mut next: impl FnMut() -> Result<ProbeOutput<T>, DataflowError>,
         emit: impl Fn(T) -> Task<'a>,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The head, which is the first join of the plan, asks for a [`ChainPass`] for each batch. It gets
-//! none while a build is not complete or lies on a disk, and where the job saves rounds, whose
+//! none while a build is not complete or is on disk, and where the job saves rounds, whose
 //! markers go from operator to operator: then rows go that way too.
 //!
 //! A pass lets others run after [`TURN_LOOKUPS`] lookups without a row behind all stages: a stage

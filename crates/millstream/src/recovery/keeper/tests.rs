@@ -181,7 +181,7 @@ fn parts_of_a_checkpoint_that_is_given_up_are_deleted() {
     assert_eq!(left, ["g1-n0-000002.seg"]);
 }
 
-/// A source that notes which positions it was told of.
+/// A source that keeps the positions with which it was settled.
 #[derive(Default)]
 struct SettledSource(Mutex<Vec<Position>>);
 
@@ -228,7 +228,7 @@ fn scan(source: Arc<SettledSource>) -> Operator {
 }
 
 /// A node that does not lead has workers 2 and 3, and reads two sources. The log of a database
-/// behind the one that is told of could not be read again.
+/// behind the settled one could not be read again.
 #[test]
 fn sources_of_each_node_hear_of_checkpoints_that_are_stored_alone() {
     let sources = [Arc::new(SettledSource::default()), Arc::new(SettledSource::default())];
