@@ -1,5 +1,5 @@
-//! The rows of a table that were read, and the transactions that each had seen, when a job has not read all of them in
-//! one run.
+//! The rows of a table that were read, and the transactions that each had seen, when a job has not
+//! read all of them in one run.
 //!
 //! ```text
 //! keys   ─────────── 500 │ ──────── 900 │ ─────────▶

@@ -94,3 +94,11 @@ pub(crate) trait Downstream {
     /// As [`Downstream::push`].
     async fn end(&self, watermark: i64) -> Result<(), DataflowError>;
 }
+
+/// Emits rows that a join has made.
+///
+/// # Errors
+/// When what takes them fails; the place of a row in a file is not that of one that was made.
+pub(crate) fn emit_made(behind: &impl Downstream, rows: Selection) -> Task<'_> {
+    Box::pin(async move { behind.push_selection(rows).await.map_err(DataflowError::of_made_rows) })
+}

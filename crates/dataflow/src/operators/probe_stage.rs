@@ -7,7 +7,6 @@ use arrow::array::UInt32Array;
 
 use crate::error::DataflowError;
 use crate::exchange::Task;
-use crate::operators::downstream::Downstream;
 use crate::pairing::Hashed;
 use crate::rows::keys::nulls_of;
 use crate::rows::selection::Selection;
@@ -32,14 +31,6 @@ pub(crate) trait ProbeStage {
     /// # Errors
     /// When what takes them fails.
     fn emit(&self, rows: Selection) -> Task<'_>;
-}
-
-/// Emits rows that a join has made.
-///
-/// # Errors
-/// When what takes them fails; the place of a row in a file is not that of one that was made.
-pub(crate) fn emit_made(behind: &impl Downstream, rows: Selection) -> Task<'_> {
-    Box::pin(async move { behind.push_selection(rows).await.map_err(DataflowError::of_made_rows) })
 }
 
 /// The next output of a join or of a chain of joins.

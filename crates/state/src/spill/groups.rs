@@ -90,7 +90,8 @@ impl GroupWriter<'_> {
         Ok(RecordBatch::try_new_with_options(Arc::clone(self.schema), columns, &options)?)
     }
 
-    /// The batches that were written one by one, in their order; their first `keys` columns are keys.
+    /// The batches that were written one by one, in their order; their first `keys` columns are
+    /// keys.
     ///
     /// # Errors
     /// [`StateError::Disk`] if they cannot be written.

@@ -3,10 +3,10 @@
 use super::LookupRun;
 use crate::error::DataflowError;
 use crate::exchange::Task;
-use crate::operators::downstream::Downstream;
+use crate::operators::downstream::{Downstream, emit_made};
 use crate::operators::keyed::TURN_BATCHES;
 use crate::operators::probe_chain::TURN_LOOKUPS;
-use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeOutput, ProbeStage, emit_made};
+use crate::operators::probe_stage::{EmittedRows, ProbeBuild, ProbeOutput, ProbeStage};
 use crate::rows::selection::Selection;
 use crate::runtime::metrics::OperatorMetrics;
 use crate::runtime::scheduler::yield_now;

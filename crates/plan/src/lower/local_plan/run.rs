@@ -283,7 +283,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// The next rows. Rows that meet all rows of other inputs come in slices of [`PAIRS_MAX`] pairs: DataFusion looks at all of them before it returns.
+    /// The next rows. Rows that meet all rows of other inputs come in slices of [`PAIRS_MAX`]
+    /// pairs: DataFusion looks at all of them before it returns.
     fn next(&mut self) -> DfResult<Option<RecordBatch>> {
         let Some((rows, bytes)) = self.rows.pop_front() else { return Ok(None) };
         let Some(pairs) = &self.pairs else {
