@@ -1,6 +1,7 @@
 //! Functions and aggregates of our own, and rules for DataFusion's: arithmetic fails where a result
 //! does not fit, keys have one equality, and the bytes that a call may make have a bound.
 
+pub(crate) mod arithmetic;
 pub(crate) mod batch;
 pub(crate) mod batch_aggregate;
 pub(crate) mod calendar;

@@ -86,13 +86,15 @@ pub(crate) fn bytes(bytes: &[u8]) -> u64 {
     fold(fold(a ^ A, b ^ B) ^ len as u64, C)
 }
 
+/// Four bytes from `at` on.
 #[inline(always)]
-fn half(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn half(bytes: &[u8], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |chunk| u32::from_le_bytes(*chunk))
 }
 
+/// Eight bytes from `at` on.
 #[inline(always)]
-fn full(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn full(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 

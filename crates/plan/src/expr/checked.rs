@@ -28,6 +28,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions as physical;
 use datafusion::physical_expr_common::datum::apply;
 
+use crate::expr::arithmetic::{self, Narrow};
 use crate::expr::growth::{constant, joined};
 use crate::expr::{division, equality};
 
@@ -174,7 +175,7 @@ fn guard(expr: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
 
 /// Whether an expression divides by something other than a constant, computes what may overflow, or
 /// reads a text as something else.
-fn may_fail(expr: &Expr, scope: &DFSchema) -> bool {
+pub(crate) fn may_fail(expr: &Expr, scope: &DFSchema) -> bool {
     let fails = |part: &Expr| match part {
         Expr::BinaryExpr(BinaryExpr { op: Operator::Divide | Operator::Modulo, right, .. }) => {
             !matches!(**right, Expr::Literal(..))
@@ -238,6 +239,14 @@ enum Which {
 
 impl Which {
     fn of(self, left: &dyn Datum, right: &dyn Datum) -> Result<ArrayRef, ArrowError> {
+        let narrow = match self {
+            Which::Add => Narrow::Add,
+            Which::Sub => Narrow::Sub,
+            Which::Mul | Which::Neg => Narrow::Mul,
+        };
+        if let Some(made) = arithmetic::in_64_bits(narrow, left, right) {
+            return Ok(made);
+        }
         let made = match self {
             Which::Add => add(left, right),
             Which::Sub => sub(left, right),

@@ -14,6 +14,7 @@
 
 mod blame;
 mod compiled;
+mod conjuncts;
 pub(crate) mod located;
 mod quotient;
 mod words;
@@ -22,9 +23,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
-    Array, ArrayData, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, make_array,
+    Array, ArrayData, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, make_array,
 };
-use arrow::compute::{FilterBuilder, prep_null_mask_filter};
+use arrow::compute::FilterBuilder;
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use dataflow::error::DataflowError;
@@ -44,6 +45,7 @@ use crate::expr::conform::same_type;
 use crate::text::wording::runtime_message;
 
 use compiled::Compiled;
+use conjuncts::Conjuncts;
 use quotient::Quotient;
 use words::WordPredicate;
 
@@ -81,7 +83,7 @@ pub(crate) fn by_name(schema: &Schema) -> HashMap<&str, usize> {
 
 /// A compiled filter and projection.
 struct Fused {
-    predicate: Option<Compiled>,
+    predicate: Option<Conjuncts>,
     /// The same, where it is of this form.
     words: Option<WordPredicate>,
     /// The columns of the input that are read after the filter.
@@ -192,9 +194,8 @@ impl Fused {
         };
         let outputs_compiled =
             rewritten.iter().zip(schema.fields()).map(output).collect::<DfResult<Vec<_>>>()?;
-        let whole = DFSchema::try_from(input.as_ref().clone())?;
         Ok(Self {
-            predicate: filter.map(|filter| Compiled::condition(filter, &whole)).transpose()?,
+            predicate: filter.map(|filter| Conjuncts::new(input, filter)).transpose()?,
             words: match filter {
                 Some(filter) => WordPredicate::new(input, filter)?,
                 None => None,
@@ -237,14 +238,7 @@ impl Fused {
         if let Some(mask) = self.words.as_ref().and_then(|words| words.mask(batch)) {
             return Ok((mask.true_count() < mask.len()).then_some(mask));
         }
-        let mask = predicate.array(batch)?;
-        let Some(mask) = mask.as_boolean_opt() else {
-            return Err(DataflowError::Expression("a filter is not BOOLEAN".into()));
-        };
-        let mask = match mask.null_count() {
-            0 => mask.clone(),
-            _ => prep_null_mask_filter(mask),
-        };
+        let mask = predicate.mask(batch)?;
         Ok((mask.true_count() < mask.len()).then_some(mask))
     }
 

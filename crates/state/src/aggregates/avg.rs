@@ -1,4 +1,5 @@
-//! Averages as `Float64`, of a state of count (`UInt64`) and sum (`Float64`).
+//! Averages as `Float64`, of a state of count (`UInt64`) and sum (`Float64`); of decimals as in
+//! [`super::decimal`].
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -12,14 +13,14 @@ use arrow::datatypes::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Values, column};
+use super::{Values, column, decimal};
 use crate::table::ZeroedTable;
 use crate::{
     Accumulator, Aggregate, ConsumedRows, DenseRows, Groups, Part, SparseIds, StateError, fused,
     kernel,
 };
 
-/// `avg` of integers and floats of any width, `None` for other types.
+/// `avg` of integers and floats of any width and of decimals of 128 bits, `None` for other types.
 pub fn avg(of: &DataType) -> Option<Arc<dyn Aggregate>> {
     Some(match of {
         DataType::Int8 => Arc::new(Avg::<Int8Type>(PhantomData)),
@@ -32,6 +33,7 @@ pub fn avg(of: &DataType) -> Option<Arc<dyn Aggregate>> {
         DataType::UInt64 => Arc::new(Avg::<UInt64Type>(PhantomData)),
         DataType::Float32 => Arc::new(Avg::<Float32Type>(PhantomData)),
         DataType::Float64 => Arc::new(Avg::<Float64Type>(PhantomData)),
+        &DataType::Decimal128(digits, scale) => Arc::new(decimal::Avg::new(digits, scale)),
         _ => return None,
     })
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
 use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Decimal128Type};
 use zerocopy::FromZeros;
 
 use super::valid::Valid;
@@ -24,22 +24,22 @@ use crate::{
     kernel,
 };
 
-/// `max` of integers, floats, dates, times, timestamps and durations; `None` for other types.
+/// `max` of integers, floats, decimals of 128 bits, dates, times, timestamps and durations; `None`
+/// for other types.
 pub fn max(of: &DataType) -> Option<Arc<dyn Aggregate>> {
     extreme::<true>(of)
 }
 
-/// `min` of integers, floats, dates, times, timestamps and durations; `None` for other types.
+/// `min` of the same types as [`max`].
 pub fn min(of: &DataType) -> Option<Arc<dyn Aggregate>> {
     extreme::<false>(of)
 }
 
 fn extreme<const MAX: bool>(of: &DataType) -> Option<Arc<dyn Aggregate>> {
-    with_fixed!(
-        of,
-        T => Some(Arc::new(Extreme::<T, MAX> { data_type: of.clone(), of: PhantomData })),
-        None
-    )
+    if matches!(of, DataType::Decimal128(..)) {
+        return Some(Arc::new(Extreme::<Decimal128Type, MAX>::new(of)));
+    }
+    with_fixed!(of, T => Some(Arc::new(Extreme::<T, MAX>::new(of))), None)
 }
 
 /// A value with an order-preserving code.
@@ -75,7 +75,7 @@ macro_rules! ordered_integer {
         )*
     };
 }
-ordered_integer!(i8, u8; i16, u16; i32, u32; i64, u64);
+ordered_integer!(i8, u8; i16, u16; i32, u32; i64, u64; i128, u128);
 
 macro_rules! ordered_float {
     ($($float:ty, $signed:ty, $unsigned:ty);*) => {
@@ -101,6 +101,12 @@ ordered_float!(f32, i32, u32; f64, i64, u64);
 struct Extreme<T, const MAX: bool> {
     data_type: DataType,
     of: PhantomData<T>,
+}
+
+impl<T, const MAX: bool> Extreme<T, MAX> {
+    fn new(of: &DataType) -> Self {
+        Self { data_type: of.clone(), of: PhantomData }
+    }
 }
 
 impl<T, const MAX: bool> Aggregate for Extreme<T, MAX>

@@ -6,6 +6,7 @@
 
 mod avg;
 mod count;
+mod decimal;
 mod extreme;
 mod sum;
 #[cfg(test)]

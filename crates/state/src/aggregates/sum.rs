@@ -1,9 +1,10 @@
-//! Sums: of signed integers as `Int64`, of unsigned ones as `UInt64`, of floats as `Float64`.
+//! Sums: of signed integers as `Int64`, of unsigned ones as `UInt64`, of floats as `Float64`, of
+//! decimals of up to 38 digits as decimals of ten digits more, if there are so many.
 //!
-//! Sums of integers are exact. What goes beyond 64 bits on the way is carried, since later values
-//! or the states of others may bring it back: a sum is an error only if all of it does not fit, so
-//! that neither the order of rows nor the number of workers is seen. Carries are rare; a table of
-//! those that there are costs a loop no more than to ask.
+//! Sums of integers and decimals are exact. What goes beyond the type on the way is carried, since
+//! later values or the states of others may bring it back: a sum is an error only if all of it does
+//! not fit, so that neither the order of rows nor the number of workers is seen. Carries are rare; a
+//! table of those that there are costs a loop no more than to ask.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -12,16 +13,19 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, Int64Array, PrimitiveArray};
 use arrow::datatypes::{
-    DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
-    UInt16Type, UInt32Type, UInt64Type,
+    DECIMAL128_MAX_PRECISION, DataType, Decimal128Type, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 
 use super::valid::Valid;
-use super::{Values, column};
+use super::{Values, column, decimal};
 use crate::table::{Plain, ZeroedTable};
 use crate::{Accumulator, Aggregate, Groups, Part, SparseIds, StateError, kernel};
 
-/// `sum` of integers and floats of any width, `None` for other types.
+/// Digits that a sum of decimals has more than its values, as in DataFusion.
+const DIGITS_OF_COUNT: u8 = 10;
+
+/// `sum` of integers and floats of any width and of decimals of 128 bits, `None` for other types.
 pub fn sum(of: &DataType) -> Option<Arc<dyn Aggregate>> {
     Some(match of {
         DataType::Int8 => Arc::new(Sum::<Int8Type, Int64Type>::new()),
@@ -34,6 +38,11 @@ pub fn sum(of: &DataType) -> Option<Arc<dyn Aggregate>> {
         DataType::UInt64 => Arc::new(Sum::<UInt64Type, UInt64Type>::new()),
         DataType::Float32 => Arc::new(Sum::<Float32Type, Float64Type>::new()),
         DataType::Float64 => Arc::new(Sum::<Float64Type, Float64Type>::new()),
+        &DataType::Decimal128(digits, scale) => {
+            let digits = digits.saturating_add(DIGITS_OF_COUNT).min(DECIMAL128_MAX_PRECISION);
+            let output = DataType::Decimal128(digits, scale);
+            Arc::new(Sum::<Decimal128Type, Decimal128Type> { output, of: PhantomData })
+        }
         _ => return None,
     })
 }
@@ -45,6 +54,16 @@ trait Total: Values + ArrowPrimitiveType<Native: Plain> {
 
     /// The sum and what is carried of it, in units of all numbers of the type.
     fn plus(a: Self::Native, b: Self::Native) -> (Self::Native, i64);
+
+    /// Whether a type has fewer values than its numbers have, so that a sum may be beyond it of
+    /// which nothing is carried.
+    const HAS_DIGITS: bool = false;
+
+    /// Whether such a sum is a value of `of`.
+    fn fits(sum: Self::Native, of: &DataType) -> bool {
+        let _ = (sum, of);
+        true
+    }
 }
 
 impl Total for Int64Type {
@@ -67,6 +86,21 @@ impl Total for UInt64Type {
     }
 }
 
+impl Total for Decimal128Type {
+    const CARRIES: bool = true;
+    const HAS_DIGITS: bool = true;
+
+    #[inline(always)]
+    fn plus(a: i128, b: i128) -> (i128, i64) {
+        let (sum, over) = a.overflowing_add(b);
+        (sum, if over { b.signum() as i64 } else { 0 })
+    }
+
+    fn fits(sum: i128, of: &DataType) -> bool {
+        decimal::has_digits_of(sum, of)
+    }
+}
+
 impl Total for Float64Type {
     const CARRIES: bool = false;
 
@@ -78,11 +112,14 @@ impl Total for Float64Type {
 
 /// Sums values of `T` as `S`.
 #[derive(Debug)]
-struct Sum<T, S>(PhantomData<(T, S)>);
+struct Sum<T, S> {
+    output: DataType,
+    of: PhantomData<(T, S)>,
+}
 
-impl<T, S> Sum<T, S> {
+impl<T, S: ArrowPrimitiveType> Sum<T, S> {
     fn new() -> Self {
-        Self(PhantomData)
+        Self { output: S::DATA_TYPE, of: PhantomData }
     }
 }
 
@@ -93,16 +130,23 @@ where
     S::Native: From<T::Native>,
 {
     fn state_types(&self) -> Vec<DataType> {
-        if S::CARRIES { vec![S::DATA_TYPE, DataType::Int64] } else { vec![S::DATA_TYPE] }
+        let mut types = vec![self.output.clone()];
+        types.extend(S::CARRIES.then_some(DataType::Int64));
+        types
     }
 
     fn output_type(&self) -> DataType {
-        S::DATA_TYPE
+        self.output.clone()
     }
 
     fn create(&self) -> Box<dyn Accumulator> {
-        let (sums, valid, carries) = (ZeroedTable::new(), Valid::default(), HashMap::new());
-        Box::new(Sums::<T, S> { sums, valid, carries, of: PhantomData })
+        Box::new(Sums::<T, S> {
+            output: self.output.clone(),
+            sums: ZeroedTable::new(),
+            valid: Valid::default(),
+            carries: HashMap::new(),
+            of: PhantomData,
+        })
     }
 
     fn keeps_arrays(&self) -> bool {
@@ -116,6 +160,7 @@ where
 
 /// The sums of one slice.
 struct Sums<T, S: Total> {
+    output: DataType,
     sums: ZeroedTable<S::Native>,
     valid: Valid,
     /// By group what its sum lacks, in units of all numbers of the type; of most there is nothing.
@@ -164,7 +209,8 @@ impl<T, S: Total> Sums<T, S> {
     /// The sums of a part, without what is carried of them.
     fn within(&self, part: &Part) -> Result<ArrayRef, StateError> {
         let sums = part.each(self.sums.as_ref(), |&sum| sum);
-        Ok(Arc::new(PrimitiveArray::<S>::try_new(sums.into(), self.valid.nulls(part))?))
+        let sums = PrimitiveArray::<S>::try_new(sums.into(), self.valid.nulls(part))?;
+        Ok(Arc::new(sums.with_data_type(self.output.clone())))
     }
 
     fn carried(&self, part: &Part) -> Vec<i64> {
@@ -231,8 +277,11 @@ where
     }
 
     fn values(&mut self, part: &Part) -> Result<ArrayRef, StateError> {
-        if !self.carries.is_empty() && self.carried(part).iter().any(|&carried| carried != 0) {
-            return Err(StateError::Sum(S::DATA_TYPE));
+        let carries =
+            !self.carries.is_empty() && self.carried(part).iter().any(|&carried| carried != 0);
+        let beyond = |sum: &S::Native| !S::fits(*sum, &self.output);
+        if carries || S::HAS_DIGITS && part.each(self.sums.as_ref(), beyond).contains(&true) {
+            return Err(StateError::Sum(self.output.clone()));
         }
         self.within(part)
     }
@@ -247,7 +296,8 @@ where
             ids.clone().filter_map(over).collect()
         };
         let (sums, valid) = (self.sums.copied(ids.clone()), self.valid.copied(ids.clone()));
-        Some(Box::new(Self { sums, valid, carries, of: PhantomData }))
+        let output = self.output.clone();
+        Some(Box::new(Self { output, sums, valid, carries, of: PhantomData }))
     }
 
     fn clear(&mut self, total: usize) {

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, ArrowPrimitiveType, AsArray, Float64Array, Int64Array, PrimitiveArray,
-    TimestampMicrosecondArray,
+    ArrayRef, ArrowPrimitiveType, AsArray, Decimal128Array, Float64Array, Int64Array,
+    PrimitiveArray, TimestampMicrosecondArray,
 };
 use arrow::datatypes::{
-    DataType, Date32Type, Date64Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, TimeUnit, TimestampMillisecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    DataType, Date32Type, Date64Type, Decimal128Type, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMillisecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use proptest::prelude::*;
 
@@ -65,7 +66,7 @@ macro_rules! valued_integers {
         })*
     };
 }
-valued_integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+valued_integers!(i8, i16, i32, i64, i128, u8, u16, u32, u64);
 
 macro_rules! valued_floats {
     ($($float:ty, $most:expr);*) => {
@@ -99,12 +100,17 @@ fn all() -> Vec<(DataType, Arc<dyn Aggregate>)> {
         let aggregates = [count(), count_of(&of), sum(&of).unwrap(), avg(&of).unwrap()];
         all.extend(aggregates.into_iter().map(|aggregate| (of.clone(), aggregate)));
     }
-    let times = [
+    for of in [DataType::Decimal128(12, 2), DataType::Decimal128(38, 3)] {
+        let aggregates = [sum(&of).unwrap(), avg(&of).unwrap(), count_of(&of)];
+        all.extend(aggregates.into_iter().map(|aggregate| (of.clone(), aggregate)));
+    }
+    let others = [
+        DataType::Decimal128(38, 3),
         DataType::Date32,
         DataType::Date64,
         DataType::Timestamp(TimeUnit::Millisecond, Some("+00:00".into())),
     ];
-    for of in types().into_iter().chain(times) {
+    for of in types().into_iter().chain(others) {
         all.push((of.clone(), min(&of).unwrap()));
         all.push((of.clone(), max(&of).unwrap()));
     }
@@ -129,6 +135,9 @@ fn column_of(of: &DataType, rows: &[Row]) -> ArrayRef {
         DataType::Float64 => Arc::new(array::<Float64Type>(rows)),
         DataType::Date32 => Arc::new(array::<Date32Type>(rows)),
         DataType::Date64 => Arc::new(array::<Date64Type>(rows)),
+        DataType::Decimal128(..) => {
+            Arc::new(array::<Decimal128Type>(rows).with_data_type(of.clone()))
+        }
         DataType::Timestamp(TimeUnit::Millisecond, zone) => {
             let times = array::<TimestampMillisecondType>(rows);
             Arc::new(times.with_timezone_opt(zone.clone()))
@@ -189,7 +198,7 @@ fn all_alike(a: &States, b: &States, of: &DataType, rows: &[Row]) -> bool {
 /// Whether values have to be the same to the bit: those that are not added as floats.
 fn is_exact(aggregate: &dyn Aggregate) -> bool {
     let name = format!("{aggregate:?}");
-    !(name.starts_with("Avg") || name.starts_with("Sum") && name.contains("Float"))
+    !(name.starts_with("Avg(") || name.starts_with("Sum") && name.contains("Float"))
 }
 
 fn rows() -> impl Strategy<Value = Vec<Row>> {
@@ -303,7 +312,11 @@ fn results_have_the_types_of_sql() {
         assert_eq!(avg(&of).unwrap().output_type(), DataType::Float64);
         assert_eq!(max(&of).unwrap().output_type(), of);
     }
-    for of in [DataType::Utf8, DataType::Boolean, DataType::Decimal128(10, 2)] {
+    let of = DataType::Decimal128(36, 37);
+    assert_eq!(sum(&of).unwrap().output_type(), DataType::Decimal128(38, 37));
+    assert_eq!(avg(&of).unwrap().output_type(), DataType::Decimal128(38, 38));
+    assert_eq!(max(&of).unwrap().output_type(), of);
+    for of in [DataType::Utf8, DataType::Boolean, DataType::Decimal256(40, 2)] {
         assert!(sum(&of).is_none() && avg(&of).is_none());
         assert!(min(&of).is_none() && max(&of).is_none());
     }
@@ -346,6 +359,54 @@ fn a_sum_of_integers_is_exact_or_an_error() {
         emitted.clear(1);
         assert!(emitted.values(&Part::all(0..1, 1)).is_ok(), "a cleared sum carries nothing");
     }
+}
+
+/// Values of `DECIMAL(38, 0)`, and of each aggregate the value over all.
+fn of_decimals(aggregate: &Arc<dyn Aggregate>, parts: &[&[i128]]) -> Result<i128, StateError> {
+    let mut leader = aggregate.create();
+    for part in parts {
+        let mut helper = aggregate.create();
+        let values =
+            Decimal128Array::from(part.to_vec()).with_data_type(DataType::Decimal128(38, 0));
+        helper.update(&[Arc::new(values)], &Groups::one(0, part.len()), 1)?;
+        leader.merge(&helper.state(&Part::all(0..1, 1))?, &Groups::one(0, 1), 1)?;
+    }
+    let values = leader.values(&Part::all(0..1, 1))?;
+    Ok(values.as_primitive::<Decimal128Type>().value(0))
+}
+
+#[test]
+fn sums_of_decimals_are_exact_or_an_error() {
+    let sum = sum(&DataType::Decimal128(38, 0)).unwrap();
+    let most = 10_i128.pow(38) - 1;
+    assert_eq!(of_decimals(&sum, &[&[most, -1], &[1]]).unwrap(), most);
+    // Within 128 bits, but of 39 digits.
+    assert!(matches!(of_decimals(&sum, &[&[most], &[1]]), Err(StateError::Sum(_))));
+    // Beyond 128 bits on the way, on one worker and on two.
+    assert_eq!(of_decimals(&sum, &[&[most, most, -most], &[-most, 5]]).unwrap(), 5);
+    assert_eq!(of_decimals(&sum, &[&[most, most], &[-most, -most, -5]]).unwrap(), -5);
+    assert!(matches!(of_decimals(&sum, &[&[-most, -most], &[-7]]), Err(StateError::Sum(_))));
+}
+
+#[test]
+fn averages_of_decimals_are_rounded_half_away_from_zero() {
+    // Of 38 digits none is left for the quotient: units are those of the values times 10^4.
+    let avg = avg(&DataType::Decimal128(38, 0)).unwrap();
+    let sixth = of_decimals(&avg, &[&[1, 0, 0, 0, 0, 0]]).unwrap();
+    assert_eq!(sixth, 1_667);
+    assert_eq!(of_decimals(&avg, &[&[-1], &[0, 0, 0, 0, 0]]).unwrap(), -1_667);
+    let halves: Vec<i128> = std::iter::once(1).chain(std::iter::repeat_n(0, 19_999)).collect();
+    assert_eq!(of_decimals(&avg, &[&halves]).unwrap(), 1, "0.00005");
+    let halves: Vec<i128> = halves.iter().map(|value| -value).collect();
+    assert_eq!(of_decimals(&avg, &[&halves]).unwrap(), -1);
+    // Sums of more than 128 bits.
+    let large = 10_i128.pow(33) + 1;
+    let many = vec![large; 400_000];
+    assert_eq!(of_decimals(&avg, &[&many, &many]).unwrap(), large * 10_000);
+    let (most, down) = (10_i128.pow(38) - 1, -10_i128.pow(38) + 1);
+    assert_eq!(of_decimals(&avg, &[&[most, most, 2], &[down, down]]).unwrap(), 4_000);
+    assert_eq!(of_decimals(&avg, &[&[down, down, -1, -1], &[most, most]]).unwrap(), -3_333);
+    assert!(matches!(of_decimals(&avg, &[&[most, most]]), Err(StateError::Sum(_))));
 }
 
 #[test]

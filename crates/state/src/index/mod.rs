@@ -15,6 +15,7 @@
 
 pub(crate) mod array;
 pub(crate) mod hash;
+mod short;
 pub(crate) mod wide;
 
 use arrow::array::ArrayRef;

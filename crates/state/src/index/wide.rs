@@ -2,20 +2,21 @@
 //!
 //! A slot is the upper half of the hash and the id, so that the log is read only where the salt
 //! agrees. One key that is a string or binary is its own encoding; other keys are encoded as
-//! [`KeyRows`].
+//! [`KeyRows`], unless they are short and were seen before ([`ShortKeys`]).
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, LargeBinaryArray, LargeStringArray,
-    StringArray,
+    StringArray, UInt32Array,
 };
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
-use arrow::compute::cast;
+use arrow::compute::{cast, take};
 use arrow::datatypes::DataType;
 use arrow::row::Rows;
 
+use super::short::ShortKeys;
 use super::{UNKNOWN, regrown, room};
 use crate::table::ZeroedTable;
 use crate::{KeyRows, Part, StateError, hash, words};
@@ -212,6 +213,49 @@ pub(crate) struct WideIndex {
 struct Encoder {
     converter: KeyRows,
     rows: Rows,
+    short: Option<ShortKeys>,
+    /// Ids of rows that are not short or were not seen before.
+    others: Vec<u32>,
+}
+
+impl Encoder {
+    /// Replaces `out` by the ids in `index`.
+    fn intern(
+        &mut self,
+        index: &mut BytesIndex,
+        keys: &[ArrayRef],
+        out: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        let Some(short) = &mut self.short else { return self.encode(index, keys, out) };
+        let Some(missed) = short.find(keys, out)? else { return self.encode(index, keys, out) };
+        if missed.is_empty() {
+            return Ok(());
+        }
+        let rows = UInt32Array::from(missed.to_vec());
+        let columns = keys.iter().map(|key| take(key, &rows, None));
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
+        let mut others = std::mem::take(&mut self.others);
+        self.encode(index, &columns, &mut others)?;
+        rows.values().iter().zip(&others).for_each(|(row, id)| out[*row as usize] = *id);
+        self.others = others;
+        if let Some(short) = &mut self.short {
+            short.keep(out);
+        }
+        Ok(())
+    }
+
+    /// The same by the bytes of each row.
+    fn encode(
+        &mut self,
+        index: &mut BytesIndex,
+        keys: &[ArrayRef],
+        out: &mut Vec<u32>,
+    ) -> Result<(), StateError> {
+        self.rows.clear();
+        self.converter.append(&mut self.rows, keys)?;
+        let rows = &self.rows;
+        index.intern_all((0..rows.num_rows()).map(|row| Some(rows.row(row).data())), out)
+    }
 }
 
 impl WideIndex {
@@ -229,7 +273,8 @@ impl WideIndex {
                 let converter =
                     KeyRows::new(keys.iter().map(|key| (key.clone(), Default::default())))?;
                 let rows = converter.empty();
-                Some(Encoder { converter, rows })
+                let (short, others) = (ShortKeys::new(keys), vec![]);
+                Some(Encoder { converter, rows, short, others })
             }
         };
         Ok(Self { index: BytesIndex::new(), rows })
@@ -242,11 +287,7 @@ impl WideIndex {
         out: &mut Vec<u32>,
     ) -> Result<(), StateError> {
         if let Some(encoder) = &mut self.rows {
-            encoder.rows.clear();
-            encoder.converter.append(&mut encoder.rows, keys)?;
-            let rows = &encoder.rows;
-            let keys = (0..rows.num_rows()).map(|row| Some(rows.row(row).data()));
-            return self.index.intern_all(keys, out);
+            return encoder.intern(&mut self.index, keys, out);
         }
         let index = &mut self.index;
         with_bytes!(&keys[0], bytes => index.intern_all(bytes, out))
@@ -273,6 +314,9 @@ impl WideIndex {
     /// Forgets all keys.
     pub(crate) fn clear(&mut self) {
         self.index.clear();
+        if let Some(short) = self.rows.as_mut().and_then(|encoder| encoder.short.as_mut()) {
+            short.clear();
+        }
     }
 
     /// The keys of a part.
@@ -320,7 +364,11 @@ impl WideIndex {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.index.bytes() + self.rows.as_ref().map_or(0, |encoder| encoder.rows.size())
+        let encoder = self.rows.as_ref().map_or(0, |encoder| {
+            let short = encoder.short.as_ref().map_or(0, ShortKeys::bytes);
+            encoder.rows.size() + short + encoder.others.capacity() * size_of::<u32>()
+        });
+        self.index.bytes() + encoder
     }
 }
 
