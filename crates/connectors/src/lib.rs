@@ -1,6 +1,6 @@
 //! Layer 4: where rows come from and where they go.
 //!
-//! One module per connector: [`file`](mod@file), [`stdin`], [`socket`], [`http`], [`flight`],
+//! One module per connector: [`file`](mod@file), which has tables of Delta Lake too, [`stdin`], [`socket`], [`http`], [`flight`],
 //! [`pool`](mod@pool), [`generator`] (seeded rows and the ready-made workloads of the papers, S14),
 //! [`stdout`] and [`blackhole`]. Each implements [`dataflow::connector::Connector`]; nothing here
 //! knows SQL, operators or windows.
@@ -40,7 +40,7 @@ mod stored;
 
 pub use self::pool::PoolConnector;
 pub use blackhole::Blackhole;
-pub use file::{AtomicFile, FileConnector};
+pub use file::{AtomicFile, DeltaConnector, FileConnector};
 pub use flight::FlightConnector;
 pub use format::fnv;
 pub use generator::Generator;
@@ -61,6 +61,7 @@ pub fn all() -> Vec<Arc<dyn Connector>> {
 pub fn all_to(output: StdoutTarget) -> Vec<Arc<dyn Connector>> {
     vec![
         Arc::new(FileConnector::default()),
+        Arc::new(DeltaConnector),
         Arc::new(Generator),
         Arc::new(Stdin::default()),
         Arc::new(Socket),

@@ -11,11 +11,12 @@
 //! they roll. They lie in a directory or [below a path of a store](PartPlace).
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arrow::array::UInt32Array;
 use arrow::compute::take_record_batch;
@@ -26,12 +27,13 @@ use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
     ExclusiveTarget, Placement, Publishing, RunId, Sink, SinkVisibility, SinkWriter, StagedOutput,
-    StagingContext, WriterContext,
+    StagingContext, UnsyncedOutput, WriterContext,
 };
 
 use super::PATH_HINT;
 use super::encoder::{Encoder, FormatWriter, Output};
 use super::part_place::{PartPlace, VISIBLE};
+use super::roll::Roll;
 use super::staged::{self, Part, Staged};
 use crate::options::{OptionReader, nearest, refuse};
 
@@ -43,15 +45,6 @@ const NAME_BYTES_MAX: usize = 255;
 const HIDDEN: &str = ".part-";
 /// The name of a directory of rows whose column is NULL.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
-
-/// When a part ends before its time.
-pub(super) const ROLL: OptionSpec = OptionSpec {
-    key: "roll",
-    values: "duration | bytes | both",
-    default: "at the end, and with each checkpoint",
-    doc: "When a sink that writes a directory begins another part: '1 min', '128 MiB', or \
-          '1 min, 128 MiB' for whatever comes first.",
-};
 
 /// The columns whose values name directories.
 pub(super) const PARTITION_BY: OptionSpec = OptionSpec {
@@ -67,83 +60,71 @@ pub(super) fn is_directory(path: &str) -> bool {
     path.ends_with('/')
 }
 
-/// When a part ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Roll {
-    after: Option<Duration>,
-    bytes: Option<u64>,
-}
-
-impl Roll {
-    fn given(options: OptionReader<'_>) -> Result<Self, ConnectorError> {
-        let mut roll = Self { after: None, bytes: None };
-        let Some(text) = options.text(ROLL.key) else { return Ok(roll) };
-        for one in text.split(',') {
-            let only = [(ROLL.key.to_owned(), one.to_owned())].into_iter().collect();
-            let given = match bytes_of(one) {
-                Some(bytes) => roll.bytes.replace(bytes).is_some(),
-                None => {
-                    let ns =
-                        OptionReader(&only).duration_ns(ROLL.key).map_err(|_| not_a_roll(text))?;
-                    let after = ns.filter(|ns| *ns > 0).ok_or_else(|| not_a_roll(text))?;
-                    roll.after.replace(Duration::from_nanos(after)).is_some()
-                }
-            };
-            if given {
-                return Err(not_a_roll(text));
-            }
-        }
-        Ok(roll)
-    }
-}
-
-fn not_a_roll(text: &str) -> ConnectorError {
-    let message = format!("'{text}' is neither a duration nor a number of bytes, nor one of each");
-    refuse(ROLL.key, message, Some("write 'roll' = '1 min, 128 MiB'".into()))
-}
-
-/// The number of bytes that a text with a unit says; `None` if it has none.
-fn bytes_of(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
-    let unit: u64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "b" | "bytes" => 1,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        _ => return None,
-    };
-    let number = text[..digits].replace('_', "").parse::<u64>().ok()?;
-    number.checked_mul(unit).filter(|bytes| *bytes > 0)
-}
-
 /// A directory to be written.
 pub(super) struct DirectorySink(Arc<Layout>);
 
 /// The files of a directory.
-struct Layout {
+pub(super) struct Layout {
     /// The path, for messages.
     directory: PathBuf,
-    place: PartPlace,
+    pub(super) place: PartPlace,
     encoder: Encoder,
     roll: Roll,
     /// The columns whose values name directories, and the others.
     by: Vec<usize>,
     rest: Vec<usize>,
+    names: PartNames,
+}
+
+/// The visible names of parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartNames {
+    /// Of a checkpoint: the same rows have the same name.
+    ByCheckpoint,
+    /// Names that no other part has: those of a table whose log names them. An empty text of a
+    /// column that names directories is NULL, as the log has it.
+    Unique,
 }
 
 impl DirectorySink {
     pub(super) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
         let options = OptionReader(&table.options);
         let path = options.required("path", PATH_HINT)?;
+        let by = match options.text(PARTITION_BY.key) {
+            Some(text) => columns(table, text.split(',').map(str::trim))?,
+            None => vec![],
+        };
+        Ok(Self(Arc::new(Layout::new(table, path, path, (by, PartNames::ByCheckpoint))?)))
+    }
+}
+
+impl Layout {
+    /// The parts of a table whose log names them, in Parquet.
+    ///
+    /// # Errors
+    /// When options or columns do not fit.
+    pub(super) fn of_table(
+        table: &TableDef,
+        path: &str,
+        partitioned_by: &[String],
+    ) -> Result<Self, ConnectorError> {
+        let by = columns(table, partitioned_by.iter().map(String::as_str))?;
+        let path = format!("{}/", path.trim_end_matches('/'));
+        Self::new(table, &path, "part.parquet", (by, PartNames::Unique))
+    }
+
+    /// `named` is a name that tells the format, where no option does.
+    fn new(
+        table: &TableDef,
+        path: &str,
+        named: &str,
+        (by, names): (Vec<usize>, PartNames),
+    ) -> Result<Self, ConnectorError> {
+        let options = OptionReader(&table.options);
         let place = PartPlace::of(path, options)?;
         let given = Roll::given(options)?;
         let bytes = given.bytes.into_iter().chain(place.part_bytes_max()).min();
         let roll = Roll { bytes, ..given };
-        let by = columns(table, options)?;
         let rest: Vec<usize> =
             (0..table.schema.fields().len()).filter(|column| !by.contains(column)).collect();
         if rest.is_empty() {
@@ -155,13 +136,16 @@ impl DirectorySink {
             .project(&rest)
             .map_err(|error| refuse(PARTITION_BY.key, error.to_string(), None))?;
         let of_files = TableDef { schema: Arc::new(schema), ..table.clone() };
-        let encoder = Encoder::new(&of_files, Path::new(path))?;
+        let encoder = Encoder::new(&of_files, Path::new(named))?;
         let directory = PathBuf::from(path);
-        Ok(Self(Arc::new(Layout { directory, place, encoder, roll, by, rest })))
+        Ok(Self { directory, place, encoder, roll, by, rest, names })
     }
-}
 
-impl Layout {
+    /// Removes what earlier runs of a job have staged and is not `kept`.
+    pub(super) fn sweep(&self, run: RunId, kept: &[String]) -> Result<(), ConnectorError> {
+        self.place.sweep(HIDDEN, run, kept)
+    }
+
     /// The directory of each row below this one, with its rows.
     fn split(&self, batch: &RecordBatch) -> Result<Vec<(String, RecordBatch)>, ConnectorError> {
         if self.by.is_empty() {
@@ -185,11 +169,10 @@ impl Layout {
         let mut rows = BTreeMap::<String, Vec<u32>>::new();
         for row in 0..batch.num_rows() {
             let directory = columns.iter().map(|(name, values, texts)| {
-                let value = if values.is_null(row) {
-                    NULL.to_owned()
-                } else {
-                    encoded(&texts.value(row).to_string())
-                };
+                let text = texts.value(row).to_string();
+                let is_null = text.is_empty() && self.names == PartNames::Unique;
+                let value =
+                    if values.is_null(row) || is_null { NULL.to_owned() } else { encoded(&text) };
                 format!("{name}={value}/")
             });
             rows.entry(directory.collect()).or_default().push(row as u32);
@@ -202,11 +185,13 @@ impl Layout {
     }
 }
 
-/// The columns that the option names.
-fn columns(table: &TableDef, options: OptionReader<'_>) -> Result<Vec<usize>, ConnectorError> {
-    let Some(text) = options.text(PARTITION_BY.key) else { return Ok(Vec::new()) };
+/// The columns with these names.
+fn columns<'a>(
+    table: &TableDef,
+    names: impl Iterator<Item = &'a str>,
+) -> Result<Vec<usize>, ConnectorError> {
     let mut columns = Vec::new();
-    for name in text.split(',').map(str::trim) {
+    for name in names {
         let fields = table.schema.fields();
         let Some((at, _)) = table.schema.column_with_name(name) else {
             let near = nearest(name, fields.iter().map(|field| field.name().as_str()));
@@ -263,7 +248,7 @@ impl Sink for DirectorySink {
                 names.extend(parts.into_iter().map(|part| part.hidden));
             }
         }
-        self.0.place.sweep(HIDDEN, run, &names)
+        self.0.sweep(run, &names)
     }
 
     fn check_new(&self) -> Result<(), ConnectorError> {
@@ -273,14 +258,7 @@ impl Sink for DirectorySink {
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
         let is_new = context.staging.as_ref().is_none_or(|staging| !staging.goes_on);
         self.0.place.prepare(is_new, !self.0.by.is_empty())?;
-        Ok(Box::new(DirectoryWriter {
-            layout: Arc::clone(&self.0),
-            worker: context.worker,
-            staging: context.staging.clone(),
-            open: BTreeMap::new(),
-            begun: 0,
-            whole: Vec::new(),
-        }))
+        Ok(Box::new(DirectoryWriter::new(Arc::clone(&self.0), context)))
     }
 }
 
@@ -308,12 +286,23 @@ impl Output for Counted {
     }
 }
 
+/// A part with all of its rows, as others find it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WrittenPart {
+    /// Its names; it has the visible one alone in a job that stages nothing.
+    pub(super) part: Part,
+    pub(super) bytes: u64,
+    pub(super) rows: u64,
+}
+
 /// A part that has all of its rows.
 struct WholePart {
     /// The directory below.
     directory: String,
     /// Its number among those of the worker.
     number: u64,
+    bytes: u64,
+    rows: u64,
     /// The part, if it is not durable.
     unsynced: Option<Box<dyn Output>>,
 }
@@ -324,6 +313,7 @@ struct OpenPart {
     /// Its number among those of the worker.
     number: u64,
     bytes: Arc<AtomicU64>,
+    rows: u64,
     since: Instant,
 }
 
@@ -336,24 +326,39 @@ impl OpenPart {
 }
 
 /// Writes the parts of a worker.
-struct DirectoryWriter {
+pub(super) struct DirectoryWriter {
     layout: Arc<Layout>,
     worker: u32,
+    /// A number that no other writer has.
+    unique: u64,
     staging: Option<StagingContext>,
     /// By the directory below.
     open: BTreeMap<String, OpenPart>,
     /// Parts that were begun.
     begun: u64,
-    /// Parts that are to be staged.
+    /// Parts that are to be staged or, where names are unique, told.
     whole: Vec<WholePart>,
 }
 
 impl DirectoryWriter {
+    /// A writer without parts.
+    pub(super) fn new(layout: Arc<Layout>, context: &WriterContext) -> Self {
+        Self {
+            layout,
+            worker: context.worker,
+            unique: RandomState::new().build_hasher().finish(),
+            staging: context.staging.clone(),
+            open: BTreeMap::new(),
+            begun: 0,
+            whole: Vec::new(),
+        }
+    }
+
     /// The name of a part from when it is whole.
     fn name(&self, directory: &str, number: u64) -> String {
         match &self.staging {
             Some(_) => self.hidden(number),
-            None => format!("{directory}{}", self.visible(0, number)),
+            None => format!("{directory}{}", self.visible(0, number, number)),
         }
     }
 
@@ -364,9 +369,13 @@ impl DirectoryWriter {
         self.layout.place.hidden(name)
     }
 
-    /// The name of the part of a checkpoint that is the worker's `nth` of that.
-    fn visible(&self, checkpoint: u64, nth: u64) -> String {
+    /// The name of the part of a checkpoint that is the worker's `nth` of that; its `number` is
+    /// that among all of the worker.
+    fn visible(&self, checkpoint: u64, nth: u64, number: u64) -> String {
         let (worker, extension) = (self.worker, self.layout.encoder.extension());
+        if self.layout.names == PartNames::Unique {
+            return format!("{VISIBLE}{number:05}-{:016x}-{worker:04}.{extension}", self.unique);
+        }
         let nth = if nth == 0 { String::new() } else { format!("-{nth:06}") };
         format!("{VISIBLE}{checkpoint:010}-{worker:04}{nth}.{extension}")
     }
@@ -380,7 +389,7 @@ impl DirectoryWriter {
         let file = Counted { file, bytes: Arc::clone(&bytes) };
         let writer = self.layout.encoder.begin(&path, Box::new(file))?;
         self.begun += 1;
-        Ok(OpenPart { writer, number, bytes, since: Instant::now() })
+        Ok(OpenPart { writer, number, bytes, rows: 0, since: Instant::now() })
     }
 
     /// Ends the parts that are due. In a job that stages, no more than `unsynced_max` may be not
@@ -392,21 +401,62 @@ impl DirectoryWriter {
     ) -> Result<(), ConnectorError> {
         let mut unsynced = self.whole.iter().filter(|part| part.unsynced.is_some()).count();
         for (directory, part) in self.open.extract_if(.., |_, part| is_due(part)) {
-            let OpenPart { writer, number, .. } = part;
-            if self.staging.is_none() {
-                writer.commit()?;
-                continue;
-            }
-            let mut whole = WholePart { directory, number, unsynced: None };
-            if unsynced < unsynced_max {
+            let OpenPart { writer, number, bytes, rows, .. } = part;
+            let mut whole = WholePart { directory, number, bytes: 0, rows, unsynced: None };
+            if self.staging.is_some() && unsynced < unsynced_max {
                 whole.unsynced = Some(writer.finish()?);
                 unsynced += 1;
             } else {
                 writer.commit()?;
             }
-            self.whole.push(whole);
+            // All of them are written.
+            whole.bytes = bytes.load(Ordering::Relaxed);
+            if self.staging.is_some() || self.layout.names == PartNames::Unique {
+                self.whole.push(whole);
+            }
         }
         Ok(())
+    }
+
+    /// Ends all parts, and gives those of the checkpoint, with the rest of the work until they are
+    /// durable.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(super) fn stage_parts(
+        &mut self,
+        checkpoint: u64,
+    ) -> Result<(Vec<WrittenPart>, Option<Arc<dyn UnsyncedOutput>>), ConnectorError> {
+        self.end(usize::MAX, |_| true)?;
+        let mut of_directories = BTreeMap::<String, u64>::new();
+        let mut parts = Vec::with_capacity(self.whole.len());
+        let mut outputs = Vec::with_capacity(self.whole.len());
+        for whole in std::mem::take(&mut self.whole) {
+            let WholePart { directory, number, bytes, rows, unsynced } = whole;
+            let nth = of_directories.entry(directory.clone()).or_default();
+            let visible = format!("{directory}{}", self.visible(checkpoint, *nth, number));
+            let part = Part { hidden: self.hidden(number), visible };
+            parts.push(WrittenPart { part, bytes, rows });
+            *nth += 1;
+            outputs.extend(unsynced);
+        }
+        let unsynced = (!parts.is_empty()).then(|| self.layout.place.unsynced(outputs));
+        Ok((parts, unsynced))
+    }
+
+    /// Ends all parts, which have their names then, in a job that stages nothing.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(super) fn commit_parts(mut self) -> Result<Vec<WrittenPart>, ConnectorError> {
+        self.end(0, |_| true)?;
+        let whole = std::mem::take(&mut self.whole).into_iter();
+        let written = whole.map(|WholePart { directory, number, bytes, rows, .. }| {
+            let visible = self.name(&directory, number);
+            let part = Part { hidden: String::new(), visible };
+            WrittenPart { part, bytes, rows }
+        });
+        Ok(written.collect())
     }
 
     /// Ends parts whose time is over.
@@ -434,6 +484,7 @@ impl SinkWriter for DirectoryWriter {
             }
             if let Some(part) = self.open.get_mut(&directory) {
                 part.writer.write(&rows)?;
+                part.rows += rows.num_rows() as u64;
             }
         }
         self.roll()
@@ -444,18 +495,8 @@ impl SinkWriter for DirectoryWriter {
     }
 
     fn stage(&mut self, checkpoint: u64, _: bool) -> Result<StagedOutput, ConnectorError> {
-        self.end(usize::MAX, |_| true)?;
-        let mut of_directories = BTreeMap::<String, u64>::new();
-        let mut parts = Vec::with_capacity(self.whole.len());
-        let mut outputs = Vec::with_capacity(self.whole.len());
-        for WholePart { directory, number, unsynced } in std::mem::take(&mut self.whole) {
-            let nth = of_directories.entry(directory.clone()).or_default();
-            let visible = format!("{directory}{}", self.visible(checkpoint, *nth));
-            parts.push(Part { hidden: self.hidden(number), visible });
-            *nth += 1;
-            outputs.extend(unsynced);
-        }
-        let unsynced = (!parts.is_empty()).then(|| self.layout.place.unsynced(outputs));
+        let (parts, unsynced) = self.stage_parts(checkpoint)?;
+        let parts = parts.into_iter().map(|written| written.part).collect();
         Ok(StagedOutput { staged: Staged::Parts(parts).encode(), unsynced })
     }
 
@@ -467,23 +508,6 @@ impl SinkWriter for DirectoryWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn roll(text: &str) -> Result<Roll, ConnectorError> {
-        let options = [(ROLL.key.to_owned(), text.to_owned())].into_iter().collect();
-        Roll::given(OptionReader(&options))
-    }
-
-    #[test]
-    fn a_part_rolls_by_time_by_bytes_or_by_both() {
-        let min = Some(Duration::from_secs(60));
-        assert_eq!(roll("1 min").unwrap(), Roll { after: min, bytes: None });
-        assert_eq!(roll("128MiB").unwrap(), Roll { after: None, bytes: Some(128 << 20) });
-        assert_eq!(roll("5 kB, 1 min").unwrap(), Roll { after: min, bytes: Some(5_000) });
-        for text in ["", "0 s", "0 MiB", "1 min, 2 min", "1 MiB, 2 MiB", "-1 s", "often", "1 s,"] {
-            let error = roll(text).unwrap_err().to_string();
-            assert!(error.contains("neither a duration"), "{text:?}: {error}");
-        }
-    }
 
     #[test]
     fn names_of_directories_are_read_as_what_they_were() {

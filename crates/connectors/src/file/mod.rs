@@ -12,6 +12,9 @@
 //!
 //! With 'watch', new files are read as they appear (`watch`) and the table has no end.
 //!
+//! A directory with a log of Delta Lake is read as that says (`delta`), and written by a connector
+//! of its own.
+//!
 //! A path that is a URL names objects of a store ([`object`]); one that names a pipe is read once,
 //! as its rows come (`pipe`).
 //!
@@ -36,6 +39,7 @@ mod object_spool;
 mod part_place;
 pub(crate) mod paths;
 mod pipe;
+mod roll;
 mod sink;
 mod spool;
 mod staged;
@@ -45,6 +49,7 @@ mod watch;
 
 pub use atomic::AtomicFile;
 use blob::FileBlob;
+pub use delta::DeltaConnector;
 use pipe::{PipeSource, PipesInUse};
 pub(crate) use watch::watched;
 use watch::{WatchSource, Watched};
@@ -65,6 +70,13 @@ use crate::stored::{self, Blob, PartitionedSource, SPLIT_BYTES};
 pub struct FileConnector {
     pipes: PipesInUse,
 }
+
+const PARQUET_COMPRESSION: OptionSpec = OptionSpec {
+    key: "parquet.compression",
+    values: "snappy | zstd | gzip | brotli | lz4 | none",
+    default: "snappy",
+    doc: "How a sink compresses pages.",
+};
 
 const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
@@ -106,14 +118,9 @@ const OPTIONS: &[OptionSpec] = &[
     CSV_OPTIONS[4],
     fixed::OPTIONS[0],
     fixed::OPTIONS[1],
-    directory::ROLL,
+    roll::ROLL,
     directory::PARTITION_BY,
-    OptionSpec {
-        key: "parquet.compression",
-        values: "snappy | zstd | gzip | brotli | lz4 | none",
-        default: "snappy",
-        doc: "How a sink compresses pages.",
-    },
+    PARQUET_COMPRESSION,
     OptionSpec {
         key: "arrow.compression",
         values: "lz4 | zstd | none",
@@ -227,7 +234,8 @@ impl Connector for FileConnector {
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
         let path = OptionReader(&table.options).text("path").unwrap_or_default();
-        delta::refuse_table(path, "path", "written")?;
+        let hint = "write to it by 'connector' = 'delta'";
+        delta::refuse_table(path, "path", "written as files", Some(hint))?;
         if directory::is_directory(path) {
             return Ok(Arc::new(directory::DirectorySink::new(table)?));
         }

@@ -64,9 +64,7 @@ impl PartPlace {
     /// Makes a directory that is not there; refuses a place that has parts of others, if the job
     /// `is_new`.
     pub(super) fn prepare(&self, is_new: bool, partitioned: bool) -> Result<(), ConnectorError> {
-        if let Self::Files(directory) = self {
-            make(directory)?;
-        }
+        self.make()?;
         if !is_new {
             return Ok(());
         }
@@ -79,6 +77,14 @@ impl PartPlace {
                 message: format!("it has rows already, such as '{name}'"),
                 hint: Some("name another directory, or remove its parts".into()),
             }),
+        }
+    }
+
+    /// Makes a directory that is not there.
+    pub(super) fn make(&self) -> Result<(), ConnectorError> {
+        match self {
+            Self::Files(directory) => make(directory),
+            Self::Objects(_) => Ok(()),
         }
     }
 

@@ -101,7 +101,7 @@ fn decoded(text: &str) -> Option<Staged> {
 }
 
 /// Whether a name stays below the directory that it is taken in.
-fn is_below(name: &str) -> bool {
+pub(super) fn is_below(name: &str) -> bool {
     let path = Path::new(name);
     !name.is_empty() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }

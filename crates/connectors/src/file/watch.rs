@@ -90,7 +90,7 @@ impl WatchSource {
             return Err(refuse("watch", "is an interval of at least 10ms", hint));
         }
         let path = options.required("path", PATH_HINT)?.to_owned();
-        delta::refuse_table(&path, "watch", "watched")?;
+        delta::refuse_table(&path, "watch", "watched", None)?;
         let kind = match Kind::given(options)?.or_else(|| Kind::of(&path)) {
             Some(kind) => kind,
             None => paths::expand(&path, None).map(|(_, kind)| kind).map_err(|error| {

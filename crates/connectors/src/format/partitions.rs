@@ -43,10 +43,14 @@ pub(crate) fn of_name(name: &str) -> BTreeMap<String, Option<String>> {
         if key.is_empty() || found.len() == KEYS_MAX {
             continue;
         }
-        let value = (!NULLS.contains(&value)).then(|| decoded(value));
-        found.entry(decoded(key).to_lowercase()).or_insert(value);
+        found.entry(decoded(key).to_lowercase()).or_insert(value_of(value));
     }
     found
+}
+
+/// The value of a directory `key=value`; `None` if it is NULL.
+pub(crate) fn value_of(value: &str) -> Option<String> {
+    (!NULLS.contains(&value)).then(|| decoded(value))
 }
 
 /// Decodes a text in which `%20` stands for a space; an invalid code stands for itself.

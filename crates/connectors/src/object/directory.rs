@@ -9,13 +9,17 @@
 //! stored would be cheaper to publish, but rules of buckets remove those after some days, and a
 //! store does not tell which there are: what a killed run has left could not be found.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{Error, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{
+    Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+};
 
 use super::blob::ObjectBlob;
 use super::list::list;
@@ -26,6 +30,8 @@ use crate::stored::Blob;
 const STAGED: &str = "_staged/";
 /// Staged objects at most: more were not left by runs of one job.
 const STAGED_MAX: usize = 1_000_000;
+/// Objects of a directory or of a table at most.
+const NAMES_MAX: usize = 1_000_000;
 /// Requests of a publication on their way at the same time.
 const REQUESTS_MAX: usize = 16;
 /// How long a store may take to copy an object.
@@ -91,6 +97,87 @@ impl ObjectDirectory {
         let objects = list(&self.store, &self.place(STAGED), &prefix, STAGED_MAX)?;
         let names = objects.iter().filter_map(|meta| meta.location.filename());
         Ok(names.map(str::to_owned).collect())
+    }
+
+    /// The names of the objects directly in a directory below it, behind the name `from` of that if
+    /// it is given.
+    pub(crate) fn names_in(
+        &self,
+        directory: &str,
+        from: Option<&str>,
+    ) -> Result<Vec<String>, ConnectorError> {
+        let (inner, prefix) = (Arc::clone(&self.store.store), self.location(directory)?);
+        let offset = from.map(|from| self.location(&format!("{directory}/{from}"))).transpose()?;
+        let below = prefix.clone();
+        let listed = async move {
+            let mut found = match &offset {
+                Some(offset) => inner.list_with_offset(Some(&prefix), offset),
+                None => inner.list(Some(&prefix)),
+            };
+            let mut names = Vec::new();
+            while names.len() <= NAMES_MAX
+                && let Some(meta) = found.try_next().await?
+            {
+                let mut parts = meta.location.prefix_match(&below).into_iter().flatten();
+                if let (Some(name), None) = (parts.next(), parts.next()) {
+                    names.push(name.as_ref().to_owned());
+                }
+            }
+            Ok(names)
+        };
+        let place = self.place(directory);
+        let names = self.store.ask(&place, listed)?;
+        if names.len() > NAMES_MAX {
+            let message = format!("more than {NAMES_MAX} objects are in it");
+            return Err(ConnectorError::Io { place, message, hint: None });
+        }
+        Ok(names)
+    }
+
+    /// All bytes of an object; `None` if it is not there.
+    pub(crate) fn get(&self, name: &str) -> Result<Option<Bytes>, ConnectorError> {
+        let (inner, location) = (Arc::clone(&self.store.store), self.location(name)?);
+        self.store.ask(&self.place(name), async move {
+            match inner.get(&location).await {
+                Err(Error::NotFound { .. }) => Ok(None),
+                found => found?.bytes().await.map(Some),
+            }
+        })
+    }
+
+    /// Makes an object unless it is there. Gives whether it was made; that it was not is also the
+    /// answer where a first request has made it, and was repeated.
+    pub(crate) fn create(&self, name: &str, bytes: &Bytes) -> Result<bool, ConnectorError> {
+        let (inner, location) = (Arc::clone(&self.store.store), self.location(name)?);
+        let payload = PutPayload::from(bytes.clone());
+        self.store.ask(&self.place(name), async move {
+            match inner.put_opts(&location, payload, PutOptions::from(PutMode::Create)).await {
+                Ok(_) => Ok(true),
+                Err(Error::AlreadyExists { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// The objects with these names below it.
+    pub(crate) fn blobs(&self, names: &[String]) -> Result<Vec<Arc<dyn Blob>>, ConnectorError> {
+        if names.is_empty() {
+            return Ok(vec![]);
+        }
+        // A listing has a thousand of them an answer.
+        let all = list(&self.store, &self.place(""), &self.path, NAMES_MAX)?;
+        let all: HashMap<String, ObjectMeta> =
+            all.into_iter().map(|meta| (meta.location.to_string(), meta)).collect();
+        let blob = |name: &String| {
+            let location = self.location(name)?.to_string();
+            let meta = all.get(&location).cloned().ok_or_else(|| ConnectorError::Io {
+                place: self.place(name),
+                message: "no such object, though the table has it".into(),
+                hint: Some("it was removed while the query began, or by somebody else".into()),
+            })?;
+            Ok(Arc::new(ObjectBlob::new(self.store.clone(), meta)) as Arc<dyn Blob>)
+        };
+        names.iter().map(blob).collect()
     }
 
     /// Begins an object.

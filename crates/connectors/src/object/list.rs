@@ -18,6 +18,9 @@ use crate::stored::Blob;
 /// Objects of a listing at most: a pattern that goes through more was not meant.
 const OBJECTS_MAX: usize = 1_000_000;
 
+/// The directory that a table of Delta Lake has.
+const TABLE_LOG: &str = "_delta_log";
+
 /// Objects that are looked through for a name like one that does not exist.
 const NEIGHBOURS_MAX: usize = 1_000;
 
@@ -107,7 +110,15 @@ fn directory(
         let inner = Arc::clone(&store.store);
         async move { inner.list_with_delimiter(Some(&prefix)).await }
     };
-    let mut objects = store.ask(&place, listed)?.objects;
+    let listed = store.ask(&place, listed)?;
+    if listed.common_prefixes.iter().any(|below| below.filename() == Some(TABLE_LOG)) {
+        return Err(ConnectorError::Io {
+            place,
+            message: "it is a table of Delta Lake, whose log says which objects are there".into(),
+            hint: Some("read it by 'connector' = 'delta', or name objects by a pattern".into()),
+        });
+    }
+    let mut objects = listed.objects;
     objects.retain(|meta| {
         let name = meta.location.filename().unwrap_or_default();
         let known = given.is_some() || Kind::of(name).is_some();

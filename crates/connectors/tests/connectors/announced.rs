@@ -11,7 +11,9 @@ use arrow::array::{ArrayRef, Int64Array};
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use connectors::pool::in_memory::InMemoryPool;
-use connectors::{FileConnector, FlightConnector, Generator, Http, PoolConnector, Socket, Stdin};
+use connectors::{
+    DeltaConnector, FileConnector, FlightConnector, Generator, Http, PoolConnector, Socket, Stdin,
+};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::sink::{Room, WriterContext};
 use dataflow::source::Next;
@@ -92,6 +94,10 @@ fn every_source_announces_what_its_positions_are() {
     let key = [("s3.access_key_id", KEY), ("s3.secret_access_key", "hush")];
     let object = [("path", "s3://bucket/t.csv"), ("s3.endpoint", endpoint.as_str()), region];
     checked.check(&files, &of(&[&object[..], &key].concat()), true);
+
+    let lake = of(&[("path", &scratch.path("lake"))]);
+    Checked::written(&DeltaConnector, &lake);
+    checked.check(&DeltaConnector, &lake, true);
 
     for options in [&[][..], &[("rows", "100")], &[("rows", "100"), ("preload", "true")]] {
         checked.check(&Generator, &of(options), true);

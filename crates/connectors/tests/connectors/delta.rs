@@ -213,7 +213,7 @@ fn a_table_is_neither_written_nor_watched() {
         table(&columns(&[("n", BIGINT)]), &options)
     };
     let error = refused(FileConnector::default().sink(&of(&[]))).to_string();
-    assert!(error.contains("cannot be written"), "{error}");
+    assert!(error.contains("cannot be written as files"), "{error}");
     let error = refused(source(&FileConnector::default(), &of(&[("watch", "1 s")]))).to_string();
     assert!(error.contains("cannot be watched"), "{error}");
     let text = table(&columns(&[("n", BIGINT)]), &[("path", &path), ("format", "csv")]);

@@ -8,6 +8,7 @@ mod corpus;
 mod crafted;
 mod damaged;
 mod delta;
+mod delta_sink;
 mod directory;
 mod fixed;
 mod flight;

@@ -1,0 +1,311 @@
+//! Commits to a table: the file of the next version in the log, which one writer alone can make.
+//!
+//! ```text
+//! read what is new ─▶ check ─▶ make _delta_log/N.json ─▶ a checkpoint, every so many commits
+//!        ▲                          │ somebody else has made it
+//!        └──────────────────────────┘
+//! ```
+//!
+//! A commit only adds files, so that it fits behind those of others, unless they have changed the
+//! columns or the protocol. The commit of a publication has a transaction: the name of the sink and
+//! the number of its publications. The same publication is committed once, since the record of its
+//! checkpoint has the number in front of it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use dataflow::error::ConnectorError;
+use serde_json::{Map, Value, json};
+
+use super::checkpoint;
+use super::columns::DeltaColumns;
+use super::log::{COMMIT_BYTES_MAX, DeltaLog, apply_commit, commit_name, unread};
+use super::place::{TablePlace, random};
+use super::snapshot::Snapshot;
+
+/// Commits of others in a row that a commit is tried behind.
+const ATTEMPTS_MAX: u32 = 1_000;
+
+/// A file that rows were written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NewFile {
+    /// Its name below the table.
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) rows: u64,
+    /// The values of the partition columns.
+    pub(super) values: Vec<(String, Option<String>)>,
+}
+
+/// The publication that a commit is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Transaction {
+    /// The name of the sink.
+    pub(super) name: String,
+    /// The publications in front of it.
+    pub(super) before: u64,
+}
+
+/// A table that is written.
+pub(super) struct WrittenTable {
+    pub(super) place: TablePlace,
+    pub(super) columns: DeltaColumns,
+    /// The partition columns, in order; `None` if those of the table count.
+    given_partitions: Option<Vec<String>>,
+    /// Commits from one checkpoint of the log to the next; 0 for none.
+    checkpoint_every: u64,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    snapshot: Snapshot,
+    /// The protocol and the metadata that rows were checked against.
+    checked: Option<(Option<Value>, Option<Value>)>,
+}
+
+impl WrittenTable {
+    pub(super) fn new(
+        place: TablePlace,
+        columns: DeltaColumns,
+        given_partitions: Option<Vec<String>>,
+        checkpoint_every: u64,
+    ) -> Self {
+        let known = Mutex::default();
+        Self { place, columns, given_partitions, checkpoint_every, known }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The partition columns, of the table if it is there. Checks that rows can be added.
+    ///
+    /// # Errors
+    /// When they cannot, or the log cannot be read.
+    pub(super) fn partitioned_by(&self) -> Result<Vec<String>, ConnectorError> {
+        let mut known = self.lock();
+        self.refresh(&mut known)?;
+        Ok(self.partitions(&known.snapshot))
+    }
+
+    fn partitions(&self, snapshot: &Snapshot) -> Vec<String> {
+        match snapshot.version {
+            Some(_) => snapshot.partitioned_by(),
+            None => self.given_partitions.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Whether there is a table.
+    ///
+    /// # Errors
+    /// When its log cannot be listed.
+    pub(super) fn is_there(&self) -> Result<bool, ConnectorError> {
+        Ok(DeltaLog::list(&self.place, None)?.is_some())
+    }
+
+    /// The number of publications of a sink.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub(super) fn count(&self, name: &str) -> Result<u64, ConnectorError> {
+        let mut known = self.lock();
+        self.refresh(&mut known)?;
+        Ok(known.snapshot.transaction(name))
+    }
+
+    /// Reads the versions that are new, and checks that rows can still be added.
+    fn refresh(&self, known: &mut Known) -> Result<(), ConnectorError> {
+        let snapshot = &mut known.snapshot;
+        snapshot.now_ms = now_ms();
+        let mut log = DeltaLog::list(&self.place, snapshot.version)?;
+        if let (Some(found), Some(from)) = (&log, snapshot.version)
+            && !found.continues(from)
+        {
+            // Its commits were removed behind a checkpoint, or it was made anew.
+            *snapshot = Snapshot { now_ms: snapshot.now_ms, ..Snapshot::default() };
+            log = DeltaLog::list(&self.place, None)?;
+        }
+        let Some(log) = log else {
+            if snapshot.version.is_some() {
+                let hint = "nobody may remove a table while it is written";
+                return Err(unread(&self.place.display(""), "its log is gone", hint));
+            }
+            return Ok(());
+        };
+        let before = snapshot.version;
+        snapshot.version = Some(log.replay(&self.place, before, snapshot)?);
+        snapshot.checkpoint = log.checkpoint().max(snapshot.checkpoint);
+        let place = self.place.display("");
+        snapshot.check(&place, &self.columns, self.given_partitions.as_deref())?;
+        let now = (snapshot.protocol.clone(), snapshot.metadata.clone());
+        let checked = known.checked.get_or_insert_with(|| now.clone());
+        if *checked != now {
+            let message = "another writer has changed its columns, its settings or its protocol";
+            return Err(unread(&place, message, "run the job again: it goes on if rows fit still"));
+        }
+        Ok(())
+    }
+
+    /// Adds files to the table, which is made if it is not there: also without files if it
+    /// `makes` one.
+    ///
+    /// # Errors
+    /// When they cannot be added, or nobody knows whether they were: a transaction may be repeated.
+    pub(super) fn commit(
+        &self,
+        files: &[NewFile],
+        own: Option<&Transaction>,
+        makes: bool,
+    ) -> Result<(), ConnectorError> {
+        let place = self.place.display("");
+        let (known, id) = (&mut *self.lock(), format!("{:016x}{:016x}", random(), random()));
+        for _ in 0..ATTEMPTS_MAX {
+            self.refresh(known)?;
+            let snapshot = &mut known.snapshot;
+            if files.is_empty() && (snapshot.version.is_some() || !makes) {
+                return Ok(());
+            }
+            if let Some(own) = own {
+                check_count(&place, own, snapshot.transaction(&own.name))?;
+            }
+            let version = snapshot.next(&place)?;
+            let (name, lines) = (commit_name(version), self.lines(snapshot, files, own, &id));
+            let is_made = self.place.create(&name, &lines)?;
+            // A store may have made it by a request whose answer was lost, and that it was asked
+            // again.
+            let is_own = is_made
+                || self.place.read(&name, COMMIT_BYTES_MAX)?.is_some_and(|bytes| bytes == lines);
+            if is_own {
+                apply_commit(&self.place.display(&name), &lines, snapshot, &mut 0)?;
+                snapshot.version = Some(version);
+                if known.checked.is_none() {
+                    known.checked = Some((snapshot.protocol.clone(), snapshot.metadata.clone()));
+                }
+                self.keep_checkpoint(snapshot);
+                return Ok(());
+            }
+            tracing::info!(place, version, "another writer was first: commits behind it");
+        }
+        let message = format!("others have committed {ATTEMPTS_MAX} times in a row meanwhile");
+        Err(unread(&place, message, "let fewer jobs write to it at a time"))
+    }
+
+    /// Writes a checkpoint of the log if it is time. The commit stands without it.
+    fn keep_checkpoint(&self, snapshot: &mut Snapshot) {
+        let given = snapshot.setting("delta.checkpointInterval").and_then(|of| of.parse().ok());
+        let every = given.unwrap_or(self.checkpoint_every);
+        let Some(version) = snapshot.version else { return };
+        let since = version.saturating_sub(snapshot.checkpoint.unwrap_or(0));
+        if every == 0 || since < every || snapshot.is_partial {
+            return;
+        }
+        snapshot.expire();
+        match checkpoint::write(&self.place, snapshot) {
+            Ok(()) => snapshot.checkpoint = Some(version),
+            Err(error) => {
+                tracing::warn!(%error, "no checkpoint of the log: the next commit tries again");
+            }
+        }
+    }
+
+    /// The actions of a commit.
+    fn lines(
+        &self,
+        snapshot: &Snapshot,
+        files: &[NewFile],
+        own: Option<&Transaction>,
+        id: &str,
+    ) -> Bytes {
+        let now = snapshot.now_ms;
+        let is_new = snapshot.version.is_none();
+        let operation = if is_new { "CREATE TABLE AS SELECT" } else { "WRITE" };
+        let mut lines = vec![json!({"commitInfo": {
+            "timestamp": now,
+            "operation": operation,
+            "operationParameters": {"mode": "Append"},
+            "isBlindAppend": true,
+            "engineInfo": concat!("Millstream/", env!("CARGO_PKG_VERSION")),
+            "txnId": id,
+        }})];
+        if is_new {
+            lines.push(json!({ "protocol": self.protocol() }));
+            lines.push(json!({"metaData": {
+                "id": uuid(),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": self.columns.json().to_string(),
+                "partitionColumns": self.given_partitions.clone().unwrap_or_default(),
+                "configuration": {},
+                "createdTime": now,
+            }}));
+        }
+        if let Some(Transaction { name, before }) = own {
+            let number = before + 1;
+            lines.push(json!({"txn": {"appId": name, "version": number, "lastUpdated": now}}));
+        }
+        for NewFile { name, bytes, rows, values } in files {
+            let values = values.iter().map(|(column, of)| (column.clone(), json!(of)));
+            lines.push(json!({"add": {
+                "path": encoded(name),
+                "partitionValues": values.collect::<Map<_, _>>(),
+                "size": bytes,
+                "modificationTime": now,
+                "dataChange": true,
+                "stats": json!({ "numRecords": rows }).to_string(),
+            }}));
+        }
+        lines.iter().map(|line| format!("{line}\n")).collect::<String>().into()
+    }
+
+    fn protocol(&self) -> Value {
+        if !self.columns.has_local_times() {
+            return json!({"minReaderVersion": 1, "minWriterVersion": 2});
+        }
+        let features = ["timestampNtz"];
+        json!({
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            "writerFeatures": features,
+        })
+    }
+}
+
+/// Checks that the sink has published what was in front, and no more.
+fn check_count(place: &str, own: &Transaction, count: u64) -> Result<(), ConnectorError> {
+    let Transaction { name, before } = own;
+    if count == *before {
+        return Ok(());
+    }
+    let message = format!(
+        "transaction '{name}' counted {before} publications when the checkpoint was taken, and \
+         counts {count} now"
+    );
+    let hint = "another job writes by that name, or the job went back to an older checkpoint: give \
+                each sink a name of its own, 'txn.app-id', or begin anew, --from none";
+    Err(unread(place, message, hint))
+}
+
+/// A name below the table as the log has it.
+fn encoded(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/=".contains(&byte);
+    let each = name.bytes().map(|byte| {
+        if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    });
+    each.collect()
+}
+
+/// A number for a table that no other one has, as a UUID of version 4.
+fn uuid() -> String {
+    let bits = (u128::from(random()) << 64) | u128::from(random());
+    let bits = bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+    let text = format!("{bits:032x}");
+    [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]].join("-")
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}

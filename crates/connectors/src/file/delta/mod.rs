@@ -1,0 +1,191 @@
+//! Tables of Delta Lake: Parquet files, and a log that says which of them are there.
+//!
+//! ```text
+//! reading   _delta_log/ ─▶ checkpoint, commits ─▶ files added and not removed ─▶ as `file` reads
+//! writing   rows ─▶ hidden parts ─▶ named parts ─▶ _delta_log/N.json, which names them
+//! ```
+//!
+//! The protocol is that of Delta Lake: PROTOCOL.md of its sources, versions 1 to 3 for readers and
+//! 1 to 7 for writers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef, WriteMode};
+use dataflow::error::ConnectorError;
+use dataflow::sink::Sink;
+use dataflow::source::Source;
+
+mod checkpoint;
+mod columns;
+mod commit;
+mod files;
+mod log;
+mod place;
+mod sink;
+mod snapshot;
+
+use files::TableFiles;
+use place::TablePlace;
+
+use super::{directory, roll};
+use crate::format::rows::METADATA;
+use crate::format::{Kind, ON_BAD, TargetColumns};
+use crate::object::S3_OPTIONS;
+use crate::options::{OptionReader, nearest, refuse};
+use crate::remote::RETRY_TIMEOUT;
+use crate::stored::{self, PartitionedSource};
+
+/// The directory of the log.
+const LOG: &str = "_delta_log";
+
+const PATH_HINT: &str = "write 'path' = 'lake/orders' or 's3://bucket/orders'";
+
+/// The name of the transactions of a sink.
+const APP_ID: &str = "txn.app-id";
+
+/// Commits from one checkpoint of the log to the next.
+const CHECKPOINT_INTERVAL: &str = "checkpoint.interval";
+
+const OPTIONS: &[OptionSpec] = &[
+    OptionSpec {
+        key: "path",
+        values: "directory or URL",
+        default: "",
+        doc: "The directory of the table, or s3://bucket/path. A sink makes the table if it is \
+              not there.",
+    },
+    directory::PARTITION_BY,
+    roll::ROLL,
+    super::PARQUET_COMPRESSION,
+    OptionSpec {
+        key: CHECKPOINT_INTERVAL,
+        values: "integer",
+        default: "10",
+        doc: "After how many commits a sink writes a checkpoint of the log; 0 for none. The \
+              table's own delta.checkpointInterval comes first.",
+    },
+    OptionSpec {
+        key: APP_ID,
+        values: "text",
+        default: "a name of the job",
+        doc: "The name by which the log counts the publications of a sink, in a job that keeps \
+              checkpoints. No other sink of the table may have it.",
+    },
+    ON_BAD,
+    S3_OPTIONS[0],
+    S3_OPTIONS[1],
+    S3_OPTIONS[2],
+    S3_OPTIONS[3],
+    S3_OPTIONS[4],
+    S3_OPTIONS[5],
+    RETRY_TIMEOUT,
+];
+
+/// The connector `delta`.
+#[derive(Debug, Clone, Copy)]
+pub struct DeltaConnector;
+
+impl Connector for DeltaConnector {
+    fn name(&self) -> &'static str {
+        "delta"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn metadata(&self) -> &'static [MetadataSpec] {
+        &METADATA
+    }
+
+    /// The columns that the log has.
+    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        let place = open(OptionReader(options))?;
+        let files = TableFiles::read(&place)?;
+        columns::read_schema(&place.display(""), &files.schema).map(|of| Some(Arc::new(of)))
+    }
+
+    fn source(
+        &self,
+        table: &TableDef,
+        projection: &[usize],
+    ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let options = OptionReader(&table.options);
+        let place = open(options)?;
+        let files = TableFiles::read(&place)?;
+        let known = columns::read_schema(&place.display(""), &files.schema)?;
+        for (at, field) in table.schema.fields().iter().enumerate() {
+            let name = field.name();
+            let is_own = |own: &str| own.eq_ignore_ascii_case(name);
+            let mut names = known.fields().iter().map(|own| own.name().as_str());
+            if !table.metadata.contains_key(&at) && !names.clone().any(is_own) {
+                let near = nearest(name, names.by_ref());
+                return Err(ConnectorError::Column {
+                    column: name.clone(),
+                    message: format!("{} has no such column", place.display("")),
+                    hint: near.map(|near| format!("did you mean '{near}'?")),
+                });
+            }
+        }
+        let keys: Vec<String> =
+            files.partitioned_by.iter().map(|column| column.to_lowercase()).collect();
+        let is_plain = keys.is_empty() && !files.names.is_empty();
+        // A column that came later is in no older file.
+        let target = TargetColumns::partitioned(table, projection, keys)?.of_several();
+        let blobs = place.blobs(&files.names)?;
+        if is_plain {
+            return stored::source(blobs, Kind::Parquet, options, target);
+        }
+        let options = table.options.clone();
+        Ok(Arc::new(PartitionedSource::new(blobs, Kind::Parquet, options, target)?))
+    }
+
+    fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        self.sink_for(table, WriteMode::Insert)
+    }
+
+    fn sink_for(&self, table: &TableDef, mode: WriteMode) -> Result<Arc<dyn Sink>, ConnectorError> {
+        if mode == WriteMode::Overwrite {
+            let hint = format!("write INSERT INTO {} SELECT …", table.name);
+            return Err(refuse("connector", "'delta' has no INSERT OVERWRITE", Some(hint)));
+        }
+        Ok(Arc::new(sink::DeltaSink::new(table, mode)?))
+    }
+}
+
+fn open(options: OptionReader<'_>) -> Result<TablePlace, ConnectorError> {
+    TablePlace::open(options.required("path", PATH_HINT)?, options)
+}
+
+/// Whether a directory is a table of Delta Lake.
+pub(super) fn is_table(path: &Path) -> bool {
+    path.join(LOG).is_dir()
+}
+
+/// The files of the newest version of a table, sorted.
+///
+/// # Errors
+/// When the log is damaged, or the table has something that is not read.
+pub(super) fn files(table: &Path) -> Result<Vec<std::path::PathBuf>, ConnectorError> {
+    let files = TableFiles::read(&TablePlace::Files(table.to_owned()))?;
+    Ok(files.names.into_iter().map(|name| table.join(name)).collect())
+}
+
+/// Refuses what a table of Delta Lake is not for.
+///
+/// # Errors
+/// When the path is one.
+pub(super) fn refuse_table(
+    path: &str,
+    key: &str,
+    what: &str,
+    hint: Option<&str>,
+) -> Result<(), ConnectorError> {
+    if is_table(Path::new(path)) {
+        let message = format!("'{path}' is a table of Delta Lake, which cannot be {what}");
+        return Err(refuse(key, message, hint.map(str::to_owned)));
+    }
+    Ok(())
+}
