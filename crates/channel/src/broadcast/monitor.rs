@@ -1,6 +1,8 @@
 //! When the cap of a tree is to change (W7, W8).
 
-use super::degree::{SourceLoad, degree};
+use std::collections::{BTreeMap, VecDeque};
+
+use super::degree::{SourceLoad, degree, degree_max, is_direct_sooner};
 
 /// Looks in a row that find the queue above the waterline before fewer children than are affordable
 /// are tried: one may find what was held up for a moment.
@@ -11,6 +13,9 @@ const TRIAL_LOOKS: u32 = 8;
 const TRIAL_GAIN: f64 = 1.05;
 /// Looks for which they are not tried again, if they were of none.
 const PAUSE_LOOKS: u32 = 400;
+/// A source that sends to everybody itself goes back to a tree when hops take so much less than
+/// those by which it began to: else the two would take turns where they are alike.
+const HOP_SLACK: f64 = 2.0;
 
 /// When to act.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -63,6 +68,12 @@ pub struct Monitor {
     per_second: Option<f64>,
     encode_ns: Mean,
     send_ns: Mean,
+    hop_ns: Mean,
+    /// By child: numbers of frames that it was sent and has not acknowledged, and when. As many as
+    /// its credit.
+    on_the_way: BTreeMap<u32, VecDeque<(u64, u64)>>,
+    /// Whether members stand on several racks, each of which a frame is to enter once.
+    racked: bool,
     /// l′: the queue at the last look.
     before: u32,
     /// Looks in a row that found the queue above the waterline.
@@ -101,6 +112,9 @@ impl Monitor {
             per_second: None,
             encode_ns: Mean::default(),
             send_ns: Mean::default(),
+            hop_ns: Mean::default(),
+            on_the_way: BTreeMap::new(),
+            racked: false,
             before: 0,
             crowded: 0,
             trial: Trial::Open,
@@ -113,15 +127,52 @@ impl Monitor {
         self.encode_ns.add(encode_ns);
     }
 
-    /// A frame was sent to a child, which took so long.
-    pub fn sent(&mut self, send_ns: u64) {
+    /// Members stand on several racks: a tree enters each once, and the source does not send to
+    /// everybody itself.
+    #[must_use]
+    pub fn over_racks(mut self, racked: bool) -> Self {
+        self.racked = racked;
+        self
+    }
+
+    /// Frame number `seq` was sent to a child, which took so long until `now_ns`.
+    pub fn sent(&mut self, child: u32, seq: u64, now_ns: u64, send_ns: u64) {
         self.send_ns.add(send_ns);
+        self.on_the_way.entry(child).or_default().push_back((seq, now_ns));
+    }
+
+    /// A child has passed on all frames before `upto`: half of the time since the last of them was
+    /// sent is a hop. It may have kept others back, to acknowledge several at once.
+    pub fn acknowledged(&mut self, child: u32, upto: u64, now_ns: u64) {
+        let Some(on_the_way) = self.on_the_way.get_mut(&child) else { return };
+        let mut last = None;
+        while let Some((_, at_ns)) = on_the_way.pop_front_if(|sent| sent.0 < upto) {
+            last = Some(at_ns);
+        }
+        if let Some(at_ns) = last {
+            self.hop_ns.add(now_ns.saturating_sub(at_ns) / 2);
+        }
     }
 
     /// The current load.
     pub fn load(&self) -> SourceLoad {
         let per_second = self.per_second.unwrap_or(0.0);
-        SourceLoad { per_second, encode_ns: self.encode_ns.known, send_ns: self.send_ns.known }
+        let [encode_ns, send_ns, hop_ns] =
+            [&self.encode_ns, &self.send_ns, &self.hop_ns].map(|mean| mean.known);
+        SourceLoad { per_second, encode_ns, send_ns, hop_ns }
+    }
+
+    /// The most children for a load.
+    fn most(&self, load: SourceLoad) -> u32 {
+        let most = degree(self.thresholds.queue, load, self.members);
+        if self.racked { most.min(degree_max(self.members)) } else { most }
+    }
+
+    /// Whether a source with this many children sends to everybody itself, and they would have
+    /// frames much sooner by a tree.
+    fn is_tree_sooner(&self, cap: u32, load: SourceLoad) -> bool {
+        let slack = SourceLoad { hop_ns: load.hop_ns * HOP_SLACK, ..load };
+        cap > degree_max(self.members) && !is_direct_sooner(slack, self.members)
     }
 
     /// Looks at a queue of `waiting` frames that goes out by a tree of degree `cap`, once an
@@ -138,32 +189,36 @@ impl Monitor {
         self.per_second = Some(per_second);
         self.encode_ns.smooth(smoothing);
         self.send_ns.smooth(smoothing);
+        self.hop_ns.smooth(smoothing);
         self.since_ns = now_ns;
         self.arrived = 0;
         let before = std::mem::replace(&mut self.before, waiting);
         self.crowded = if waiting > self.thresholds.warning { self.crowded + 1 } else { 0 };
         let load = self.load();
-        let (queue, members) = (self.thresholds.queue, self.members);
-        let most = |per_second| degree(queue, SourceLoad { per_second, ..load }, members);
-        let affordable = most(per_second);
+        let affordable = self.most(load);
         let in_vain = self.tried_in_vain(waiting, rate);
         let grows = self.must_lower(before, waiting);
         match () {
             () if in_vain && affordable > cap => Some(Advice::Raise(affordable)),
             () if grows && cap > 1 => {
                 // The queue has shown that more comes: the mean over the past would be behind it.
-                let needed = most(per_second.max(rate));
+                let needed = self.most(SourceLoad { per_second: per_second.max(rate), ..load });
                 let tries = needed >= cap && self.may_try();
                 if tries {
                     self.trial = Trial::Running { looks: 0, before: per_second, since: 0.0 };
                 }
-                let lower = if tries { cap - 1 } else { needed };
+                // What a tree has at most comes next behind everybody.
+                let fewer = (cap - 1).min(degree_max(self.members));
+                let lower = if tries { fewer } else { needed };
                 (lower < cap).then_some(Advice::Lower(lower))
             }
             // Fewer than one there cannot be, and that was not enough either.
             () if grows && affordable > cap && self.may_try() => {
                 self.trial = Trial::Paused(PAUSE_LOOKS);
                 Some(Advice::Raise(affordable))
+            }
+            () if affordable < cap && self.is_tree_sooner(cap, load) => {
+                Some(Advice::Lower(affordable))
             }
             () if self.may_raise(before, waiting) && affordable > cap => {
                 Some(Advice::Raise(affordable))
@@ -198,17 +253,19 @@ impl Monitor {
         in_vain
     }
 
-    /// ΔL / (l_w − l) ≥ T_down, which holds for every growth above the waterline.
+    /// ΔL / (l_w − l) ≥ T_down, which holds for every growth above the waterline; or the queue is
+    /// full, and grows no more because the source is held back.
     fn must_lower(&self, before: u32, now: u32) -> bool {
-        let Thresholds { warning, down, .. } = self.thresholds;
+        let Thresholds { queue, warning, down, .. } = self.thresholds;
         let room = f64::from(warning.saturating_sub(now));
-        now > before && f64::from(now - before) >= down * room
+        now >= queue || (now > before && f64::from(now - before) >= down * room)
     }
 
-    /// ΔL / l′ ≥ T_up, or l = l′ = 0.
+    /// ΔL / l′ ≥ T_up, or nothing waits: a frame that has just come, with which one looks, is no
+    /// queue.
     fn may_raise(&self, before: u32, now: u32) -> bool {
         let gone = f64::from(before.saturating_sub(now));
-        (before == 0 && now == 0)
+        (before <= 1 && now <= 1)
             || (now < before && gone >= self.thresholds.up * f64::from(before))
     }
 }
@@ -255,8 +312,82 @@ mod tests {
     fn arrive(monitor: &mut Monitor, frames: u32) {
         for _ in 0..frames {
             monitor.arrived(10_000);
-            monitor.sent(5_000);
+            monitor.sent(1, 0, 0, 5_000);
         }
+    }
+
+    /// A frame to each of the members, which have passed it on after two hops' time.
+    fn sends(monitor: &mut Monitor, seq: u64, at_ns: u64, [send_ns, hop_ns]: [u64; 2]) {
+        monitor.arrived(1_000);
+        for child in 1..30 {
+            monitor.sent(child, seq, at_ns, send_ns);
+            monitor.acknowledged(child, seq + 1, at_ns + 2 * hop_ns);
+        }
+    }
+
+    #[test]
+    fn a_hop_is_half_of_the_time_until_the_last_frame_is_acknowledged() {
+        let mut monitor = monitor();
+        monitor.sent(7, 0, 1_000, 10);
+        monitor.sent(7, 1, 9_000, 10);
+        monitor.sent(7, 2, 9_500, 10);
+        monitor.acknowledged(8, 2, 10_000);
+        monitor.acknowledged(7, 2, 11_000);
+        monitor.acknowledged(7, 2, 99_000);
+        monitor.look(10 * MS, 0, 5);
+        assert_eq!(monitor.load().hop_ns, 1_000.0);
+        monitor.acknowledged(7, 3, 15_500);
+        monitor.look(20 * MS, 0, 5);
+        assert_eq!(monitor.load().hop_ns, 2_000.0, "half of the old one stays");
+    }
+
+    #[test]
+    fn sends_that_are_cheap_go_to_everybody_until_they_are_dear() {
+        let mut monitor = monitor();
+        sends(&mut monitor, 0, 0, [100, 10_000]);
+        assert_eq!(monitor.look(10 * MS, 0, 5), Some(Advice::Raise(29)));
+        sends(&mut monitor, 1, 10 * MS, [100, 10_000]);
+        assert_eq!(monitor.look(20 * MS, 0, 29), None);
+        // 24 sends of 1 µs against 4 hops of 5 µs: a tree is sooner, but hardly.
+        let advice: Vec<_> = (2..10)
+            .filter_map(|at| {
+                sends(&mut monitor, at, at * 10 * MS, [1_000, 5_000]);
+                monitor.look((at + 1) * 10 * MS, 0, 29)
+            })
+            .collect();
+        assert_eq!(advice, []);
+        let advice = (10..20).find_map(|at| {
+            sends(&mut monitor, at, at * 10 * MS, [5_000, 5_000]);
+            monitor.look((at + 1) * 10 * MS, 0, 29)
+        });
+        assert_eq!(advice, Some(Advice::Lower(5)));
+    }
+
+    #[test]
+    fn over_racks_there_is_a_tree() {
+        let mut monitor = monitor().over_racks(true);
+        sends(&mut monitor, 0, 0, [100, 10_000]);
+        assert_eq!(monitor.look(10 * MS, 0, 3), Some(Advice::Raise(5)));
+        assert_eq!(monitor.look(20 * MS, 0, 5), None);
+    }
+
+    #[test]
+    fn behind_everybody_comes_what_a_tree_has_at_most() {
+        let mut monitor = monitor();
+        let mut advice = vec![];
+        for at in 0..3 {
+            sends(&mut monitor, at, at * 10 * MS, [100, 10_000]);
+            advice.extend(monitor.look((at + 1) * 10 * MS, 40 + at as u32, 29));
+        }
+        assert_eq!(advice, [Advice::Lower(5)], "to try whether it helps");
+        // It does not: as many go out as before.
+        let advice: Vec<_> = (3..3 + u64::from(TRIAL_LOOKS))
+            .filter_map(|at| {
+                sends(&mut monitor, at, at * 10 * MS, [100, 10_000]);
+                monitor.look((at + 1) * 10 * MS, 45, 5)
+            })
+            .collect();
+        assert_eq!(advice, [Advice::Raise(29)]);
     }
 
     #[test]
@@ -280,6 +411,17 @@ mod tests {
         monitor.look(40 * MS, 0, 4);
         assert_eq!(monitor.look(50 * MS, 0, 4), Some(Advice::Raise(5)), "nothing waits");
         assert_eq!(monitor.look(60 * MS, 0, 5), None, "no more is of use");
+    }
+
+    #[test]
+    fn a_queue_that_is_full_lowers_the_cap_though_it_cannot_grow() {
+        let mut monitor = monitor();
+        arrive(&mut monitor, 400);
+        assert_eq!(monitor.look(10 * MS, 64, 5), Some(Advice::Lower(2)));
+        arrive(&mut monitor, 600);
+        assert_eq!(monitor.look(20 * MS, 64, 2), Some(Advice::Lower(1)));
+        arrive(&mut monitor, 600);
+        assert_eq!(monitor.look(30 * MS, 64, 1), None);
     }
 
     #[test]
@@ -355,7 +497,7 @@ mod tests {
         let mut monitor = monitor();
         arrive(&mut monitor, 99);
         monitor.arrived(10_000);
-        monitor.sent(4_005_000);
+        monitor.sent(1, 0, 0, 4_005_000);
         monitor.look(10 * MS, 0, 5);
         assert_eq!((monitor.load().encode_ns, monitor.load().send_ns), (10_000.0, 45_000.0));
         arrive(&mut monitor, 1);

@@ -232,7 +232,8 @@ impl<'a> Run<'a> {
             free: vec![],
             source: BroadcastSource::new(tree.clone(), addresses.clone(), plan.open_max),
             processes,
-            monitor: Monitor::new(Thresholds::of_queue(plan.queue), members, 0),
+            monitor: Monitor::new(Thresholds::of_queue(plan.queue), members, 0)
+                .over_racks(plan.racks > 1),
             instances: (0..plan.processes).flat_map(of).map(|at| (at, (0, 0))).collect(),
             links: BTreeMap::new(),
             came: VecDeque::new(),
@@ -368,7 +369,7 @@ impl<'a> Run<'a> {
             self.outcome.sends += 1;
             self.outcome.source_sends += u64::from(process == 0);
             if process == 0 {
-                self.monitor.sent(self.plan.send_ns);
+                self.monitor.sent(child, numbered.seq, self.now + cost, self.plan.send_ns);
             }
         }
         self.owes_ack(process);
@@ -427,6 +428,7 @@ impl<'a> Run<'a> {
             }
             (Message::Ack { upto }, None) => {
                 self.source.relay_mut().acknowledged(from, upto).map_err(broken)?;
+                self.monitor.acknowledged(from, upto, self.now);
             }
             (Message::TreeUpdate { version, children }, Some(relay)) => {
                 if relay.prepare(version, children) {
@@ -525,6 +527,32 @@ mod tests {
         let least = degrees.iter().min().expect("it changes");
         assert!(*least < 5, "{degrees:?}");
         assert!(degrees.last() > Some(least), "and rises again: {degrees:?}");
+    }
+
+    #[test]
+    fn where_sends_are_cheap_the_source_sends_to_everybody() {
+        // Few frames for long enough that the monitor looks.
+        let plan = |send_ns, shape, adapts| SimPlan {
+            instances: 1,
+            shape,
+            adapts,
+            send_ns,
+            rates: vec![(4_000, 20_000.0)],
+            ..SimPlan::default()
+        };
+        let ran = |send_ns, shape, adapts| run(&plan(send_ns, shape, adapts)).unwrap();
+        let cheap = ran(100, Shape::Capped(5), true);
+        assert_eq!(cheap.changes.last().map(|change| change.2), Some(29), "{:?}", cheap.changes);
+        let latency = |shape| ran(100, shape, false).latency_ns();
+        let (all, tree) = (latency(Shape::Sequential), latency(Shape::Capped(5)));
+        assert!(all < tree, "{all} and {tree}");
+        assert!(cheap.latency_ns() < 0.5 * (all + tree), "{} of {all}", cheap.latency_ns());
+        let dear = ran(3_000, Shape::Capped(5), true);
+        assert!(dear.changes.iter().all(|change| change.2 <= 5), "{:?}", dear.changes);
+        assert!(
+            dear.latency_ns() < ran(3_000, Shape::Sequential, false).latency_ns(),
+            "a tree is sooner"
+        );
     }
 
     #[test]

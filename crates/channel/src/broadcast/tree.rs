@@ -86,6 +86,11 @@ impl BroadcastTree {
         waiting.iter().position(|&other| !entered(self.rack(other))).or(own)
     }
 
+    /// Whether members stand on several racks.
+    pub fn has_racks(&self) -> bool {
+        self.racks.iter().any(|&rack| rack != self.racks[0])
+    }
+
     fn rack(&self, member: u32) -> u32 {
         self.racks.get(member as usize).copied().unwrap_or(0)
     }
@@ -141,10 +146,14 @@ impl BroadcastTree {
 
     /// The tree under another cap, with as few moves as that needs (W9): where it is lower, members
     /// beyond the cap move, with those behind them, to the shallowest place; where it is higher,
-    /// the deepest members move up, until that no longer brings them nearer.
+    /// the deepest members move up, until that no longer brings them nearer. Under a cap of all
+    /// members that stand on one rack, the source sends to everybody.
     #[must_use]
     pub fn switched(&self, cap: u32) -> Self {
         let cap = cap.max(1);
+        if cap >= self.members() && !self.has_racks() {
+            return Self::racked(Shape::Sequential, self.members(), &self.racks);
+        }
         let mut tree = self.clone();
         tree.shed(cap);
         tree.lift(cap);
@@ -317,6 +326,11 @@ mod tests {
                     let after = before.switched(to);
                     let what = format!("{n} members of {racks} racks, {from} to {to}");
                     assert_sound(&after, to, &what);
+                    if to >= n && racks == 1 {
+                        let all = BroadcastTree::new(Shape::Sequential, n);
+                        assert_eq!(after.children, all.children, "{what}");
+                        continue;
+                    }
                     let moved = (1..=n).filter(|&m| before.parent(m) != after.parent(m)).count();
                     if from == to && racks == 1 {
                         assert_eq!(moved, 0, "{what}");
@@ -342,5 +356,21 @@ mod tests {
         assert!((1..=7).filter(|&m| three.parent(m) != two.parent(m)).count() <= 2);
         let back = two.switched(3);
         assert_eq!(back.depth(), three.depth());
+    }
+
+    #[test]
+    fn from_a_tree_to_everybody_and_back() {
+        for n in 3..70 {
+            let tree = BroadcastTree::new(Shape::Binomial, n);
+            let all = tree.switched(n);
+            assert_eq!((all.degree(), all.children(0).len() as u32), (n, n));
+            let back = all.switched(degree_max(n));
+            assert_sound(&back, degree_max(n), "back");
+            assert!(back.depth() <= tree.depth() + 1, "{n} members: {}", back.depth());
+            // Over racks each is entered once, however many children are affordable.
+            let labels: Vec<u32> = (0..=n).map(|member| member % 3).collect();
+            let racked = BroadcastTree::racked(Shape::Binomial, n, &labels);
+            assert_eq!(racked.switched(n).crossings(), racked.crossings());
+        }
     }
 }

@@ -181,7 +181,11 @@ impl Distributor {
         let relays = addresses(worker);
         let by_network = if way == Way::Tree { casting.multicast } else { MulticastChoice::Tree };
         let in_flight = InFlight::new(by_network, &relays[1..], open_max);
-        let own = BroadcastSource::new(tree_of(process.rank()), relays, open_max);
+        let tree = tree_of(process.rank());
+        let monitor =
+            Monitor::new(Thresholds::of_queue(casting.queue_frames), ranks - 1, clock.now_ns())
+                .over_racks(tree.has_racks());
+        let own = BroadcastSource::new(tree, relays, open_max);
         let others = (0..ranks).filter(|&rank| rank != process.rank() && way != Way::Copies);
         let relayed = others.map(|rank| {
             let source = process.relay_of(rank, worker);
@@ -196,7 +200,6 @@ impl Distributor {
             };
             (source, Relayed::new(children, open_max))
         });
-        let thresholds = Thresholds::of_queue(casting.queue_frames);
         Self {
             tag,
             port,
@@ -213,7 +216,7 @@ impl Distributor {
             in_flight: RefCell::new(in_flight),
             partial: RefCell::default(),
             adapts: adapts && way == Way::Tree,
-            monitor: RefCell::new(Monitor::new(thresholds, ranks - 1, clock.now_ns())),
+            monitor: RefCell::new(monitor),
             changing_since: Cell::new(0),
             relayed: RefCell::new(relayed.collect()),
             received: RefCell::new(vec![0; *workers as usize]),
@@ -352,6 +355,7 @@ impl Distributor {
             let mut moved = false;
             for child in relay.awaiting() {
                 let Some(next) = relay.to_send(child) else { continue };
+                let seq = next.seq;
                 let start = monitor.as_ref().map(|_| self.clock.now_ns());
                 if !self.try_send(net, source, child, next) {
                     continue;
@@ -362,9 +366,10 @@ impl Distributor {
                 if let (Some(monitor), Some(start)) = (&mut monitor, start)
                     && !self.process.workers().contains(&child)
                 {
-                    let send_ns = self.clock.now_ns().saturating_sub(start);
+                    let now_ns = self.clock.now_ns();
+                    let send_ns = now_ns.saturating_sub(start);
                     net.count(|metrics| &metrics.broadcast_send_ns, send_ns);
-                    monitor.sent(send_ns);
+                    monitor.sent(child, seq, now_ns, send_ns);
                 }
             }
             if !moved {

@@ -172,7 +172,11 @@ impl Distributor {
             Way::Lists if elsewhere => self.lists.passed(from, upto).map_err(broken)?,
             _ => upto,
         };
-        self.own.borrow_mut().relay_mut().acknowledged(from, upto).map_err(broken)
+        self.own.borrow_mut().relay_mut().acknowledged(from, upto).map_err(broken)?;
+        if elsewhere {
+            self.monitor.borrow_mut().acknowledged(from, upto, self.clock.now_ns());
+        }
+        Ok(())
     }
 
     /// A frame of another process, as it is passed on.
