@@ -74,7 +74,11 @@ pub fn frame(bytes: &[u8]) -> Result<u8, String> {
             let placeholder = Placeholder::decode(&payload)?;
             assert_eq!(placeholder.encode(), payload[..]);
         }
-        Frame::Delta { .. } | Frame::Groups if !payload.is_empty() => read_groups(&payload)?,
+        // Which of them, the operator tells.
+        Frame::Delta { .. } if !payload.is_empty() => {
+            read_groups(&payload).or_else(|_| read_rows(payload))?;
+        }
+        Frame::Groups if !payload.is_empty() => read_groups(&payload)?,
         Frame::TreeUpdate { .. } => {
             let children = decode_children(&payload, WORKERS)?;
             assert_eq!(encode_children(&children), payload);

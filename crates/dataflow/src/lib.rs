@@ -27,7 +27,7 @@ pub use connector::{
 };
 pub use error::{located, panics};
 pub use job::{fragment, hash_join, lookup, step, wires, worker_set};
-pub use optimize::{cost, fusion, grid, placement, probe_chains, probed_builds};
+pub use optimize::{cost, fusion, grid, placement, probe_chains, probed_builds, row_cost};
 pub use rows::wire::{detach, pieces};
 pub use rows::{size, time, type_name};
 pub use runtime::{frame, metrics, process, reconnect};

@@ -6,9 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use channel::Class;
 use state::epoch::{Presence, Progress};
@@ -16,13 +14,11 @@ use state::epoch::{Presence, Progress};
 use super::acks::Acks;
 use super::broadcast::BroadcastPort;
 use super::{
-    AnyExchange, Arrival, Broadcast, Forward, Member, Outgoing, Partition, RowExchange, Shuffle,
-    Task, progress_of, refused, uppar,
+    AnyExchange, Arrival, Broadcast, Forward, Member, Merge, Outgoing, Partition, Port,
+    RowExchange, Shuffle, Task, progress_of, refused, uppar,
 };
 use crate::error::DataflowError;
-use crate::job::{
-    Distribution, Exchange as Strategy, MultiPartitioner, RowPartitioner, ShuffleSettings,
-};
+use crate::job::{Distribution, Exchange as Strategy, ShuffleSettings};
 use crate::runtime::frame::Frame;
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
@@ -54,24 +50,6 @@ struct Announced {
     broadcast_before: u64,
 }
 
-/// An input whose rows travel, as its operator describes it.
-pub(crate) struct Port {
-    /// Its columns.
-    pub(crate) schema: SchemaRef,
-    /// The columns by which rows are led, unless otherwise said.
-    pub(crate) keys: Vec<usize>,
-    /// Where the rows go.
-    pub(crate) distribution: Distribution,
-    /// Leads rows in place of the keys.
-    pub(crate) partitioner: Option<Arc<dyn RowPartitioner>>,
-    /// Leads each row to some workers.
-    pub(crate) multi_partitioner: Option<Arc<dyn MultiPartitioner>>,
-    /// Whether its rows may have to wait in the operator before they are processed. The operator
-    /// then calls [`consumed`](Inputs::consumed) for each [`Arrival`]. Rows that are broadcast have
-    /// no window.
-    pub(crate) waits: bool,
-}
-
 impl Inputs {
     /// Makes `count` inputs whose rows stay on their worker.
     pub(crate) fn local(count: usize, place: &WorkerContext) -> Self {
@@ -84,7 +62,8 @@ impl Inputs {
         Self::new(edges, of_port, place)
     }
 
-    /// Of inputs of the operator `tag` whose rows travel by themselves.
+    /// Of inputs of the operator `tag` whose rows travel by themselves. With [`Strategy::Merge`]
+    /// all of them are led by keys, and none waits.
     pub(crate) fn of_rows(
         tag: u32,
         ports: Vec<Port>,
@@ -93,6 +72,11 @@ impl Inputs {
         shuffle: ShuffleSettings,
     ) -> Self {
         let (worker, workers) = (place.worker, place.workers);
+        if strategy == Strategy::Merge {
+            let of_port = vec![0; ports.len()];
+            let merge = Merge::of_rows(ports, place);
+            return Self::new(vec![AnyExchange::Merge(Box::new(merge))], of_port, place);
+        }
         let (mut edges, mut of_port, mut broadcast) = (vec![], vec![0; ports.len()], vec![]);
         for (number, port) in ports.into_iter().enumerate() {
             let partition = match (port.distribution, port.partitioner) {
@@ -155,7 +139,7 @@ impl Inputs {
         self.edges.iter().any(|edge| edge.sends_rows(member))
     }
 
-    /// Bytes of groups that are kept for others, or staged.
+    /// Bytes of rows and groups that are kept for others, or staged.
     pub(crate) fn bytes<M: Member>(&self, member: &M) -> usize {
         self.edges.iter().map(|edge| edge.bytes(member)).sum()
     }

@@ -1,11 +1,12 @@
-//! The merge exchange: late merge by epochs (S3, S9, S11).
+//! The merge exchange: late merge by epochs (S3, S7, S9, S11).
 //!
-//! Every worker is a *helper*: it folds its own rows into states of all keys. An epoch ends after
-//! so many bytes of input, by how well rows combine in it ([`EpochLength`]), or early when a window
-//! may fire or is to be looked at; then the groups
-//! of others are taken out by their *leader* and sent, the helper's watermark behind them, and
-//! start from zero. A leader merges the deltas of each helper in the order of epochs, each once,
-//! into the state that holds its own rows, which go on being folded.
+//! Every worker is a *helper*: it folds its own rows into states of all keys, or keeps the rows
+//! that others lead ([`rows`]). An epoch ends after so many bytes of input, by how well rows
+//! combine in it ([`EpochLength`](state::epoch::EpochLength)), or early when a window may fire or
+//! is to be looked at; then the groups or rows of others are taken out by their *leader* and sent,
+//! the helper's watermark behind them, and the next epoch begins without them. A leader merges the
+//! deltas of each helper in the order of epochs, each once, into the state that holds its own rows,
+//! which go on being folded.
 //!
 //! A helper keeps a delta until its leader has acknowledged it, not merely until it was sent: the
 //! paper's order loses an epoch when the leader dies in between. So many epochs may be
@@ -14,7 +15,10 @@
 //! meet rows and links. Nothing is made durable yet, so that an epoch counts as committed as soon
 //! as it is merged.
 
+mod content;
 pub(crate) mod deltas;
+mod groups;
+mod rows;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,15 +26,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use channel::Class;
 use fabric::Clock;
-use state::epoch::{Ended, EpochLength, Helper, Presence, Progress, Tag, Verdict};
-use state::{GroupColumns, Partitioner, RowsByOwner};
+use state::epoch::{Ended, Helper, Presence, Progress, Tag, Verdict};
+use state::{GroupColumns, Partitioner};
 
-use self::deltas::{Deltas, Packer};
+use self::content::{Chunk, Content, Cut, Staged};
+use self::deltas::Deltas;
+use self::groups::MergedGroups;
+use self::rows::MergedRows;
 use super::acks::Acks;
-use super::{Arrival, Member, Outgoing, RowExchange, refused};
+use super::{Member, Outgoing, Port, RowExchange, refused};
 use crate::error::DataflowError;
 use crate::runtime::frame::Frame;
 use crate::runtime::metrics::Metrics;
@@ -38,7 +44,7 @@ use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
 use crate::runtime::scheduler::Event;
 
-/// The input of an operator that merges: it has no other one.
+/// The input that acknowledgements are of, which are of all inputs.
 const PORT: u32 = 0;
 
 /// Workers do not come back from death yet: each lives its first life.
@@ -48,22 +54,17 @@ const INCARNATION: u64 = 0;
 /// memory is short.
 const KEPT_PART: usize = 8;
 
-/// Bytes of a payload's place in a list; payloads may be empty.
-const KEPT_BYTES: usize = size_of::<Bytes>();
-
 /// The helper's and the leader's side of a merge on one worker.
 pub(crate) struct Merge {
-    partitioner: RefCell<Partitioner>,
-    deltas: Rc<Deltas>,
+    content: Content,
     /// This worker as the helper of each leader; its own place stays unused.
-    helpers: RefCell<Vec<Helper<Bytes>>>,
+    helpers: RefCell<Vec<Helper<Chunk>>>,
     /// Bytes of the chunks in `helpers`.
     kept_bytes: Cell<usize>,
     acknowledged: Event,
     staged: RefCell<Staged>,
     acks: Acks,
     announced: Cell<Progress>,
-    length: RefCell<EpochLength>,
     clock: Arc<dyn Clock>,
     workers: u64,
     /// The counts of bytes that the worker had read, and of rows that had come to the operator,
@@ -73,54 +74,29 @@ pub(crate) struct Merge {
     reached: Cell<i64>,
 }
 
-/// By helper the chunks of an epoch that is not complete.
-struct Staged {
-    chunks: Vec<Vec<Bytes>>,
-    /// Bytes of all of them, their places in the lists included.
-    bytes: usize,
-}
-
-impl Staged {
-    fn new(helpers: u32) -> Self {
-        Self { chunks: vec![Vec::new(); helpers as usize], bytes: 0 }
-    }
-
-    fn push(&mut self, helper: u32, payload: Bytes) {
-        self.bytes += KEPT_BYTES + payload.len();
-        self.chunks[helper as usize].push(payload);
-    }
-
-    fn take(&mut self, helper: u32) -> Vec<Bytes> {
-        let chunks = std::mem::take(&mut self.chunks[helper as usize]);
-        self.bytes -= chunks.iter().map(|chunk| KEPT_BYTES + chunk.len()).sum::<usize>();
-        chunks
-    }
-}
-
-/// The groups that an epoch has brought of others.
-struct Cut {
-    /// By leader.
-    chunks: Vec<Vec<Bytes>>,
-    groups: u64,
-    /// Groups that stayed.
-    stayed: u64,
-}
-
 impl Merge {
     /// Groups travel as `deltas`, to the leaders that `partitioner` tells.
     pub(crate) fn new(deltas: Rc<Deltas>, partitioner: Partitioner, place: &WorkerContext) -> Self {
+        let groups = MergedGroups::new(deltas, partitioner, place.settings.epoch);
+        Self::of(Content::Groups(groups), place)
+    }
+
+    /// Rows of these inputs travel as they are.
+    pub(crate) fn of_rows(ports: Vec<Port>, place: &WorkerContext) -> Self {
+        Self::of(Content::Rows(MergedRows::new(ports, place)), place)
+    }
+
+    fn of(content: Content, place: &WorkerContext) -> Self {
         let kept_max = place.settings.epochs_kept_max;
         let helper = |_| Helper::new(place.worker, INCARNATION, 0, kept_max);
         Self {
-            partitioner: RefCell::new(partitioner),
-            deltas,
+            content,
             helpers: RefCell::new((0..place.workers).map(helper).collect()),
             kept_bytes: Cell::new(0),
             acknowledged: Event::default(),
             staged: RefCell::new(Staged::new(place.workers)),
             acks: Acks::new(place.workers),
             announced: Cell::new(Progress::active(i64::MIN)),
-            length: RefCell::new(EpochLength::new(place.settings.epoch)),
             clock: place.clock.clone(),
             workers: place.workers.into(),
             began: Cell::new((0, 0)),
@@ -152,7 +128,7 @@ impl Merge {
         helper.acknowledge(epoch).map_err(|e| e.to_string())?;
         if helper.uncommitted() < before {
             let kept = helpers.iter().flat_map(Helper::chunks);
-            self.kept_bytes.set(kept.map(Bytes::len).sum());
+            self.kept_bytes.set(kept.map(|chunk| chunk.load.size()).sum());
             self.acknowledged.notify();
         }
         Ok(())
@@ -175,11 +151,11 @@ impl Merge {
         let (bytes, rows) = self.read(member);
         let began = self.began.get();
         self.began.set((began.0 + bytes, began.1 + rows));
-        let Cut { mut chunks, groups, stayed } = self.cut(member)?;
+        let Cut { mut chunks, given, stayed } = self.content.cut(member)?;
         let mut delta_bytes = 0;
         for leader in member.net().peers() {
             let chunks = std::mem::take(&mut chunks[leader as usize]);
-            let bytes: usize = chunks.iter().map(Bytes::len).sum();
+            let bytes: usize = chunks.iter().map(|chunk| chunk.load.size()).sum();
             delta_bytes += bytes as u64;
             self.kept_bytes.set(self.kept_bytes.get() + bytes);
             let closed = self.helpers.borrow_mut()[leader as usize].close(progress, chunks);
@@ -187,7 +163,7 @@ impl Merge {
         }
         for leader in member.net().peers() {
             while let Some((tag, chunk)) = self.next_chunk(leader) {
-                self.send(member, leader, tag, &chunk).await;
+                self.send(member, leader, tag, &chunk).await?;
                 self.helpers.borrow_mut()[leader as usize].sent();
             }
         }
@@ -195,56 +171,42 @@ impl Merge {
         member.net().flush();
         let rows = rows - rows / self.workers;
         let took_ns = self.clock.now_ns().saturating_sub(since);
-        self.measure(member, Ended { bytes, rows, groups, stayed, took_ns }, delta_bytes);
+        let ended = Ended { bytes, rows, groups: given, stayed, took_ns };
+        self.measure(member, &ended, delta_bytes);
         Ok(())
     }
 
     /// Learns from an epoch how long the next one should be.
-    fn measure(&self, member: &impl Member, ended: Ended, delta_bytes: u64) {
-        self.length.borrow_mut().ended(&ended);
+    fn measure(&self, member: &impl Member, ended: &Ended, delta_bytes: u64) {
+        self.content.ended(member, ended, delta_bytes);
         let metrics = member.net().metrics();
         Metrics::add(&metrics.epochs, 1);
-        metrics.count_groups_sent(member.tag(), ended.groups, delta_bytes);
         if let Some(operator) = metrics.operators().get(member.tag() as usize) {
             Metrics::add(&operator.epochs, 1);
-            operator.epoch_bytes.store(self.length.borrow().bytes(), Ordering::Relaxed);
+            operator.epoch_bytes.store(self.content.length(member), Ordering::Relaxed);
         }
     }
 
-    fn next_chunk(&self, leader: u32) -> Option<(Tag, Bytes)> {
+    fn next_chunk(&self, leader: u32) -> Option<(Tag, Chunk)> {
         let helpers = self.helpers.borrow();
         helpers[leader as usize].to_send().map(|(tag, chunk)| (tag, chunk.clone()))
     }
 
-    async fn send(&self, member: &impl Member, leader: u32, tag: Tag, payload: &Bytes) {
-        let Tag { epoch, chunk, last, progress, .. } = tag;
-        let envelope = member.envelope(PORT, Frame::Delta { epoch, chunk, last, progress });
-        if payload.is_empty() {
-            member.net().send(leader, Class::Data, envelope).await
-        } else {
-            member.net().send_payload(leader, envelope, payload).await
+    async fn send(
+        &self,
+        member: &impl Member,
+        leader: u32,
+        tag: Tag,
+        chunk: &Chunk,
+    ) -> Result<(), DataflowError> {
+        let Tag { epoch, chunk: number, last, progress, .. } = tag;
+        let frame = Frame::Delta { epoch, chunk: number, last, progress };
+        let envelope = member.envelope(chunk.port, frame);
+        if chunk.is_empty() {
+            member.net().send(leader, Class::Data, envelope).await;
+            return Ok(());
         }
-    }
-
-    /// Takes the groups that others lead out of the state, by leader.
-    fn cut(&self, member: &impl Member) -> Result<Cut, DataflowError> {
-        let packer = |leader: u32| {
-            let own = leader == member.worker();
-            let room = if own { 0 } else { member.net().payload_max(leader) };
-            self.deltas.packer(room)
-        };
-        let mut packers: Vec<_> = (0..member.net().size() as u32).map(packer).collect();
-        let mut partitioner = self.partitioner.borrow_mut();
-        let mut given = 0;
-        let stayed = member.take_remote_groups(&mut partitioner, &mut |start, split, groups| {
-            for leader in member.net().peers().filter(|&leader| split.rows(leader) > 0) {
-                given += split.rows(leader) as u64;
-                packers[leader as usize].add(start, split.select(leader, groups)?)?;
-            }
-            Ok(())
-        })?;
-        let chunks = packers.into_iter().map(Packer::finish).collect::<Result<_, _>>()?;
-        Ok(Cut { chunks, groups: given, stayed: stayed as u64 })
+        self.content.send(member, leader, envelope, chunk).await
     }
 
     /// Bytes that the worker has read in this epoch, and rows that have come to the operator.
@@ -259,19 +221,19 @@ impl Merge {
 
     /// Takes a part of an epoch; with the last one the epoch is merged.
     fn take(&self, member: &impl Member, tag: &Tag, message: Message) -> Result<(), DataflowError> {
-        let from = tag.helper;
+        let (from, Message { envelope, load }) = (tag.helper, message);
+        let chunk = Chunk { port: envelope.port, load };
         let verdict = member.leader().0.borrow_mut().accept(tag);
         match verdict {
             Verdict::Stage => {
-                // A payload that waits must not hold slots of the ring.
-                self.staged.borrow_mut().push(from, message.load.kept());
+                self.staged.borrow_mut().push(from, chunk);
                 member.account()
             }
             Verdict::Complete => {
                 let staged = self.staged.borrow_mut().take(from);
                 // The last one is merged from where it landed.
-                for payload in staged.iter().chain([&message.load.bytes()]) {
-                    member.take_groups(from, payload)?;
+                for chunk in staged.into_iter().chain([chunk]) {
+                    self.content.merge(member, from, &envelope, chunk)?;
                 }
                 self.commit(member, from);
                 Ok(())
@@ -291,7 +253,7 @@ impl<M: Member> RowExchange<M> for Merge {
         member: &M,
         rows: Outgoing<'_>,
     ) -> Result<Option<RecordBatch>, DataflowError> {
-        member.keep(Arrival::local(member, &rows), rows.batch)?;
+        self.content.push(member, rows)?;
         Ok(None)
     }
 
@@ -362,10 +324,10 @@ impl<M: Member> RowExchange<M> for Merge {
         false
     }
 
-    /// Whether the epoch has read its bytes.
+    /// Whether the epoch has read its bytes, or keeps its rows.
     fn is_long(&self, member: &M) -> bool {
         let (bytes, rows) = self.read(member);
-        self.length.borrow_mut().is_over(bytes, rows, || member.groups_max())
+        self.content.is_long(member, bytes, rows)
     }
 
     /// Ends the epoch; first the others must have taken most of what has been given to them.
@@ -376,12 +338,10 @@ impl<M: Member> RowExchange<M> for Merge {
     }
 
     fn bytes(&self, _: &M) -> usize {
-        self.kept_bytes.get() + self.staged.borrow().bytes
+        self.content.bytes() + self.kept_bytes.get() + self.staged.borrow().bytes()
     }
 
     fn led_here(&self, member: &M, groups: GroupColumns) -> Result<GroupColumns, DataflowError> {
-        let mut split = RowsByOwner::default();
-        self.partitioner.borrow_mut().split(&groups, &mut split)?;
-        Ok(split.select(member.worker(), &groups)?)
+        self.content.led_here(member, groups)
     }
 }

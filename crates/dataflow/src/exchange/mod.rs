@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`Forward`] | nowhere | nothing |
 //! | [`Merge`] | nowhere: each worker folds its own | groups that others lead, by epochs |
+//! | [`Merge`] of rows | nowhere before an epoch ends | rows that others lead, by epochs |
 //! | [`Shuffle`] | to the leader of their key, by a function, or in turn | rows |
 //! | `uppar` ([`uppar::partition`]) | as by shuffle, to half of the workers | rows |
 //! | [`Broadcast`] | to every worker, or to some | rows, once to each process |
@@ -28,6 +29,7 @@ mod gather;
 mod inputs;
 mod merge;
 mod partition;
+mod port;
 mod rounds;
 mod shuffle;
 mod uppar;
@@ -46,10 +48,11 @@ pub(crate) use self::connected::{Connected, Task};
 pub(crate) use self::edge::AnyExchange;
 pub(crate) use self::forward::Forward;
 pub(crate) use self::gather::{GATHERER, Gather};
-pub(crate) use self::inputs::{Inputs, Port};
+pub(crate) use self::inputs::Inputs;
 pub(crate) use self::merge::Merge;
 pub(crate) use self::merge::deltas::Deltas;
 pub(crate) use self::partition::Partition;
+pub(crate) use self::port::Port;
 pub(crate) use self::rounds::{InstanceRounds, begin_next};
 pub(crate) use self::shuffle::Shuffle;
 pub(crate) use self::uppar::partition as uppar;
@@ -204,7 +207,7 @@ pub(crate) trait RowExchange<M: Member> {
         Ok(())
     }
 
-    /// Bytes of groups that are kept for others, or staged.
+    /// Bytes of rows and groups that are kept for others, or staged.
     fn bytes(&self, _: &M) -> usize {
         0
     }
@@ -380,6 +383,15 @@ pub(crate) trait Member {
     /// # Errors
     /// When state cannot be updated.
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError>;
+
+    /// As [`Member::keep`], of rows that have no others beside them in memory: they are kept where
+    /// they are.
+    ///
+    /// # Errors
+    /// As [`Member::keep`].
+    fn adopt(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
+        self.keep(arrival, batch)
+    }
 
     /// As [`Member::keep`], of rows that may lie in a ring's slot. Arrays that stay must not hold
     /// it, for then the sender would wait for it forever.

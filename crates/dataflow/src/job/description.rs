@@ -70,7 +70,7 @@ impl Labels {
 pub enum Strategy {
     /// They stay on their worker.
     Forward,
-    /// Each worker aggregates what it has, and sends deltas of groups to the leaders of the keys.
+    /// Each worker aggregates what it has, or keeps rows, and sends deltas to the leaders of keys.
     Merge,
     /// Each row goes to the worker that its key is hashed to.
     Shuffle,

@@ -21,8 +21,9 @@ use crate::rows::time::ticks_text;
 pub struct Keyed {
     /// The specification of each input.
     pub inputs: Vec<KeyedInput>,
-    /// How rows of one key meet: [`Exchange::Shuffle`] or [`Exchange::UpPar`], or
-    /// [`Exchange::Forward`] where they are together already (A5).
+    /// How rows of one key meet: [`Exchange::Shuffle`] or [`Exchange::UpPar`],
+    /// [`Exchange::Merge`] where they may ([`Keyed::can_merge`]), or [`Exchange::Forward`] where
+    /// they are together already (A5).
     pub exchange: Exchange,
     /// Ticks of event time between two looks at what has become complete, at least one: how
     /// often workers tell each other their watermarks.
@@ -93,6 +94,18 @@ pub trait KeyedOperator: Send + Sync {
     /// The partitioner of an input that sends each row to several workers. It is used in place of
     /// [`partitioner`](Self::partitioner).
     fn multi_partitioner(&self, input: usize) -> Option<Arc<dyn MultiPartitioner>> {
+        let _ = input;
+        None
+    }
+
+    /// Whether rows that other workers lead may be kept where they are read until an epoch ends
+    /// (S7): what it emits waits for the watermark.
+    fn merges(&self) -> bool {
+        false
+    }
+
+    /// The column of an input with the end of a row's window, if it works window by window.
+    fn window_end(&self, input: usize) -> Option<usize> {
         let _ = input;
         None
     }
@@ -241,6 +254,28 @@ pub trait KeyedState {
 }
 
 impl Keyed {
+    /// Whether its rows may meet by [`Exchange::Merge`]: its operator waits for the watermark, and
+    /// all rows are led by keys or by a function, each to one worker.
+    #[must_use]
+    pub fn can_merge(&self) -> bool {
+        let is_led = |(number, input): (usize, &KeyedInput)| {
+            let by_function = self.operator.partitioner(number).is_some();
+            input.distribution == Distribution::Hash
+                && (by_function || !input.keys.is_empty())
+                && self.operator.multi_partitioner(number).is_none()
+                && !self.waits(number)
+        };
+        self.operator.merges() && self.inputs.iter().enumerate().all(is_led)
+    }
+
+    /// How its rows travel: they are shuffled where they are to be merged and cannot be.
+    pub(crate) fn exchange_of_rows(&self) -> Exchange {
+        match self.exchange {
+            Exchange::Merge if !self.can_merge() => Exchange::Shuffle,
+            exchange => exchange,
+        }
+    }
+
     /// Whether rows of an input may have to wait on the worker to which they travel until earlier
     /// rows are passed on. Rows that are kept until a time are state, and need no window.
     pub(crate) fn waits(&self, input: usize) -> bool {
@@ -352,6 +387,18 @@ impl OperatorSpec for Keyed {
         Some(self.exchange)
     }
 
+    fn merges(&self) -> bool {
+        self.can_merge()
+    }
+
+    /// Rows that are merged go to the worker that a shuffle would lead them to.
+    fn led_by(&self) -> Option<Exchange> {
+        Some(match self.exchange {
+            Exchange::Merge => Exchange::Shuffle,
+            exchange => exchange,
+        })
+    }
+
     fn exchange_mut(&mut self) -> Option<&mut Exchange> {
         Some(&mut self.exchange)
     }
@@ -386,7 +433,7 @@ impl OperatorSpec for Keyed {
             {
                 Strategy::Gather.on(workers)
             }
-            Distribution::Hash => self.exchange.into(),
+            Distribution::Hash => self.exchange_of_rows().into(),
         }
     }
 

@@ -237,8 +237,8 @@ fn parts_workers(operators: &[Operator]) -> bool {
 pub enum Exchange {
     /// They meet on their own worker: one worker in all, or a partitioning that fits (A5).
     Forward,
-    /// Each worker keeps partial state and ships deltas per epoch to the leaders of the keys (S3,
-    /// S9).
+    /// Each worker keeps partial state, or rows until their window ends (S7), and ships deltas per
+    /// epoch to the leaders of the keys (S3, S9).
     Merge,
     /// Each row goes to the leader of its key (Q).
     Shuffle,

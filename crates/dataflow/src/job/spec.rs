@@ -58,12 +58,18 @@ pub trait OperatorSpec {
         None
     }
 
-    /// The same to be changed.
+    /// The exchange by whose function from keys to workers its rows are led: another one where both
+    /// lead each key to the same worker.
+    fn led_by(&self) -> Option<Exchange> {
+        self.exchange()
+    }
+
+    /// The exchange to be changed.
     fn exchange_mut(&mut self) -> Option<&mut Exchange> {
         None
     }
 
-    /// Whether workers can keep partial results that are merged.
+    /// Whether workers can keep partial results, or rows, that are merged.
     fn merges(&self) -> bool {
         false
     }

@@ -127,6 +127,7 @@ impl<D: Downstream> LookupRun<D> {
             distribution: Distribution::Broadcast,
             partitioner: None,
             multi_partitioner: None,
+            window: None,
             waits: false,
         };
         let inputs = match place.workers {

@@ -215,7 +215,7 @@ impl<'a> Restoring<'a> {
     /// Those of a key whose values are in these columns.
     fn led(&self, operator: &Operator, columns: &[usize], even: bool) -> Taker {
         let Self { worker, workers, .. } = *self;
-        let partition = match operator.spec().exchange() {
+        let partition = match operator.spec().led_by() {
             _ if workers == 1 && self.saved_workers == 1 => return Taker::All,
             Some(Exchange::Forward) => return self.in_place(operator, columns, even),
             _ if workers == 1 => return Taker::All,

@@ -68,7 +68,7 @@ pub struct Grouped {
 }
 
 /// How many workers run a grouping.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerCounts {
     /// All workers of the job.
     pub total: u32,

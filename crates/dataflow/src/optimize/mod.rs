@@ -8,3 +8,4 @@ pub mod grid;
 pub mod placement;
 pub mod probe_chains;
 pub mod probed_builds;
+pub mod row_cost;

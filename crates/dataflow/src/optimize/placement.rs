@@ -122,7 +122,7 @@ impl Placements {
 
     /// Adds the next operator.
     pub fn push(&mut self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) {
-        let placed = match spec.exchange() {
+        let placed = match spec.led_by() {
             None if inputs.is_empty() => read_in_place(spec),
             None => self.in_place(inputs, spec),
             Some(exchange) => self.behind(inputs, spec, exchange),
@@ -183,7 +183,7 @@ impl Placements {
 
     /// Of each input of an operator whether its rows are where its exchange would lead them.
     pub fn stay(&self, inputs: &[Vec<Edge>], spec: &dyn OperatorSpec) -> Vec<bool> {
-        let led = spec.key_types().zip(spec.exchange()).map(|(types, by)| Led { by, types });
+        let led = spec.key_types().zip(spec.led_by()).map(|(types, by)| Led { by, types });
         let stays = |(number, edges): (usize, &Vec<Edge>)| {
             let keys = spec.keys(number);
             let fit = self.fits(std::slice::from_ref(edges), &[keys]);

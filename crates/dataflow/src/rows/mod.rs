@@ -8,6 +8,7 @@ pub(crate) mod selection;
 pub mod size;
 pub mod time;
 pub mod type_name;
+pub(crate) mod windows;
 pub(crate) mod wire;
 
 use arrow::array::Int64Array;

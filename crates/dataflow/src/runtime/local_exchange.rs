@@ -58,15 +58,7 @@ impl Load {
         }
     }
 
-    /// The bytes in memory that may be held for long.
-    pub(crate) fn kept(self) -> Bytes {
-        match self {
-            Load::Slot(bytes) => Bytes::copy_from_slice(&bytes),
-            load => load.bytes(),
-        }
-    }
-
-    /// The same, which may be held for long.
+    /// The same in memory that may be held for long.
     pub(crate) fn detached(self) -> Self {
         match self {
             Load::Slot(bytes) => Load::Own(Bytes::copy_from_slice(&bytes)),

@@ -411,6 +411,27 @@ impl Net {
         Ok(())
     }
 
+    /// Sends rows in one frame, in parts if they do not fit one slot; or hands them over.
+    ///
+    /// # Errors
+    /// When a column's type cannot travel.
+    pub(crate) async fn send_chunk(
+        &self,
+        to: u32,
+        envelope: Envelope,
+        encoder: &RefCell<Encoder>,
+        batch: &RecordBatch,
+    ) -> Result<(), DataflowError> {
+        if self.is_beside(to) {
+            self.hand(to, envelope, || Load::of_rows(batch)).await;
+            return Ok(());
+        }
+        let encoded = encoder.borrow_mut().encode(batch)?;
+        self.send_encoded(to, envelope, &encoded).await;
+        self.metrics.count_sent(envelope.operator, batch.num_rows(), encoded.len());
+        Ok(())
+    }
+
     /// Says goodbye to all. A link has done its work when [`Net::recv`] gives `None`: before, one
     /// side might still wait for what the other has only posted.
     pub(crate) async fn bye(&self) {
@@ -515,7 +536,7 @@ impl Net {
     }
 
     /// Whether a worker is another one of this process.
-    fn is_beside(&self, worker: u32) -> bool {
+    pub(crate) fn is_beside(&self, worker: u32) -> bool {
         matches!(self.peer(worker).path, Path::Queue(_))
     }
 

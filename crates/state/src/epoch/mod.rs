@@ -35,6 +35,7 @@
 //! epoch with it. Here it is kept until the leader has committed it. See `docs/protocols/epoch.md`.
 
 mod clock;
+mod held;
 mod helper;
 mod leader;
 mod length;
@@ -43,6 +44,7 @@ mod round;
 mod tests;
 
 pub use clock::{END_OF_STREAM, Presence, Progress, VectorClock};
+pub use held::{HeldRows, RowsOfLeader};
 pub use helper::{AcknowledgeError, Helper, TooManyEpochs};
 pub use leader::{Cut, Leader, Rejoin, TagRefusal, Verdict};
 pub use length::{Ended, EpochLength, LengthBounds, combine_factor, distinct, groups_behind};

@@ -54,6 +54,8 @@ pub(super) struct Probe {
     /// Numbers of this worker that are folded here, where groups travel and not rows.
     folded: RefCell<Vec<i64>>,
     deltas: Option<Rc<Deltas>>,
+    /// Whether progress comes with epochs.
+    merges: bool,
     /// Frames that were received.
     pub(super) frames: RefCell<Vec<(u32, Envelope)>>,
     /// Batches that were pushed.
@@ -156,10 +158,10 @@ impl Probe {
         }
     }
 
-    /// Writes down the progress of a worker that its groups have brought.
+    /// Writes down the progress of a worker that its epochs have brought.
     fn observe(&self, from: u32) {
         let progress = self.instance.leader.borrow().clock().of(from);
-        let Some(progress) = progress.filter(|_| self.deltas.is_some()) else { return };
+        let Some(progress) = progress.filter(|_| self.merges) else { return };
         let mut seen = self.seen.borrow_mut();
         let last = seen.iter().rev().find_map(|seen| match seen {
             Seen::Progress(of, last) if *of == from => Some(*last),
@@ -275,7 +277,7 @@ impl Actor {
         let metrics = Arc::new(Metrics::default());
         metrics.count_operators(1);
         let net = Rc::new(Net::new(links, None, None, place, metrics));
-        let deltas = case.merges.then(deltas);
+        let deltas = case.groups.then(deltas);
         let inputs = (case.inputs)(place, deltas.as_ref());
         let alone = inputs.is_local() || (case.gathers && place.worker != 0);
         let probe = Rc::new(Probe {
@@ -283,6 +285,7 @@ impl Actor {
             seen: RefCell::default(),
             folded: RefCell::default(),
             deltas,
+            merges: case.merges,
             frames: RefCell::default(),
             pushed: Cell::new(0),
             holds: Cell::new(false),

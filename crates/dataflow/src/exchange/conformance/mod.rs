@@ -44,7 +44,10 @@ struct Case {
     /// Whether all rows of a sender arrive in order, and not only those for the same workers, or of
     /// other epochs.
     in_order: bool,
+    /// Whether progress comes with epochs.
     merges: bool,
+    /// Whether groups travel, and not rows.
+    groups: bool,
     gathers: bool,
 }
 
@@ -69,6 +72,7 @@ const PLAIN: Case = Case {
     tree: None,
     in_order: true,
     merges: false,
+    groups: false,
     gathers: false,
 };
 
@@ -97,7 +101,7 @@ const SHUFFLE: ShuffleSettings =
     ShuffleSettings { bytes: 256, wait_ns: 10_000_000, frequent_keys: FrequentKeys::Auto };
 
 /// All exchanges.
-const EXCHANGES: [Case; 11] = [
+const EXCHANGES: [Case; 12] = [
     PLAIN,
     Case {
         name: "shuffle by key",
@@ -143,6 +147,18 @@ const EXCHANGES: [Case; 11] = [
         goes_to: |number, _, workers| vec![leader(number, workers)],
         takes: &[3, 4],
         in_order: false,
+        merges: true,
+        groups: true,
+        ..PLAIN
+    },
+    Case {
+        name: "merge of rows",
+        inputs: |place, _| {
+            let ports = vec![port_of(Distribution::Hash)];
+            Inputs::of_rows(bed::TAG, ports, Exchange::Merge, place, SHUFFLE)
+        },
+        goes_to: |number, _, workers| vec![leader(number, workers)],
+        takes: &[3, 4],
         merges: true,
         ..PLAIN
     },
@@ -193,6 +209,7 @@ fn port_of(distribution: Distribution) -> Port {
         distribution,
         partitioner: None,
         multi_partitioner: None,
+        window: None,
         waits: false,
     }
 }
@@ -555,9 +572,9 @@ fn what_comes_behind_the_end_of_its_sender_is_an_error() {
         }
         let bed = Bed::new(case, shape);
         let progress = Progress::ended(i64::MAX);
-        let end = match case.name {
-            "merge" => Frame::Delta { epoch: 1, chunk: 0, last: true, progress },
-            "gather" => Frame::GatherEnd,
+        let end = match case {
+            _ if case.merges => Frame::Delta { epoch: 1, chunk: 0, last: true, progress },
+            _ if case.gathers => Frame::GatherEnd,
             _ => Frame::Progress { progress, resumes: false, broadcast_before: 0 },
         };
         receive(&bed, envelope(end), nothing()).expect("an end");

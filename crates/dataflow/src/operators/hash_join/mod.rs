@@ -147,6 +147,7 @@ impl<D: Downstream> HashJoinRun<D> {
                 },
                 partitioner: None,
                 multi_partitioner: cells_of(spec).filter(|_| number == BUILD),
+                window: None,
                 waits: number == PROBE,
             };
             let exchange = if spec.is_replicated() { Exchange::Shuffle } else { spec.exchange };

@@ -139,6 +139,11 @@ impl KeyedOperator for IntervalJoin {
         true
     }
 
+    /// The watermark of what it emits is behind its own by what a row may wait.
+    fn merges(&self) -> bool {
+        true
+    }
+
     fn retention(&self, input: usize) -> Option<Retention> {
         // A left row waits for right ones that are later than it, and the other way round.
         let later = if input == 0 { self.apart[0].saturating_neg() } else { self.apart[1] };

@@ -14,13 +14,11 @@ mod spillable;
 mod unread;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{Int64Array, UInt32Array};
-use arrow::buffer::ScalarBuffer;
-use arrow::compute::take_record_batch;
+use arrow::array::Int64Array;
 use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use state::Spilled;
@@ -83,10 +81,11 @@ impl<D: Downstream> KeyedRun<D> {
                 distribution: input.distribution,
                 partitioner: spec.operator.partitioner(number),
                 multi_partitioner: multi_partitioner(number),
+                window: spec.operator.window_end(number),
                 waits: spec.waits(number),
             };
             let ports = spec.inputs.iter().enumerate().map(port).collect();
-            Inputs::of_rows(tag, ports, spec.exchange, place, shuffle)
+            Inputs::of_rows(tag, ports, spec.exchange_of_rows(), place, shuffle)
         } else {
             Inputs::local(spec.inputs.len(), place)
         };
@@ -190,7 +189,8 @@ impl<D: Downstream> KeyedRun<D> {
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let state = self.state.borrow();
         self.metrics.count_spilled(self.instance.tag, &self.spilled, state.spilled());
-        let bytes = state.bytes() + self.instance.kept_apart();
+        let kept = self.instance.kept_apart() + self.instance.inputs.bytes(self);
+        let bytes = state.bytes() + kept;
         Ok(self.accounting.set(self.instance.tag, bytes)?)
     }
 }
@@ -204,6 +204,10 @@ impl<D: Downstream> OperatorTask for KeyedRun<D> {
             };
             if batch.num_rows() > 0 {
                 self.instance.inputs.push(self, Outgoing::of(input, batch)).await?;
+                // Rows of one watermark may be more than memory holds.
+                if self.instance.inputs.is_long(self) {
+                    self.instance.inputs.flush(self).await?;
+                }
             }
             Ok(())
         })
@@ -288,12 +292,19 @@ impl<D: Downstream> Member for KeyedRun<D> {
         self.publish_bytes()
     }
 
+    fn share(&self) -> usize {
+        self.accounting.share(self.instance.tag)
+    }
+
     fn keep(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
-        let share = self.accounting.share(self.instance.tag);
+        self.adopt(arrival, compact(batch))
+    }
+
+    fn adopt(&self, arrival: Arrival, batch: RecordBatch) -> Result<(), DataflowError> {
         if arrival.bytes > 0 {
             self.waiting.borrow_mut().push_back((arrival, batch.num_rows()));
         }
-        self.state.borrow_mut().push(arrival.port, compact(batch), share)?;
+        self.state.borrow_mut().push(arrival.port, batch, self.share())?;
         if self.state.borrow().ready() {
             self.instance.clock_moved.notify();
         }
@@ -310,38 +321,6 @@ pub(crate) fn at_rest(is: bool) -> Result<(), DataflowError> {
 /// Saved rows of a part that an operator does not have.
 pub(crate) fn no_part(part: u32) -> DataflowError {
     DataflowError::Recovery(format!("an operator has saved rows of a part {part} that it has not"))
-}
-
-/// The ends of the windows of a batch's rows.
-pub(crate) fn ends_of(batch: &RecordBatch, end: usize) -> Result<ScalarBuffer<i64>, DataflowError> {
-    ticks(batch.column(end))
-        .cloned()
-        .ok_or_else(|| DataflowError::Expression("the end of a window is not a timestamp".into()))
-}
-
-/// The rows of a batch by the end of their window.
-pub(crate) fn by_window(
-    batch: &RecordBatch,
-    end: usize,
-) -> Result<Vec<(i64, RecordBatch)>, DataflowError> {
-    let ends = ends_of(batch, end)?;
-    // Rows that come in the order of their windows, as most do, are not copied.
-    if ends.is_sorted() {
-        let mut from = 0;
-        let part = |run: &[i64]| {
-            from += run.len();
-            (run[0], batch.slice(from - run.len(), run.len()))
-        };
-        return Ok(ends.chunk_by(i64::eq).map(part).collect());
-    }
-    let mut by_end: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
-    for (row, &end) in ends.iter().enumerate() {
-        by_end.entry(end).or_default().push(row as u32);
-    }
-    let part = |(end, rows): (i64, Vec<u32>)| {
-        Ok((end, take_record_batch(batch, &UInt32Array::from(rows))?))
-    };
-    by_end.into_iter().map(part).collect()
 }
 
 /// The watermark of the `window_time` of windows that end at `watermark` or later: of their last

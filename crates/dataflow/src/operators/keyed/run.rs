@@ -6,8 +6,8 @@ use arrow::array::{RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::take_record_batch;
 
-use super::ends_of;
 use crate::error::DataflowError;
+use crate::rows::windows::ends_of;
 use crate::rows::wire::bytes_of;
 
 /// A batch in the order of a timestamp, as the ends of windows are.

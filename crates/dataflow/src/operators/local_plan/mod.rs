@@ -90,6 +90,7 @@ impl<D: Downstream> LocalPlanRun<D> {
                 distribution: input.distribution,
                 partitioner: None,
                 multi_partitioner: None,
+                window: None,
                 waits: false,
             };
             let ports = spec.inputs.iter().map(port).collect();

@@ -25,7 +25,8 @@ use crate::job::{
     Description, InputBatches, KeyedOperator, KeyedState, Retention, RowOwner, SavedPart,
     SavedParts, SpillSpec, list,
 };
-use crate::operators::keyed::{at_rest, before_windows, by_window, no_part};
+use crate::operators::keyed::{at_rest, before_windows, no_part};
+use crate::rows::windows::by_window;
 use crate::rows::wire::bytes_of;
 
 /// Rows of a window below which none are thrown away before it ends.

@@ -100,6 +100,11 @@ impl KeyedOperator for RowSessions {
         Some(SavedParts { version: 1, parts: parts.collect() })
     }
 
+    /// Rows are of use when their session ends.
+    fn merges(&self) -> bool {
+        true
+    }
+
     fn retention(&self, _: usize) -> Option<Retention> {
         Some(Retention::Session)
     }

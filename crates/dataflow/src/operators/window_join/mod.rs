@@ -86,6 +86,15 @@ impl KeyedOperator for WindowJoin {
         true
     }
 
+    /// Rows are of use when their window ends.
+    fn merges(&self) -> bool {
+        true
+    }
+
+    fn window_end(&self, input: usize) -> Option<usize> {
+        Some(self.sides[input].window_end)
+    }
+
     fn retention(&self, _: usize) -> Option<Retention> {
         Some(Retention::TimeWindow)
     }
