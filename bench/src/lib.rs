@@ -34,6 +34,7 @@ pub mod recovery;
 pub mod reference;
 pub mod report;
 pub mod run;
+pub mod session;
 pub mod shuffle;
 pub mod summary;
 pub mod sustain;

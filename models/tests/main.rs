@@ -14,6 +14,7 @@ mod pulse;
 mod ring;
 mod rounds;
 mod segments;
+mod session;
 mod window;
 
 use std::fmt::Debug;

@@ -12,7 +12,7 @@ use crate::{LinkError, RingConfig, Transfer};
 
 const MAGIC: &[u8; 6] = b"MSRING";
 /// Of this layout, of the trailer and of the notices together.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const BYTES: usize = 36 + RemoteKey::BYTES;
 
 /// One end of a link.

@@ -23,6 +23,7 @@ mod fetch;
 mod notices;
 mod receive;
 mod renew;
+mod statement;
 mod stats;
 mod writer;
 
@@ -36,7 +37,9 @@ use fabric::{
 
 use crate::descriptor::Descriptor;
 use crate::memory::{Payload, Ring, Staging};
-use crate::protocol::{Breach, Class, Consumer, Notice, Producer, Stall, commit_word, slot_of};
+use crate::protocol::{
+    Breach, Class, Consumer, Notice, Producer, Stall, Statement, commit_word, slot_of,
+};
 use crate::trailer::{Header, TRAILER_BYTES, Trailer};
 use crate::{LinkError, RingConfig, Transfer, Tuning};
 use fetch::Fetches;
@@ -48,10 +51,12 @@ pub use writer::SlotWriter;
 const RESERVED: u32 = 8;
 
 /// What an operation is, in the low bits of its name; above them stands how many frames were posted
-/// up to it, or the position of the frame that is read.
+/// up to it, or the position of the frame that is read. A hint is a notice that the peer needs for
+/// frames to come, and for none that was published: of credit, or of sleep.
 const NOTICE: u64 = 0;
 const FRAME: u64 = 1;
 const READ: u64 = 2;
+const HINT: u64 = 3;
 const KIND_BITS: u32 = 2;
 
 /// A duplex link between two workers. See the head of the crate.
@@ -64,8 +69,10 @@ pub struct Link {
     incarnation: u32,
     tuning: Tuning,
     staging: Staging,
-    /// Of the frame in each staging slot: what was said of it, and its bytes.
-    staged: Vec<(Header, usize)>,
+    /// The frame in each staging slot.
+    staged: Vec<StagedFrame>,
+    /// Frames are of this statement, and those of former ones are dropped.
+    statement: Statement,
     /// Frames before this one were published before the connection was renewed, and have to be
     /// posted again.
     again: u64,
@@ -90,7 +97,7 @@ pub struct Link {
     unsignalled_max: u32,
     /// Bytes of the largest frame that is handed over by value.
     inline_max: usize,
-    /// Notices that have not completed; each is signalled.
+    /// Notices of frames that have not completed; each is signalled.
     notices_open: u32,
     /// What could be posted when something was refused for want of room.
     cramped: Option<Budget>,
@@ -99,6 +106,14 @@ pub struct Link {
     recvs_used: u32,
     failure: Option<Failure>,
     stats: LinkStats,
+}
+
+/// What was said of a frame, and its bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct StagedFrame {
+    header: Header,
+    statement: Statement,
+    len: usize,
 }
 
 /// A received frame.
@@ -162,7 +177,8 @@ impl Link {
         let mut link = Link {
             tuning: Tuning::default(),
             staging,
-            staged: vec![(Header::default(), 0); slots as usize],
+            staged: vec![StagedFrame::default(); slots as usize],
+            statement: Statement::default(),
             again: 0,
             ring: Arc::new(ring),
             key,
@@ -350,7 +366,7 @@ impl Link {
         self.fail(Failure::Closed);
     }
 
-    /// True when each frame published was announced, and the writes and notices are known to have
+    /// True when each frame published was announced, and its write and notice are known to have
     /// completed: at the latest after a control frame and a flush behind it. What that says of the
     /// peer is up to the endpoint (G5); over TCP and shared memory its endpoint has them.
     pub fn is_drained(&self) -> bool {
@@ -427,7 +443,8 @@ impl Link {
     }
 
     /// Posts the write of a filled slot.
-    fn post_frame(&mut self, peer: RemoteKey, position: u64, header: Header, len: usize) {
+    fn post_frame(&mut self, peer: RemoteKey, position: u64, frame: StagedFrame) {
+        let StagedFrame { header, statement, len } = frame;
         self.collect();
         let slot_bytes = self.config.slot_bytes as usize;
         let slot = slot_of(position, self.config.slots.into()) as usize;
@@ -437,26 +454,28 @@ impl Link {
         let payload = self.staging.payload_mut(slot);
         payload[len..padded].fill(0);
         let checked = if self.config.payload_crc { &payload[..len] } else { &[] };
-        let words = Trailer { header, len: len as u32, credit, commit }.encode(checked);
-        let frame = self.staging.seal(slot, padded, &words);
+        let statement = statement.number();
+        let trailer = Trailer { header, statement, len: len as u32, credit, commit };
+        let words = trailer.encode(checked);
+        let sealed = self.staging.seal(slot, padded, &words);
         self.producer.publish();
         self.consumer.returned(credit);
-        self.staged[slot] = (header, len);
+        self.staged[slot] = frame;
         if self.config.transfer == Transfer::Read {
             // It stays where it is until the peer has read it and returned credit.
             self.producer.retire(position);
             return;
         }
         self.stats.writes += 1;
-        self.stats.ring_bytes_sent += frame.1 as u64;
+        self.stats.ring_bytes_sent += sealed.1 as u64;
         let offset = ((slot + 1) * slot_bytes - TRAILER_BYTES - padded) as u64;
         let dst = RemoteRange { key: peer, offset };
         let (id, flags) = self.operation(FRAME);
         let range;
-        let src = if frame.1 <= self.inline_max {
-            Src::Inline(self.staging.bytes(frame))
+        let src = if sealed.1 <= self.inline_max {
+            Src::Inline(self.staging.bytes(sealed))
         } else {
-            range = match self.staging.range(frame) {
+            range = match self.staging.range(sealed) {
                 Ok(range) => range,
                 Err(error) => unreachable!("a staging slot is inside of its slab: {error}"),
             };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0 len u32 | 4 crc u32 | 8 port u32 | 12 operator u32 | 16 kind u8 | 17 flags u8
-//!  18 colour u16 | 20 zero 4 | 24 words 3 × u64 | 48 credit u64 | 56 commit u64
+//!  18 colour u16 | 20 statement u32 | 24 words 3 × u64 | 48 credit u64 | 56 commit u64
 //! ```
 //!
 //! Little-endian. The checksum is CRC-32C of the trailer with `crc` zero, and then of the payload
@@ -41,6 +41,8 @@ pub struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub header: Header,
+    /// The statement of the session that the frame is of.
+    pub statement: u32,
     /// Bytes of payload, without padding.
     pub len: u32,
     /// Piggybacked credit of the reverse ring.
@@ -55,7 +57,10 @@ impl Trailer {
         let mut words = [
             self.len.into(),
             u64::from(header.operator) << 32 | u64::from(header.port),
-            u64::from(header.colour) << 16 | u64::from(header.flags) << 8 | u64::from(header.kind),
+            u64::from(self.statement) << 32
+                | u64::from(header.colour) << 16
+                | u64::from(header.flags) << 8
+                | u64::from(header.kind),
             header.words[0],
             header.words[1],
             header.words[2],
@@ -76,9 +81,6 @@ impl Trailer {
         if len as usize > payload_max {
             return Err(format!("a frame of {len} bytes in a slot for {payload_max}"));
         }
-        if words[2] >> 32 != 0 {
-            return Err("reserved bytes of a trailer are not zero".into());
-        }
         Ok(Self {
             header: Header {
                 kind: words[2] as u8,
@@ -88,6 +90,7 @@ impl Trailer {
                 port: words[1] as u32,
                 words: [words[3], words[4], words[5]],
             },
+            statement: (words[2] >> 32) as u32,
             len,
             credit: words[6],
             commit: words[7],
@@ -124,7 +127,7 @@ mod tests {
             port: 12_345,
             words: [u64::MAX - 1, 1 << 63, 42],
         };
-        Trailer { header, len: 100, credit: 9, commit: 1 << 32 | 77 }
+        Trailer { header, statement: 0x0102_0304, len: 100, credit: 9, commit: 1 << 32 | 77 }
     }
 
     #[test]
@@ -151,10 +154,5 @@ mod tests {
     fn bounds_are_checked() {
         let words = trailer().encode(&[]);
         Trailer::decode(&words, 99).expect_err("longer than a slot");
-        for bit in 32..64 {
-            let mut reserved = words;
-            reserved[2] |= 1 << bit;
-            Trailer::decode(&reserved, 100).expect_err("reserved bytes");
-        }
     }
 }

@@ -143,6 +143,15 @@ fn credit_for_frames_never_sent_is_refused() {
 }
 
 #[test]
+fn a_statement_that_has_not_begun_is_refused() {
+    for statement in [1, u32::MAX] {
+        let mut trailer = honest();
+        trailer[2] = u64::from(statement) << 32;
+        refused(sealed(trailer), "in statement 0");
+    }
+}
+
+#[test]
 fn notices_that_mean_nothing_are_refused() {
     for (imm, reason) in [
         (0, "malformed notice"),

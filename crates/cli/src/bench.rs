@@ -43,6 +43,7 @@ Examples:
   millstream bench limits                                  what this machine can do
   millstream bench wire --report wire.html                 what each transport carries, at what cost
   millstream bench shuffle --nodes 4                       rings against plain sockets
+  millstream bench session                                 what a second statement costs
   millstream bench ysb                                     100 campaigns, one worker
   millstream bench ysb --keys 10000000                     10 million keys
   millstream bench ysb --nodes 2 --against-one             two processes, and one in turns
@@ -78,11 +79,12 @@ pub(crate) struct BenchArgs {
     #[arg(value_enum, required = true)]
     workload: Option<Name>,
 
-    /// Processes that share the work; with shuffle 2, 4 and 8, if it is not said how many
+    /// Processes that share the work; with shuffle 2, 4 and 8, and with session 4, if it is not
+    /// said how many
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = nodes)]
     nodes: u32,
 
-    /// Threads of each process; with limits two
+    /// Threads of each process; with limits two, with session four
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = workers)]
     workers: u32,
 
@@ -180,7 +182,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// With wire and shuffle: writes the report as a page with plots, and as JSON beside it
+    /// With wire, shuffle and session: writes the report as a page with plots, and as JSON beside it
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
@@ -234,6 +236,8 @@ enum Name {
     Wire,
     /// Integers through two shuffles: rings against sockets, by threshold; 2, 4 and 8 processes
     Shuffle,
+    /// Statements of a session: the first one, which makes connections, and those behind it
+    Session,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -264,6 +268,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
         match args.workload {
             Some(Name::Wire) => return wires::wire(args),
             Some(Name::Shuffle) => return wires::shuffle(args),
+            Some(Name::Session) => return wires::session(args),
             _ => {}
         }
         let limits = bench::limits::limits(args.workers.max(2), args.runs as usize);
@@ -316,7 +321,7 @@ impl BenchArgs {
             Name::Nb8 => Workload::Nb8,
             Name::Nb11 => Workload::Nb11,
             Name::Swa => Workload::Swa,
-            Name::Limits | Name::Wire | Name::Shuffle => return Ok(None),
+            Name::Limits | Name::Wire | Name::Shuffle | Name::Session => return Ok(None),
         };
         if !workload.has_keys() && (self.keys.is_some() || skewed) {
             let hint = "leave out --keys, --distribution and --exponent";

@@ -148,7 +148,7 @@ fn a_flag_that_would_change_nothing_is_refused() {
     for (args, why) in [
         ("limits --nodes 2", "--nodes is not of 'bench limits'"),
         ("wire --keys 7", "it takes --fabric, --runs, --report"),
-        ("ysb --report a.html", "--report is of 'bench wire' and 'bench shuffle'"),
+        ("ysb --report a.html", "--report is of 'bench wire', 'bench shuffle' and 'bench session'"),
         ("cm --latency 1e6 --runs 3", "--runs is not of runs by the clock"),
         ("cm --sustainable --rows 1e6", "--rows is not of runs by the clock"),
         ("cm --seconds 3", "--seconds is of runs by the clock"),
@@ -156,6 +156,7 @@ fn a_flag_that_would_change_nothing_is_refused() {
         ("cm --set millstream.exchange=shuffle", "use --exchange"),
         ("cm --credits 8 --set millstream.slots=4", "say the same"),
         ("limits --write a.parquet", "--write is not of 'bench limits'"),
+        ("session --keys 8", "--keys is not of 'bench session'"),
         ("shuffle --latency 1e6", "--latency is not of 'bench shuffle'"),
         ("shuffle --nodes 1", "use --nodes 2"),
         ("cm --against-one", "use --workers 2 or --nodes 2"),

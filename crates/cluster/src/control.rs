@@ -10,7 +10,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,24 @@ pub struct Control {
     /// The next exchange; held while one runs, so that exchanges have one order.
     gather: Mutex<u64>,
     turn: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Tells handles of different starts apart, for what outlives a job and belongs to one of them.
+#[derive(Clone)]
+pub struct ControlId(Weak<Shared>);
+
+impl PartialEq for ControlId {
+    fn eq(&self, other: &Self) -> bool {
+        Weak::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ControlId {}
+
+impl fmt::Debug for ControlId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControlId")
+    }
 }
 
 impl Control {
@@ -60,6 +78,11 @@ impl Control {
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// The identity of this handle: no other one of the process has it, now or later.
+    pub fn id(&self) -> ControlId {
+        ControlId(Arc::downgrade(&self.shared))
     }
 
     /// This node.
@@ -92,8 +115,8 @@ impl Control {
         self.exchange(step, false, bytes, None)
     }
 
-    /// As [`all_gather`](Self::all_gather); while it waits for others it calls `meanwhile`, again
-    /// at the latest after `every`.
+    /// As [`all_gather`](Self::all_gather); while it waits for others it calls `meanwhile`, first
+    /// at the latest after `first`, and then at the latest after what the call has returned.
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather).
@@ -101,10 +124,10 @@ impl Control {
         &self,
         step: &str,
         bytes: Vec<u8>,
-        every: Duration,
-        meanwhile: &mut dyn FnMut(),
+        first: Duration,
+        meanwhile: &mut dyn FnMut() -> Duration,
     ) -> Result<Vec<Vec<u8>>, ClusterError> {
-        self.exchange(step, false, bytes, Some((every, meanwhile)))
+        self.exchange(step, false, bytes, Some((first, meanwhile)))
     }
 
     /// As [`all_gather`](Self::all_gather), of places: where connections are to be made, which what
@@ -125,7 +148,7 @@ impl Control {
         step: &str,
         places: bool,
         bytes: Vec<u8>,
-        mut meanwhile: Option<(Duration, &mut dyn FnMut())>,
+        mut meanwhile: Option<(Duration, &mut dyn FnMut() -> Duration)>,
     ) -> Result<Vec<Vec<u8>>, ClusterError> {
         if bytes.len() + step.len() + 64 > FRAME_BYTES_MAX {
             return Err(ClusterError::TooLarge { bytes: bytes.len() });
@@ -159,10 +182,10 @@ impl Control {
                 let (theirs, ours) = ("the end".into(), step.into());
                 return Err(ClusterError::Step { rank, theirs, ours });
             }
-            state = wait(&self.shared.changed, state, meanwhile.as_ref().map(|(every, _)| *every));
-            if let Some((_, act)) = &mut meanwhile {
+            state = wait(&self.shared.changed, state, meanwhile.as_ref().map(|(limit, _)| *limit));
+            if let Some((limit, act)) = &mut meanwhile {
                 drop(state);
-                act();
+                *limit = act();
                 state = self.shared.lock();
             }
         }
@@ -242,6 +265,12 @@ impl Control {
     /// The latest report of a node, at rank 0.
     pub fn latest(&self, rank: u32) -> Option<Vec<u8>> {
         self.shared.lock().latest.get(rank as usize)?.clone()
+    }
+
+    /// Drops the reports of a job that has ended, so that they are not read as those of the next
+    /// one. Call it when every node is known to have ended that job.
+    pub fn discard_progress(&self) {
+        self.shared.lock().latest.fill(None);
     }
 
     /// Asks all nodes to end in good order.

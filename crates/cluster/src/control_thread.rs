@@ -51,6 +51,8 @@ pub(crate) struct ControlThread {
     exits: Option<Arc<Exits>>,
     suspect: Option<Suspect>,
     beats_ending: u32,
+    /// Where sockets are read into.
+    chunk: Vec<u8>,
 }
 
 struct Link {
@@ -94,7 +96,8 @@ impl ControlThread {
                 state.gone[rank] = peer.is_none();
             }
         }
-        Ok(Self { shared, peers, exits, suspect: None, beats_ending: 0 })
+        let chunk = vec![0; READ_BYTES];
+        Ok(Self { shared, peers, exits, suspect: None, beats_ending: 0, chunk })
     }
 
     pub(crate) fn run(mut self) {
@@ -178,13 +181,10 @@ impl ControlThread {
         let Some(peer) = &mut self.peers[rank as usize] else { return };
         let mut lost = false;
         for _ in 0..READS_PER_PEER {
-            let filled = peer.inbox.len();
-            peer.inbox.resize(filled + READ_BYTES, 0);
-            let read = peer.stream.read(&mut peer.inbox[filled..]);
-            peer.inbox.truncate(filled + *read.as_ref().unwrap_or(&0));
-            match read {
+            match peer.stream.read(&mut self.chunk) {
                 Ok(0) => lost = true,
-                Ok(_) => {
+                Ok(read) => {
+                    peer.inbox.extend_from_slice(&self.chunk[..read]);
                     (peer.silent, peer.has_spoken) = (0, true);
                     continue;
                 }

@@ -65,7 +65,7 @@ mod secure;
 
 pub use attach::{Attachment, Role, Service};
 pub use bootstrap::JoinOptions;
-pub use control::{Control, PROGRESS_BYTES_MAX};
+pub use control::{Control, ControlId, PROGRESS_BYTES_MAX};
 pub use error::{Cause, ClusterError, NodeFailure};
 pub use frame::FRAME_BYTES_MAX;
 pub use launch::{Children, LOST_AFTER, Launched, LocalLaunch, StderrLine, launch_local};

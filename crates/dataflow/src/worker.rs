@@ -44,6 +44,9 @@ use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 
 /// Steps without work before a blocking worker sleeps.
 const SPINS: u32 = 200;
+/// The same where more workers run than the machine has processors: a worker that looks in vain
+/// keeps one from those that have work.
+const SPINS_SHARED: u32 = 4;
 
 /// Longest sleep. Every event that a worker has to handle wakes it; this bounds the delay if a
 /// transport loses a wake-up.
@@ -76,6 +79,9 @@ pub struct WorkerConfig {
     pub metrics: Arc<Metrics>,
     /// How others end the run.
     pub signals: Arc<Signals>,
+    /// Whether more workers run on this machine than it has processors: one without work sleeps
+    /// sooner then.
+    pub shares_processors: bool,
     /// Where groups go that do not fit memory.
     pub disk: Option<Arc<dyn Disk>>,
     /// Makes links whole whose connection broke; without it such a connection ends the job.
@@ -109,6 +115,7 @@ impl WorkerConfig {
             restored: None,
             metrics: Arc::default(),
             signals: Arc::default(),
+            shares_processors: false,
             disk: None,
             reconnector: None,
             multicast: None,
@@ -158,6 +165,8 @@ pub struct Worker {
     /// Its bad rows.
     bad: Arc<BadRows>,
     idle: Idle,
+    /// Steps without work before it sleeps, where it does.
+    spins: u32,
     /// By operator, which rows a source is busy with.
     readings: Vec<Option<Rc<Reading>>>,
     number: u32,
@@ -277,7 +286,7 @@ impl Worker {
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
         let WorkerConfig { signals, disk, reconnector, multicast, round, .. } = config;
-        let WorkerConfig { checkpoints, restored, .. } = config;
+        let WorkerConfig { checkpoints, restored, shares_processors, .. } = config;
         let staged_last: Rc<RefCell<Vec<SinkSnapshot>>> = Rc::default();
         metrics.count_operators(job.operators.len());
         let bad = Arc::new(BadRows::within(bad));
@@ -326,6 +335,7 @@ impl Worker {
         spawn_nodes(&mut scheduler, &nodes, &timers);
         spawn_receivers(&mut scheduler, &net, &nodes, &clock, &metrics);
         let idle = job.settings.idle;
+        let spins = if shares_processors { SPINS_SHARED } else { SPINS };
         Ok(Self {
             scheduler,
             timers,
@@ -337,6 +347,7 @@ impl Worker {
             metrics,
             bad,
             idle,
+            spins,
             readings,
             number: worker,
             round,
@@ -391,11 +402,12 @@ impl Worker {
         Ok(Status::Idle { wake_ns })
     }
 
-    /// Runs to the end on the calling thread.
+    /// Runs to the end on the calling thread. Gives the links that can serve another job, indexed
+    /// by worker; nobody polls them from now on. After [`Signals::abort`] it gives none.
     ///
     /// # Errors
     /// The first failure. After [`Signals::abort`] it returns without one.
-    pub fn run(mut self) -> Result<(), DataflowError> {
+    pub fn run(mut self) -> Result<Vec<Option<Link>>, DataflowError> {
         let mut idle_steps = 0;
         let mut since = self.clock.now_ns();
         let mut waited = 0;
@@ -412,7 +424,7 @@ impl Worker {
                 counter = if waiting { &metrics.backpressured_ns } else { &metrics.idle_ns };
                 idle_steps += 1;
                 match self.idle {
-                    Idle::Block if idle_steps > SPINS => self.sleep(wake_ns),
+                    Idle::Block if idle_steps > self.spins => self.sleep(wake_ns),
                     _ => std::hint::spin_loop(),
                 }
             } else {
@@ -439,8 +451,9 @@ impl Worker {
                 break;
             }
         }
+        let links = if self.signals.is_aborted() { vec![] } else { self.net.take_links() };
         self.net.close();
-        Ok(())
+        Ok(links)
     }
 
     /// Hands over what is left when all operators have ended, once: no state, but rows of sinks.

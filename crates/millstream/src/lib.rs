@@ -35,6 +35,7 @@
 
 mod checkpoints;
 mod collect;
+mod connections;
 pub mod embedded;
 mod error;
 mod fabric_kind;

@@ -31,10 +31,11 @@ use fabric::{Clock, FabricError, LinkId};
 use state::Disk;
 
 use crate::FabricKind;
+use crate::connections::{NodeConnections, ReturnedLinks};
 use crate::error::Error;
 use crate::fault;
 use crate::groups::join_groups;
-use crate::links::{NodeLayout, join};
+use crate::links::NodeLayout;
 use crate::pairs::Pairs;
 use crate::progress::ProgressWatch;
 use crate::pulse::Vigil;
@@ -51,6 +52,8 @@ const TICK: Duration = Duration::from_millis(50);
 const OVER_TICK: Duration = Duration::from_millis(2);
 /// How long after a link was lost a node waits to hear that the job was stopped.
 const STOP_HEARD_WITHIN: Duration = Duration::from_secs(1);
+/// The same while other nodes still run, at first; twice as long after each look.
+const END_TICK_FIRST: Duration = Duration::from_millis(1);
 /// Ticks between two reports of progress.
 const TICKS_PER_REPORT: u32 = 4;
 /// How long a node that lost a link waits to learn why: longer than the control plane takes.
@@ -101,6 +104,9 @@ struct Shared {
     metrics: Vec<Arc<Metrics>>,
     bad: Arc<BadRows>,
     signals: Arc<Signals>,
+    /// More workers run on this machine than it has processors.
+    shares_processors: bool,
+    links: ReturnedLinks,
 }
 
 /// Ends workers that still run, at once.
@@ -113,12 +119,17 @@ impl Drop for AbortAtEnd<'_> {
 }
 
 impl NodeRunner<'_> {
-    /// Runs this node's part and returns the report of the whole job.
+    /// Runs this node's part on what it has kept of the statement before, and returns the report of
+    /// the whole job.
     ///
     /// # Errors
     /// The first failure of a worker of this node, or which other node failed.
-    pub(crate) fn run(self, options: &RunOptions<'_>) -> Result<Report, Error> {
-        let result = caught(|| self.run_inner(options)).unwrap_or_else(|panicked| {
+    pub(crate) fn run(
+        self,
+        connections: &mut NodeConnections,
+        options: &RunOptions<'_>,
+    ) -> Result<Report, Error> {
+        let result = caught(|| self.run_inner(connections, options)).unwrap_or_else(|panicked| {
             Err(Error::Panic { doing: format!("node {}", self.layout.rank), panicked })
         });
         match result {
@@ -127,36 +138,43 @@ impl NodeRunner<'_> {
         }
     }
 
-    fn run_inner(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
+    fn run_inner(
+        &self,
+        connections: &mut NodeConnections,
+        options: &RunOptions<'_>,
+    ) -> Result<Report, Error> {
         let settings = &self.job.settings;
         let mut recovery = match self.recovery(options)? {
             Some(Beginning::HasEnded) => return Ok(Report::default()),
             Some(Beginning::Runs(recovery)) => Some(recovery.started_again(options.restarts)),
             None => None,
         };
-        let pairs = Pairs::agree(self.fabric, self.control, self.layout, settings)?;
-        let links = join(&pairs, self.control, self.layout, settings)?;
-        let members = self.members(&pairs)?;
+        let (open, links) = connections.begin(self.fabric, self.control, self.layout, settings)?;
+        let pairs = &open.pairs;
+        let members = self.members(pairs)?;
         let shared = Shared {
             process: Process::new(self.layout.rank, self.layout.per_node)
                 .map_err(no_descriptors)?,
             metrics: links.iter().map(|_| Arc::default()).collect(),
             bad: Arc::default(),
             signals: Arc::default(),
+            shares_processors: self.shares_processors(pairs),
+            links: ReturnedLinks::new(self.layout.per_node),
         };
         let watch = ProgressWatch::new(self.control, &self.job, self.layout);
         let disk = self.disk()?;
         let (workers, link_events): (_, Vec<_>) = links.iter().map(|_| link_events()).unzip();
         let service = ReconnectService {
-            pairs: &pairs,
+            pairs,
             control: self.control,
             layout: self.layout,
+            statement: open.statement,
             timeout: Duration::from_nanos(settings.reconnect_ns),
             signals: &shared.signals,
             workers,
             repairs: Mutex::default(),
         };
-        thread::scope(|scope| {
+        let report = thread::scope(|scope| {
             // Workers must not outlive the thread that watches them, however that ends.
             let _end = AbortAtEnd(&shared.signals);
             let (events, received) = mpsc::channel();
@@ -175,7 +193,7 @@ impl NodeRunner<'_> {
                 let end = WorkerEnd { worker, events: events.clone(), link_events };
                 config.reconnector =
                     service.is_enabled().then(|| Box::new(end) as Box<dyn Reconnector>);
-                match spawn_worker(scope, config, events.clone()) {
+                match spawn_worker(scope, config, events.clone(), &shared.links) {
                     Ok(gate) => gates.push(gate),
                     Err(error) => {
                         started = Err(error);
@@ -199,8 +217,17 @@ impl NodeRunner<'_> {
                 watch,
                 (options, recovery.as_mut()),
             )?;
-            Ok(Report { joined: pairs.joined().to_vec(), ..report })
-        })
+            Ok::<_, Error>(Report { joined: pairs.joined().to_vec(), ..report })
+        })?;
+        drop(service);
+        connections.end(self.control, open, shared.links.take());
+        Ok(report)
+    }
+
+    /// Whether more workers run on this machine than it has processors.
+    fn shares_processors(&self, pairs: &Pairs) -> bool {
+        let workers = (pairs.nodes_beside() * self.layout.per_node) as usize;
+        thread::available_parallelism().is_ok_and(|processors| workers > processors.get())
     }
 
     /// The checkpoints of the job, if it keeps some.
@@ -237,6 +264,7 @@ impl NodeRunner<'_> {
             bad: Arc::clone(&shared.bad),
             metrics: Arc::clone(metrics),
             signals: Arc::clone(&shared.signals),
+            shares_processors: shared.shares_processors,
             ..WorkerConfig::new(
                 worker,
                 self.layout.workers(),
@@ -342,6 +370,7 @@ impl NodeRunner<'_> {
                 return Err(ClusterError::Node(failure).into());
             }
             reconnects.service.answer();
+            shared.links.poll();
             vigil.turn(self.clock.now_ns());
             self.pass_on(&shared.signals, options.cancel, recovery.is_some());
             if let Some(recovery) = &mut recovery {
@@ -357,7 +386,9 @@ impl NodeRunner<'_> {
         let own = encode_end(&self.counters(shared), &shared.bad.kept());
         // Others may still wait for what was sent last, and learn from this that it is lost.
         let mut failed = None;
+        let mut tick = END_TICK_FIRST;
         let mut watch_on = || {
+            shared.links.poll();
             vigil.turn(self.clock.now_ns());
             let aborted = self.check_abort(options, &shared.signals);
             self.pass_on(&shared.signals, options.cancel, recovery.is_some());
@@ -369,13 +400,15 @@ impl NodeRunner<'_> {
                 self.control.fail(&error.reason());
                 failed = Some(error);
             }
+            tick = TICK.min(2 * tick);
+            tick
         };
-        let all = self.control.all_gather_while("end", own, TICK, &mut watch_on);
+        let all = self.control.all_gather_while("end", own, END_TICK_FIRST, &mut watch_on);
         if let Some(error) = failed {
             return Err(error);
         }
         let all = all?;
-        // About links of this job: the next one has others.
+        // Of this statement: the next one has other topics.
         self.control.discard_messages();
         let elapsed = start.elapsed();
         let mut report = Report {
@@ -468,26 +501,33 @@ fn spawn_worker<'scope>(
     scope: &'scope Scope<'scope, '_>,
     config: WorkerConfig,
     events: Sender<WorkerEvent>,
+    links: &'scope ReturnedLinks,
 ) -> Result<Sender<()>, Error> {
     let (gate, opened) = mpsc::channel();
     let worker = config.worker;
     let span = tracing::info_span!("worker", worker);
-    let run = move || span.in_scope(|| run_worker(config, &opened, &events));
+    let run = move || span.in_scope(|| run_worker(config, &opened, &events, links));
     let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(scope, run);
     spawned.map_err(|source| Error::Thread { worker, source })?;
     Ok(gate)
 }
 
-/// Opens a worker, waits at the gate, and runs it.
-fn run_worker(config: WorkerConfig, gate: &Receiver<()>, events: &Sender<WorkerEvent>) {
+/// Opens a worker, waits at the gate, and runs it. It gives its links back when it has ended well.
+fn run_worker(
+    config: WorkerConfig,
+    gate: &Receiver<()>,
+    events: &Sender<WorkerEvent>,
+    returned: &ReturnedLinks,
+) {
     let number = config.worker;
+    let at = number - config.process.workers().start;
     let run = || -> Result<(), Error> {
         let metrics = Arc::clone(&config.metrics);
         let hardware = config.job.settings.hardware_counters;
         let worker = Worker::new(config)?;
         if events.send(WorkerEvent::Opened).is_ok() && gate.recv().is_ok() {
             let usage = Usage::begin(hardware);
-            worker.run()?;
+            returned.put(at, worker.run()?);
             usage.end(&metrics);
         }
         Ok(())

@@ -28,6 +28,8 @@ pub(crate) struct Pairs {
     open: Vec<Open>,
     /// Pairs of nodes of the whole job, by what joins them.
     joined: Vec<(FabricKind, u64)>,
+    /// Nodes on this machine.
+    beside: u32,
 }
 
 /// A transport in use.
@@ -66,6 +68,7 @@ impl Pairs {
             }
             _ => vec![Vec::new(); machines.len()],
         };
+        let beside = machines.iter().filter(|machine| *machine == own).count() as u32;
         let nodes: Vec<_> = machines.into_iter().zip(networks).collect();
         let choose = |a: usize, b: usize| match kind {
             FabricKind::Auto => choose(&nodes[a], &nodes[b]),
@@ -78,7 +81,7 @@ impl Pairs {
         }
         let joined = count(nodes.len(), choose);
         let pairs = Self::open(kinds, control.address(), layout.per_node, settings)?;
-        Ok(Self { joined, ..pairs })
+        Ok(Self { joined, beside, ..pairs })
     }
 
     fn open(
@@ -107,12 +110,17 @@ impl Pairs {
             }
             open.push(Open { kind, fabric, per_node: if shared { 1 } else { per_node } });
         }
-        Ok(Self { kinds, open, joined: Vec::new() })
+        Ok(Self { kinds, open, joined: Vec::new(), beside: 1 })
     }
 
     /// How many pairs of nodes of the job are joined by what.
     pub(crate) fn joined(&self) -> &[(FabricKind, u64)] {
         &self.joined
+    }
+
+    /// Nodes of the job on this machine, this one included.
+    pub(crate) fn nodes_beside(&self) -> u32 {
+        self.beside
     }
 
     /// The fabric between this node and another.

@@ -20,6 +20,7 @@ use std::task::Waker;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use channel::protocol::Statement;
 use channel::{Link, LinkError, LinkStats};
 use cluster::Control;
 use dataflow::error::DataflowError;
@@ -114,6 +115,8 @@ pub(crate) struct ReconnectService<'a> {
     pub(crate) pairs: &'a Pairs,
     pub(crate) control: &'a Control,
     pub(crate) layout: NodeLayout,
+    /// Messages of other statements are not read.
+    pub(crate) statement: Statement,
     /// How long a link may take; with zero none is reconnected.
     pub(crate) timeout: Duration,
     pub(crate) signals: &'a Signals,
@@ -270,26 +273,41 @@ impl ReconnectService<'_> {
         let message = [&[step as u8][..], &number.to_le_bytes(), bytes].concat();
         let rank = end.remote / self.layout.per_node;
         let sent = match step {
-            Step::Offer => self.control.send_place_to(rank, topic(end), message),
-            Step::Ring | Step::Declined => self.control.send_to(rank, topic(end), message),
+            Step::Offer => self.control.send_place_to(rank, topic(self.statement, end), message),
+            Step::Ring | Step::Declined => {
+                self.control.send_to(rank, topic(self.statement, end), message)
+            }
         };
         sent.map_err(|error| error.to_string())
     }
 
     /// This node's end of the link that a message is about.
     fn own_end(&self, rank: u32, topic: u64) -> Option<LinkId> {
-        let (low, high) = ((topic >> 32) as u32, topic as u32);
+        let (low, high) = workers_of(topic);
         let ends = [LinkId { local: low, remote: high }, LinkId { local: high, remote: low }];
         let own = |end: &LinkId| {
             self.layout.own().contains(&end.local) && end.remote / self.layout.per_node == rank
         };
-        ends.into_iter().find(own)
+        let end = ends.into_iter().find(own)?;
+        (self::topic(self.statement, end) == topic).then_some(end)
     }
 }
 
-/// The topic of messages about a link: the same at both ends.
-fn topic(LinkId { local, remote }: LinkId) -> u64 {
-    u64::from(local.min(remote)) << 32 | u64::from(local.max(remote))
+/// Bits of a worker's number in a topic.
+const WORKER_BITS: u32 = (crate::NODES_MAX * crate::WORKERS_MAX - 1).ilog2() + 1;
+
+/// The topic of messages about a link: the same at both ends, and another one in each statement,
+/// for a message may come when the statement that it is of has ended. Statements are told apart by
+/// the low bits of their numbers, and messages are discarded in between.
+fn topic(statement: Statement, LinkId { local, remote }: LinkId) -> u64 {
+    let statement = u64::from(statement.number()) << (2 * WORKER_BITS);
+    statement | u64::from(local.min(remote)) << WORKER_BITS | u64::from(local.max(remote))
+}
+
+/// The workers that a topic is about, the lower one first.
+fn workers_of(topic: u64) -> (u32, u32) {
+    let worker = |bits: u64| bits as u32 & ((1 << WORKER_BITS) - 1);
+    (worker(topic >> WORKER_BITS), worker(topic))
 }
 
 /// The kind of a message: a byte, then the incarnation of the link, then bytes.
@@ -472,7 +490,11 @@ impl LinkRepair<'_, '_> {
     }
 
     fn look(&self, limit: Duration) -> Result<Option<LinkMessage>, String> {
-        let message = self.service.control.receive_message(self.rank, topic(self.end), limit);
+        let message = self.service.control.receive_message(
+            self.rank,
+            topic(self.service.statement, self.end),
+            limit,
+        );
         let Some(message) = message.map_err(|error| error.to_string())? else { return Ok(None) };
         let (step, number, bytes) = decode(&message)?;
         Ok(Some((step, number, bytes.to_vec())))
@@ -486,8 +508,14 @@ mod tests {
     #[test]
     fn both_ends_have_one_topic() {
         let (here, there) = (LinkId { local: 7, remote: 2 }, LinkId { local: 2, remote: 7 });
-        assert_eq!(topic(here), topic(there));
-        assert_ne!(topic(here), topic(LinkId { local: 7, remote: 3 }));
+        let (first, second) = (Statement::new(1), Statement::new(2));
+        assert_eq!(topic(first, here), topic(first, there));
+        assert_ne!(topic(first, here), topic(first, LinkId { local: 7, remote: 3 }));
+        assert_ne!(topic(first, here), topic(second, here));
+        let last = crate::NODES_MAX * crate::WORKERS_MAX - 1;
+        let highest = topic(Statement::new(u32::MAX), LinkId { local: last, remote: last - 1 });
+        assert_eq!(workers_of(highest), (last - 1, last));
+        assert_ne!(highest, u64::MAX, "the topic of the watch over connections");
     }
 
     #[test]

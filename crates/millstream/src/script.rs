@@ -12,6 +12,7 @@ use fabric::clock::MonotonicClock;
 use plan::{Analyzed, CalledFunction, Explain, ExplainFormat, Planned, Ran, Stage, Workers};
 
 use crate::FabricKind;
+use crate::connections::{SessionConnections, ThreadNode};
 use crate::error::Error;
 use crate::fault::FaultKind;
 use crate::links::NodeLayout;
@@ -59,6 +60,7 @@ pub struct Job {
     workers: Workers,
     fabric: FabricKind,
     pool: Option<Arc<Client>>,
+    connections: Arc<SessionConnections>,
 }
 
 impl Script {
@@ -67,6 +69,7 @@ impl Script {
         workers: Workers,
         fabric: FabricKind,
         pool: Option<&Arc<Client>>,
+        connections: &Arc<SessionConnections>,
     ) -> Self {
         let job = |stage: Stage| Job {
             job: Arc::new(stage.job),
@@ -79,6 +82,7 @@ impl Script {
             workers,
             fabric,
             pool: pool.cloned(),
+            connections: Arc::clone(connections),
         };
         Self { jobs: stages.into_iter().map(job).collect() }
     }
@@ -234,7 +238,7 @@ impl Job {
             observer.started(self);
         }
         let result = match options.control {
-            Some(control) => self.node(control).run(options),
+            Some(control) => self.run_node(control, options),
             None => self.run_in_process(options),
         };
         let result = result.map_err(|error| self.of_statement(error));
@@ -243,6 +247,14 @@ impl Job {
             observer.ended(&result);
         }
         result
+    }
+
+    /// Runs one node, which is this process.
+    fn run_node(&self, control: &Control, options: &RunOptions<'_>) -> Result<Report, Error> {
+        let mut connections = self.connections.take_process(control);
+        let report = self.node(control).run(&mut connections, options)?;
+        self.connections.end_process(control, connections);
+        Ok(report)
     }
 
     fn node<'c>(&'c self, control: &'c Control) -> NodeRunner<'c> {
@@ -277,18 +289,16 @@ impl Job {
     /// Every node on a thread of its own.
     fn run_in_process(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
         self.memory().fits(true, memory::of_machine())?;
-        let controls = cluster::in_process(self.workers.nodes)?;
+        let mut nodes = self.connections.take_threads(self.workers.nodes)?;
         let span = tracing::Span::current();
         let mut results = thread::scope(|scope| {
-            let nodes: Vec<_> = controls
-                .into_iter()
-                .map(|control| {
+            let nodes: Vec<_> = nodes
+                .iter_mut()
+                .map(|ThreadNode { control, connections }| {
                     let span = span.clone();
                     scope.spawn(move || {
                         let _job = span.entered();
-                        let result = self.node(&control).run(options);
-                        control.close();
-                        result
+                        self.node(control).run(connections, options)
                     })
                 })
                 .collect();
@@ -297,6 +307,7 @@ impl Job {
                 .map(|node| node.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect::<Vec<_>>()
         });
+        self.connections.end_threads(nodes, results.iter().all(Result::is_ok));
         // The node at fault knows best; the others only report that it failed.
         let at_fault = results
             .iter()

@@ -12,10 +12,11 @@ use connectors::{PoolConnector, Stdout, StdoutTarget};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::panics::caught;
-use plan::{ExplainFormat, Planner, Vocabulary, Workers};
+use plan::{ExplainFormat, Planner, Stage, Vocabulary, Workers};
 
 use crate::FabricKind;
 use crate::collect::Collected;
+use crate::connections::SessionConnections;
 use crate::embedded::MemoryTables;
 use crate::error::Error;
 use crate::pool::{Client, PoolOptions};
@@ -38,6 +39,8 @@ pub struct Session {
     pool_tables: Option<Arc<PoolConnector>>,
     /// The tables that lie in the program's memory.
     pub(crate) memory: MemoryTables,
+    /// Those that the statement before has left.
+    connections: Arc<SessionConnections>,
 }
 
 /// Where the rows of a bare `SELECT` go.
@@ -135,7 +138,13 @@ impl Session {
         let planned =
             planned.map_err(|panicked| Error::Panic { doing: "planning".into(), panicked })?;
         let stages = planned.map_err(Error::Sql)?;
-        Ok(Script::new(stages, self.workers, self.fabric, self.pool.as_ref()))
+        Ok(self.script(stages))
+    }
+
+    /// A script that runs on the connections of this session.
+    pub(crate) fn script(&self, stages: Vec<Stage>) -> Script {
+        let (pool, connections) = (self.pool.as_ref(), &self.connections);
+        Script::new(stages, self.workers, self.fabric, pool, connections)
     }
 
     /// How a script would run: pipelines, exchanges and why, memory.
@@ -366,6 +375,7 @@ impl SessionBuilder {
             pool,
             pool_tables,
             memory,
+            connections: Arc::default(),
         };
         session.rows_to(rows)?;
         for (key, value) in &settings {

@@ -60,7 +60,7 @@ impl Session {
         let names: Vec<_> = outputs.iter().map(Output::name).collect();
         let bounded = outputs.iter().all(Output::bounded);
         let stage = self.planner.stage_of(&names.join(", "), operators, bounded);
-        Ok(Script::new(vec![stage], self.workers, self.fabric, self.pool.as_ref()))
+        Ok(self.script(vec![stage]))
     }
 
     /// Runs a stream on nodes of this process and gives back its rows.

@@ -52,6 +52,66 @@ fn every_layout_fabric_and_exchange_gives_the_same_rows() {
     }
 }
 
+/// Statements that end well, fail, are dropped, are full early or are cancelled, one behind the
+/// other on the connections of one session.
+#[test]
+fn a_statement_gives_its_rows_whatever_became_of_the_one_before() {
+    let sql = format!("{BIDS} {WINDOWS}");
+    let expected = lines(&Session::builder().build().unwrap().collect(&sql).unwrap());
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let builder = Session::builder().nodes(2).workers(2).fabric(fabric);
+        let mut session = builder.build().unwrap();
+        session.collect(BIDS).unwrap();
+        let rows = |session: &mut Session| lines(&session.collect(WINDOWS).unwrap());
+        for before in ["", "a failure", "a limit", "other rings", "an abort", "a cancellation", ""]
+        {
+            match before {
+                "a failure" => {
+                    let wrong = "SELECT sum(1 / (auction - 7)) FROM bids GROUP BY price";
+                    let failure = session.collect(wrong).unwrap_err().to_string();
+                    assert!(failure.contains("zero"), "{failure}");
+                }
+                "a limit" => {
+                    let full = "SELECT auction, price FROM bids LIMIT 3";
+                    let taken = session.collect(full).unwrap();
+                    assert_eq!(taken.iter().map(RecordBatch::num_rows).sum::<usize>(), 3);
+                }
+                "other rings" => session.set("millstream.slots", "5").unwrap(),
+                "an abort" | "a cancellation" => ended_early(&mut session, before == "an abort"),
+                _ => {}
+            }
+            for _ in 0..2 {
+                assert!(rows(&mut session) == expected, "{fabric}, behind {before:?}");
+            }
+        }
+    }
+}
+
+/// Runs a query that has no end until it has read rows.
+fn ended_early(session: &mut Session, aborts: bool) {
+    let sql = "CREATE TABLE IF NOT EXISTS endless (k BIGINT)
+          WITH ('connector' = 'generator', 'rate' = '10000');
+        CREATE TABLE IF NOT EXISTS none WITH ('connector' = 'blackhole');
+        INSERT INTO none SELECT k FROM endless";
+    let script = session.sql(sql).unwrap();
+    let (cancel, abort) = (AtomicBool::new(false), AtomicBool::new(false));
+    let flag = if aborts { &abort } else { &cancel };
+    let show = |progress: &JobProgress| {
+        flag.store(progress.counters.rows_in > 0, Ordering::Relaxed);
+    };
+    let result = script.run(&RunOptions {
+        cancel: Some(&cancel),
+        abort: Some(&abort),
+        observer: Some(&show),
+        ..RunOptions::default()
+    });
+    match result {
+        Ok(report) => assert!(!aborts && report.cancelled),
+        Err(Error::Interrupted) => assert!(aborts),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 #[test]
 fn tables_outlive_the_script_that_made_them() {
     let mut session = Session::builder().build().unwrap();

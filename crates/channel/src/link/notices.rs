@@ -2,7 +2,8 @@
 
 use fabric::{Publish, RemoteRange, Src};
 
-use super::{Link, NOTICE, refused};
+use super::{HINT, Link, NOTICE, refused};
+use crate::Transfer;
 use crate::protocol::Notice;
 
 impl Link {
@@ -61,11 +62,14 @@ impl Link {
             return false;
         }
         self.signal_next();
-        let (id, flags) = self.operation(NOTICE);
+        // Where the peer keeps its frames until they are read, its last ones wait for credit.
+        let of_frames = matches!(notice, Notice::Frames(_) | Notice::Frame(_))
+            || self.config.transfer == Transfer::Read;
+        let (id, flags) = self.operation(if of_frames { NOTICE } else { HINT });
         let dst = RemoteRange { key: peer, offset: 0 };
         match self.endpoint.write_notify(Src::Empty, dst, notice.encode(), id, flags) {
             Ok(()) => {
-                self.notices_open += 1;
+                self.notices_open += u32::from(of_frames);
                 self.unsubmitted = true;
                 self.stats.notices_sent += 1;
                 true

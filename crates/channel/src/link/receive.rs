@@ -18,8 +18,22 @@ impl Link {
         true
     }
 
-    /// Accepts the frame at the head, if it is there.
+    /// Accepts the frame at the head, if it is there, and drops those of former statements in front
+    /// of it, of which a ring holds no more than it has slots.
     pub(super) fn accept(&mut self) -> Result<Option<ReceivedFrame>, Failure> {
+        for _ in 0..=self.config.slots {
+            match self.accept_head()? {
+                Some((frame, true)) => return Ok(Some(frame)),
+                Some((_, false)) => self.stats.frames_dropped += 1,
+                None => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Accepts the frame at the head, if it is there, and says whether it is of the current
+    /// statement.
+    fn accept_head(&mut self) -> Result<Option<(ReceivedFrame, bool)>, Failure> {
         use fabric::ErrorKind::Damaged;
         if matches!(self.failure, Some(Failure::Protocol(_) | Failure::Disconnected(Damaged))) {
             return Ok(None);
@@ -46,12 +60,13 @@ impl Link {
         if trailer.commit != commit_word(self.incarnation, position) {
             return Err(at("the commit word changed while it was read".into()));
         }
+        let is_current = self.statement.has(trailer.statement)?;
         self.producer.credit(trailer.credit)?;
         self.consumer.accept();
         let payload = self.ring.payload(slot, trailer.len as usize);
         self.stats.frames_received += 1;
         self.stats.payload_bytes_received += u64::from(trailer.len);
-        Ok(Some(ReceivedFrame { header: trailer.header, payload }))
+        Ok(Some((ReceivedFrame { header: trailer.header, payload }, is_current)))
     }
 
     /// Releases the slots whose payloads were dropped. True when there were any.

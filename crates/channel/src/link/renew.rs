@@ -77,8 +77,7 @@ impl Link {
         while self.posts_again() && self.queue_has_room(Class::Data) {
             let position = self.producer.published();
             let slot = slot_of(position, self.config.slots.into()) as usize;
-            let (header, len) = self.staged[slot];
-            self.post_frame(peer, position, header, len);
+            self.post_frame(peer, position, self.staged[slot]);
             // It was to be announced, or will be.
             self.flushing = true;
             self.stats.frames_again += 1;

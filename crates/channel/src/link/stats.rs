@@ -28,8 +28,10 @@ pub struct LinkStats {
     pub notices_received: u64,
     /// What the endpoint reported: notices, and operations of ours that have completed.
     pub completions: u64,
-    /// Frames taken from the ring.
+    /// Frames taken from the ring, of which
     pub frames_received: u64,
+    /// those of former statements, which nobody receives.
+    pub frames_dropped: u64,
     /// Bytes of their payloads.
     pub payload_bytes_received: u64,
     /// Times that no slot could be reserved: no credit,

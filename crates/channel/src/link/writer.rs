@@ -5,7 +5,7 @@
 
 use fabric::RemoteKey;
 
-use super::Link;
+use super::{Link, StagedFrame};
 use crate::Header;
 use crate::protocol::{Class, slot_of};
 
@@ -37,6 +37,7 @@ impl SlotWriter<'_> {
         }
         self.link.stats.frames_sent += 1;
         self.link.stats.payload_bytes_sent += len as u64;
-        self.link.post_frame(self.peer, self.position, header, len);
+        let statement = self.link.statement;
+        self.link.post_frame(self.peer, self.position, StagedFrame { header, statement, len });
     }
 }

@@ -12,12 +12,14 @@
 mod consumer;
 mod contiguous;
 mod producer;
+mod statement;
 mod window;
 mod wire;
 
 pub use consumer::Consumer;
 pub use contiguous::Contiguous;
 pub use producer::{Class, Producer, Stall};
+pub use statement::{KeptLinks, NextStatement, Statement};
 pub use window::{FRAME_BYTES_MIN, ReceiveWindow, SendWindow};
 pub use wire::{Notice, commit_word};
 
@@ -83,6 +85,14 @@ pub enum Breach {
         position: u64,
         /// Bytes that were sent.
         sent: u64,
+    },
+    /// A frame of a statement that has not begun.
+    #[error("a frame of statement {found} in statement {current}")]
+    Statement {
+        /// The statement of the frame.
+        found: u32,
+        /// The statement that this end takes part in.
+        current: u32,
     },
     /// A slot holds neither the frame that is expected nor what was in it before.
     #[error(

@@ -51,7 +51,7 @@ const SETTINGS: [(&str, &str); 3] = [
 ];
 
 impl SetFlags {
-    fn has(&self, flag: &str) -> bool {
+    pub(super) fn has(&self, flag: &str) -> bool {
         self.0.iter().any(|set| set == flag)
     }
 }
@@ -72,7 +72,10 @@ impl BenchArgs {
                 }
             }
             None if is_given("--report") => {
-                return refused("--report is of 'bench wire' and 'bench shuffle'", "use --json");
+                return refused(
+                    "--report is of 'bench wire', 'bench shuffle' and 'bench session'",
+                    "use --json",
+                );
             }
             None => {
                 if let Some(flag) = BY_CLOCK.into_iter().find(|&flag| is_given(flag)) {
@@ -117,6 +120,10 @@ impl BenchArgs {
         Some(match self.workload {
             Some(Name::Limits) => ("'bench limits'", &["--workers", "--runs"]),
             Some(Name::Wire) => ("'bench wire'", &["--fabric", "--runs", "--report"]),
+            Some(Name::Session) => (
+                "'bench session'",
+                &["--nodes", "--workers", "--fabric", "--runs", "--set", "--report"],
+            ),
             Some(Name::Shuffle) => {
                 ("'bench shuffle'", &["--nodes", "--fabric", "--rows", "--runs", "--report"])
             }

@@ -1,8 +1,10 @@
-//! `bench wire` and `bench shuffle`: the data plane without SQL.
+//! `bench wire` and `bench shuffle`: the data plane without SQL; `bench session`: what a statement
+//! costs beside its rows.
 
 use std::process::ExitCode;
 
 use bench::report::{FigureReport, ReportSection};
+use bench::session::SessionPlan;
 use bench::shuffle::{Carrier, Sweep};
 use bench::wire::{Effort, Transport, open};
 use millstream::FabricKind;
@@ -27,6 +29,30 @@ pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let effort = Effort { runs: args.runs as usize, ..Effort::default() };
     let report = bench::wire::measure(&transports, effort)
         .map_err(|error| Failure::runtime(&error.to_string(), None))?;
+    write_report(&report, args.json, args.report.as_deref())
+}
+
+/// Nodes of a session, and workers of each, where it is not said how many: as many as the cost of a
+/// statement has a bar for.
+const SESSION: (u32, u32) = (4, 4);
+/// Statements of a session behind its first one.
+const STATEMENTS: usize = 20;
+
+/// Measures statements of a session.
+pub(super) fn session(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    writable(args.report.as_deref())?;
+    let given = |flag: &str, number: u32, usual: u32| {
+        if args.set_flags.has(flag) { number } else { usual }
+    };
+    let plan = SessionPlan {
+        nodes: given("--nodes", args.nodes, SESSION.0),
+        workers: given("--workers", args.workers, SESSION.1),
+        fabrics: args.fabric.map_or(vec![FabricKind::Shm, FabricKind::Tcp], |kind| vec![kind]),
+        sessions: args.runs as usize,
+        statements: STATEMENTS,
+        settings: args.set.clone(),
+    };
+    let report = bench::session::measure(&plan).map_err(|error| failed(&error.into()))?;
     write_report(&report, args.json, args.report.as_deref())
 }
 

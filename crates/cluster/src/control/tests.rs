@@ -46,6 +46,7 @@ fn who_waits_for_others_does_something_meanwhile() {
         let mut meanwhile = || {
             calls += 1;
             control.send_to(1 - control.rank(), topic, vec![]).unwrap();
+            every
         };
         let all = control.all_gather_while("step", vec![5], every, &mut meanwhile).unwrap();
         assert_eq!(all, [[5], [5]]);
@@ -59,8 +60,11 @@ fn who_waits_for_others_may_give_up_meanwhile() {
     let failures = on_each(2, |control| {
         let failure = if control.rank() == 0 {
             // The other node comes only when it has heard of this.
-            let mut meanwhile = || control.fail("interrupted");
             let every = Duration::from_millis(1);
+            let mut meanwhile = || {
+                control.fail("interrupted");
+                every
+            };
             control.all_gather_while("end", vec![], every, &mut meanwhile).unwrap_err().to_string()
         } else {
             control.await_failure(LIMIT).unwrap().to_string()

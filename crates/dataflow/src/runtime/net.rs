@@ -266,6 +266,15 @@ impl Net {
         self.metrics.count_sent(operator, rows, bytes);
     }
 
+    /// Takes the links away, for the next statement: indexed by worker, without those that are away
+    /// or have ended. The peers may still wait to hear that their last frames have come: an
+    /// endpoint says so at the poll behind the one that has taken them.
+    pub(crate) fn take_links(&self) -> Vec<Option<Link>> {
+        let polled = |peer: &Peer| (0..2).all(|_| peer.path.poll().is_ok());
+        let whole = |peer: &&Peer| !peer.gone.get() && polled(peer);
+        self.peers.iter().map(|peer| peer.as_ref().filter(whole)?.path.take()).collect()
+    }
+
     /// Ends all paths.
     pub(crate) fn close(&self) {
         for (_, peer) in self.each() {
