@@ -128,7 +128,7 @@ pub(crate) enum Index {
     Hash(WordIndex),
     Packed(PackedIndex<u128>),
     PackedWide(PackedIndex<[u64; 4]>),
-    Wide(WideIndex),
+    Wide(Box<WideIndex>),
 }
 
 /// The keys of a part of an index, which may have changed since.
@@ -174,7 +174,7 @@ impl Index {
             Some(KeyMode::Hash) => Self::Hash(WordIndex::new(keys[0].clone(), 0)),
             Some(KeyMode::Packed) if let Some(packed) = packed(keys) => packed,
             _ => match WideIndex::new(keys) {
-                Ok(wide) => Self::Wide(wide),
+                Ok(wide) => Self::Wide(Box::new(wide)),
                 Err(_) => Self::Refused(DataType::Struct(
                     keys.iter().map(|key| Field::new("key", key.clone(), true)).collect(),
                 )),
