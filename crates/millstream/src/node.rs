@@ -52,7 +52,8 @@ const TICK: Duration = Duration::from_millis(50);
 const OVER_TICK: Duration = Duration::from_millis(2);
 /// How long after a link was lost a node waits to hear that the job was stopped.
 const STOP_HEARD_WITHIN: Duration = Duration::from_secs(1);
-/// The same while other nodes still run, at first; twice as long after each look.
+/// How soon a node whose workers have ended looks for the first time while other nodes still run;
+/// twice as long after each look, up to [`TICK`].
 const END_TICK_FIRST: Duration = Duration::from_millis(1);
 /// Ticks between two reports of progress.
 const TICKS_PER_REPORT: u32 = 4;
@@ -158,7 +159,7 @@ impl NodeRunner<'_> {
             metrics: links.iter().map(|_| Arc::default()).collect(),
             bad: Arc::default(),
             signals: Arc::default(),
-            shares_processors: self.shares_processors(pairs),
+            shares_processors: pairs.shares_processors(),
             links: ReturnedLinks::new(self.layout.per_node),
         };
         let watch = ProgressWatch::new(self.control, &self.job, self.layout);
@@ -222,12 +223,6 @@ impl NodeRunner<'_> {
         drop(service);
         connections.end(self.control, open, shared.links.take());
         Ok(report)
-    }
-
-    /// Whether more workers run on this machine than it has processors.
-    fn shares_processors(&self, pairs: &Pairs) -> bool {
-        let workers = (pairs.nodes_beside() * self.layout.per_node) as usize;
-        thread::available_parallelism().is_ok_and(|processors| workers > processors.get())
     }
 
     /// The checkpoints of the job, if it keeps some.

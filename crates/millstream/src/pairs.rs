@@ -28,8 +28,8 @@ pub(crate) struct Pairs {
     open: Vec<Open>,
     /// Pairs of nodes of the whole job, by what joins them.
     joined: Vec<(FabricKind, u64)>,
-    /// Nodes on this machine.
-    beside: u32,
+    /// More workers run on this machine than it has processors.
+    shares_processors: bool,
 }
 
 /// A transport in use.
@@ -68,7 +68,10 @@ impl Pairs {
             }
             _ => vec![Vec::new(); machines.len()],
         };
-        let beside = machines.iter().filter(|machine| *machine == own).count() as u32;
+        let beside = machines.iter().filter(|machine| *machine == own).count();
+        let processors = std::thread::available_parallelism().ok();
+        let shares_processors = processors
+            .is_some_and(|processors| beside * layout.per_node as usize > processors.get());
         let nodes: Vec<_> = machines.into_iter().zip(networks).collect();
         let choose = |a: usize, b: usize| match kind {
             FabricKind::Auto => choose(&nodes[a], &nodes[b]),
@@ -81,7 +84,7 @@ impl Pairs {
         }
         let joined = count(nodes.len(), choose);
         let pairs = Self::open(kinds, control.address(), layout.per_node, settings)?;
-        Ok(Self { joined, beside, ..pairs })
+        Ok(Self { joined, shares_processors, ..pairs })
     }
 
     fn open(
@@ -110,7 +113,7 @@ impl Pairs {
             }
             open.push(Open { kind, fabric, per_node: if shared { 1 } else { per_node } });
         }
-        Ok(Self { kinds, open, joined: Vec::new(), beside: 1 })
+        Ok(Self { kinds, open, joined: Vec::new(), shares_processors: false })
     }
 
     /// How many pairs of nodes of the job are joined by what.
@@ -118,9 +121,9 @@ impl Pairs {
         &self.joined
     }
 
-    /// Nodes of the job on this machine, this one included.
-    pub(crate) fn nodes_beside(&self) -> u32 {
-        self.beside
+    /// Whether more workers of the job run on this machine than it has processors.
+    pub(crate) fn shares_processors(&self) -> bool {
+        self.shares_processors
     }
 
     /// The fabric between this node and another.
