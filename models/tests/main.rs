@@ -3,6 +3,7 @@
 mod broadcast;
 mod chain;
 mod epoch;
+mod late_joins;
 mod payloads;
 mod pool;
 mod pool_caches;
