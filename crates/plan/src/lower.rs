@@ -28,6 +28,7 @@ pub(crate) mod prune;
 pub(crate) mod rank;
 pub(crate) mod relation;
 pub(crate) mod replication;
+mod row_exchange;
 pub(crate) mod scan;
 pub(crate) mod session;
 pub(crate) mod sets;

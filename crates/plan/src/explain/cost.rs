@@ -5,6 +5,7 @@ use std::fmt::Write;
 use dataflow::cost::{Costs, Decision, Grouped, Price, WorkerCounts, decide, of_others};
 use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Statistics, Strategy};
 use dataflow::metrics::OperatorCounters;
+use dataflow::row_cost::RowDecision;
 use serde_json::{Value, json};
 use state::epoch::groups_behind;
 
@@ -32,12 +33,22 @@ pub(crate) fn reason(decision: &Decision) -> String {
 
 /// The cost of a row by either exchange.
 pub(crate) fn costs(decision: &Decision) -> Vec<Cost> {
+    both(&decision.merge, &decision.shuffle)
+}
+
+/// By input the cost of a row by either exchange, of rows that are kept until their window ends.
+pub(crate) fn row_costs(decision: &RowDecision) -> Vec<Vec<Cost>> {
+    let prices = decision.merge.iter().zip(&decision.shuffle);
+    prices.map(|(merge, shuffle)| both(merge, shuffle)).collect()
+}
+
+fn both(merge: &Price, shuffle: &Price) -> Vec<Cost> {
     let of = |strategy, price: &Price| Cost::PerRow {
         strategy,
         bytes: price.bytes,
         cycles: price.cycles,
     };
-    vec![of(Strategy::Merge, &decision.merge), of(Strategy::Shuffle, &decision.shuffle)]
+    vec![of(Strategy::Merge, merge), of(Strategy::Shuffle, shuffle)]
 }
 
 /// The cost of a record by either.

@@ -89,7 +89,7 @@ pub(crate) const NO_POOL_TABLE: &str =
 /// Why a side is not pulled whose rows are kept by key.
 const KEPT: &str = "rows of this join are kept until others come; only a table that ends is pulled";
 
-/// How the rows of a join meet.
+/// How the rows of a join meet, which may be kept for an epoch if it `merges`.
 ///
 /// # Errors
 /// When a hint asks for a side that cannot go to every worker.
@@ -97,6 +97,7 @@ pub(crate) fn meet(
     cx: &Context<'_>,
     job: &JobBuilder,
     spec: &JoinSpec,
+    merges: bool,
 ) -> Result<Meet, LowerError> {
     let (workers, settings) = (cx.lowering.workers, cx.lowering.settings);
     let by_key = || Ok(Meet::ByKey { reasons: [None, None], costs: [vec![], vec![]] });
@@ -114,7 +115,11 @@ pub(crate) fn meet(
         Some((exchange, _)) => ExchangeChoice::Fixed(exchange),
         None => settings.exchange,
     };
-    let fixed = matches!(chosen, ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar));
+    let fixed = match chosen {
+        ExchangeChoice::Fixed(Exchange::Merge) => merges,
+        ExchangeChoice::Fixed(Exchange::Shuffle | Exchange::UpPar) => true,
+        ExchangeChoice::Fixed(Exchange::Forward) | ExchangeChoice::Auto => false,
+    };
     let [left, right] = &spec.sides;
     let keys: [&[usize]; 2] = [&left.0.keys, &right.0.keys];
     let is_open = || !fixed && !spec.may.sides.is_empty();

@@ -196,7 +196,7 @@ pub(crate) fn met(
     granularity: i64,
     grace: i64,
 ) -> Result<Relation, LowerError> {
-    let meet = broadcast::meet(cx, job, &spec)?;
+    let meet = broadcast::meet(cx, job, &spec, operator.merges())?;
     let hints =
         if broadcast::is_asked(&cx.hints, &spec) { BlockHints::default() } else { cx.hints };
     let cx = &Context { hints, ..*cx };

@@ -18,7 +18,6 @@ use crate::catalog::proctime::{self, ReadTime};
 use crate::catalog::watermark::{RowWatermarks, is_read};
 use crate::explain::{shown, shown_expr};
 use crate::logical::windows::WindowAssign;
-use crate::lower::HALVES;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::early;
@@ -32,6 +31,7 @@ use crate::lower::over;
 use crate::lower::prune;
 use crate::lower::rank;
 use crate::lower::relation::{Base, Feeds, LowerError, Relation, columns_read, refusal};
+use crate::lower::row_exchange::{KeyedExchange, row_exchange};
 use crate::lower::scan;
 use crate::lower::session;
 use crate::lower::shared;
@@ -361,38 +361,24 @@ pub(crate) fn keyed(
 ) -> Result<usize, LowerError> {
     let keys: Vec<&[usize]> = inputs.iter().map(|input| input.keys.as_slice()).collect();
     let together = Placements::of(&job.operators).fits(&edges, &keys).is_some();
-    let workers = cx.lowering.workers.total();
-    // Only groupings have partial states to merge.
-    let possible = [Exchange::Shuffle, Exchange::UpPar, Exchange::Forward];
-    let hinted = cx.hints.obey_exchange(&possible, workers == 1 || together)?;
-    let chosen = match &hinted {
-        Some((exchange, _)) => ExchangeChoice::Fixed(*exchange),
-        None => cx.lowering.settings.exchange,
-    };
-    let forward = match &hinted {
-        Some((exchange, _)) => *exchange == Exchange::Forward,
-        None => together && chosen == ExchangeChoice::Auto,
-    };
-    let asked = hinted.map(|(_, reason)| reason);
-    let (exchange, why) = match workers {
-        1 => (Exchange::Forward, asked),
-        _ if forward => (Exchange::Forward, Some(asked.unwrap_or_else(Reason::together))),
-        _ if chosen == ExchangeChoice::Fixed(Exchange::UpPar) => {
-            let set = || Reason::Setting(HALVES.into());
-            (Exchange::UpPar, Some(asked.unwrap_or_else(set)))
-        }
-        _ => (Exchange::Shuffle, asked),
-    };
+    let mut spec = Keyed { inputs, exchange: Exchange::Shuffle, granularity, operator };
+    let KeyedExchange { exchange, reason, costs, may_stay } = row_exchange(cx, &spec, together)?;
+    spec.exchange = exchange;
     for input in &mut labels.inputs {
-        input.reason = input.reason.take().or_else(|| why.clone());
+        input.reason = input.reason.take().or_else(|| reason.clone());
     }
-    let mut spec = Keyed { inputs, exchange, granularity, operator };
-    if exchange == Exchange::Shuffle && chosen == ExchangeChoice::Auto {
+    for (input, costs) in labels.inputs.iter_mut().zip(costs) {
+        if input.costs.is_empty() {
+            input.costs = costs;
+        }
+    }
+    if may_stay {
         let stay = Placements::of(&job.operators).stay(&edges, &spec);
         let sides = spec.inputs.iter_mut().zip(&mut labels.inputs).zip(stay);
         for (input, labels) in sides.filter_map(|(side, stays)| stays.then_some(side)) {
             input.distribution = Distribution::Local;
             labels.reason = Some(Reason::together());
+            labels.costs.clear();
         }
     }
     Ok(job.add_keyed(edges, spec, labels))

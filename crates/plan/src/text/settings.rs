@@ -139,8 +139,8 @@ const SETTINGS: &[SettingSpec] = &[
         values: "auto, merge, shuffle, uppar, forward",
         default: "auto",
         scope: Scope::Statement,
-        doc: "How rows of different workers meet when they are grouped; with uppar half of the \
-              workers read and send rows on, the others group them.",
+        doc: "How rows of different workers meet when they are grouped or joined; with uppar half \
+              of the workers read and send rows on, the others group them.",
     },
     SettingSpec {
         name: "millstream.frequent_keys",
