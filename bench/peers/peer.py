@@ -44,7 +44,7 @@ WORKLOADS = {
     "ysb": Workload(
         "ad_id", "count", None, "event_time", 10_000, ("event_type", "view"), Lookup("ads", "ad_id", "campaign_id")
     ),
-    "ysb-keys": Workload("key", "count", None, "event_time", 600_000),
+    "ysb-keys": Workload("key", "count", None, "event_time", 600_000, ("event_type", "view")),
     "ro": Workload("key", "count"),
     "cm": Workload("job_id", "mean", "cpu", "event_time", 2_000),
     "nb7": Workload("auction", "max", "price", "date_time", 60_000),

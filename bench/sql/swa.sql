@@ -1,19 +1,16 @@
--- SWA: the mean bid of each auction over 10 seconds, every 2 seconds.
-CREATE TABLE bids (WATERMARK FOR date_time AS date_time) WITH (
+-- SWA: how many events of each advertisement there were in 10 seconds, every 2 seconds. Its rows are
+-- those of YSB.
+CREATE TABLE events (WATERMARK FOR event_time AS event_time) WITH (
   'connector' = 'generator',
-  'kind' = 'nexmark',
-  'proportions' = '1:0:0',
-  'keys' = '{keys}',
-  'distribution' = '{distribution}',
-  'exponent' = '{exponent}',
+  'kind' = 'ysb',
   'rows' = '{rows}',
   'interval' = '{interval}',
   'preload' = 'true'
 );
-CREATE TABLE result (window_start TIMESTAMP(3), key BIGINT, value DOUBLE)
+CREATE TABLE result (window_start TIMESTAMP(3), key BIGINT, value BIGINT)
   WITH ('connector' = 'blackhole');
 
 INSERT INTO result
-SELECT window_start, auction, avg(price)
-FROM HOP(TABLE bids, DESCRIPTOR(date_time), INTERVAL '2' SECOND, INTERVAL '10' SECOND)
-GROUP BY window_start, window_end, auction;
+SELECT window_start, ad_id, count(*)
+FROM HOP(TABLE events, DESCRIPTOR(event_time), INTERVAL '2' SECOND, INTERVAL '10' SECOND)
+GROUP BY window_start, window_end, ad_id;

@@ -1,4 +1,5 @@
--- YSB in Slash's form: how often each 8-byte key came, every 10 minutes.
+-- YSB in Slash's form: how often each 8-byte key was seen, every 10 minutes: a filter, a projection
+-- and a count.
 CREATE TABLE events (WATERMARK FOR event_time AS event_time) WITH (
   'connector' = 'generator',
   'kind' = 'ysb',
@@ -15,4 +16,5 @@ CREATE TABLE result (window_start TIMESTAMP(3), key BIGINT, value BIGINT)
 INSERT INTO result
 SELECT window_start, key, count(*)
 FROM TUMBLE(TABLE events, DESCRIPTOR(event_time), INTERVAL '10' MINUTE)
+WHERE event_type = 'view'
 GROUP BY window_start, window_end, key;

@@ -80,7 +80,8 @@ impl Loop {
         };
         let runs = self.runs.into_iter().map(|(run, _)| run).collect();
         let (workload, size) = (self.workload, self.size);
-        Ok(Summary { workload, variant: "loop".into(), size, runs, total, hertz })
+        let variant = "loop".into();
+        Ok(Summary { workload, variant, size, runs, total, hertz, share_of_unrelated: None })
     }
 
     fn sums(&self) -> ChecksumTotals {

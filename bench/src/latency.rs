@@ -4,6 +4,7 @@
 //! [`Probe`] computes from the window alone. Windows that the end of the input ends are left out,
 //! and so are those of the first tenth of a run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use hdrhistogram::Histogram;
@@ -51,14 +52,21 @@ impl Probe {
         let rows = self.laps * self.lap_rows;
         for same in starts.chunk_by(|a, b| a == b) {
             let Some(last) = same.first().and_then(|start| self.last_row(*start)) else { continue };
-            let latency = at_ns.saturating_sub(self.schedule.due_ns(last));
+            let due_ns = self.schedule.due_ns(last);
+            let latency = at_ns.saturating_sub(due_ns);
             let half = match last {
                 _ if last < rows / 10 => continue,
                 _ if last < rows * 11 / 20 => &mut latencies.early,
                 _ => &mut latencies.late,
             };
             half.record(latency, same.len() as u64);
+            latencies.window(due_ns, at_ns);
         }
+    }
+
+    /// When the last row is due, in nanoseconds since 1970.
+    pub(crate) fn end_ns(&self) -> u64 {
+        self.schedule.due_ns((self.lap_rows * self.laps).saturating_sub(1))
     }
 }
 
@@ -69,6 +77,9 @@ pub struct Latencies {
     pub early: LatencyHistogram,
     /// Of windows of the second half.
     pub late: LatencyHistogram,
+    /// By when the last row of a window was due, when the last of its results was emitted, in
+    /// nanoseconds since 1970.
+    windows: BTreeMap<u64, u64>,
 }
 
 impl Latencies {
@@ -76,6 +87,20 @@ impl Latencies {
     pub fn add(&mut self, other: &Self) {
         self.early.add(&other.early);
         self.late.add(&other.late);
+        other.windows.iter().for_each(|(&due_ns, &at_ns)| self.window(due_ns, at_ns));
+    }
+
+    fn window(&mut self, due_ns: u64, at_ns: u64) {
+        let last = self.windows.entry(due_ns).or_default();
+        *last = at_ns.max(*last);
+    }
+
+    /// Windows that were due at `due_ns` or before, and those of them that had been emitted at
+    /// `end_ns`.
+    pub fn windows(&self, due_ns: u64, end_ns: u64) -> WindowCount {
+        let due = self.windows.range(..=due_ns);
+        let emitted = due.clone().filter(|window| *window.1 <= end_ns).count() as u64;
+        WindowCount { due: due.count() as u64, emitted }
     }
 
     /// Of both halves.
@@ -88,7 +113,9 @@ impl Latencies {
     /// As bytes, for another node.
     pub fn encode(&self) -> Vec<u8> {
         let (early, late) = (self.early.words(), self.late.words());
-        let words = std::iter::once(early.len() as u64).chain(early).chain(late);
+        let lengths = [early.len() as u64, late.len() as u64];
+        let windows = self.windows.iter().flat_map(|(&due_ns, &at_ns)| [due_ns, at_ns]);
+        let words = lengths.into_iter().chain(early).chain(late).chain(windows);
         words.flat_map(u64::to_le_bytes).collect()
     }
 
@@ -96,13 +123,25 @@ impl Latencies {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (words, []) = bytes.as_chunks::<8>() else { return None };
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let (length, rest) = words.split_first()?;
-        let (early, late) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
+        let ([early, late], rest) = words.split_first_chunk()?;
+        let (early, rest) = rest.split_at_checked(usize::try_from(*early).ok()?)?;
+        let (late, windows) = rest.split_at_checked(usize::try_from(*late).ok()?)?;
+        let windows = windows.as_chunks::<2>().0.iter().map(|&[due_ns, at_ns]| (due_ns, at_ns));
         Some(Self {
             early: LatencyHistogram::of_words(early),
             late: LatencyHistogram::of_words(late),
+            windows: windows.collect(),
         })
     }
+}
+
+/// How many windows a run has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WindowCount {
+    /// Those that were due.
+    pub due: u64,
+    /// Those of them whose results had been emitted.
+    pub emitted: u64,
 }
 
 /// Nanoseconds, to three digits, of a microsecond to an hour: what is outside counts as the bound.
@@ -233,14 +272,32 @@ mod tests {
     }
 
     #[test]
+    fn a_window_has_been_emitted_when_all_workers_have_emitted_it() {
+        // A row a millisecond: of the windows from 40, 50 and 60 the rows 16, 19 and 23 are last.
+        let (probe, mut latencies) = (probe(1e3), Latencies::default());
+        let due_ns = |row: u64| 1_000_000_000 + row * 1_000_000;
+        probe.take(&[FIRST_MS + 40, FIRST_MS + 50], due_ns(20), &mut latencies);
+        let mut other = Latencies::default();
+        probe.take(&[FIRST_MS + 50, FIRST_MS + 60], due_ns(30), &mut other);
+        latencies.add(&Latencies::decode(&other.encode()).unwrap());
+        let count = |due, end| latencies.windows(due_ns(due), due_ns(end));
+        assert_eq!(count(15, 99), WindowCount { due: 0, emitted: 0 });
+        assert_eq!(count(23, 99), WindowCount { due: 3, emitted: 3 });
+        assert_eq!(count(23, 29), WindowCount { due: 3, emitted: 1 }, "one worker was late");
+        assert_eq!(count(19, 30), WindowCount { due: 2, emitted: 2 });
+        assert_eq!(probe.end_ns(), due_ns(99));
+    }
+
+    #[test]
     fn latencies_survive_the_wire_and_add_up() {
         let mut latencies = Latencies::default();
         (1..1000).for_each(|ms| latencies.early.record(ms * 1_000_000, ms));
         latencies.late.record(u64::MAX, 1);
         latencies.late.record(0, 1);
+        latencies.window(5, 7);
         let mut other = Latencies::decode(&latencies.encode()).unwrap();
         assert_eq!(other.encode(), latencies.encode());
-        assert!(Latencies::decode(&latencies.encode()[8..]).is_none_or(|l| l.all().count() == 0));
+        assert!(Latencies::decode(&latencies.encode()[8..]).is_none());
         other.add(&latencies);
         assert_eq!(other.early.count(), 2 * latencies.early.count());
         assert_eq!(other.early.quantile(0.5), latencies.early.quantile(0.5));

@@ -40,6 +40,7 @@ pub mod summary;
 pub mod sustain;
 pub mod task;
 pub mod tsc;
+mod unrelated;
 pub mod wire;
 pub mod workload;
 pub mod write;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use channel::LinkError;
 use dataflow::error::ConnectorError;
 use millstream::cluster::{ClusterError, Control};
-use millstream::{FabricKind, Report, RunOptions, Script, Session, SessionBuilder};
+use millstream::{Counters, FabricKind, Report, RunOptions, Script, Session, SessionBuilder};
 use thiserror::Error;
 
 use crate::by_hand::Loop;
@@ -16,6 +16,7 @@ use crate::memory::StreamBuffers;
 use crate::reference;
 use crate::summary::{MeasuredRun, Summary};
 use crate::tsc::Tsc;
+use crate::unrelated;
 use crate::workload::{Workload, WorkloadSize};
 
 /// The workload.
@@ -35,6 +36,9 @@ pub struct RunPlan {
     pub exchanges: Vec<String>,
     /// Whether one worker alone is measured in turns with the others.
     pub against_one: bool,
+    /// Whether as many processes as there are nodes, which have nothing to do with each other, are
+    /// measured in turns with the others.
+    pub against_unrelated: bool,
     /// Whether a loop that was written for the workload is measured in turns with the others, on
     /// the rows of one worker.
     pub against_loop: bool,
@@ -116,15 +120,37 @@ pub enum BenchError {
     },
 }
 
+/// The name of processes that have nothing to do with each other.
+const UNRELATED: &str = "unrelated";
+
 /// One of the things that are compared.
 struct Variant {
     name: String,
-    /// Whether node 0 runs it by itself.
-    alone: bool,
+    by: RunBy,
+    /// Of all rows that are read.
     size: WorkloadSize,
     script: Script,
     checksums: ChecksumSink,
-    runs: Vec<(MeasuredRun, ChecksumTotals, Report)>,
+    runs: Vec<VariantRun>,
+}
+
+/// The nodes that run a variant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunBy {
+    /// All, together.
+    All,
+    /// The first, by itself.
+    First,
+    /// Each, by itself and at the same time.
+    Each,
+}
+
+/// A run of a variant, as node 0 sees it.
+struct VariantRun {
+    run: MeasuredRun,
+    /// The result, or that of each node by itself.
+    sums: Vec<ChecksumTotals>,
+    total: Counters,
 }
 
 /// Runs everything in turns and checks the results. Node 0 gets a summary of each thing compared,
@@ -147,27 +173,8 @@ pub fn run(plan: &RunPlan, control: &Control) -> Result<Vec<Summary>, BenchError
             // Others wait here until memory was measured: nothing else runs.
             let bandwidth = if first { streams.read(threads(variant)) } else { 0.0 };
             control.all_gather("measure", Vec::new())?;
-            let measured = match variant.alone {
-                true if first => Some(variant.script.run(&RunOptions::default())?),
-                true => None,
-                false => {
-                    let options = RunOptions { control: Some(control), ..RunOptions::default() };
-                    Some(variant.script.run(&options)?)
-                }
-            };
-            let all = control.all_gather("sums", variant.checksums.take().encode())?;
-            let mut sums = ChecksumTotals::default();
-            all.iter()
-                .filter_map(|bytes| ChecksumTotals::decode(bytes))
-                .for_each(|node| sums.add(&node));
-            if let Some(report) = measured.filter(|_| first) {
-                let run = MeasuredRun {
-                    elapsed: report.elapsed,
-                    busy: Duration::from_nanos(report.total.cpu_ns),
-                    bandwidth,
-                };
-                variant.runs.push((run, sums, report));
-            }
+            let run = variant.run(control, bandwidth)?;
+            variant.runs.extend(run.filter(|_| first));
         }
         if let Some(by_hand) = &mut by_hand {
             by_hand.run(streams.read(1));
@@ -194,8 +201,18 @@ fn checked(
     };
     let mut summaries = Vec::new();
     for variant in variants {
-        let sums = right(variant.size)?;
+        let workers = match variant.by {
+            RunBy::Each => u64::from(plan.workers),
+            RunBy::All | RunBy::First => variant.size.workers,
+        };
+        let sums = right(WorkloadSize { workers, ..variant.size })?;
         summaries.push(variant.check(plan.workload, sums, &tsc)?);
+    }
+    let unrelated = summaries.iter().find(|summary| summary.variant == UNRELATED);
+    if let Some(unrelated) = unrelated.cloned() {
+        let together = summaries.iter_mut().filter(|summary| summary.size == unrelated.size);
+        let others = together.filter(|summary| summary.variant != UNRELATED);
+        others.for_each(|summary| summary.compare(&unrelated));
     }
     if let Some(by_hand) = by_hand {
         let sums = right(WorkloadSize { workers: 1, ..plan.size })?;
@@ -210,11 +227,13 @@ fn variants(plan: &RunPlan) -> Result<Vec<Variant>, BenchError> {
     let planned = [String::from("auto")];
     let exchanges = if plan.exchanges.is_empty() { &planned[..] } else { &plan.exchanges };
     if plan.against_one && workers > 1 {
-        variants.push(variant(plan, "alone", None, 1, 1)?);
+        variants.push(variant(plan, "alone", RunBy::First, None)?);
+    }
+    if plan.against_unrelated {
+        variants.push(variant(plan, UNRELATED, RunBy::Each, None)?);
     }
     for exchange in exchanges {
-        let name = exchange.clone();
-        variants.push(variant(plan, &name, Some(exchange), plan.nodes, plan.workers)?);
+        variants.push(variant(plan, exchange, RunBy::All, Some(exchange))?);
     }
     Ok(variants)
 }
@@ -222,16 +241,21 @@ fn variants(plan: &RunPlan) -> Result<Vec<Variant>, BenchError> {
 fn variant(
     plan: &RunPlan,
     name: &str,
+    by: RunBy,
     exchange: Option<&str>,
-    nodes: u32,
-    workers: u32,
 ) -> Result<Variant, BenchError> {
-    let size = WorkloadSize { workers: u64::from(nodes * workers), ..plan.size };
+    // Nodes and workers of a session, and sessions.
+    let (nodes, workers, sessions) = match by {
+        RunBy::All => (plan.nodes, plan.workers, 1),
+        RunBy::First => (1, 1, 1),
+        RunBy::Each => (1, plan.workers, plan.nodes),
+    };
+    let own = WorkloadSize { workers: u64::from(nodes * workers), ..plan.size };
+    let size = WorkloadSize { workers: u64::from(nodes * workers * sessions), ..plan.size };
     let checksums = ChecksumSink::default();
     let session = session(plan, (nodes, workers), exchange).connector(Arc::new(checksums.clone()));
-    let script = session.build()?.sql(&plan.workload.sql(&size))?;
-    let alone = exchange.is_none();
-    Ok(Variant { name: name.to_owned(), alone, size, script, checksums, runs: Vec::new() })
+    let script = session.build()?.sql(&plan.workload.sql(&own))?;
+    Ok(Variant { name: name.to_owned(), by, size, script, checksums, runs: Vec::new() })
 }
 
 /// A session of nodes and workers of each.
@@ -251,6 +275,29 @@ pub(crate) fn session(
 }
 
 impl Variant {
+    /// Runs it once. The nodes that take no part get nothing.
+    fn run(&self, control: &Control, bandwidth: f64) -> Result<Option<VariantRun>, BenchError> {
+        let measured = |elapsed, total: Counters, sums| {
+            let run = MeasuredRun { elapsed, busy: Duration::from_nanos(total.cpu_ns), bandwidth };
+            VariantRun { run, sums, total }
+        };
+        let options = match self.by {
+            RunBy::Each => {
+                let run = unrelated::run::<BenchError>(&self.script, &self.checksums, control)?;
+                return Ok(Some(measured(run.elapsed, run.total, run.sums)));
+            }
+            RunBy::First => RunOptions::default(),
+            RunBy::All => RunOptions { control: Some(control), ..RunOptions::default() },
+        };
+        let takes_part = self.by == RunBy::All || control.rank() == 0;
+        let report = takes_part.then(|| self.script.run(&options)).transpose()?;
+        let all = control.all_gather("sums", self.checksums.take().encode())?;
+        let mut sums = ChecksumTotals::default();
+        let nodes = all.iter().filter_map(|bytes| ChecksumTotals::decode(bytes));
+        nodes.for_each(|node| sums.add(&node));
+        Ok(report.map(|Report { elapsed, total, .. }| measured(elapsed, total, vec![sums])))
+    }
+
     /// The figures, if all results are right.
     fn check(
         self,
@@ -259,17 +306,17 @@ impl Variant {
         tsc: &Tsc,
     ) -> Result<Summary, BenchError> {
         let variant = || format!("{workload} ({})", self.name);
-        for (_, got, report) in &self.runs {
-            if !right.agrees(got) {
+        for VariantRun { sums, total, .. } in &self.runs {
+            if let Some(got) = sums.iter().find(|got| !right.agrees(got)) {
                 return Err(BenchError::Wrong { variant: variant(), got: *got, right });
             }
-            let (got, right) = (report.total.rows_in, self.size.rows() * workload.reads());
+            let (got, right) = (total.rows_in, self.size.rows() * workload.reads());
             if got != right {
                 return Err(BenchError::Rows { variant: variant(), got, right });
             }
         }
-        let total = self.runs.last().map(|(_, _, report)| report.total).unwrap_or_default();
-        let runs = self.runs.into_iter().map(|(run, ..)| run).collect();
+        let total = self.runs.last().map(|run| run.total).unwrap_or_default();
+        let runs = self.runs.into_iter().map(|run| run.run).collect();
         Ok(Summary {
             workload,
             variant: self.name,
@@ -277,6 +324,7 @@ impl Variant {
             runs,
             total,
             hertz: tsc.hertz(),
+            share_of_unrelated: None,
         })
     }
 }

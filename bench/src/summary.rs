@@ -83,11 +83,22 @@ pub struct Summary {
     pub total: Counters,
     /// Cycles a second.
     pub hertz: Option<f64>,
+    /// The share of what as many unrelated processes reach together, where that was measured: of
+    /// each run and the one of theirs in the same turn.
+    pub share_of_unrelated: Option<MedianRange>,
 }
 
 impl Summary {
     fn each(&self, of: impl Fn(&MeasuredRun) -> f64) -> MedianRange {
         MedianRange::of(&self.runs.iter().map(of).collect())
+    }
+
+    /// Compares runs in turns with those of as many unrelated processes.
+    pub(crate) fn compare(&mut self, unrelated: &Summary) {
+        let rate = |of: &Summary, run: &MeasuredRun| of.rows() / run.elapsed.as_secs_f64();
+        let pairs = self.runs.iter().zip(&unrelated.runs);
+        let shares = pairs.map(|(own, theirs)| rate(self, own) / rate(unrelated, theirs));
+        self.share_of_unrelated = Some(MedianRange::of(&shares.collect()));
     }
 
     fn rows(&self) -> f64 {
@@ -180,6 +191,9 @@ impl Summary {
         for (name, count) in self.counted() {
             fields.push(format!("\"{name}_per_row\":{count:.4}"));
         }
+        if let Some(share) = self.share_of_unrelated {
+            fields.push(format!("\"share_of_unrelated\":{}", share.json()));
+        }
         fields.push(format!("\"bytes_per_row\":{:.3}", self.row_bytes()));
         fields.push(format!("\"bandwidth_bytes_per_s\":{}", self.bandwidth().json()));
         fields.push(format!("\"share_of_bandwidth\":{}", self.share().json()));
@@ -218,6 +232,9 @@ impl fmt::Display for Summary {
         let rate = self.rate().times(1e-6);
         line("records a second", "M/s", rate, 1)?;
         line("  of each worker", "M/s", rate.times(1.0 / workers as f64), 1)?;
+        if let Some(share) = self.share_of_unrelated {
+            line("  of unrelated processes", "%", share.times(100.0), 0)?;
+        }
         if let (Some(cycles), Some(busy)) = (self.cycles(), self.cycles_busy()) {
             line("cycles a record", "", cycles, 1)?;
             line("  on the processor", "", busy, 1)?;
@@ -289,11 +306,47 @@ mod tests {
             runs: vec![MeasuredRun { elapsed: second, busy: second, bandwidth: 1e10 }],
             total,
             hertz: None,
+            share_of_unrelated: None,
         };
         let [reported, silent] = [counted, none].map(|of| summary(of).json());
         assert!(reported.contains("\"instructions_per_row\":10.0000"), "{reported}");
         assert!(reported.contains("\"processor_cycles_per_row\":4.0000"), "{reported}");
         assert!(!silent.contains("instructions") && !silent.contains("misses"), "{silent}");
         assert!(summary(counted).to_string().contains("4.0000 processor cycles, 10.0 instr"));
+    }
+
+    #[test]
+    fn a_share_is_of_the_run_in_the_same_turn() {
+        let size = WorkloadSize {
+            rows_per_worker: 1_000,
+            workers: 2,
+            keys: 10,
+            distribution: KeyDistribution::Uniform,
+            interval_ns: None,
+            record_bytes: None,
+        };
+        let of = |seconds: &[u64]| {
+            let run = |&seconds: &u64| MeasuredRun {
+                elapsed: Duration::from_secs(seconds),
+                busy: Duration::from_secs(seconds),
+                bandwidth: 1e10,
+            };
+            Summary {
+                workload: Workload::Ro,
+                variant: "auto".into(),
+                size,
+                runs: seconds.iter().map(run).collect(),
+                total: Counters::default(),
+                hertz: None,
+                share_of_unrelated: None,
+            }
+        };
+        // The machine was slow in the second turn, for both.
+        let mut own = of(&[2, 20, 4]);
+        own.compare(&of(&[1, 18, 3]));
+        let share = own.share_of_unrelated.unwrap();
+        assert_eq!((share.least, share.median, share.greatest), (0.5, 0.75, 0.9));
+        assert!(own.json().contains("\"share_of_unrelated\":{\"median\":7.5e-1"), "{}", own.json());
+        assert!(own.to_string().contains("of unrelated processes"), "{own}");
     }
 }

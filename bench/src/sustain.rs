@@ -1,12 +1,17 @@
 //! Runs by the clock (A7): the latency at a rate, and the highest rate that can be sustained.
 //!
 //! Rows come when they are due, whether or not anybody is ready for them. A rate is sustained if
-//! the last rows are not emitted long after they were due, and windows of the second half of a
-//! run take no longer than those of the first. The search tries rates by halves of what is left
-//! between the highest that was sustained and the lowest that was not. If then nine tenths of what
-//! was found are too much, a lucky run had been believed, and the search goes on below.
+//! the last rows are not emitted long after they were due, windows of the second half of a run take
+//! no longer than those of the first, and as many windows come out as are due. A run in which no
+//! window was measured shows nothing, and is not sustained. The search tries rates by halves of
+//! what is left between the highest that was sustained and the lowest that was not. If then nine
+//! tenths of what was found are too much, a lucky run had been believed, and the search goes on
+//! below.
 //!
-//! The event time of the rows passes such that a window ends every so often by the clock.
+//! The event time of the rows passes such that a window ends every so often by the clock, whatever
+//! the rate.
+
+mod trial;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,12 +20,15 @@ use millstream::RunOptions;
 use millstream::cluster::Control;
 
 use crate::checksums::{ChecksumSink, ChecksumTotals};
-use crate::latency::{Latencies, Probe};
+use crate::latency::{Latencies, Probe, WindowCount};
 use crate::paced::{Paced, Schedule, now_ns};
 use crate::reference;
 use crate::run::{BenchError, RunPlan, session};
 use crate::task::WorkloadWindow;
 use crate::workload::WorkloadSize;
+
+use self::trial::behind_max_s;
+pub use self::trial::{Trial, TrialVerdict};
 
 /// Rows of a lap at most: such that laps are whole milliseconds of event time.
 const LAP_ROWS: u64 = 4_000_000;
@@ -32,10 +40,6 @@ const HALVINGS: u32 = 5;
 const SEARCHES: u32 = 4;
 /// Parts of what was found at which latency is measured.
 const PARTS: [f64; 2] = [0.5, 0.9];
-/// Seconds that the end of a run may be behind its last row, beside a twentieth of the run.
-const BEHIND_S: f64 = 0.1;
-/// Seconds by which later windows may take longer than twice the earlier ones.
-const SLACK_S: f64 = 0.005;
 
 /// The workload by the clock.
 #[derive(Debug, Clone)]
@@ -49,19 +53,6 @@ pub struct Timed {
     pub seconds: f64,
     /// Seconds between the ends of two windows.
     pub every_s: f64,
-}
-
-/// A run at a rate.
-#[derive(Debug, Clone)]
-pub struct Trial {
-    /// Rows a second that were due.
-    pub rate: f64,
-    /// Seconds by which the end was behind the last row.
-    pub behind_s: f64,
-    /// Latencies of windows.
-    pub latencies: Latencies,
-    /// Whether the rate was sustained.
-    pub sustained: bool,
 }
 
 /// The result for one exchange.
@@ -130,13 +121,12 @@ struct Stand<'a> {
 impl Stand<'_> {
     fn outcome(&mut self) -> Result<SustainOutcome, BenchError> {
         let (search, at) = match self.timed.rate {
-            Some(rate) => (None, vec![self.trial(rate, self.interval_ns(rate))?]),
+            Some(rate) => (None, vec![self.trial(rate)?]),
             None => {
                 // The first run tells how long windows are to be for the second.
                 let guessed = self.at_once(self.interval_ns(1e8))?;
-                let interval_ns = self.interval_ns(guessed);
-                let most = self.at_once(interval_ns)?;
-                let (trials, at) = self.found(most, interval_ns)?;
+                let most = self.at_once(self.interval_ns(guessed))?;
+                let (trials, at) = self.found(most)?;
                 (Some((most, trials)), at)
             }
         };
@@ -147,26 +137,22 @@ impl Stand<'_> {
     /// Nanoseconds of event time between two rows such that windows end as often as they are to.
     fn interval_ns(&self, rate: f64) -> u64 {
         let rows = (rate * self.timed.every_s).max(1.0);
-        (self.window.slide_ms as f64 * 1e6 / rows).max(1.0) as u64
+        (self.window.slide_ms as f64 * 1e6 / rows).round().max(1.0) as u64
     }
 
     /// The trials of the search, and those at [`PARTS`] of what was found: none if nothing was.
-    fn found(
-        &mut self,
-        at_once: f64,
-        interval_ns: u64,
-    ) -> Result<(Vec<Trial>, Vec<Trial>), BenchError> {
+    fn found(&mut self, at_once: f64) -> Result<(Vec<Trial>, Vec<Trial>), BenchError> {
         let (mut trials, mut at) = (Vec::new(), Vec::new());
-        self.search(0.8 * at_once, 1.25 * at_once, interval_ns, &mut trials)?;
+        self.search(0.8 * at_once, 1.25 * at_once, &mut trials)?;
         for searches in 1..=SEARCHES {
             let found = best(&trials);
             let rates = PARTS.iter().map(|part| part * found).filter(|rate| *rate > 0.0);
-            at = rates.map(|rate| self.trial(rate, interval_ns)).collect::<Result<_, _>>()?;
-            let Some(failed) = at.last().filter(|trial| !trial.sustained) else { break };
+            at = rates.map(|rate| self.trial(rate)).collect::<Result<_, _>>()?;
+            let Some(failed) = at.last().filter(|trial| !trial.sustained()) else { break };
             trials.push(failed.clone());
             if searches < SEARCHES {
                 let most = failed.rate;
-                self.search((best(&trials) + most) / 2.0, most, interval_ns, &mut trials)?;
+                self.search((best(&trials) + most) / 2.0, most, &mut trials)?;
             }
         }
         Ok((trials, at))
@@ -177,13 +163,12 @@ impl Stand<'_> {
         &mut self,
         mut rate: f64,
         mut most: f64,
-        interval_ns: u64,
         trials: &mut Vec<Trial>,
     ) -> Result<(), BenchError> {
         let mut least = best(trials);
         for _ in 0..=HALVINGS {
-            let trial = self.trial(rate, interval_ns)?;
-            if trial.sustained {
+            let trial = self.trial(rate)?;
+            if trial.sustained() {
                 least = rate
             } else {
                 most = rate
@@ -207,23 +192,27 @@ impl Stand<'_> {
     }
 
     /// A run at a rate. All nodes get the same answer to whether it was sustained.
-    fn trial(&mut self, rate: f64, interval_ns: u64) -> Result<Trial, BenchError> {
+    fn trial(&mut self, rate: f64) -> Result<Trial, BenchError> {
         let rows = ((rate * self.timed.seconds) as u64).max(1);
         let laps = rows.div_ceil(LAP_ROWS);
         let lap_rows = if laps == 1 { rows } else { LAP_ROWS };
+        let interval_ns = self.interval_ns(rate);
         let rows = Rows { lap_rows, laps, interval_ns };
         self.warm(rows)?;
         let schedule = Schedule { start_ns: self.agreed(now_ns() + LEAD_NS)?, rate };
-        let Rows { lap_rows, laps, interval_ns } = rows;
         let probe = Probe { schedule, window: self.window, lap_rows, laps, interval_ns };
         let Ran { ended_ns, latencies, .. } = self.run(rows, schedule, Some(probe))?;
         let seconds = (lap_rows * laps) as f64 / rate;
-        let behind_ns = ended_ns.saturating_sub(schedule.due_ns(lap_rows * laps - 1));
-        let behind_s = behind_ns as f64 * 1e-9;
-        let [early, late] = [&latencies.early, &latencies.late].map(|half| half.quantile(0.5));
-        let sustained = behind_s <= BEHIND_S + seconds / 20.0 && late <= 2.0 * early + SLACK_S;
-        let sustained = self.agreed(sustained.into())? == 1;
-        Ok(Trial { rate, behind_s, latencies, sustained })
+        let end_ns = probe.end_ns();
+        let behind_s = ended_ns.saturating_sub(end_ns) as f64 * 1e-9;
+        let behind_ns = (behind_max_s(seconds) * 1e9) as u64;
+        let windows = latencies.windows(end_ns.saturating_sub(behind_ns), end_ns);
+        let verdict = TrialVerdict::of(seconds, behind_s, &latencies, windows);
+        let agreed = self.agreed(verdict as u64)?;
+        let verdict = TrialVerdict::ALL.into_iter().find(|one| *one as u64 == agreed);
+        let verdict = verdict.unwrap_or(TrialVerdict::NotMeasured);
+        let every_s = self.window.slide_ms as f64 * 1e6 / (interval_ns as f64 * rate);
+        Ok(Trial { rate, behind_s, every_s, windows, latencies, verdict })
     }
 
     /// Has the flows make the rows of a lap, if they have others.
@@ -296,7 +285,7 @@ impl Stand<'_> {
 
 /// The highest rate that was sustained, as was each below it; zero if none was.
 fn best(trials: &[Trial]) -> f64 {
-    let of = |sustained| trials.iter().filter(move |trial| trial.sustained == sustained);
+    let of = |sustained| trials.iter().filter(move |trial| trial.sustained() == sustained);
     let lowest = of(false).map(|trial| trial.rate).fold(f64::INFINITY, f64::min);
     of(true).map(|trial| trial.rate).filter(|rate| *rate < lowest).fold(0.0, f64::max)
 }
@@ -310,11 +299,14 @@ impl SustainOutcome {
     /// As one JSON object.
     pub fn json(&self) -> String {
         let trial = |trial: &Trial| {
-            let Trial { rate, behind_s, latencies, sustained } = trial;
+            let Trial { rate, behind_s, every_s, latencies, verdict, windows } = trial;
             let latency = latencies.all().json();
+            let WindowCount { due, emitted } = windows;
+            let sustained = trial.sustained();
             format!(
-                "{{\"rate\":{rate:e},\"sustained\":{sustained},\"behind_s\":{behind_s:e},\
-                 \"latency_s\":{latency}}}"
+                "{{\"rate\":{rate:e},\"sustained\":{sustained},\"verdict\":\"{verdict}\",\
+                 \"behind_s\":{behind_s:e},\"window_every_s\":{every_s:e},\"windows_due\":{due},\
+                 \"windows_emitted\":{emitted},\"latency_s\":{latency}}}"
             )
         };
         let trials = |all: &[Trial]| all.iter().map(trial).collect::<Vec<_>>().join(",");
@@ -348,13 +340,13 @@ impl fmt::Display for SustainOutcome {
         if let Some((most, trials)) = &self.search {
             writeln!(f, "  all rows at once             {:>9.2} M/s", most * 1e-6)?;
             for trial in trials {
-                let Trial { rate, behind_s, sustained, .. } = trial;
-                let found = if *sustained { "sustained" } else { "too fast" };
+                let Trial { rate, behind_s, verdict, windows, .. } = trial;
                 let p99 = trial.latencies.all().quantile(0.99) * 1e3;
+                let WindowCount { due, emitted } = windows;
                 writeln!(
                     f,
-                    "  tried                        {:>9.2} M/s  {found}, p99 {p99:.2} ms, ended \
-                     {:.0} ms behind",
+                    "  tried                        {:>9.2} M/s  {verdict}, p99 {p99:.2} ms, ended \
+                     {:.0} ms behind, {emitted} of {due} windows in time",
                     rate * 1e-6,
                     behind_s * 1e3
                 )?;
@@ -368,12 +360,17 @@ impl fmt::Display for SustainOutcome {
         }
         for trial in &self.at {
             let all = trial.latencies.all();
-            let retained = if trial.sustained { "" } else { " (not sustained)" };
-            writeln!(f, "  latency at {:.3} M/s{retained}: {all}", trial.rate * 1e-6)?;
+            let found = match trial.verdict {
+                TrialVerdict::Sustained => String::new(),
+                verdict => format!(" ({verdict})"),
+            };
+            writeln!(f, "  latency at {:.3} M/s{found}: {all}", trial.rate * 1e-6)?;
             let (count, behind_ms) = (all.count(), trial.behind_s * 1e3);
             writeln!(
                 f,
-                "    of {count} result rows, ended {behind_ms:.0} ms behind; results checked"
+                "    of {count} result rows, a window every {:.1} ms, ended {behind_ms:.0} ms \
+                 behind; results checked",
+                trial.every_s * 1e3
             )?;
         }
         Ok(())
@@ -389,8 +386,10 @@ mod tests {
         let trial = |(rate, sustained)| Trial {
             rate,
             behind_s: 0.0,
+            every_s: 0.1,
+            windows: WindowCount::default(),
             latencies: Latencies::default(),
-            sustained,
+            verdict: if sustained { TrialVerdict::Sustained } else { TrialVerdict::Behind },
         };
         let best_of =
             |rates: &[(f64, bool)]| best(&rates.iter().copied().map(trial).collect::<Vec<_>>());

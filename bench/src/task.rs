@@ -149,7 +149,6 @@ impl Workload {
             Workload::YsbKeys => WorkloadTask::Groups(WorkloadGroups {
                 window: Some(WorkloadWindow::tumble("event_time", 600_000)),
                 key: ("key", 1),
-                filter: None,
                 ..ysb
             }),
             Workload::YsbStar => WorkloadTask::Ratio(Ratio {
@@ -176,12 +175,13 @@ impl Workload {
             Workload::Nb7 => WorkloadTask::Groups(bids),
             Workload::Swa => WorkloadTask::Groups(WorkloadGroups {
                 window: Some(WorkloadWindow {
-                    time: "date_time",
+                    time: "event_time",
                     size_ms: 10_000,
                     slide_ms: 2_000,
                 }),
-                answer: WorkloadAggregate::Mean,
-                ..bids
+                key: ("ad_id", 1),
+                filter: None,
+                ..ysb
             }),
             Workload::Nb8 => WorkloadTask::Join(WorkloadJoin {
                 left: side("auctions", "seller", &AUCTION),

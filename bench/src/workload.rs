@@ -9,7 +9,7 @@ use dataflow::connector::Options;
 pub enum Workload {
     /// Views of 100 campaigns, every 10 seconds (S14, A8).
     Ysb,
-    /// Rows of each 8-byte key, every 10 minutes: YSB as Slash has it.
+    /// Views of each 8-byte key, every 10 minutes: YSB as Slash has it.
     YsbKeys,
     /// Clicks for each view of 100 campaigns, every 10 seconds (A8).
     YsbStar,
@@ -23,7 +23,7 @@ pub enum Workload {
     Nb8,
     /// Bids with their bidders, of a session (S7).
     Nb11,
-    /// Mean bid per auction of 10 seconds, every 2 seconds (A8).
+    /// Events of each advertisement in 10 seconds, every 2 seconds (A8).
     Swa,
 }
 
@@ -53,6 +53,22 @@ pub struct WorkloadSize {
     pub interval_ns: Option<u64>,
     /// Bytes of a record, where rows lie in memory as records of fixed length and not in columns.
     pub record_bytes: Option<u64>,
+}
+
+/// The size of a workload in its paper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PaperSize {
+    /// Bytes of a record.
+    pub record_bytes: u64,
+    /// Different keys.
+    pub keys: u64,
+}
+
+impl PaperSize {
+    /// Records of each thread: a gigabyte.
+    pub fn rows_per_worker(self) -> u64 {
+        1_000_000_000 / self.record_bytes
+    }
 }
 
 impl WorkloadSize {
@@ -125,9 +141,11 @@ impl Workload {
     /// it runs. Each worker reads the same span of event time, however many there are.
     pub fn interval_ns(self, workers: u64) -> u64 {
         let of_one = match self {
-            Workload::Ysb | Workload::YsbStar | Workload::Ro | Workload::Cm => 1_000,
+            Workload::Ysb | Workload::YsbStar | Workload::Ro | Workload::Cm | Workload::Swa => {
+                1_000
+            }
             Workload::YsbKeys => 15_000,
-            Workload::Nb7 | Workload::Swa => 5_000,
+            Workload::Nb7 => 5_000,
             Workload::Nb8 => 40_000_000,
             Workload::Nb11 => 1_000_000,
         };
@@ -159,14 +177,30 @@ impl Workload {
 
     /// Whether keys and their distribution are for the caller to choose.
     pub fn has_keys(self) -> bool {
-        !matches!(self, Workload::Ysb | Workload::YsbStar | Workload::Nb8 | Workload::Nb11)
+        use Workload::{Nb8, Nb11, Swa, Ysb, YsbStar};
+        !matches!(self, Ysb | YsbStar | Swa | Nb8 | Nb11)
+    }
+
+    /// The size of its paper, where rows have a fixed length: a gigabyte for each thread.
+    pub fn paper_size(self) -> Option<PaperSize> {
+        let of = |record_bytes, keys| Some(PaperSize { record_bytes, keys });
+        match self {
+            Workload::Ysb | Workload::YsbStar | Workload::YsbKeys => of(78, self.keys()),
+            // Variable there, and so many on the average.
+            Workload::Swa => of(136, self.keys()),
+            Workload::Ro => of(16, 100_000_000),
+            Workload::Cm => of(64, self.keys()),
+            Workload::Nb7 => of(32, self.keys()),
+            Workload::Nb8 | Workload::Nb11 => None,
+        }
     }
 
     /// Keys, unless somebody says otherwise.
     pub fn keys(self) -> u64 {
         match self {
             Workload::YsbKeys | Workload::Ro => 10_000_000,
-            Workload::Cm | Workload::Nb7 | Workload::Swa => 10_000,
+            Workload::Cm | Workload::Nb7 => 10_000,
+            Workload::Swa => 1_000,
             Workload::Ysb | Workload::YsbStar => 100,
             // Of persons this many sell and bid at a time.
             Workload::Nb8 | Workload::Nb11 => 1_000,
@@ -177,7 +211,7 @@ impl Workload {
     pub fn distribution(self) -> KeyDistribution {
         match self {
             Workload::Cm => KeyDistribution::Zipf(1.0),
-            Workload::Nb7 | Workload::Swa => KeyDistribution::Pareto,
+            Workload::Nb7 => KeyDistribution::Pareto,
             _ => KeyDistribution::Uniform,
         }
     }

@@ -54,7 +54,8 @@ type Table = (&'static str, Vec<&'static str>);
 
 /// The table that a workload joins its stream with, which its SQL makes behind that.
 fn table_beside(workload: Workload) -> Option<Table> {
-    (workload == Workload::Ysb).then(|| ("ads", vec!["ad_id", "campaign_id"]))
+    matches!(workload, Workload::Ysb | Workload::YsbStar)
+        .then(|| ("ads", vec!["ad_id", "campaign_id"]))
 }
 
 /// The streams that a workload reads, as its SQL makes them.

@@ -17,6 +17,8 @@ fn every_way_reaches_every_instance_and_is_reported() {
         fabric: FabricKind::Shm,
         rates: vec![10e3, 20e3],
         rate_seconds: 0.1,
+        app_scale: 0.02,
+        settings: vec![],
     };
     let measured = thread::scope(|scope| {
         let controls = in_process(plan.nodes).unwrap();
@@ -50,9 +52,12 @@ fn every_way_reaches_every_instance_and_is_reported() {
     }
     let adaptive = measured.dynamic.iter().filter(|run| run.way == Way::Adaptive).count();
     assert!(adaptive > 1 && measured.dynamic.len() == 2 * adaptive, "two ways in turns");
+    // Six sizes, five waits, and who moves a frame; three ways of two applications.
+    assert_eq!((measured.slices.len(), measured.applications.len()), (11, 6));
+    assert!(measured.applications.iter().all(|point| point.rows > 0 && point.bytes_sent > 0));
     let report = report(&plan, &measured, 5).unwrap();
     let json = report.json();
-    assert_eq!(json["sections"].as_array().map(Vec::len), Some(6));
+    assert_eq!(json["sections"].as_array().map(Vec::len), Some(8));
     let asked = report.bars().find(|bar| bar.needed == "at least 10 times").unwrap();
     assert_eq!(asked.met, None, "it is asked of 480 instances");
     assert!(report.html().contains("simulated"));

@@ -1,5 +1,7 @@
 //! Every workload gives the right result on every exchange, in small.
 
+use std::thread;
+
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use bench::task::WorkloadTask;
@@ -7,7 +9,7 @@ use bench::workload::WorkloadSize;
 use bench::{
     BenchError, KeyDistribution, RunPlan, Timed, Workload, reference, run, sustain, write,
 };
-use millstream::cluster::Control;
+use millstream::cluster::{Control, in_process};
 use millstream::{FabricKind, Session};
 
 fn plan(workload: Workload, workers: u32, exchanges: &[&str]) -> RunPlan {
@@ -31,6 +33,7 @@ fn plan(workload: Workload, workers: u32, exchanges: &[&str]) -> RunPlan {
         fabric: FabricKind::Shm,
         exchanges: exchanges.iter().map(|exchange| exchange.to_string()).collect(),
         against_one: workers > 1,
+        against_unrelated: false,
         against_loop: false,
         runs: 1,
         settings: vec![("millstream.epoch_bytes".into(), "256 KiB".into())],
@@ -52,6 +55,49 @@ fn results_are_right_on_every_exchange() {
         }
         for summary in &summaries[2..] {
             assert_eq!(summary.total.rows_out, summaries[1].total.rows_out, "{workload}");
+        }
+    }
+}
+
+/// What each node makes of a plan, with nodes as threads of this process.
+fn on_nodes(plan: &RunPlan) -> Vec<Vec<bench::Summary>> {
+    thread::scope(|scope| {
+        let nodes: Vec<_> = in_process(plan.nodes)
+            .unwrap()
+            .into_iter()
+            .map(|control| {
+                scope.spawn(move || {
+                    let summaries = run(plan, &control).unwrap();
+                    control.close();
+                    summaries
+                })
+            })
+            .collect();
+        nodes.into_iter().map(|node| node.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn unrelated_processes_have_the_result_of_one_each_and_a_share_is_of_them() {
+    for (workload, workers) in [(Workload::Ysb, 1), (Workload::Ro, 2), (Workload::Nb8, 1)] {
+        let own = plan(workload, workers, &["merge", "shuffle"]);
+        let size = WorkloadSize { workers: 2 * u64::from(workers), ..own.size };
+        let plan =
+            RunPlan { size, nodes: 2, runs: 3, against_one: true, against_unrelated: true, ..own };
+        let mut all = on_nodes(&plan);
+        assert!(all.pop().unwrap().is_empty(), "node 0 has the figures");
+        let summaries = all.pop().unwrap();
+        let names: Vec<&str> = summaries.iter().map(|s| s.variant.as_str()).collect();
+        assert_eq!(names, ["alone", "unrelated", "merge", "shuffle"]);
+        let [alone, unrelated, together @ ..] = &summaries[..] else { panic!("{workload}") };
+        assert!(alone.share_of_unrelated.is_none() && unrelated.share_of_unrelated.is_none());
+        assert_eq!(unrelated.size.rows(), together[0].size.rows(), "{workload}");
+        assert_eq!((unrelated.runs.len(), unrelated.total.bytes_sent), (3, 0), "{workload}");
+        assert_eq!(unrelated.total.rows_in, together[0].total.rows_in, "{workload}");
+        for summary in together {
+            let share = summary.share_of_unrelated.unwrap();
+            assert!(share.least > 0.0 && share.least <= share.median, "{workload}: {share:?}");
+            assert!(share.median <= share.greatest && share.greatest.is_finite(), "{share:?}");
         }
     }
 }

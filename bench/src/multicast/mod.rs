@@ -17,11 +17,18 @@
 //! It does not start processes: that is the command's work.
 
 mod app;
+mod applications;
+mod bars;
+mod measure;
 pub mod model;
 mod page;
 pub mod real;
 mod settle;
+mod slices;
 
 pub use app::Phase;
+pub use applications::AppPoint;
+pub use measure::{Measured, run};
 pub use page::report;
-pub use real::{MulticastPlan, Point, RequestTimes, Way, run};
+pub use real::{MulticastPlan, Point, RequestTimes, Way};
+pub use slices::SlicePoint;

@@ -8,7 +8,7 @@ use connectors::Blackhole;
 use dataflow::sink::Sink;
 use millstream::cluster::Control;
 use millstream::stream::{EventTime, Stream, process};
-use millstream::{FabricKind, Report, RunOptions, Session};
+use millstream::{FabricKind, Report, RunOptions, Session, SessionBuilder};
 
 use super::app::{self, FOLLOWED_EVERY, Matching, Phase, RequestCounts, Requests, Seen, Shared};
 use super::settle::{RateChange, settle};
@@ -32,13 +32,10 @@ const LATER_NS: f64 = 5e6;
 /// A rate is sustained only if it is in this many runs in a row: near the limit, one may be lucky.
 const PROBES: usize = 3;
 
-/// How often the rates change, by each way in turns.
-const RATE_RUNS: usize = 5;
-
 /// Whether requests have event time. Then each batch is followed by a watermark for every worker,
 /// which waits where a ring is full, so that nothing waits in the queue of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Time {
+pub(super) enum Time {
     /// They do: a frame leaves with its watermark.
     Announced,
     /// They do not: a frame leaves when it is full.
@@ -110,6 +107,10 @@ pub struct MulticastPlan {
     pub rates: Vec<f64>,
     /// Seconds of each of these.
     pub rate_seconds: f64,
+    /// Rows of the whole applications, against the usual.
+    pub app_scale: f64,
+    /// Other settings.
+    pub settings: Vec<(String, String)>,
 }
 
 /// Nanoseconds of requests that were followed.
@@ -180,17 +181,6 @@ pub struct Dynamic {
     pub steps: Vec<RateChange>,
 }
 
-/// All that was measured.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
-    /// The sweeps.
-    pub points: Vec<Point>,
-    /// The rates that changed, in requests a second.
-    pub rates: Vec<f64>,
-    /// The runs of changing rates, several of each way.
-    pub dynamic: Vec<Dynamic>,
-}
-
 /// One run of the engine, of all nodes.
 struct Ran {
     report: Report,
@@ -199,30 +189,12 @@ struct Ran {
     taken: [u64; 2],
 }
 
-/// Measures everything. Node 0 gets figures, the others none.
-///
-/// # Errors
-/// The first failure; an instance that missed a request or has a wrong match.
-pub fn run(plan: &MulticastPlan, control: &Control) -> Result<Option<Measured>, BenchError> {
-    let mut points = vec![];
-    for &instances in &plan.instances {
-        for way in Way::ALL {
-            points.extend(point(plan, way, instances, control)?);
-        }
-    }
-    let mut dynamic = vec![];
-    let most = plan.instances.iter().max().copied().unwrap_or(1);
-    let rates = scaled(&plan.rates, sustained(plan, most, control)?);
-    for _ in 0..RATE_RUNS {
-        for way in [Way::Adaptive, Way::Tree(Shape::Sequential)] {
-            dynamic.extend(changing(plan, &rates, way, most, control)?);
-        }
-    }
-    Ok((control.rank() == 0).then_some(Measured { points, rates, dynamic }))
-}
-
 /// The highest rate that the tree by load sustains.
-fn sustained(plan: &MulticastPlan, instances: u32, control: &Control) -> Result<f64, BenchError> {
+pub(super) fn sustained(
+    plan: &MulticastPlan,
+    instances: u32,
+    control: &Control,
+) -> Result<f64, BenchError> {
     let run = |per_second: Option<f64>| {
         let phase = Phase { seconds: plan.seconds, per_second };
         once(plan, Way::Adaptive, instances, (vec![phase], Time::Untold), control)
@@ -255,7 +227,7 @@ fn sustained(plan: &MulticastPlan, instances: u32, control: &Control) -> Result<
 }
 
 /// Rates in the same proportions, of which the greatest is `most`.
-fn scaled(rates: &[f64], most: f64) -> Vec<f64> {
+pub(super) fn scaled(rates: &[f64], most: f64) -> Vec<f64> {
     let greatest = rates.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     rates.iter().map(|rate| (rate / greatest * most).max(1.0)).collect()
 }
@@ -267,18 +239,19 @@ fn agreed(what: &str, own: f64, control: &Control) -> Result<f64, BenchError> {
     Ok(f64::from_le_bytes(first.unwrap_or_default()))
 }
 
-fn point(
+pub(super) fn point(
     plan: &MulticastPlan,
     way: Way,
     instances: u32,
+    time: Time,
     control: &Control,
 ) -> Result<Option<Point>, BenchError> {
     let flood = vec![Phase { seconds: plan.seconds, per_second: None }];
-    let fast = once(plan, way, instances, (flood, Time::Announced), control)?;
+    let fast = once(plan, way, instances, (flood, time), control)?;
     let per_second = fast.as_ref().map_or(0.0, Ran::per_second);
     let offered = (LOAD * agreed("rate", per_second, control)?).max(1.0);
     let steady = vec![Phase { seconds: plan.seconds, per_second: Some(offered) }];
-    let calm = once(plan, way, instances, (steady, Time::Announced), control)?;
+    let calm = once(plan, way, instances, (steady, time), control)?;
     let (Some(fast), Some(calm)) = (fast, calm) else { return Ok(None) };
     let workers = fast.report.workers.iter();
     let source = workers.max_by_key(|worker| worker.counters.broadcast_encode_ns);
@@ -305,7 +278,7 @@ fn point(
 }
 
 /// The rate changes while it runs (W13).
-fn changing(
+pub(super) fn changing(
     plan: &MulticastPlan,
     rates: &[f64],
     way: Way,
@@ -343,7 +316,9 @@ fn once(
         copies,
     };
     let session = Session::builder().nodes(plan.nodes).workers(plan.workers).fabric(plan.fabric);
-    let mut session = session.set("millstream.multicast_tree", &way.setting()).build()?;
+    let session = session.set("millstream.multicast_tree", &way.setting());
+    let set = |session: SessionBuilder, (key, value): &(String, String)| session.set(key, value);
+    let mut session = plan.settings.iter().fold(session, set).build()?;
     let engine = |error| BenchError::Engine(millstream::Error::Stream(error));
     let time = (agreed == Time::Announced).then(|| EventTime::of("ts"));
     let requests = Stream::read("requests", Arc::new(source), time).map_err(engine)?;

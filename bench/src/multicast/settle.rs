@@ -1,8 +1,7 @@
 //! Effects of a change of rate: how long fewer requests arrive than come, and how long they take
-//! longer than they will.
+//! longer than before.
 
-/// Requests are late when half of them take this many times what those of the same rate take in the
-/// end.
+/// Requests are late when half of them take this many times what they took before the change.
 const LATE: f64 = 2.0;
 
 /// Below this latency none are late: the timers and the scheduler of a machine make as much.
@@ -21,11 +20,15 @@ pub struct RateChange {
     pub per_second: f64,
     /// When it came, in nanoseconds.
     pub at_ns: u64,
-    /// For how long fewer than nine of ten arrived of those that were due, at most, in
-    /// nanoseconds.
+    /// The longest time in which fewer than nine of ten arrived of those that were due, while the
+    /// rate lasted, in nanoseconds.
     pub dip_ns: u64,
-    /// For how long requests were late, at most, in nanoseconds.
-    pub late_ns: u64,
+    /// The longest time in which requests were late, in nanoseconds; `None` if they still were when
+    /// the rate ended, or if the queue grew all the while: latency never came back.
+    pub late_ns: Option<u64>,
+    /// The median latency before the change, by which requests are late: in the second half of the
+    /// last rate whose queue had an end.
+    pub before_ns: f64,
     /// The median latency in the second half of the time of this rate.
     pub steady_ns: f64,
 }
@@ -38,34 +41,94 @@ pub(super) fn settle(
     rates: &[f64],
     length_ns: u64,
 ) -> Vec<RateChange> {
-    let step = |(number, &per_second): (usize, &f64)| {
-        let at_ns = number as u64 * length_ns;
-        let (half, end) = (at_ns + length_ns / 2, at_ns + length_ns);
-        let first = times.partition_point(|time| time.0 < at_ns);
-        let last = times.partition_point(|time| time.0 < end);
-        let own = &times[first..last];
-        let latency = |time: &(u64, u64)| time.1.saturating_sub(time.0) as f64;
-        let (first, calm) = own.split_at(own.partition_point(|time| time.0 < half));
-        let steady_ns = median(calm.iter().map(latency));
-        let late = (LATE * steady_ns).max(LATE_NS_MIN);
-        let mut spell = Spell::default();
-        for some in first.chunk_by(|a, b| a.0 / BUCKET_NS == b.0 / BUCKET_NS) {
-            spell.goes_on(median(some.iter().map(latency)) > late);
+    let mut arrived: Vec<u64> = times.iter().map(|time| time.1).collect();
+    arrived.sort_unstable();
+    let phase = |number: usize| RatePhase::of(times, number as u64 * length_ns, length_ns);
+    let first = phase(0);
+    // Behind a queue that grew from the beginning nothing is known of the latency before.
+    let mut before_ns = (!first.grows()).then(|| first.steady_ns());
+    let mut changes = vec![];
+    for (number, &per_second) in rates.iter().enumerate().skip(1) {
+        let own = phase(number);
+        let (at_ns, steady_ns) = (own.at_ns, own.steady_ns());
+        let late_ns = before_ns.and_then(|before| own.late_ns((LATE * before).max(LATE_NS_MIN)));
+        let dip_ns = dip(&arrived, weight, per_second, at_ns, at_ns + length_ns);
+        let change = RateChange {
+            per_second,
+            at_ns,
+            dip_ns,
+            late_ns,
+            before_ns: before_ns.unwrap_or(f64::NAN),
+            steady_ns,
+        };
+        if late_ns.is_some() {
+            before_ns = Some(steady_ns);
         }
-        let dip_ns = dip(times, weight, per_second, at_ns, half);
-        RateChange { per_second, at_ns, dip_ns, late_ns: spell.longest_ns, steady_ns }
-    };
-    rates.iter().enumerate().skip(1).map(step).collect()
+        changes.push(change);
+    }
+    changes
 }
 
-/// The longest time in a row in which too few arrived.
-fn dip(times: &[(u64, u64)], weight: f64, per_second: f64, from_ns: u64, to_ns: u64) -> u64 {
+/// The requests that were due while a rate lasted.
+struct RatePhase<'a> {
+    times: &'a [(u64, u64)],
+    at_ns: u64,
+    length_ns: u64,
+}
+
+impl<'a> RatePhase<'a> {
+    fn of(times: &'a [(u64, u64)], at_ns: u64, length_ns: u64) -> Self {
+        let since = times.partition_point(|time| time.0 < at_ns);
+        let until = times.partition_point(|time| time.0 < at_ns + length_ns);
+        Self { times: &times[since..until], at_ns, length_ns }
+    }
+
+    /// The median latency of those that were due between two quarters.
+    fn median_ns(&self, quarters: [u64; 2]) -> f64 {
+        let [from, to] = quarters.map(|quarter| {
+            let at_ns = self.at_ns + self.length_ns / 4 * quarter;
+            match quarter {
+                4 => self.times.len(),
+                _ => self.times.partition_point(|time| time.0 < at_ns),
+            }
+        });
+        median(self.times[from..to].iter().map(latency))
+    }
+
+    fn steady_ns(&self) -> f64 {
+        self.median_ns([2, 4])
+    }
+
+    /// Whether requests waited ever longer: the queue has no bound.
+    fn grows(&self) -> bool {
+        let [second, last] = [[1, 2], [3, 4]].map(|quarters| self.median_ns(quarters));
+        last > LATE * second + LATE_NS_MIN
+    }
+
+    /// The longest time in which the median request took longer than `late`; `None` if that was so
+    /// at the end, or the queue grew.
+    fn late_ns(&self, late: f64) -> Option<u64> {
+        let mut spell = Spell::default();
+        for some in self.times.chunk_by(|a, b| a.0 / BUCKET_NS == b.0 / BUCKET_NS) {
+            spell.goes_on(median(some.iter().map(latency)) > late);
+        }
+        (spell.now_ns == 0 && !self.grows()).then_some(spell.longest_ns)
+    }
+}
+
+fn latency(time: &(u64, u64)) -> f64 {
+    time.1.saturating_sub(time.0) as f64
+}
+
+/// The longest time in a row in which too few arrived. `arrived` is in order.
+fn dip(arrived: &[u64], weight: f64, per_second: f64, from_ns: u64, to_ns: u64) -> u64 {
     let due = per_second * BUCKET_NS as f64 / 1e9;
     let mut spell = Spell::default();
-    for at in (from_ns..to_ns.saturating_sub(BUCKET_NS)).step_by(BUCKET_NS as usize) {
-        let arrived = times.iter().filter(|time| (at..at + BUCKET_NS).contains(&time.1)).count();
+    for at in (from_ns..=to_ns.saturating_sub(BUCKET_NS)).step_by(BUCKET_NS as usize) {
+        let before = |ns: u64| arrived.partition_point(|&time| time < ns);
+        let count = before(at + BUCKET_NS) - before(at);
         // One request more or less stands at each end.
-        spell.goes_on((arrived as f64 + 1.0) * weight < DIP * due);
+        spell.goes_on((count as f64 + 1.0) * weight < DIP * due);
     }
     spell.longest_ns
 }
@@ -127,14 +190,66 @@ mod tests {
         due.map(|at| (at, arrives(at))).collect()
     }
 
+    fn changed(times: &[(u64, u64)]) -> RateChange {
+        settle(times, 1.0, &[1e3, 2e3], 1_000 * MS)[0]
+    }
+
     #[test]
     fn a_hold_up_is_a_dip_and_lateness() {
-        let step = |from, to| settle(&times(from, to), 1.0, &[1e3, 2e3], 1_000 * MS)[0];
-        let calm = step(0, 0);
-        assert_eq!((calm.dip_ns, calm.late_ns, calm.at_ns), (0, 0, 1_000 * MS));
-        assert_eq!(calm.steady_ns, 1e5);
-        let held = step(1_000 * MS, 1_080 * MS);
-        assert_eq!((held.dip_ns, held.late_ns), (80 * MS, 80 * MS));
+        let calm = changed(&times(0, 0));
+        assert_eq!((calm.dip_ns, calm.late_ns, calm.at_ns), (0, Some(0), 1_000 * MS));
+        assert_eq!((calm.before_ns, calm.steady_ns), (1e5, 1e5));
+        let held = changed(&times(1_000 * MS, 1_080 * MS));
+        assert_eq!((held.dip_ns, held.late_ns), (80 * MS, Some(80 * MS)));
+        // Late in the time of the rate counts as well.
+        let held = changed(&times(1_700 * MS, 1_850 * MS));
+        assert_eq!((held.dip_ns, held.late_ns), (150 * MS, Some(150 * MS)));
+    }
+
+    #[test]
+    fn a_new_latency_that_stays_is_not_the_one_before() {
+        let mut slow = times(0, 0);
+        let of_rate = slow.iter_mut().filter(|time| time.0 >= 1_000 * MS);
+        of_rate.for_each(|time| time.1 += 3 * MS);
+        let change = changed(&slow);
+        assert_eq!((change.before_ns, change.late_ns), (1e5, None), "{change:?}");
+        assert!(change.steady_ns > 3e6);
+    }
+
+    #[test]
+    fn a_queue_without_bound_never_settles() {
+        // Of two that are due one arrives.
+        let mut grows = times(0, 0);
+        let of_rate = grows.iter_mut().filter(|time| time.0 >= 1_000 * MS);
+        of_rate.for_each(|time| time.1 += time.0 - 1_000 * MS);
+        let change = changed(&grows);
+        assert_eq!(change.late_ns, None, "{change:?}");
+        assert!(change.dip_ns > 900 * MS, "{change:?}");
+        // A queue that grew before the change is no latency to come back to.
+        let mut before = times(0, 0);
+        let of_rate = before.iter_mut().filter(|time| time.0 < 1_000 * MS);
+        of_rate.for_each(|time| time.1 += time.0 / 2);
+        assert_eq!(changed(&before).late_ns, None);
+        // Nor is that of a rate whose queue grew: the third compares with the first.
+        let three = |late_ns: u64| {
+            let mut times = times(0, 0);
+            times.extend((0..2_000).map(|at| (2_000 * MS + at * MS / 2, 2_000 * MS + at * MS)));
+            times.extend(
+                (0..1_000).map(|at| (3_000 * MS + at * MS, 3_000 * MS + at * MS + late_ns)),
+            );
+            settle(&times, 1.0, &[1e3, 2e3, 2e3, 1e3], 1_000 * MS)
+        };
+        let late: Vec<_> = three(MS / 2).iter().map(|change| change.late_ns).collect();
+        assert_eq!(late, [Some(0), None, Some(0)]);
+        let late: Vec<_> = three(5 * MS).iter().map(|change| change.late_ns).collect();
+        assert_eq!(late, [Some(0), None, None], "as long as in the queue, longer than before it");
+    }
+
+    #[test]
+    fn of_no_requests_nothing_is_known() {
+        let change = changed(&[]);
+        assert_eq!((change.dip_ns, change.late_ns), (1_000 * MS, Some(0)));
+        assert!(settle(&[], 1.0, &[1e3], MS).is_empty());
     }
 
     #[test]

@@ -10,7 +10,10 @@ use serde_json::Value;
 
 use super::lists::lists;
 use super::probes::{probes, skew};
-use super::{Figures, PaperScale, Runner, Sweep, about, cell, measured, plot, report, section};
+use super::{
+    Figures, PaperScale, Runner, Sweep, about, at_least, cell, measured, plot, report, section,
+    within,
+};
 use super::{table, table_of_text};
 use crate::report::{Axis, Bar, FigureOrigin, FigureReport, ReportSection, Series};
 
@@ -113,12 +116,8 @@ fn joins(sweep: &mut Sweep<'_>, pool: &str) -> ReportSection {
             if nodes == 2 {
                 by_pull.extend(pull.map(|of| (f64::from(joins), of[0] * 1e3)));
                 by_shuffle.extend(shuffle.map(|of| (f64::from(joins), of[0] * 1e3)));
-                section.bars.push(Bar {
-                    what: format!("pull against shuffle, {joins} joins, 2 processes"),
-                    needed: format!("≥ {asked} times"),
-                    got: format!("{} times", cell(ratio, 2)),
-                    met: ratio.map(|ratio| ratio >= asked),
-                });
+                let what = format!("pull against shuffle, {joins} joins, 2 processes");
+                section.bars.push(at_least(what, asked, ratio));
             }
         }
     }
@@ -166,8 +165,8 @@ fn ahead(sweep: &mut Sweep<'_>, pool: &str) -> ReportSection {
         let [median, range] = range(found);
         rows.push(vec![ahead.to_string(), median, range, cell(rate, 1), cell(Some(simulated), 2)]);
     }
-    section.bars.extend(gain("measured, TCP", &points, 3.0));
-    section.bars.extend(gain("simulated, 100 Gb/s", &simulated_points, 8.0));
+    section.bars.push(gain("measured, TCP", &points, 3.0));
+    section.bars.push(gain("simulated, 100 Gb/s", &simulated_points, 8.0));
     let columns = ["ahead", "ms", "range", "K blocks/s", "simulated, M blocks/s"];
     section.tables.push(table("Strips requested ahead", &columns, rows));
     let (x, y) = (Axis::linear("requested ahead"), Axis::linear("K blocks/s"));
@@ -181,15 +180,10 @@ fn ahead(sweep: &mut Sweep<'_>, pool: &str) -> ReportSection {
 }
 
 /// Ten requests ahead against one.
-fn gain(how: &str, points: &[(f64, f64)], asked: f64) -> Option<Bar> {
+fn gain(how: &str, points: &[(f64, f64)], asked: f64) -> Bar {
     let at = |ahead: f64| points.iter().find(|point| point.0 == ahead).map(|point| point.1);
-    let times = at(10.0)? / at(1.0)?;
-    Some(Bar {
-        what: format!("10 strips ahead against 1, {how}"),
-        needed: format!("≥ {asked} times"),
-        got: format!("{times:.2} times"),
-        met: Some(times >= asked),
-    })
+    let times = at(10.0).zip(at(1.0)).map(|(ten, one)| ten / one);
+    at_least(format!("10 strips ahead against 1, {how}"), asked, times)
 }
 
 /// A large build that 1 to 8 processes need: by pull, and by multicast.
@@ -219,9 +213,9 @@ fn multicast(sweep: &mut Sweep<'_>, pool: &str) -> ReportSection {
         rows.push(row);
     }
     let [pulled, multicast] = points;
-    section.bars.extend(growth("multicast", &multicast, [0.98, 1.02]));
+    section.bars.push(growth("multicast", &multicast, [0.98, 1.02]));
     let all = f64::from(RECEIVERS_MAX);
-    section.bars.extend(growth("pull", &pulled, [0.75 * all, 1.1 * all]));
+    section.bars.push(growth("pull", &pulled, [0.75 * all, 1.1 * all]));
     let columns = [
         "receivers",
         "pull: out of the servers, MiB",
@@ -242,18 +236,13 @@ fn multicast(sweep: &mut Sweep<'_>, pool: &str) -> ReportSection {
 }
 
 /// How many times as many bytes leave the servers with the most receivers as with one.
-fn growth(way: &str, points: &[(f64, f64)], asked: [f64; 2]) -> Option<Bar> {
+fn growth(way: &str, points: &[(f64, f64)], asked: [f64; 2]) -> Bar {
     let at = |receivers: u32| {
         points.iter().find(|point| point.0 == f64::from(receivers)).map(|point| point.1)
     };
-    let times = at(RECEIVERS_MAX)? / at(1)?;
-    let [least, most] = asked;
-    Some(Bar {
-        what: format!("bytes out of the servers, {way}, {RECEIVERS_MAX} receivers against 1"),
-        needed: format!("{least:.2} to {most:.2} times"),
-        got: format!("{times:.3} times"),
-        met: Some((least..=most).contains(&times)),
-    })
+    let times = at(RECEIVERS_MAX).zip(at(1)).map(|(all, one)| all / one);
+    let what = format!("bytes out of the servers, {way}, {RECEIVERS_MAX} receivers against 1");
+    within(what, asked, times)
 }
 
 /// The queries of the star schema.
@@ -285,19 +274,11 @@ fn suite(sweep: &mut Sweep<'_>, pool: &str) -> ReportSection {
     let rows = vec![row("memory", 1, memory), row("pool", 1, one), row("pool", 2, two)];
     section.tables.push(table("Star schema", &["from", "processes", "ms"], rows));
     let times = one.zip(two).map(|(one, two)| one / two);
-    section.bars.push(Bar {
-        what: "star schema from the pool, two processes against one".into(),
-        needed: "≥ 1.8 times".into(),
-        got: format!("{} times", cell(times, 2)),
-        met: times.map(|times| times >= 1.8),
-    });
+    let what = "star schema from the pool, two processes against one";
+    section.bars.push(at_least(what.into(), 1.8, times));
     let against = memory.zip(one).map(|(memory, one)| one / memory);
-    section.bars.push(Bar {
-        what: "star schema from the pool against local memory, one process".into(),
-        needed: "0.90 to 1.10 times".into(),
-        got: format!("{} times", cell(against, 3)),
-        met: against.map(|of| (0.9..=1.1).contains(&of)),
-    });
+    let what = "star schema from the pool against local memory, one process";
+    section.bars.push(within(what.into(), [0.9, 1.1], against));
     section.text.append(&mut sweep.failures());
     section
 }

@@ -16,8 +16,8 @@ use dataflow::source::{Next, ReaderContext, Source};
 use fabric::clock::MonotonicClock;
 use millstream::pool::{At, Client, PoolAccess, PoolOptions};
 
-use super::{cell, measured, plot, section, table};
-use crate::report::{Axis, Bar, ReportSection};
+use super::{at_most, cell, measured, plot, section, table};
+use crate::report::{Axis, ReportSection};
 
 /// Versions of an ordinary sweep, and the least.
 const VERSIONS: f64 = 300.0;
@@ -86,14 +86,10 @@ pub(super) fn lists(pool: &str, rows: f64) -> ReportSection {
         last(costs, |of| of.bytes)
     };
     let ratio = bytes("lists").zip(bytes("directory")).map(|(lists, of)| lists / of);
-    section.bars.push(Bar {
-        what: format!(
-            "bytes that tell of the next version, lists against directory, {versions} versions"
-        ),
-        needed: format!("≤ {ASKED} times"),
-        got: format!("{} times", cell(ratio, 3)),
-        met: ratio.map(|ratio| ratio <= ASKED),
-    });
+    let what = format!(
+        "bytes that tell of the next version, lists against directory, {versions} versions"
+    );
+    section.bars.push(at_most(what, ASKED, ratio));
     let points = |costs: &[VersionCosts]| {
         let kib = costs.iter().map(|of| of.bytes / 1024.0);
         kib.enumerate().map(|(version, kib)| (version as f64 + 1.0, kib)).collect()

@@ -1,7 +1,8 @@
 //! Slash (S14, S15): late merge against re-partitioning.
 
 use super::{
-    Figures, PaperScale, Runner, Sweep, about, cell, measured, plot, report, section, table,
+    Figures, PaperScale, Runner, Sweep, about, at_least, cell, measured, plot, report, section,
+    table,
 };
 use crate::report::{Axis, Bar, FigureReport, ReportSection};
 
@@ -15,6 +16,22 @@ const GROUPED: [(&str, &str); 5] = [
 ];
 const JOINED: [(&str, &str); 2] = [("nb8", "NB8"), ("nb11", "NB11")];
 
+/// What is asked of two processes, against two that have nothing to do with each other.
+const AGAINST_TWO: [(&str, &str, f64); 3] = [
+    ("ysb", "YSB, 100 campaigns", 0.95),
+    ("ro", "RO, 10 M keys", 0.95),
+    ("ysb --keys 10000000", "YSB, 10 M keys", 0.85),
+];
+const SHARE: &str = "share_of_unrelated";
+
+/// Workloads with the records of a gigabyte.
+const AT_PAPER_SIZE: [(&str, &str, f64); 4] = [
+    ("ro", "RO, 100 M keys", 1e9 / 16.0),
+    ("cm", "CM", 1e9 / 64.0),
+    ("ysb --keys 10000000", "YSB, 10 M keys", 1e9 / 78.0),
+    ("nb7", "NB7", 1e9 / 32.0),
+];
+
 /// The experiments of Slash.
 pub fn slash(bench: &mut dyn Runner, scale: PaperScale) -> FigureReport {
     let sweep = &mut Sweep { bench, scale, failed: Vec::new() };
@@ -24,7 +41,10 @@ pub fn slash(bench: &mut dyn Runner, scale: PaperScale) -> FigureReport {
         against_uppar(sweep),
         buffers(sweep),
         credits(sweep),
+        threads(sweep),
         skew(sweep),
+        unrelated(sweep),
+        sizes(sweep),
         cost(sweep),
     ];
     report("Slash: stateful streams by late merge", about, sections)
@@ -49,14 +69,8 @@ fn weak_scaling(sweep: &mut Sweep<'_>) -> ReportSection {
             points.iter().find(|point| point.0 == nodes).map(|point| point.1)
         };
         let (one, two) = (at(&merge, 1.0), at(&merge, 2.0));
-        if let (Some(one), Some(two)) = (one, two) {
-            section.bars.push(Bar {
-                what: format!("{name}: two processes against one"),
-                needed: "≥ 1.7 times".into(),
-                got: format!("{:.2} times", two / one),
-                met: Some(two >= 1.7 * one),
-            });
-        }
+        let times = one.zip(two).map(|(one, two)| two / one);
+        section.bars.push(at_least(format!("{name}: two processes against one"), 1.7, times));
         let ratio = two.zip(at(&uppar, 2.0)).map(|(merge, uppar)| merge / uppar);
         let cells = [one, two, at(&uppar, 2.0), ratio];
         let cells = cells.into_iter().map(|value| cell(value, 1));
@@ -185,6 +199,91 @@ fn credits(sweep: &mut Sweep<'_>) -> ReportSection {
     section
 }
 
+/// Workers of a process.
+fn threads(sweep: &mut Sweep<'_>) -> ReportSection {
+    let text = "Workers of one process and of each of two, each with as many rows. More workers \
+                than processors share these.";
+    let mut section = section("Threads", &[text]);
+    let mut rows = Vec::new();
+    for (workload, name) in GROUPED {
+        let mut lines = Vec::new();
+        for nodes in sweep.nodes().take(2) {
+            let mut points = Vec::new();
+            for workers in sweep.workers() {
+                let more = format!("--nodes {nodes} --workers {workers}");
+                let run = sweep.some_at_once(workload, &more, 0.5);
+                let rate = Figures::of(&run, "auto").and_then(|figures| figures.rate());
+                points.extend(rate.map(|rate| (f64::from(workers), rate)));
+                let cells = [nodes.to_string(), workers.to_string(), cell(rate, 1)];
+                rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+            }
+            lines.push(measured(&format!("{nodes} process(es)"), points));
+        }
+        let (x, y) = (Axis::linear("workers of a process"), Axis::linear("M records/s"));
+        section.plots.push(plot(name, x, y, lines));
+    }
+    let columns = ["workload", "processes", "workers", "M records/s"];
+    section.tables.push(table("Workers of a process", &columns, rows));
+    section.text.append(&mut sweep.failures());
+    section
+}
+
+/// Two processes against two that have nothing to do with each other.
+fn unrelated(sweep: &mut Sweep<'_>) -> ReportSection {
+    let text = "Two processes that work together, in turns with two that each run the workload by \
+                themselves at the same time: the share of what those reach together. It is the \
+                machine's limit, whatever its processors share.";
+    let mut section = section("Against unrelated processes", &[text]);
+    let mut rows = Vec::new();
+    for (workload, name, asked) in AGAINST_TWO {
+        let run = sweep.at_once(workload, "--nodes 2 --against-two");
+        let share = Figures::of(&run, "auto").and_then(|figures| figures.range(SHARE));
+        let cells = [0, 1, 2].map(|at| cell(share.map(|share| share[at] * 100.0), 0));
+        rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+        section.bars.push(share_bar(name, asked, share.map(|share| share[1])));
+    }
+    let columns = ["workload", "least, %", "median, %", "greatest, %"];
+    section.tables.push(table("Share of two unrelated processes", &columns, rows));
+    section.text.append(&mut sweep.failures());
+    section
+}
+
+fn share_bar(name: &str, asked: f64, share: Option<f64>) -> Bar {
+    let percent = |share: Option<f64>| cell(share.map(|share| share * 100.0), 0);
+    Bar {
+        what: format!("{name}: share of what two unrelated processes reach together"),
+        needed: format!("≥ {} %", percent(Some(asked))),
+        got: format!("{} %", percent(share)),
+        met: share.map(|share| share >= asked),
+    }
+}
+
+/// Workloads at the sizes of the paper.
+fn sizes(sweep: &mut Sweep<'_>) -> ReportSection {
+    let text = "Records as they lie in the paper's memory, and as many keys: RO of 16 bytes and \
+                100 M keys, CM of 64, YSB of 78 and 10 M keys, NB7 of 32; a gigabyte for each \
+                worker of an ordinary sweep. Two processes.";
+    let mut section = section("Sizes of the paper", &[text]);
+    let mut rows = Vec::new();
+    for (workload, name, records) in AT_PAPER_SIZE {
+        let rows_each = (sweep.scale.rows * records).max(1000.0) as u64;
+        let runs = sweep.scale.runs;
+        let run = sweep.run(&format!(
+            "{workload} --paper-size --nodes 2 --exchange merge,uppar --rows {rows_each} --runs \
+             {runs}"
+        ));
+        let rate = |variant| Figures::of(&run, variant).and_then(|figures| figures.rate());
+        let (merge, uppar) = (rate("merge"), rate("uppar"));
+        let times = merge.zip(uppar).map(|(merge, uppar)| merge / uppar);
+        let cells = [merge, uppar, times].map(|value| cell(value, 1));
+        rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+    }
+    let columns = ["workload", "merge", "UpPar", "merge ÷ UpPar"];
+    section.tables.push(table("M records/s", &columns, rows));
+    section.text.append(&mut sweep.failures());
+    section
+}
+
 /// Zipf's law with exponents of 0 to 2.
 fn skew(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Two processes, YSB with a million keys by Zipf's law; an exponent of zero is \
@@ -200,14 +299,10 @@ fn skew(sweep: &mut Sweep<'_>) -> ReportSection {
             points.extend(rate.map(|rate| (exponent, rate)));
         }
     }
-    if let (Some((_, uniform)), Some(one)) = (merge.first(), merge.iter().find(|p| p.0 == 1.0)) {
-        section.bars.push(Bar {
-            what: "merge with an exponent of 1 against uniform keys".into(),
-            needed: "not slower".into(),
-            got: format!("{:.2} times", one.1 / uniform),
-            met: Some(one.1 >= *uniform),
-        });
-    }
+    let of = |exponent| merge.iter().find(|point| point.0 == exponent).map(|point| point.1);
+    let times = of(0.0).zip(of(1.0)).map(|(uniform, one)| one / uniform);
+    let what = "merge with an exponent of 1 against uniform keys";
+    section.bars.push(at_least(what.into(), 1.0, times));
     let (x, y) = (Axis::linear("exponent"), Axis::linear("M records/s"));
     let series = vec![measured("merge", merge), measured("UpPar", uppar)];
     section.plots.push(plot("Throughput", x, y, series));
@@ -223,23 +318,65 @@ fn cost(sweep: &mut Sweep<'_>) -> ReportSection {
                 process.";
     let mut section = section("COST", &[text]);
     let mut rows = Vec::new();
+    let counts: Vec<u32> = sweep.workers().collect();
     for (workload, name) in GROUPED {
-        let one = sweep.at_once(workload, "--workers 1 --against-loop");
-        let two = sweep.at_once(workload, "--workers 2");
-        let rate = |run, variant| Figures::of(run, variant).and_then(|figures| figures.rate());
-        let (by_hand, alone, both) = (rate(&one, "loop"), rate(&one, "auto"), rate(&two, "auto"));
-        let cost = match (by_hand, alone, both) {
-            (Some(by_hand), Some(alone), _) if alone >= by_hand => "1",
-            (Some(by_hand), _, Some(both)) if both >= by_hand => "2",
-            (Some(_), Some(_), Some(_)) => "more than 2",
-            _ => "not known",
-        };
-        let cells = [by_hand, alone, both].map(|value| cell(value, 1));
-        let name = std::iter::once(name.to_owned());
-        rows.push(name.chain(cells).chain([cost.to_owned()]).collect());
+        let mut rates = Vec::new();
+        let mut by_hand = None;
+        for &workers in &counts {
+            let more = if workers == 1 { " --against-loop" } else { "" };
+            let run = sweep.at_once(workload, &format!("--workers {workers}{more}"));
+            let rate = |variant| Figures::of(&run, variant).and_then(|figures| figures.rate());
+            by_hand = by_hand.or(rate("loop"));
+            rates.push((workers, rate("auto")));
+        }
+        let cells = rates.iter().map(|(_, rate)| cell(*rate, 1));
+        let name = [name.to_owned(), cell(by_hand, 1)];
+        rows.push(name.into_iter().chain(cells).chain([cost_of(by_hand, &rates)]).collect());
     }
-    let columns = ["workload", "loop", "1 worker", "2 workers", "COST"];
+    let workers = counts.iter().map(|workers| format!("{workers} worker(s)"));
+    let columns: Vec<String> = ["workload".into(), "loop".into()]
+        .into_iter()
+        .chain(workers)
+        .chain(["COST".into()])
+        .collect();
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     section.tables.push(table("M records/s", &columns, rows));
     section.text.append(&mut sweep.failures());
     section
+}
+
+/// The least number of workers that is as fast as a loop.
+fn cost_of(by_hand: Option<f64>, rates: &[(u32, Option<f64>)]) -> String {
+    let Some(by_hand) = by_hand else { return "not known".into() };
+    let known: Vec<(u32, f64)> =
+        rates.iter().filter_map(|&(workers, rate)| Some((workers, rate?))).collect();
+    match known.iter().find(|(_, rate)| *rate >= by_hand) {
+        Some((workers, _)) => workers.to_string(),
+        None if known.len() == rates.len() => {
+            format!("more than {}", known.last().map_or(0, |known| known.0))
+        }
+        None => "not known".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cost_is_the_least_number_of_workers_that_beats_the_loop() {
+        let rates =
+            |rates: [f64; 3]| [1, 2, 4].into_iter().zip(rates.map(Some)).collect::<Vec<_>>();
+        assert_eq!(cost_of(Some(10.0), &rates([10.0, 20.0, 40.0])), "1");
+        assert_eq!(cost_of(Some(10.0), &rates([9.0, 9.5, 40.0])), "4");
+        assert_eq!(cost_of(Some(10.0), &rates([1.0, 2.0, 4.0])), "more than 4");
+        assert_eq!(cost_of(None, &rates([1.0, 2.0, 4.0])), "not known");
+        assert_eq!(cost_of(Some(10.0), &[(1, Some(5.0)), (2, None)]), "not known");
+    }
+
+    #[test]
+    fn a_share_is_met_and_missed() {
+        let met = |share| share_bar("YSB", 0.95, share).met;
+        assert_eq!([met(Some(0.95)), met(Some(0.94)), met(None)], [Some(true), Some(false), None]);
+    }
 }

@@ -10,10 +10,12 @@
 //! the fabric. Each figure is the median of several short runs; what is compared with a limit is
 //! measured in turns with it.
 
+mod bars;
 mod open;
 pub mod published;
 pub mod raw;
 pub mod run;
+mod scatter;
 mod sweep;
 mod times;
 
@@ -47,12 +49,13 @@ pub struct Effort {
     pub span: Duration,
     /// How often each thing is measured.
     pub runs: usize,
+    /// Workers that rows are scattered to, at most.
+    pub peers_max: u32,
 }
 
 /// Why there are no figures.
 #[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum WireError {
+pub(crate) enum WireError {
     /// A link could not be made, or broke.
     #[error("{transport}: {source}")]
     Link {
@@ -66,12 +69,9 @@ pub enum WireError {
     Raw(String),
 }
 
-/// Measures all transports. One that cannot be opened is named with the reason; the others are
-/// measured.
-///
-/// # Errors
-/// When a link breaks, or the system refuses sockets or memory.
-pub fn measure(transports: &[Transport], effort: Effort) -> Result<FigureReport, WireError> {
+/// Measures all transports. One that cannot be opened is named with the reason, and so is a part
+/// that fails; the others are measured.
+pub fn measure(transports: &[Transport], effort: Effort) -> FigureReport {
     sweep::measure(transports, effort)
 }
 

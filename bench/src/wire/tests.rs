@@ -1,10 +1,11 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use channel::{RingConfig, Transfer};
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
-use fabric::{Fabric, FabricError};
+use fabric::{Caps, Fabric, FabricError, LinkId, Offer, RemoteKey, Slab, SlabRange};
 
 use super::published::{Published, ReadSetup};
 use super::run::{LinkSetup, Wait, ping, stream};
@@ -89,10 +90,68 @@ fn a_report_has_each_transport_or_the_reason_why_not() {
         name: "verbs".into(),
         open: Box::new(|_| Err(FabricError::Device { detail: "no device".into() })),
     };
-    let report = measure(&[shm, gone], Effort { span: SPAN, runs: 1 }).expect("a report");
+    let report = measure(&[shm, gone], Effort { span: SPAN, runs: 1, peers_max: 2 });
     let text = report.to_string();
     for part in ["verbs: NOT MEASURED", "no device", "Transport shm", "C: a notice a write"] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    assert_eq!(report.bars().count(), 2);
+    assert!(text.contains("Rows scattered to peers") && !text.contains("memcpy: NOT"), "{text}");
+    assert_eq!(report.bars().count(), 3);
+}
+
+/// Shared memory that makes so many connections and no more.
+struct Tired {
+    shm: Arc<ShmFabric>,
+    left: AtomicUsize,
+}
+
+impl Fabric for Tired {
+    fn name(&self) -> &'static str {
+        "tired"
+    }
+
+    fn caps(&self) -> Caps {
+        self.shm.caps()
+    }
+
+    fn slab(&self, bytes: usize) -> Result<Slab, FabricError> {
+        self.shm.slab(bytes)
+    }
+
+    fn offer(&self, link: LinkId) -> Result<Box<dyn Offer>, FabricError> {
+        let left =
+            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        match left {
+            Ok(_) => self.shm.offer(link),
+            Err(_) => Err(FabricError::Device { detail: "no more connections".into() }),
+        }
+    }
+
+    fn publish(&self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
+        self.shm.publish(range)
+    }
+
+    fn unpublish(&self, key: RemoteKey) {
+        self.shm.unpublish(key);
+    }
+}
+
+#[test]
+fn a_part_that_fails_is_named_and_the_report_is_kept() {
+    // As many as the streams and pings by size need, whose tables are there then.
+    for (connections, there) in [(0, false), (2 * (8 + 2 * 6) + 4, true)] {
+        let tired = Transport {
+            name: "tired".into(),
+            open: Box::new(move |_| {
+                let shm = ShmFabric::new(ShmOptions::default())?;
+                Ok(Arc::new(Tired { shm, left: AtomicUsize::new(connections) }))
+            }),
+        };
+        let report = measure(&[tired], Effort { span: SPAN, runs: 1, peers_max: 2 });
+        let text = report.to_string();
+        assert!(text.contains("credits: NOT MEASURED: tired:"), "{text}");
+        assert!(text.contains("no more connections"), "{text}");
+        let sizes = text.contains("Streams by size of a message, a frame each");
+        assert_eq!(sizes, there, "{text}");
+    }
 }

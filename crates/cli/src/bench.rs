@@ -16,7 +16,7 @@ use bench::analytics::Suite;
 use bench::report::FigureReport;
 use bench::summary::speedups;
 use bench::sustain::SustainOutcome;
-use bench::workload::WorkloadSize;
+use bench::workload::{PaperSize, WorkloadSize};
 use bench::{BenchError, KeyDistribution, RunPlan, Summary, Timed, Workload, reference};
 use clap::{Args, Subcommand, ValueEnum};
 use millstream::FabricKind;
@@ -47,6 +47,7 @@ Examples:
   millstream bench ysb                                     100 campaigns, one worker
   millstream bench ysb --keys 10000000                     10 million keys
   millstream bench ysb --nodes 2 --against-one             two processes, and one in turns
+  millstream bench ro --nodes 2 --against-two              the share of two unrelated processes
   millstream bench ro --workers 2 --exchange merge,shuffle compares two exchanges in turns
   millstream bench multicast --report whale.html           rows for every instance, by each tree
   millstream bench nb8 --nodes 2 --exchange shuffle,uppar  a join of windows
@@ -118,6 +119,12 @@ pub(crate) struct BenchArgs {
     )]
     record_bytes: Option<u64>,
 
+    /// Takes the size that the workload has in its paper: a gigabyte of records for each thread, of
+    /// 16 bytes and 100 million keys for ro, of 64 for cm, of 32 for nb7, of 78 for ysb (with
+    /// --keys 10000000) and ysb-star, of 136 for swa
+    #[arg(long, conflicts_with = "record_bytes")]
+    paper_size: bool,
+
     /// Bytes of a slot of the rings between workers
     #[arg(long, value_name = "BYTES")]
     slot_bytes: Option<String>,
@@ -138,6 +145,11 @@ pub(crate) struct BenchArgs {
     /// Measures one worker alone in turns with the others, and compares
     #[arg(long)]
     against_one: bool,
+
+    /// Measures as many processes that have nothing to do with each other in turns with the others,
+    /// two with --nodes 2, and tells the share of what they reach together
+    #[arg(long)]
+    against_two: bool,
 
     /// Measures a loop that does the same on one thread in turns with the others
     #[arg(long)]
@@ -214,7 +226,7 @@ enum Sweep {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
-    /// Views of 100 campaigns, every 10 seconds; with --keys, rows of each key, every 10 minutes
+    /// Views of 100 campaigns, every 10 seconds; with --keys, of each key, every 10 minutes
     Ysb,
     /// Clicks for each view of 100 campaigns, every 10 seconds
     YsbStar,
@@ -228,7 +240,7 @@ enum Name {
     Nb8,
     /// Bids with their bidders, of a session
     Nb11,
-    /// Mean bid of each auction over 10 seconds, every 2 seconds
+    /// Events of each advertisement in 10 seconds, every 2 seconds
     Swa,
     /// Memory and links of this machine
     Limits,
@@ -334,20 +346,7 @@ impl BenchArgs {
             (_, Some(KeysBy::Pareto)) => KeyDistribution::Pareto,
             (None, None) => workload.distribution(),
         };
-        if self.record_bytes.is_some() && !workload.is_fixed() {
-            let why = format!("texts of {workload} have no fixed length");
-            return Err(Failure::usage(&why, Some("leave out --record-bytes")));
-        }
-        // Records of many bytes are fewer, so that as many bytes are kept as of columns.
-        let shorter = self.record_bytes.map_or(1, |bytes| bytes.div_ceil(24));
-        let size = WorkloadSize {
-            rows_per_worker: self.rows.unwrap_or(workload.rows_per_worker() / shorter),
-            workers: u64::from(self.nodes) * u64::from(self.workers),
-            keys: self.keys.unwrap_or(workload.keys()),
-            distribution,
-            interval_ns: None,
-            record_bytes: self.record_bytes,
-        };
+        let size = self.size(workload, distribution)?;
         if let Some([needed, free]) = reference::beyond_memory(workload, &size) {
             let [needed, free] = [needed, free].map(|bytes| bytes >> 20);
             let why = format!("to check {workload} takes {needed} MiB, and {free} MiB are free");
@@ -369,10 +368,40 @@ impl BenchArgs {
             fabric: self.fabric.unwrap_or_default(),
             exchanges: self.exchange.clone(),
             against_one: self.against_one,
+            against_unrelated: self.against_two,
             against_loop: self.against_loop,
             runs: self.runs,
             settings: profile.into_iter().chain(rings).chain(self.set.iter().cloned()).collect(),
         }))
+    }
+
+    /// How large the workload is.
+    fn size(
+        &self,
+        workload: Workload,
+        distribution: KeyDistribution,
+    ) -> Result<WorkloadSize, Failure> {
+        let paper = workload.paper_size().filter(|_| self.paper_size);
+        let given =
+            [(self.paper_size, "--paper-size"), (self.record_bytes.is_some(), "--record-bytes")];
+        if let Some((_, flag)) = given.iter().find(|given| given.0 && !workload.is_fixed()) {
+            let why = format!("texts of {workload} have no fixed length");
+            return Err(Failure::usage(&why, Some(&format!("leave out {flag}"))));
+        }
+        let record_bytes = paper.map(|paper| paper.record_bytes).or(self.record_bytes);
+        // Records of many bytes are fewer, so that as many bytes are kept as of columns.
+        let shorter = record_bytes.map_or(1, |bytes| bytes.div_ceil(24));
+        let rows = workload.rows_per_worker() / shorter;
+        let rows = paper.map_or(rows, PaperSize::rows_per_worker);
+        let keys = paper.map_or(workload.keys(), |paper| paper.keys);
+        Ok(WorkloadSize {
+            rows_per_worker: self.rows.unwrap_or(rows),
+            workers: u64::from(self.nodes) * u64::from(self.workers),
+            keys: self.keys.unwrap_or(keys),
+            distribution,
+            interval_ns: None,
+            record_bytes,
+        })
     }
 
     /// Measures, and tells the other nodes how it ended; returns the text to print.

@@ -37,7 +37,7 @@ use crate::fault;
 use crate::groups::join_groups;
 use crate::links::NodeLayout;
 use crate::pairs::Pairs;
-use crate::progress::ProgressWatch;
+use crate::progress::{Observer, ProgressWatch};
 use crate::pulse::Vigil;
 use crate::reconnect::{BrokenLink, ReconnectService, WorkerEnd, link_events};
 use crate::recovery::{Beginning, JobCheckpoints};
@@ -209,7 +209,7 @@ impl NodeRunner<'_> {
             }
             // Without a gate, workers that wait at it end.
             started?;
-            let start = self.open(gates, &received, &shared)?;
+            let start = self.open(gates, &received, &shared, options.observer)?;
             let report = self.watch(
                 start,
                 &received,
@@ -290,6 +290,7 @@ impl NodeRunner<'_> {
         gates: Vec<Sender<()>>,
         events: &Receiver<WorkerEvent>,
         shared: &Shared,
+        observer: Option<&dyn Observer>,
     ) -> Result<Instant, Error> {
         for _ in &gates {
             if let Ok(WorkerEvent::Ended(result)) = events.recv() {
@@ -299,6 +300,9 @@ impl NodeRunner<'_> {
             }
         }
         self.control.all_gather("open", Vec::new())?;
+        if let Some(observer) = observer {
+            observer.opened();
+        }
         let start = Instant::now();
         for gate in gates {
             // A worker that is gone says so by its event.

@@ -17,6 +17,10 @@ pub trait Observer: Sync {
     /// A job is about to run.
     fn started(&self, _job: &Job) {}
 
+    /// All workers of all nodes have opened their flows; the first row is read when this returns.
+    /// On every node that has an observer.
+    fn opened(&self) {}
+
     /// The progress of the running job: a few times a second, on node 0.
     fn progress(&self, progress: &JobProgress);
 

@@ -98,7 +98,7 @@ fn workload(name: &str) -> Option<Workload> {
     };
     Some(match name {
         "ysb" => ysb,
-        "ysb-keys" => Workload { key: "key", lookup: None, window: 600_000, filter: None, ..ysb },
+        "ysb-keys" => Workload { key: "key", lookup: None, window: 600_000, ..ysb },
         "ro" => Workload { key: "key", lookup: None, time: None, window: 1, filter: None, ..ysb },
         "cm" => Workload {
             key: "job_id",

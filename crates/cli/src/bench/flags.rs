@@ -98,6 +98,9 @@ impl BenchArgs {
     fn check_number(&self) -> Result<(), Failure> {
         let refused = |why: &str, hint: &str| Err(Failure::usage(why, Some(hint)));
         let more = "use --workers 2 or --nodes 2";
+        if self.against_two && self.nodes == 1 {
+            return refused("--against-two compares with as many processes", "use --nodes 2");
+        }
         let is_uppar = |exchange: &String| exchange.eq_ignore_ascii_case("uppar");
         match self.workload {
             Some(Name::Shuffle) if self.nodes == 1 && self.set_flags.has("--nodes") => {

@@ -17,6 +17,10 @@ use crate::signals;
 const SECONDS_MIN: f64 = 0.05;
 const SECONDS_MAX: f64 = 600.0;
 
+/// Bounds of the factor for rows of the whole applications.
+const FACTOR_MIN: f64 = 0.01;
+const FACTOR_MAX: f64 = 1e3;
+
 #[derive(Debug, Args)]
 pub(crate) struct MulticastArgs {
     /// Processes
@@ -58,6 +62,10 @@ pub(crate) struct MulticastArgs {
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     rate_seconds: f64,
 
+    /// Rows of the whole applications, against the usual 200,000
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    app_scale: f64,
+
     /// Changes of trees in the model
     #[arg(
         long,
@@ -86,6 +94,7 @@ impl MulticastArgs {
             nodes: nodes.unwrap_or(usual.nodes),
             seconds: last(usual.seconds),
             rate_seconds: last(usual.rate_seconds),
+            app_scale: (usual.app_scale * factor).clamp(FACTOR_MIN, FACTOR_MAX),
             report: Some(report),
             ..usual
         }
@@ -103,6 +112,8 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
         fabric: args.fabric,
         rates: multicast::model::RATES.to_vec(),
         rate_seconds: args.rate_seconds,
+        app_scale: args.app_scale,
+        settings: vec![],
     };
     let cluster = |error: millstream::cluster::ClusterError| failed(&error.into());
     if let Some(invitation) = Invitation::from_env().map_err(cluster)? {
@@ -125,6 +136,10 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
     let report =
         multicast::report(&plan, &measured, args.changes).map_err(|error| failed(&error))?;
     write_report(&report, args.json, args.report.as_deref())
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    number_within(text, [FACTOR_MIN, FACTOR_MAX])
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

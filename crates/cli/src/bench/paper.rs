@@ -25,7 +25,7 @@ pub(crate) struct PaperArgs {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Processes at most [default: 4, for whale 8]
+    /// Processes at most [default: 4, for whale and shuffle 8]
     #[arg(long, value_name = "N", value_parser = nodes)]
     nodes: Option<u32>,
 
@@ -49,10 +49,13 @@ pub(crate) struct PaperArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Paper {
-    /// Late merge against re-partitioning: scaling, buffers, credits, skew, COST
+    /// Late merge against re-partitioning: scaling, buffers, credits, threads, skew, sizes, two
+    /// unrelated processes, COST
     Slash,
-    /// Sustainable throughput and latency
+    /// Sustainable throughput and latency; processes by workers, with pipelining and without
     Air,
+    /// Whole queries over sockets and over rings, with one to eight workers of a process
+    Shuffle,
     /// One row to many: what 'bench multicast' measures
     Whale,
     /// Tables in memory servers, which are started for it: pulls against shuffles, reads ahead,
@@ -63,12 +66,13 @@ enum Paper {
 /// Runs the command.
 pub(crate) fn paper(args: &PaperArgs) -> Result<ExitCode, Failure> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let nodes = args.nodes.unwrap_or(4);
+    let nodes = args.nodes.unwrap_or(if args.paper == Paper::Shuffle { 8 } else { 4 });
     let scale = PaperScale { rows: args.rows, runs: args.runs, nodes, processors };
     type Make = Box<dyn Fn(&mut dyn Runner) -> Result<FigureReport, Failure>>;
     let (sweep, name): (Make, _) = match args.paper {
         Paper::Slash => (Box::new(move |by| Ok(paper::slash(by, scale))), "paper-slash.html"),
         Paper::Air => (Box::new(move |by| Ok(paper::air(by, scale))), "paper-air.html"),
+        Paper::Shuffle => (Box::new(move |by| Ok(paper::shuffle(by, scale))), "paper-shuffle.html"),
         Paper::Istore => (Box::new(move |by| istore(by, scale)), "paper-istore.html"),
         // Its processes are started once, and each of them comes here.
         Paper::Whale => {

@@ -27,8 +27,7 @@ pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let plain = kinds.contains(&FabricKind::Tcp).then(Transport::without_checksums);
     let transports: Vec<Transport> = kinds.into_iter().map(Transport::of).chain(plain).collect();
     let effort = Effort { runs: args.runs as usize, ..Effort::default() };
-    let report = bench::wire::measure(&transports, effort)
-        .map_err(|error| Failure::runtime(&error.to_string(), None))?;
+    let report = bench::wire::measure(&transports, effort);
     write_report(&report, args.json, args.report.as_deref())
 }
 
