@@ -8,6 +8,7 @@ mod payloads;
 mod pool;
 mod pool_caches;
 mod pool_growing;
+mod pool_kept;
 mod pool_lists;
 mod pool_servers;
 mod pull;

@@ -159,7 +159,10 @@ impl State {
                 }
                 Effect::Save(version) => return Err(format!("nobody saves {version:?}")),
                 Effect::Close(client, _) => self.close(client, flaw)?,
-                Effect::Hold(_) | Effect::Release(..) => {
+                Effect::Hold(_)
+                | Effect::Release(..)
+                | Effect::Introduce(_)
+                | Effect::SavePart(_) => {
                     return Err("there is one server".into());
                 }
             }

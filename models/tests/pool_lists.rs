@@ -212,7 +212,11 @@ impl State {
                         return Err("two versions of a load are saved at a time".into());
                     }
                 }
-                Effect::Close(..) | Effect::Hold(_) | Effect::Release(..) => {}
+                Effect::Close(..)
+                | Effect::Hold(_)
+                | Effect::Release(..)
+                | Effect::Introduce(_)
+                | Effect::SavePart(_) => {}
             }
         }
         let Some(table) = self.home.tables().into_iter().next() else { return Ok(()) };

@@ -170,7 +170,7 @@ fn table(mode: LoadMode) -> TableLoad {
 }
 
 fn holder() -> ServerPlace {
-    ServerPlace { name: "m1".into(), address: "m1:1".into(), incarnation: 2 }
+    ServerPlace { name: "m1".into(), address: "m1:1".into(), identity: 2, incarnation: 2 }
 }
 
 fn server_of(peer: PeerId) -> usize {
@@ -200,7 +200,10 @@ impl State {
                         self.say(peer, Message::Release(extents));
                     }
                 }
-                Effect::Save(_) | Effect::Close(..) => {}
+                Effect::Save(_)
+                | Effect::Close(..)
+                | Effect::Introduce(_)
+                | Effect::SavePart(_) => {}
             }
         }
     }
@@ -412,7 +415,7 @@ impl Servers {
                 next.links[link].noticed[at] = true;
                 let effects = match (at, self.flaw) {
                     (HOME, Flaw::LossUnnoticed) | (HOLDER, Flaw::HolderKeeps) => vec![],
-                    (HOME, _) => next.servers[HOME].home.peer_lost(peer, "it has ended"),
+                    (HOME, _) => next.servers[HOME].home.peer_lost(peer, 0, "it has ended"),
                     _ => next.servers[HOLDER].home.closed(0, SERVER + u64::from(peer)),
                 };
                 next.apply(at, effects, self.flaw);

@@ -1,5 +1,6 @@
 //! The arguments of each command, and what several commands share of them.
 
+mod pool;
 mod state;
 
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use clap::{ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use millstream::{ExplainFormat, FabricKind, NODES_MAX, WORKERS_MAX};
 use tracing_subscriber::filter::Targets;
 
+pub(crate) use self::pool::{PoolCommand, PoolCommandArgs};
 pub(crate) use self::state::{OnLoss, PinnedVersion, RescaleArgs, StateArgs, StopArgs};
 
 /// Bytes of a memory server at least, and at most.
@@ -396,44 +398,6 @@ pub(crate) struct MemoryArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PoolCommandArgs {
-    /// The subcommand.
-    #[command(subcommand)]
-    pub(crate) command: PoolCommand,
-
-    #[command(flatten)]
-    pub(crate) pool: PoolArgs,
-
-    /// Writes JSON instead of a table
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) log: LogArgs,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum PoolCommand {
-    /// Lists the tables.
-    Ls,
-    /// Shows the servers, or what a table consists of.
-    Stat {
-        /// The table
-        table: Option<String>,
-    },
-    /// Reads all blocks of a table, and has the servers compare them with what was written.
-    Verify {
-        /// The table
-        table: String,
-    },
-    /// Drops a table; statements that read it go on.
-    Drop {
-        /// The table
-        table: String,
-    },
 }
 
 #[derive(Debug, Clone, Args)]

@@ -31,6 +31,7 @@ pub(crate) fn pool(args: &PoolCommandArgs) -> Result<ExitCode, Failure> {
         PoolCommand::Stat { table: Some(table) } => table_stat(&client, table, args.json),
         PoolCommand::Verify { table } => verify(&client, table, args.json),
         PoolCommand::Drop { table } => dropped(&client, table, args.json),
+        PoolCommand::Forget { server } => forgotten(&client, server, args.json),
     };
     print(&text.map_err(|error| failure(&error))?);
     Ok(ExitCode::SUCCESS)
@@ -204,4 +205,18 @@ fn verify(client: &Client, name: &str, json: bool) -> Result<String, PoolError> 
 fn dropped(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
     client.drop_table(name)?;
     Ok(if json { lines(std::iter::once(json!({ "dropped": name }))) } else { String::new() })
+}
+
+fn forgotten(client: &Client, server: &str, json: bool) -> Result<String, PoolError> {
+    let (tables, extents) = client.forget(server)?;
+    if json {
+        let value = json!({ "forgotten": server, "dropped": tables, "freed_extents": extents });
+        return Ok(lines(std::iter::once(value)));
+    }
+    let dropped = tables.iter().map(|table| format!("dropped '{table}'\n"));
+    let freed = match extents {
+        0 => String::new(),
+        count => format!("freed {} of its tables\n", human::counted(count, "extent")),
+    };
+    Ok(dropped.chain([freed]).collect())
 }

@@ -5,6 +5,7 @@ mod bed;
 mod cached;
 mod faults;
 mod growing;
+mod kept;
 mod large;
 mod multicast;
 mod proxy;

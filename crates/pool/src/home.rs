@@ -14,15 +14,18 @@
 //!   they are released when no kept version has them.
 //! * An extent is freed once, when no kept version has it and no load may write it; its number is
 //!   never used again. Its bytes count until the server has taken its memory back.
-//! * Of a server that saves, a version appears when it was saved. What was decided is told to
-//!   whoever asks again, for as long as it is among the last [`OUTCOMES_MAX`].
+//! * Of a server that saves, a version appears when it was saved, and before that the part of each
+//!   other server was. What was decided is told to whoever asks again, for as long as it is among
+//!   the last [`OUTCOMES_MAX`].
 //! * All nodes of a statement that pin the newest version get the same one.
 //! * One client at a time looks at the origin of a table that is a cache.
 //! * A client that is silent for [`LEASE_NS`] is closed before anything of it is freed.
 
 mod distribution;
+mod introductions;
 mod loads;
 mod origins;
+mod owners;
 mod parts;
 mod pins;
 mod saving;
@@ -40,10 +43,13 @@ use crate::wire::{Stat, StatementId, TABLES_MAX};
 
 use distribution::OtherServer;
 pub use distribution::{HoldRequest, PEERS_MAX, PeerId};
+pub use introductions::Introduction;
 pub use loads::EXTENT_BYTES_MAX;
 use loads::LoadState;
 use origins::OriginState;
 pub use origins::{LookRequest, RETRY_NS};
+use owners::{HeldFor, PartOwner};
+pub use owners::{HeldPart, OWNERS_MAX};
 use parts::Part;
 pub use pins::Pin;
 use pins::{Lease, Memo};
@@ -70,8 +76,15 @@ pub enum Effect {
     /// Asks another server to hold extents, and then tells [`Home::held`]; the requests to one
     /// server are made in order.
     Hold(Box<HoldRequest>),
-    /// Has another server release extents.
+    /// Has another server release extents, once all that was to be saved before is on the disk.
     Release(PeerId, Vec<u32>),
+    /// Connects with another server, in place of a connection that there may be, and claims extents
+    /// there, once all that was to be saved before is on the disk; then tells
+    /// [`Home::introduced`], and [`Home::peer_lost`] when the connection has ended.
+    Introduce(Box<Introduction>),
+    /// Saves what is held for another server, in place of what was saved before, and then answers
+    /// the client that waits for it.
+    SavePart(Box<HeldPart>),
     /// Ends the connections of a client, and then tells [`Home::closed`].
     Close(ClientId, &'static str),
 }
@@ -109,6 +122,8 @@ pub struct Home {
     lease_ns: u64,
     /// Whether versions are saved before they appear.
     saves: bool,
+    /// See [`ServerPlace::identity`](crate::wire::ServerPlace::identity).
+    identity: u64,
     /// Bytes of extents, manifests and definitions.
     bytes: u64,
     /// By name: the newest version.
@@ -125,10 +140,16 @@ pub struct Home {
     loads: BTreeMap<u64, LoadState>,
     /// By load of a table that another server has, and client: its extents on this server.
     parts: BTreeMap<(u64, ClientId), Part>,
-    /// By the client that another server is: the extents that are held for it.
-    held_for: BTreeMap<ClientId, BTreeSet<u32>>,
-    /// The other servers that have extents of tables, those of the number 1 first.
-    others: Vec<OtherServer>,
+    /// By the server that has their tables: the extents that are held for it.
+    held_for: BTreeMap<HeldFor, BTreeSet<u32>>,
+    /// By identity: the servers for which extents are saved, or that have introduced themselves.
+    owners: BTreeMap<u64, PartOwner>,
+    /// The other servers that have extents of tables, that of the number 1 first; none where a
+    /// server that was restarted does not use the number.
+    others: Vec<Option<OtherServer>>,
+    /// The number of the last connection with another server to which this one has introduced
+    /// itself.
+    links: u64,
     /// By extent of another server: the kept versions whose blocks lie there.
     elsewhere: BTreeMap<ExtentId, u32>,
     /// Versions of loads that are over, which are being saved.
@@ -162,6 +183,7 @@ impl Home {
             extents_max: usize::MAX,
             lease_ns: LEASE_NS,
             saves: false,
+            identity: 0,
             bytes: 0,
             tables: BTreeMap::new(),
             dropped: BTreeMap::new(),
@@ -172,7 +194,9 @@ impl Home {
             loads: BTreeMap::new(),
             parts: BTreeMap::new(),
             held_for: BTreeMap::new(),
+            owners: BTreeMap::new(),
             others: Vec::new(),
+            links: 0,
             elsewhere: BTreeMap::new(),
             saving: BTreeMap::new(),
             outcomes: BTreeMap::new(),
@@ -204,6 +228,13 @@ impl Home {
     #[must_use]
     pub fn with_saving(self) -> Self {
         Self { saves: true, ..self }
+    }
+
+    /// With this identity, by which other servers know it, of a directory that has had so many
+    /// starts.
+    #[must_use]
+    pub fn with_identity(self, identity: u64, starts: u32) -> Self {
+        Self { identity, links: u64::from(starts) << 32, ..self }
     }
 
     /// Numbers loads and leases from `incarnation << 32` on, so that those of a server that was

@@ -61,7 +61,22 @@ pub fn saved(bytes: &[u8]) -> bool {
     let Ok((version, sums)) = record::decode(&whole) else { return false };
     assert_eq!(record::encode(&version, &sums), whole);
     assert_eq!(table.as_deref(), Some(version.manifest.table.as_str()));
-    assert_eq!(sums.len(), version.manifest.extents.len());
+    assert_eq!(sums.len(), version.manifest.own_extents().count());
+    true
+}
+
+/// Whether these bytes, with the right checksum behind them, are the file of what a server holds
+/// for another one.
+///
+/// # Panics
+/// When it is another one behind being written again, or names an extent twice.
+pub fn part(bytes: &[u8]) -> bool {
+    let whole = [bytes, &crc32c::crc32c(bytes).to_le_bytes()].concat();
+    let Ok((part, sums)) = record::part::decode(&whole) else { return false };
+    assert_eq!(record::part::encode(&part, &sums), whole);
+    assert_eq!(part.extents.len(), sums.len());
+    let numbers: std::collections::BTreeSet<u32> = part.extents.iter().map(|of| of.0).collect();
+    assert_eq!(numbers.len(), sums.len());
     true
 }
 

@@ -122,8 +122,8 @@ pub struct ExtentHolder {
     pub number: u16,
     /// Its name.
     pub name: String,
-    /// Its incarnation: one that was started anew has none of the extents.
-    pub incarnation: u32,
+    /// See [`ServerPlace::identity`](crate::wire::ServerPlace::identity).
+    pub identity: u64,
 }
 
 /// The data outside of the pool that a version is a copy of.
@@ -161,5 +161,11 @@ impl Manifest {
     /// Rows of the version.
     pub fn rows(&self) -> u64 {
         self.strips.iter().map(|strip| u64::from(strip.rows)).sum()
+    }
+
+    /// The extents that lie on the server that has the table, with their used bytes.
+    pub fn own_extents(&self) -> impl Iterator<Item = (ExtentId, u32)> {
+        let is_own = |extent: &ExtentId| self.holders.is_empty() || extent.server == 0;
+        self.extents.iter().copied().filter(move |(extent, _)| is_own(extent))
     }
 }

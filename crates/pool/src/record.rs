@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 'MSSAVED' | format u8 | table | crc u32 of this head
-//! load u64 | statement {job u128, number u32} | goes on u8 | sums {crc u32 of each extent}
+//! load u64 | statement {job u128, number u32} | goes on u8 | sums {crc u32 of each own extent}
 //! manifest | crc u32 of all
 //! ```
 //!
@@ -16,6 +16,8 @@ use crate::home::SavedVersion;
 use crate::manifest::{EXTENTS_MAX, Manifest};
 use crate::wire::StatementId;
 
+pub mod part;
+
 /// The beginning of a file, and the number of this format.
 const MAGIC: &[u8; 7] = b"MSSAVED";
 const FORMAT: u8 = 1;
@@ -23,7 +25,7 @@ const FORMAT: u8 = 1;
 /// Bytes of a checksum.
 const SUM_BYTES: usize = 4;
 
-/// A version with the checksums of its extents, in the order of its manifest.
+/// A version with the checksums of its own extents, in the order of its manifest.
 pub fn encode(version: &SavedVersion, sums: &[u32]) -> Vec<u8> {
     let mut out = FieldWriter::default();
     out.0.extend_from_slice(MAGIC);
@@ -58,7 +60,7 @@ fn head(bytes: &[u8]) -> Result<(String, FieldReader<'_>), PoolError> {
     Ok((table, from))
 }
 
-/// The version of a file, and the checksums of its extents.
+/// The version of a file, and the checksums of its own extents.
 ///
 /// # Errors
 /// [`PoolError::Malformed`] when the bytes are not whole, or do not agree with each other.
@@ -80,7 +82,7 @@ pub fn decode(bytes: &[u8]) -> Result<(SavedVersion, Vec<u32>), PoolError> {
     let bytes = from.bytes()?.to_vec();
     from.end()?;
     let manifest = Manifest::decode(&bytes)?;
-    if manifest.table != table || manifest.extents.len() != sums.len() {
+    if manifest.table != table || manifest.own_extents().count() != sums.len() {
         return Err(malformed);
     }
     let (manifest, bytes) = (Arc::new(manifest), Arc::new(bytes));

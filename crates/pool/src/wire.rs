@@ -23,7 +23,7 @@ use crate::manifest::HOLDERS_MAX;
 use crate::manifest::Strip;
 
 /// The number of these messages: peers of another number are refused.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Bytes of a message at most, without its length and checksum.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -187,6 +187,35 @@ pub enum ClientRequest {
         /// CRC-32C of these.
         crc: u32,
     },
+    /// Tells a server where other servers of its pool that keep tables are: it introduces itself to
+    /// those with which it has no connection.
+    Relocate {
+        /// The servers, [`HOLDERS_MAX`] at most.
+        servers: Vec<ServerPlace>,
+    },
+    /// The first messages of a server that keeps tables to another one: who it is, and which
+    /// extents it has there. Whatever else is held for it is freed with the last one.
+    Claim {
+        /// Its identity; see [`Welcome::identity`].
+        identity: u64,
+        /// Its name.
+        name: String,
+        /// The number of this connection: those of a directory rise, also over restarts. What an
+        /// older one says is refused, since it may have been on its way for long.
+        link: u64,
+        /// Extents of its tables, [`KEYS_MAX`] at most.
+        extents: Vec<u32>,
+        /// Whether it has no others.
+        last: bool,
+    },
+    /// A server never comes back: tables that lie there in part are dropped, and extents that are
+    /// held for it are freed.
+    Forget {
+        /// Its name.
+        name: String,
+        /// The identity of the server of this name that is there, if one is: it is not meant.
+        living: Option<u64>,
+    },
     /// Strips of a writer.
     Commit {
         /// The load.
@@ -270,7 +299,7 @@ pub enum ServerResponse {
     /// It cannot be done.
     Failed(PoolError),
     /// It is done: to [`ClientRequest::Unpin`], `Beat`, `Seal`, `Abort`, `Drop`,
-    /// `EndLook`.
+    /// `EndLook`, `Relocate`.
     Done,
     /// To [`ClientRequest::Connect`]: the server's address.
     Address(Vec<u8>),
@@ -293,6 +322,15 @@ pub enum ServerResponse {
     Load(u64),
     /// To [`ClientRequest::Distribute`]: the numbers by which pointers name the servers, in order.
     Numbers(Vec<u16>),
+    /// To [`ClientRequest::Claim`]: the extents of the message that are not held here.
+    Missing(Vec<u32>),
+    /// To [`ClientRequest::Forget`].
+    Forgotten {
+        /// The tables that were dropped.
+        tables: Vec<String>,
+        /// How many extents of other servers' tables were freed.
+        extents: u32,
+    },
     /// To [`ClientRequest::Grant`].
     Extent {
         /// Its number.
@@ -333,6 +371,8 @@ pub struct ServerPlace {
     pub name: String,
     /// Where it listens, as its clients know it.
     pub address: String,
+    /// Names its memory, wherever it listens; see [`Welcome::identity`].
+    pub identity: u64,
     /// Its incarnation; see [`Welcome::incarnation`].
     pub incarnation: u32,
 }
@@ -350,7 +390,10 @@ pub struct Welcome {
     pub rights: Rights,
     /// A random number of this start of the server: after another one, nothing is as it was.
     pub incarnation: u32,
-    /// Whether it keeps its tables in a directory: then they lie whole on it.
+    /// A random number of what it holds: that of its directory if it keeps its tables there, else
+    /// one of this start.
+    pub identity: u64,
+    /// Whether it keeps its tables in a directory: then they lie on servers that do so, too.
     pub keeps: bool,
 }
 

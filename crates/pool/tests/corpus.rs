@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use pool::access::{At, BlockRange, LoadMode, LookOutcome, OriginLook, TableLoad, TableSummary};
-use pool::home::SavedVersion;
+use pool::home::{HeldPart, SavedVersion};
 use pool::list::{self, ListNode};
 use pool::manifest::{
     Block, Buckets, CachedOrigin, Codec, Definition, ExtentHolder, KeyFamily, Layout, Manifest,
@@ -61,7 +61,7 @@ fn strip() -> Strip {
 }
 
 fn holder(number: u16) -> ExtentHolder {
-    ExtentHolder { number, name: "m1".into(), incarnation: 9 }
+    ExtentHolder { number, name: "m1".into(), identity: 9 }
 }
 
 fn manifest() -> Manifest {
@@ -82,7 +82,7 @@ fn origin() -> CachedOrigin {
 }
 
 fn place() -> ServerPlace {
-    ServerPlace { name: "m1".into(), address: "h:7741".into(), incarnation: 9 }
+    ServerPlace { name: "m1".into(), address: "h:7741".into(), identity: 8, incarnation: 9 }
 }
 
 fn requests() -> Vec<ClientRequest> {
@@ -125,6 +125,15 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Release { extents: vec![2, u32::MAX] },
         ClientRequest::Look { table: "t".into(), statement: snapshot, age_max_ns: 9 },
         ClientRequest::EndLook { table: "t".into(), outcome: LookOutcome::Failed },
+        ClientRequest::Relocate { servers: vec![place()] },
+        ClientRequest::Claim {
+            identity: 7,
+            name: "m0".into(),
+            link: 9,
+            extents: vec![3],
+            last: true,
+        },
+        ClientRequest::Forget { name: "m0".into(), living: Some(7) },
     ]
 }
 
@@ -133,7 +142,7 @@ fn responses() -> Vec<ServerResponse> {
         TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4, damaged: true };
     let fabrics = vec!["shm".into(), "tcp".into()];
     let (name, host, rights) = ("m0".into(), "h".into(), Rights::Write);
-    let welcome = Welcome { name, host, fabrics, rights, incarnation: 7, keeps: true };
+    let welcome = Welcome { name, host, fabrics, rights, incarnation: 7, identity: 8, keeps: true };
     vec![
         ServerResponse::Welcome(welcome),
         ServerResponse::Failed(pool::PoolError::Full { needed: 5, free: 3 }),
@@ -152,6 +161,8 @@ fn responses() -> Vec<ServerResponse> {
         ServerResponse::Working,
         ServerResponse::Numbers(vec![1, u16::MAX]),
         ServerResponse::Look(OriginLook::Due),
+        ServerResponse::Missing(vec![4]),
+        ServerResponse::Forgotten { tables: vec!["t".into()], extents: 2 },
     ]
 }
 
@@ -170,10 +181,10 @@ fn message_seeds() -> Seeds {
     let long = (MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes();
     let beats = ClientRequest::Beat.encode().repeat(2);
     let all = [
-        ("25-requests", 0, asked.clone()),
-        ("25-requests-summed", 2, asked.clone()),
-        ("17-responses", 1, answered.clone()),
-        ("17-responses-summed", 3, answered),
+        ("28-requests", 0, asked.clone()),
+        ("28-requests-summed", 2, asked.clone()),
+        ("19-responses", 1, answered.clone()),
+        ("19-responses-summed", 3, answered),
         ("2-half", 0, [&beats[..], &asked[..20]].concat()),
         ("0-none", 0, vec![]),
         ("bad-damaged", 0, damaged),
@@ -202,6 +213,10 @@ fn manifest_seeds() -> Seeds {
         ("good", manifest()),
         ("good-empty", with(|of| (of.strips, of.partitions) = (vec![], vec![0; 3]))),
         ("good-holders", with(|of| of.holders = vec![holder(1)])),
+        (
+            "good-holders-of-cache",
+            with(|of| (of.holders, of.origin) = (vec![holder(1)], Some(origin()))),
+        ),
         ("good-lists", heads()),
         ("bad-lists", Manifest { definition: definition(), ..heads() }),
         ("good-cache", with(|of| of.origin = Some(origin()))),
@@ -283,8 +298,10 @@ fn saved_seeds() -> Seeds {
     head[12] ^= 1;
     let mut format = saved(manifest(), &[7]);
     format[7] = 2;
+    let spread = Manifest { holders: vec![holder(1)], ..manifest() };
     let all = [
         ("good", saved(manifest(), &[7])),
+        ("good-spread", saved(spread, &[])),
         ("bad-sums", saved(manifest(), &[7, 8])),
         ("bad-head", head),
         ("bad-format", format),
@@ -300,6 +317,35 @@ fn files_of_tables_are_what_they_say_or_refused() {
         assert_eq!(hostile::saved(bytes), name.starts_with("good"), "{name}");
     }
     mutate::each(&seeds::contents(&all), CHANGED, hostile::saved);
+}
+
+/// The name of one that is the file of what is held for another server begins with `good`.
+fn part_seeds() -> Seeds {
+    let part = |extents: Vec<(u32, u32)>| {
+        let part = HeldPart { owner: 9, name: "m0".into(), extents, client: None };
+        let mut bytes = record::part::encode(&part, &[7, 8][..part.extents.len()]);
+        bytes.truncate(bytes.len() - 4);
+        bytes
+    };
+    let mut format = part(vec![(1, 64)]);
+    format[7] = 2;
+    let all = [
+        ("good", part(vec![(1, 64), (2, 1)])),
+        ("good-none", part(vec![])),
+        ("bad-twice", part(vec![(1, 64), (1, 64)])),
+        ("bad-format", format),
+        ("bad-empty", vec![]),
+    ];
+    all.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+}
+
+#[test]
+fn files_of_parts_are_what_they_say_or_refused() {
+    let all = replayed("pool_part", part_seeds);
+    for (name, bytes) in &all {
+        assert_eq!(hostile::part(bytes), name.starts_with("good"), "{name}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED, hostile::part);
 }
 
 #[test]

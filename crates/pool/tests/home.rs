@@ -94,7 +94,10 @@ impl Account {
                     assert!(self.saving.insert(version.load, *version).is_none());
                 }
                 Effect::Close(client, _) => self.close(client),
-                Effect::Hold(_) | Effect::Release(..) => panic!("there is one server"),
+                Effect::Hold(_)
+                | Effect::Release(..)
+                | Effect::Introduce(_)
+                | Effect::SavePart(_) => panic!("there is one server"),
             }
         }
     }

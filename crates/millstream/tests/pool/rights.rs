@@ -64,6 +64,15 @@ fn who_shows_the_token_of_readers_reads_and_changes_nothing() {
         ClientRequest::Seal { load: 1, extent: 0, used: 1, crc: 0 },
         ClientRequest::Commit { load: 1, writer: 0, strips: vec![], last: true },
         ClientRequest::Drop { table: "t".into() },
+        ClientRequest::Relocate { servers: vec![] },
+        ClientRequest::Claim {
+            identity: 1,
+            name: "m1".into(),
+            link: 1,
+            extents: vec![],
+            last: true,
+        },
+        ClientRequest::Forget { name: "m1".into(), living: None },
     ] {
         let refused = raw.ask(&request);
         let is = matches!(refused, ServerResponse::Failed(PoolError::Refused { .. }));

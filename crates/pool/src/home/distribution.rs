@@ -6,9 +6,9 @@
 //!   the last version that has an extent goes ─▶ Release
 //! ```
 //!
-//! The connection to another server is the lease: when it ends, that server frees the extents that
-//! it holds for this one, and the tables that lay there can be dropped or loaded anew and nothing
-//! else.
+//! Of servers in memory the connection to another one is the lease: when it ends, that server frees
+//! the extents that it holds for this one, and the tables that lay there can be dropped or loaded
+//! anew and nothing else. Servers that save [introduce themselves](super::introductions) instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,17 +49,28 @@ impl From<HoldRequest> for Effect {
 /// A server that has extents of tables of this one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OtherServer {
-    place: ServerPlace,
+    pub(super) place: ServerPlace,
     /// The reason why the extents that it held are lost.
-    lost: Option<String>,
+    pub(super) lost: Option<String>,
+    /// Of a server that saves: the connection that stands or is being made.
+    pub(super) link: Option<u64>,
+    /// The address at which it was reached last.
+    pub(super) reached: Option<String>,
+    /// Extents that it should have, and has not.
+    pub(super) missing: BTreeSet<u32>,
+}
+
+impl OtherServer {
+    pub(super) fn new(place: ServerPlace) -> Self {
+        Self { place, lost: None, link: None, reached: None, missing: BTreeSet::new() }
+    }
 }
 
 impl Home {
     /// The numbers of the servers over which a load is spread.
     ///
     /// # Errors
-    /// When the client does not take part, when this server keeps its tables in a directory, and
-    /// for too many servers.
+    /// When the client does not take part, and for too many servers.
     pub fn distribute(
         &mut self,
         client: ClientId,
@@ -67,15 +78,7 @@ impl Home {
         servers: Vec<ServerPlace>,
     ) -> Result<Vec<PeerId>, PoolError> {
         taking_part(&mut self.loads, client, load)?;
-        if self.saves {
-            return Err(misuse("other servers, and this one keeps its tables in a directory"));
-        }
-        let is_long = |place: &ServerPlace| {
-            place.name.len() > NAME_BYTES_MAX || place.address.len() > NAME_BYTES_MAX
-        };
-        if servers.len() > HOLDERS_MAX || servers.iter().any(is_long) {
-            return Err(misuse("more servers, or longer names, than there may be"));
-        }
+        check_places(&servers)?;
         let numbers: Result<Vec<PeerId>, _> =
             servers.into_iter().map(|place| self.number_of(place)).collect();
         let numbers = numbers?;
@@ -85,21 +88,43 @@ impl Home {
         Ok(numbers)
     }
 
-    fn number_of(&mut self, place: ServerPlace) -> Result<PeerId, PoolError> {
-        let is = |of: &OtherServer| of.place == place && of.lost.is_none();
+    /// The number of another server, which is there. One that saves keeps its number for as long as
+    /// it has its directory, wherever it listens.
+    pub(super) fn number_of(&mut self, place: ServerPlace) -> Result<PeerId, PoolError> {
+        let saves = self.saves;
+        let is = |of: &Option<OtherServer>| match of {
+            Some(of) if saves => of.place.identity == place.identity,
+            Some(of) => of.place == place && of.lost.is_none(),
+            None => false,
+        };
         if let Some(at) = self.others.iter().position(is) {
+            return Ok(at as PeerId + 1);
+        }
+        let other = Some(OtherServer::new(place));
+        if let Some(at) = self.others.iter().position(Option::is_none) {
+            self.others[at] = other;
             return Ok(at as PeerId + 1);
         }
         if self.others.len() >= PEERS_MAX {
             let reason = format!("the server was connected with {PEERS_MAX} others: restart it");
             return Err(PoolError::Refused { reason });
         }
-        self.others.push(OtherServer { place, lost: None });
+        self.others.push(other);
         Ok(self.others.len() as PeerId)
     }
 
-    fn other(&self, peer: PeerId) -> Option<&OtherServer> {
-        self.others.get(usize::from(peer.checked_sub(1)?))
+    pub(super) fn other(&self, peer: PeerId) -> Option<&OtherServer> {
+        self.others.get(usize::from(peer.checked_sub(1)?))?.as_ref()
+    }
+
+    pub(super) fn other_mut(&mut self, peer: PeerId) -> Option<&mut OtherServer> {
+        self.others.get_mut(usize::from(peer.checked_sub(1)?))?.as_mut()
+    }
+
+    /// Another server, if messages reach it.
+    fn reachable(&self, peer: PeerId) -> Option<&OtherServer> {
+        let other = self.other(peer)?;
+        (other.lost.is_none() && (!self.saves || other.link.is_some())).then_some(other)
     }
 
     /// The requests by which other servers hold extents of a load, by server.
@@ -112,7 +137,7 @@ impl Home {
         let used = extents.iter().map(|(extent, _)| extent.server);
         let peers: BTreeSet<PeerId> = used.chain(unused.iter().map(|of| of.server)).collect();
         let request = |peer: PeerId| {
-            let place = self.other(peer).filter(|other| other.lost.is_none())?.place.clone();
+            let place = self.reachable(peer)?.place.clone();
             let here = extents.iter().filter(|(extent, _)| extent.server == peer);
             let extents = here.map(|(extent, used)| (extent.number, *used)).collect();
             let here = unused.iter().filter(|extent| extent.server == peer);
@@ -141,7 +166,7 @@ impl Home {
         }
         match held {
             Ok(()) if !version.waits.is_empty() => vec![],
-            Ok(()) => self.end_saving(load, Ok(())),
+            Ok(()) => self.is_held(load),
             Err(reason) => {
                 let name = self.other(peer).map_or("", |of| of.place.name.as_str());
                 let reason = format!("memory server '{name}' does not hold its part: {reason}");
@@ -150,14 +175,24 @@ impl Home {
         }
     }
 
-    /// The connection with another server has ended, and with it what was held there.
-    pub fn peer_lost(&mut self, peer: PeerId, reason: &str) -> Vec<Effect> {
-        let at = usize::from(peer).checked_sub(1);
-        let Some(other) = at.and_then(|at| self.others.get_mut(at)) else { return vec![] };
-        other.lost.get_or_insert_with(|| reason.to_owned());
+    /// The connection of this number with another server has ended; of servers in memory there is
+    /// one, 0, and with it what was held there has gone.
+    pub fn peer_lost(&mut self, peer: PeerId, link: u64, reason: &str) -> Vec<Effect> {
+        let saves = self.saves;
+        let Some(other) = self.other_mut(peer) else { return vec![] };
+        if saves && other.link != Some(link) {
+            // Another connection is in its place.
+            return vec![];
+        }
+        if saves {
+            other.link = None;
+        } else {
+            other.lost.get_or_insert_with(|| reason.to_owned());
+        }
         let name = other.place.name.clone();
+        // What a server has saved is there again with it.
         let waits = self.saving.iter().filter(|(_, version)| {
-            version.elsewhere.iter().any(|(extent, _)| extent.server == peer)
+            !saves && version.elsewhere.iter().any(|(extent, _)| extent.server == peer)
                 || version.waits.contains(&peer)
         });
         let waits: Vec<u64> = waits.map(|(load, _)| *load).collect();
@@ -170,19 +205,27 @@ impl Home {
         let numbers = extents.iter().map(|(extent, _)| extent.server);
         let numbers: BTreeSet<PeerId> = numbers.collect();
         let holder = |number| {
-            let ServerPlace { name, incarnation, .. } = &self.other(number)?.place;
-            Some(ExtentHolder { number, name: name.clone(), incarnation: *incarnation })
+            let ServerPlace { name, identity, .. } = &self.other(number)?.place;
+            Some(ExtentHolder { number, name: name.clone(), identity: *identity })
         };
         numbers.into_iter().filter_map(holder).collect()
     }
 
     /// The error of a version whose blocks lay on a server that is gone.
     pub(super) fn loss_of(&self, manifest: &Manifest) -> Option<PoolError> {
+        let table = &manifest.table;
         let lost = |holder: &ExtentHolder| {
-            let reason = self.other(holder.number)?.lost.as_ref()?;
-            let table = &manifest.table;
+            let (other, server) = (self.other(holder.number)?, &holder.name);
+            let is_missing = |(extent, _): &(ExtentId, u32)| {
+                extent.server == holder.number && other.missing.contains(&extent.number)
+            };
+            if !other.missing.is_empty() && manifest.extents.iter().any(is_missing) {
+                let reason = format!("memory server '{server}' has lost its part: load it again");
+                return Some(PoolError::Damaged { table: table.clone(), reason });
+            }
+            let reason = other.lost.as_ref()?;
             let reason = format!("{reason}; a part of table '{table}' lay there: load it again");
-            Some(PoolError::Lost { server: holder.name.clone(), reason })
+            Some(PoolError::Lost { server: server.clone(), reason })
         };
         manifest.holders.iter().find_map(lost)
     }
@@ -208,12 +251,23 @@ impl Home {
     pub(super) fn releases(&self, extents: impl Iterator<Item = ExtentId>) -> Vec<Effect> {
         let mut by_peer: BTreeMap<PeerId, Vec<u32>> = BTreeMap::new();
         for extent in extents {
-            if self.other(extent.server).is_some_and(|other| other.lost.is_none()) {
+            if self.reachable(extent.server).is_some() {
                 by_peer.entry(extent.server).or_default().push(extent.number);
             }
         }
         by_peer.into_iter().map(|(peer, extents)| Effect::Release(peer, extents)).collect()
     }
+}
+
+/// Refuses more servers than a table may have, and long names.
+pub(super) fn check_places(servers: &[ServerPlace]) -> Result<(), PoolError> {
+    let is_long = |place: &ServerPlace| {
+        place.name.len() > NAME_BYTES_MAX || place.address.len() > NAME_BYTES_MAX
+    };
+    if servers.len() > HOLDERS_MAX || servers.iter().any(is_long) {
+        return Err(misuse("more servers, or longer names, than there may be"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -230,7 +284,8 @@ mod tests {
     const SERVER: ClientId = 9;
 
     fn place(incarnation: u32) -> ServerPlace {
-        ServerPlace { name: "m1".into(), address: "m1:1".into(), incarnation }
+        let (name, address) = ("m1".into(), "m1:1".into());
+        ServerPlace { name, address, identity: incarnation.into(), incarnation }
     }
 
     /// A load of a table by some nodes, spread over `servers`.

@@ -5,10 +5,14 @@
 //!   loader:  grant ─▶ seal ─┐
 //!   the table's server:     └─▶ hold ─▶ (a version has it) ─▶ release     all go with the client
 //! ```
+//!
+//! A server that saves holds extents for the [directory](super::owners) of the other server, and
+//! not for its connection.
 
 use std::collections::BTreeSet;
 
 use super::loads::{LOADS_MAX, check_count, misuse};
+use super::owners::HeldFor;
 use super::{ClientId, Effect, Home};
 use crate::error::PoolError;
 
@@ -62,10 +66,12 @@ impl Home {
     }
 
     /// Holds sealed extents of a load, with their used bytes, for the client that is the server of
-    /// the table: all of them, or none. Those that are `unused` are freed.
+    /// the table: all of them, or none. Those that are `unused` are freed. A server that saves
+    /// holds them when [they were saved](Effect::SavePart).
     ///
     /// # Errors
-    /// When one is not there any more, since its loader has ended, or is shorter.
+    /// When one is not there any more, since its loader has ended, or is shorter, and when this
+    /// server saves and the client has not introduced itself.
     pub fn hold(
         &mut self,
         client: ClientId,
@@ -73,6 +79,10 @@ impl Home {
         extents: &[(u32, u32)],
         unused: &[u32],
     ) -> (Result<(), PoolError>, Vec<Effect>) {
+        let held_for = match self.holder(client) {
+            Ok(held_for) => held_for,
+            Err(error) => return (Err(error), vec![]),
+        };
         let of_load = (load, 0)..=(load, ClientId::MAX);
         let sealed: BTreeSet<u32> =
             self.parts.range(of_load.clone()).flat_map(|(_, part)| &part.sealed).copied().collect();
@@ -84,7 +94,7 @@ impl Home {
             let gone = "an extent that is not sealed, or not there any more: its node has ended";
             return (Err(misuse(gone)), vec![]);
         }
-        let held = self.held_for.entry(client).or_default();
+        let held = self.held_for.entry(held_for).or_default();
         for (number, _) in extents {
             if let Some(extent) = self.extents.get_mut(number).filter(|_| held.insert(*number)) {
                 (extent.versions, extent.load) = (extent.versions + 1, None);
@@ -98,20 +108,29 @@ impl Home {
             freed.extend(unused.iter().filter(|number| part.sealed.remove(number)));
         }
         self.parts.retain(|_, part| !part.written.is_empty() || !part.sealed.is_empty());
-        (Ok(()), freed.into_iter().map(|number| self.free(number)).collect())
+        let saved = if extents.is_empty() { None } else { self.save_part(held_for, Some(client)) };
+        let freed = freed.into_iter().map(|number| self.free(number));
+        (Ok(()), saved.into_iter().chain(freed).collect())
     }
 
     /// The server of a table does not use extents any more. Those that are not held for it stay as
     /// they are.
     pub fn release(&mut self, client: ClientId, extents: &[u32]) -> Vec<Effect> {
-        let mut effects = vec![];
-        for number in extents {
-            let held = self.held_for.get_mut(&client);
-            if held.is_some_and(|held| held.remove(number)) {
-                effects.extend(self.end_hold(*number));
-            }
-        }
-        effects
+        let Ok(held_for) = self.holder(client) else { return vec![] };
+        self.end_holds(held_for, extents.iter().copied())
+    }
+
+    /// Extents are not held any more for a server: that is saved before their memory goes.
+    pub(super) fn end_holds(
+        &mut self,
+        held_for: HeldFor,
+        extents: impl Iterator<Item = u32>,
+    ) -> Vec<Effect> {
+        let Some(held) = self.held_for.get_mut(&held_for) else { return vec![] };
+        let ended: Vec<u32> = extents.filter(|number| held.remove(number)).collect();
+        let saved = if ended.is_empty() { None } else { self.save_part(held_for, None) };
+        let freed = ended.into_iter().filter_map(|number| self.end_hold(number));
+        saved.into_iter().chain(freed).collect()
     }
 
     fn end_hold(&mut self, number: u32) -> Option<Effect> {
@@ -133,8 +152,9 @@ impl Home {
         let loads: Vec<u64> = self.parts.keys().filter_map(of).collect();
         let mut effects: Vec<Effect> =
             loads.into_iter().flat_map(|load| self.end_part(client, load)).collect();
-        let held = self.held_for.remove(&client).unwrap_or_default();
+        let held = self.held_for.remove(&HeldFor::Connection(client)).unwrap_or_default();
         effects.extend(held.into_iter().filter_map(|number| self.end_hold(number)));
+        self.end_owner(client);
         effects
     }
 }
@@ -207,17 +227,16 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_saves_or_meets_too_many_is_not_spread() {
+    fn a_server_that_meets_too_many_is_not_spread() {
         let columns = vec![Layout::Fixed(1)];
         let definition = Definition { schema: vec![], columns, buckets: vec![], strip_rows: 1 };
         let (table, mode) = ("t".into(), LoadMode::Create);
         let load = TableLoad { table, definition, mode, origin: None };
         let statement = StatementId { job: 1, statement: 1 };
-        let place =
-            |incarnation| ServerPlace { name: "m".into(), address: "a".into(), incarnation };
-        let mut saves = Home::new(0, 1 << 20).with_saving();
-        let number = saves.begin(LOADER, "l", load.clone(), statement, 1).unwrap();
-        assert!(saves.distribute(LOADER, number, vec![place(1)]).is_err());
+        let place = |incarnation| {
+            let (name, address, identity) = ("m".into(), "a".into(), 1);
+            ServerPlace { name, address, identity, incarnation }
+        };
         let mut home = Home::new(0, 1 << 20);
         let number = home.begin(LOADER, "l", load, statement, 1).unwrap();
         assert!(home.distribute(OTHER, number, vec![place(1)]).is_err(), "it takes no part");

@@ -88,22 +88,33 @@ impl Home {
         mut version: PreparedVersion,
         unused: &[ExtentId],
     ) -> (Option<u64>, Vec<Effect>) {
-        if !self.saves {
-            let holds = self.holds(load, &version.elsewhere, unused);
-            if !holds.is_empty() {
-                version.waits = holds.iter().map(|hold| hold.peer).collect();
-                self.saving.insert(load, version);
-                return (None, holds.into_iter().map(Effect::from).collect());
-            }
-            let (number, effects) = self.appear(load, version);
-            return (Some(number), effects);
+        let mut effects = self.reach(version.elsewhere.iter().map(|(extent, _)| extent.server));
+        let holds = self.holds(load, &version.elsewhere, unused);
+        if !holds.is_empty() {
+            version.waits = holds.iter().map(|hold| hold.peer).collect();
+            self.saving.insert(load, version);
+            effects.extend(holds.into_iter().map(Effect::from));
+            return (None, effects);
         }
-        let PreparedVersion { snapshot, manifest, bytes, goes_on, .. } = &version;
+        if self.saves {
+            self.saving.insert(load, version);
+            return (None, self.save(load));
+        }
+        let (number, effects) = self.appear(load, version);
+        (Some(number), effects)
+    }
+
+    /// All other servers hold their parts of a version: it appears, or is saved before.
+    pub(super) fn is_held(&mut self, load: u64) -> Vec<Effect> {
+        if self.saves { self.save(load) } else { self.end_saving(load, Ok(())) }
+    }
+
+    fn save(&self, load: u64) -> Vec<Effect> {
+        let Some(version) = self.saving.get(&load) else { return vec![] };
+        let PreparedVersion { snapshot, manifest, bytes, goes_on, .. } = version;
         let (manifest, bytes) = (Arc::clone(manifest), Arc::clone(bytes));
         let (snapshot, goes_on) = (*snapshot, *goes_on);
-        let save = SavedVersion { load, snapshot, manifest, bytes, goes_on };
-        self.saving.insert(load, version);
-        (None, vec![Effect::Save(Box::new(save))])
+        vec![Effect::Save(Box::new(SavedVersion { load, snapshot, manifest, bytes, goes_on }))]
     }
 
     fn appear(&mut self, load: u64, version: PreparedVersion) -> (u64, Vec<Effect>) {
@@ -186,11 +197,12 @@ impl Home {
         bytes_of: impl Fn(u32) -> u64,
     ) -> Result<(), PoolError> {
         let SavedVersion { load, snapshot, manifest, bytes, goes_on } = version;
-        let extents = &manifest.extents;
+        let extents: Vec<(ExtentId, u32)> = manifest.own_extents().collect();
         let is_strange = |number: u32| self.extents.contains_key(&number) || number == u32::MAX;
         let strange =
-            extents.iter().any(|(id, _)| id.server != self.server || is_strange(id.number));
-        if strange || self.tables.contains_key(&manifest.table) {
+            extents.iter().any(|(id, _)| id.server != self.server || is_strange(id.number))
+                || manifest.extents.iter().any(|(id, _)| self.has_elsewhere(*id));
+        if strange || self.tables.contains_key(&manifest.table) || !self.know_again(&manifest) {
             return Err(PoolError::Malformed { what: "version" });
         }
         let in_memory: u64 = extents.iter().map(|(_, used)| bytes_of(*used)).sum();
@@ -200,7 +212,7 @@ impl Home {
         }
         self.bytes += needed;
         for (id, used) in extents {
-            let (bytes, used) = (bytes_of(*used), Some(*used));
+            let (bytes, used) = (bytes_of(used), Some(used));
             self.extents.insert(id.number, Extent { bytes, used, load: None, versions: 0 });
             self.extents_made = self.extents_made.max(id.number + 1);
         }

@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! manifest    'MSPOOL' | format u16 | table | version u64 | definition
-//!             strips | partitions | extents | holders (formats 2 and 3)
-//!             origin name | origin mark u64 (format 3) | crc u32
+//!             strips | partitions | extents | holders | origin | crc u32
 //! definition  schema | columns {layout} | buckets {column u16, bits u8, family u8}
 //!             rows of a strip u32
 //! strip       rows u32 | blocks {server u16, extent u32, offset u32, bytes u32, codec u8,
 //!             width u8, nulls u32, least i64, greatest i64}
-//! holder      server u16 | name | incarnation u32
+//! holder      server u16 | name | identity u64
+//! origin      name | mark u64
 //! ```
 //!
-//! Lists and texts have their length in front, in 32 bits.
+//! Lists and texts have their length in front, in 32 bits. Format 1 has neither holders nor an
+//! origin, format 3 has an origin behind an empty list of holders, and format 4 has holders and,
+//! behind a flag of 8 bits, an origin. Format 2 is not written any more: it was never saved.
 
 use std::collections::BTreeSet;
 
@@ -26,10 +28,10 @@ use crate::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
 /// The beginning of a manifest, and the number of this format.
 const MAGIC: &[u8; 6] = b"MSPOOL";
 const FORMAT: u16 = 1;
-/// The number of a format that has holders, too.
-const FORMAT_OF_SEVERAL: u16 = 2;
-/// The number of a format that has an origin behind its holders, of which there may be none.
+/// The number of a format that has an origin behind an empty list of holders.
 const FORMAT_OF_CACHE: u16 = 3;
+/// The number of a format that has holders, and an origin or none.
+const FORMAT_OF_SEVERAL: u16 = 4;
 
 /// Bytes of the description of a table's columns at most.
 pub const SCHEMA_BYTES_MAX: usize = 4 << 20;
@@ -248,8 +250,8 @@ impl Manifest {
         let mut out = FieldWriter::default();
         out.0.extend_from_slice(MAGIC);
         let format = match (&self.origin, self.holders.is_empty()) {
-            (Some(_), _) => FORMAT_OF_CACHE,
-            (None, false) => FORMAT_OF_SEVERAL,
+            (_, false) => FORMAT_OF_SEVERAL,
+            (Some(_), true) => FORMAT_OF_CACHE,
             (None, true) => FORMAT,
         };
         out.u16(format);
@@ -267,11 +269,15 @@ impl Manifest {
             out.list(&self.holders, |out, holder| {
                 out.u16(holder.number);
                 out.text(&holder.name);
-                out.u32(holder.incarnation);
+                out.u64(holder.identity);
             });
         }
-        if let Some(origin) = &self.origin {
-            origin.encode(&mut out);
+        match (format, &self.origin) {
+            (FORMAT_OF_SEVERAL, origin) => {
+                out.option(origin.as_ref(), |out, origin| origin.encode(out));
+            }
+            (_, Some(origin)) => origin.encode(&mut out),
+            (_, None) => {}
         }
         let crc = crc32c::crc32c(&out.0);
         out.u32(crc);
@@ -308,14 +314,15 @@ impl Manifest {
         if format != FORMAT {
             holders = from.list(HOLDERS_MAX, |from| {
                 let (number, name) = (from.u16()?, from.text()?);
-                Ok(ExtentHolder { number, name, incarnation: from.u32()? })
+                Ok(ExtentHolder { number, name, identity: from.u64()? })
             })?;
-            if holders.is_empty() && format == FORMAT_OF_SEVERAL {
+            if holders.is_empty() == (format == FORMAT_OF_SEVERAL) {
                 return Err(malformed());
             }
         }
         let origin = match format {
             FORMAT_OF_CACHE => Some(CachedOrigin::decode(&mut from)?),
+            FORMAT_OF_SEVERAL => from.option(CachedOrigin::decode)?,
             _ => None,
         };
         from.end()?;
@@ -395,7 +402,7 @@ mod tests {
         let mut spread = manifest();
         spread.strips[1].blocks.iter_mut().for_each(|block| block.at.extent.server = 2);
         spread.extents.push((ExtentId { server: 2, number: 7 }, 188));
-        spread.holders.push(ExtentHolder { number: 2, name: "m1".into(), incarnation: 77 });
+        spread.holders.push(ExtentHolder { number: 2, name: "m1".into(), identity: 1 << 40 });
         spread
     }
 

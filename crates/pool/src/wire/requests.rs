@@ -94,6 +94,31 @@ fn encode_pin(out: &mut FieldWriter, table: &str, at: At) {
     out.option(version, FieldWriter::u64);
 }
 
+fn encode_claim(
+    out: &mut FieldWriter,
+    (identity, name): (u64, &str),
+    link: u64,
+    extents: &[u32],
+    last: bool,
+) {
+    numbers(out, 28, &[identity, link]);
+    out.text(name);
+    out.list(extents, |out, extent| out.u32(*extent));
+    out.u8(last.into());
+}
+
+fn decode_claim(from: &mut FieldReader<'_>) -> Result<ClientRequest, PoolError> {
+    let (identity, link, name) = (from.u64()?, from.u64()?, from.text()?);
+    let extents = from.list(KEYS_MAX, FieldReader::u32)?;
+    Ok(ClientRequest::Claim { identity, name, link, extents, last: from.flag()? })
+}
+
+fn encode_forget(out: &mut FieldWriter, name: &str, living: Option<u64>) {
+    out.u8(29);
+    out.text(name);
+    out.option(living, FieldWriter::u64);
+}
+
 /// An extent and its used bytes.
 fn used_extent(from: &mut FieldReader<'_>) -> Result<(u32, u32), PoolError> {
     Ok((from.u32()?, from.u32()?))
@@ -146,6 +171,14 @@ impl ClientRequest {
                 encode_hold(&mut out, *load, of, unused);
             }
             ClientRequest::Release { extents: of } => extents(&mut out, 24, of),
+            ClientRequest::Relocate { servers } => {
+                out.u8(27);
+                out.list(servers, |out, server| server.encode(out));
+            }
+            ClientRequest::Claim { identity, name, link, extents, last } => {
+                encode_claim(&mut out, (*identity, name), *link, extents, *last);
+            }
+            ClientRequest::Forget { name, living } => encode_forget(&mut out, name, *living),
             ClientRequest::Seal { load, extent, used, crc } => {
                 fields(&mut out, 11, *load, &[*extent, *used, *crc]);
             }
@@ -248,6 +281,11 @@ impl ClientRequest {
             24 => ClientRequest::Release { extents: extents(&mut from)? },
             25 => decode_look(&mut from)?,
             26 => ClientRequest::EndLook { table: from.text()?, outcome: outcome_of(&mut from)? },
+            27 => ClientRequest::Relocate { servers: from.list(HOLDERS_MAX, ServerPlace::decode)? },
+            28 => decode_claim(&mut from)?,
+            29 => {
+                ClientRequest::Forget { name: from.text()?, living: from.option(FieldReader::u64)? }
+            }
             _ => return Err(from.malformed()),
         };
         from.end()?;
@@ -259,12 +297,13 @@ impl ServerPlace {
     fn encode(&self, out: &mut FieldWriter) {
         out.text(&self.name);
         out.text(&self.address);
+        out.u64(self.identity);
         out.u32(self.incarnation);
     }
 
     fn decode(from: &mut FieldReader<'_>) -> Result<Self, PoolError> {
         let (name, address) = (from.text()?, from.text()?);
-        Ok(Self { name, address, incarnation: from.u32()? })
+        Ok(Self { name, address, identity: from.u64()?, incarnation: from.u32()? })
     }
 }
 

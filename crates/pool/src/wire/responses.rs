@@ -15,6 +15,7 @@ impl Welcome {
         out.text(&self.host);
         out.list(&self.fabrics, |out, fabric| out.text(fabric));
         out.u32(self.incarnation);
+        out.u64(self.identity);
         out.u8(self.keeps.into());
     }
 
@@ -25,6 +26,7 @@ impl Welcome {
             host: from.text()?,
             fabrics: from.list(16, FieldReader::text)?,
             incarnation: from.u32()?,
+            identity: from.u64()?,
             keeps: from.flag()?,
         })
     }
@@ -106,6 +108,15 @@ impl ServerResponse {
                 out.u8(16);
                 out.list(numbers, |out, number| out.u16(*number));
             }
+            ServerResponse::Missing(extents) => {
+                out.u8(18);
+                out.list(extents, |out, extent| out.u32(*extent));
+            }
+            ServerResponse::Forgotten { tables, extents } => {
+                out.u8(19);
+                out.list(tables, |out, table| out.text(table));
+                out.u32(*extents);
+            }
             ServerResponse::Broken { lease, reason } => {
                 out.u8(13);
                 out.u64(*lease);
@@ -162,6 +173,11 @@ impl ServerResponse {
                 _ => return Err(from.malformed()),
             }),
             16 => ServerResponse::Numbers(from.list(HOLDERS_MAX, FieldReader::u16)?),
+            18 => ServerResponse::Missing(from.list(KEYS_MAX, FieldReader::u32)?),
+            19 => ServerResponse::Forgotten {
+                tables: from.list(TABLES_MAX, FieldReader::text)?,
+                extents: from.u32()?,
+            },
             _ => return Err(from.malformed()),
         };
         from.end()?;

@@ -43,7 +43,8 @@ fn requests() -> Vec<ClientRequest> {
         writers: 4,
     };
     let (name, address) = ("m1".into(), "h:7741".into());
-    let server = ServerPlace { name, address, incarnation: 9 };
+    let server = ServerPlace { name, address, identity: 1 << 63, incarnation: 9 };
+    let name = "m0".to_owned();
     vec![
         ClientRequest::Hello {
             protocol: PROTOCOL,
@@ -76,7 +77,17 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Outcome { load: 1 << 40, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: strips.clone() },
         ClientRequest::HandIn { load: 1, writer: 2, strips, last: false },
-        ClientRequest::Distribute { load: 1, servers: vec![server] },
+        ClientRequest::Distribute { load: 1, servers: vec![server.clone()] },
+        ClientRequest::Relocate { servers: vec![server] },
+        ClientRequest::Claim {
+            identity: 7,
+            name: name.clone(),
+            link: 9,
+            extents: vec![1],
+            last: true,
+        },
+        ClientRequest::Forget { name: name.clone(), living: Some(1 << 40) },
+        ClientRequest::Forget { name, living: None },
         ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
         ClientRequest::Release { extents: vec![2, u32::MAX] },
     ]
@@ -101,6 +112,7 @@ fn responses() -> Vec<ServerResponse> {
             fabrics: vec!["shm".into(), "tcp".into()],
             rights: Rights::Read,
             incarnation: 7,
+            identity: 1 << 50,
             keeps: true,
         }),
         ServerResponse::Done,
@@ -117,6 +129,8 @@ fn responses() -> Vec<ServerResponse> {
         ServerResponse::Keys(vec![vec![1], vec![]]),
         ServerResponse::Load(5),
         ServerResponse::Numbers(vec![1, u16::MAX]),
+        ServerResponse::Missing(vec![3, u32::MAX]),
+        ServerResponse::Forgotten { tables: vec!["t".into()], extents: 5 },
         ServerResponse::Extent { number: 1, bytes: 2, key: vec![3] },
         ServerResponse::Committed { version: None },
         ServerResponse::Committed { version: Some(9) },

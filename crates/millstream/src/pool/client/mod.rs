@@ -150,6 +150,31 @@ impl Client {
         Ok(())
     }
 
+    /// Gives up a server that never comes back: tables with a part there are dropped, and their
+    /// other parts are freed. Gives the tables, and how many extents of tables of that server were
+    /// freed.
+    ///
+    /// # Errors
+    /// When it is there, or no server knows it.
+    pub fn forget(&self, server: &str) -> Result<(Vec<String>, u64), PoolError> {
+        let connected = self.connected()?;
+        let living = connected.remotes.iter().find(|remote| remote.name == server);
+        let living = living.map(|remote| remote.identity);
+        let (mut all, mut freed) = (Vec::new(), 0);
+        for remote in &connected.remotes {
+            let request = ClientRequest::Forget { name: server.to_owned(), living };
+            match remote.call(&request)? {
+                ServerResponse::Forgotten { tables, extents } => {
+                    all.extend(tables);
+                    freed += u64::from(extents);
+                }
+                _ => return Err(unexpected()),
+            }
+        }
+        all.sort();
+        Ok((all, freed))
+    }
+
     fn snapshot(&self) -> StatementId {
         StatementId { job: self.job, statement: self.statements.load(Ordering::Relaxed) }
     }
@@ -199,11 +224,21 @@ impl Connected {
             }
         }
         drop(incarnations);
+        let mut identities = HashMap::new();
+        for (remote, _) in &ends {
+            if let Some(other) = identities.insert(remote.identity, &remote.name) {
+                let name = &remote.name;
+                let reason = format!("the directory of '{name}' is a copy of that of '{other}'");
+                return Err(PoolError::Refused { reason });
+            }
+        }
+        drop(identities);
         let (remotes, ends): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
         let remotes: Vec<Arc<Remote>> = remotes.into_iter().map(Arc::new).collect();
         let worker = Worker::start(remotes.clone(), ends).map_err(|error| PoolError::Refused {
             reason: format!("the system gives no thread: {error}"),
         })?;
+        relocate(&remotes)?;
         let options = options.clone();
         Ok(Self { options, remotes, worker, versions: Mutex::default(), newest: Mutex::default() })
     }
@@ -216,15 +251,13 @@ impl Connected {
         heaviest.unwrap_or(0)
     }
 
-    /// The servers over which a load is spread, that of the table first: the same on all nodes. A
-    /// server that keeps its tables has them whole, and holds nothing for others: they would have
-    /// lost what it has again after a restart.
+    /// The servers over which a load is spread, that of the table first: the same on all nodes.
+    /// Those that keep tables in directories have the tables of each other, and those in memory
+    /// too: a part that is there again after a restart is of no use without the others.
     fn distribute(&self, home: usize) -> Vec<usize> {
-        if self.remotes[home].keeps {
-            return vec![home];
-        }
+        let keeps = self.remotes[home].keeps;
         let turns = (0..self.remotes.len()).map(|at| (home + at) % self.remotes.len());
-        turns.filter(|at| !self.remotes[*at].keeps).collect()
+        turns.filter(|at| self.remotes[*at].keeps == keeps).collect()
     }
 
     /// How the strips of a load are divided among servers: by the bytes that are free on each.
@@ -247,7 +280,7 @@ impl Connected {
     /// By the number that the extents of a version name: the server.
     ///
     /// # Errors
-    /// When one is not there, or was started anew since.
+    /// When one is not there, or has other memory than then.
     fn servers_of(
         &self,
         home: usize,
@@ -256,17 +289,27 @@ impl Connected {
         let mut servers = HashMap::from([(0, home)]);
         for holder in &manifest.holders {
             let (server, table) = (&holder.name, &manifest.table);
-            let at = self.remotes.iter().position(|remote| remote.name == *server);
-            let at = at.ok_or_else(|| PoolError::Refused {
-                reason: format!("table '{table}' lies on '{server}', too: name all servers"),
-            })?;
-            if self.remotes[at].incarnation != holder.incarnation {
-                let reason = format!(
-                    "it was started anew; a part of table '{table}' lay there: load it again"
-                );
-                return Err(PoolError::Lost { server: server.clone(), reason });
+            let is = |remote: &Arc<Remote>| remote.identity == holder.identity;
+            if let Some(at) = self.remotes.iter().position(is) {
+                servers.insert(holder.number, at);
+                continue;
             }
-            servers.insert(holder.number, at);
+            let other = self.remotes.iter().find(|remote| remote.name == *server);
+            let reason = match other {
+                None => {
+                    let reason =
+                        format!("table '{table}' lies on '{server}', too: name all servers");
+                    return Err(PoolError::Refused { reason });
+                }
+                Some(_) if self.remotes[home].keeps => format!(
+                    "it has another directory than when a part of table '{table}' was saved there: \
+                     start it with that one, or give that one up (millstream pool forget {server})"
+                ),
+                Some(_) => format!(
+                    "it was started anew; a part of table '{table}' lay there: load it again"
+                ),
+            };
+            return Err(PoolError::Lost { server: server.clone(), reason });
         }
         Ok(servers)
     }
@@ -336,12 +379,7 @@ impl Client {
         let spread = connected.distribute(home);
         let mut servers = vec![(home, 0)];
         if spread.len() > 1 {
-            let place = |at: &usize| {
-                let Remote { name, address, incarnation, .. } = &*connected.remotes[*at];
-                let (name, address) = (name.clone(), address.clone());
-                ServerPlace { name, address, incarnation: *incarnation }
-            };
-            let others = spread[1..].iter().map(place).collect();
+            let others = spread[1..].iter().map(|at| connected.remotes[*at].place()).collect();
             let request = ClientRequest::Distribute { load: number, servers: others };
             let numbers = match connected.remotes[home].call(&request) {
                 Ok(ServerResponse::Numbers(numbers)) if numbers.len() + 1 == spread.len() => {
@@ -465,6 +503,23 @@ impl PoolAccess for Client {
         let dropped = remote.call(&ClientRequest::Drop { table: table.to_owned() });
         dropped.map(drop).map_err(|error| self.with_nearest(error))
     }
+}
+
+/// Tells servers that keep tables where the others are, so that they know each other again after a
+/// restart.
+///
+/// # Errors
+/// When one is gone, or refuses.
+fn relocate(remotes: &[Arc<Remote>]) -> Result<(), PoolError> {
+    let keeping = || remotes.iter().filter(|remote| remote.keeps);
+    for remote in keeping().filter(|remote| remote.may_write) {
+        let others = keeping().filter(|other| other.identity != remote.identity);
+        let servers: Vec<ServerPlace> = others.map(|other| other.place()).collect();
+        if !servers.is_empty() {
+            remote.call(&ClientRequest::Relocate { servers })?;
+        }
+    }
+    Ok(())
 }
 
 /// The state of a server.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cluster::{Attachment, ClusterError};
 use fabric::{Endpoint, Fabric, LinkId};
 use pool::PoolError;
-use pool::wire::{ClientRequest, PROTOCOL, Rights, ServerResponse, Welcome, split};
+use pool::wire::{ClientRequest, PROTOCOL, Rights, ServerPlace, ServerResponse, Welcome, split};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{PoolOptions, locked, unexpected};
@@ -27,6 +27,10 @@ pub(super) struct Remote {
     pub(super) address: String,
     /// Its incarnation; see [`Welcome::incarnation`].
     pub(super) incarnation: u32,
+    /// See [`Welcome::identity`].
+    pub(super) identity: u64,
+    /// Whether this client may load and drop.
+    pub(super) may_write: bool,
     /// Whether it keeps its tables in a directory.
     pub(super) keeps: bool,
     /// How its memory is read.
@@ -53,9 +57,19 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
     let host = machine();
     let kind = choose(options.fabric, &welcome, &host).map_err(unreachable)?;
     tracing::debug!("memory server {} at {address} is read by {kind}", welcome.name);
-    let Welcome { name, incarnation, keeps, .. } = welcome;
+    let Welcome { name, incarnation, identity, keeps, rights, .. } = welcome;
     let (lost, address, control) = (Mutex::default(), address.to_owned(), Mutex::new(control));
-    let remote = Remote { name, address, incarnation, keeps, kind, control, lost };
+    let remote = Remote {
+        name,
+        address,
+        incarnation,
+        identity,
+        may_write: rights == Rights::Write,
+        keeps,
+        kind,
+        control,
+        lost,
+    };
     let end = remote.join().map_err(|error| match error {
         PoolError::Refused { reason } => {
             PoolError::Unreachable { address: remote.address.clone(), reason }
@@ -108,6 +122,7 @@ fn greet(address: &str, options: &PoolOptions) -> Result<(Attachment, Welcome), 
 
 /// A connection for messages alone, as one memory server has with another.
 pub(in crate::pool) struct ControlLink {
+    address: String,
     control: Attachment,
     welcome: Welcome,
 }
@@ -122,7 +137,11 @@ impl ControlLink {
         options: &PoolOptions,
     ) -> Result<Self, PoolError> {
         let (control, welcome) = greet(address, options)?;
-        Ok(Self { control, welcome })
+        Ok(Self { address: address.to_owned(), control, welcome })
+    }
+
+    pub(in crate::pool) fn address(&self) -> &str {
+        &self.address
     }
 
     pub(in crate::pool) fn name(&self) -> &str {
@@ -131,6 +150,10 @@ impl ControlLink {
 
     pub(in crate::pool) fn incarnation(&self) -> u32 {
         self.welcome.incarnation
+    }
+
+    pub(in crate::pool) fn identity(&self) -> u64 {
+        self.welcome.identity
     }
 
     /// Asks, and waits for the answer.
@@ -203,6 +226,13 @@ impl Remote {
         };
         let endpoint = offer.connect(&address).map_err(failed)?;
         Ok(End { fabric, endpoint })
+    }
+
+    /// Where it is, for another server.
+    pub(super) fn place(&self) -> ServerPlace {
+        let (name, address) = (self.name.clone(), self.address.clone());
+        let (identity, incarnation) = (self.identity, self.incarnation);
+        ServerPlace { name, address, identity, incarnation }
     }
 
     pub(super) fn is_there(&self) -> bool {

@@ -51,6 +51,10 @@ impl Control {
             }
             ClientRequest::Verify { extents } => self.verify(client, &extents),
             ClientRequest::Drop { table } => self.drop_table(client, table),
+            ClientRequest::Forget { name, living } => self.forget(client, &name, living),
+            ClientRequest::Hold { load, extents, unused } => {
+                self.hold(client, load, &extents, &unused);
+            }
             request => {
                 let answered = self.at_once(client, request);
                 self.tell(client, answered);
@@ -144,19 +148,27 @@ impl Control {
             ClientRequest::Distribute { load, servers } => {
                 ServerResponse::Numbers(self.home.distribute(client, load, servers)?)
             }
-            ClientRequest::Hold { load, extents, unused } => {
-                self.writer_name(client)?;
-                let (held, effects) = self.home.hold(client, load, &extents, &unused);
-                self.act(effects);
-                held?;
-                ServerResponse::Done
-            }
             ClientRequest::Release { extents } => {
                 let effects = self.home.release(client, &extents);
                 self.act(effects);
                 ServerResponse::Done
             }
+            ClientRequest::Relocate { servers } => {
+                self.writer_name(client)?;
+                let effects = self.home.relocate(servers)?;
+                self.act(effects);
+                ServerResponse::Done
+            }
+            ClientRequest::Claim { identity, name, link, extents, last } => {
+                self.writer_name(client)?;
+                let (missing, effects) =
+                    self.home.claim(client, (identity, name), link, &extents, last);
+                self.act(effects);
+                ServerResponse::Missing(missing?)
+            }
             ClientRequest::Hello { .. }
+            | ClientRequest::Hold { .. }
+            | ClientRequest::Forget { .. }
             | ClientRequest::Connect { .. }
             | ClientRequest::Tables
             | ClientRequest::Pin { .. }
@@ -219,8 +231,9 @@ impl Control {
         self.home.renew(now_ns, client);
         let fabrics = self.fabrics.iter().map(|open| open.fabric.name().to_owned()).collect();
         let (name, host) = (self.options.name.clone(), self.host.clone());
-        let (incarnation, keeps) = (self.incarnation, self.store.is_some());
-        let welcome = Welcome { name, host, fabrics, rights, incarnation, keeps };
+        let (incarnation, identity) = (self.incarnation, self.identity);
+        let keeps = self.store.is_some();
+        let welcome = Welcome { name, host, fabrics, rights, incarnation, identity, keeps };
         self.tell(client, Ok(ServerResponse::Welcome(welcome)));
     }
 

@@ -78,8 +78,10 @@ pub(super) enum Waiting {
     Room(ClientRequest, Instant),
     /// For the bytes of extents to be compared, which stops when this is dropped.
     Verify(#[expect(dead_code, reason = "it is held, not read")] Arc<()>),
-    /// For the file of a table to be removed.
-    Drop,
+    /// For the files of tables to be removed, with the answer then.
+    Drop(Box<ServerResponse>),
+    /// For what is held for another server to be saved.
+    Part,
     /// For the key of an extent that was granted.
     Grant { load: u64, extent: u32, bytes: u32 },
     /// For the end of all writes into an extent.
@@ -135,7 +137,9 @@ impl Clients {
     /// Clients whose request another thread may work on for long: they hear nothing meanwhile, and
     /// their requests are not read.
     pub(super) fn waits_for_work(&self) -> Vec<ClientId> {
-        let long = |of: &Client| matches!(of.waiting, Some(Waiting::Verify(_) | Waiting::Drop));
+        let long = |of: &Client| {
+            matches!(of.waiting, Some(Waiting::Verify(_) | Waiting::Drop(_) | Waiting::Part))
+        };
         let clients = self.all.iter().filter(|(_, of)| !of.closing && long(of));
         clients.map(|(number, _)| *number).collect()
     }

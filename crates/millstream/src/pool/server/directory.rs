@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!   lock               of the server that uses it; the system frees it when that ends
+//!   identity           the number by which other servers know it, and its starts
 //!   00000007.extent    the used bytes of extent 7
 //!   3.table            the newest version of a table: see `pool::record`
+//!   01ab….part         what is held for the server with the directory of this identity
 //!   *.tmp              was being written when the server ended
 //! ```
 //!
@@ -22,6 +24,10 @@ pub(super) struct Directory {
     path: PathBuf,
     /// To have changes of names written.
     names: File,
+    /// See [`pool::wire::Welcome::identity`].
+    identity: u64,
+    /// How often a server has been started with it.
+    starts: u32,
     /// Locked until it is closed.
     _lock: File,
 }
@@ -31,8 +37,13 @@ pub(super) struct Directory {
 pub(super) enum Entry {
     Extent(u32),
     Table(u64),
+    Part(u64),
     Unfinished,
 }
+
+/// The beginning of the file of an identity; the identity, the starts and a CRC-32C of all follow.
+const IDENTITY: &[u8; 8] = b"MSIDENT1";
+const IDENTITY_BYTES: usize = IDENTITY.len() + 8 + 4 + 4;
 
 impl Directory {
     /// Opens a directory, and makes it where it is not there.
@@ -53,7 +64,31 @@ impl Directory {
             let what = "another memory server uses it";
             return Err(Error::new(ErrorKind::ResourceBusy, what));
         }
-        Ok(Self { path: path.to_owned(), names, _lock: lock })
+        let directory = Self { path: path.to_owned(), names, identity: 0, starts: 0, _lock: lock };
+        let (identity, starts) = directory.identified()?;
+        Ok(Self { identity, starts, ..directory })
+    }
+
+    /// The number by which other servers know this directory, and how often a server has been
+    /// started with it, this time too.
+    pub(super) fn identity(&self) -> (u64, u32) {
+        (self.identity, self.starts)
+    }
+
+    /// Reads the identity, draws one where there is none, and counts a start.
+    fn identified(&self) -> Result<(u64, u32)> {
+        const NAME: &str = "identity";
+        let read = own_file(&self.path.join(NAME), OpenOptions::new().read(true));
+        let (identity, starts) = match read {
+            Err(error) if error.kind() == ErrorKind::NotFound => (crate::pool::random()?, 0),
+            read => decode_identity(read?)?,
+        };
+        let starts = starts.checked_add(1).ok_or_else(damaged_identity)?;
+        let temporary = format!("{NAME}.tmp");
+        self.write(&temporary, |file| file.write_all(&encode_identity(identity, starts)))?;
+        std::fs::rename(self.path.join(temporary), self.path.join(NAME))?;
+        self.sync()?;
+        Ok((identity, starts))
     }
 
     /// The files that are known, by what they are.
@@ -155,6 +190,7 @@ impl Entry {
         let entry = match kind {
             "extent" => Entry::Extent(u32::from_str_radix(stem, 16).ok()?),
             "table" => Entry::Table(stem.parse().ok()?),
+            "part" => Entry::Part(u64::from_str_radix(stem, 16).ok()?),
             "tmp" => return Some(Entry::Unfinished),
             _ => return None,
         };
@@ -166,9 +202,35 @@ impl Entry {
         match self {
             Entry::Extent(number) => format!("{number:08x}.extent"),
             Entry::Table(number) => format!("{number}.table"),
+            Entry::Part(identity) => format!("{identity:016x}.part"),
             Entry::Unfinished => "unfinished.tmp".into(),
         }
     }
+}
+
+fn encode_identity(identity: u64, starts: u32) -> Vec<u8> {
+    let mut bytes = IDENTITY.to_vec();
+    bytes.extend(identity.to_le_bytes());
+    bytes.extend(starts.to_le_bytes());
+    let sum = crc32c::crc32c(&bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+/// The identity and the starts that a file says.
+fn decode_identity(file: File) -> Result<(u64, u32)> {
+    let mut bytes = Vec::new();
+    file.take(IDENTITY_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    let fields = bytes.strip_prefix(IDENTITY).and_then(|rest| rest.split_first_chunk::<8>());
+    let fields = fields.and_then(|(identity, rest)| Some((identity, rest.first_chunk::<4>()?)));
+    let (identity, starts) = fields.ok_or_else(damaged_identity)?;
+    let (identity, starts) = (u64::from_le_bytes(*identity), u32::from_le_bytes(*starts));
+    let is_whole = encode_identity(identity, starts) == bytes;
+    if is_whole { Ok((identity, starts)) } else { Err(damaged_identity()) }
+}
+
+fn damaged_identity() -> Error {
+    Error::new(ErrorKind::InvalidData, "its file 'identity' is damaged")
 }
 
 /// Makes a directory and those above it, and has their names on the disk when this returns.
@@ -208,12 +270,15 @@ mod tests {
 
     #[test]
     fn names_mean_what_was_written_and_others_nothing() {
-        for entry in [Entry::Extent(7), Entry::Extent(u32::MAX), Entry::Table(0), Entry::Table(12)]
-        {
+        let extents = [Entry::Extent(7), Entry::Extent(u32::MAX)];
+        let others = [Entry::Table(0), Entry::Table(12), Entry::Part(7), Entry::Part(u64::MAX)];
+        for entry in extents.into_iter().chain(others) {
             assert_eq!(Entry::of(&entry.name()), Some(entry));
         }
         assert_eq!(Entry::of("3.table.tmp"), Some(Entry::Unfinished));
-        for name in ["lock", "7.extent", "00000007.EXTENT", "+3.table", "03.table", "x.table", ""] {
+        for name in
+            ["lock", "7.extent", "00000007.EXTENT", "+3.table", "03.table", "x.table", "7.part", ""]
+        {
             assert_eq!(Entry::of(name), None, "{name}");
         }
     }

@@ -5,9 +5,9 @@
 //!                  ◀─ held, lost ────
 //! ```
 //!
-//! Those servers hold extents for as long as the connection stands: it is made for the first load,
-//! says each second that this server lives, and is not made again when it has ended: the home gives
-//! the next one another number.
+//! Servers in memory hold extents for as long as the connection stands: it is made for the first
+//! load, says each second that this server lives, and is not made again when it has ended: the home
+//! gives the next one another number. A server that saves introduces itself, and may do so again.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use fabric::EventFd;
 use pool::PoolError;
-use pool::home::{HoldRequest, PeerId};
-use pool::wire::{ClientRequest, ServerPlace};
+use pool::home::{HoldRequest, Introduction, PeerId};
+use pool::wire::{ClientRequest, ServerPlace, ServerResponse};
 
 use super::mover::Event;
 use crate::pool::client::{ControlLink, PoolOptions};
@@ -35,8 +35,13 @@ enum LinkTask {
     Release(Vec<u32>),
 }
 
+/// Sends an event.
+type Tell<'a> = &'a dyn Fn(Event);
+
 /// The connections; their threads end when this is dropped.
 pub(super) struct Links {
+    /// The name of this server.
+    name: String,
     certs: Option<PathBuf>,
     events: Sender<Event>,
     signal: Arc<EventFd>,
@@ -46,8 +51,13 @@ pub(super) struct Links {
 
 impl Links {
     /// Without connections; `signal` is signalled after each event.
-    pub(super) fn new(certs: Option<PathBuf>, events: Sender<Event>, signal: Arc<EventFd>) -> Self {
-        Self { certs, events, signal, peers: HashMap::new() }
+    pub(super) fn new(
+        name: String,
+        certs: Option<PathBuf>,
+        events: Sender<Event>,
+        signal: Arc<EventFd>,
+    ) -> Self {
+        Self { name, certs, events, signal, peers: HashMap::new() }
     }
 
     /// Has another server hold extents; an event has the outcome.
@@ -57,7 +67,7 @@ impl Links {
             Some(tasks) => tasks.clone(),
             None => match self.connect(peer, place) {
                 Ok(tasks) => tasks,
-                Err(error) => return self.tell(Event::PeerLost(peer, error.to_string())),
+                Err(error) => return self.tell(Event::PeerLost(peer, 0, error.to_string())),
             },
         };
         // A thread that has ended has sent an event.
@@ -72,10 +82,45 @@ impl Links {
     }
 
     fn connect(&mut self, peer: PeerId, place: ServerPlace) -> std::io::Result<Sender<LinkTask>> {
+        let options = self.options(&place.address);
+        self.start(peer, 0, move |tell, received| {
+            let mut link = connected(&place, &options)?;
+            serve(&mut link, received, &|load, held| tell(Event::Held(load, peer, held)))
+        })
+    }
+
+    /// Introduces this server to another one that saves; events tell how far that has come.
+    pub(super) fn introduce(&mut self, of: Introduction) {
+        let options: Vec<PoolOptions> = of.addresses.iter().map(|at| self.options(at)).collect();
+        let (name, peer, number) = (self.name.clone(), of.peer, of.link);
+        let started = self.start(peer, number, move |tell, received| {
+            let mut link = reached(of.of, &options)?;
+            let missing = claim(&mut link, &of, &name)?;
+            let address = link.address().to_owned();
+            tell(Event::Introduced(peer, number, address, missing));
+            serve(&mut link, received, &|load, held| tell(Event::Held(load, peer, held)))
+        });
+        if let Err(error) = started {
+            self.tell(Event::PeerLost(peer, number, error.to_string()));
+        }
+    }
+
+    fn options(&self, address: &str) -> PoolOptions {
+        let mut options = PoolOptions::new(vec![address.to_owned()]);
+        options.certs.clone_from(&self.certs);
+        options
+    }
+
+    /// Starts the thread of a connection, in place of one that there may be: that ends when it has
+    /// done what it was told.
+    fn start(
+        &mut self,
+        peer: PeerId,
+        number: u64,
+        run: impl FnOnce(Tell<'_>, &Receiver<LinkTask>) -> Result<(), PoolError> + Send + 'static,
+    ) -> std::io::Result<Sender<LinkTask>> {
         let (tasks, received) = channel();
         self.peers.insert(peer, tasks.clone());
-        let mut options = PoolOptions::new(vec![place.address.clone()]);
-        options.certs.clone_from(&self.certs);
         let (events, signal) = (self.events.clone(), Arc::clone(&self.signal));
         std::thread::Builder::new().name("link".into()).spawn(move || {
             let tell = |event| {
@@ -83,11 +128,8 @@ impl Links {
                 let _ = events.send(event);
                 signal.signal();
             };
-            let ended = connected(&place, &options).and_then(|mut link| {
-                serve(&mut link, &received, &|load, held| tell(Event::Held(load, peer, held)))
-            });
-            if let Err(error) = ended {
-                tell(Event::PeerLost(peer, error.to_string()));
+            if let Err(error) = run(&tell, &received) {
+                tell(Event::PeerLost(peer, number, error.to_string()));
             }
         })?;
         Ok(tasks)
@@ -107,6 +149,45 @@ fn connected(place: &ServerPlace, options: &PoolOptions) -> Result<ControlLink, 
         return Err(PoolError::Lost { server, reason });
     }
     Ok(link)
+}
+
+/// Connects with the server of an identity, at the first of these addresses where it is.
+fn reached(identity: u64, options: &[PoolOptions]) -> Result<ControlLink, PoolError> {
+    let reason = "nobody has said where it is".to_owned();
+    let mut error = PoolError::Lost { server: String::new(), reason };
+    for options in options {
+        let Some(address) = options.addresses.first() else { continue };
+        match ControlLink::connect(address, options) {
+            Ok(link) if link.identity() == identity => return Ok(link),
+            Ok(link) => {
+                let (server, reason) = (link.name().to_owned(), "it has another directory");
+                error = PoolError::Lost { server, reason: reason.to_owned() };
+            }
+            Err(failed) => error = failed,
+        }
+    }
+    Err(error)
+}
+
+/// Claims the extents of this server; gives those that are not there.
+fn claim(link: &mut ControlLink, of: &Introduction, name: &str) -> Result<Vec<u32>, PoolError> {
+    let (mut missing, mut rest) = (vec![], &of.extents[..]);
+    loop {
+        let (some, behind) = rest.split_at(rest.len().min(EXTENTS_AT_A_TIME));
+        let (identity, name, extents) = (of.identity, name.to_owned(), some.to_vec());
+        let last = behind.is_empty();
+        let (link_number, all) = (of.link, last && of.all);
+        let request =
+            ClientRequest::Claim { identity, name, link: link_number, extents, last: all };
+        match link.call(&request)? {
+            ServerResponse::Missing(some) => missing.extend(some),
+            _ => return Err(PoolError::Malformed { what: "answer" }),
+        }
+        if last {
+            return Ok(missing);
+        }
+        rest = behind;
+    }
 }
 
 /// Does tasks in order until there are no more.
@@ -169,7 +250,8 @@ mod tests {
     fn a_connection_that_has_ended_is_not_made_again() {
         // Nobody listens there any more.
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let place = ServerPlace { name: "m1".into(), address: address.to_string(), incarnation: 1 };
+        let (name, address) = ("m1".into(), address.to_string());
+        let place = ServerPlace { name, address, identity: 1, incarnation: 1 };
         let hold = |load| HoldRequest {
             peer: 1,
             place: place.clone(),
@@ -178,9 +260,9 @@ mod tests {
             unused: vec![],
         };
         let (events, received) = channel();
-        let mut links = Links::new(None, events, Arc::new(EventFd::new().unwrap()));
+        let mut links = Links::new("m0".into(), None, events, Arc::new(EventFd::new().unwrap()));
         links.hold(hold(1));
-        assert!(matches!(received.recv(), Ok(Event::PeerLost(1, _))));
+        assert!(matches!(received.recv(), Ok(Event::PeerLost(1, 0, _))));
         links.hold(hold(2));
         drop(links);
         assert!(received.recv().is_err(), "no thread is left, and none has said anything");

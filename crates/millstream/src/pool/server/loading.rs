@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{FabricError, RemoteKey, Slab};
 use pool::PoolError;
-use pool::home::Home;
+use pool::home::{Effect, Home};
 use pool::wire::{ClientRequest, ServerResponse};
 
 use super::answers::refused;
@@ -108,15 +108,70 @@ impl Control {
             Ok(effects) => effects,
             Err(error) => return self.tell(client, Err(error)),
         };
-        match &self.store {
-            Some(store) => {
-                store.ask(StoreTask::Drop { client, table });
-                self.defer(client, Waiting::Drop);
-            }
-            None => self.tell(client, Ok(ServerResponse::Done)),
-        }
+        self.remove_tables(client, vec![table], ServerResponse::Done);
         self.act(effects);
         let effects = self.home.forget_statements();
+        self.act(effects);
+    }
+
+    /// Gives up a server that never comes back.
+    pub(super) fn forget(&mut self, client: ClientId, name: &str, living: Option<u64>) {
+        let forgotten = self.writer_name(client).and_then(|_| self.home.forget(name, living));
+        match forgotten {
+            Ok((tables, extents, effects)) => {
+                let answer = ServerResponse::Forgotten { tables: tables.clone(), extents };
+                self.remove_tables(client, tables, answer);
+                self.act(effects);
+            }
+            Err(error) => self.tell(client, Err(error)),
+        }
+    }
+
+    /// Answers a client when tables will not come back by a restart.
+    fn remove_tables(&mut self, client: ClientId, tables: Vec<String>, answer: ServerResponse) {
+        match &self.store {
+            Some(store) => {
+                store.ask(StoreTask::Drop { client, tables });
+                self.defer(client, Waiting::Drop(Box::new(answer)));
+            }
+            None => self.tell(client, Ok(answer)),
+        }
+    }
+
+    /// Tables were removed from the disk, or could not be.
+    fn dropped(&mut self, client: ClientId, dropped: Result<(), String>) {
+        let Some(of) = self.clients.get(client) else { return };
+        let Some(Waiting::Drop(answer)) = of.waiting.take_if(|of| matches!(of, Waiting::Drop(_)))
+        else {
+            return;
+        };
+        let answer = dropped.map(|()| *answer).map_err(|reason| {
+            refused(&format!("the table is dropped, and its file may be left: {reason}"))
+        });
+        self.tell(client, answer);
+    }
+
+    /// Holds extents for the server that has their table; the answer waits until that is saved.
+    pub(super) fn hold(
+        &mut self,
+        client: ClientId,
+        load: u64,
+        extents: &[(u32, u32)],
+        unused: &[u32],
+    ) {
+        if let Err(error) = self.writer_name(client) {
+            return self.tell(client, Err(error));
+        }
+        let (held, effects) = self.home.hold(client, load, extents, unused);
+        let is_of = |effect: &Effect| match effect {
+            Effect::SavePart(part) => part.client == Some(client),
+            _ => false,
+        };
+        if effects.iter().any(is_of) {
+            self.defer(client, Waiting::Part);
+        } else {
+            self.tell(client, held.map(|()| ServerResponse::Done));
+        }
         self.act(effects);
     }
 
@@ -142,17 +197,25 @@ impl Control {
                 let effects = self.home.held(load, peer, held);
                 self.act(effects);
             }
-            Event::PeerLost(peer, reason) => {
+            Event::PeerLost(peer, link, reason) => {
                 tracing::warn!("another memory server is gone: {reason}");
-                let effects = self.home.peer_lost(peer, &reason);
+                let effects = self.home.peer_lost(peer, link, &reason);
                 self.act(effects);
             }
-            Event::Dropped(client, dropped) => {
-                let dropped = dropped.map(|()| ServerResponse::Done).map_err(|reason| {
-                    refused(&format!("the table is dropped, and its file may be left: {reason}"))
-                });
-                self.tell_waiting(client, &|waiting| matches!(waiting, Waiting::Drop), dropped);
+            Event::Introduced(peer, link, address, missing) => {
+                if !missing.is_empty() {
+                    let count = missing.len();
+                    tracing::error!("the memory server at {address} has lost {count} extents");
+                }
+                self.home.introduced(peer, link, &address, missing);
             }
+            Event::PartSaved(client, saved) => {
+                let saved = saved.map(|()| ServerResponse::Done);
+                let saved = saved.map_err(|reason| refused(&format!("not saved: {reason}")));
+                self.tell_waiting(client, &|waiting| matches!(waiting, Waiting::Part), saved);
+            }
+            Event::Then(effect) => self.say(effect),
+            Event::Dropped(client, dropped) => self.dropped(client, dropped),
             Event::Closed(client) => {
                 self.clients.remove(client);
                 let now_ns = self.now_ns();

@@ -256,6 +256,8 @@ struct Control {
     links: Links,
     /// See [`pool::wire::Welcome::incarnation`].
     incarnation: u32,
+    /// See [`pool::wire::Welcome::identity`].
+    identity: u64,
     events: Receiver<Event>,
     /// Endpoints that were connected by threads of their own.
     connected: Receiver<Connected>,
@@ -289,8 +291,14 @@ impl Control {
             |name| Checker::start(name, Arc::clone(&fabrics), sender.clone(), Arc::clone(&wakes));
         let lease_ns = u64::try_from(options.lease.as_nanos()).unwrap_or(u64::MAX);
         let incarnation = super::random()? as u32;
-        let links = Links::new(options.certs.clone(), sender.clone(), Arc::clone(&wakes));
+        let (name, certs) = (options.name.clone(), options.certs.clone());
+        let links = Links::new(name, certs, sender.clone(), Arc::clone(&wakes));
+        let (identity, starts) = match &kept {
+            Some((directory, _)) => directory.identity(),
+            None => (super::random()?, 1),
+        };
         let home = Home::new(0, options.bytes)
+            .with_identity(identity, starts)
             .with_lease_ns(lease_ns)
             .with_extents_max(limits::extents_max(fabrics[0].kind))
             .with_incarnation(incarnation);
@@ -317,6 +325,7 @@ impl Control {
             store,
             links,
             incarnation,
+            identity,
             fabrics,
             events,
             connected,
@@ -428,8 +437,15 @@ impl Control {
                         store.ask(StoreTask::Version(version));
                     }
                 }
-                Effect::Hold(request) => self.links.hold(*request),
-                Effect::Release(peer, extents) => self.links.release(peer, extents),
+                Effect::SavePart(part) => {
+                    if let Some(store) = &self.store {
+                        store.ask(StoreTask::Part(part));
+                    }
+                }
+                Effect::Hold(_) | Effect::Release(..) | Effect::Introduce(_) => match &self.store {
+                    Some(store) => store.ask(StoreTask::Then(effect)),
+                    None => self.say(effect),
+                },
                 Effect::Close(client, why) => self.close(client, why),
             }
             if begun.elapsed() >= SLICE {
@@ -437,6 +453,16 @@ impl Control {
             }
         }
         !self.effects.is_empty()
+    }
+
+    /// Says something to another server.
+    fn say(&mut self, effect: Effect) {
+        match effect {
+            Effect::Hold(request) => self.links.hold(*request),
+            Effect::Release(peer, extents) => self.links.release(peer, extents),
+            Effect::Introduce(of) => self.links.introduce(*of),
+            _ => {}
+        }
     }
 
     /// Gives the memory of an extent back.
@@ -486,6 +512,9 @@ fn restore(
     }
     for version in found.versions {
         home.restore(version, restart::memory_of).map_err(std::io::Error::other)?;
+    }
+    for part in found.parts {
+        home.restore_part(part, restart::memory_of).map_err(std::io::Error::other)?;
     }
     for (table, reason) in found.damaged {
         tracing::error!("table '{table}' is damaged: {reason}");

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use fabric::{Armed, Completion, Endpoint, EventFd, FabricError, RemoteKey, Slab, SlabRange, wait};
 
-use pool::home::PeerId;
+use pool::home::{Effect, PeerId};
 
 use super::ClientId;
 
@@ -51,8 +51,15 @@ pub(super) enum Event {
     Saved(u64, Result<(), String>),
     /// Another server holds its part of a load, or does not.
     Held(u64, PeerId, Result<(), String>),
-    /// The connection with another server has ended.
-    PeerLost(PeerId, String),
+    /// The connection of this number with another server has ended.
+    PeerLost(PeerId, u64, String),
+    /// This server has introduced itself to another one, at this address; which of its extents are
+    /// not there.
+    Introduced(PeerId, u64, String, Vec<u32>),
+    /// What is held for another server was saved, or could not be: the client waits for that.
+    PartSaved(ClientId, Result<(), String>),
+    /// All that was to be saved before this is on the disk.
+    Then(Effect),
     /// A table was removed from the disk for a client, or could not be.
     Dropped(ClientId, Result<(), String>),
 }

@@ -4,15 +4,16 @@
 //! processors: what clients map is sealed memory, which no file can be. A table of which one byte
 //! is not as it was written is damaged; the others are there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Error, ErrorKind, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use fabric::{Fabric, Slab};
-use pool::home::SavedVersion;
+use pool::home::{HeldPart, SavedVersion};
 use pool::manifest::MANIFEST_BYTES_MAX;
 use pool::record;
+use pool::record::part::PART_BYTES_MAX;
 
 use super::directory::{Directory, Entry};
 use super::store::Files;
@@ -33,12 +34,17 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) struct Found {
     pub(super) files: Files,
     pub(super) versions: Vec<SavedVersion>,
+    /// What is held for other servers, as far as it is there.
+    pub(super) parts: Vec<HeldPart>,
     /// By extent of these: its memory, its used bytes and their checksum.
     pub(super) extents: Vec<(u32, FoundExtent)>,
     /// Tables that are damaged, with the reason.
     pub(super) damaged: Vec<(String, String)>,
-    /// No file has this number of an extent or a higher one.
+    /// No file has this number of an extent or a higher one, or names it.
     pub(super) next_extent: u32,
+    /// Whether a part, or an extent of one, could not be read: the server that has the table tells
+    /// what that means when it claims the extent.
+    lost_parts: bool,
 }
 
 /// An extent that was read.
@@ -53,9 +59,9 @@ pub(super) fn memory_of(used: u32) -> u64 {
     u64::from(used).max(1).next_multiple_of(PAGE_BYTES)
 }
 
-/// An extent that is to be read, of a table by its position.
+/// An extent that is to be read: of a table by its position, or held for another server.
 struct SavedExtent {
-    table: usize,
+    table: Option<usize>,
     number: u32,
     used: u32,
     crc: u32,
@@ -74,29 +80,34 @@ pub(super) fn read(
     let mut found = Found {
         files: Files::default(),
         versions: Vec::new(),
+        parts: Vec::new(),
         extents: Vec::new(),
         damaged: Vec::new(),
         next_extent: 0,
+        lost_parts: false,
     };
     let entries = directory.entries()?;
-    let mut saved = BTreeMap::new();
+    let (mut saved, mut parts) = (BTreeMap::new(), Vec::new());
     for (entry, name) in &entries {
         match entry {
             Entry::Table(number) => found.table(directory, *number, &mut saved)?,
             Entry::Extent(number) => {
                 found.next_extent = found.next_extent.max(number.saturating_add(1));
             }
+            Entry::Part(owner) => found.part(directory, *owner, &mut parts)?,
             Entry::Unfinished => directory.remove(name)?,
         }
     }
     let saved: Vec<(SavedVersion, Vec<u32>)> = saved.into_values().collect();
-    let needed: u64 = saved.iter().map(|(version, _)| bytes_of(version)).sum();
+    let held = parts.iter().flat_map(|(part, _): &(HeldPart, Vec<u32>)| &part.extents);
+    let held: u64 = held.map(|(_, used)| memory_of(*used)).sum();
+    let needed = held + saved.iter().map(|(version, _)| bytes_of(version)).sum::<u64>();
     if needed > bytes_max {
         let message = format!("its tables need {needed} bytes, and --bytes says {bytes_max}");
         return Err(Error::other(message));
     }
-    found.read_extents(directory, maker, saved)?;
-    if found.damaged.is_empty() {
+    found.read_extents(directory, maker, saved, parts)?;
+    if found.damaged.is_empty() && !found.lost_parts {
         for (entry, name) in &entries {
             let is_used = |number| found.files.extents.contains_key(number);
             if matches!(entry, Entry::Extent(number) if !is_used(number)) {
@@ -108,7 +119,7 @@ pub(super) fn read(
 }
 
 fn bytes_of(version: &SavedVersion) -> u64 {
-    let extents = version.manifest.extents.iter().map(|(_, used)| memory_of(*used));
+    let extents = version.manifest.own_extents().map(|(_, used)| memory_of(used));
     extents.sum::<u64>() + 2 * version.bytes.len() as u64
 }
 
@@ -160,7 +171,39 @@ impl Found {
         Ok(())
     }
 
-    /// Reads the extents of all tables.
+    /// Reads the file of what is held for another server.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn part(
+        &mut self,
+        directory: &Directory,
+        owner: u64,
+        parts: &mut Vec<(HeldPart, Vec<u32>)>,
+    ) -> std::io::Result<()> {
+        let name = Entry::Part(owner).name();
+        let read = match directory.bytes(Entry::Part(owner), PART_BYTES_MAX) {
+            Err(error) => Err(damage(&name, error)?),
+            Ok(bytes) => record::part::decode(&bytes).map_err(|error| error.to_string()),
+        };
+        match read {
+            Ok((part, sums)) if part.owner == owner => {
+                let numbers = part.extents.iter().map(|(number, _)| number.saturating_add(1));
+                self.next_extent = numbers.fold(self.next_extent, u32::max);
+                parts.push((part, sums));
+            }
+            Ok(_) => self.lose_part(&format!("{name}: it is of another server")),
+            Err(reason) => self.lose_part(&format!("{name}: {reason}")),
+        }
+        Ok(())
+    }
+
+    fn lose_part(&mut self, reason: &str) {
+        tracing::error!("what is held for another memory server is damaged: {reason}");
+        self.lost_parts = true;
+    }
+
+    /// Reads the extents of all tables, and of what is held for other servers.
     ///
     /// # Errors
     /// When the system refuses.
@@ -169,19 +212,32 @@ impl Found {
         directory: &Directory,
         maker: &dyn Fabric,
         saved: Vec<(SavedVersion, Vec<u32>)>,
+        parts: Vec<(HeldPart, Vec<u32>)>,
     ) -> std::io::Result<()> {
         let mut wanted = Vec::new();
-        let mut owners = HashMap::new();
+        let mut owners: HashMap<u32, Option<usize>> = HashMap::new();
         let mut damaged: BTreeMap<usize, String> = BTreeMap::new();
         for (table, (version, sums)) in saved.iter().enumerate() {
-            for ((extent, used), crc) in version.manifest.extents.iter().zip(sums) {
-                let (number, used, crc) = (extent.number, *used, *crc);
-                if extent.server != 0 || owners.insert(number, table).is_some() {
+            for ((extent, used), crc) in version.manifest.own_extents().zip(sums) {
+                let (number, crc) = (extent.number, *crc);
+                if extent.server != 0 || owners.insert(number, Some(table)).is_some() {
                     let name = Entry::Extent(number).name();
                     damaged.insert(table, format!("{name}: it is another table's, too"));
                     continue;
                 }
-                wanted.push(SavedExtent { table, number, used, crc });
+                wanted.push(SavedExtent { table: Some(table), number, used, crc });
+            }
+        }
+        for (part, sums) in &parts {
+            for ((number, used), crc) in part.extents.iter().zip(sums) {
+                let (number, used, crc) = (*number, *used, *crc);
+                if owners.contains_key(&number) {
+                    let name = Entry::Extent(number).name();
+                    self.lose_part(&format!("{name}: it is another table's, too"));
+                    continue;
+                }
+                owners.insert(number, None);
+                wanted.push(SavedExtent { table: None, number, used, crc });
             }
         }
         for (of, read) in read_all(directory, maker, &wanted) {
@@ -192,13 +248,23 @@ impl Found {
                 }
                 Err(error) => {
                     let name = Entry::Extent(of.number).name();
-                    let reason = damage(&name, error)?;
-                    damaged.entry(of.table).or_insert(format!("{name}: {reason}"));
+                    let reason = format!("{name}: {}", damage(&name, error)?);
+                    match of.table {
+                        Some(table) => drop(damaged.entry(table).or_insert(reason)),
+                        None => self.lose_part(&reason),
+                    }
                 }
             }
         }
-        let is_damaged = |number: &u32| owners.get(number).is_some_and(|t| damaged.contains_key(t));
+        let table_of = |number: &u32| owners.get(number).copied().flatten();
+        let is_damaged = |number: &u32| table_of(number).is_some_and(|t| damaged.contains_key(&t));
         self.extents.retain(|(number, _)| !is_damaged(number));
+        let of_parts: HashSet<u32> = self.extents.iter().map(|(number, _)| *number).collect();
+        let is_there = |number: &u32| of_parts.contains(number) && owners[number].is_none();
+        for (mut part, _) in parts {
+            part.extents.retain(|(number, _)| is_there(number));
+            self.parts.push(part);
+        }
         for (number, extent) in &self.extents {
             self.files.extents.insert(*number, extent.crc);
         }

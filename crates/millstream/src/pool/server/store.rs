@@ -3,10 +3,12 @@
 //! ```text
 //!   sealed extent ─▶ its file ─┐
 //!   sealed extent ─▶ its file ─┴─▶ commit: 3.table.tmp ─ rename ─▶ 3.table ─▶ the version appears
+//!                              └─▶ hold: 1f….part.tmp ─ rename ─▶ 1f….part ─▶ the part is held
 //! ```
 //!
-//! Tasks are done in order. Invariants: a table's file names extents whose files are on the disk;
-//! an extent's file goes after the last table's file that names it.
+//! Tasks are done in order. Invariants: the file of a table or a part names extents whose files are
+//! on the disk; an extent's file goes after the last such file that names it; what is said to other
+//! servers is said when all that was to be saved before is on the disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -15,7 +17,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use fabric::{EventFd, Slab};
-use pool::home::SavedVersion;
+use pool::home::{Effect, HeldPart, SavedVersion};
 use pool::record;
 
 use super::ClientId;
@@ -31,8 +33,12 @@ pub(super) enum StoreTask {
     Extent { number: u32, slab: Slab, used: u32, crc: u32 },
     /// A version, in place of the one before.
     Version(Box<SavedVersion>),
-    /// The table of this name goes.
-    Drop { client: ClientId, table: String },
+    /// What is held for another server, in place of what was held before.
+    Part(Box<HeldPart>),
+    /// The tables of these names go.
+    Drop { client: ClientId, tables: Vec<String> },
+    /// Something is said to another server then.
+    Then(Effect),
     /// The extent is not used any more.
     Free(u32),
 }
@@ -111,9 +117,21 @@ impl Work {
                     Event::LetGo(number)
                 }
                 StoreTask::Version(version) => Event::Saved(version.load, self.version(&version)),
-                StoreTask::Drop { client, table } => {
-                    Event::Dropped(client, self.drop_table(&table))
+                StoreTask::Part(part) => {
+                    let saved = self.part(&part);
+                    match part.client {
+                        Some(client) => Event::PartSaved(client, saved),
+                        None => continue,
+                    }
                 }
+                StoreTask::Drop { client, tables } => {
+                    let dropped = tables.iter().try_for_each(|table| self.drop_table(table));
+                    Event::Dropped(client, dropped)
+                }
+                StoreTask::Then(effect) => match self.then(effect) {
+                    Some(event) => event,
+                    None => continue,
+                },
                 StoreTask::Free(number) => {
                     self.free(number);
                     continue;
@@ -150,16 +168,8 @@ impl Work {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
-        let mut sums = Vec::with_capacity(version.manifest.extents.len());
-        for (extent, _) in &version.manifest.extents {
-            match self.files.extents.get(&extent.number) {
-                Some(sum) => sums.push(*sum),
-                None => {
-                    let reason = self.failed.get(&extent.number).cloned();
-                    return Err(reason.unwrap_or_else(|| "an extent is not there".into()));
-                }
-            }
-        }
+        let own = version.manifest.own_extents();
+        let sums = self.sums(own.map(|(extent, _)| extent.number))?;
         let table = &version.manifest.table;
         let file = self.files.tables.get(table).copied().unwrap_or(self.files.next);
         let bytes = record::encode(version, &sums);
@@ -168,6 +178,48 @@ impl Work {
         self.files.tables.insert(table.clone(), file);
         self.files.next = self.files.next.max(file + 1);
         self.sync()
+    }
+
+    /// The checksums of extents whose files are on the disk.
+    fn sums(&self, numbers: impl Iterator<Item = u32>) -> Result<Vec<u32>, String> {
+        let sum = |number| {
+            self.files.extents.get(&number).copied().ok_or_else(|| {
+                let reason = self.failed.get(&number).cloned();
+                reason.unwrap_or_else(|| "an extent is not there".into())
+            })
+        };
+        numbers.map(sum).collect()
+    }
+
+    fn part(&mut self, part: &HeldPart) -> Result<(), String> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        let name = Entry::Part(part.owner);
+        if part.extents.is_empty() {
+            let removed = self.directory.remove(&name.name());
+            removed.map_err(|error| error.to_string())?;
+            return self.sync();
+        }
+        let sums = self.sums(part.extents.iter().map(|(number, _)| *number))?;
+        let replaced = self.directory.replace(name, &record::part::encode(part, &sums));
+        replaced.map_err(|error| error.to_string())?;
+        self.sync()
+    }
+
+    /// What is said to another server. Where it is not known what the disk has, nothing that frees
+    /// a part is.
+    fn then(&self, effect: Effect) -> Option<Event> {
+        match (&self.broken, effect) {
+            (None, effect) => Some(Event::Then(effect)),
+            (Some(broken), Effect::Hold(of)) => {
+                Some(Event::Held(of.load, of.peer, Err(broken.clone())))
+            }
+            (Some(broken), Effect::Introduce(of)) => {
+                Some(Event::PeerLost(of.peer, of.link, broken.clone()))
+            }
+            (Some(_), _) => None,
+        }
     }
 
     fn drop_table(&mut self, table: &str) -> Result<(), String> {
