@@ -2,7 +2,8 @@
 # Runs the suites of random streams and queries: CASES of each (1,000 unless said), or the one case SEED. TEST is
 # a part of a test's name, as `joins::`; without it all run. A case that fails says how to run it alone. KILLS is the
 # number of nodes of jobs with checkpoints that are killed (1,000 unless said). BROKER_KILLS is that of kills of a job
-# that copies a topic of Kafka, and of its broker, in turns (200 by default; TEST=kafka for those alone). At the end the
+# that copies a topic of Kafka, and of its broker, in turns (200 by default; TEST=kafka for those alone). REPLACED is how
+# many seconds a table of a pool is replaced beside its readers (60 unless said; TEST=replaced for that alone). At the end the
 # queries of TPC-DS run (scripts/bench-tpcds.sh).
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
@@ -31,6 +32,12 @@ case ${TEST:-kills::} in
 kills::*)
   export MILLSTREAM_KILLS=${KILLS:-1000}
   cargo test --release --workspace --test program -- "${TEST:-kills::}"
+  ;;
+esac
+# A table of a pool is replaced beside its readers, for REPLACED seconds (60 unless said).
+case ${TEST:-replaced} in
+*replaced*)
+  MILLSTREAM_REPLACED_SECONDS=${REPLACED:-60} cargo test --release --workspace --test program -- "${TEST:-replaced}"
   ;;
 esac
 [ -n "${TEST:-}" ] || kafka

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::bed::{
     LOAD, Pool, SUMS, TABLE, WAYS, assert_ends, assert_fails, command, script, serve,
@@ -182,8 +183,23 @@ impl Drop for Failed<'_> {
 
 #[test]
 fn each_result_is_of_one_version_while_the_table_is_replaced() {
+    for servers in [1, 2] {
+        let pool = Pool::start_several("fault-replaced", &["--bytes", "128MiB"], servers);
+        replaced_beside_readers(&pool);
+    }
+}
+
+/// How long a table is replaced at least: some versions, unless `MILLSTREAM_REPLACED_SECONDS` says
+/// more.
+fn replaced_for() -> Duration {
+    let seconds = std::env::var("MILLSTREAM_REPLACED_SECONDS");
+    let seconds = seconds.map_or(0, |seconds| seconds.parse().expect("a number of seconds"));
+    Duration::from_secs(seconds)
+}
+
+/// Replaces a table while others read it, and drops it.
+pub fn replaced_beside_readers(pool: &Pool) {
     const VERSIONS: usize = 12;
-    let pool = Pool::start("fault-replaced", &["--bytes", "256MiB"]);
     let load = |version: usize| {
         let declared = if version == 0 {
             "CREATE TABLE v WITH ('connector' = 'pool') AS"
@@ -191,7 +207,7 @@ fn each_result_is_of_one_version_while_the_table_is_replaced() {
             "CREATE TABLE v WITH ('connector' = 'pool'); INSERT OVERWRITE v"
         };
         // Each version has other rows, and more of them.
-        let rows = 50_000 + 1000 * version;
+        let rows = 50_000 + 1000 * (version % 100);
         format!(
             "CREATE TABLE numbers (n BIGINT) WITH ('connector' = 'generator', 'rows' = '{rows}',
                  'fields.n.kind' = 'sequence');
@@ -203,7 +219,7 @@ fn each_result_is_of_one_version_while_the_table_is_replaced() {
     let has_failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for way in WAYS {
-            let (pool, over, results) = (&pool, &over, &results);
+            let (over, results) = (&over, &results);
             let failed = Failed(&has_failed);
             scope.spawn(move || {
                 let _failed = failed;
@@ -213,13 +229,18 @@ fn each_result_is_of_one_version_while_the_table_is_replaced() {
                     let rows = pool.rows(sql, way);
                     let row = rows.lines().last().unwrap_or_default();
                     let row: Vec<u64> = row.split(',').map(|v| v.parse().unwrap()).collect();
-                    let all = 50_000 + 1000 * row[1];
+                    let all = 50_000 + 1000 * (row[1] % 100);
                     assert_eq!(row, [all, row[1], row[1], all * (all - 1) / 2], "{way:?}");
                     results.fetch_add(1, Ordering::SeqCst);
                 }
             });
         }
-        for version in 1..=VERSIONS {
+        let begun = Instant::now();
+        for version in 1.. {
+            let is_over = version > VERSIONS && begun.elapsed() >= replaced_for();
+            if is_over || has_failed.load(Ordering::SeqCst) {
+                break;
+            }
             // Some result lies between two versions.
             let before = results.load(Ordering::SeqCst);
             pool.rows(&load(version), WAYS[version % 4]);
@@ -229,9 +250,9 @@ fn each_result_is_of_one_version_while_the_table_is_replaced() {
         }
         over.store(true, Ordering::SeqCst);
     });
-    pool.await_stat("nobody reads", |stat| stat["leases"] == 0);
+    pool.await_stats("nobody reads", |stat| stat["leases"] == 0);
     assert_ends(&pool.command(&["pool", "drop", "v"]).output().unwrap(), 0);
-    pool.await_stat("all is free", |stat| stat["bytes"] == 0);
+    pool.await_stats("all is free", |stat| stat["bytes"] == 0);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Tables that lie on several memory servers with directories.
 
 use std::io::{Read, Write};
+use std::process::Stdio;
 
-use super::bed::{LOAD, Pool, SUMS, WAYS, assert_ends, assert_fails, serve};
+use super::bed::{LOAD, Pool, SUMS, WAYS, assert_ends, assert_fails, script, serve};
 use crate::rig::{Dir, Running, await_some};
 
 /// So many tables that each of two servers has some.
@@ -240,4 +241,68 @@ fn servers_that_die_in_the_middle_of_a_load_have_the_version_before() {
             );
         }
     }
+}
+
+/// The rows of table `g`: of each round a sequence from 0 on, without a gap.
+fn grown(kept: &SavedServers) -> Option<u64> {
+    let sql = "CREATE TABLE g WITH ('connector' = 'pool');
+        SELECT n / 1000000000 AS round, count(*) AS c, sum(n % 1000000000) AS s
+        FROM g GROUP BY n / 1000000000;";
+    let output = kept.pool.run(sql, WAYS[0]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows = text.lines().skip(1).map(|line| {
+        let of: Vec<u64> = line.split(',').map(|of| of.parse().unwrap()).collect();
+        assert_eq!(of[2], of[1] * (of[1] - 1) / 2, "{text}");
+        of[1]
+    });
+    let count: u64 = rows.sum();
+    (output.status.code() == Some(0)).then_some(count)
+}
+
+#[test]
+fn a_table_that_grows_has_what_it_had_whichever_server_dies() {
+    let mut kept = SavedServers::start("kept-growing");
+    let sql = "CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
+        CREATE TABLE g (n BIGINT) WITH ('connector' = 'pool', 'commit.interval' = '100 ms',
+            'strip.rows' = '1024');
+        INSERT INTO g SELECT n FROM lines;";
+    let mut least = 0;
+    for round in 0..6_u64 {
+        let script = script(&kept.pool.dir, sql);
+        let args = ["run", script.to_str().unwrap(), "-q", "--workers", "1"];
+        let mut command = kept.pool.command(&args);
+        let mut process = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut input = process.0.stdin.take().unwrap();
+        let feeder = std::thread::spawn(move || {
+            let _ = input.write_all(b"n\n");
+            // It ends with the job.
+            let mut lines = (0..).map(|n| writeln!(input, "{}", round * 1_000_000_000 + n));
+            while lines.next().is_some_and(|written| written.is_ok()) {}
+        });
+        let more = || grown(&kept).filter(|count| *count > least);
+        let seen = await_some(more, || format!("round {round}: more than {least} rows"));
+        let first = round as usize % 2;
+        kept.kill(first);
+        if round % 3 == 2 {
+            kept.kill(1 - first);
+            kept.restart(1 - first);
+        }
+        feeder.join().unwrap();
+        assert_eq!(process.0.wait().unwrap().code(), Some(1));
+        kept.restart(first);
+        let after = grown(&kept).unwrap();
+        assert!(after >= seen, "round {round}: {seen} rows were there, and {after} are");
+        kept.verify("g");
+        least = after;
+    }
+    let stats = kept.pool.stats();
+    assert!(stats.iter().all(|stat| stat["extents"].as_u64() > Some(0)), "{stats:?}");
+    assert_ends(&kept.pool.command(&["pool", "drop", "g"]).output().unwrap(), 0);
+    kept.pool.await_stats("all is free", |stat| stat["bytes"] == 0 && stat["extents"] == 0);
+}
+
+#[test]
+fn each_result_is_of_one_version_while_a_saved_table_is_replaced() {
+    let kept = SavedServers::start("kept-replaced");
+    super::faults::replaced_beside_readers(&kept.pool);
 }
