@@ -49,7 +49,7 @@ use loads::LoadState;
 use origins::OriginState;
 pub use origins::{LookRequest, RETRY_NS};
 use owners::{HeldFor, PartOwner};
-pub use owners::{HeldPart, OWNERS_MAX};
+pub use owners::{HeldPart, OWNERS_MAX, PART_EXTENTS_MAX};
 use parts::Part;
 pub use pins::Pin;
 use pins::{Lease, Memo};

@@ -2,6 +2,7 @@
 //! do, and what a client learns when an answer is lost.
 
 mod answers;
+mod kept;
 mod restart;
 mod rig;
 mod rights;

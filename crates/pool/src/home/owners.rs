@@ -13,6 +13,9 @@ use crate::wire::NAME_BYTES_MAX;
 /// Servers for which extents are saved, or that have introduced themselves, at most.
 pub const OWNERS_MAX: usize = 4096;
 
+/// Extents that are held for one of them at most: those of several tables.
+pub const PART_EXTENTS_MAX: usize = 1 << 24;
+
 /// The holder of extents of this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum HeldFor {
@@ -183,5 +186,91 @@ impl Home {
             self.owners.remove(&identity);
         }
         Ok((count, effects))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOADER: ClientId = 1;
+    const FIRST: ClientId = 2;
+    const LATER: ClientId = 3;
+    const OWNER: u64 = 77;
+
+    fn owner() -> (u64, String) {
+        (OWNER, "m0".into())
+    }
+
+    /// A server that saves, with two sealed extents of load 9.
+    fn written() -> (Home, [u32; 2]) {
+        let mut home = Home::new(0, 1 << 20).with_saving().with_identity(5, 1);
+        let extents = [(); 2].map(|()| {
+            let extent = home.grant_part(LOADER, 9, 64).unwrap();
+            home.seal(LOADER, 9, extent, 60).unwrap();
+            extent
+        });
+        (home, extents)
+    }
+
+    #[test]
+    fn extents_are_held_for_the_directory_and_the_latest_connection_speaks_for_it() {
+        let (mut home, [first, second]) = written();
+        let of = [(first, 60), (second, 60)];
+        assert!(home.hold(FIRST, 9, &of, &[]).0.is_err(), "it has not introduced itself");
+        assert_eq!(home.claim(FIRST, owner(), 4, &[7], true), (Ok(vec![7]), vec![]));
+        let (held, effects) = home.hold(FIRST, 9, &of, &[]);
+        let [Effect::SavePart(part)] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!((held, &part.extents[..], part.client), (Ok(()), &of[..], Some(FIRST)));
+        assert_eq!(home.closed(0, FIRST), [], "they stay");
+        assert_eq!(home.claim(LATER, owner(), 6, &[first], false), (Ok(vec![]), vec![]));
+        assert!(home.claim(FIRST, owner(), 5, &[], true).0.is_err(), "it was on its way for long");
+        assert_eq!(home.release(FIRST, &[first]), []);
+        let (missing, effects) = home.claim(LATER, owner(), 6, &[], true);
+        let [Effect::SavePart(part), Effect::Free(freed)] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        assert_eq!((missing, &part.extents[..], *freed), (Ok(vec![]), &of[..1], second));
+        assert_eq!(home.release(LATER, &[first]).last(), Some(&Effect::Free(first)));
+        [first, second].into_iter().for_each(|extent| home.freed(extent));
+        assert_eq!(home.stat().bytes, 0);
+    }
+
+    #[test]
+    fn a_part_is_there_again_and_goes_with_a_server_that_is_forgotten() {
+        let mut home = Home::new(0, 1 << 20).with_saving().with_identity(5, 1);
+        let part = |owner, extents: Vec<(u32, u32)>| HeldPart {
+            owner,
+            name: "m0".into(),
+            extents,
+            client: None,
+        };
+        home.restore_part(part(OWNER, vec![(3, 60), (4, 1)]), |_| 64).unwrap();
+        for wrong in [part(OWNER, vec![]), part(8, vec![(3, 1)]), part(5, vec![])] {
+            assert!(home.restore_part(wrong, |_| 64).is_err());
+        }
+        assert_eq!((home.published(3), home.stat().bytes), (Some(60), 128));
+        let large = home.restore_part(part(9, vec![(9, 1)]), |_| 2 << 20);
+        assert!(matches!(large, Err(PoolError::Full { .. })), "{large:?}");
+        // One that is there is not meant, and one that is connected is refused.
+        assert_eq!(home.forget("m0", Some(OWNER)), Ok((vec![], 0, vec![])));
+        assert_eq!(home.claim(FIRST, owner(), 1, &[3], false).0, Ok(vec![]));
+        assert!(home.forget("m0", None).is_err());
+        home.closed(0, FIRST);
+        let (tables, extents, effects) = home.forget("m0", Some(6)).unwrap();
+        assert!(tables.is_empty() && effects.contains(&Effect::Free(4)), "{effects:?}");
+        assert_eq!((extents, home.stat().extents), (2, 0));
+    }
+
+    #[test]
+    fn a_server_knows_a_bounded_number_of_others() {
+        let mut memory = Home::new(0, 1 << 20);
+        assert!(memory.claim(FIRST, owner(), 1, &[], true).0.is_err(), "it saves nothing");
+        let mut home = Home::new(0, 1 << 20).with_saving().with_identity(5, 1);
+        assert!(home.claim(FIRST, (5, "m1".into()), 1, &[], true).0.is_err(), "it is itself");
+        for number in 0..OWNERS_MAX as u64 {
+            assert!(home.claim(number, (100 + number, "m".into()), 1, &[], true).0.is_ok());
+        }
+        assert!(home.claim(FIRST, owner(), 1, &[], true).0.is_err());
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use super::loads::{LOADS_MAX, check_count, misuse};
-use super::owners::HeldFor;
+use super::owners::{HeldFor, PART_EXTENTS_MAX};
 use super::{ClientId, Effect, Home};
 use crate::error::PoolError;
 
@@ -95,6 +95,11 @@ impl Home {
             return (Err(misuse(gone)), vec![]);
         }
         let held = self.held_for.entry(held_for).or_default();
+        let all = held.len() + extents.len();
+        if matches!(held_for, HeldFor::Directory(_)) && all > PART_EXTENTS_MAX {
+            let reason = format!("{PART_EXTENTS_MAX} extents are held for a server at most");
+            return (Err(PoolError::Refused { reason }), vec![]);
+        }
         for (number, _) in extents {
             if let Some(extent) = self.extents.get_mut(number).filter(|_| held.insert(*number)) {
                 (extent.versions, extent.load) = (extent.versions + 1, None);

@@ -7,18 +7,14 @@
 
 use crate::encoding::{FieldReader, FieldWriter};
 use crate::error::PoolError;
-use crate::home::HeldPart;
-use crate::manifest::EXTENTS_MAX;
+use crate::home::{HeldPart, PART_EXTENTS_MAX};
 
 /// The beginning of a file, and the number of this format.
 const MAGIC: &[u8; 7] = b"MSPARTS";
 const FORMAT: u8 = 1;
 
-/// Extents of a file at most: those of several tables.
-const HELD_MAX: usize = 16 * EXTENTS_MAX;
-
 /// Bytes of a file at most, with room for the name.
-pub const PART_BYTES_MAX: u64 = 12 * HELD_MAX as u64 + (16 << 10);
+pub const PART_BYTES_MAX: u64 = 12 * PART_EXTENTS_MAX as u64 + (16 << 10);
 
 /// A part with the checksums of its extents, in their order.
 pub fn encode(part: &HeldPart, sums: &[u32]) -> Vec<u8> {
@@ -50,7 +46,8 @@ pub fn decode(bytes: &[u8]) -> Result<(HeldPart, Vec<u32>), PoolError> {
         return Err(malformed);
     }
     let (owner, name) = (from.u64()?, from.text()?);
-    let extents = from.list(HELD_MAX, |from| Ok(((from.u32()?, from.u32()?), from.u32()?)))?;
+    let extents =
+        from.list(PART_EXTENTS_MAX, |from| Ok(((from.u32()?, from.u32()?), from.u32()?)))?;
     from.end()?;
     let (extents, sums): (Vec<(u32, u32)>, Vec<u32>) = extents.into_iter().unzip();
     if !extents.is_sorted_by(|one, next| one.0 < next.0) {
