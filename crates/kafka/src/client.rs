@@ -1,8 +1,8 @@
 //! The state of a client's brokers, the consumer whose partitions the readers of a table share, and
 //! requests that are retried.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
@@ -13,10 +13,12 @@ use dataflow::error::ConnectorError;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::{ClientContext, Statistics, TopicPartitionList};
 
 use crate::errors::{code_of, failed, final_error, unexpected, unreachable};
-use crate::settings::Topic;
+use crate::hostile::PARTITIONS_OF_PATTERN;
+use crate::settings::{Topic, TopicChoice};
 
 /// The longest wait of a consumer's thread for events, and so how late it ends.
 const EVENTS: Duration = Duration::from_millis(100);
@@ -51,8 +53,8 @@ struct State {
     /// The first error that no retry mends.
     failed: Option<ConnectorError>,
     wakers: Vec<Waker>,
-    /// By partition, the backlogs of those that are read.
-    flows: BTreeMap<i32, Flow>,
+    /// By topic and partition, the backlogs of those that are read.
+    flows: BTreeMap<String, BTreeMap<i32, Flow>>,
 }
 
 /// A partition that is read, for metrics.
@@ -66,7 +68,8 @@ pub(crate) struct Flow {
 
 impl State {
     fn set_unreachable(&self, is_unreachable: bool) {
-        let backlogs = self.flows.values().filter_map(|flow| flow.backlog.upgrade());
+        let flows = self.flows.values().flat_map(BTreeMap::values);
+        let backlogs = flows.filter_map(|flow| flow.backlog.upgrade());
         backlogs.for_each(|backlog| backlog.set_unreachable(is_unreachable));
     }
 }
@@ -93,16 +96,19 @@ impl Health {
     }
 
     /// Keeps the backlog of a partition up to date.
-    pub(crate) fn measure(&self, partition: i32, flow: Flow) {
-        self.lock().flows.insert(partition, flow);
+    pub(crate) fn measure(&self, (topic, partition): PartitionId, flow: Flow) {
+        self.lock().flows.entry(topic).or_default().insert(partition, flow);
     }
 
     /// Sets the ends of the partitions.
     fn measured(&self, statistics: &Statistics, sees_open: bool) {
         let state = self.lock();
-        let known = statistics.topics.values().flat_map(|topic| topic.partitions.values());
-        for known in known {
-            let Some(flow) = state.flows.get(&known.partition) else { continue };
+        let known = statistics.topics.iter().flat_map(|(name, topic)| {
+            let flows = state.flows.get(name);
+            topic.partitions.values().filter_map(move |known| Some((known, flows?)))
+        });
+        for (known, flows) in known {
+            let Some(flow) = flows.get(&known.partition) else { continue };
             let Some(backlog) = flow.backlog.upgrade() else { continue };
             let end = if sees_open { known.hi_offset } else { known.ls_offset };
             let (Ok(end), Ok(next)) = (u64::try_from(end), u64::try_from(known.next_offset)) else {
@@ -180,7 +186,7 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) fn new(topic: &Topic) -> Self {
         let sees_open = topic.config.get("isolation.level") == Some("read_uncommitted");
-        let place = format!("kafka topic '{}'", topic.name);
+        let place = format!("kafka {}", topic.title());
         Self { health: Arc::default(), place, sees_open }
     }
 }
@@ -210,36 +216,109 @@ impl ConsumerContext for Listener {}
 /// The first offset of a partition, and the one behind its last message.
 pub(crate) type Watermarks = (i64, i64);
 
+/// A topic, and the number of a partition of it.
+pub(crate) type PartitionId = (String, i32);
+
 /// Partitions whose watermarks a reader has asked for; `None` until the brokers have answered.
-type Asked = Arc<Mutex<BTreeMap<i32, Option<Watermarks>>>>;
+type Asked = Arc<Mutex<BTreeMap<PartitionId, Option<Watermarks>>>>;
+
+/// The partitions of all topics that are read, as the brokers say now. A topic of a pattern that is
+/// being made, or deleted, is left out.
+///
+/// # Errors
+/// When they cannot be asked, or a topic that is named is not there.
+pub(crate) fn partitions_of(
+    consumer: &BaseConsumer<Listener>,
+    choice: &TopicChoice,
+    wait: Duration,
+) -> Result<Vec<PartitionId>, KafkaError> {
+    let mut all = vec![];
+    let mut add = |topic: &MetadataTopic| {
+        let partitions = topic.partitions().iter().map(|of| (topic.name().to_owned(), of.id()));
+        all.extend(partitions);
+    };
+    match choice {
+        TopicChoice::Names(names) => {
+            for name in names {
+                let metadata = consumer.fetch_metadata(Some(name), wait)?;
+                let own = metadata.topics().iter().find(|own| own.name() == name);
+                let own = own.ok_or(KafkaError::MetadataFetch(Code::UnknownTopicOrPartition))?;
+                if let Some(error) = own.error() {
+                    return Err(KafkaError::MetadataFetch(error.into()));
+                }
+                if own.partitions().is_empty() {
+                    return Err(KafkaError::MetadataFetch(Code::LeaderNotAvailable));
+                }
+                add(own);
+            }
+        }
+        TopicChoice::Pattern(..) => {
+            let metadata = consumer.fetch_metadata(None, wait)?;
+            let topics = metadata.topics().iter();
+            topics.filter(|own| own.error().is_none() && choice.has(own.name())).for_each(add);
+        }
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// Refuses more partitions than are read.
+///
+/// # Errors
+/// When there are.
+pub(crate) fn check_count(place: &str, partitions: usize) -> Result<(), ConnectorError> {
+    if partitions > PARTITIONS_OF_PATTERN {
+        let message =
+            format!("its topics have {partitions} partitions: over {PARTITIONS_OF_PATTERN}");
+        let hint = "choose fewer topics by 'topic-pattern'";
+        return Err(failed(place, message, hint));
+    }
+    Ok(())
+}
 
 /// A consumer whose events a thread of its own takes.
 pub(crate) struct SharedConsumer {
     pub(crate) consumer: Arc<BaseConsumer<Listener>>,
     pub(crate) health: Arc<Health>,
     asked: Asked,
-    partitions: Arc<AtomicI32>,
+    new: Arc<NewlyFound>,
+}
+
+/// The partitions that were found since a consumer started.
+#[derive(Debug, Default)]
+struct NewlyFound {
+    count: AtomicUsize,
+    /// In the order in which they were found.
+    partitions: Mutex<Vec<PartitionId>>,
+}
+
+/// What a consumer looks for while it runs.
+pub(crate) struct Discovery {
+    pub(crate) choice: TopicChoice,
+    /// The partitions that are known.
+    pub(crate) known: BTreeSet<PartitionId>,
+    /// How often it looks; `None` if it does not.
+    pub(crate) interval: Option<Duration>,
 }
 
 impl SharedConsumer {
-    /// Starts the thread, which looks so often for partitions behind the ones that are known.
+    /// Starts the thread, which looks for partitions beside the ones that are known.
     ///
     /// # Errors
     /// When that fails.
     pub(crate) fn start(
         consumer: BaseConsumer<Listener>,
         topic: &Topic,
-        known: i32,
-        discovery: Option<Duration>,
+        discovery: Discovery,
     ) -> Result<Self, ConnectorError> {
         let health = Arc::clone(&consumer.context().health);
         let (consumer, asked) = (Arc::new(consumer), Asked::default());
-        let partitions = Arc::new(AtomicI32::new(known));
+        let new = Arc::<NewlyFound>::default();
         let watch = Watch {
             consumer: Arc::clone(&consumer),
             health: Arc::clone(&health),
             asked: Arc::clone(&asked),
-            partitions: Arc::clone(&partitions),
+            new: Arc::clone(&new),
             discovery,
             topic: topic.clone(),
         };
@@ -247,13 +326,16 @@ impl SharedConsumer {
         started.map_err(|error| {
             failed("kafka", format!("cannot start its thread: {error}"), "allow more threads")
         })?;
-        Ok(Self { consumer, health, asked, partitions })
+        Ok(Self { consumer, health, asked, new })
     }
 
-    /// The number of partitions, as was last heard.
-    pub(crate) fn partitions(&self) -> i32 {
+    /// The partitions that were found since it started, but for the first `told` of them.
+    pub(crate) fn found_since(&self, told: usize) -> Vec<PartitionId> {
         // Acquire: the client knows these partitions.
-        self.partitions.load(Ordering::Acquire)
+        if self.new.count.load(Ordering::Acquire) <= told {
+            return vec![];
+        }
+        lock(&self.new.partitions).get(told..).unwrap_or_default().to_vec()
     }
 
     /// Wakes a worker when the consumer fails, and when watermarks or partitions have come.
@@ -263,11 +345,11 @@ impl SharedConsumer {
 
     /// The watermarks of a partition. The thread asks the brokers: with `None` the worker is woken
     /// when they have answered.
-    pub(crate) fn watermarks(&self, partition: i32) -> Option<Watermarks> {
+    pub(crate) fn watermarks(&self, of: &PartitionId) -> Option<Watermarks> {
         let mut asked = lock(&self.asked);
-        let answer = *asked.entry(partition).or_default();
+        let answer = *asked.entry(of.clone()).or_default();
         if answer.is_some() {
-            asked.remove(&partition);
+            asked.remove(of);
         }
         answer
     }
@@ -282,22 +364,22 @@ struct Watch {
     consumer: Arc<BaseConsumer<Listener>>,
     health: Arc<Health>,
     asked: Asked,
-    partitions: Arc<AtomicI32>,
-    discovery: Option<Duration>,
+    new: Arc<NewlyFound>,
+    discovery: Discovery,
     topic: Topic,
 }
 
 impl Watch {
     /// Ends when this is the last to have the consumer: it closes the connections, which may wait,
     /// and no worker has to.
-    fn run(self) {
+    fn run(mut self) {
         let (mut asked, mut discovered) = (Instant::now(), Instant::now());
         while Arc::strong_count(&self.consumer) > 1 {
             match self.consumer.poll(EVENTS) {
                 // The messages of partitions have queues of their own.
                 Some(Ok(message)) => {
                     use rdkafka::Message;
-                    let place = self.topic.partition(message.partition());
+                    let place = self.topic.named(message.topic()).partition(message.partition());
                     let text = "a message reached a queue that nobody reads";
                     self.health.fail(failed(place, text, "report this"));
                 }
@@ -309,7 +391,7 @@ impl Watch {
                 self.look_for_brokers();
                 asked = Instant::now();
             }
-            if self.discovery.is_some_and(|interval| discovered.elapsed() >= interval) {
+            if self.discovery.interval.is_some_and(|interval| discovered.elapsed() >= interval) {
                 self.look_for_partitions();
                 discovered = Instant::now();
             }
@@ -320,17 +402,17 @@ impl Watch {
     /// brokers are given up.
     fn ask_watermarks(&self) {
         let waiting =
-            |(partition, answer): (&i32, &Option<_>)| answer.is_none().then_some(*partition);
-        let partitions: Vec<i32> = lock(&self.asked).iter().filter_map(waiting).collect();
-        for partition in partitions {
-            match self.consumer.fetch_watermarks(&self.topic.name, partition, ANSWER) {
+            |(of, answer): (&PartitionId, &Option<_>)| answer.is_none().then(|| of.clone());
+        let partitions: Vec<PartitionId> = lock(&self.asked).iter().filter_map(waiting).collect();
+        for (topic, partition) in partitions {
+            match self.consumer.fetch_watermarks(&topic, partition, ANSWER) {
                 Ok(answer) => {
-                    lock(&self.asked).insert(partition, Some(answer));
+                    lock(&self.asked).insert((topic, partition), Some(answer));
                     self.health.wake();
                 }
                 Err(error) => {
                     tracing::debug!(target: "kafka", %error, partition, "no watermarks");
-                    let place = self.topic.partition(partition);
+                    let place = self.topic.named(&topic).partition(partition);
                     let code = code_of(&error);
                     let last = code.and_then(|of| final_error(&place, of, &error.to_string()));
                     if let Some(error) = last {
@@ -341,23 +423,31 @@ impl Watch {
         }
     }
 
-    /// Asks whether the topic has more partitions. A request that fails is retried an interval
-    /// later.
-    fn look_for_partitions(&self) {
-        let name = self.topic.name.as_str();
-        let found = self.consumer.fetch_metadata(Some(name), ANSWER);
-        let found = found.map(|found| {
-            let own = found.topics().iter().find(|own| own.name() == name);
-            own.map_or(0, |own| own.partitions().len())
-        });
-        match found.map(i32::try_from) {
-            Ok(Ok(count)) if count > self.partitions.load(Ordering::Relaxed) => {
-                tracing::info!(target: "kafka", "topic '{name}' has {count} partitions now");
-                self.partitions.store(count, Ordering::Release);
-                self.health.wake();
-            }
-            found => tracing::debug!(target: "kafka", ?found, "no more partitions"),
+    /// Asks whether there are more partitions, or topics. A request that fails is retried an
+    /// interval later.
+    fn look_for_partitions(&mut self) {
+        let found = match partitions_of(&self.consumer, &self.discovery.choice, ANSWER) {
+            Ok(found) => found,
+            Err(error) => return tracing::debug!(target: "kafka", %error, "no partitions"),
+        };
+        let known = &mut self.discovery.known;
+        let new: Vec<_> = found.into_iter().filter(|of| known.insert(of.clone())).collect();
+        if new.is_empty() {
+            return;
         }
+        if let Err(error) = check_count(&self.consumer.context().place, known.len()) {
+            return self.health.fail(error);
+        }
+        for (topic, partition) in &new {
+            tracing::info!(target: "kafka", "topic '{topic}' has partition {partition} now");
+        }
+        let count = {
+            let mut partitions = lock(&self.new.partitions);
+            partitions.extend(new);
+            partitions.len()
+        };
+        self.new.count.store(count, Ordering::Release);
+        self.health.wake();
     }
 
     /// Asks brokers that were lost whether they are back: without new messages there is no event
@@ -365,7 +455,11 @@ impl Watch {
     fn look_for_brokers(&self) {
         let Some(since) = self.health.lock().down_since else { return };
         let place = &self.consumer.context().place;
-        if self.consumer.fetch_metadata(Some(&self.topic.name), ASKED_AGAIN).is_ok() {
+        let topic = match &self.discovery.choice {
+            TopicChoice::Names(names) => names.first().map(String::as_str),
+            TopicChoice::Pattern(..) => None,
+        };
+        if self.consumer.fetch_metadata(topic, ASKED_AGAIN).is_ok() {
             self.health.lock().down_since = None;
             self.health.is_reached(place);
             return;

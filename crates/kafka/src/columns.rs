@@ -100,6 +100,11 @@ impl TopicColumns {
         Ok((columns, ValueTable { table: own, projection: values, key }))
     }
 
+    /// The same of another topic.
+    pub(crate) fn of_topic(&self, topic: &str) -> Self {
+        Self { topic: topic.to_owned(), ..self.clone() }
+    }
+
     /// Collects what the columns need of messages.
     pub(crate) fn collector(&self) -> Collector {
         let has = |output| self.outputs.contains(&output);

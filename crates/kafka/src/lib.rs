@@ -1,6 +1,7 @@
 //! Layer 4: topics of Kafka as tables.
 //!
 //! ```text
+//! topics ─▶ partitions, each of one worker by its name
 //! partition ─▶ queue of the client ─▶ PartitionReader ─▶ rows          a split for each partition
 //! rows ─▶ messages ─▶ client ─▶ broker                                 at least once
 //! rows ─▶ messages ─▶ staged, a part of the checkpoint ─▶ one transaction with its marker
@@ -25,6 +26,7 @@ use dataflow::source::Source;
 mod client;
 mod columns;
 mod errors;
+mod hostile;
 mod keys;
 #[cfg(test)]
 mod late_registry;
@@ -52,10 +54,22 @@ const fn option(
     OptionSpec { key, values, default, doc }
 }
 
-static OPTIONS: [OptionSpec; 22] = {
+static OPTIONS: [OptionSpec; 23] = {
     let [on_bad, delimiter, quote, comment, null] = MESSAGE_OPTIONS;
     [
-        option("topic", "name", "", "The topic. It must be there."),
+        option(
+            "topic",
+            "name, or several separated by ;",
+            "",
+            "The topic, or the topics that a source reads. They must be there.",
+        ),
+        option(
+            settings::PATTERN,
+            "regular expression",
+            "none",
+            "In place of 'topic': a source reads all topics whose whole name matches, and those \
+             that come while it runs.",
+        ),
         option(
             "properties.bootstrap.servers",
             "host:port, or several separated by commas",
@@ -103,8 +117,8 @@ static OPTIONS: [OptionSpec; 22] = {
             "scan.topic-partition-discovery.interval",
             "duration",
             "5min",
-            "How often to ask whether the topic has new partitions, which are read from their \
-             beginning; '0s' to read those alone that are there at the start.",
+            "How often to ask whether there are new partitions, or topics that match, which are \
+             read from their beginning; '0s' to read those alone that are there at the start.",
         ),
         option(
             "on_gap",
@@ -214,8 +228,8 @@ impl Connector for KafkaConnector {
         table: &TableDef,
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
-        let (topic, settings) = (Topic::new(table)?, SourceSettings::new(table)?);
-        Ok(Arc::new(source::KafkaSource::new(table, projection, topic, settings)?))
+        let (topics, settings) = (Topic::of_source(table)?, SourceSettings::new(table)?);
+        Ok(Arc::new(source::KafkaSource::new(table, projection, topics, settings)?))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {

@@ -135,7 +135,7 @@ impl PartitionReader {
                 })?;
             let (backlog, is_drained) = (&reader.backlog, Arc::clone(&reader.is_drained));
             let flow = Flow { backlog: Arc::downgrade(backlog), is_drained };
-            shared.health.measure(partition, flow);
+            shared.health.measure((topic.clone(), partition), flow);
             let (waker, is_drained) = (context.waker.clone(), Arc::clone(&reader.is_drained));
             queue.set_nonempty_callback(move || {
                 is_drained.store(false, Ordering::Relaxed);
@@ -259,7 +259,8 @@ impl PartitionReader {
     fn pass_gap(&mut self) -> Result<bool, ConnectorError> {
         let Some(shared) = self.shared.clone() else { return Ok(true) };
         let (topic, partition) = (&self.reading.topic.name, self.reading.partition);
-        let Some((least, end)) = shared.watermarks(partition) else { return Ok(false) };
+        let own = (topic.clone(), partition);
+        let Some((least, end)) = shared.watermarks(&own) else { return Ok(false) };
         let next = self.place.next;
         if next > end {
             let message = format!("offset {next} is behind its end, which is {end}");

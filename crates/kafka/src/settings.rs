@@ -7,6 +7,7 @@ use connectors::{OptionReader, messages, refuse};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use rdkafka::ClientConfig;
+use regex::{Regex, RegexBuilder};
 
 use crate::properties::{PREFIX, client_config};
 
@@ -22,13 +23,25 @@ const DISCOVERY: Duration = Duration::from_secs(300);
 /// The option that names the transactions of a sink.
 pub(crate) const TRANSACTIONAL_ID: &str = "sink.transactional-id-prefix";
 
+/// The option that chooses topics by their names.
+pub(crate) const PATTERN: &str = "topic-pattern";
+
+/// Bytes of a compiled pattern at most.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
+
+/// Topics of the brokers' own.
+const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
+
 /// Bytes of the name of a topic at most, as brokers have it.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// A topic, and how its brokers are reached.
+/// A topic or several, and how their brokers are reached.
 #[derive(Debug, Clone)]
 pub(crate) struct Topic {
+    /// The name of the topic; of several what the table says.
     pub(crate) name: String,
+    /// The noun for messages: it is one topic, or several.
+    noun: &'static str,
     pub(crate) servers: String,
     pub(crate) config: ClientConfig,
     /// How long to try again while rows flow.
@@ -38,15 +51,44 @@ pub(crate) struct Topic {
 }
 
 impl Topic {
+    /// The topic of a sink.
+    ///
+    /// # Errors
+    /// When there is none, or options do not fit.
     pub(crate) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
         let options = OptionReader(&table.options);
-        let name = options.required("topic", "write 'topic' = 'clicks'")?.to_owned();
-        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if name.is_empty() || name.len() > TOPIC_BYTES_MAX || !name.bytes().all(is_letter) {
-            let hint = "a topic has a name of letters, digits, '.', '_' and '-'; one table reads \
-                        one topic";
-            return Err(refuse("topic", format!("'{name}' is no topic"), Some(hint.into())));
+        if options.text(PATTERN).is_some() {
+            let hint = Some("write 'topic' = 'clicks'".to_owned());
+            return Err(refuse(PATTERN, "chooses topics to read, and one is written", hint));
         }
+        let name = options.required("topic", "write 'topic' = 'clicks'")?;
+        check_name(name)?;
+        Self::reached(table, name, "topic")
+    }
+
+    /// The topics of a source.
+    ///
+    /// # Errors
+    /// When there are none, or options do not fit.
+    pub(crate) fn of_source(table: &TableDef) -> Result<(Self, TopicChoice), ConnectorError> {
+        let options = OptionReader(&table.options);
+        let choice = TopicChoice::given(options)?;
+        let startup = "scan.startup.specific-offsets";
+        if !choice.is_one() && options.text(startup).is_some() {
+            let hint = "write 'scan.startup.mode' = 'timestamp', or a table for each topic";
+            let message = "names partitions of one topic, and the table reads several";
+            return Err(refuse(startup, message, Some(hint.into())));
+        }
+        let (name, noun) = match &choice {
+            TopicChoice::Pattern(_, text) => (text.clone(), "topics like"),
+            TopicChoice::Names(names) if choice.is_one() => (names.join(";"), "topic"),
+            TopicChoice::Names(names) => (names.join(";"), "topics"),
+        };
+        Ok((Self::reached(table, &name, noun)?, choice))
+    }
+
+    fn reached(table: &TableDef, name: &str, noun: &'static str) -> Result<Self, ConnectorError> {
+        let (options, name) = (OptionReader(&table.options), name.to_owned());
         let servers = "properties.bootstrap.servers";
         let hint = "write 'properties.bootstrap.servers' = 'localhost:9092'";
         let servers = options.required(servers, hint)?.to_owned();
@@ -55,12 +97,84 @@ impl Topic {
         let retry_timeout = retry.unwrap_or(RETRY_TIMEOUT);
         let start_timeout = retry_timeout.min(START_TIMEOUT);
         let config = client_config(&table.options)?;
-        Ok(Self { name, servers, config, retry_timeout, start_timeout })
+        Ok(Self { name, noun, servers, config, retry_timeout, start_timeout })
+    }
+
+    /// One of several topics.
+    pub(crate) fn named(&self, name: &str) -> Self {
+        Self { name: name.to_owned(), noun: "topic", ..self.clone() }
+    }
+
+    /// Its noun and name, for messages.
+    pub(crate) fn title(&self) -> String {
+        format!("{} '{}'", self.noun, self.name)
     }
 
     /// A partition, as messages name it.
     pub(crate) fn partition(&self, partition: i32) -> String {
         format!("{}[{partition}]", self.name)
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ConnectorError> {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if name.is_empty() || name.len() > TOPIC_BYTES_MAX || !name.bytes().all(is_letter) {
+        let hint = "a topic has a name of letters, digits, '.', '_' and '-'; a source reads \
+                    several by 'topic' = 'a;b' or by 'topic-pattern'";
+        return Err(refuse("topic", format!("'{name}' is no topic"), Some(hint.into())));
+    }
+    Ok(())
+}
+
+/// The topics that a table reads.
+#[derive(Debug, Clone)]
+pub(crate) enum TopicChoice {
+    /// One or several, each once.
+    Names(Vec<String>),
+    /// All whose whole name matches, with the text of the pattern. Topics of the brokers' own are
+    /// none of them.
+    Pattern(Regex, String),
+}
+
+impl TopicChoice {
+    fn given(options: OptionReader<'_>) -> Result<Self, ConnectorError> {
+        let (names, pattern) = (options.text("topic"), options.text(PATTERN));
+        let Some(text) = pattern else {
+            let names = options.required("topic", "write 'topic' = 'clicks'")?;
+            let mut each: Vec<String> = vec![];
+            for name in names.split(';').map(str::trim) {
+                check_name(name)?;
+                if each.iter().any(|known| known == name) {
+                    return Err(refuse("topic", format!("it names '{name}' twice"), None));
+                }
+                each.push(name.to_owned());
+            }
+            return Ok(Self::Names(each));
+        };
+        if names.is_some() {
+            let hint = Some("leave one of them out".to_owned());
+            return Err(refuse(PATTERN, "there is a 'topic', too", hint));
+        }
+        let whole = format!("^(?:{text})$");
+        let pattern = RegexBuilder::new(&whole).size_limit(PATTERN_BYTES_MAX).build();
+        let pattern = pattern.map_err(|error| {
+            let hint = Some("write 'topic-pattern' = 'clicks-.*'".to_owned());
+            refuse(PATTERN, format!("'{text}' is no regular expression: {error}"), hint)
+        })?;
+        Ok(Self::Pattern(pattern, text.to_owned()))
+    }
+
+    /// Whether it is one topic by its name.
+    pub(crate) fn is_one(&self) -> bool {
+        matches!(self, Self::Names(names) if names.len() == 1)
+    }
+
+    /// Whether a topic of a list of all is read.
+    pub(crate) fn has(&self, topic: &str) -> bool {
+        match self {
+            Self::Names(names) => names.iter().any(|name| name == topic),
+            Self::Pattern(pattern, _) => !INTERNAL.contains(&topic) && pattern.is_match(topic),
+        }
     }
 }
 
@@ -199,6 +313,43 @@ impl SinkSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn choice(options: &[(&str, &str)]) -> Result<TopicChoice, String> {
+        let options = options.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let options = options.collect();
+        TopicChoice::given(OptionReader(&options)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn topics_are_named_or_match_as_a_whole() {
+        let names = |text| match choice(&[("topic", text)]) {
+            Ok(TopicChoice::Names(names)) => Ok(names.join("|")),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error),
+        };
+        assert_eq!(names("a; b.c;d_1").unwrap(), "a|b.c|d_1");
+        assert!(choice(&[("topic", "a")]).unwrap().is_one());
+        for text in ["", ";", "a;", "a b", "a;a", "a;b/c"] {
+            names(text).unwrap_err();
+        }
+        let pattern = choice(&[(PATTERN, "clicks-.*|x|.*_state")]).unwrap();
+        for (topic, is_read) in [
+            ("clicks-", true),
+            ("clicks-eu", true),
+            ("x", true),
+            ("my-clicks-eu", false),
+            ("xy", false),
+            ("a_state", true),
+            ("__transaction_state", false),
+        ] {
+            assert_eq!(pattern.has(topic), is_read, "{topic}");
+        }
+        assert!(!pattern.is_one() && !choice(&[(PATTERN, "a")]).unwrap().is_one());
+        assert!(choice(&[(PATTERN, "(")]).unwrap_err().contains("no regular expression"));
+        assert!(choice(&[(PATTERN, "(.{1000}){1000}")]).is_err(), "it would be large");
+        assert!(choice(&[(PATTERN, "a"), ("topic", "a")]).unwrap_err().contains("too"));
+        assert!(choice(&[]).unwrap_err().contains("is missing"));
+    }
 
     #[test]
     fn offsets_are_read_as_they_are_written() {

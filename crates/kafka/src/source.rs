@@ -1,4 +1,9 @@
-//! A topic as a source: a split for each partition.
+//! Topics as a source: a split for each partition.
+//!
+//! Nodes may hear of a topic, or of a partition, at different times. Which worker reads a partition
+//! follows from its topic and its number alone, so that the list of that worker's process counts:
+//! each partition is read by one worker, whatever the others know. The partitions of one topic by
+//! its name are dealt out by their numbers.
 //!
 //! The partitions and where they begin are found when the splits are first asked for: before any
 //! row flows, where a wait for brokers holds up nobody.
@@ -9,7 +14,7 @@ use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
 use connectors::messages::MessageFormat;
-use connectors::refuse;
+use connectors::{fnv, refuse};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
@@ -19,12 +24,15 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::client::{Listener, SERVED, SharedConsumer, ask, without_errors};
+use crate::client::{
+    Discovery, Listener, PartitionId, SERVED, SharedConsumer, ask, check_count, partitions_of,
+    without_errors,
+};
 use crate::columns::TopicColumns;
-use crate::errors::{final_error, unexpected};
+use crate::errors::{failed, final_error, unexpected};
 use crate::keys::KeyDecoder;
 use crate::reader::{PartitionRange, PartitionReader, PartitionSettings};
-use crate::settings::{SourceSettings, Startup, Topic};
+use crate::settings::{SourceSettings, Startup, Topic, TopicChoice};
 
 /// Kilobytes that a consumer fetches ahead, of all its partitions.
 const AHEAD_KB: usize = 65_536;
@@ -37,9 +45,10 @@ const AHEAD_OF_PARTITION_KB: [usize; 2] = [512, 16_384];
 const STATISTICS_MS_MIN: usize = 1_000;
 const STATISTICS_MS_EACH: usize = 10;
 
-/// A topic that is read.
+/// The topics of a table that is read.
 pub(crate) struct KafkaSource {
     topic: Topic,
+    choice: TopicChoice,
     settings: SourceSettings,
     columns: TopicColumns,
     format: MessageFormat,
@@ -52,7 +61,7 @@ pub(crate) struct KafkaSource {
 }
 
 /// The partitions, with the first offset of each that is read, and the first that is not.
-type Found = BTreeMap<i32, PartitionRange>;
+type Found = BTreeMap<PartitionId, PartitionRange>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,14 +71,14 @@ impl KafkaSource {
     pub(crate) fn new(
         table: &TableDef,
         projection: &[usize],
-        topic: Topic,
+        (topic, choice): (Topic, TopicChoice),
         settings: SourceSettings,
     ) -> Result<Self, ConnectorError> {
         let (columns, values) = TopicColumns::new(table, projection, &topic.name)?;
         let format = MessageFormat::new(&values.table, &values.projection)?;
         let (found, shared, table) = (Mutex::default(), Mutex::default(), table.name.clone());
         let key_format = values.key;
-        Ok(Self { topic, settings, columns, format, key_format, table, found, shared })
+        Ok(Self { topic, choice, settings, columns, format, key_format, table, found, shared })
     }
 
     /// A client that reads.
@@ -97,7 +106,7 @@ impl KafkaSource {
     }
 
     fn place(&self) -> String {
-        format!("kafka topic '{}'", self.topic.name)
+        format!("kafka {}", self.topic.title())
     }
 
     /// The partitions; brokers are asked once.
@@ -111,30 +120,23 @@ impl KafkaSource {
         let listener = consumer.context().as_ref().clone();
         let events = || while consumer.poll(SERVED).is_some() {};
         let (topic, timeout) = (&self.topic, self.topic.start_timeout);
-        let name = topic.name.as_str();
         let partitions = ask(topic, timeout, &listener, events, |wait| {
-            let metadata = consumer.fetch_metadata(Some(name), wait)?;
-            let own = metadata.topics().iter().find(|own| own.name() == name);
-            let own = own.ok_or(KafkaError::MetadataFetch(Code::UnknownTopicOrPartition))?;
-            if let Some(error) = own.error() {
-                return Err(KafkaError::MetadataFetch(error.into()));
-            }
-            let mut partitions: Vec<i32> = own.partitions().iter().map(|of| of.id()).collect();
-            partitions.sort_unstable();
-            if partitions.is_empty() {
-                return Err(KafkaError::MetadataFetch(Code::LeaderNotAvailable));
-            }
-            Ok(partitions)
+            partitions_of(&consumer, &self.choice, wait)
         })?;
-        let ends = |partition: i32| {
+        check_count(&self.place(), partitions.len())?;
+        if partitions.is_empty() && self.settings.discovery.is_none() {
+            let hint = "check 'topic-pattern': it has to match the whole name of a topic";
+            return Err(failed(self.place(), "no topic matches", hint));
+        }
+        let ends = |(topic_name, partition): &PartitionId| {
             ask(topic, timeout, &listener, events, |wait| {
-                consumer.fetch_watermarks(name, partition, wait)
+                consumer.fetch_watermarks(topic_name, *partition, wait)
             })
         };
         let given = self.given(&consumer, &partitions)?;
         let mut found = Found::new();
         for partition in partitions {
-            let (least, end) = ends(partition)?;
+            let (least, end) = ends(&partition)?;
             let next = match &self.settings.startup {
                 Startup::Earliest => least,
                 Startup::Latest => end,
@@ -155,12 +157,12 @@ impl KafkaSource {
     fn given(
         &self,
         consumer: &BaseConsumer<Listener>,
-        partitions: &[i32],
-    ) -> Result<BTreeMap<i32, i64>, ConnectorError> {
-        let (topic, name) = (&self.topic, self.topic.name.as_str());
+        partitions: &[PartitionId],
+    ) -> Result<BTreeMap<PartitionId, i64>, ConnectorError> {
+        let topic = &self.topic;
         let list = |offset: Offset| {
             let mut list = TopicPartitionList::new();
-            for partition in partitions {
+            for (name, partition) in partitions {
                 list.add_partition_offset(name, *partition, offset)?;
             }
             Ok::<_, KafkaError>(list)
@@ -170,12 +172,15 @@ impl KafkaSource {
         let asked = match &self.settings.startup {
             Startup::Earliest | Startup::Latest => return Ok(BTreeMap::new()),
             Startup::Specific(offsets) => {
-                if let Some(unknown) = offsets.keys().find(|of| !partitions.contains(of)) {
+                // They are those of one topic.
+                let own = |number: i32| (topic.name.clone(), number);
+                let is_unknown = |number: &&i32| !partitions.contains(&own(**number));
+                if let Some(unknown) = offsets.keys().find(is_unknown) {
                     let message = format!("the topic has no partition {unknown}");
                     let hint = format!("it has {}", partitions.len());
                     return Err(refuse("scan.startup.specific-offsets", message, Some(hint)));
                 }
-                return Ok(offsets.clone());
+                return Ok(offsets.iter().map(|(number, at)| (own(*number), *at)).collect());
             }
             Startup::Group { .. } => ask(topic, topic.start_timeout, &listener, events, |wait| {
                 without_errors(consumer.committed_offsets(list(Offset::Invalid)?, wait)?)
@@ -188,7 +193,7 @@ impl KafkaSource {
             }
         };
         let known = asked.elements().into_iter().filter_map(|of| match of.offset() {
-            Offset::Offset(offset) => Some((of.partition(), offset)),
+            Offset::Offset(offset) => Some(((of.topic().to_owned(), of.partition()), offset)),
             _ => None,
         });
         Ok(known.collect())
@@ -200,9 +205,11 @@ impl KafkaSource {
             return Ok(shared);
         }
         let found = self.found()?;
-        let known = found.keys().next_back().map_or(0, |last| last + 1);
-        let (consumer, discovery) = (self.consumer(found.len())?, self.settings.discovery);
-        let started = Arc::new(SharedConsumer::start(consumer, &self.topic, known, discovery)?);
+        let consumer = self.consumer(found.len())?;
+        let known = found.keys().cloned().collect();
+        let interval = self.settings.discovery;
+        let discovery = Discovery { choice: self.choice.clone(), known, interval };
+        let started = Arc::new(SharedConsumer::start(consumer, &self.topic, discovery)?);
         *shared = Arc::downgrade(&started);
         Ok(started)
     }
@@ -227,11 +234,10 @@ impl Source for KafkaSource {
 
     fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
         let found = self.found()?;
-        let split = |(number, (partition, place)): (usize, (&i32, &PartitionRange))| Split {
+        let split = |(number, (of, place)): (usize, (&PartitionId, &PartitionRange))| Split {
             number,
-            name: self.topic.partition(*partition),
             rows: place.end.map(|end| end.saturating_sub(place.next).max(0).cast_unsigned()),
-            ..Split::default()
+            ..self.choice.split(&self.topic, of)
         };
         Ok(found.iter().enumerate().map(split).collect())
     }
@@ -242,8 +248,8 @@ impl Source for KafkaSource {
         }
         let shared = self.shared()?;
         shared.wakes(waker);
-        let known = self.found()?.keys().next_back().map_or(0, |last| last + 1);
-        Ok(Some(Box::new(NewPartitions { shared, topic: self.topic.clone(), known })))
+        let (topic, choice) = (self.topic.clone(), self.choice.clone());
+        Ok(Some(Box::new(NewPartitions { shared, topic, choice, told: 0 })))
     }
 
     fn describe(&self) -> Option<String> {
@@ -255,7 +261,7 @@ impl Source for KafkaSource {
             Startup::Specific(_) => "from specific offsets".into(),
         };
         let end = if self.settings.bounded { " to those of the start" } else { "" };
-        Some(format!("topic '{}' {startup}{end}", self.topic.name))
+        Some(format!("{} {startup}{end}", self.topic.title()))
     }
 
     fn open(
@@ -265,14 +271,13 @@ impl Source for KafkaSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let found = self.found()?;
-        let number = split.name.strip_prefix(&self.topic.name);
-        let number = number.and_then(|of| of.strip_prefix('[')?.strip_suffix(']')?.parse().ok());
         let from_its_beginning = Some(PartitionRange { next: 0, end: None });
-        let begin = |number: i32| {
-            if split.is_new { from_its_beginning } else { found.get(&number).copied() }
+        let begin = |of: &PartitionId| {
+            if split.is_new { from_its_beginning } else { found.get(of).copied() }
         };
-        let own = number.and_then(|number: i32| Some((number, begin(number)?)));
-        let Some((partition, begin)) = own else {
+        let own = partition_of(&split.name).filter(|(name, _)| self.choice.has(name));
+        let own = own.and_then(|of| begin(&of).map(|begin| (of, begin)));
+        let Some(((name, partition), begin)) = own else {
             let error = final_error(&split.name, Code::UnknownPartition, "");
             return Err(error.unwrap_or_else(|| refused(&split.name, "it is not there".into())));
         };
@@ -281,10 +286,10 @@ impl Source for KafkaSource {
             None => begin,
         };
         let reading = PartitionSettings {
-            topic: self.topic.clone(),
+            topic: self.topic.named(&name),
             table: self.table.clone(),
             partition,
-            columns: self.columns.clone(),
+            columns: self.columns.of_topic(&name),
             skips_gaps: self.settings.skips_gaps,
             // What is deleted before it was read first is no gap.
             begins: from.is_none() && (split.is_new || self.settings.startup == Startup::Earliest),
@@ -297,20 +302,37 @@ impl Source for KafkaSource {
     }
 }
 
-/// The partitions that a topic gets while it is read.
+impl TopicChoice {
+    /// The split of a partition.
+    fn split(&self, topic: &Topic, (name, partition): &PartitionId) -> Split {
+        let owner = (fnv(name.as_bytes()) >> 1).wrapping_add(u64::from(partition.unsigned_abs()));
+        let owner = (!self.is_one()).then_some(owner);
+        Split { name: topic.named(name).partition(*partition), owner, ..Split::default() }
+    }
+}
+
+/// The partition of a split, by its name.
+fn partition_of(split: &str) -> Option<PartitionId> {
+    let (name, number) = split.strip_suffix(']')?.rsplit_once('[')?;
+    Some((name.to_owned(), number.parse().ok()?))
+}
+
+/// The partitions that come while topics are read.
 struct NewPartitions {
     shared: Arc<SharedConsumer>,
     topic: Topic,
-    /// The first that was not given.
-    known: i32,
+    choice: TopicChoice,
+    /// The number of those that were given.
+    told: usize,
 }
 
 impl NewSplits for NewPartitions {
     fn poll(&mut self) -> Result<Vec<Split>, ConnectorError> {
-        let partitions = self.shared.partitions();
-        let new = self.known..partitions;
-        self.known = self.known.max(partitions);
-        let split = |partition| Split { name: self.topic.partition(partition), ..Split::default() };
-        Ok(new.map(split).collect())
+        if let Some(error) = self.shared.health.failed() {
+            return Err(error);
+        }
+        let new = self.shared.found_since(self.told);
+        self.told += new.len();
+        Ok(new.iter().map(|of| self.choice.split(&self.topic, of)).collect())
     }
 }

@@ -45,7 +45,7 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// The splits, equal on every node. `workers` is the number of workers of the whole job, for
+    /// The splits, equal on every node, or else with [owners](Split::owner). `workers` is the number of workers of the whole job, for
     /// sources that can be cut at will; `time_column` asks for [`Split::event_time_min`] of that
     /// column.
     ///
@@ -179,7 +179,8 @@ pub trait Source: Send + Sync {
 
     /// Looks for splits that an unbounded table gets while it is read; `None` where it gets none.
     /// The waker is called when there are some. Their numbers are those behind the ones of
-    /// [`splits`](Self::splits), and are the same on every node.
+    /// [`splits`](Self::splits), and are the same on every node, unless the splits have
+    /// [owners](Split::owner).
     ///
     /// # Errors
     /// When the input is missing or cannot be read.
@@ -315,6 +316,9 @@ pub struct Split {
     /// that has not been opened yet holds the watermark back to here, or altogether where this is
     /// unknown.
     pub event_time_min: Option<i64>,
+    /// The number that says which worker reads it, where nodes may see other lists, in which its
+    /// number differs. It follows from the name of the split alone.
+    pub owner: Option<u64>,
     /// Whether the table has got it since the job began. It is read from its very beginning, though
     /// the table may say that others are not.
     pub is_new: bool,

@@ -80,7 +80,8 @@ pub(crate) struct Reader {
     ended: Vec<SplitSnapshot>,
 }
 
-/// The part of a source that one reader has: flow `n` belongs to reader `n % of`.
+/// The part of a source that one reader has: split `n` belongs to reader `n % of`, where `n` is the
+/// owner that it names, or its number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
     /// The reader's number among all of them; `None` if it has no flows.
@@ -90,8 +91,9 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    fn has(&self, flow: usize) -> bool {
-        self.number.is_some_and(|number| flow as u64 % u64::from(self.of) == u64::from(number))
+    fn has(&self, split: &Split) -> bool {
+        let owner = split.owner.unwrap_or(split.number as u64);
+        self.number.is_some_and(|number| owner % u64::from(self.of) == u64::from(number))
     }
 }
 
@@ -145,8 +147,8 @@ impl Reader {
         // Each reader counts its own blocks and records.
         let (blocks, backlog) = (Arc::default(), Arc::default());
         let context = ReaderContext { blocks, backlog, ..context };
-        let (from, ended) = places(&infos, saved, |split| share.has(split))?;
-        let is_left = |flow: &usize| share.has(*flow) && !ended.contains_key(flow);
+        let (from, ended) = places(&infos, saved, |split| share.has(&infos[split]))?;
+        let is_left = |flow: &usize| share.has(&infos[*flow]) && !ended.contains_key(flow);
         let pending = (0..infos.len()).filter(is_left).collect();
         let mut reader = Self {
             input: input.clone(),
@@ -384,7 +386,7 @@ impl Reader {
         for split in new_splits.poll()? {
             let number = self.infos.len();
             self.infos.push(Split { number, is_new: true, ..split });
-            if self.share.has(number) {
+            if self.share.has(&self.infos[number]) {
                 self.pending.push_back(number);
                 self.open_next()?;
             }

@@ -8,3 +8,4 @@ mod read;
 mod run;
 #[cfg(feature = "tls")]
 mod tls;
+mod topics;

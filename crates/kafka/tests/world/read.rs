@@ -56,16 +56,30 @@ pub struct OpenSplit {
     pub backlog: Arc<SourceBacklog>,
 }
 
-pub fn open(source: &dyn Source, split: usize, from: Option<&Position>) -> OpenSplit {
+/// What a reader gets, which wakes this thread.
+pub fn context() -> (ReaderContext, Arc<BadRows>) {
     let bad = Arc::new(BadRows::collecting());
     let mut context = ReaderContext::new(Arc::new(MonotonicClock::default()), Arc::clone(&bad));
     context.waker = Waker::from(Arc::new(Unpark(thread::current())));
+    (context, bad)
+}
+
+pub fn open(source: &dyn Source, split: usize, from: Option<&Position>) -> OpenSplit {
+    let (context, bad) = context();
     let splits = source.splits(1, None).unwrap();
     let backlog = Arc::clone(&context.backlog);
     OpenSplit { reader: source.open(&splits[split], from, &context).unwrap(), bad, backlog }
 }
 
 impl OpenSplit {
+    pub fn of(
+        reader: Box<dyn SplitReader>,
+        bad: Arc<BadRows>,
+        backlog: Arc<SourceBacklog>,
+    ) -> Self {
+        Self { reader, bad, backlog }
+    }
+
     /// The next rows, for which it waits; `None` at the end.
     pub fn next(&mut self, rows_max: usize) -> Result<Option<Vec<String>>, ConnectorError> {
         let since = Instant::now();
@@ -100,7 +114,7 @@ impl OpenSplit {
         all
     }
 
-    fn bad(&self) -> Vec<String> {
+    pub fn bad(&self) -> Vec<String> {
         self.bad.take().into_iter().map(|bad| format!("{} {}", bad.place, bad.reason)).collect()
     }
 }

@@ -404,3 +404,23 @@ fn rows_go_ahead_where_none_can_lag_or_be_without_a_time() {
     assert!(!may(vec![Some(10), None, Some(11)], 0));
     assert!(!may(vec![], 0));
 }
+
+/// Two processes whose lists differ: each split is read by one of two readers, that which it names.
+#[test]
+fn a_split_with_an_owner_is_read_by_that_reader_whatever_else_is_listed() {
+    let split = |number: usize, owner: Option<u64>| Split { number, owner, ..Split::default() };
+    let readers = [0, 1].map(|number| Share { number: Some(number), of: 2 });
+    for owner in [0, 1, 7, u64::MAX] {
+        // The number that the split has in the list of each process.
+        for [first, second] in [[0, 0], [0, 1], [5, 2]] {
+            let has = [
+                readers[0].has(&split(first, Some(owner))),
+                readers[1].has(&split(second, Some(owner))),
+            ];
+            assert_eq!(has, [owner % 2 == 0, owner % 2 == 1], "{owner}: {first}, {second}");
+        }
+    }
+    let by_number = [0, 1, 2, 3].map(|number| readers[1].has(&split(number, None)));
+    assert_eq!(by_number, [false, true, false, true]);
+    assert!(!Share { number: None, of: 2 }.has(&split(1, Some(1))));
+}
