@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests with what stands around a streaming engine, as it really is: a Kafka broker and a schema registry from Maven
-# Central, a server of S3 from PyPI, and a Postgres server, which are started for them. `scripts/test-world.sh NAME` runs the tests with that in
+# Central, a server of S3 and delta-rs from PyPI, and a Postgres server, which are started for them. `scripts/test-world.sh NAME` runs the tests with that in
 # their names. With KAFKA_TLS=1 the client of Kafka has TLS and SCRAM, and is tested with them: OpenSSL is compiled once,
 # which takes minutes.
 #
@@ -75,6 +75,16 @@ with_s3() {
   cargo test --release --workspace --test program -- of_a_real_server
 }
 
+with_deltalake() {
+  what="the tests with delta-rs"
+  [[ $# = 0 || $1 = *delta* ]] || return 0
+  python3 -c 'import ensurepip' 2>/dev/null || packages_or_not_run python3-venv
+  MILLSTREAM_DELTALAKE=$(scripts/deltalake.sh fetch 2>"${TMPDIR:-/tmp}/millstream-deltalake-$UID") ||
+    not_run "cannot fetch it: $(grep -m 1 . "${TMPDIR:-/tmp}/millstream-deltalake-$UID")"
+  export MILLSTREAM_DELTALAKE
+  cargo test --release --workspace --test connectors -- real_delta::
+}
+
 with_postgres() {
   what="the tests with a Postgres server"
   packages_or_not_run postgresql
@@ -93,7 +103,7 @@ with_postgres() {
 
 # Each part has a shell of its own, which ends with its first failure: bash ignores them where a status is asked for.
 status=0
-for part in with_kafka with_registry with_s3 with_postgres; do
+for part in with_kafka with_registry with_s3 with_deltalake with_postgres; do
   set +e
   (
     set -e

@@ -1,6 +1,6 @@
 //! Jobs whose nodes are killed by `kill -9` behind a checkpoint that a seed draws: every kind of
-//! operator with state, by both exchanges, on both fabrics, into a directory or a file. The rows of
-//! the output are those of a run that nothing happened to, text by text.
+//! operator with state, by both exchanges, on both fabrics, into a directory, a file or a table of
+//! Delta Lake. The rows of the output are those of a run that nothing happened to, text by text.
 //!
 //! `make cases` kills more: `KILLS=1000` nodes, and those of one seed by `SEED=17`.
 
@@ -28,6 +28,8 @@ const ROWS: i64 = 16_000;
 const STEP_MS: i64 = 10;
 /// The option by which a stream lasts for less than a second.
 const RATE: &str = "'rate' = '20000',";
+/// The output that is a table of Delta Lake.
+const LAKE: &str = "lake";
 /// Different auctions, which come in turn.
 const AUCTIONS: i64 = 97;
 
@@ -189,6 +191,12 @@ impl Job {
                 AUCTIONS - 1
             )
         };
+        let output = match path {
+            LAKE => {
+                format!("'connector' = 'delta', 'path' = '{path}', 'checkpoint.interval' = '4'")
+            }
+            _ => format!("'connector' = 'file', 'path' = '{path}', 'format' = 'csv'"),
+        };
         let mut script = settings.to_owned();
         script += &stream("bids", "");
         script += &stream("asks", "'seed' = '1',");
@@ -199,8 +207,7 @@ impl Job {
              CREATE VIEW dearest AS SELECT * FROM bids WHERE price > 990000;
              CREATE TABLE sellers (id BIGINT, seller BIGINT) WITH (
                'connector' = 'file', 'path' = 'sellers.csv');
-             CREATE TABLE written ({}) WITH (
-               'connector' = 'file', 'path' = '{path}', 'format' = 'csv');
+             CREATE TABLE written ({}) WITH ({output});
              INSERT INTO written {};",
             self.columns, self.query
         )
@@ -234,6 +241,23 @@ fn tpch() -> &'static Path {
     });
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| dir.0.join("data"))
+}
+
+/// The rows of an output, sorted.
+fn rows_of(dir: &Dir, job: &Job, output: &str) -> Vec<String> {
+    if output != LAKE {
+        return dir.rows(output);
+    }
+    let script = format!(
+        "CREATE TABLE lake ({columns}) WITH ('connector' = 'delta', 'path' = 'lake');
+         CREATE TABLE back ({columns}) WITH ('connector' = 'file', 'path' = 'back/', 'format' = 'csv');
+         INSERT INTO back SELECT * FROM lake;",
+        columns = job.columns
+    );
+    dir.write("back.sql", &script);
+    let (code, message) = dir.run(&["run", "back.sql", "--workers", "1", "--quiet"]);
+    assert_eq!(code, Some(0), "{message}");
+    dir.rows("back")
 }
 
 /// The rows of a run of a job that nothing happens to, sorted.
@@ -378,7 +402,7 @@ fn case(seed: u64) -> u64 {
     let mut random = Random(seed + 1);
     // The numbers of seeds that are near each other are alike at first.
     let _ = (0..8).map(|_| random.below(2)).last();
-    let into = if random.below(3) == 0 { "out.csv" } else { "out/" };
+    let into = ["out.csv", LAKE, "out/", "out/"][random.below(4) as usize];
     let nodes = if random.below(4) == 0 { "3" } else { "2" };
     let expected = undisturbed(at);
     let dir = Dir::new(&format!("kills-{seed}"));
@@ -406,7 +430,7 @@ fn case(seed: u64) -> u64 {
         killed += u64::from(signal(node, Signal::KILL));
     }
     assert_eq!(running.ends(), Some(0), "{what}: {}", dir.log());
-    let rows = dir.rows(into);
+    let rows = rows_of(&dir, job, into);
     let beside = |these: &[String], others: &[String]| -> Vec<String> {
         these.iter().filter(|row| others.binary_search(row).is_err()).take(5).cloned().collect()
     };

@@ -46,6 +46,18 @@ pub fn position(bytes: &[u8]) -> Result<bool, String> {
     crate::file::watched(&position).map_err(|error| error.to_string())
 }
 
+/// Reads a commit of the log of a table of Delta Lake, with which the table begins. Gives the number
+/// of its files.
+///
+/// # Errors
+/// Why it is none.
+///
+/// # Panics
+/// When a file is outside of the table, or a checkpoint of the log has others.
+pub fn delta_log(bytes: &[u8]) -> Result<usize, String> {
+    crate::file::read_log(bytes)
+}
+
 /// Takes the messages of a Flight stream, each behind the lengths of its header and body, two bytes
 /// each: a schema, then rows and dictionaries. Gives the rows.
 ///

@@ -50,6 +50,7 @@ mod watch;
 pub use atomic::AtomicFile;
 use blob::FileBlob;
 pub use delta::DeltaConnector;
+pub(crate) use delta::read_log;
 use pipe::{PipeSource, PipesInUse};
 pub(crate) use watch::watched;
 use watch::{WatchSource, Watched};

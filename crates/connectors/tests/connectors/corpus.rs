@@ -395,6 +395,53 @@ fn positions_of_strangers_are_positions_or_refused() {
     mutate::each(&seeds::contents(&all), CHANGED, hostile::position);
 }
 
+/// Commits with which a table begins, and broken ones. The name of a good one begins with "good".
+fn log_seeds() -> Seeds {
+    let schema = r#"{\"type\":\"struct\",\"fields\":[{\"name\":\"n\",\"type\":\"long\",\"nullable\":true,
+        \"metadata\":{}},{\"name\":\"m\",\"type\":{\"type\":\"map\",\"keyType\":\"string\",
+        \"valueType\":\"decimal(9,2)\",\"valueContainsNull\":true}}]}"#;
+    let schema = schema.replace("\n        ", "");
+    let begin = format!(
+        r#"{{"protocol":{{"minReaderVersion":1,"minWriterVersion":2}}}}
+{{"metaData":{{"id":"i","format":{{"provider":"parquet","options":{{}}}},"schemaString":"{schema}",
+"partitionColumns":["day"],"configuration":{{"delta.checkpointInterval":"7"}},"createdTime":1}}}}"#
+    );
+    let begin = begin.replace(",\n\"part", ",\"part");
+    let add = r#"{"add":{"path":"day=2024-01-01/a%20b.parquet","partitionValues":{"day":"2024-01-01"},
+"size":7,"modificationTime":1,"dataChange":true,"stats":"{\"numRecords\":1}","tags":null}}"#;
+    let add = add.replace(",\n\"size", ",\"size");
+    let null =
+        r#"{"add":{"path":"day=__HIVE_DEFAULT_PARTITION__/c","partitionValues":{"day":null}}}"#;
+    let own = r#"{"txn":{"appId":"a","version":3,"lastUpdated":9}}"#;
+    let remove = r#"{"remove":{"path":"d","deletionTimestamp":5,"dataChange":true,"size":null}}"#;
+    let whole = [&begin, &add, null, own, remove].join("\n");
+    let with = |line: &str| format!("{begin}\n{line}");
+    let all = [
+        ("good-empty", begin.clone()),
+        ("good-files", whole.clone()),
+        ("good-twice", [&whole, &add, remove, own].join("\n\n")),
+        ("bad-nothing", String::new()),
+        ("bad-begin", add.clone()),
+        ("bad-cut", whole[..whole.len() - 3].to_owned()),
+        ("bad-outside", with(&add.replace("day=2024-01-01/", "day=2024-01-01/../../"))),
+        ("bad-value", with(&add.replace("\"day\":\"2024-01-01\"", "\"day\":\"2023-01-01\""))),
+        ("bad-type", whole.replace("decimal(9,2)", "decimal(99,2)")),
+        ("bad-feature", whole.replace("\"minReaderVersion\":1", "\"minReaderVersion\":9")),
+    ];
+    all.map(|(name, text)| (name.to_owned(), text.into_bytes())).into()
+}
+
+#[test]
+fn logs_of_strangers_are_tables_or_refused() {
+    let all = seeds::read(&corpus("delta_log"), log_seeds);
+    assert!(all.len() > 9, "only {}", all.len());
+    for (name, bytes) in &all {
+        let read = hostile::delta_log(bytes);
+        assert_eq!(read.is_ok(), name.starts_with("good"), "{name}: {read:?}");
+    }
+    mutate::each(&seeds::contents(&all), CHANGED / 10, hostile::delta_log);
+}
+
 /// A message behind what describes it.
 fn described(text: &str, message: &[u8]) -> Vec<u8> {
     [&(text.len() as u16).to_le_bytes()[..], text.as_bytes(), message].concat()

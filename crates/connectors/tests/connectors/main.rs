@@ -29,6 +29,7 @@ mod positions;
 mod pruning;
 mod ranges;
 mod raw;
+mod real_delta;
 mod real_s3;
 mod registry;
 mod servers;

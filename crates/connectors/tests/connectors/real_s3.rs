@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use checkpoint::chain::{Chain, ResumeFrom};
 use checkpoint::{CheckpointError, CheckpointManifest, ObjectName, Store, conformance};
-use connectors::{BucketStore, FileConnector};
+use connectors::{BucketStore, DeltaConnector, FileConnector};
 use dataflow::connector::{Connector, TableDef};
 use dataflow::sink::{Publishing, RunId, StagingContext, WriterContext};
 
@@ -133,4 +133,30 @@ fn rows_of_checkpoints_are_published_once() {
         assert!(sink.publish(&lost, how(false)).is_err());
         assert_eq!(read_once(&table), set(0, 200));
     }
+}
+
+#[test]
+fn writers_of_a_table_of_delta_lake_meet() {
+    let Some((url, options)) = place("delta") else { return };
+    let table = || at(&format!("{url}/t"), &options, &[("checkpoint.interval", "4")]);
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            scope.spawn(move || {
+                for turn in 0..5 {
+                    let sink = DeltaConnector.sink(&table()).unwrap();
+                    let mut own = sink.open(&WriterContext::of(0)).unwrap();
+                    let from = 1000 * writer + 100 * turn;
+                    own.write(&numbers(from, from + 100)).unwrap();
+                    own.commit().unwrap();
+                }
+            });
+        }
+    });
+    let source = source(&DeltaConnector, &table()).unwrap();
+    let flows = source.splits(2, None).unwrap().len();
+    assert_eq!(flows, 15, "a file for each commit");
+    let read = |flow| drain(&mut *source.open(&nth(flow), None, &context()).unwrap()).unwrap();
+    let all: BTreeSet<String> = (0..flows).flat_map(|flow| rows(&read(flow))).collect();
+    let expected = (0..3).flat_map(|writer| set(1000 * writer, 1000 * writer + 500));
+    assert_eq!(all, expected.collect());
 }

@@ -168,6 +168,83 @@ fn windows_over_partitions_are_those_of_the_rows() {
     }
 }
 
+/// The workers of several processes share the partitions of topics of which each makes its own list.
+#[test]
+fn each_message_of_several_topics_is_read_once_by_all_nodes() {
+    let dir = Dir::new();
+    let topics = [1, 3, 2].map(|partitions| topic("several", partitions, &[]));
+    let mut expected = vec![];
+    for (at, (name, partitions)) in topics.iter().zip([1, 3, 2]).enumerate() {
+        for partition in 0..partitions {
+            let from = 1000 * at + 100 * partition as usize;
+            let values: Vec<String> =
+                (from..from + 50).map(|n| format!(r#"{{"n": {n}}}"#)).collect();
+            send(name, partition, values.iter().map(String::as_str));
+            expected.extend((from..from + 50).map(|n| format!("{n},{name}")));
+        }
+    }
+    expected.sort();
+    let (columns, ends) =
+        ("n BIGINT, topic STRING METADATA", "'scan.bounded.mode' = 'latest-offset'");
+    let list = declare("t", &topics.join(";"), columns, &format!(", {ends}"));
+    // The names of topics of this test have the number of the process in them.
+    let pattern = format!("several-{}-.*", std::process::id());
+    let pattern = declare("t", &pattern, columns, &format!(", {ends}"))
+        .replace("'topic' =", "'topic-pattern' =");
+    for from in [list, pattern] {
+        let sql = from
+            + "CREATE TABLE back (n BIGINT, topic STRING)
+               WITH ('connector' = 'file', 'path' = 'out.csv');
+               INSERT INTO back SELECT * FROM t;";
+        for arguments in [&["--workers", "1"][..], &["--workers", "3"], &["--nodes", "3"]] {
+            dir.succeeds(&sql, arguments);
+            assert_eq!(dir.rows("out.csv"), expected, "{arguments:?}");
+        }
+    }
+}
+
+/// A job goes on behind a kill, and finds a topic that came meanwhile.
+#[test]
+fn a_job_over_a_pattern_goes_on_and_finds_what_came() {
+    let dir = Dir::new();
+    let first = topic("grows", 2, &[]);
+    let to = topic("grown", 1, &[]);
+    let pattern = format!("grows-{}-.*", std::process::id());
+    let options = ", 'scan.topic-partition-discovery.interval' = '100 ms'";
+    let exact = format!(
+        ", 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = '{to}'"
+    );
+    let sql = "SET 'millstream.checkpoint' = '100 ms';\n".to_owned()
+        + &declare("t", &pattern, "n BIGINT", options).replace("'topic' =", "'topic-pattern' =")
+        + &declare("back", &to, "n BIGINT", &exact)
+        + "INSERT INTO back SELECT n FROM t;";
+    dir.write("q.sql", &sql);
+    let arguments = ["run", "q.sql", "--state", "state", "--nodes", "2", "--workers", "1"];
+    let value = |n: usize| format!(r#"{{"n":{n}}}"#);
+    let mut sent = 0;
+    let mut send_to = |topic: &str, partition: i32| {
+        let values: Vec<String> = (sent..sent + 40).map(value).collect();
+        send(topic, partition, values.iter().map(String::as_str));
+        sent += 40;
+        let mut all: Vec<String> = (0..sent).map(value).collect();
+        all.sort();
+        all
+    };
+    let mut job = Job::start(&dir, &arguments);
+    let expected = send_to(&first, 0);
+    wait_until("the first topic is read", || values(&to, true) == expected);
+    let second = topic("grows", 3, &[]);
+    send_to(&second, 2);
+    let expected = send_to(&first, 1);
+    wait_until("a topic that came is read", || values(&to, true) == expected);
+    job.kill();
+    let third = topic("grows", 1, &[]);
+    send_to(&third, 0);
+    let expected = send_to(&second, 1);
+    let _job = Job::start(&dir, &arguments);
+    wait_until("it goes on", || values(&to, true) == expected);
+}
+
 #[test]
 fn a_thousand_broken_messages_of_a_million_are_rows_of_the_table_of_bad_rows() {
     const ROWS: usize = 1_000_000;

@@ -40,7 +40,10 @@ pub(super) fn write(table: &TablePlace, snapshot: &Snapshot) -> Result<(), Conne
 }
 
 /// The bytes of the checkpoint, and the number of its actions.
-fn packed(place: &str, snapshot: &Snapshot) -> Result<(Bytes, usize), ConnectorError> {
+///
+/// # Errors
+/// When an action is none that a checkpoint has.
+pub(super) fn packed(place: &str, snapshot: &Snapshot) -> Result<(Bytes, usize), ConnectorError> {
     let unfit = |error: &dyn std::fmt::Display| damaged(place, error.to_string());
     let (lines, count) = lines(place, snapshot)?;
     let schema = Arc::new(schema());

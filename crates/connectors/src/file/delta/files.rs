@@ -117,7 +117,10 @@ impl LogState for TableState {
 
 impl TableState {
     /// The files, all of which are read. `table` is its address.
-    fn files(self, table: &str) -> Result<TableFiles, ConnectorError> {
+    ///
+    /// # Errors
+    /// When the table has something that is not read.
+    pub(super) fn files(self, table: &str) -> Result<TableFiles, ConnectorError> {
         // Without them nobody knows what the files are.
         let has_protocol = self.has_protocol;
         let columns = self.columns.filter(|_| has_protocol);

@@ -16,6 +16,7 @@ use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
 use dataflow::source::Source;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder as ReaderBuilder;
 
 mod checkpoint;
 mod columns;
@@ -27,7 +28,9 @@ mod sink;
 mod snapshot;
 
 use files::TableFiles;
+use log::LogState;
 use place::TablePlace;
+use snapshot::Snapshot;
 
 use super::{directory, roll};
 use crate::format::rows::METADATA;
@@ -157,6 +160,37 @@ impl Connector for DeltaConnector {
 
 fn open(options: OptionReader<'_>) -> Result<TablePlace, ConnectorError> {
     TablePlace::open(options.required("path", PATH_HINT)?, options)
+}
+
+/// Reads a log of one commit that anybody may have made, as a reader and as a writer do. Gives the
+/// number of its files.
+///
+/// # Errors
+/// Why it is none.
+///
+/// # Panics
+/// When a file is outside of the table, or a checkpoint of the log has others.
+pub(crate) fn read_log(bytes: &[u8]) -> Result<usize, String> {
+    let (mut files, mut written) = (files::TableState::default(), Snapshot::default());
+    let apply = |bytes: &[u8], state: &mut dyn LogState| {
+        log::apply_commit("t", bytes, state, &mut 0).map_err(|error| error.to_string())
+    };
+    apply(bytes, &mut files)?;
+    let table = files.files("t").map_err(|error| error.to_string())?;
+    let is_below = |name: &String| super::staged::is_below(name);
+    assert!(table.names.iter().all(is_below), "{:?}", table.names);
+    columns::read_schema("t", &table.schema).map_err(|error| error.to_string())?;
+    if apply(bytes, &mut written).is_ok() && !written.is_partial {
+        let mut again = Snapshot::default();
+        let packed = checkpoint::packed("t", &written);
+        let builder = packed.ok().map(|(bytes, _)| ReaderBuilder::try_new(bytes));
+        if let Some(builder) = builder {
+            let builder = builder.expect("it was written here");
+            log::apply_checkpoint("t", builder, &mut again, &mut 0).expect("its actions");
+            assert!(again.files.keys().eq(written.files.keys()), "files are those of the log");
+        }
+    }
+    Ok(table.names.len())
 }
 
 /// Whether a directory is a table of Delta Lake.

@@ -58,6 +58,23 @@ struct Ended {
     files: Vec<NewFile>,
 }
 
+impl Ended {
+    /// A writer has ended, with its files if it ends well. Gives those of all writers once none is
+    /// open any more, if all have ended well: the next run of the sink begins anew.
+    fn end(&mut self, files: Option<Vec<NewFile>>) -> Option<Vec<NewFile>> {
+        self.open -= 1;
+        match files {
+            Some(files) => self.files.extend(files),
+            None => self.has_failed = true,
+        }
+        if self.open > 0 {
+            return None;
+        }
+        let Self { has_failed, files, .. } = std::mem::take(self);
+        (!has_failed).then_some(files)
+    }
+}
+
 fn lock(ended: &Mutex<Ended>) -> MutexGuard<'_, Ended> {
     ended.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -272,34 +289,19 @@ impl SinkWriter for DeltaWriter {
     /// The last writer of the process commits the files of all.
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
         let Some(parts) = self.parts.take() else { return Err(self.gone()) };
-        let parts = match parts.commit_parts() {
-            Ok(parts) => parts,
-            Err(error) => {
-                let mut ended = lock(&self.ended);
-                ended.open -= 1;
-                ended.has_failed = true;
-                return Err(error);
-            }
-        };
-        let files = {
-            let mut ended = lock(&self.ended);
-            ended.open -= 1;
-            ended.files.extend(parts.iter().map(new_file));
-            if ended.open > 0 || ended.has_failed {
-                return Ok(());
-            }
-            std::mem::take(&mut ended.files)
-        };
-        self.table.commit(&files, None, true)
+        let parts = parts.commit_parts();
+        let files = parts.as_ref().ok().map(|parts| parts.iter().map(new_file).collect());
+        let files = lock(&self.ended).end(files);
+        parts?;
+        files.map_or(Ok(()), |files| self.table.commit(&files, None, true))
     }
 }
 
 impl Drop for DeltaWriter {
     fn drop(&mut self) {
         if self.parts.is_some() {
-            let mut ended = lock(&self.ended);
-            ended.open -= 1;
-            ended.has_failed = true;
+            // Its rows are lost, and those of the others with it.
+            let _ = lock(&self.ended).end(None);
         }
     }
 }
