@@ -461,6 +461,14 @@ fn a_table_with_other_columns_or_rules_is_refused_at_their_place() {
     assert!(error.to_string().contains("there is a table"), "{error}");
     assert!(create.check_new().is_err());
     assert!(create.open(&staging(0, 2)).is_ok(), "a job that goes on has made it itself");
+    for path in ["", "http://127.0.0.1:9/t"] {
+        let nowhere = table(&fewer, &[("path", path)]);
+        assert!(matches!(
+            refused(DeltaConnector.sink(&nowhere)),
+            ConnectorError::Option { key, .. } if key == "path"
+        ));
+        assert!(source(&DeltaConnector, &nowhere).is_err());
+    }
     let overwrite = DeltaConnector.sink_for(&place.table(&fewer, &[]), WriteMode::Overwrite);
     assert!(refused(overwrite).to_string().contains("no INSERT OVERWRITE"));
     let rules = [

@@ -11,13 +11,13 @@ use dataflow::error::ConnectorError;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder as ReaderBuilder;
 
-use super::LOG;
 use super::log::{CHECKPOINT_BYTES_MAX, LogState, apply_checkpoint, damaged};
+use super::{LOG, PATH_HINT};
 use crate::file::atomic::AtomicFile;
 use crate::file::paths::{io_error, one_name};
 use crate::file::{FileBlob, staged};
 use crate::object::{self, ObjectDirectory};
-use crate::options::OptionReader;
+use crate::options::{OptionReader, refuse};
 use crate::stored::Blob;
 
 /// Where a table lies.
@@ -33,8 +33,11 @@ impl TablePlace {
     /// The place of a path, which may be a URL.
     ///
     /// # Errors
-    /// When a URL is none of a store that can tell what is in it.
+    /// When it is empty, or a URL is none of a store that can tell what is in it.
     pub(super) fn open(path: &str, options: OptionReader<'_>) -> Result<Self, ConnectorError> {
+        if path.is_empty() {
+            return Err(refuse("path", "it names no directory", Some(PATH_HINT.into())));
+        }
         if !object::is_url(path) {
             return Ok(Self::Files(PathBuf::from(path)));
         }
