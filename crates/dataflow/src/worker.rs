@@ -324,8 +324,7 @@ impl Worker {
         let reconnector = reconnector.map(|it| with_waker(it, external.waker()));
         let net = Rc::new(Net::new(links, reconnector, in_flight, &place, metrics.clone()));
         signals.register(external.waker());
-        let waker = external.waker();
-        let prefetch = job.settings.prefetch;
+        let (waker, prefetch) = (external.waker(), job.settings.prefetch);
         let context = ReaderContext::new(clock.clone(), bad.clone());
         let context = ReaderContext { waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;

@@ -190,12 +190,11 @@ impl Distributor {
         let relayed = others.map(|rank| {
             let source = process.relay_of(rank, worker);
             let member = (process.rank() + ranks - rank) % ranks;
+            let (tree, relays) = (tree_of(rank), addresses(source));
             let children = match way {
-                Way::Tree => BroadcastSource::<BroadcastFrame>::first_children(
-                    &tree_of(rank),
-                    &addresses(source),
-                    member,
-                ),
+                Way::Tree => {
+                    BroadcastSource::<BroadcastFrame>::first_children(&tree, &relays, member)
+                }
                 Way::Copies | Way::Lists => vec![],
             };
             (source, Relayed::new(children, open_max))
