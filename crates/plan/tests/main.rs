@@ -2,6 +2,7 @@
 
 mod errors;
 mod fused;
+mod merging;
 mod orders;
 mod places;
 mod plans;

@@ -23,7 +23,7 @@ const TABLES: &str = "
     ) WITH ('connector' = 'memory', 'bounded' = 'false');
     CREATE TABLE hourly (w TIMESTAMP(3), origin STRING, n BIGINT) WITH ('connector' = 'memory');";
 
-fn plan_on(workers: u32, sql: &str) -> Vec<Stage> {
+pub(crate) fn plan_on(workers: u32, sql: &str) -> Vec<Stage> {
     let (mut planner, _) = support::planner(workers);
     planner.plan(TABLES).expect("the tables");
     match planner.plan(sql) {

@@ -21,7 +21,7 @@ pub(crate) struct Port {
     /// The column of the end of a row's window, if rows have one.
     pub(crate) window: Option<usize>,
     /// Whether its rows may have to wait in the operator before they are processed. The operator
-    /// then calls [`consumed`](super::Inputs::consumed) for each [`Arrival`]. Rows that are broadcast have
-    /// no window.
+    /// then calls [`consumed`](super::Inputs::consumed) for each [`Arrival`](super::Arrival). Rows
+    /// that are broadcast have no window.
     pub(crate) waits: bool,
 }

@@ -15,7 +15,7 @@ use channel::broadcast::Shape as TreeShape;
 use state::Partitioner;
 use state::epoch::{Presence, Progress};
 
-use self::bed::{BASE, Bed, Seen, Shape, envelope, schema};
+use self::bed::{BASE, Bed, Seen, Shape, TAG, envelope, schema};
 use super::{
     AnyExchange, Connected, Deltas, Forward, GATHERER, Gather, Inputs, Member, Merge, Port,
     Shuffle, uppar,
@@ -89,7 +89,7 @@ const WAITING: Case = Case {
     name: "shuffle to rows that wait",
     inputs: |place, _| {
         let port = Port { waits: true, ..port_of(Distribution::Hash) };
-        Inputs::of_rows(bed::TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
+        Inputs::of_rows(TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
     },
     goes_to: |number, _, workers| vec![leader(number, workers)],
     takes: &[1, 2, 5, 6, 9],
@@ -154,8 +154,7 @@ const EXCHANGES: [Case; 12] = [
     Case {
         name: "merge of rows",
         inputs: |place, _| {
-            let ports = vec![port_of(Distribution::Hash)];
-            Inputs::of_rows(bed::TAG, ports, Exchange::Merge, place, SHUFFLE)
+            Inputs::of_rows(TAG, vec![port_of(Distribution::Hash)], Exchange::Merge, place, SHUFFLE)
         },
         goes_to: |number, _, workers| vec![leader(number, workers)],
         takes: &[3, 4],
@@ -199,7 +198,7 @@ fn of_rows(
     multi_partitioner: Option<Arc<dyn MultiPartitioner>>,
 ) -> Inputs {
     let port = Port { partitioner, multi_partitioner, ..port_of(distribution) };
-    Inputs::of_rows(bed::TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
+    Inputs::of_rows(TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
 }
 
 fn port_of(distribution: Distribution) -> Port {
