@@ -10,6 +10,7 @@
 //!   several instances, with every tree and without (a copy for each instance). Every instance is
 //!   held to have seen every request once and in order, and matches are compared with a loop over
 //!   all drivers; without that there are no figures.
+//! - Beside it the whole applications run in SQL, and sweeps of how rows are collected.
 //! - [`model`](mod@model) runs the same protocol in virtual time ([`channel::broadcast::sim`]), for
 //!   as many machines as the paper had: with the costs that the runs had here, and with those of
 //!   the paper. A page tells the two apart.
