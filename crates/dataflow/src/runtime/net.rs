@@ -422,16 +422,16 @@ impl Net {
         &self,
         to: u32,
         envelope: Envelope,
-        encoder: &RefCell<Encoder>,
         batch: &RecordBatch,
     ) -> Result<(), DataflowError> {
         if self.is_beside(to) {
             self.hand(to, envelope, || Load::of_rows(batch)).await;
             return Ok(());
         }
-        let encoded = encoder.borrow_mut().encode(batch)?;
-        self.send_encoded(to, envelope, &encoded).await;
-        self.metrics.count_sent(envelope.operator, batch.num_rows(), encoded.len());
+        let picks = Picks::of(batch.clone());
+        let layout = Layout::of(&picks, 0..batch.num_rows(), &[])?;
+        self.send_layout(to, envelope, &layout).await;
+        self.metrics.count_sent(envelope.operator, layout.rows(), layout.len());
         Ok(())
     }
 
