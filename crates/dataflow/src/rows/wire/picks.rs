@@ -49,6 +49,9 @@ impl Picks {
 
     /// Adds rows of a batch by their numbers.
     pub(crate) fn add(&mut self, batch: RecordBatch, numbers: &[u32]) {
+        if numbers.is_empty() {
+            return;
+        }
         if is_all(&batch, numbers) {
             return self.add_all(batch);
         }
