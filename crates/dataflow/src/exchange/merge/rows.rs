@@ -14,14 +14,17 @@
 
 use std::cell::RefCell;
 
+use arrow::compute::concat_batches;
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use state::epoch::{Ended, HeldRows, RowsOfLeader};
 
+use super::super::buffer::take_rows;
 use super::super::{Arrival, Member, Outgoing, Partition, Port};
 use super::content::{Chunk, Cut, chunk_of};
 use crate::error::DataflowError;
 use crate::rows::windows::by_window;
-use crate::rows::wire::{Cutter, Decoder, Picks, bytes_of, take_rows};
+use crate::rows::wire::{Decoder, Encoder, bytes_of};
 use crate::runtime::frame::{Colour, Envelope};
 use crate::runtime::local_exchange::Load;
 use crate::runtime::place::WorkerContext;
@@ -46,9 +49,10 @@ pub(super) struct MergedRows {
 
 /// An input.
 struct MergedPort {
+    schema: SchemaRef,
     partition: Partition,
     window: Option<usize>,
-    cutter: Cutter,
+    encoder: RefCell<Encoder>,
     decoder: Decoder,
 }
 
@@ -65,8 +69,9 @@ impl MergedPort {
             Some(partitioner) => Partition::by_function(partitioner, worker, workers),
             None => Partition::by_key(&of.keys, worker, workers),
         };
-        let (cutter, decoder) = (Cutter::default(), Decoder::new(&of.schema));
-        Self { partition, window: of.window, cutter, decoder }
+        let encoder = RefCell::new(Encoder::new(&of.schema));
+        let decoder = Decoder::new(&of.schema);
+        Self { schema: of.schema, partition, window: of.window, encoder, decoder }
     }
 
     /// Rows by their window, if they have one.
@@ -162,13 +167,17 @@ impl MergedRows {
         }
         for (port, batches) in (0..).zip(gathered).filter(|(_, batches)| !batches.is_empty()) {
             let room = member.net().payload_max(leader);
-            let (mut together, mut bytes) = (Picks::default(), 0);
+            let (mut together, mut bytes) = (vec![], 0);
             for batch in batches {
                 bytes += bytes_of(&batch);
-                together.add_all(batch);
+                together.push(batch);
                 if bytes >= GATHERED_SLOTS * room {
-                    let together = std::mem::take(&mut together);
-                    self.cut_up(member, (leader, port), &together, &mut chunks)?;
+                    self.cut_up(
+                        member,
+                        (leader, port),
+                        &std::mem::take(&mut together),
+                        &mut chunks,
+                    )?;
                     bytes = 0;
                 }
             }
@@ -182,22 +191,37 @@ impl MergedRows {
         &self,
         member: &impl Member,
         (leader, port): (u32, u32),
-        together: &Picks,
+        batches: &[RecordBatch],
         chunks: &mut Vec<Chunk>,
     ) -> Result<(), DataflowError> {
-        let Some(whole) = together.batch()? else { return Ok(()) };
+        let of = &self.ports[port as usize];
+        let whole = match batches {
+            [] => return Ok(()),
+            [one] => one.clone(),
+            several => concat_batches(&of.schema, several)?,
+        };
         if member.net().is_beside(leader) {
             chunks.push(chunk_of(port, &whole));
             return Ok(());
         }
-        let cutter = &self.ports[port as usize].cutter;
-        let mut done = 0;
-        while done < whole.num_rows() {
-            let rows = cutter.cut(together, done, member.net().payload_max(leader))?.rows();
-            chunks.push(chunk_of(port, &whole.slice(done, rows)));
-            done += rows;
+        let whole = of.encoder.borrow().prepare(&whole)?;
+        let fitting = Encoder::rows_fitting(&whole, member.net().payload_max(leader));
+        for from in (0..whole.num_rows()).step_by(fitting) {
+            let rows = fitting.min(whole.num_rows() - from);
+            chunks.push(chunk_of(port, &whole.slice(from, rows)));
         }
         Ok(())
+    }
+
+    pub(super) async fn send(
+        &self,
+        member: &impl Member,
+        to: u32,
+        envelope: Envelope,
+        batch: &RecordBatch,
+    ) -> Result<(), DataflowError> {
+        let encoder = &self.ports[envelope.port as usize].encoder;
+        member.net().send_chunk(to, envelope, encoder, batch).await
     }
 
     /// Gives the operator rows of a helper. They stay where they are, but for those in a slot.
