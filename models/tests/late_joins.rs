@@ -334,15 +334,14 @@ impl Joins {
         let flawed = match verdict {
             Verdict::Refuse(state::epoch::TagRefusal::Duplicate) => self.0 == Flaw::NoDeduplication,
             Verdict::Refuse(state::epoch::TagRefusal::Gap { .. }) => {
-                if self.0 == Flaw::GapsMerged && tag.last {
+                let merges = self.0 == Flaw::GapsMerged && tag.last;
+                if merges {
                     state.leader.advance(at as u32, tag.progress);
                     let mut cut = state.leader.cut();
                     cut.epochs[at] = tag.epoch;
                     state.leader = Leader::restore(&cut, &[]);
-                    true
-                } else {
-                    false
                 }
+                merges
             }
             _ => false,
         };
@@ -501,8 +500,8 @@ impl Joins {
 
 /// The leader keeps rows until their window is joined.
 fn add(joined: &mut Joined, (input, rows): Chunk) -> Result<(), String> {
-    for helper in 0..HELPERS {
-        for (at, &(of, window)) in SCRIPTS[helper].iter().enumerate() {
+    for (helper, script) in SCRIPTS.iter().enumerate().take(HELPERS) {
+        for (at, &(of, window)) in script.iter().enumerate() {
             let row = row(helper, at);
             if rows >> row & 1 == 0 {
                 continue;

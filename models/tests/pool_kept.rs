@@ -66,7 +66,7 @@ const SERVER: u64 = 100;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Task {
     Extent(u32, u8),
-    Version(Saved),
+    Version(Box<Saved>),
     Part(HeldPart),
     Drop,
     Free(u32),
@@ -267,7 +267,11 @@ impl State {
                 Effect::Save(version) => {
                     let (load, snapshot) = (version.load, version.snapshot);
                     let manifest = (*version.manifest).clone();
-                    server.tasks.push_back(Task::Version(Saved { load, snapshot, manifest }));
+                    server.tasks.push_back(Task::Version(Box::new(Saved {
+                        load,
+                        snapshot,
+                        manifest,
+                    })));
                 }
                 Effect::SavePart(part) => {
                     let answered = part.client.filter(|_| flaw == Flaw::AnswersUnsaved);
@@ -489,7 +493,7 @@ impl SavedTable {
             Task::Extent(number, stamp) => drop(server.disk.files.insert(number, stamp)),
             Task::Version(version) => {
                 let load = version.load;
-                server.disk.version = Some(version);
+                server.disk.version = Some(*version);
                 let effects = server.alive().saved(load, Ok(()));
                 next.apply(at, effects, self.flaw);
             }
@@ -508,6 +512,46 @@ impl SavedTable {
         out.push((Step::Stored(at), Ok(next)));
     }
 
+    /// What the holder does with a message, and what it answers.
+    fn answer(
+        &self,
+        s: &State,
+        next: &mut State,
+        at: usize,
+        message: &Message,
+    ) -> (Vec<Effect>, Option<Answer>) {
+        let client = s.links[at].client;
+        let last = s.links.last().map_or(client, |link| link.client);
+        let speaks = if self.flaw == Flaw::HearsBoth { last } else { client };
+        let home = next.servers[HOLDER].alive();
+        match message {
+            Message::Claim(of) => {
+                let owner = (of.identity, NAMES[HOME].to_owned());
+                let mut extents = of.extents.clone();
+                if self.flaw == Flaw::SavingUnclaimed {
+                    let tables = s.servers[HOME].home.as_ref().map(Home::tables);
+                    let version = tables.unwrap_or_default().first().map_or(0, |of| of.version);
+                    let of = s.versions.get(&version).cloned().unwrap_or_default();
+                    extents.retain(|number| of.iter().any(|e| e.0 == HOLDER && e.1 == *number));
+                }
+                let last = of.all && self.flaw != Flaw::Unclaimed;
+                let (missing, effects) = home.claim(client, owner, of.link, &extents, last);
+                (effects, missing.ok().map(Answer::Claimed))
+            }
+            Message::Hold(load, extents, unused) => {
+                let (held, effects) = home.hold(speaks, *load, extents, unused);
+                let is_saved = |of: &Effect| matches!(of, Effect::SavePart(_));
+                if held.is_ok() && effects.iter().any(is_saved) {
+                    next.links[at].waits = Some(*load);
+                    (effects, None)
+                } else {
+                    (effects, Some(Answer::Held(*load, held.is_ok())))
+                }
+            }
+            Message::Release(extents) => (home.release(speaks, extents), None),
+        }
+    }
+
     /// Messages between the servers, in order.
     fn deliver(&self, s: &State, at: usize, out: &mut Steps) {
         let link = &s.links[at];
@@ -518,39 +562,10 @@ impl SavedTable {
         {
             let mut next = s.clone();
             next.links[at].messages.pop_front();
-            let home = next.servers[HOLDER].alive();
-            let last = s.links.last().map_or(client, |link| link.client);
-            let speaks = if self.flaw == Flaw::HearsBoth { last } else { client };
-            let (effects, answer) = match message {
-                Message::Claim(of) => {
-                    let owner = (of.identity, NAMES[HOME].to_owned());
-                    let mut extents = of.extents.clone();
-                    if self.flaw == Flaw::SavingUnclaimed {
-                        let tables = s.servers[HOME].home.as_ref().map(Home::tables);
-                        let version = tables.unwrap_or_default().first().map_or(0, |of| of.version);
-                        let of = s.versions.get(&version).cloned().unwrap_or_default();
-                        extents.retain(|number| of.iter().any(|e| e.0 == HOLDER && e.1 == *number));
-                    }
-                    let last = of.all && self.flaw != Flaw::Unclaimed;
-                    let (missing, effects) = home.claim(client, owner, of.link, &extents, last);
-                    (effects, missing.ok().map(Answer::Claimed))
-                }
-                Message::Hold(load, extents, unused) => {
-                    let (held, effects) = home.hold(speaks, *load, extents, unused);
-                    let is_saved = |of: &Effect| matches!(of, Effect::SavePart(_));
-                    if held.is_ok() && effects.iter().any(is_saved) {
-                        next.links[at].waits = Some(*load);
-                        (effects, None)
-                    } else {
-                        (effects, Some(Answer::Held(*load, held.is_ok())))
-                    }
-                }
-                Message::Release(extents) => (home.release(speaks, extents), None),
-            };
+            let (mut effects, answer) = self.answer(s, &mut next, at, message);
             if let Some(answer) = answer.filter(|_| link.ends[HOME]) {
                 next.links[at].answers.push_back(answer);
             }
-            let mut effects = effects;
             for effect in &mut effects {
                 if let Effect::SavePart(part) = effect
                     && part.client.is_some()

@@ -295,6 +295,10 @@ pub(super) struct WrittenPart {
     pub(super) rows: u64,
 }
 
+/// Parts that belong to a checkpoint, with the rest of the work until they are durable, if there is
+/// any.
+pub(super) type StagedParts = (Vec<WrittenPart>, Option<Arc<dyn UnsyncedOutput>>);
+
 /// A part that has all of its rows.
 struct WholePart {
     /// The directory below.
@@ -423,10 +427,7 @@ impl DirectoryWriter {
     ///
     /// # Errors
     /// When they cannot be written.
-    pub(super) fn stage_parts(
-        &mut self,
-        checkpoint: u64,
-    ) -> Result<(Vec<WrittenPart>, Option<Arc<dyn UnsyncedOutput>>), ConnectorError> {
+    pub(super) fn stage_parts(&mut self, checkpoint: u64) -> Result<StagedParts, ConnectorError> {
         self.end(usize::MAX, |_| true)?;
         let mut of_directories = BTreeMap::<String, u64>::new();
         let mut parts = Vec::with_capacity(self.whole.len());

@@ -63,7 +63,7 @@ pub(super) fn in_64_bits(op: Narrow, left: &dyn Datum, right: &dyn Datum) -> Opt
     }
     let (digits, scale) = result_type(op, &left, &right)?;
     let values = match op {
-        Narrow::Mul => each(&left, &right, |a, b| product(a, b)),
+        Narrow::Mul => each(&left, &right, product),
         Narrow::Add | Narrow::Sub => {
             let (a_unit, b_unit) = (left.factor(scale)?, right.factor(scale)?);
             let b_unit = if op == Narrow::Sub { -b_unit } else { b_unit };

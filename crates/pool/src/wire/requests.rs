@@ -130,6 +130,33 @@ fn extents(out: &mut FieldWriter, kind: u8, extents: &[u32]) {
     out.list(extents, |out, extent| out.u32(*extent));
 }
 
+fn encode_place(out: &mut FieldWriter, server: &ServerPlace) {
+    server.encode(out);
+}
+
+fn encode_connect(out: &mut FieldWriter, fabric: &str, address: &[u8]) {
+    out.u8(2);
+    out.text(fabric);
+    out.bytes(address);
+}
+
+fn encode_begin(out: &mut FieldWriter, load: &TableLoad, of: StatementId, writers: u32) {
+    out.u8(9);
+    encode_load(out, load);
+    snapshot(out, of);
+    out.u32(writers);
+}
+
+/// Blocks of a writer that are handed in.
+fn decode_hand_in(from: &mut FieldReader<'_>) -> Result<ClientRequest, PoolError> {
+    Ok(ClientRequest::HandIn {
+        load: from.u64()?,
+        writer: from.u32()?,
+        strips: decode_strips(from)?,
+        last: from.flag()?,
+    })
+}
+
 impl ClientRequest {
     /// The message.
     pub fn encode(&self) -> Vec<u8> {
@@ -140,9 +167,7 @@ impl ClientRequest {
                 rights.encode(&mut out);
             }
             ClientRequest::Connect { fabric, address } => {
-                out.u8(2);
-                out.text(fabric);
-                out.bytes(address);
+                encode_connect(&mut out, fabric, address);
             }
             ClientRequest::Tables => out.u8(3),
             ClientRequest::Pin { table, at, snapshot: of } => {
@@ -153,11 +178,8 @@ impl ClientRequest {
             ClientRequest::Keys { extents: of } => extents(&mut out, 6, of),
             ClientRequest::Unpin { lease } => numbers(&mut out, 7, &[*lease]),
             ClientRequest::Beat => out.u8(8),
-            ClientRequest::Begin { load, snapshot: of, writers } => {
-                out.u8(9);
-                encode_load(&mut out, load);
-                snapshot(&mut out, *of);
-                out.u32(*writers);
+            ClientRequest::Begin { load, snapshot, writers } => {
+                encode_begin(&mut out, load, *snapshot, *writers);
             }
             ClientRequest::Grant { load, bytes, part } => {
                 fields(&mut out, 10, *load, &[*bytes]);
@@ -165,7 +187,7 @@ impl ClientRequest {
             }
             ClientRequest::Distribute { load, servers } => {
                 numbers(&mut out, 22, &[*load]);
-                out.list(servers, |out, server| server.encode(out));
+                out.list(servers, encode_place);
             }
             ClientRequest::Hold { load, extents: of, unused } => {
                 encode_hold(&mut out, *load, of, unused);
@@ -173,7 +195,7 @@ impl ClientRequest {
             ClientRequest::Release { extents: of } => extents(&mut out, 24, of),
             ClientRequest::Relocate { servers } => {
                 out.u8(27);
-                out.list(servers, |out, server| server.encode(out));
+                out.list(servers, encode_place);
             }
             ClientRequest::Claim { identity, name, link, extents, last } => {
                 encode_claim(&mut out, (*identity, name), *link, extents, *last);
@@ -199,9 +221,7 @@ impl ClientRequest {
             ClientRequest::Look { table, statement, age_max_ns } => {
                 encode_look(&mut out, table, *statement, *age_max_ns);
             }
-            ClientRequest::EndLook { table, outcome } => {
-                encode_end_look(&mut out, table, *outcome);
-            }
+            ClientRequest::EndLook { table, outcome } => encode_end_look(&mut out, table, *outcome),
             ClientRequest::Verify { extents: of } => extents(&mut out, 16, of),
             ClientRequest::Outcome { load, snapshot: of } => {
                 numbers(&mut out, 17, &[*load]);
@@ -263,12 +283,7 @@ impl ClientRequest {
                 writer: from.u32()?,
                 strips: decode_strips(&mut from)?,
             },
-            21 => ClientRequest::HandIn {
-                load: from.u64()?,
-                writer: from.u32()?,
-                strips: decode_strips(&mut from)?,
-                last: from.flag()?,
-            },
+            21 => decode_hand_in(&mut from)?,
             22 => ClientRequest::Distribute {
                 load: from.u64()?,
                 servers: from.list(HOLDERS_MAX, ServerPlace::decode)?,

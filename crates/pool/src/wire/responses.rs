@@ -49,6 +49,12 @@ fn encode_look(out: &mut FieldWriter, look: OriginLook) {
     });
 }
 
+fn encode_broken(out: &mut FieldWriter, lease: u64, reason: &str) {
+    out.u8(13);
+    out.u64(lease);
+    out.text(reason);
+}
+
 impl ServerResponse {
     /// The message.
     pub fn encode(&self) -> Vec<u8> {
@@ -117,11 +123,7 @@ impl ServerResponse {
                 out.list(tables, |out, table| out.text(table));
                 out.u32(*extents);
             }
-            ServerResponse::Broken { lease, reason } => {
-                out.u8(13);
-                out.u64(*lease);
-                out.text(reason);
-            }
+            ServerResponse::Broken { lease, reason } => encode_broken(&mut out, *lease, reason),
         }
         framed(out)
     }

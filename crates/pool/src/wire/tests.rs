@@ -9,6 +9,28 @@ fn end_look(outcome: LookOutcome) -> ClientRequest {
     ClientRequest::EndLook { table: "t".into(), outcome }
 }
 
+/// Requests of servers with directories.
+fn saved_requests() -> Vec<ClientRequest> {
+    let (name, address) = ("m1".into(), "h:7741".into());
+    let server = ServerPlace { name, address, identity: 1 << 63, incarnation: 9 };
+    let name = "m0".to_owned();
+    vec![
+        ClientRequest::Distribute { load: 1, servers: vec![server.clone()] },
+        ClientRequest::Relocate { servers: vec![server] },
+        ClientRequest::Claim {
+            identity: 7,
+            name: name.clone(),
+            link: 9,
+            extents: vec![1],
+            last: true,
+        },
+        ClientRequest::Forget { name: name.clone(), living: Some(1 << 40) },
+        ClientRequest::Forget { name, living: None },
+        ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
+        ClientRequest::Release { extents: vec![2, u32::MAX] },
+    ]
+}
+
 fn requests() -> Vec<ClientRequest> {
     let definition = Definition {
         schema: vec![1, 2],
@@ -42,10 +64,7 @@ fn requests() -> Vec<ClientRequest> {
         snapshot,
         writers: 4,
     };
-    let (name, address) = ("m1".into(), "h:7741".into());
-    let server = ServerPlace { name, address, identity: 1 << 63, incarnation: 9 };
-    let name = "m0".to_owned();
-    vec![
+    let mut requests = vec![
         ClientRequest::Hello {
             protocol: PROTOCOL,
             client: "process 7".into(),
@@ -77,20 +96,9 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Outcome { load: 1 << 40, snapshot },
         ClientRequest::Replace { load: 1, writer: 2, strips: strips.clone() },
         ClientRequest::HandIn { load: 1, writer: 2, strips, last: false },
-        ClientRequest::Distribute { load: 1, servers: vec![server.clone()] },
-        ClientRequest::Relocate { servers: vec![server] },
-        ClientRequest::Claim {
-            identity: 7,
-            name: name.clone(),
-            link: 9,
-            extents: vec![1],
-            last: true,
-        },
-        ClientRequest::Forget { name: name.clone(), living: Some(1 << 40) },
-        ClientRequest::Forget { name, living: None },
-        ClientRequest::Hold { load: 1, extents: vec![(2, 3)], unused: vec![4] },
-        ClientRequest::Release { extents: vec![2, u32::MAX] },
-    ]
+    ];
+    requests.extend(saved_requests());
+    requests
 }
 
 fn responses() -> Vec<ServerResponse> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Float64Array, Int32Array, Int64Array, StringArray, TimestampMillisecondArray,
+    ArrayRef, AsArray, Float64Array, Int32Array, Int64Array, StringArray, TimestampMillisecondArray,
 };
 use arrow::compute::concat_batches;
 use arrow::datatypes::Int64Type;
