@@ -274,6 +274,45 @@ mod tests {
         }
     }
 
+    fn range(median: f64) -> Value {
+        json!({ "median": median, "least": 1.0, "greatest": 2e9 })
+    }
+
+    /// The totals of all queries, by layout.
+    fn totals(layouts: &str, slow: bool) -> Vec<Value> {
+        let totals = layouts.split(',').flat_map(|layout| {
+            let counts = layout.split('x').map(|count| count.parse::<u32>().unwrap());
+            let counts: Vec<u32> = counts.collect();
+            [("shm", 1.0), ("tcp", if slow { 1.1 } else { 1.2 })].map(|(name, seconds)| {
+                json!({
+                    "nodes": counts[0], "workers": counts[1], "fabric": name,
+                    "total_seconds": seconds, "total_cpu_seconds": 2.0 * seconds,
+                })
+            })
+        });
+        totals.collect()
+    }
+
+    /// The queries of a star, by exchange.
+    fn ssb(queries: &str, exchanges: &str, (nodes, pool, slow): (f64, bool, bool)) -> Vec<Value> {
+        let each = exchanges.split(',').flat_map(|exchange| {
+            let of = move |query: &str| {
+                let seconds = match (exchange, slow) {
+                    ("pull", false) => range(0.5 / nodes),
+                    ("pull", true) => range(8.0 / nodes),
+                    (_, true) if pool => range(4.0 / nodes),
+                    _ => range(2.0 / nodes),
+                };
+                json!({
+                    "query": query, "exchange": exchange, "seconds": seconds,
+                    "sent_bytes": 1 << 20, "pool_bytes": 1 << 21, "pool_blocks": 5,
+                })
+            };
+            queries.split(',').map(of).collect::<Vec<_>>()
+        });
+        each.collect()
+    }
+
     impl Runner for Fake {
         fn run(&mut self, arguments: &[String]) -> Result<Vec<Value>, String> {
             let text = arguments.join(" ");
@@ -285,7 +324,6 @@ mod tests {
                 let at = arguments.iter().position(|argument| argument == name)?;
                 arguments.get(at + 1).cloned()
             };
-            let range = |median: f64| json!({ "median": median, "least": 1.0, "greatest": 2e9 });
             let trial = json!({
                 "rate": 1e6, "sustained": true, "behind_s": 0.0,
                 "latency_s": {
@@ -298,39 +336,12 @@ mod tests {
             let skewed = self.slow && number("--exponent").is_some_and(|exponent| exponent > 0.0);
             let exchange = after("--exchange").unwrap_or_else(|| "auto".into());
             if let Some(layouts) = after("--layouts") {
-                let totals = layouts.split(',').flat_map(|layout| {
-                    let counts = layout.split('x').map(|count| count.parse::<u32>().unwrap());
-                    let counts: Vec<u32> = counts.collect();
-                    [("shm", 1.0), ("tcp", if self.slow { 1.1 } else { 1.2 })].map(
-                        |(name, seconds)| {
-                            json!({
-                                "nodes": counts[0], "workers": counts[1], "fabric": name,
-                                "total_seconds": seconds, "total_cpu_seconds": 2.0 * seconds,
-                            })
-                        },
-                    )
-                });
-                return Ok(totals.collect());
+                return Ok(totals(&layouts, self.slow));
             }
             if arguments[0] == "ssb" {
-                let (queries, slow) = (after("--queries").unwrap_or_default(), self.slow);
                 let pool = after("--from").is_some_and(|from| from == "pool");
-                let each = exchange.split(',').flat_map(|exchange| {
-                    let of = move |query: &str| {
-                        let seconds = match (exchange, slow) {
-                            ("pull", false) => range(0.5 / nodes),
-                            ("pull", true) => range(8.0 / nodes),
-                            (_, true) if pool => range(4.0 / nodes),
-                            _ => range(2.0 / nodes),
-                        };
-                        json!({
-                            "query": query, "exchange": exchange, "seconds": seconds,
-                            "sent_bytes": 1 << 20, "pool_bytes": 1 << 21, "pool_blocks": 5,
-                        })
-                    };
-                    queries.split(',').map(of).collect::<Vec<_>>()
-                });
-                return Ok(each.collect());
+                let queries = after("--queries").unwrap_or_default();
+                return Ok(ssb(&queries, &exchange, (nodes, pool, self.slow)));
             }
             let mut variants: Vec<&str> = exchange.split(',').collect();
             if arguments.iter().any(|argument| argument == "--against-loop") {

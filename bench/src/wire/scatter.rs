@@ -247,7 +247,9 @@ pub(super) fn section(effort: Effort) -> ReportSection {
             match scattered(batch, times, peers) {
                 Ok(seconds) => {
                     let rate = bytes as f64 / seconds.max(1e-9) / 1e9;
-                    (rates.push(rate), bare.push(copied), shares.push(rate / copied));
+                    rates.push(rate);
+                    bare.push(copied);
+                    shares.push(rate / copied);
                 }
                 Err(error) => section.text.push(format!("{name}: NOT MEASURED: {error}")),
             }

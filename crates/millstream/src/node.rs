@@ -139,6 +139,19 @@ impl NodeRunner<'_> {
         }
     }
 
+    /// What the workers of this node share.
+    fn shared(&self, shares_processors: bool) -> Result<Shared, Error> {
+        let NodeLayout { rank, per_node, .. } = self.layout;
+        Ok(Shared {
+            process: Process::new(rank, per_node).map_err(no_descriptors)?,
+            metrics: (0..per_node).map(|_| Arc::default()).collect(),
+            bad: Arc::default(),
+            signals: Arc::default(),
+            shares_processors,
+            links: ReturnedLinks::new(per_node),
+        })
+    }
+
     fn run_inner(
         &self,
         connections: &mut NodeConnections,
@@ -153,15 +166,7 @@ impl NodeRunner<'_> {
         let (open, links) = connections.begin(self.fabric, self.control, self.layout, settings)?;
         let pairs = &open.pairs;
         let members = self.members(pairs)?;
-        let shared = Shared {
-            process: Process::new(self.layout.rank, self.layout.per_node)
-                .map_err(no_descriptors)?,
-            metrics: links.iter().map(|_| Arc::default()).collect(),
-            bad: Arc::default(),
-            signals: Arc::default(),
-            shares_processors: pairs.shares_processors(),
-            links: ReturnedLinks::new(self.layout.per_node),
-        };
+        let shared = self.shared(pairs.shares_processors())?;
         let watch = ProgressWatch::new(self.control, &self.job, self.layout);
         let disk = self.disk()?;
         let (workers, link_events): (_, Vec<_>) = links.iter().map(|_| link_events()).unzip();
@@ -332,6 +337,13 @@ impl NodeRunner<'_> {
         Ok(())
     }
 
+    /// Ends the workers where another node has failed.
+    fn check_others(&self, signals: &Signals) -> Result<(), Error> {
+        let Some(failure) = self.control.failure() else { return Ok(()) };
+        signals.abort();
+        Err(ClusterError::Node(failure).into())
+    }
+
     /// Until all workers have ended here and everywhere.
     fn watch<'scope>(
         &self,
@@ -364,10 +376,7 @@ impl NodeRunner<'_> {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.check_abort(options, &shared.signals)?;
-            if let Some(failure) = self.control.failure() {
-                shared.signals.abort();
-                return Err(ClusterError::Node(failure).into());
-            }
+            self.check_others(&shared.signals)?;
             reconnects.service.answer();
             shared.links.poll();
             vigil.turn(self.clock.now_ns());

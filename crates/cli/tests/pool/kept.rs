@@ -205,7 +205,7 @@ fn a_server_that_never_comes_back_is_forgotten_by_the_others() {
     let forgotten = await_some(forgotten, || "it is connected".to_owned());
     let forgotten: serde_json::Value = serde_json::from_slice(&forgotten).unwrap();
     assert_eq!(forgotten["forgotten"], "m1");
-    assert!(forgotten["dropped"].as_array().unwrap().len() > 0, "{forgotten}");
+    assert!(!forgotten["dropped"].as_array().unwrap().is_empty(), "{forgotten}");
     assert!(forgotten["freed_extents"].as_u64() > Some(0), "{forgotten}");
     kept.pool.await_stats("nothing is left", |stat| stat["extents"] == 0 && stat["tables"] == 0);
     kept.pool.rows(LOAD, WAYS[0]);

@@ -295,7 +295,8 @@ fn a_part_that_is_gone_is_no_commit() {
         let staged = stage_durably(&mut *writer, 2, false);
         let how = publishing(&*sink, false);
         sink.sweep(RunId { job: 7, generation: 9 }, &[]).unwrap();
-        let error = refused(sink.publish(&[staged.clone()], Publishing { again: true, ..how }));
+        let error =
+            refused(sink.publish(std::slice::from_ref(&staged), Publishing { again: true, ..how }));
         assert!(error.to_string().contains("gone"), "{error}");
         assert!(sink.publish(&[staged], how).is_err());
         assert_eq!((place.versions(), place.rows()), (1, set(0, 10, false)));

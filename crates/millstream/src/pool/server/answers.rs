@@ -159,10 +159,9 @@ impl Control {
                 self.act(effects);
                 ServerResponse::Done
             }
-            ClientRequest::Claim { identity, name, link, extents, last } => {
+            ClientRequest::Claim { identity, name, link, extents: of, last } => {
                 self.writer_name(client)?;
-                let (missing, effects) =
-                    self.home.claim(client, (identity, name), link, &extents, last);
+                let (missing, effects) = self.home.claim(client, (identity, name), link, &of, last);
                 self.act(effects);
                 ServerResponse::Missing(missing?)
             }
