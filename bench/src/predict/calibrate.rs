@@ -148,9 +148,9 @@ fn broadcast(bench: &mut dyn Runner, processes: u32) -> Result<f64, String> {
          --json"
     );
     let values = run(bench, &text)?;
-    let mut tables = values.iter().flat_map(|report| report["sections"].as_array()).flatten();
-    let rate = tables.find_map(|section| {
-        let table = section["tables"].as_array()?.first()?;
+    let sections = values.iter().flat_map(|report| report["sections"].as_array()).flatten();
+    let mut tables = sections.flat_map(|section| section["tables"].as_array()).flatten();
+    let rate = tables.find_map(|table| {
         let at = |name: &str| table["columns"].as_array()?.iter().position(|one| one == name);
         let (way, rate) = (at("way")?, at("requests/s")?);
         let rows = table["rows"].as_array()?;

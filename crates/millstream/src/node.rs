@@ -321,13 +321,15 @@ impl NodeRunner<'_> {
         &self,
         mut recovery: Option<&mut JobCheckpoints<'_>>,
         options: &RunOptions<'_>,
-        signals: &Signals,
+        Shared { signals, links, .. }: &Shared,
         vigil: &mut Vigil<'_>,
     ) -> Result<(), Error> {
         while let Some(recovery) = recovery.as_mut().filter(|recovery| !recovery.is_over()) {
             self.check_abort(options, signals)?;
             self.pass_on(signals, options.cancel, true);
             recovery.turn(signals, self.control.cancelled())?;
+            // Workers of other nodes may wait for what these acknowledge.
+            links.poll();
             vigil.turn(self.clock.now_ns());
             if let Some(failure) = self.control.failure() {
                 return Err(ClusterError::Node(failure).into());
@@ -390,7 +392,7 @@ impl NodeRunner<'_> {
                 watch.report(&self.counters(shared), checkpoints, options.observer);
             }
         }
-        self.finish_checkpoints(recovery.as_deref_mut(), options, &shared.signals, &mut vigil)?;
+        self.finish_checkpoints(recovery.as_deref_mut(), options, shared, &mut vigil)?;
         let own = encode_end(&self.counters(shared), &shared.bad.kept());
         // Others may still wait for what was sent last, and learn from this that it is lost.
         let mut failed = None;

@@ -1,5 +1,7 @@
 //! Errors of state, and whose fault they are.
 
+use std::borrow::Cow;
+
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
@@ -64,7 +66,7 @@ pub enum StateError {
     BeingDrained,
     /// A sum is greater or less than all numbers of its type. The user's query: it can ask for the
     /// sum of wider numbers.
-    #[error("{}", Self::sum_too_large(shown(.0)))]
+    #[error("{}", Self::sum_too_large(&shown(.0)))]
     Sum(DataType),
     /// Groups or rows that do not fit memory could not be written to the disk, or not read back: it
     /// is full or fails. The operator of the machine.
@@ -103,11 +105,12 @@ impl StateError {
 }
 
 /// The SQL name of a sum's type.
-fn shown(of: &DataType) -> &'static str {
+fn shown(of: &DataType) -> Cow<'static, str> {
     match of {
-        DataType::Int64 => "BIGINT",
-        DataType::UInt64 => "BIGINT UNSIGNED",
-        _ => "its type",
+        DataType::Int64 => "BIGINT".into(),
+        DataType::UInt64 => "BIGINT UNSIGNED".into(),
+        DataType::Decimal128(digits, scale) => format!("DECIMAL({digits}, {scale})").into(),
+        _ => "its type".into(),
     }
 }
 

@@ -35,6 +35,7 @@ use super::encoder::{Encoder, FormatWriter, Output};
 use super::part_place::{PartPlace, VISIBLE};
 use super::roll::Roll;
 use super::staged::{self, Part, Staged};
+use crate::format::fnv;
 use crate::options::{OptionReader, nearest, refuse};
 
 /// Parts that a worker has open at most.
@@ -74,6 +75,8 @@ pub(super) struct Layout {
     by: Vec<usize>,
     rest: Vec<usize>,
     names: PartNames,
+    /// What hidden names begin with.
+    hidden: String,
 }
 
 /// The visible names of parts.
@@ -99,7 +102,8 @@ impl DirectorySink {
 }
 
 impl Layout {
-    /// The parts of a table whose log names them, in Parquet.
+    /// The parts of a table whose log names them, in Parquet. `name` tells this sink apart from
+    /// others of the job that write to the table: each has hidden names of its own.
     ///
     /// # Errors
     /// When options or columns do not fit.
@@ -107,10 +111,14 @@ impl Layout {
         table: &TableDef,
         path: &str,
         partitioned_by: &[String],
+        name: Option<&str>,
     ) -> Result<Self, ConnectorError> {
         let by = columns(table, partitioned_by.iter().map(String::as_str))?;
         let path = format!("{}/", path.trim_end_matches('/'));
-        Self::new(table, &path, "part.parquet", (by, PartNames::Unique))
+        let layout = Self::new(table, &path, "part.parquet", (by, PartNames::Unique))?;
+        // With 15 digits it is no number of a job, which has 16.
+        let own = |name: &str| format!("{HIDDEN}{:015x}-", fnv(name.as_bytes()) >> 4);
+        Ok(Self { hidden: name.map_or(layout.hidden, own), ..layout })
     }
 
     /// `named` is a name that tells the format, where no option does.
@@ -138,12 +146,13 @@ impl Layout {
         let of_files = TableDef { schema: Arc::new(schema), ..table.clone() };
         let encoder = Encoder::new(&of_files, Path::new(named))?;
         let directory = PathBuf::from(path);
-        Ok(Self { directory, place, encoder, roll, by, rest, names })
+        let hidden = HIDDEN.to_owned();
+        Ok(Self { directory, place, encoder, roll, by, rest, names, hidden })
     }
 
     /// Removes what earlier runs of a job have staged and is not `kept`.
     pub(super) fn sweep(&self, run: RunId, kept: &[String]) -> Result<(), ConnectorError> {
-        self.place.sweep(HIDDEN, run, kept)
+        self.place.sweep(&self.hidden, run, kept)
     }
 
     /// The directory of each row below this one, with its rows.
@@ -369,7 +378,7 @@ impl DirectoryWriter {
     /// The hidden name of a part. All lie in one directory.
     fn hidden(&self, number: u64) -> String {
         let run = self.staging.as_ref().map_or(RunId { job: 0, generation: 0 }, |it| it.run);
-        let name = staged::name(HIDDEN, run, &format!("-{}-{number}", self.worker));
+        let name = staged::name(&self.layout.hidden, run, &format!("-{}-{number}", self.worker));
         self.layout.place.hidden(name)
     }
 

@@ -304,6 +304,43 @@ fn a_part_that_is_gone_is_no_commit() {
 }
 
 #[test]
+fn two_sinks_of_a_job_stage_their_own_parts() {
+    for place in Place::both("delta-two") {
+        let sinks = ["a", "b"].map(|name| place.sink(&[("txn.app-id", name)]));
+        let mut writers = sinks.each_ref().map(|sink| sink.open(&staging(0, 1)).unwrap());
+        let mut staged = vec![];
+        for (writer, from) in writers.iter_mut().zip([0, 10]) {
+            writer.write(&numbers(from, from + 10)).unwrap();
+            staged.push(stage_durably(&mut **writer, 1, false));
+        }
+        // A run that goes on keeps what its own checkpoint names, and leaves that of the other.
+        let next = RunId { job: 7, generation: 2 };
+        for (sink, staged) in sinks.iter().zip(&staged) {
+            sink.sweep(next, std::slice::from_ref(staged)).unwrap();
+        }
+        for (sink, staged) in sinks.iter().zip(staged) {
+            sink.publish(&[staged], publishing(&**sink, false)).unwrap();
+        }
+        assert_eq!((place.versions(), place.rows()), (2, set(0, 20, false)));
+    }
+}
+
+#[test]
+fn a_table_that_was_made_meanwhile_has_its_own_partitions() {
+    for place in Place::both("delta-partitions") {
+        let (plain, by_day) = (place.sink(&[]), place.sink(&[("partition.by", "day")]));
+        let mut first = plain.open(&WriterContext::of(0)).unwrap();
+        first.write(&numbers(0, 10)).unwrap();
+        let mut second = by_day.open(&WriterContext::of(0)).unwrap();
+        second.write(&numbers(10, 20)).unwrap();
+        second.commit().unwrap();
+        let error = refused(first.commit());
+        assert!(error.to_string().contains("partitioned by day"), "{error}");
+        assert_eq!((place.versions(), place.rows()), (1, set(10, 20, false)));
+    }
+}
+
+#[test]
 fn a_table_without_rows_is_empty() {
     for place in Place::both("delta-empty") {
         let sink = place.sink(&[("partition.by", "day")]);

@@ -99,7 +99,7 @@ pub trait KeyedOperator: Send + Sync {
     }
 
     /// Whether rows that other workers lead may be kept where they are read until an epoch ends
-    /// (S7): what it emits waits for the watermark.
+    /// (S7): what it emits waits for the watermark, or may come later than its rows.
     fn merges(&self) -> bool {
         false
     }

@@ -173,16 +173,16 @@ fn guard(expr: Expr, scope: &DFSchema) -> Result<Transformed<Expr>> {
     decides.clone().otherwise(expr).map(Transformed::yes)
 }
 
-/// Whether an expression divides by something other than a constant, computes what may overflow, or
-/// reads a text as something else.
-pub(crate) fn may_fail(expr: &Expr, scope: &DFSchema) -> bool {
+/// Whether an expression divides by something other than a constant, computes what may overflow,
+/// reads a text as something else, or makes a number narrower.
+fn may_fail(expr: &Expr, scope: &DFSchema) -> bool {
     let fails = |part: &Expr| match part {
         Expr::BinaryExpr(BinaryExpr { op: Operator::Divide | Operator::Modulo, right, .. }) => {
             !matches!(**right, Expr::Literal(..))
         }
         Expr::Cast(Cast { expr, field }) => {
-            let text = expr.get_type(scope).is_ok_and(|of| of.is_string());
-            text && !field.data_type().is_string() && !matches!(**expr, Expr::Literal(..))
+            let fails = |of: DataType| cast_may_fail(&of, field.data_type());
+            !matches!(**expr, Expr::Literal(..)) && expr.get_type(scope).is_ok_and(fails)
         }
         Expr::Negative(_)
         | Expr::BinaryExpr(BinaryExpr {
@@ -192,6 +192,24 @@ pub(crate) fn may_fail(expr: &Expr, scope: &DFSchema) -> bool {
         _ => false,
     };
     expr.exists(|part| Ok(fails(part))).unwrap_or(true)
+}
+
+/// Whether a cast may have no result: of a text, and of a number to a narrower type.
+fn cast_may_fail(of: &DataType, to: &DataType) -> bool {
+    let is_number = |of: &DataType| of.is_integer() || of.is_decimal();
+    match (of, to) {
+        (of, to) if of == to => false,
+        (of, to) if of.is_string() => !to.is_string(),
+        (DataType::Decimal128(digits, scale), DataType::Decimal128(more, behind)) => {
+            let before = |digits: u8, scale: i8| i16::from(digits) - i16::from(scale);
+            before(*digits, *scale) > before(*more, *behind)
+        }
+        (of, to) if is_number(of) && is_number(to) => {
+            let widens = of.primitive_width() < to.primitive_width();
+            !(of.is_signed_integer() && to.is_signed_integer() && widens)
+        }
+        (of, to) => of.is_floating() && is_number(to),
+    }
 }
 
 /// The value of `left op right`, where `op` is arithmetic that may overflow.

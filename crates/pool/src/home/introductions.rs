@@ -155,7 +155,10 @@ impl Home {
             of_servers(&self.versions[&((*table).clone(), **version)].manifest)
         });
         let tables: Vec<String> = newest.map(|(table, _)| table.clone()).collect();
-        if self.saving.values().any(|version| of_servers(&version.manifest)) {
+        // Whichever version it is: its table cannot be dropped until it is saved.
+        let is_dropped =
+            |version: &Manifest| of_servers(version) || tables.contains(&version.table);
+        if self.saving.values().any(|version| is_dropped(&version.manifest)) {
             return Err(misuse("a table with a part there, and a version of it is being saved"));
         }
         let (extents, mut effects) = self.forget_owners(&is_meant)?;

@@ -38,6 +38,25 @@ pub(super) struct NewFile {
     pub(super) values: Vec<(String, Option<String>)>,
 }
 
+/// Checks that files lie in directories of the table's partitions: another writer may have made the
+/// table since they were begun.
+fn check_directories(
+    place: &str,
+    files: &[NewFile],
+    partitions: &[String],
+) -> Result<(), ConnectorError> {
+    let fits = |file: &NewFile| {
+        let names = |name: &String| file.values.iter().any(|(column, _)| column == name);
+        file.values.len() == partitions.len() && partitions.iter().all(names)
+    };
+    if files.iter().all(fits) {
+        return Ok(());
+    }
+    let by = if partitions.is_empty() { "nothing".to_owned() } else { partitions.join(", ") };
+    let message = format!("another writer has made the table, partitioned by {by}");
+    Err(unread(place, message, "run the job again, from the beginning: --from none"))
+}
+
 /// The publication that a commit is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Transaction {
@@ -170,6 +189,7 @@ impl WrittenTable {
             if let Some(own) = own {
                 check_count(&place, own, snapshot.transaction(&own.name))?;
             }
+            check_directories(&place, files, &self.partitions(snapshot))?;
             let version = snapshot.next(&place)?;
             let (name, lines) = (commit_name(version), self.lines(snapshot, files, own, &id));
             let is_made = self.place.create(&name, &lines)?;

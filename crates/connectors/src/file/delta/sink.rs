@@ -101,7 +101,8 @@ impl DeltaSink {
         let partitioned_by = written.partitioned_by()?;
         check_partitions(&schema, &partitioned_by)?;
         let of_files = TableDef { schema, ..table.clone() };
-        let layout = Arc::new(Layout::of_table(&of_files, path, &partitioned_by)?);
+        let layout =
+            Arc::new(Layout::of_table(&of_files, path, &partitioned_by, app_id.as_deref())?);
         let (table, job, ended) = (Arc::new(written), OnceLock::new(), Arc::default());
         Ok(Self { layout, table, app_id, makes: mode == WriteMode::Create, job, ended })
     }

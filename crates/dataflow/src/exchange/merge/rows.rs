@@ -224,7 +224,7 @@ impl MergedRows {
         member.net().send_chunk(to, envelope, encoder, batch).await
     }
 
-    /// Gives the operator rows of a helper. They stay where they are, but for those in a slot.
+    /// Gives the operator rows of a helper. Those of a worker of this process stay where they are.
     pub(super) fn merge(
         &self,
         member: &impl Member,
@@ -235,10 +235,16 @@ impl MergedRows {
         let malformed = |detail| DataflowError::Frame { worker: from, detail };
         let of = self.ports.get(port as usize);
         let of = of.ok_or_else(|| malformed(format!("there is no input {port}")))?;
-        let in_slot = matches!(load, Load::Slot(_));
+        let (in_slot, by_reference) =
+            (matches!(load, Load::Slot(_)), matches!(load, Load::Rows { .. }));
         let (batch, _) = load.rows(&of.decoder).map_err(malformed)?;
         let arrival = Arrival { port: port as usize, source: from, colour, slice: None, bytes: 0 };
-        if in_slot { member.take(arrival, batch) } else { member.adopt(arrival, batch) }
+        match (in_slot, by_reference) {
+            (true, _) => member.take(arrival, batch),
+            (_, true) => member.adopt(arrival, batch),
+            // Columns are slices of one payload, each of which would count as the whole.
+            (_, false) => member.keep(arrival, batch),
+        }
     }
 
     /// Nothing is learned: rows do not combine.

@@ -2,8 +2,8 @@
 //!
 //! A condition over texts costs many times as much as one over numbers. So the cheap ones are asked
 //! first, and the others for the rows that are left, once these are few enough to be worth copying.
-//! A filter with a condition that may fail on a row is asked as it is written: what stands before
-//! that condition may protect it.
+//! A filter with a condition that is not known to have a value for each row is asked as it is
+//! written: what stands before that condition may protect it.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable};
 
 use super::by_name;
 use super::compiled::Compiled;
-use crate::expr::checked;
+use crate::expr::equality;
 
 /// A condition is asked for the rows that are left alone if they are at most one in so many: their
 /// columns are copied for that.
@@ -56,7 +56,7 @@ impl Conjuncts {
     pub(super) fn new(input: &SchemaRef, filter: &Expr) -> DfResult<Self> {
         let scope = DFSchema::try_from(input.as_ref().clone())?;
         let mut conjuncts = split_conjunction(filter);
-        if filter.is_volatile() || checked::may_fail(filter, &scope) {
+        if !has_a_value(filter, &scope) {
             conjuncts = vec![filter];
         }
         conjuncts.sort_by_cached_key(|expr| cost_of(expr, &scope));
@@ -140,6 +140,63 @@ impl Condition {
     }
 }
 
+/// Functions of any text or number that have a value.
+const TOTAL: [&str; 12] = [
+    "lower",
+    "upper",
+    "btrim",
+    "ltrim",
+    "rtrim",
+    "character_length",
+    "octet_length",
+    "starts_with",
+    "ends_with",
+    "contains",
+    "strpos",
+    "coalesce",
+];
+
+/// Whether an expression is known to have a value, or NULL, for each row: it has no part that may
+/// fail.
+fn has_a_value(expr: &Expr, scope: &DFSchema) -> bool {
+    let is_total = |part: &Expr| match part {
+        Expr::Column(_)
+        | Expr::Literal(..)
+        | Expr::Alias(_)
+        | Expr::Not(_)
+        | Expr::IsNull(_)
+        | Expr::IsNotNull(_)
+        | Expr::IsTrue(_)
+        | Expr::IsFalse(_)
+        | Expr::IsUnknown(_)
+        | Expr::IsNotTrue(_)
+        | Expr::IsNotFalse(_)
+        | Expr::IsNotUnknown(_)
+        | Expr::Between(_)
+        | Expr::InList(_) => true,
+        Expr::Like(like) => matches!(*like.pattern, Expr::Literal(..)),
+        Expr::BinaryExpr(binary) => {
+            binary.op.is_logic_operator()
+                || equality::compares(binary.op)
+                || binary.op.is_numerical_operators()
+                    && part.get_type(scope).is_ok_and(|of| of.is_floating())
+        }
+        Expr::ScalarFunction(call) => TOTAL.contains(&call.func.name()),
+        Expr::Cast(cast) => cast.expr.get_type(scope).is_ok_and(|of| {
+            let to = cast.field.data_type();
+            let widens = |of: &DataType, to: &DataType| {
+                of.primitive_width().zip(to.primitive_width()).is_some_and(|(of, to)| of < to)
+            };
+            of == *to
+                || of.is_signed_integer() && to.is_signed_integer() && widens(&of, to)
+                || of.is_integer() && to.is_floating()
+                || of == DataType::Float32 && *to == DataType::Float64
+        }),
+        _ => false,
+    };
+    !expr.exists(|part| Ok(!is_total(part))).unwrap_or(true)
+}
+
 /// What an expression costs for a row, compared with others. The greatest of its operands' types
 /// says what an operator costs.
 fn cost_of(expr: &Expr, scope: &DFSchema) -> usize {
@@ -179,7 +236,8 @@ fn cost_of_type(of: &DataType) -> usize {
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, Int64Array, StringArray};
-    use datafusion::prelude::{col, lit};
+    use datafusion::functions::expr_fn::random;
+    use datafusion::prelude::{cast, col, lit};
 
     use super::*;
 
@@ -208,10 +266,20 @@ mod tests {
     #[test]
     fn a_filter_that_may_fail_stays_whole() {
         let batch = batch(10);
+        let guard = col("text").like(lit("text 3"));
         let divided = (lit(1_i64) / col("number")).gt(lit(0_i64));
-        let filter = col("number").not_eq(lit(0_i64)).and(divided);
+        let narrow = cast(col("number"), DataType::Int8).gt(lit(0_i8));
+        let date = cast(col("text"), DataType::Date32).is_not_null();
+        let sum = (col("number") + lit(1_i64)).gt(lit(0_i64));
+        for fails in [divided, narrow, date, sum, random().gt(lit(0.5))] {
+            let filter = guard.clone().and(fails);
+            let conjuncts = Conjuncts::new(&batch.schema(), &filter).unwrap();
+            assert_eq!(conjuncts.conditions.len(), 1, "{filter}");
+        }
+        let wide = cast(col("number"), DataType::Float64).gt(lit(0.5));
+        let filter = guard.and(wide);
         let conjuncts = Conjuncts::new(&batch.schema(), &filter).unwrap();
-        assert_eq!(conjuncts.conditions.len(), 1);
+        assert_eq!(conjuncts.conditions.len(), 2);
         assert_eq!(conjuncts.mask(&batch).unwrap().null_count(), 0);
     }
 
