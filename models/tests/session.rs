@@ -1,8 +1,8 @@
 //! Links that serve one statement of a session after another, explored in whole: the real
-//! [`KeptLinks`] and [`Statement`] at two nodes, and the real producer and consumer of the ring
-//! between them. In each statement the first node sends frames that the second one waits for, and
-//! one that nobody waits for, which may come late. A connection may break at any time, also between
-//! two statements, and is renewed while both nodes run. A node may fail; a statement may be
+//! [`KeptLinks`] and [`StatementNumber`] at two nodes, and the real producer and consumer of the
+//! ring between them. In each statement the first node sends frames that the second one waits for,
+//! and one that nobody waits for, which may come late. A connection may break at any time, also
+//! between two statements, and is renewed while both nodes run. A node may fail; a statement may be
 //! cancelled, of which a node that has ended before knows nothing.
 //!
 //! Kept in every state: S1 frames are received in the statement that sent them, in order, each
@@ -11,7 +11,7 @@
 //! come back whatever was dropped. Each deviation named in [`Flaw`] must be found.
 
 use channel::protocol::{
-    Class, Consumer, KeptLinks, NextStatement, Producer, Statement, commit_word,
+    Class, Consumer, KeptLinks, NextStatement, Producer, StatementNumber, commit_word,
 };
 use fabric::Publish;
 use models::{Model, Steps};
@@ -53,14 +53,14 @@ struct Session {
 }
 
 /// What a frame is: its statement, and its number within.
-type Content = (Statement, u8);
+type Content = (StatementNumber, u8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
     /// Between two statements.
     Rests,
-    /// Has said what it has kept.
-    Said(KeptLinks),
+    /// Has announced what it has kept.
+    Announced(KeptLinks),
     Runs,
 }
 
@@ -68,7 +68,7 @@ enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Node {
     phase: Phase,
-    statement: Statement,
+    statement: StatementNumber,
     /// The statement for which its links were made; zero for none.
     set: u32,
 }
@@ -89,7 +89,8 @@ struct State {
     writes: Vec<(u32, u64, u64, Content)>,
     credits: Vec<u64>,
     broken: bool,
-    /// What the consumer has said that it has taken, between its end of a renewal and the other.
+    /// What the consumer has announced that it has taken, between its end of a renewal and the
+    /// other.
     taken: Option<u64>,
     /// The current statement has failed, or was cancelled.
     failed: bool,
@@ -128,7 +129,7 @@ impl Session {
         Self { statements, breaks: 0, failures: 0, cancels: 0, flaw: Flaw::None }
     }
 
-    /// A node says what it has kept, and begins when the other has said so too.
+    /// A node says what it has kept, and begins when the other has announced so too.
     fn agree(&self, s: &State, at: usize, out: &mut Out) {
         let node = &s.nodes[at];
         match node.phase {
@@ -141,15 +142,15 @@ impl Session {
                 let attached = at == 0 || s.taken.is_none() || self.flaw == Flaw::SaysWhole;
                 let posts_again = at == 0 && s.producer.published() < s.again;
                 let whole = node.set > 0 && attached && !posts_again;
-                let said = KeptLinks { last: node.statement, whole };
-                next.nodes[at].phase = Phase::Said(said);
-                out.push((Step::Say(at, said), Ok(next)));
+                let announced = KeptLinks { last: node.statement, whole };
+                next.nodes[at].phase = Phase::Announced(announced);
+                out.push((Step::Say(at, announced), Ok(next)));
             }
-            Phase::Said(own) => {
+            Phase::Announced(own) => {
                 let other = &s.nodes[1 - at];
                 let theirs = match other.phase {
-                    Phase::Said(theirs) => theirs,
-                    // It has begun by what it said before.
+                    Phase::Announced(theirs) => theirs,
+                    // It has begun by what it announced before.
                     Phase::Runs if other.statement > node.statement => {
                         KeptLinks { last: node.statement, whole: other.set <= own.last.number() }
                     }
@@ -430,7 +431,7 @@ impl Model for Session {
     type Step = Step;
 
     fn initial(&self) -> Vec<State> {
-        let node = Node { phase: Phase::Rests, statement: Statement::default(), set: 0 };
+        let node = Node { phase: Phase::Rests, statement: StatementNumber::default(), set: 0 };
         let slots = SLOTS as u32;
         vec![State {
             nodes: [node.clone(), node],

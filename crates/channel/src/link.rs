@@ -38,7 +38,7 @@ use fabric::{
 use crate::descriptor::Descriptor;
 use crate::memory::{Payload, Ring, Staging};
 use crate::protocol::{
-    Breach, Class, Consumer, Notice, Producer, Stall, Statement, commit_word, slot_of,
+    Breach, Class, Consumer, Notice, Producer, Stall, StatementNumber, commit_word, slot_of,
 };
 use crate::trailer::{Header, TRAILER_BYTES, Trailer};
 use crate::{LinkError, RingConfig, Transfer, Tuning};
@@ -72,7 +72,7 @@ pub struct Link {
     /// The frame in each staging slot.
     staged: Vec<StagedFrame>,
     /// Frames are of this statement, and those of former ones are dropped.
-    statement: Statement,
+    statement: StatementNumber,
     /// Frames before this one were published before the connection was renewed, and have to be
     /// posted again.
     again: u64,
@@ -112,7 +112,7 @@ pub struct Link {
 #[derive(Debug, Clone, Copy, Default)]
 struct StagedFrame {
     header: Header,
-    statement: Statement,
+    statement: StatementNumber,
     len: usize,
 }
 
@@ -178,7 +178,7 @@ impl Link {
             tuning: Tuning::default(),
             staging,
             staged: vec![StagedFrame::default(); slots as usize],
-            statement: Statement::default(),
+            statement: StatementNumber::default(),
             again: 0,
             ring: Arc::new(ring),
             key,

@@ -8,7 +8,7 @@ mod ends;
 #[allow(dead_code, reason = "statements send frames of their own")]
 mod load;
 
-use channel::protocol::{KeptLinks, Statement};
+use channel::protocol::{KeptLinks, StatementNumber};
 use channel::{Class, Header, Link, LinkError, RingConfig, Transfer};
 use ends::small;
 use fabric::Publish;
@@ -32,7 +32,7 @@ impl End {
     }
 
     fn begin(&mut self, statement: u32) {
-        self.link.begin(Statement::new(statement)).expect("a link that stands");
+        self.link.begin(StatementNumber::new(statement)).expect("a link that stands");
         (self.sent, self.received) = (0, 0);
     }
 
@@ -181,8 +181,8 @@ fn a_frame_of_a_statement_that_has_not_begun_is_refused() {
         let net = SimNet::new(SimOptions { publish, ..SimOptions::seeded(4) });
         let (mut a, mut b) = links(&*net.fabric(0), &*net.fabric(1), false, small(false));
         net.settle();
-        a.begin(Statement::new(2)).expect("a link that stands");
-        b.begin(Statement::new(1)).expect("a link that stands");
+        a.begin(StatementNumber::new(2)).expect("a link that stands");
+        b.begin(StatementNumber::new(1)).expect("a link that stands");
         a.reserve(Class::Data).expect("a fresh ring").publish(Header::default(), 8);
         a.flush();
         net.settle();
@@ -192,6 +192,6 @@ fn a_frame_of_a_statement_that_has_not_begun_is_refused() {
             }
             other => panic!("{publish:?}: {other:?}"),
         }
-        b.begin(Statement::new(2)).expect_err("it is of no more use");
+        b.begin(StatementNumber::new(2)).expect_err("it is of no more use");
     }
 }

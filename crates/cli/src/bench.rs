@@ -194,7 +194,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// With wire, shuffle and session: writes the report as a page with plots, and as JSON beside it
+    /// With wire, shuffle, session: writes the report as a page with plots, and as JSON beside it
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 

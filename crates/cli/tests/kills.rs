@@ -250,7 +250,8 @@ fn rows_of(dir: &Dir, job: &Job, output: &str) -> Vec<String> {
     }
     let script = format!(
         "CREATE TABLE lake ({columns}) WITH ('connector' = 'delta', 'path' = 'lake');
-         CREATE TABLE back ({columns}) WITH ('connector' = 'file', 'path' = 'back/', 'format' = 'csv');
+         CREATE TABLE back ({columns})
+           WITH ('connector' = 'file', 'path' = 'back/', 'format' = 'csv');
          INSERT INTO back SELECT * FROM lake;",
         columns = job.columns
     );

@@ -46,8 +46,8 @@ pub fn position(bytes: &[u8]) -> Result<bool, String> {
     crate::file::watched(&position).map_err(|error| error.to_string())
 }
 
-/// Reads a commit of the log of a table of Delta Lake, with which the table begins. Gives the number
-/// of its files.
+/// Reads a commit of the log of a table of Delta Lake, with which the table begins. Gives the
+/// number of its files.
 ///
 /// # Errors
 /// Why it is none.

@@ -1,9 +1,9 @@
 //! Layer 4: where rows come from and where they go.
 //!
-//! One module per connector: [`file`](mod@file), which has tables of Delta Lake too, [`stdin`], [`socket`], [`http`], [`flight`],
-//! [`pool`](mod@pool), [`generator`] (seeded rows and the ready-made workloads of the papers, S14),
-//! [`stdout`] and [`blackhole`]. Each implements [`dataflow::connector::Connector`]; nothing here
-//! knows SQL, operators or windows.
+//! One module per connector: [`file`](mod@file), which has tables of Delta Lake too, [`stdin`],
+//! [`socket`], [`http`], [`flight`], [`pool`](mod@pool), [`generator`] (seeded rows and the
+//! ready-made workloads of the papers, S14), [`stdout`] and [`blackhole`]. Each implements
+//! [`dataflow::connector::Connector`]; nothing here knows SQL, operators or windows.
 //!
 //! Those that read bytes share layers: `format` turns bytes into rows wherever they come from;
 //! `stored` makes a source of named bytes that can be read again, of files and of the objects of a

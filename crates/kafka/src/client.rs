@@ -39,7 +39,7 @@ pub(crate) const SERVED: Duration = Duration::from_millis(5);
 /// The state of a client's brokers, by its events.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Whether it was told that no broker is reached.
+    /// Whether it was announced that no broker is reached.
     is_told: AtomicBool,
     state: Mutex<State>,
 }
@@ -329,13 +329,13 @@ impl SharedConsumer {
         Ok(Self { consumer, health, asked, new })
     }
 
-    /// The partitions that were found since it started, but for the first `told` of them.
-    pub(crate) fn found_since(&self, told: usize) -> Vec<PartitionId> {
+    /// The partitions that were found since it started, but for the first `announced` of them.
+    pub(crate) fn found_since(&self, announced: usize) -> Vec<PartitionId> {
         // Acquire: the client knows these partitions.
-        if self.new.count.load(Ordering::Acquire) <= told {
+        if self.new.count.load(Ordering::Acquire) <= announced {
             return vec![];
         }
-        lock(&self.new.partitions).get(told..).unwrap_or_default().to_vec()
+        lock(&self.new.partitions).get(announced..).unwrap_or_default().to_vec()
     }
 
     /// Wakes a worker when the consumer fails, and when watermarks or partitions have come.

@@ -249,7 +249,7 @@ impl Source for KafkaSource {
         let shared = self.shared()?;
         shared.wakes(waker);
         let (topic, choice) = (self.topic.clone(), self.choice.clone());
-        Ok(Some(Box::new(NewPartitions { shared, topic, choice, told: 0 })))
+        Ok(Some(Box::new(NewPartitions { shared, topic, choice, announced: 0 })))
     }
 
     fn describe(&self) -> Option<String> {
@@ -323,7 +323,7 @@ struct NewPartitions {
     topic: Topic,
     choice: TopicChoice,
     /// The number of those that were given.
-    told: usize,
+    announced: usize,
 }
 
 impl NewSplits for NewPartitions {
@@ -331,8 +331,8 @@ impl NewSplits for NewPartitions {
         if let Some(error) = self.shared.health.failed() {
             return Err(error);
         }
-        let new = self.shared.found_since(self.told);
-        self.told += new.len();
+        let new = self.shared.found_since(self.announced);
+        self.announced += new.len();
         Ok(new.iter().map(|of| self.choice.split(&self.topic, of)).collect())
     }
 }

@@ -15,7 +15,7 @@ use std::thread;
 
 use channel::Link;
 use channel::RingConfig;
-use channel::protocol::{KeptLinks, NextStatement, Statement};
+use channel::protocol::{KeptLinks, NextStatement, StatementNumber};
 use cluster::{Control, ControlId};
 use dataflow::job::{Idle, Settings};
 use dataflow::wires::Wires;
@@ -69,13 +69,13 @@ impl Connections {
 pub(crate) struct OpenConnections {
     shape: Shape,
     pub(crate) pairs: Pairs,
-    pub(crate) statement: Statement,
+    pub(crate) statement: StatementNumber,
 }
 
 /// What one node keeps from one statement of a session to the next.
 #[derive(Default)]
 pub(crate) struct NodeConnections {
-    last: Statement,
+    last: StatementNumber,
     kept: Option<Connections>,
 }
 
@@ -97,8 +97,8 @@ impl NodeConnections {
         let shape = Shape { fabric, nodes, per_node, wires, ring, spins };
         let mut kept = self.kept.take().filter(|kept| kept.shape == shape);
         let whole = kept.as_mut().is_some_and(|kept| kept.rest(layout.own()));
-        let said = KeptLinks { last: self.last, whole };
-        let all = control.all_gather("connections", said.encode().to_vec())?;
+        let own = KeptLinks { last: self.last, whole };
+        let all = control.all_gather("connections", own.encode().to_vec())?;
         // Nodes have ended the statement before, and have sent all that they say of it.
         control.discard_progress();
         let decode = |(rank, bytes): (u32, &Vec<u8>)| {
@@ -172,9 +172,9 @@ pub(crate) struct ThreadNode {
 /// What a session keeps between two statements. One that begins takes it; if two run at the same
 /// time the second finds nothing, and makes its own.
 #[derive(Default)]
-pub(crate) struct SessionConnections(Mutex<Option<Kept>>);
+pub(crate) struct SessionConnections(Mutex<Option<AtRest>>);
 
-enum Kept {
+enum AtRest {
     /// All nodes are threads of this process.
     Threads(Vec<ThreadNode>),
     /// This process is a node, with this handle.
@@ -189,9 +189,9 @@ impl SessionConnections {
     pub(crate) fn take_threads(&self, nodes: u32) -> Result<Vec<ThreadNode>, Error> {
         let usable = |nodes: &Vec<ThreadNode>| nodes.iter().all(|node| !node.control.failed());
         match self.lock().take() {
-            Some(Kept::Threads(kept)) if usable(&kept) => return Ok(kept),
-            Some(Kept::Threads(kept)) => close(kept),
-            Some(Kept::Process(..)) | None => {}
+            Some(AtRest::Threads(kept)) if usable(&kept) => return Ok(kept),
+            Some(AtRest::Threads(kept)) => close(kept),
+            Some(AtRest::Process(..)) | None => {}
         }
         let controls = cluster::in_process(nodes)?.into_iter();
         let fresh = |control| ThreadNode { control, connections: NodeConnections::default() };
@@ -205,7 +205,7 @@ impl SessionConnections {
         if !ended_well || nodes.iter().any(over) {
             return close(nodes);
         }
-        if let Some(Kept::Threads(before)) = self.lock().replace(Kept::Threads(nodes)) {
+        if let Some(AtRest::Threads(before)) = self.lock().replace(AtRest::Threads(nodes)) {
             close(before);
         }
     }
@@ -213,21 +213,21 @@ impl SessionConnections {
     /// What this node has kept from the job before with the same handle.
     pub(crate) fn take_process(&self, control: &Control) -> NodeConnections {
         match self.lock().take() {
-            Some(Kept::Process(id, kept)) if id == control.id() => kept,
-            Some(Kept::Threads(nodes)) => {
+            Some(AtRest::Process(id, kept)) if id == control.id() => kept,
+            Some(AtRest::Threads(nodes)) => {
                 close(nodes);
                 NodeConnections::default()
             }
-            Some(Kept::Process(..)) | None => NodeConnections::default(),
+            Some(AtRest::Process(..)) | None => NodeConnections::default(),
         }
     }
 
     /// Keeps what this node has for the next job with the same handle.
     pub(crate) fn end_process(&self, control: &Control, connections: NodeConnections) {
-        *self.lock() = Some(Kept::Process(control.id(), connections));
+        *self.lock() = Some(AtRest::Process(control.id(), connections));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Kept>> {
+    fn lock(&self) -> MutexGuard<'_, Option<AtRest>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -235,7 +235,7 @@ impl SessionConnections {
 impl Drop for SessionConnections {
     fn drop(&mut self) {
         let kept = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Kept::Threads(nodes)) = kept {
+        if let Some(AtRest::Threads(nodes)) = kept {
             close(nodes);
         }
     }
@@ -282,10 +282,10 @@ mod tests {
                     link.flush();
                 }
                 let sent = links.iter().flatten().flatten().map(|link| link.stats().frames_sent);
-                let said = (open.statement.number(), sent.sum());
+                let counts = (open.statement.number(), sent.sum());
                 control.all_gather("end", vec![]).expect("both are here");
                 end(control, connections, open, links);
-                said
+                counts
             };
             let running: Vec<_> =
                 nodes.iter_mut().map(|one| scope.spawn(move || node(one))).collect();
@@ -319,9 +319,9 @@ mod tests {
             let mut nodes = session.take_threads(2).expect("two nodes");
             // Each node has four ends of links, each of which sends a frame.
             for number in 1..=4 {
-                let said = statement(&mut nodes, fabric, &settings, well);
+                let counts = statement(&mut nodes, fabric, &settings, well);
                 let sent = 4 * u64::from(number);
-                assert_eq!(said, [(number, sent); 2], "{fabric}");
+                assert_eq!(counts, [(number, sent); 2], "{fabric}");
             }
             let ring = RingConfig { slots: 4, ..settings.ring };
             let others = Settings { ring, ..settings.clone() };
@@ -370,12 +370,14 @@ mod tests {
     fn connections_belong_to_the_handle_that_they_were_made_with() {
         let session = SessionConnections::default();
         let [first, second] = [(); 2].map(|()| Control::solo().expect("a handle"));
-        let connections = NodeConnections { last: Statement::new(7), ..NodeConnections::default() };
+        let connections =
+            NodeConnections { last: StatementNumber::new(7), ..NodeConnections::default() };
         session.end_process(&first, connections);
-        assert_eq!(session.take_process(&second).last, Statement::default());
-        let connections = NodeConnections { last: Statement::new(7), ..NodeConnections::default() };
+        assert_eq!(session.take_process(&second).last, StatementNumber::default());
+        let connections =
+            NodeConnections { last: StatementNumber::new(7), ..NodeConnections::default() };
         session.end_process(&first, connections);
-        assert_eq!(session.take_process(&first).last, Statement::new(7));
-        assert_eq!(session.take_process(&first).last, Statement::default(), "it was taken");
+        assert_eq!(session.take_process(&first).last, StatementNumber::new(7));
+        assert_eq!(session.take_process(&first).last, StatementNumber::default(), "it was taken");
     }
 }

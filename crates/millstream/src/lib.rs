@@ -88,10 +88,11 @@ pub use error::Error;
 pub use fault::FaultKind;
 
 pub use fabric_kind::{FabricKind, RDMA_VARIABLE, finish_fabrics, rdma_groups, rdma_survey};
+pub use links::WORKERS_MAX;
 pub use memory::{JobMemoryNeed, Memory};
 pub use metrics::{JOB_METRICS, JobMetric};
 pub use progress::Observer;
 pub use recovery::{CheckpointOptions, PlanDecisions};
 pub use report::{JobProgress, Report, SinkWait};
 pub use script::{Job, RunOptions, Script};
-pub use session::{RowFormat, RowTarget, Session, SessionBuilder, WORKERS_MAX};
+pub use session::{RowFormat, RowTarget, Session, SessionBuilder};

@@ -17,6 +17,9 @@ use fabric::{Endpoint, FabricError, LinkId, Offer};
 use crate::error::Error;
 use crate::pairs::Pairs;
 
+/// Workers of a node at most.
+pub const WORKERS_MAX: u32 = 1024;
+
 /// The workers of a job: every node has as many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeLayout {

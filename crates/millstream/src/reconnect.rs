@@ -20,15 +20,15 @@ use std::task::Waker;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use channel::protocol::Statement;
+use channel::protocol::StatementNumber;
 use channel::{Link, LinkError, LinkStats};
-use cluster::Control;
+use cluster::{Control, NODES_MAX};
 use dataflow::error::DataflowError;
 use dataflow::reconnect::{LinkEvent, Reconnector};
 use dataflow::worker::Signals;
 use fabric::LinkId;
 
-use crate::links::NodeLayout;
+use crate::links::{NodeLayout, WORKERS_MAX};
 use crate::node::WorkerEvent;
 use crate::pairs::Pairs;
 
@@ -116,7 +116,7 @@ pub(crate) struct ReconnectService<'a> {
     pub(crate) control: &'a Control,
     pub(crate) layout: NodeLayout,
     /// Messages of other statements are not read.
-    pub(crate) statement: Statement,
+    pub(crate) statement: StatementNumber,
     /// How long a link may take; with zero none is reconnected.
     pub(crate) timeout: Duration,
     pub(crate) signals: &'a Signals,
@@ -294,12 +294,12 @@ impl ReconnectService<'_> {
 }
 
 /// Bits of a worker's number in a topic.
-const WORKER_BITS: u32 = (crate::NODES_MAX * crate::WORKERS_MAX - 1).ilog2() + 1;
+const WORKER_BITS: u32 = (NODES_MAX * WORKERS_MAX - 1).ilog2() + 1;
 
 /// The topic of messages about a link: the same at both ends, and another one in each statement,
 /// for a message may come when the statement that it is of has ended. Statements are told apart by
 /// the low bits of their numbers, and messages are discarded in between.
-fn topic(statement: Statement, LinkId { local, remote }: LinkId) -> u64 {
+fn topic(statement: StatementNumber, LinkId { local, remote }: LinkId) -> u64 {
     let statement = u64::from(statement.number()) << (2 * WORKER_BITS);
     statement | u64::from(local.min(remote)) << WORKER_BITS | u64::from(local.max(remote))
 }
@@ -508,12 +508,13 @@ mod tests {
     #[test]
     fn both_ends_have_one_topic() {
         let (here, there) = (LinkId { local: 7, remote: 2 }, LinkId { local: 2, remote: 7 });
-        let (first, second) = (Statement::new(1), Statement::new(2));
+        let (first, second) = (StatementNumber::new(1), StatementNumber::new(2));
         assert_eq!(topic(first, here), topic(first, there));
         assert_ne!(topic(first, here), topic(first, LinkId { local: 7, remote: 3 }));
         assert_ne!(topic(first, here), topic(second, here));
-        let last = crate::NODES_MAX * crate::WORKERS_MAX - 1;
-        let highest = topic(Statement::new(u32::MAX), LinkId { local: last, remote: last - 1 });
+        let last = NODES_MAX * WORKERS_MAX - 1;
+        let highest =
+            topic(StatementNumber::new(u32::MAX), LinkId { local: last, remote: last - 1 });
         assert_eq!(workers_of(highest), (last - 1, last));
         assert_ne!(highest, u64::MAX, "the topic of the watch over connections");
     }

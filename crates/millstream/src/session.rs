@@ -19,12 +19,10 @@ use crate::collect::Collected;
 use crate::connections::SessionConnections;
 use crate::embedded::MemoryTables;
 use crate::error::Error;
+use crate::links::WORKERS_MAX;
 use crate::pool::{Client, PoolOptions};
 use crate::recovery::PlanDecisions;
 use crate::script::{RunOptions, Script};
-
-/// Workers of a node at most.
-pub const WORKERS_MAX: u32 = 1024;
 
 /// Plans SQL for a number of nodes and workers, and keeps tables, views and settings from one
 /// script to the next. Make one with [`Session::builder`].

@@ -10,7 +10,7 @@
 
 use super::Link;
 use crate::LinkError;
-use crate::protocol::Statement;
+use crate::protocol::StatementNumber;
 
 impl Link {
     /// Begins a statement: frames that are published from now on are of it, and frames of former
@@ -19,7 +19,7 @@ impl Link {
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
-    pub fn begin(&mut self, statement: Statement) -> Result<(), LinkError> {
+    pub fn begin(&mut self, statement: StatementNumber) -> Result<(), LinkError> {
         let waiting = self.inbox.drain(..).count();
         self.stats.frames_dropped += waiting as u64;
         self.statement = statement;
@@ -40,7 +40,7 @@ impl Link {
     }
 
     /// The statement that this end takes part in.
-    pub fn statement(&self) -> Statement {
+    pub fn statement(&self) -> StatementNumber {
         self.statement
     }
 }

@@ -19,7 +19,7 @@ mod wire;
 pub use consumer::Consumer;
 pub use contiguous::Contiguous;
 pub use producer::{Class, Producer, Stall};
-pub use statement::{KeptLinks, NextStatement, Statement};
+pub use statement::{KeptLinks, NextStatement, StatementNumber};
 pub use window::{FRAME_BYTES_MIN, ReceiveWindow, SendWindow};
 pub use wire::{Notice, commit_word};
 

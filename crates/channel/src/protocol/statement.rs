@@ -8,9 +8,9 @@ use super::Breach;
 
 /// The statement that one end of a link takes part in, counted from 1 in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Statement(u32);
+pub struct StatementNumber(u32);
 
-impl Statement {
+impl StatementNumber {
     /// The statement of this number.
     #[must_use]
     pub fn new(number: u32) -> Self {
@@ -40,7 +40,7 @@ impl Statement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct KeptLinks {
     /// The statement that they served last, or the last one of the session if there are none.
-    pub last: Statement,
+    pub last: StatementNumber,
     /// Whether there are links, and each can carry frames.
     pub whole: bool,
 }
@@ -49,7 +49,7 @@ pub struct KeptLinks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NextStatement {
     /// Its number: greater than that of any statement before.
-    pub statement: Statement,
+    pub statement: StatementNumber,
     /// Whether it uses the links that are kept. Otherwise every node closes its links and makes
     /// others.
     pub reuses: bool,
@@ -59,7 +59,7 @@ impl KeptLinks {
     /// Bytes of [`encode`](Self::encode).
     pub const BYTES: usize = 5;
 
-    /// What follows from what all nodes have said, the same at every node. Links are used again
+    /// What follows from what all nodes have message, the same at every node. Links are used again
     /// only if they are whole at every node, and served the same statement last: the two ends of
     /// a link are of the same set then.
     #[must_use]
@@ -67,9 +67,9 @@ impl KeptLinks {
         let last = all.iter().map(|kept| kept.last).max().unwrap_or_default();
         let same = all.iter().all(|kept| kept.whole && kept.last == last);
         match last.0.checked_add(1) {
-            Some(next) => NextStatement { statement: Statement(next), reuses: same },
+            Some(next) => NextStatement { statement: StatementNumber(next), reuses: same },
             // Numbers begin again, with links that have carried none.
-            None => NextStatement { statement: Statement(1), reuses: false },
+            None => NextStatement { statement: StatementNumber(1), reuses: false },
         }
     }
 
@@ -89,7 +89,7 @@ impl KeptLinks {
             [1] => true,
             _ => return None,
         };
-        Some(Self { last: Statement(u32::from_le_bytes(*last)), whole })
+        Some(Self { last: StatementNumber(u32::from_le_bytes(*last)), whole })
     }
 }
 
@@ -98,12 +98,12 @@ mod tests {
     use super::*;
 
     fn kept(last: u32, whole: bool) -> KeptLinks {
-        KeptLinks { last: Statement(last), whole }
+        KeptLinks { last: StatementNumber(last), whole }
     }
 
     #[test]
     fn a_frame_of_a_former_statement_is_dropped_and_one_of_a_later_is_refused() {
-        let current = Statement::new(7);
+        let current = StatementNumber::new(7);
         assert_eq!(
             (current.has(7), current.has(6), current.has(0)),
             (Ok(true), Ok(false), Ok(false))
@@ -127,8 +127,8 @@ mod tests {
 
     #[test]
     fn what_a_node_says_survives_the_wire() {
-        for said in [kept(0, false), kept(u32::MAX, true)] {
-            assert_eq!(KeptLinks::decode(&said.encode()), Some(said));
+        for message in [kept(0, false), kept(u32::MAX, true)] {
+            assert_eq!(KeptLinks::decode(&message.encode()), Some(message));
         }
         for bad in [&[][..], &[0; 4], &[0, 0, 0, 0, 2], &[0; 6]] {
             assert_eq!(KeptLinks::decode(bad), None, "{bad:?}");

@@ -397,8 +397,9 @@ fn positions_of_strangers_are_positions_or_refused() {
 
 /// Commits with which a table begins, and broken ones. The name of a good one begins with "good".
 fn log_seeds() -> Seeds {
-    let schema = r#"{\"type\":\"struct\",\"fields\":[{\"name\":\"n\",\"type\":\"long\",\"nullable\":true,
-        \"metadata\":{}},{\"name\":\"m\",\"type\":{\"type\":\"map\",\"keyType\":\"string\",
+    let schema = r#"{\"type\":\"struct\",\"fields\":[{\"name\":\"n\",\"type\":\"long\",
+        \"nullable\":true,\"metadata\":{}},
+        {\"name\":\"m\",\"type\":{\"type\":\"map\",\"keyType\":\"string\",
         \"valueType\":\"decimal(9,2)\",\"valueContainsNull\":true}}]}"#;
     let schema = schema.replace("\n        ", "");
     let begin = format!(
@@ -407,9 +408,10 @@ fn log_seeds() -> Seeds {
 "partitionColumns":["day"],"configuration":{{"delta.checkpointInterval":"7"}},"createdTime":1}}}}"#
     );
     let begin = begin.replace(",\n\"part", ",\"part");
-    let add = r#"{"add":{"path":"day=2024-01-01/a%20b.parquet","partitionValues":{"day":"2024-01-01"},
-"size":7,"modificationTime":1,"dataChange":true,"stats":"{\"numRecords\":1}","tags":null}}"#;
-    let add = add.replace(",\n\"size", ",\"size");
+    let add = r#"{"add":{"path":"day=2024-01-01/a%20b.parquet",
+"partitionValues":{"day":"2024-01-01"},"size":7,"modificationTime":1,"dataChange":true,
+"stats":"{\"numRecords\":1}","tags":null}}"#;
+    let add = add.replace(",\n\"", ",\"");
     let null =
         r#"{"add":{"path":"day=__HIVE_DEFAULT_PARTITION__/c","partitionValues":{"day":null}}}"#;
     let own = r#"{"txn":{"appId":"a","version":3,"lastUpdated":9}}"#;

@@ -37,7 +37,8 @@ schema = table.to_pyarrow_table().schema
 from datetime import date, datetime
 day, at = date(2022, 1, 8), datetime(2023, 11, 14, 22, 13, 20, 123000)
 row = lambda n: {"n": n, "town": None, "day": day, "at": at, "half": n / 2, "list": None}
-write_deltalake(sys.argv[1], pa.Table.from_pylist([row(5000), row(5001)], schema=schema), mode="append")
+more = pa.Table.from_pylist([row(5000), row(5001)], schema=schema)
+write_deltalake(sys.argv[1], more, mode="append")
 DeltaTable(sys.argv[1]).optimize.compact()
 "#;
 

@@ -45,9 +45,9 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// The splits, equal on every node, or else with [owners](Split::owner). `workers` is the number of workers of the whole job, for
-    /// sources that can be cut at will; `time_column` asks for [`Split::event_time_min`] of that
-    /// column.
+    /// The splits, equal on every node, or else with [owners](Split::owner). `workers` is the
+    /// number of workers of the whole job, for sources that can be cut at will; `time_column` asks
+    /// for [`Split::event_time_min`] of that column.
     ///
     /// # Errors
     /// When the input is missing or cannot be read.

@@ -168,7 +168,7 @@ fn windows_over_partitions_are_those_of_the_rows() {
     }
 }
 
-/// The workers of several processes share the partitions of topics of which each makes its own list.
+/// Workers of several processes share the partitions of topics of which each makes its own list.
 #[test]
 fn each_message_of_several_topics_is_read_once_by_all_nodes() {
     let dir = Dir::new();

@@ -3,8 +3,8 @@
 //!
 //! Sums of integers and decimals are exact. What goes beyond the type on the way is carried, since
 //! later values or the states of others may bring it back: a sum is an error only if all of it does
-//! not fit, so that neither the order of rows nor the number of workers is seen. Carries are rare; a
-//! table of those that there are costs a loop no more than to ask.
+//! not fit, so that neither the order of rows nor the number of workers is seen. Carries are rare;
+//! a table of those that there are costs a loop no more than to ask.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;

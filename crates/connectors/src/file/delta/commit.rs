@@ -74,11 +74,11 @@ pub(super) struct WrittenTable {
     given_partitions: Option<Vec<String>>,
     /// Commits from one checkpoint of the log to the next; 0 for none.
     checkpoint_every: u64,
-    known: Mutex<Known>,
+    known: Mutex<LatestSnapshot>,
 }
 
 #[derive(Default)]
-struct Known {
+struct LatestSnapshot {
     snapshot: Snapshot,
     /// The protocol and the metadata that rows were checked against.
     checked: Option<(Option<Value>, Option<Value>)>,
@@ -95,7 +95,7 @@ impl WrittenTable {
         Self { place, columns, given_partitions, checkpoint_every, known }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, LatestSnapshot> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +135,7 @@ impl WrittenTable {
     }
 
     /// Reads the versions that are new, and checks that rows can still be added.
-    fn refresh(&self, known: &mut Known) -> Result<(), ConnectorError> {
+    fn refresh(&self, known: &mut LatestSnapshot) -> Result<(), ConnectorError> {
         let snapshot = &mut known.snapshot;
         snapshot.now_ms = now_ms();
         let mut log = DeltaLog::list(&self.place, snapshot.version)?;

@@ -139,8 +139,8 @@ impl KeyedOperator for IntervalJoin {
         true
     }
 
-    /// The watermark of what it emits is behind its own by what a row may wait. Pairs are emitted as
-    /// their rows come, which is when an epoch ends.
+    /// The watermark of what it emits is behind its own by what a row may wait. Pairs are emitted
+    /// as their rows come, which is when an epoch ends.
     fn merges(&self) -> bool {
         true
     }
