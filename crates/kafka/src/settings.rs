@@ -30,7 +30,7 @@ pub(crate) const PATTERN: &str = "topic-pattern";
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 /// Topics of the brokers' own.
-const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
+const INTERNAL: [&str; 3] = ["__consumer_offsets", "__transaction_state", "__share_group_state"];
 
 /// Bytes of the name of a topic at most, as brokers have it.
 const TOPIC_BYTES_MAX: usize = 249;
@@ -155,8 +155,9 @@ impl TopicChoice {
             let hint = Some("leave one of them out".to_owned());
             return Err(refuse(PATTERN, "there is a 'topic', too", hint));
         }
-        let whole = format!("^(?:{text})$");
-        let pattern = RegexBuilder::new(&whole).size_limit(PATTERN_BYTES_MAX).build();
+        let built = |text: &str| RegexBuilder::new(text).size_limit(PATTERN_BYTES_MAX).build();
+        // By itself, too: its parentheses might close ours.
+        let pattern = built(text).and_then(|_| built(&format!("^(?:{text})$")));
         let pattern = pattern.map_err(|error| {
             let hint = Some("write 'topic-pattern' = 'clicks-.*'".to_owned());
             refuse(PATTERN, format!("'{text}' is no regular expression: {error}"), hint)
@@ -341,11 +342,13 @@ mod tests {
             ("xy", false),
             ("a_state", true),
             ("__transaction_state", false),
+            ("__share_group_state", false),
         ] {
             assert_eq!(pattern.has(topic), is_read, "{topic}");
         }
         assert!(!pattern.is_one() && !choice(&[(PATTERN, "a")]).unwrap().is_one());
         assert!(choice(&[(PATTERN, "(")]).unwrap_err().contains("no regular expression"));
+        assert!(choice(&[(PATTERN, "a)|(?:b")]).is_err(), "its parentheses are not ours");
         assert!(choice(&[(PATTERN, "(.{1000}){1000}")]).is_err(), "it would be large");
         assert!(choice(&[(PATTERN, "a"), ("topic", "a")]).unwrap_err().contains("too"));
         assert!(choice(&[]).unwrap_err().contains("is missing"));

@@ -15,8 +15,10 @@ use crate::{StateError, hash, words};
 const SLOTS: usize = 1 << 9;
 /// Rows whose parts are in memory at a time.
 const CHUNK: usize = 1 << 9;
-/// Fewer rows are not looked for: a table would be larger than they are.
+/// Rows of a batch that are not looked for, and rows that come before a table is made: the table
+/// would be larger than they are. A window of many slices has an index for each.
 const ROWS_MIN: usize = 1 << 6;
+const ROWS_BEFORE: usize = 1 << 12;
 /// Columns of a key.
 const PARTS_MAX: usize = 4;
 /// Bytes of a part that is a text; above them is its length.
@@ -35,6 +37,8 @@ pub(super) struct ShortKeys {
     keys: Vec<u128>,
     /// Of each slot the id + 1, or 0 if it is free.
     ids: Vec<u32>,
+    /// Rows that came before there was a table.
+    before: usize,
     /// Whether any slot is used.
     is_used: bool,
     /// Batches until rows are looked for again.
@@ -59,6 +63,7 @@ impl ShortKeys {
             columns: keys.len(),
             keys: vec![],
             ids: vec![],
+            before: 0,
             is_used: false,
             rest: 0,
             parts: vec![],
@@ -80,7 +85,8 @@ impl ShortKeys {
         out: &mut Vec<u32>,
     ) -> Result<Option<&[u32]>, StateError> {
         let rows = keys.first().map_or(0, |key| key.len());
-        if rows < ROWS_MIN {
+        if rows < ROWS_MIN || self.before < ROWS_BEFORE {
+            self.before = self.before.saturating_add(rows);
             return Ok(None);
         }
         if self.rest > 0 {
@@ -146,6 +152,7 @@ impl ShortKeys {
     /// Forgets all.
     pub(super) fn clear(&mut self) {
         self.ids.fill(0);
+        self.before = 0;
         self.is_used = false;
     }
 
@@ -245,6 +252,13 @@ mod tests {
         assert_eq!(bytes(None), NULL);
     }
 
+    /// A cache before which enough rows have come.
+    fn cache(keys: &[DataType]) -> ShortKeys {
+        let mut cache = ShortKeys::new(keys).unwrap();
+        cache.before = ROWS_BEFORE;
+        cache
+    }
+
     /// The rows, and others that fill a batch.
     fn columns(rows: &[(Option<&str>, Option<i32>)]) -> [ArrayRef; 2] {
         let mut rows = rows.to_vec();
@@ -261,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_key_is_found_once_it_is_kept() {
-        let mut cache = ShortKeys::new(&[DataType::Utf8, DataType::Int32]).unwrap();
+        let mut cache = cache(&[DataType::Utf8, DataType::Int32]);
         let long = "sixteen bytes long";
         let rows = [(Some("a"), Some(1)), (None, Some(1)), (Some(""), None), (Some(long), Some(1))];
         let columns = columns(&rows);
@@ -274,13 +288,16 @@ mod tests {
         assert_eq!(ids[..3], [5, 6, 7]);
         assert_eq!(ids[4..], all[4..]);
         cache.clear();
+        for _ in 0..ROWS_BEFORE / ROWS_MIN {
+            assert!(cache.find(&columns, &mut ids).unwrap().is_none(), "few rows have no table");
+        }
         assert_eq!(missed(&mut cache, &columns, &mut ids).len(), ROWS_MIN);
         assert!(cache.find(&columns.map(|column| column.slice(0, 3)), &mut ids).unwrap().is_none());
     }
 
     #[test]
     fn floats_that_are_one_key_are_one_here() {
-        let mut cache = ShortKeys::new(&[DataType::Utf8, DataType::Float64]).unwrap();
+        let mut cache = cache(&[DataType::Utf8, DataType::Float64]);
         let texts = Arc::new(StringArray::from(vec!["a"; ROWS_MIN])) as ArrayRef;
         let floats = [0.0, -0.0, f64::NAN, -f64::NAN].repeat(ROWS_MIN / 4);
         let floats = Float64Array::from(floats);
@@ -295,7 +312,7 @@ mod tests {
 
     #[test]
     fn many_keys_are_not_looked_for() {
-        let mut cache = ShortKeys::new(&[DataType::Utf8, DataType::Int32]).unwrap();
+        let mut cache = cache(&[DataType::Utf8, DataType::Int32]);
         let mut next = 0;
         let mut looked = 0;
         for _ in 0..100 {
