@@ -30,8 +30,6 @@ impl Link {
     /// nobody has received. True if it can serve another statement: it is whole, attached, and no
     /// payload of it lives, which would keep a slot from the frames to come.
     pub fn rests(&mut self) -> bool {
-        // It may have broken since its statement ended; that is looked at below.
-        let _ = self.poll();
         let waiting = self.inbox.drain(..).count();
         self.stats.frames_dropped += waiting as u64;
         self.collect();
