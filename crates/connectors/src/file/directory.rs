@@ -75,7 +75,7 @@ pub(super) struct Layout {
     by: Vec<usize>,
     rest: Vec<usize>,
     names: PartNames,
-    /// What hidden names begin with.
+    /// The prefix of hidden names.
     hidden: String,
 }
 

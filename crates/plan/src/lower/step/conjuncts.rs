@@ -23,8 +23,8 @@ use super::by_name;
 use super::compiled::Compiled;
 use crate::expr::equality;
 
-/// A condition is asked for the rows that are left alone if they are at most one in so many: their
-/// columns are copied for that.
+/// A condition is computed for the remaining rows alone where they are at most a quarter of the
+/// batch: their columns are copied for that.
 const FEW: usize = 4;
 
 /// The costs of what a condition does for a row; a comparison of numbers is one.
