@@ -59,7 +59,7 @@ impl KeptLinks {
     /// Bytes of [`encode`](Self::encode).
     pub const BYTES: usize = 5;
 
-    /// The next statement by the messages of all nodes, the same at every node. Links are used again
+    /// The next statement by the messages of all nodes, equal at every node. Links are used again
     /// only if they are whole at every node, and served the same statement last: the two ends of
     /// a link are of the same set then.
     #[must_use]
