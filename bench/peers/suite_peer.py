@@ -1,9 +1,9 @@
 """A peer for the suites: an engine that loads the tables of a directory, and runs queries by their names.
 
-    suite_peer.py ENGINE --directory DIR --sql FILE --threads N [--scale SF]
+    suite_peer.py ENGINE --directory DIR --sql FILE --threads N [--scale SF] [--from memory|file]
 
-It prints a JSON line when the tables are in memory, then one for each name that it reads: seconds and a digest of the
-rows, or why the engine refuses the query.
+It prints a JSON line when the tables are in memory (or, with `--from file`, known), then one for each name that it
+reads: seconds and a digest of the rows, or why the engine refuses the query.
 """
 
 import argparse
@@ -27,32 +27,37 @@ def tables(directory):
     return {file.stem: file for file in sorted(Path(directory).glob("*.parquet"))}
 
 
-def duckdb_engine(files, threads):
+def duckdb_engine(files, threads, in_memory):
     import duckdb
 
     connection = duckdb.connect()
     connection.execute(f"SET threads = {threads}")
     connection.execute("SET integer_division = true")
+    kind = "TABLE" if in_memory else "VIEW"
     for name, file in files.items():
-        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet('{file}')")
+        connection.execute(f"CREATE {kind} {name} AS SELECT * FROM read_parquet('{file}')")
     return duckdb.__version__, lambda sql: connection.execute(sql).fetchall()
 
 
-def polars_engine(files, threads):
+def polars_engine(files, threads, in_memory):
     os.environ["POLARS_MAX_THREADS"] = str(threads)
     import polars as pl
 
-    context = pl.SQLContext({name: pl.read_parquet(file).lazy() for name, file in files.items()})
+    table = (lambda file: pl.read_parquet(file).lazy()) if in_memory else pl.scan_parquet
+    context = pl.SQLContext({name: table(file) for name, file in files.items()})
     return pl.__version__, lambda sql: context.execute(sql).collect(engine="streaming").rows()
 
 
-def datafusion_engine(files, threads):
+def datafusion_engine(files, threads, in_memory):
     import datafusion
     import pyarrow.parquet as pq
 
     config = datafusion.SessionConfig().with_target_partitions(threads)
     context = datafusion.SessionContext(config.set("datafusion.sql_parser.parse_float_as_decimal", "true"))
     for name, file in files.items():
+        if not in_memory:
+            context.register_parquet(name, str(file))
+            continue
         batches = pq.read_table(file).combine_chunks().to_batches(max_chunksize=8192)
         context.register_record_batches(name, [batches[part::threads] for part in range(threads)])
 
@@ -65,16 +70,17 @@ def datafusion_engine(files, threads):
     return datafusion.__version__, run
 
 
-def clickhouse_engine(files, threads):
+def clickhouse_engine(files, threads, in_memory):
     import chdb
     from chdb import session
 
     connection = session.Session()
     connection.query("CREATE DATABASE IF NOT EXISTS bench ENGINE = Atomic")
     connection.query("USE bench")
+    table = "TABLE `{}` ENGINE = Memory" if in_memory else "VIEW `{}`"
     for name, file in files.items():
         connection.query(
-            f"CREATE TABLE `{name}` ENGINE = Memory AS SELECT * FROM file('{file}', Parquet)"
+            f"CREATE {table.format(name)} AS SELECT * FROM file('{file}', Parquet)"
             " SETTINGS schema_inference_make_columns_nullable = 0"
         )
 
@@ -122,9 +128,10 @@ def main():
     parser.add_argument("--sql", required=True)
     parser.add_argument("--scale", type=float, default=1)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--from", dest="source", choices=["memory", "file"], default="memory")
     arguments = parser.parse_args()
     texts = queries(arguments.sql, arguments.scale)
-    version, run = ENGINES[arguments.engine](tables(arguments.directory), arguments.threads)
+    version, run = ENGINES[arguments.engine](tables(arguments.directory), arguments.threads, arguments.source == "memory")
     answer({"version": version})
     for line in sys.stdin:
         begin = time.perf_counter()

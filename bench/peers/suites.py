@@ -2,8 +2,10 @@
 """Measures Millstream and other engines over the tables of a suite, query by query in turns.
 
     bench/peers/suites.py [--suites ssb,tpch] [--peers duckdb,clickhouse] [--scale 1] [--threads 1] [--runs 3]
+                          [--from memory|file]
 
-Every engine loads the same Parquet files, written by Millstream, before the clock starts, and runs the same SQL.
+Every engine loads the same Parquet files, written by Millstream, before the clock starts, and runs the same SQL; with
+`--from file` it reads them in each query instead.
 Results are checked first: Millstream's against answers, and a peer whose rows or sums differ from DuckDB's has no figure.
 A query that an engine refuses has no figure either, and is named. See README.md beside this file.
 """
@@ -29,6 +31,7 @@ class Peer:
         self.name = name
         command = [arguments.python, str(HERE / "suite_peer.py"), name, "--directory", str(directory)]
         command += ["--sql", str(SQL / f"{suite}.sql"), "--scale", str(arguments.scale), "--threads", str(arguments.threads)]
+        command += ["--from", arguments.source]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         self.version = self.answer()["version"]
 
@@ -61,8 +64,10 @@ def compare(arguments, suite, directory):
     ours = [arguments.millstream, "bench", suite, "--scale", str(arguments.scale)]
     subprocess.check_output([*ours, "--write", str(directory)], text=True)
     (files,) = directory.glob(f"{suite}-*")
-    ours += ["--workers", str(arguments.threads), "--json"]
-    say(f"{suite}, scale {arguments.scale}, {arguments.threads} thread(s)")
+    ours += ["--workers", str(arguments.threads), "--from", arguments.source, "--json"]
+    if arguments.source == "file":
+        ours += ["--directory", str(directory)]
+    say(f"{suite}, scale {arguments.scale}, {arguments.threads} thread(s), from {arguments.source}")
     subprocess.check_output([*ours, "--repeat", "1", "--check"], text=True)
     peers = [Peer(name, arguments, suite, files) for name in arguments.peers.split(",")]
     names = [line.split()[2] for line in (SQL / f"{suite}.sql").read_text().splitlines() if line.startswith("-- Query ")]
@@ -102,24 +107,25 @@ def same(result, right):
 def report(suite, arguments, names, peers, seconds):
     engines = ["millstream", *(peer.name for peer in peers)]
     versions = {peer.name: peer.version for peer in peers}
-    print(f"\n{suite}, milliseconds" + "".join(f"{name + ' ' + versions.get(name, ''):>20}" for name in engines))
+    title = f"{suite} from {arguments.source}, milliseconds"
+    print(f"\n{title:<40}" + "".join(f"{name + ' ' + versions.get(name, ''):>20}" for name in engines))
     medians, lines = {}, []
     for query in names:
-        row = f"{query:<{len(suite) + 14}}"
+        row = f"{query:<40}"
         for name in engines:
             runs = seconds.get((name, query), [])[1:]
             if runs:
                 medians[name, query] = statistics.median(runs)
                 lines.append({
-                    "suite": suite, "scale": arguments.scale, "threads": arguments.threads, "query": query,
-                    "engine": name, "version": versions.get(name, ""), "seconds": runs,
+                    "suite": suite, "scale": arguments.scale, "threads": arguments.threads, "from": arguments.source,
+                    "query": query, "engine": name, "version": versions.get(name, ""), "seconds": runs,
                 })
             row += f"{medians[name, query] * 1e3:>20.2f}" if runs else f"{'-':>20}"
         print(row)
     # Sums are over the queries that all engines run.
     common = [query for query in names if all((name, query) in medians for name in engines)]
     for label, of in [("sum", math.fsum), ("geometric mean", statistics.geometric_mean)]:
-        row = f"{label:<{len(suite) + 14}}"
+        row = f"{label:<40}"
         for name in engines:
             values = [medians[name, query] for query in common]
             row += f"{of(values) * 1e3:>20.2f}" if values else f"{'-':>20}"
@@ -140,6 +146,7 @@ def parse():
     add("--scale", type=float, default=1)
     add("--threads", type=int, default=1)
     add("--runs", type=int, default=3)
+    add("--from", dest="source", choices=["memory", "file"], default="memory", help="where the rows are when a query begins")
     add("--json", help="writes a JSON line for each query and engine here")
     add("--directory", help="where the files are kept meanwhile; a gigabyte")
     environment = os.environ.get
