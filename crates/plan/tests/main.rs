@@ -2,6 +2,7 @@
 
 mod errors;
 mod fused;
+mod key_filters;
 mod merging;
 mod orders;
 mod places;

@@ -6,7 +6,7 @@ use crate::support;
 
 /// The tables of the star schema benchmark and of TPC-H at scale factor 1, as far as the queries
 /// here read them.
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
     CREATE TABLE lineorder (lo_custkey INT, lo_partkey INT, lo_suppkey INT, lo_orderdate INT,
       lo_discount INT, lo_revenue INT)
     WITH ('connector' = 'memory', 'rows' = '6000000', 'values' = 'lo_custkey 1 30000,

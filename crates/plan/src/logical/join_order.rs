@@ -15,6 +15,7 @@
 //! added, multiplied, divided and compared, with the same results on every processor. A wrong
 //! estimate makes a slow plan, never wrong rows.
 
+mod column_tables;
 pub(crate) mod estimate;
 pub(crate) mod graph;
 pub(crate) mod search;

@@ -9,6 +9,8 @@
 //! A join that emits the rows of its build side with, or without, a partner is always by key: no
 //! worker sees all rows that look up a replicated build.
 
+mod key_filter;
+
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -122,6 +124,9 @@ pub(crate) fn hash_join(
     }
     let relations = [&left, &right];
     let [probe, build] = [1 - reach.build, reach.build];
+    if reach.is_open {
+        key_filter::add(cx, job, (node, form), relations, &mut sides, build)?;
+    }
     let at = |side: usize| (relations[side], &sides[side]);
     let both = both_of(&at(probe).1.finished.schema, &at(build).1.finished.schema);
     let first = at(probe).1.finished.schema.fields().len();

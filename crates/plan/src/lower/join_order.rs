@@ -11,7 +11,7 @@ use std::sync::Arc;
 use dataflow::job::Statistics;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::{LogicalPlan, TableScan};
+use datafusion::logical_expr::{Join, LogicalPlan, TableScan};
 
 use crate::catalog::{ScannedTable, Table};
 use crate::explain::{OrderedJoins, OrderedSide};
@@ -60,6 +60,11 @@ impl ScannedStatistics {
     /// The estimated rows of a plan, and their size.
     pub(crate) fn estimate(&self, plan: &LogicalPlan) -> Estimate {
         Estimator(self).of(plan)
+    }
+
+    /// The estimated share of the rows of a side of a join whose key is a key of the other side.
+    pub(crate) fn share_with_partner(&self, join: &Join, side: usize) -> f64 {
+        Estimator(self).share_with_partner(join, side)
     }
 
     /// The estimated bytes of the sides of a join, in memory.

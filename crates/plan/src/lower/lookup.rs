@@ -15,6 +15,7 @@ use dataflow::lookup::Lookup;
 use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
+use crate::Workers;
 use crate::catalog::Table;
 use crate::explain::{plain, shown};
 use crate::expr::own::own;
@@ -140,6 +141,18 @@ fn was_table(cx: &Context<'_>, sides: [&Relation; 2], side: usize) -> bool {
 /// moves no row of the other side, but a larger table costs more than it saves.
 const LARGER: u64 = 2;
 
+/// Bytes of a table that every process may have whatever the size of the other side.
+const SMALL: u64 = 1 << 20;
+
+/// Whether it moves less if every process has a table of `own` bytes than if rows of both sides go
+/// to the workers of their keys.
+fn moves_less(own: u64, other: u64, workers: Workers) -> bool {
+    let (others, total) = (u64::from(workers.nodes - 1), u64::from(workers.total()));
+    let everywhere = own.saturating_mul(others) as f64;
+    let by_key = own.saturating_add(other) as f64 * (total - 1) as f64 / total as f64;
+    own <= SMALL || everywhere * dataflow::cost::MARGIN <= by_key
+}
+
 /// The smaller side of a join of tables that end, if its size is known and small enough.
 fn by_size(
     cx: &Context<'_>,
@@ -159,7 +172,10 @@ fn by_size(
         let only = possible.iter().all(|(side, _)| *side == table);
         let much = |bytes: u64| bytes.saturating_mul(LARGER);
         let larger = only && about(table) > about(1 - table).map(much);
-        if bytes <= small && !larger && smallest.as_ref().is_none_or(is_less) {
+        let is_moved_less = about(table)
+            .zip(about(1 - table))
+            .is_none_or(|(own, other)| moves_less(own, other, cx.lowering.workers));
+        if bytes <= small && !larger && is_moved_less && smallest.as_ref().is_none_or(is_less) {
             smallest = Some((bytes, table, kind));
         }
     }

@@ -4,8 +4,6 @@
 //! to be a key: it has as many values as its table has rows. The rows of a join are the number of
 //! pairs of rows, divided by the number of values of its keys: see [`values_of_keys`].
 
-use std::collections::HashMap;
-
 use arrow::datatypes::Schema;
 use dataflow::size::value_bytes;
 use datafusion::common::{Column, JoinType};
@@ -14,6 +12,7 @@ use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, FetchType, Join, LogicalPlan, TableScan, Union,
 };
 
+use super::column_tables::{ColumnTables, relations_of};
 use super::selectivity::{self, selectivity};
 
 /// Rows of a table without statistics.
@@ -84,6 +83,8 @@ pub(crate) struct ColumnEstimate {
     /// The rows of the table or group that has these values.
     pub(crate) of_rows: f64,
     pub(crate) range: Option<[f64; 2]>,
+    /// The tables that have these values in a column of theirs, row by row.
+    pub(crate) origins: ColumnTables,
 }
 
 /// An estimate of a plan.
@@ -108,7 +109,7 @@ impl ColumnEstimate {
     /// A column without statistics, of a table with this number of rows.
     pub(crate) fn unknown(rows: f64) -> Self {
         let known = Knowledge::Guessed;
-        Self { distinct: rows, known, of_rows: rows, range: None }
+        Self { distinct: rows, known, of_rows: rows, range: None, origins: ColumnTables::default() }
     }
 
     fn of(stated: ColumnStatistics, rows: f64) -> Self {
@@ -118,7 +119,7 @@ impl ColumnEstimate {
             (None, None) => (rows, Knowledge::Guessed),
         };
         let distinct = distinct.min(rows).max(1.0);
-        Self { distinct, known, of_rows: rows, range: stated.range }
+        Self { distinct, known, range: stated.range, ..Self::unknown(rows) }
     }
 }
 
@@ -150,7 +151,7 @@ fn together(columns: &[ColumnEstimate]) -> ColumnEstimate {
     let distinct = columns.iter().map(|column| column.distinct).product::<f64>();
     let is_counted = distinct <= rows && columns.iter().all(|c| c.known == Knowledge::Counted);
     let known = if is_counted { Knowledge::Counted } else { Knowledge::Bounded };
-    ColumnEstimate { distinct: distinct.min(rows), known, of_rows: rows, range: None }
+    ColumnEstimate { distinct: distinct.min(rows), known, ..ColumnEstimate::unknown(rows) }
 }
 
 fn values_of_key(left: ColumnEstimate, right: ColumnEstimate) -> f64 {
@@ -224,6 +225,12 @@ impl Estimator<'_> {
                 limited(self.of(&limit.input), fetch)
             }
             LogicalPlan::Union(union) => self.of_union(union),
+            LogicalPlan::SubqueryAlias(alias) => {
+                let mut input = self.of(&alias.input);
+                let name = alias.alias.to_string();
+                input.columns.iter_mut().for_each(|column| column.origins.rename(&name));
+                input
+            }
             LogicalPlan::Unnest(unnest) => {
                 let input = self.of(&unnest.input);
                 rows_of(input.rows * ELEMENTS)
@@ -248,6 +255,8 @@ impl Estimator<'_> {
         let columns = stated.columns.into_iter().map(|column| ColumnEstimate::of(column, rows));
         let mut columns: Vec<ColumnEstimate> = columns.collect();
         columns.resize(scan.projected_schema.fields().len(), ColumnEstimate::unknown(rows));
+        let origins = ColumnTables::of(&scan.table_name.to_string(), rows);
+        columns.iter_mut().for_each(|column| column.origins = origins);
         let read = Estimate { rows, width: 0.0, columns };
         let filters = scan.filters.iter().cloned().reduce(Expr::and);
         let columns = |column: &Column| {
@@ -260,24 +269,7 @@ impl Estimator<'_> {
 
     fn of_join(&self, join: &Join) -> Estimate {
         let sides = [self.of(&join.left), self.of(&join.right)];
-        let mut relations: HashMap<(usize, String), usize> = HashMap::new();
-        let mut pairs = vec![];
-        for (left, right) in &join.on {
-            let mut of = [0; 2];
-            let mut columns = [sides[0].rows, sides[1].rows].map(ColumnEstimate::unknown);
-            for (side, (expr, input)) in
-                [(left, &join.left), (right, &join.right)].into_iter().enumerate()
-            {
-                let found = selectivity::column(expr);
-                let name = found.and_then(|c| c.relation.as_ref()).map(ToString::to_string);
-                let count = relations.len();
-                of[side] = *relations.entry((side, name.unwrap_or_default())).or_insert(count);
-                let at = found.and_then(|column| input.schema().maybe_index_of_column(column));
-                columns[side] = at.map_or(columns[side], |at| sides[side].columns[at]);
-            }
-            pairs.push(KeyPair { of, columns });
-        }
-        let values = if pairs.is_empty() { 1.0 } else { values_of_keys(&pairs) };
+        let values = self.values_of_join(join, &sides);
         let [left, right] = sides;
         let columns: Vec<_> = left.columns.iter().chain(&right.columns).copied().collect();
         let lookup = |column: &Column| {
@@ -307,11 +299,40 @@ impl Estimator<'_> {
             JoinType::RightMark => right.rows,
         };
         let columns = match join.join_type {
+            JoinType::Inner => with_equal_keys(join, columns, left.columns.len()),
             JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => left.columns,
             JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => right.columns,
             _ => columns,
         };
         Estimate { rows, width: 0.0, columns }
+    }
+
+    /// The number of values of all keys of a join together.
+    fn values_of_join(&self, join: &Join, sides: &[Estimate; 2]) -> f64 {
+        if join.on.is_empty() {
+            return 1.0;
+        }
+        let column = |expr: &Expr, input: &LogicalPlan, of: &Estimate| {
+            let at = selectivity::column(expr)
+                .and_then(|column| input.schema().maybe_index_of_column(column));
+            at.map_or(ColumnEstimate::unknown(of.rows), |at| of.columns[at])
+        };
+        let keys = join.on.iter();
+        let left = keys.clone().map(|(left, _)| column(left, &join.left, &sides[0])).collect();
+        let right = keys.map(|(_, right)| column(right, &join.right, &sides[1])).collect();
+        let [left, right] = [left, right].map(relations_of);
+        let pair = |(left, right): ((usize, ColumnEstimate), (usize, ColumnEstimate))| KeyPair {
+            of: [left.0, right.0],
+            columns: [left.1, right.1],
+        };
+        values_of_keys(&left.into_iter().zip(right).map(pair).collect::<Vec<_>>())
+    }
+
+    /// The share of the rows of a side of a join, the left one first, whose key is a key of the
+    /// other side.
+    pub(crate) fn share_with_partner(&self, join: &Join, side: usize) -> f64 {
+        let sides = [self.of(&join.left), self.of(&join.right)];
+        (sides[1 - side].rows / self.values_of_join(join, &sides)).min(1.0)
     }
 
     fn of_aggregate(&self, aggregate: &Aggregate) -> Estimate {
@@ -323,9 +344,11 @@ impl Estimator<'_> {
         let rows = distinct_of(&keys, input.rows);
         // The groups of a single key have each of its values once.
         let known = Knowledge::Counted;
+        let named: String = aggregate.group_expr.iter().map(ToString::to_string).collect();
+        let origins = ColumnTables::of(&named, rows);
         let grouped = keys.iter().map(|key| {
             let distinct = if keys.len() == 1 { rows } else { key.distinct.min(rows) };
-            ColumnEstimate { distinct, known, of_rows: rows, ..*key }
+            ColumnEstimate { distinct, known, of_rows: rows, origins, ..*key }
         });
         Estimate { rows, width: 0.0, columns: grouped.collect() }
     }
@@ -340,11 +363,30 @@ impl Estimator<'_> {
                 of_rows: a.of_rows + b.of_rows,
                 known: if a.known == b.known { a.known } else { Knowledge::Bounded },
                 range: a.range.zip(b.range).map(|([a, b], [c, d])| [a.min(c), b.max(d)]),
+                origins: ColumnTables::default(),
             })
         };
         let columns = (0..union.schema.fields().len()).filter_map(column).collect();
         Estimate { rows, width: 0.0, columns }
     }
+}
+
+/// The columns of an inner join, in which those of an equal pair have the origins of both.
+fn with_equal_keys(
+    join: &Join,
+    mut columns: Vec<ColumnEstimate>,
+    left: usize,
+) -> Vec<ColumnEstimate> {
+    for (of_left, of_right) in &join.on {
+        let at = |expr: &Expr, input: &LogicalPlan| {
+            input.schema().maybe_index_of_column(selectivity::column(expr)?)
+        };
+        if let (Some(l), Some(r)) = (at(of_left, &join.left), at(of_right, &join.right)) {
+            let both = columns[l].origins.with(columns[left + r].origins);
+            (columns[l].origins, columns[left + r].origins) = (both, both);
+        }
+    }
+    columns
 }
 
 /// The rows that are left by a share; one at least, since with an estimate of no rows all later
@@ -384,14 +426,14 @@ fn columns_of(exprs: &[Expr], input: &Estimate, plan: &LogicalPlan) -> Vec<Colum
         read.sort_unstable();
         let values = read.iter().map(|column| find(column).map(|column| column.distinct));
         let values: Option<f64> = values.product();
-        let of_rows = input.rows;
+        let origins = read.iter().filter_map(|column| find(column).map(|column| column.origins));
+        let origins = origins.reduce(ColumnTables::shared).unwrap_or_default();
+        let unknown = ColumnEstimate { origins, ..ColumnEstimate::unknown(input.rows) };
         match values.filter(|_| !expr.is_volatile()) {
-            Some(values) if values < of_rows => ColumnEstimate {
-                distinct: values,
-                known: Knowledge::Bounded,
-                ..ColumnEstimate::unknown(of_rows)
-            },
-            _ => ColumnEstimate::unknown(of_rows),
+            Some(values) if values < input.rows => {
+                ColumnEstimate { distinct: values, known: Knowledge::Bounded, ..unknown }
+            }
+            _ => unknown,
         }
     };
     exprs.iter().map(of).collect()
