@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use bench::multicast::{MulticastPlan, Point, Way, report, run};
+use bench::multicast::{Arrivals, MulticastPlan, Point, Way, report, run};
 use millstream::FabricKind;
 use millstream::cluster::in_process;
 
@@ -17,6 +17,7 @@ fn every_way_reaches_every_instance_and_is_reported() {
         fabric: FabricKind::Shm,
         rates: vec![10e3, 20e3],
         rate_seconds: 0.1,
+        arrivals: Arrivals::Poisson { seed: 1 },
         app_scale: 0.02,
         settings: vec![],
     };

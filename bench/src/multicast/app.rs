@@ -17,6 +17,8 @@ use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{Description, KeyedOperator, KeyedState, SavedParts};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
+use super::arrivals::{Arrivals, DueTimes, mixed};
+
 /// Every this many requests one is followed on its way.
 pub(super) const FOLLOWED_EVERY: u64 = 64;
 
@@ -99,12 +101,6 @@ fn now_ns() -> u64 {
 
 /// A place in a city of 50 by 50 kilometres, in metres.
 pub(super) fn place(seed: u64) -> (f64, f64) {
-    // The finalizer of SplitMix64.
-    let mixed = |n: u64| {
-        let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        n ^ (n >> 31)
-    };
     let at = |n: u64| (mixed(n) >> 11) as f64 / (1_u64 << 53) as f64 * 50_000.0;
     (at(2 * seed + 1), at(2 * seed + 2))
 }
@@ -135,6 +131,7 @@ fn requests_schema() -> SchemaRef {
 #[derive(Clone)]
 pub(super) struct Requests {
     pub(super) phases: Vec<Phase>,
+    pub(super) arrivals: Arrivals,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -142,9 +139,10 @@ struct RequestFlow {
     requests: Requests,
     context: ReaderContext,
     phase: usize,
-    /// When the phase began, and the requests emitted before and in it.
+    /// When the phase began, when its requests are due if they come at a rate, and the requests
+    /// emitted so far.
     since_ns: Option<u64>,
-    before: u64,
+    due: Option<DueTimes>,
     emitted: u64,
 }
 
@@ -172,45 +170,50 @@ impl Source for Requests {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let (requests, context) = (self.clone(), context.clone());
-        let (phase, since_ns, before, emitted) = (0, None, 0, 0);
-        Ok(Box::new(RequestFlow { requests, context, phase, since_ns, before, emitted }))
+        let (phase, since_ns, emitted) = (0, None, 0);
+        let due = requests.due(phase);
+        Ok(Box::new(RequestFlow { requests, context, phase, since_ns, due, emitted }))
+    }
+}
+
+impl Requests {
+    /// When the requests of a phase are due, if it has a rate.
+    fn due(&self, phase: usize) -> Option<DueTimes> {
+        let rate = self.phases.get(phase)?.per_second?;
+        Some(DueTimes::new(self.arrivals, rate, phase))
     }
 }
 
 impl SplitReader for RequestFlow {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         loop {
-            let Some(&Phase { seconds, per_second }) = self.requests.phases.get(self.phase) else {
-                self.requests.shared.emitted.store(self.before, Ordering::Relaxed);
+            let Some(&Phase { seconds, .. }) = self.requests.phases.get(self.phase) else {
+                self.requests.shared.emitted.store(self.emitted, Ordering::Relaxed);
                 return Ok(Next::End);
             };
             let now = now_ns();
             let since = *self.since_ns.get_or_insert(now);
             let length_ns = (seconds * 1e9) as u64;
             let passed = now.saturating_sub(since).min(length_ns);
-            let rows = match per_second {
-                None if passed < length_ns => ROWS_MAX.min(rows_max) as u64,
-                None => 0,
-                Some(rate) => {
-                    let due = (rate * passed as f64 / 1e9) as u64;
-                    due.saturating_sub(self.emitted).min(rows_max as u64)
+            let due: Vec<u64> = match &mut self.due {
+                None if passed < length_ns => vec![now; ROWS_MAX.min(rows_max)],
+                None => vec![],
+                Some(due) => {
+                    let next = std::iter::from_fn(|| due.next_until(passed));
+                    next.take(rows_max).map(|at| since + at).collect()
                 }
             };
-            if rows > 0 {
-                let due = |row: u64| match per_second {
-                    None => now,
-                    Some(rate) => since + ((self.emitted + row) as f64 * 1e9 / rate) as u64,
-                };
-                let batch = batch_of(self.before + self.emitted, (0..rows).map(due));
-                self.emitted += rows;
-                return Ok(Next::Batch(batch));
+            if !due.is_empty() {
+                let first = self.emitted;
+                self.emitted += due.len() as u64;
+                return Ok(Next::Batch(batch_of(first, due.into_iter())));
             }
             if passed < length_ns {
                 return Ok(Next::Wait { until_ns: self.context.clock.now_ns() + PAUSE_NS });
             }
-            self.before += self.emitted;
-            (self.emitted, self.since_ns) = (0, Some(since + length_ns));
             self.phase += 1;
+            self.since_ns = Some(since + length_ns);
+            self.due = self.requests.due(self.phase);
         }
     }
 

@@ -19,6 +19,7 @@
 
 mod app;
 mod applications;
+mod arrivals;
 mod bars;
 mod measure;
 pub mod model;
@@ -29,6 +30,7 @@ mod slices;
 
 pub use app::Phase;
 pub use applications::AppPoint;
+pub use arrivals::Arrivals;
 pub use measure::{Measured, run};
 pub use page::report;
 pub use real::{MulticastPlan, Point, RequestTimes, Way};

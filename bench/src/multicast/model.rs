@@ -6,6 +6,7 @@
 use channel::broadcast::sim::{SimMulticast, SimOutcome, SimPlan, run};
 use channel::broadcast::{Shape, degree_max};
 
+use super::arrivals::Arrivals;
 use super::real::{Point, Way};
 use super::settle::{RateChange, settle};
 use crate::BenchError;
@@ -163,15 +164,25 @@ fn later_per_second(flood: &SimOutcome) -> f64 {
     (flood.frames.len() - half) as f64 * 1e9 / last.saturating_sub(first).max(1) as f64
 }
 
-/// The rates of the paper, each for `seconds`.
+/// The rates of the paper, each for `seconds`, with requests that come so.
 ///
 /// # Errors
 /// When the protocol is broken in the model.
-pub fn changing(costs: ModelCosts, way: Way, seconds: f64) -> Result<Changing, BenchError> {
+pub fn changing(
+    costs: ModelCosts,
+    way: Way,
+    seconds: f64,
+    arrivals: Arrivals,
+) -> Result<Changing, BenchError> {
     // All instances of a process count as one, which costs as much.
     let costs = ModelCosts { hand_ns: costs.hand_ns * u64::from(INSTANCES), ..costs };
     let rates = RATES.map(|rate| ((rate * seconds) as u64, rate)).to_vec();
-    let outcome = simulated(&SimPlan { rates, ..costs.plan(way, MACHINES, 1) })?;
+    let plan = costs.plan(way, MACHINES, 1);
+    let (poisson, seed) = match arrivals {
+        Arrivals::Even => (false, plan.seed),
+        Arrivals::Poisson { seed } => (true, seed),
+    };
+    let outcome = simulated(&SimPlan { rates, poisson, seed, ..plan })?;
     let times: Vec<(u64, u64)> = outcome
         .frames
         .iter()
@@ -244,10 +255,12 @@ mod tests {
 
     #[test]
     fn rates_that_change_move_the_tree() {
-        let ran = changing(ModelCosts::PAPER, Way::Adaptive, 0.1).unwrap();
-        assert_eq!(ran.times.len(), 35_000);
-        assert_eq!(ran.steps.len(), 4);
-        assert!(!ran.changes.is_empty());
+        for arrivals in [Arrivals::Even, Arrivals::Poisson { seed: 1 }] {
+            let ran = changing(ModelCosts::PAPER, Way::Adaptive, 0.1, arrivals).unwrap();
+            assert_eq!(ran.times.len(), 35_000);
+            assert_eq!(ran.steps.len(), 4);
+            assert!(!ran.changes.is_empty());
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use channel::broadcast::Shape;
 
 use super::applications::AppPoint;
+use super::arrivals::Arrivals;
 use super::bars;
 use super::measure::Measured;
 use super::model::{self, Changing, MACHINES, ModelCosts, Modelled, RATES};
@@ -66,7 +67,7 @@ pub fn report(
         sections.push(trees(ModelCosts::measured(point, *nodes))?);
     }
     sections.push(trees(ModelCosts::PAPER)?);
-    sections.push(modelled_rates(plan.rate_seconds.min(MODEL_SECONDS))?);
+    sections.push(modelled_rates(plan.rate_seconds.min(MODEL_SECONDS), plan.arrivals)?);
     sections.push(switches(changes)?);
     Ok(FigureReport { title: "Whale: one row to many instances".into(), about, sections })
 }
@@ -424,11 +425,11 @@ fn trees(costs: ModelCosts) -> Result<ReportSection, BenchError> {
     })
 }
 
-fn modelled_rates(seconds: f64) -> Result<ReportSection, BenchError> {
+fn modelled_rates(seconds: f64, arrivals: Arrivals) -> Result<ReportSection, BenchError> {
     let ways = [Way::Adaptive, Way::Tree(Shape::Binomial), Way::Tree(Shape::Sequential)];
     let runs: Vec<Changing> = ways
         .into_iter()
-        .map(|way| model::changing(ModelCosts::PAPER, way, seconds))
+        .map(|way| model::changing(ModelCosts::PAPER, way, seconds, arrivals))
         .collect::<Result<_, _>>()?;
     let drawn = runs.iter().map(|run| Drawn { way: run.way, times: &run.times, weight: 1.0 });
     let drawn: Vec<Drawn<'_>> = drawn.collect();

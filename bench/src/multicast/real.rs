@@ -11,6 +11,7 @@ use millstream::stream::{EventTime, Stream, process};
 use millstream::{FabricKind, Report, RunOptions, Session, SessionBuilder};
 
 use super::app::{self, FOLLOWED_EVERY, Matching, Phase, RequestCounts, Requests, Seen, Shared};
+use super::arrivals::Arrivals;
 use super::settle::{RateChange, settle};
 use crate::BenchError;
 
@@ -107,6 +108,8 @@ pub struct MulticastPlan {
     pub rates: Vec<f64>,
     /// Seconds of each of these.
     pub rate_seconds: f64,
+    /// How requests of a rate follow each other.
+    pub arrivals: Arrivals,
     /// Rows of the whole applications, against the usual.
     pub app_scale: f64,
     /// Other settings.
@@ -306,7 +309,7 @@ fn once(
     control: &Control,
 ) -> Result<Option<Ran>, BenchError> {
     let shared = Arc::new(Shared::default());
-    let source = Requests { phases, shared: shared.clone() };
+    let source = Requests { phases, arrivals: plan.arrivals, shared: shared.clone() };
     let copies = way == Way::Copies;
     let operator = Matching {
         shared: shared.clone(),

@@ -36,6 +36,9 @@ pub struct SimPlan {
     pub by_instance: bool,
     /// Frames, and how many come in a second while they do: one rate after the other.
     pub rates: Vec<(u64, f64)>,
+    /// Whether they come by a Poisson process (W14); else at distances that are uniform between
+    /// half and one and a half times the mean.
+    pub poisson: bool,
     /// Q: frames that may wait at the source; those that find no room come later.
     pub queue: u32,
     /// Frames that a child may have open.
@@ -66,6 +69,7 @@ impl Default for SimPlan {
             adapts: false,
             by_instance: false,
             rates: vec![(10_000, 30_000.0)],
+            poisson: false,
             queue: 64,
             open_max: 8,
             encode_ns: 4_000,
@@ -272,7 +276,13 @@ impl<'a> Run<'a> {
         for &(frames, per_second) in &self.plan.rates {
             for _ in 0..frames {
                 let mean = (1e9 / per_second) as u64;
-                ns += mean / 2 + self.random(mean);
+                ns += if self.plan.poisson {
+                    // Above 0, whose logarithm is not finite.
+                    let above = (self.random(1 << 31) + 1) as f64 / (1_u64 << 31) as f64;
+                    (-above.ln() * 1e9 / per_second) as u64
+                } else {
+                    mean / 2 + self.random(mean)
+                };
                 self.at(ns, Event::Come);
             }
         }
@@ -553,6 +563,25 @@ mod tests {
             dear.latency_ns() < ran(3_000, Shape::Sequential, false).latency_ns(),
             "a tree is sooner"
         );
+    }
+
+    /// Distances of a Poisson process have a deviation as large as their mean, uniform ones 0.29 of
+    /// it.
+    #[test]
+    fn frames_of_a_poisson_process_come_at_exponential_distances() {
+        for (poisson, expected) in [(true, 1.0), (false, 12_f64.sqrt().recip())] {
+            let rates = vec![(4_000, 10_000.0)];
+            let outcome = run(&SimPlan { poisson, rates, ..SimPlan::default() }).unwrap();
+            assert_eq!(outcome.complete, 4_000);
+            let came: Vec<f64> = outcome.frames.iter().map(|frame| frame.came_ns as f64).collect();
+            let distances = || came.windows(2).map(|pair| pair[1] - pair[0]);
+            let count = distances().count() as f64;
+            let mean = distances().sum::<f64>() / count;
+            let square = distances().map(|one| (one - mean).powi(2)).sum::<f64>() / count;
+            let deviation = square.sqrt() / mean;
+            assert!((mean / 1e5 - 1.0).abs() < 0.06, "{mean}");
+            assert!((deviation / expected - 1.0).abs() < 0.1, "{deviation}");
+        }
     }
 
     #[test]

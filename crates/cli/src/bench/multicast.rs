@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bench::multicast::{self, MulticastPlan};
+use bench::multicast::{self, Arrivals, MulticastPlan};
 use clap::{Args, Command, FromArgMatches};
 use millstream::FabricKind;
 use millstream::cluster::{Invitation, LocalLaunch, launch_local};
@@ -62,6 +62,10 @@ pub(crate) struct MulticastArgs {
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     rate_seconds: f64,
 
+    /// How requests that come at a rate follow each other: even, poisson or poisson:SEED
+    #[arg(long, value_name = "ARRIVALS", default_value_t = Arrivals::Poisson { seed: 1 })]
+    arrivals: Arrivals,
+
     /// Rows of the whole applications, against the usual 200,000
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     app_scale: f64,
@@ -112,6 +116,7 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
         fabric: args.fabric,
         rates: multicast::model::RATES.to_vec(),
         rate_seconds: args.rate_seconds,
+        arrivals: args.arrivals,
         app_scale: args.app_scale,
         settings: vec![],
     };
