@@ -16,6 +16,9 @@
 //! threshold of one integer; sockets with the thresholds of the rings stand beside it. Where a
 //! socket takes no more, what waits for it goes in one write, in both.
 //!
+//! A row is an integer, or has more words beside it: rows of 64 and 256 bytes go by the usual
+//! threshold over all carriers, for a ratio of like with like.
+//!
 //! Count and sum are checked: there is no figure of a wrong run.
 
 mod rings;
@@ -58,14 +61,14 @@ pub enum ShuffleError {
     /// Another process failed.
     #[error("{0}")]
     Control(String),
-    /// The integers that arrived are not those that were sent: our bug.
-    #[error("{got} integers of sum {got_sum} arrived, not {right} of sum {right_sum}")]
+    /// The rows that arrived are not those that were sent: our bug.
+    #[error("{got} rows of sum {got_sum} arrived, not {right} of sum {right_sum}")]
     Wrong {
-        /// Integers that arrived.
+        /// Rows that arrived.
         got: u64,
-        /// Their sum, modulo 2⁶⁴.
+        /// The sum of their words, modulo 2⁶⁴.
         got_sum: u64,
-        /// Integers that there are.
+        /// Rows that there are.
         right: u64,
         /// Their sum.
         right_sum: u64,
@@ -99,9 +102,9 @@ pub fn run(
     let all = gather("outcomes", outcome.encode()).map_err(ShuffleError::Control)?;
     let mut total = ShuffleCounts::default();
     all.iter().filter_map(|bytes| ShuffleCounts::decode(bytes)).for_each(|one| total.add(&one));
-    if (total.integers, total.sum) != right {
+    if (total.rows, total.sum) != right {
         return Err(ShuffleError::Wrong {
-            got: total.integers,
+            got: total.rows,
             got_sum: total.sum,
             right: right.0,
             right_sum: right.1,

@@ -27,7 +27,7 @@ impl Rings {
         gather: &Gather<'_>,
     ) -> Result<Self, ShuffleError> {
         // As much memory whatever the threshold is: as 8 slots of 64 KiB, in slots of a chunk.
-        let slot_bytes = (size.chunk() * 8 + 64).next_multiple_of(64).max(128) as u32;
+        let slot_bytes = (size.chunk_words() * 8 + 64).next_multiple_of(64).max(128) as u32;
         let slots = (RING_BYTES / slot_bytes).clamp(8, 64);
         let ring = RingConfig { slot_bytes, slots, ..RingConfig::default() };
         let others = || (0..size.nodes).filter(|&other| other != size.rank);

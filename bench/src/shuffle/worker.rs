@@ -6,9 +6,9 @@ use crate::wire::cpu_s;
 
 use super::ShuffleError;
 
-/// Integers that are made before the worker looks again at what came.
+/// Rows that are made before the worker looks again at what came.
 const MADE: u64 = 4096;
-/// Chunks that may wait for one worker before no more integers are made.
+/// Chunks that may wait for one worker before no more rows are made.
 const WAITING_MAX: usize = 4;
 /// Turns without anything to do after which a worker sleeps.
 const IDLE_TURNS: u32 = 64;
@@ -20,32 +20,38 @@ pub struct ShufflePlan {
     pub rank: usize,
     /// All workers: two at least.
     pub nodes: usize,
-    /// Integers that each of them makes.
+    /// Rows that each of them makes: an integer, and as much beside it as a row has bytes.
     pub rows: u64,
-    /// Integers for one worker leave when there are this many bytes of them (Q5).
+    /// Words of a row, the integer among them.
+    pub row_words: usize,
+    /// Rows for one worker leave when there are this many bytes of them (Q5).
     pub threshold_bytes: usize,
 }
 
 impl ShufflePlan {
-    /// Integers of a chunk.
-    pub(super) fn chunk(&self) -> usize {
-        (self.threshold_bytes / 8).max(1)
+    /// Words of a full chunk: of whole rows.
+    pub(super) fn chunk_words(&self) -> usize {
+        (self.threshold_bytes / 8 / self.row_words).max(1) * self.row_words
     }
 
-    /// The integers of the second shuffle: how many, and their sum. Computed once more, one by
-    /// one.
+    /// The rows of the second shuffle: how many, and the sum of their words. Computed once more,
+    /// one by one.
     pub fn right(&self) -> (u64, u64) {
         let total = self.rows * self.nodes as u64;
-        (total, (0..total).map(changed).fold(0, u64::wrapping_add))
+        let beside = |value: u64| {
+            (1..self.row_words as u64).map(|word| value + word).fold(0, u64::wrapping_add)
+        };
+        let of = |value: u64| changed(value).wrapping_add(beside(value));
+        (total, (0..total).map(of).fold(0, u64::wrapping_add))
     }
 }
 
 /// The counts of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ShuffleCounts {
-    /// Integers that came out of the second shuffle here.
-    pub integers: u64,
-    /// Their sum, modulo 2⁶⁴.
+    /// Rows that came out of the second shuffle here.
+    pub rows: u64,
+    /// The sum of their words, modulo 2⁶⁴.
     pub sum: u64,
     /// Chunks that went to other workers.
     pub chunks: u64,
@@ -58,7 +64,7 @@ pub struct ShuffleCounts {
 impl ShuffleCounts {
     /// Adds another worker's.
     pub(super) fn add(&mut self, other: &Self) {
-        self.integers += other.integers;
+        self.rows += other.rows;
         self.sum = self.sum.wrapping_add(other.sum);
         self.chunks += other.chunks;
         self.sleeps += other.sleeps;
@@ -66,15 +72,15 @@ impl ShuffleCounts {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let words = [self.integers, self.sum, self.chunks, self.sleeps, self.cpu_s.to_bits()];
+        let words = [self.rows, self.sum, self.chunks, self.sleeps, self.cpu_s.to_bits()];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (words, []) = bytes.as_chunks::<8>() else { return None };
         let words: [_; 5] = words.try_into().ok()?;
-        let [integers, sum, chunks, sleeps, cpu] = words.map(u64::from_le_bytes);
-        Some(Self { integers, sum, chunks, sleeps, cpu_s: f64::from_bits(cpu) })
+        let [rows, sum, chunks, sleeps, cpu] = words.map(u64::from_le_bytes);
+        Some(Self { rows, sum, chunks, sleeps, cpu_s: f64::from_bits(cpu) })
     }
 }
 
@@ -112,7 +118,7 @@ fn changed(value: u64) -> u64 {
     value * 3 / 2
 }
 
-/// Integers on their way to one worker in one shuffle: all chunks but the last are full.
+/// Rows on their way to one worker in one shuffle: all chunks but the last are full.
 #[derive(Default)]
 struct SendBuffer(VecDeque<Vec<u64>>);
 
@@ -132,17 +138,16 @@ impl Outgoing {
         Self { size, send_buffers: [send_buffers(), send_buffers()], free: Vec::new(), chunks: 0 }
     }
 
-    fn push(&mut self, stage: u8, value: u64) {
-        let chunk = self.size.chunk();
+    /// Adds a row: its integer, which says where it goes, and the words beside it.
+    fn push(&mut self, stage: u8, value: u64, beside: impl Iterator<Item = u64>) {
+        let chunk = self.size.chunk_words();
         let queue = &mut self.send_buffers[usize::from(stage)][place(value, self.size.nodes)].0;
-        match queue.back_mut().filter(|last| last.len() < chunk) {
-            Some(last) => last.push(value),
-            None => {
-                let mut fresh =
-                    self.free.pop().unwrap_or_else(|| Vec::with_capacity(self.size.chunk()));
-                fresh.push(value);
-                queue.push_back(fresh);
-            }
+        if queue.back().is_none_or(|last| last.len() >= chunk) {
+            queue.push_back(self.free.pop().unwrap_or_else(|| Vec::with_capacity(chunk)));
+        }
+        if let Some(last) = queue.back_mut() {
+            last.push(value);
+            last.extend(beside);
         }
     }
 
@@ -157,7 +162,7 @@ impl Outgoing {
         for to in (0..self.size.nodes).filter(|&to| to != self.size.rank) {
             let queue = &mut self.send_buffers[usize::from(stage)][to].0;
             while let Some(first) = queue.front() {
-                let full = first.len() == self.size.chunk();
+                let full = first.len() == self.size.chunk_words();
                 if !(full || all) || !means.send(to, Kind::Rows(stage), first)? {
                     break;
                 }
@@ -181,7 +186,7 @@ impl Outgoing {
     }
 }
 
-/// The integers that a worker has received.
+/// The rows that a worker has received.
 #[derive(Default)]
 struct Seen {
     outcome: ShuffleCounts,
@@ -235,7 +240,9 @@ pub(super) fn work(
         }
         if made < last && out.has_room() {
             let end = last.min(made + MADE);
-            (made..end).for_each(|value| out.push(0, value));
+            let words = size.row_words as u64;
+            let row = |value: u64| (1..words).map(move |word| value + word);
+            (made..end).for_each(|value| out.push(0, value, row(value)));
             made = end;
             moved = true;
         }
@@ -252,9 +259,15 @@ pub(super) fn work(
 
 fn take(out: &mut Outgoing, seen: &mut Seen, kind: Kind, values: &[u64]) {
     match kind {
-        Kind::Rows(0) => values.iter().for_each(|&value| out.push(1, changed(value))),
+        Kind::Rows(0) => {
+            let rows = values.chunks_exact(out.size.row_words);
+            for row in rows {
+                let Some((&value, beside)) = row.split_first() else { continue };
+                out.push(1, changed(value), beside.iter().copied());
+            }
+        }
         Kind::Rows(_) => {
-            seen.outcome.integers += values.len() as u64;
+            seen.outcome.rows += (values.len() / out.size.row_words) as u64;
             let sum = values.iter().copied().fold(0, u64::wrapping_add);
             seen.outcome.sum = seen.outcome.sum.wrapping_add(sum);
         }
