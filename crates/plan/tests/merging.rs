@@ -1,6 +1,6 @@
 //! Rows that are kept by key and merged late: where they may be, and what EXPLAIN says of it.
 
-use dataflow::job::{Exchange, OperatorKind};
+use dataflow::job::{Distribution, Exchange, OperatorKind};
 
 use crate::plans::plan_on;
 
@@ -42,4 +42,21 @@ fn joins_merge_late_where_that_is_asked_for() {
     let over = "SET millstream.exchange = 'merge';
                 SELECT sum(distance) OVER (PARTITION BY origin ORDER BY ts) FROM flights";
     assert_eq!(exchanges(over).0, [Exchange::Shuffle]);
+}
+
+/// Rows near in time without a key have nothing to be led by: they are not merged, and a side is
+/// broadcast as if nothing had been asked for.
+#[test]
+fn joins_without_a_key_are_broadcast_where_others_merge() {
+    let join = "SELECT l.origin FROM flights l JOIN flights r
+                  ON l.ts BETWEEN r.ts - INTERVAL '1' HOUR AND r.ts";
+    for set in ["", "SET millstream.exchange = 'merge';"] {
+        let stages = plan_on(4, &format!("{set} {join}"));
+        let keyed = stages[0].job.operators.iter().find_map(|one| match &one.kind {
+            OperatorKind::Keyed(keyed) => Some(keyed),
+            _ => None,
+        });
+        let to: Vec<_> = keyed.unwrap().inputs.iter().map(|input| input.distribution).collect();
+        assert!(to.contains(&Distribution::Broadcast), "{set} {to:?}");
+    }
 }

@@ -10,13 +10,14 @@
 //!
 //! Rows do not combine, so that both send the same bytes. By `merge` rows of others are kept by
 //! leader and window before they are put together, and each batch that is kept so costs what a
-//! group of a delta does. Within a process a shuffle copies a row once; by `merge` its bytes are
+//! group of a delta does. So `merge` is never cheaper, and only a hint or the setting chooses it: what
+//! it gives is that a leader takes the rows of others by epochs and not as they come. Within a process a shuffle copies a row once; by `merge` its bytes are
 //! gone through [`MERGE_PASSES`] times. Between processes both go through them as often: rows are
 //! picked out, put together, encoded and copied out of their slot.
 
 use arrow::datatypes::SchemaRef;
 
-use super::cost::{Costs, MARGIN, Price, WorkerCounts, of_others};
+use super::cost::{Costs, Price, WorkerCounts, of_others};
 use crate::job::Exchange;
 use crate::rows::size::row_bytes;
 
@@ -31,33 +32,16 @@ pub struct WindowRows {
     pub workers: WorkerCounts,
     /// Bytes of a row as it travels.
     pub row_bytes: f64,
-    /// Rows that a worker puts down at once: of one window and one batch for one leader.
+    /// Rows that a worker puts down at once: of one batch for one leader, where the batch is of one
+    /// window; of several, each has fewer.
     pub together: f64,
 }
 
-/// An exchange for rows, and what spoke for it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RowDecision {
-    /// `merge` or `shuffle`.
-    pub exchange: Exchange,
-    /// By input what a row costs by merge.
-    pub merge: Vec<Price>,
-    /// By input what a row costs by shuffle.
-    pub shuffle: Vec<Price>,
-}
-
 impl WindowRows {
-    /// Rows of these columns, which come in batches of up to `batch_rows`, each of at most
-    /// `windows` windows where that is known.
+    /// Rows of these columns, which come in batches of up to `batch_rows`.
     #[must_use]
-    pub fn of(
-        schema: &SchemaRef,
-        workers: WorkerCounts,
-        batch_rows: usize,
-        windows: Option<u64>,
-    ) -> Self {
-        let parts = windows.unwrap_or(1).max(1) as f64 * f64::from(workers.total.max(1));
-        let together = (batch_rows as f64 / parts).max(1.0);
+    pub fn of(schema: &SchemaRef, workers: WorkerCounts, batch_rows: usize) -> Self {
+        let together = (batch_rows as f64 / f64::from(workers.total.max(1))).max(1.0);
         Self { workers, row_bytes: row_bytes(schema) as f64, together }
     }
 
@@ -84,20 +68,6 @@ impl WindowRows {
     }
 }
 
-/// Whether rows of all inputs should meet by `merge` or by `shuffle`: by `merge` if that is
-/// [`MARGIN`] times cheaper, for an epoch waits where a row does not.
-#[must_use]
-pub fn decide(inputs: &[WindowRows], costs: &Costs) -> RowDecision {
-    let prices = |exchange: Exchange| -> Vec<Price> {
-        inputs.iter().map(|rows| rows.price(exchange, costs)).collect()
-    };
-    let (merge, shuffle) = (prices(Exchange::Merge), prices(Exchange::Shuffle));
-    let sum = |prices: &[Price]| prices.iter().map(|price| price.cost(costs)).sum::<f64>();
-    let cheaper = sum(&shuffle) > MARGIN * sum(&merge);
-    let exchange = if cheaper { Exchange::Merge } else { Exchange::Shuffle };
-    RowDecision { exchange, merge, shuffle }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,15 +89,21 @@ mod tests {
         }
     }
 
-    /// Two workers of one process take as long by either, or longer by `merge`.
+    /// No layout, width of rows and number of rows that come together has `merge` cheaper, so the
+    /// planner chooses it unasked nowhere.
     #[test]
-    fn within_a_process_rows_are_never_merged_unasked() {
-        for together in [1.0, 100.0, 8_192.0] {
-            for total in [1, 2, 4, 16] {
-                let inputs = [rows(total, total, together); 2];
-                let decision = decide(&inputs, &Costs::default());
-                assert_eq!(decision.exchange, Exchange::Shuffle);
-                assert!(total == 1 || decision.merge[0].cycles > decision.shuffle[0].cycles);
+    fn shuffle_is_cheaper_for_rows_everywhere() {
+        let costs = Costs::default();
+        for (total, per_process) in
+            (1..=64).flat_map(|total| (1..=total).map(move |of| (total, of)))
+        {
+            for (row_bytes, together) in
+                [(1.0, 1.0), (16.0, 100.0), (64.0, 8_192.0), (4_096.0, 1e9)]
+            {
+                let of = WindowRows { row_bytes, ..rows(total, per_process, together) };
+                let [merge, shuffle] = [Exchange::Merge, Exchange::Shuffle]
+                    .map(|exchange| of.price(exchange, &costs).cost(&costs));
+                assert!(total == 1 || merge > shuffle, "{of:?}: {merge} {shuffle}");
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use dataflow::cost::{Costs, Decision, Grouped, Price, WorkerCounts, decide, of_others};
 use dataflow::job::{Aggregation, Cost, Exchange, Operator, OperatorKind, Statistics, Strategy};
 use dataflow::metrics::OperatorCounters;
-use dataflow::row_cost::RowDecision;
+use dataflow::row_cost::WindowRows;
 use serde_json::{Value, json};
 use state::epoch::groups_behind;
 
@@ -36,10 +36,11 @@ pub(crate) fn costs(decision: &Decision) -> Vec<Cost> {
     both(&decision.merge, &decision.shuffle)
 }
 
-/// By input the cost of a row by either exchange, of rows that are kept until their window ends.
-pub(crate) fn row_costs(decision: &RowDecision) -> Vec<Vec<Cost>> {
-    let prices = decision.merge.iter().zip(&decision.shuffle);
-    prices.map(|(merge, shuffle)| both(merge, shuffle)).collect()
+/// The cost of a row by either exchange, of rows that are kept until their window ends.
+pub(crate) fn row_costs(rows: &WindowRows, costs: &Costs) -> Vec<Cost> {
+    let [merge, shuffle] =
+        [Exchange::Merge, Exchange::Shuffle].map(|exchange| rows.price(exchange, costs));
+    both(&merge, &shuffle)
 }
 
 fn both(merge: &Price, shuffle: &Price) -> Vec<Cost> {

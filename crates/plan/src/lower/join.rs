@@ -196,15 +196,34 @@ pub(crate) fn met(
     granularity: i64,
     grace: i64,
 ) -> Result<Relation, LowerError> {
-    let meet = broadcast::meet(cx, job, &spec, operator.merges())?;
+    let inputs = |distributions: [Distribution; 2]| -> Vec<KeyedInput> {
+        let input =
+            |((places, schema), distribution): (&(Places, SchemaRef), Distribution)| KeyedInput {
+                schema: schema.clone(),
+                distribution,
+                // Rows of one window meet; where there is none, all do.
+                keys: if places.keys.is_empty() && grace == 0 {
+                    vec![places.at]
+                } else {
+                    places.keys.clone()
+                },
+                time: Some(places.at),
+                grace,
+            };
+        spec.sides.iter().zip(distributions).map(input).collect()
+    };
+    let exchange = Exchange::Shuffle;
+    let inputs_by_key = inputs([Distribution::Hash; 2]);
+    let by_key = Keyed { inputs: inputs_by_key, exchange, granularity, operator };
+    let meet = broadcast::meet(cx, job, &spec, by_key.can_merge())?;
+    let keyed = match &meet {
+        Meet::Broadcast { distributions, .. } => Keyed { inputs: inputs(*distributions), ..by_key },
+        Meet::ByKey { .. } => by_key,
+    };
     let hints =
         if broadcast::is_asked(&cx.hints, &spec) { BlockHints::default() } else { cx.hints };
     let cx = &Context { hints, ..*cx };
-    let JoinSpec { kind, sides, edges, columns, schema, both, shown, .. } = spec;
-    let distributions = match meet {
-        Meet::Broadcast { distributions, .. } => distributions,
-        Meet::ByKey { .. } => [Distribution::Hash; 2],
-    };
+    let JoinSpec { kind, edges, columns, schema, both, shown, .. } = spec;
     let known = columns.concat();
     let names = names_of(&known);
     let emitted = both.fields().iter().zip(shown.concat());
@@ -212,20 +231,6 @@ pub(crate) fn met(
     let mut labels =
         Labels { columns: emitted.map(|(_, name)| name).collect(), ..Labels::default() };
     labels.inputs.extend(shown.iter().map(|columns| InputLabels::of_columns(columns)));
-    let input =
-        |((places, schema), distribution): (&(Places, SchemaRef), Distribution)| KeyedInput {
-            schema: schema.clone(),
-            distribution,
-            // Rows of one window meet; where there is none, all do.
-            keys: if places.keys.is_empty() && grace == 0 {
-                vec![places.at]
-            } else {
-                places.keys.clone()
-            },
-            time: Some(places.at),
-            grace,
-        };
-    let inputs: Vec<KeyedInput> = sides.iter().zip(distributions).map(input).collect();
     let operator = match meet {
         Meet::Broadcast { reasons, costs, .. } => {
             for (input, (reason, costs)) in
@@ -233,14 +238,14 @@ pub(crate) fn met(
             {
                 (input.reason, input.costs) = (Some(reason), costs);
             }
-            let exchange = Exchange::Shuffle;
-            job.add_keyed(edges, Keyed { inputs, exchange, granularity, operator }, labels)
+            job.add_keyed(edges, keyed, labels)
         }
         Meet::ByKey { reasons, costs } => {
             let of_sides = reasons.into_iter().zip(costs);
             for (input, (reason, costs)) in labels.inputs.iter_mut().zip(of_sides) {
                 (input.reason, input.costs) = (reason, costs);
             }
+            let Keyed { inputs, operator, .. } = keyed;
             pipeline::keyed(cx, job, edges, inputs, granularity, operator, labels)?
         }
     };

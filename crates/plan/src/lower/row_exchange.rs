@@ -1,9 +1,9 @@
-//! How rows meet that an operator keeps by key: by `shuffle`, by `merge` where the operator waits
-//! for the watermark, or where they are.
+//! How rows meet that an operator keeps by key: by `shuffle`; by `merge` where that is asked for and
+//! the operator waits for the watermark; or where they are.
 
 use dataflow::cost::{Costs, WorkerCounts};
-use dataflow::job::{Cost, Exchange, Keyed, Reason};
-use dataflow::row_cost::{RowDecision, WindowRows, decide};
+use dataflow::job::{Cost, Exchange, Keyed, KeyedInput, Reason};
+use dataflow::row_cost::WindowRows;
 
 use crate::explain::cost;
 use crate::lower::HALVES;
@@ -37,8 +37,7 @@ pub(crate) fn row_exchange(
     let merges = spec.can_merge();
     // Other operators emit rows before time passes: they cannot wait for an epoch.
     let possible = if merges { &all[..] } else { &all[..without] };
-    let decision = (merges && workers > 1).then(|| decision(cx, spec));
-    let costs = decision.as_ref().map_or(vec![], cost::row_costs);
+    let costs = if merges && workers > 1 { costs(cx, spec) } else { vec![] };
     let of = |exchange, reason, may_stay| KeyedExchange {
         exchange,
         reason,
@@ -62,23 +61,19 @@ pub(crate) fn row_exchange(
         ExchangeChoice::Fixed(Exchange::Merge) if merges => {
             of(Exchange::Merge, set("millstream.exchange = 'merge'".into()), false)
         }
-        ExchangeChoice::Auto => match decision.map(|decision| decision.exchange) {
-            Some(Exchange::Merge) => {
-                let reason = Reason::Planner("rows of others wait for the end of an epoch".into());
-                of(Exchange::Merge, Some(reason), false)
-            }
-            _ => of(Exchange::Shuffle, None, true),
-        },
+        ExchangeChoice::Auto => of(Exchange::Shuffle, None, true),
         ExchangeChoice::Fixed(_) => of(Exchange::Shuffle, None, false),
     })
 }
 
-/// What a row of each input costs by either exchange, and which of them is cheaper.
-fn decision(cx: &Context<'_>, spec: &Keyed) -> RowDecision {
+/// What a row of each input costs by `merge` and by `shuffle`, which is cheaper always: rows do not
+/// combine as groups do.
+fn costs(cx: &Context<'_>, spec: &Keyed) -> Vec<Vec<Cost>> {
     let (workers, settings) = (cx.lowering.workers, &cx.lowering.settings.job);
     let workers = WorkerCounts { total: workers.total(), per_process: workers.per_node };
-    let rows = |input: &dataflow::job::KeyedInput| {
-        WindowRows::of(&input.schema, workers, settings.batch_rows_max, None)
+    let of_input = |input: &KeyedInput| {
+        let rows = WindowRows::of(&input.schema, workers, settings.batch_rows_max);
+        cost::row_costs(&rows, &Costs::default())
     };
-    decide(&spec.inputs.iter().map(rows).collect::<Vec<_>>(), &Costs::default())
+    spec.inputs.iter().map(of_input).collect()
 }
