@@ -4,7 +4,7 @@ use super::{
     Figures, PaperScale, Runner, Sweep, about, at_least, cell, measured, plot, report, section,
     table,
 };
-use crate::report::{Axis, Bar, FigureReport, ReportSection};
+use crate::report::{Axis, Bar, FigureReport, Plot, ReportSection};
 
 const WORKLOADS: [(&str, &str); 3] = [("ysb", "YSB"), ("ysb-star", "YSB*"), ("swa", "SWA")];
 
@@ -166,40 +166,120 @@ fn latency_bar(name: &str, nodes: u32, median_ms: Option<f64>) -> Bar {
 /// What a run without pipelining takes longer, at least: the least gain of the paper.
 const PIPELINING_ASKED: f64 = 1.09;
 
-/// Nodes by workers, with pipelining and without, and with more workers than processors.
+/// The rows of each worker in a point of the grid, against an ordinary sweep.
+const GRID_PART: f64 = 0.25;
+
+/// So many processes by so many workers, with pipelining and without.
+#[derive(Debug, Clone, Copy)]
+struct GridPoint {
+    nodes: u32,
+    workers: u32,
+    /// Whether there are more workers than processors.
+    is_overcommitted: bool,
+    /// M records/s with pipelining.
+    with: Option<f64>,
+    /// The same without.
+    without: Option<f64>,
+}
+
+impl GridPoint {
+    /// What pipelining gains.
+    fn gain(&self) -> Option<f64> {
+        self.with.zip(self.without).map(|(with, without)| with / without)
+    }
+}
+
+/// The median and the greatest gain of pipelining, with overcommit or without.
+fn gains(points: &[GridPoint], is_overcommitted: bool) -> Option<[f64; 2]> {
+    let of = points.iter().filter(|point| point.is_overcommitted == is_overcommitted);
+    let mut gains: Vec<f64> = of.filter_map(GridPoint::gain).collect();
+    gains.sort_by(f64::total_cmp);
+    Some([*gains.get(gains.len() / 2)?, *gains.last()?])
+}
+
+/// The best rates of so many processes in the four modes of the paper: plain, P, O and OP.
+fn modes(points: &[GridPoint], nodes: u32) -> [Option<f64>; 4] {
+    let best = |is_overcommitted: bool, rate: fn(&GridPoint) -> Option<f64>| {
+        let all = points.iter().filter(|point| point.nodes == nodes);
+        let of = all.filter(|point| point.is_overcommitted == is_overcommitted);
+        of.filter_map(rate).reduce(f64::max)
+    };
+    let (with, without): (fn(&GridPoint) -> _, fn(&GridPoint) -> _) =
+        (|of| of.with, |of| of.without);
+    [best(false, without), best(false, with), best(true, without), best(true, with)]
+}
+
+/// Runs a workload on each point of the grid.
+fn points(sweep: &mut Sweep<'_>, workload: &str) -> Vec<GridPoint> {
+    let processors = sweep.scale.processors.max(1);
+    let layouts = sweep.nodes().flat_map(|nodes| {
+        // Twice the workers that have a processor each, to overcommit.
+        let most = (2 * processors / nodes).max(1);
+        let counts = std::iter::successors(Some(1), |workers| Some(workers * 2));
+        counts.take_while(move |workers| *workers <= most).map(move |workers| (nodes, workers))
+    });
+    // One worker has nobody to send rows to.
+    let layouts: Vec<_> = layouts.filter(|(nodes, workers)| nodes * workers > 1).collect();
+    let point = |(nodes, workers)| {
+        let more = format!("--nodes {nodes} --workers {workers} --exchange auto,shuffle");
+        let run = sweep.some_at_once(workload, &more, GRID_PART);
+        let rate = |variant| Figures::of(&run, variant).and_then(|figures| figures.rate());
+        let is_overcommitted = nodes * workers > processors;
+        let (with, without) = (rate("auto"), rate("shuffle"));
+        GridPoint { nodes, workers, is_overcommitted, with, without }
+    };
+    layouts.into_iter().map(point).collect()
+}
+
+/// The median gain of pipelining where each worker has a processor.
+fn pipelining_bar(name: &str, points: &[GridPoint]) -> Bar {
+    let median = gains(points, false).map(|[median, _]| median);
+    at_least(format!("{name}: pipelining against none, median"), PIPELINING_ASKED, median)
+}
+
+/// Nodes by workers, with pipelining and without, and with more workers than processors (A10).
 fn grid(sweep: &mut Sweep<'_>) -> ReportSection {
     let text = "Processes by workers of each, with pipelining (rows are aggregated by the worker \
                 that reads them, and groups are merged) and without (each row travels to the \
                 leader of its key first). Where there are more workers than processors, these are \
-                overcommitted. Pipelining gains what the last column has.";
+                overcommitted. Rates are those of rows that are all there at once. The modes of \
+                the paper are the best of these points: plain, with pipelining (P), with \
+                overcommit (O), with both (OP). Its channels have threads, which wait, so that it \
+                gains by overcommit; ours are coroutines of the worker, which has nothing to wait \
+                for.";
     let mut section = section("Processes, workers, pipelining and overcommit", &[text]);
-    let (mut rows, processors) = (Vec::new(), sweep.scale.processors.max(1));
+    let (mut rows, mut of_modes, mut of_gains) = (vec![], vec![], vec![]);
     for (workload, name) in WORKLOADS {
-        let mut first = None;
-        let points = sweep.nodes().flat_map(|nodes| {
-            // Twice the workers that have a processor each, to overcommit.
-            let most = (2 * processors / nodes).max(1);
-            let counts = std::iter::successors(Some(1), |workers| Some(workers * 2));
-            counts.take_while(move |workers| *workers <= most).map(move |workers| (nodes, workers))
-        });
-        for (nodes, workers) in points.filter(|(nodes, workers)| nodes * workers > 1) {
-            let more = format!("--nodes {nodes} --workers {workers} --exchange auto,shuffle");
-            let run = sweep.some_at_once(workload, &more, 0.25);
-            let rate = |variant| Figures::of(&run, variant).and_then(|figures| figures.rate());
-            let (with, without) = (rate("auto"), rate("shuffle"));
-            let gain = with.zip(without).map(|(with, without)| with / without);
-            if nodes * workers <= processors.max(2) {
-                first = first.or(gain);
-            }
-            let over = nodes * workers > processors;
-            let cells = [cell(with, 1), cell(without, 1), cell(gain, 2)];
-            let names =
-                [name, &nodes.to_string(), &workers.to_string(), if over { "yes" } else { "no" }]
-                    .map(str::to_owned);
-            rows.push(names.into_iter().chain(cells).collect());
+        let points = points(sweep, workload);
+        for point in &points {
+            let over = if point.is_overcommitted { "yes" } else { "no" };
+            let names = [name, &point.nodes.to_string(), &point.workers.to_string(), over];
+            let cells = [cell(point.with, 1), cell(point.without, 1), cell(point.gain(), 2)];
+            rows.push(names.map(str::to_owned).into_iter().chain(cells).collect());
         }
-        let what = format!("{name}: pipelining against none, two workers");
-        section.bars.push(at_least(what, PIPELINING_ASKED, first));
+        for nodes in sweep.nodes() {
+            let has = |is_overcommitted| {
+                let of = |point: &GridPoint| {
+                    point.nodes == nodes && point.is_overcommitted == is_overcommitted
+                };
+                points.iter().any(of)
+            };
+            let there = [has(false), has(false), has(true), has(true)];
+            let cells = modes(&points, nodes).into_iter().zip(there);
+            // Four processes on two processors are overcommitted whatever they do.
+            let cells =
+                cells.map(|(rate, there)| if there { cell(rate, 1) } else { "none".into() });
+            let names = [name.to_owned(), nodes.to_string()];
+            of_modes.push(names.into_iter().chain(cells).collect());
+        }
+        for (is_overcommitted, over) in [(false, "no"), (true, "yes")] {
+            let found = gains(&points, is_overcommitted);
+            let cells = [0, 1].map(|at| cell(found.map(|of| of[at]), 2));
+            let names = [name, over].map(str::to_owned);
+            of_gains.push(names.into_iter().chain(cells).collect());
+        }
+        section.plots.push(grid_plot(name, &points));
+        section.bars.push(pipelining_bar(name, &points));
     }
     let columns = [
         "workload",
@@ -211,8 +291,27 @@ fn grid(sweep: &mut Sweep<'_>) -> ReportSection {
         "times",
     ];
     section.tables.push(table("Nodes by workers", &columns, rows));
+    let columns = ["workload", "processes", "plain, M records/s", "P", "O", "OP"];
+    section.tables.push(table("The best of each mode", &columns, of_modes));
+    let columns = ["workload", "overcommitted", "median", "greatest"];
+    section.tables.push(table("What pipelining gains, times", &columns, of_gains));
     section.text.append(&mut sweep.failures());
     section
+}
+
+/// Rates by the workers of all processes.
+fn grid_plot(name: &str, points: &[GridPoint]) -> Plot {
+    let line = |label: &str, rate: fn(&GridPoint) -> Option<f64>| {
+        let at = |point: &GridPoint| {
+            rate(point).map(|rate| (f64::from(point.nodes * point.workers), rate))
+        };
+        let mut line: Vec<(f64, f64)> = points.iter().filter_map(at).collect();
+        line.sort_by(|one, other| one.0.total_cmp(&other.0));
+        measured(label, line)
+    };
+    let series = vec![line("pipelined", |of| of.with), line("without", |of| of.without)];
+    let (x, y) = (Axis::log("workers of all processes"), Axis::linear("M records/s"));
+    plot(name, x, y, series)
 }
 
 #[cfg(test)]
@@ -223,5 +322,35 @@ mod tests {
     fn a_median_is_below_a_tenth_of_a_millisecond_or_is_not() {
         let met = |ms| latency_bar("YSB", 1, ms).met;
         assert_eq!([met(Some(0.099)), met(Some(0.1)), met(None)], [Some(true), Some(false), None]);
+    }
+
+    fn point(workers: u32, is_overcommitted: bool, with: f64, without: f64) -> GridPoint {
+        let (with, without) = (Some(with), Some(without));
+        GridPoint { nodes: 1, workers, is_overcommitted, with, without }
+    }
+
+    #[test]
+    fn pipelining_gains_in_the_median_point_that_is_not_overcommitted_or_does_not() {
+        let met = |points: &[GridPoint]| pipelining_bar("YSB", points).met;
+        let [slow, fast] = [point(2, false, 10.8, 10.0), point(2, false, 10.9, 10.0)];
+        assert_eq!([met(&[fast]), met(&[slow])], [Some(true), Some(false)]);
+        // Points that share processors, and those that failed, say nothing.
+        assert_eq!(met(&[point(4, true, 20.0, 10.0)]), None);
+        assert_eq!(met(&[GridPoint { without: None, ..fast }]), None);
+        assert_eq!(met(&[]), None);
+        assert_eq!(gains(&[slow, fast, point(2, false, 30.0, 10.0)], false), Some([1.09, 3.0]));
+    }
+
+    #[test]
+    fn a_mode_is_the_best_of_its_points() {
+        let points = [
+            point(2, false, 5.0, 4.0),
+            point(4, false, 7.0, 3.0),
+            point(8, true, 6.0, 9.0),
+            GridPoint { nodes: 2, ..point(1, false, 1.0, 2.0) },
+        ];
+        assert_eq!(modes(&points, 1), [Some(4.0), Some(7.0), Some(9.0), Some(6.0)]);
+        assert_eq!(modes(&points, 2), [Some(2.0), Some(1.0), None, None]);
+        assert_eq!(modes(&points, 4), [None; 4]);
     }
 }

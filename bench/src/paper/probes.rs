@@ -182,7 +182,7 @@ pub(super) fn probes(pool: &str, rows: f64) -> ReportSection {
                 let rate = pair_rate(2.0 * stream as f64, &pairs);
                 if rate.is_none() {
                     section.text.push(format!(
-                        "not measured: {fabric}: a stream of {} rows took no longer than one of \
+                        "no rate: {fabric}: a stream of {} rows took no longer than one of \
                          {stream}",
                         3 * stream
                     ));
