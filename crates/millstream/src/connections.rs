@@ -9,6 +9,8 @@
 //! statement has ended well and nobody has cancelled it; before the next statement every node says
 //! whether it has kept them, and whether they are whole. Frames carry the number of the statement,
 //! so that a late one of a former statement is dropped ([`channel::protocol::KeptLinks`]).
+//!
+//! The threads of its workers are kept with them ([`crate::threads`]).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -24,6 +26,7 @@ use crate::FabricKind;
 use crate::error::Error;
 use crate::links::{NodeLayout, join};
 use crate::pairs::Pairs;
+use crate::threads::WorkerThreads;
 
 /// The links of a node: by its worker, then by worker; `None` within the node.
 pub(crate) type NodeLinks = Vec<Vec<Option<Link>>>;
@@ -77,6 +80,7 @@ pub(crate) struct OpenConnections {
 pub(crate) struct NodeConnections {
     last: StatementNumber,
     kept: Option<Connections>,
+    pub(crate) threads: WorkerThreads,
 }
 
 impl NodeConnections {
@@ -227,6 +231,14 @@ impl SessionConnections {
         *self.lock() = Some(AtRest::Process(control.id(), connections));
     }
 
+    /// Closes what is kept, and ends its threads. A statement that runs is not concerned.
+    pub(crate) fn release(&self) {
+        let kept = self.lock().take();
+        if let Some(AtRest::Threads(nodes)) = kept {
+            close(nodes);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<AtRest>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -234,10 +246,7 @@ impl SessionConnections {
 
 impl Drop for SessionConnections {
     fn drop(&mut self) {
-        let kept = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(AtRest::Threads(nodes)) = kept {
-            close(nodes);
-        }
+        self.release();
     }
 }
 

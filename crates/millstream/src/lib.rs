@@ -58,6 +58,7 @@ mod session;
 mod spill;
 pub mod state_store;
 mod streams;
+mod threads;
 mod usage;
 
 pub use checkpoint;

@@ -44,6 +44,7 @@ use crate::recovery::{Beginning, JobCheckpoints};
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
+use crate::threads::TaskGroup;
 use crate::usage::Usage;
 
 /// How often a node looks for requests, failures and progress.
@@ -107,7 +108,7 @@ struct Shared {
     signals: Arc<Signals>,
     /// More workers run on this machine than it has processors.
     shares_processors: bool,
-    links: ReturnedLinks,
+    links: Arc<ReturnedLinks>,
 }
 
 /// Ends workers that still run, at once.
@@ -148,7 +149,7 @@ impl NodeRunner<'_> {
             bad: Arc::default(),
             signals: Arc::default(),
             shares_processors,
-            links: ReturnedLinks::new(per_node),
+            links: Arc::new(ReturnedLinks::new(per_node)),
         })
     }
 
@@ -181,8 +182,10 @@ impl NodeRunner<'_> {
             repairs: Mutex::default(),
         };
         let report = thread::scope(|scope| {
-            // Workers must not outlive the thread that watches them, however that ends.
-            let _end = AbortAtEnd(&shared.signals);
+            // Workers must not outlive this call, however it ends: they are told to end, and then
+            // waited for.
+            let mut group = connections.threads.group();
+            let end = AbortAtEnd(&shared.signals);
             let (events, received) = mpsc::channel();
             let mut gates = Vec::new();
             let mut started = Ok(());
@@ -199,7 +202,7 @@ impl NodeRunner<'_> {
                 let end = WorkerEnd { worker, events: events.clone(), link_events };
                 config.reconnector =
                     service.is_enabled().then(|| Box::new(end) as Box<dyn Reconnector>);
-                match spawn_worker(scope, config, events.clone(), &shared.links) {
+                match start_worker(&mut group, config, events.clone(), &shared.links) {
                     Ok(gate) => gates.push(gate),
                     Err(error) => {
                         started = Err(error);
@@ -223,6 +226,9 @@ impl NodeRunner<'_> {
                 watch,
                 (options, recovery.as_mut()),
             )?;
+            drop(end);
+            let panic = |panicked| Error::Panic { doing: "a worker".into(), panicked };
+            group.join().map_err(panic)?;
             Ok::<_, Error>(Report { joined: pairs.joined().to_vec(), ..report })
         })?;
         drop(service);
@@ -506,19 +512,21 @@ pub(crate) fn statement_of(error: &Error, ends: &[usize]) -> Option<usize> {
     ends.iter().position(|end| operator < *end)
 }
 
-/// Starts the thread of a worker. Gives the gate at which it waits.
-fn spawn_worker<'scope>(
-    scope: &'scope Scope<'scope, '_>,
+/// Starts a worker on its thread. Gives the gate at which it waits.
+fn start_worker(
+    group: &mut TaskGroup<'_>,
     config: WorkerConfig,
     events: Sender<WorkerEvent>,
-    links: &'scope ReturnedLinks,
+    links: &Arc<ReturnedLinks>,
 ) -> Result<Sender<()>, Error> {
     let (gate, opened) = mpsc::channel();
     let worker = config.worker;
+    let at = worker - config.process.workers().start;
     let span = tracing::info_span!("worker", worker);
-    let run = move || span.in_scope(|| run_worker(config, &opened, &events, links));
-    let spawned = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(scope, run);
-    spawned.map_err(|source| Error::Thread { worker, source })?;
+    let links = Arc::clone(links);
+    let run = move || span.in_scope(|| run_worker(config, &opened, &events, &links));
+    let started = group.start(at as usize, &format!("worker-{worker}"), run);
+    started.map_err(|source| Error::Thread { worker, source })?;
     Ok(gate)
 }
 

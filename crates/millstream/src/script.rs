@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ pub struct Job {
     workers: Workers,
     fabric: FabricKind,
     pool: Option<Arc<Client>>,
-    connections: Arc<SessionConnections>,
+    /// Those of its session, as long as that lives.
+    connections: Weak<SessionConnections>,
 }
 
 impl Script {
@@ -82,7 +83,7 @@ impl Script {
             workers,
             fabric,
             pool: pool.cloned(),
-            connections: Arc::clone(connections),
+            connections: Arc::downgrade(connections),
         };
         Self { jobs: stages.into_iter().map(job).collect() }
     }
@@ -128,6 +129,7 @@ impl Script {
             self.check_others(control)?;
         }
         let mut report = Report::default();
+        let connections = self.jobs.first().map(Job::connections).unwrap_or_default();
         for (at, job) in self.jobs.iter().enumerate() {
             let of_job = options.state.filter(|_| self.jobs.len() > 1).map(|state| {
                 let job = format!("{}.{}", state.job, at + 1);
@@ -135,7 +137,7 @@ impl Script {
             });
             let state = of_job.as_ref().or(options.state);
             let before = job.explain.called();
-            let ran = job.run(&RunOptions { state, ..*options })?;
+            let ran = job.run_on(&connections, &RunOptions { state, ..*options })?;
             if let Some(analyzed) = &job.analyzed {
                 let called = job.explain.called().into_iter().zip(before);
                 let functions = called.map(|(now, before)| CalledFunction {
@@ -218,6 +220,19 @@ impl Job {
     /// # Errors
     /// The first failure. Nothing of a failed query is published.
     pub fn run(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
+        self.run_on(&self.connections(), options)
+    }
+
+    /// The connections of its session; others where the session is gone.
+    fn connections(&self) -> Arc<SessionConnections> {
+        self.connections.upgrade().unwrap_or_default()
+    }
+
+    fn run_on(
+        &self,
+        connections: &SessionConnections,
+        options: &RunOptions<'_>,
+    ) -> Result<Report, Error> {
         let Workers { nodes, per_node } = self.workers;
         let job = tracing::info_span!(
             "job", nodes, workers_per_node = per_node, fabric = %self.fabric, bounded = self.bounded
@@ -238,8 +253,8 @@ impl Job {
             observer.started(self);
         }
         let result = match options.control {
-            Some(control) => self.run_node(control, options),
-            None => self.run_in_process(options),
+            Some(control) => self.run_node(connections, control, options),
+            None => self.run_in_process(connections, options),
         };
         let result = result.map_err(|error| self.of_statement(error));
         let result = result.map(|report| Report { sinks: self.waited(&report), ..report });
@@ -250,10 +265,15 @@ impl Job {
     }
 
     /// Runs one node, which is this process.
-    fn run_node(&self, control: &Control, options: &RunOptions<'_>) -> Result<Report, Error> {
-        let mut connections = self.connections.take_process(control);
-        let report = self.node(control).run(&mut connections, options)?;
-        self.connections.end_process(control, connections);
+    fn run_node(
+        &self,
+        connections: &SessionConnections,
+        control: &Control,
+        options: &RunOptions<'_>,
+    ) -> Result<Report, Error> {
+        let mut kept = connections.take_process(control);
+        let report = self.node(control).run(&mut kept, options)?;
+        connections.end_process(control, kept);
         Ok(report)
     }
 
@@ -286,28 +306,34 @@ impl Job {
         }
     }
 
-    /// Every node on a thread of its own.
-    fn run_in_process(&self, options: &RunOptions<'_>) -> Result<Report, Error> {
+    /// Node 0 on this thread, every other node on one of its own.
+    fn run_in_process(
+        &self,
+        connections: &SessionConnections,
+        options: &RunOptions<'_>,
+    ) -> Result<Report, Error> {
         self.memory().fits(true, memory::of_machine())?;
-        let mut nodes = self.connections.take_threads(self.workers.nodes)?;
+        let mut nodes = connections.take_threads(self.workers.nodes)?;
         let span = tracing::Span::current();
+        let run = |ThreadNode { control, connections }: &mut ThreadNode| {
+            self.node(control).run(connections, options)
+        };
+        let mut each = nodes.iter_mut();
+        let own = each.next();
         let mut results = thread::scope(|scope| {
-            let nodes: Vec<_> = nodes
-                .iter_mut()
-                .map(|ThreadNode { control, connections }| {
+            let others: Vec<_> = each
+                .map(|node| {
                     let span = span.clone();
-                    scope.spawn(move || {
-                        let _job = span.entered();
-                        self.node(control).run(connections, options)
-                    })
+                    scope.spawn(move || span.in_scope(|| run(node)))
                 })
                 .collect();
-            nodes
+            let own = own.map(run);
+            let others = others
                 .into_iter()
-                .map(|node| node.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect::<Vec<_>>()
+                .map(|node| node.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            own.into_iter().chain(others).collect::<Vec<_>>()
         });
-        self.connections.end_threads(nodes, results.iter().all(Result::is_ok));
+        connections.end_threads(nodes, results.iter().all(Result::is_ok));
         // The node at fault knows best; the others only report that it failed.
         let at_fault = results
             .iter()

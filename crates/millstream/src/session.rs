@@ -37,7 +37,7 @@ pub struct Session {
     pool_tables: Option<Arc<PoolConnector>>,
     /// The tables that lie in the program's memory.
     pub(crate) memory: MemoryTables,
-    /// Those that the statement before has left.
+    /// Those that the statement before has left, with the threads of its workers.
     connections: Arc<SessionConnections>,
 }
 
@@ -214,6 +214,14 @@ impl Session {
         if let Some(tables) = &self.pool_tables {
             tables.goes_on();
         }
+    }
+
+    /// Closes the connections that the statement before has left, and ends the threads of its
+    /// workers: for a session that has nothing to do for a while. Its memory for rings goes back to
+    /// the system; tables and settings stay. The next statement makes others, as the first one did.
+    /// Dropping the session does the same, also where scripts of it are still there.
+    pub fn disconnect(&self) {
+        self.connections.release();
     }
 
     /// The names that SQL may use now: tables, columns, functions, connectors, settings.

@@ -1,7 +1,9 @@
 //! Sessions whose nodes are threads of one process.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 
 use arrow::array::{Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -109,6 +111,104 @@ fn ended_early(session: &mut Session, aborts: bool) {
         Ok(report) => assert!(!aborts && report.cancelled),
         Err(Error::Interrupted) => assert!(aborts),
         Err(error) => panic!("{error}"),
+    }
+}
+
+/// A source that notes on which thread each of its splits was read, and has no rows.
+#[derive(Debug, Clone, Default)]
+struct Threads(Arc<Mutex<BTreeMap<usize, ThreadId>>>);
+
+impl Connector for Threads {
+    fn name(&self) -> &'static str {
+        "threads"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
+
+    fn infer(&self, _: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        Ok(None)
+    }
+
+    fn source(&self, _: &TableDef, _: &[usize]) -> Result<Arc<dyn Source>, ConnectorError> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    fn sink(&self, _: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        Err(broken())
+    }
+}
+
+impl Source for Threads {
+    fn schema(&self) -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]))
+    }
+
+    fn bounded(&self) -> bool {
+        true
+    }
+
+    fn splits(&self, workers: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        let split = |number| Split { name: format!("split {number}"), ..Split::default() };
+        Ok((0..workers).map(split).collect())
+    }
+
+    fn open(
+        &self,
+        split: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        self.0.lock().unwrap().insert(split.number as usize, thread::current().id());
+        Ok(Box::new(NoRows))
+    }
+}
+
+struct NoRows;
+
+impl SplitReader for NoRows {
+    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+        Ok(Next::End)
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
+    }
+}
+
+#[test]
+fn statements_run_on_the_threads_of_the_first_one_until_the_session_lets_go() {
+    for (nodes, workers) in [(1, 1), (1, 3), (2, 2)] {
+        let threads = Threads::default();
+        let mut session = Session::builder()
+            .nodes(nodes)
+            .workers(workers)
+            .connector(Arc::new(threads.clone()))
+            .build()
+            .unwrap();
+        session.collect("CREATE TABLE t (k BIGINT) WITH ('connector' = 'threads')").unwrap();
+        let sql = "SELECT k, count(*) FROM t GROUP BY k";
+        let ran_on = |session: &mut Session| {
+            session.collect(sql).unwrap();
+            std::mem::take(&mut *threads.0.lock().unwrap())
+        };
+        let first = ran_on(&mut session);
+        assert_eq!(first.len(), (nodes * workers) as usize);
+        assert_eq!(ran_on(&mut session), first);
+        session.set("millstream.slots", "5").unwrap();
+        assert_eq!(ran_on(&mut session), first, "other rings need no other threads");
+        session.disconnect();
+        session.disconnect();
+        let others = ran_on(&mut session);
+        assert!(others.values().all(|thread| first.values().all(|before| before != thread)));
+        assert_eq!(ran_on(&mut session), others);
+        // A script runs also where its session is gone, on threads of its own.
+        let script = session.sql(sql).unwrap();
+        drop(session);
+        script.run(&RunOptions::default()).unwrap();
+        let last = std::mem::take(&mut *threads.0.lock().unwrap());
+        assert!(last.values().all(|thread| others.values().all(|before| before != thread)));
     }
 }
 
