@@ -30,6 +30,11 @@ use held::Held;
 
 /// Polls without news of the peer after which the socket is asked whether it lives.
 const IDLE_POLLS: u32 = 1024;
+/// Sleeps that the peer did not end after which the socket is looked at all the same. A worker that
+/// sleeps on many connections is woken by one of them, and has no reason to ask all sockets. The
+/// death of a process, and memory that it no longer exports, show at the socket alone: it then ends
+/// each sleep at once, so that this many follow each other in microseconds.
+const UNEXPLAINED_WAKES_MAX: u32 = 8;
 /// Rounds of waiting for a copy of the peer's after which the socket is asked.
 const BUSY_ROUNDS: u32 = 1 << 14;
 /// How long such a copy may take. One of a process that runs takes microseconds.
@@ -75,6 +80,8 @@ pub(super) struct ShmEndpoint {
     /// Something was published that a sleeping peer has to learn.
     dirty: bool,
     armed: bool,
+    /// Sleeps since the last look at the socket.
+    unexplained_wakes: u32,
     gone: bool,
     idle_polls: u32,
 }
@@ -107,6 +114,7 @@ impl ShmEndpoint {
             unsignalled: 0,
             dirty: false,
             armed: false,
+            unexplained_wakes: 0,
             gone: false,
             idle_polls: 0,
         }
@@ -183,11 +191,14 @@ impl ShmEndpoint {
 
     /// Takes what came over the socket.
     fn drain_socket(&mut self) {
+        self.unexplained_wakes = 0;
         loop {
             match self.socket.receive() {
                 Incoming::Empty => return,
                 Incoming::Gone => return self.gone = true,
-                Incoming::Message { bytes, len: 1, fd: None } if bytes[0] == WAKE => {}
+                Incoming::Message { bytes, len: 1, fd: None } if bytes[0] == WAKE => {
+                    self.rx.woken();
+                }
                 Incoming::Message { bytes, len, fd } => {
                     let Self { own_slabs, peer_slabs, .. } = self;
                     if slabs::take(&bytes[..len], fd, own_slabs, peer_slabs).is_err() {
@@ -201,11 +212,13 @@ impl ShmEndpoint {
     /// Looks at the socket where something may wait there, and lets go on what waited for it.
     fn look_around(&mut self) {
         let asked = self.mine.words().asked().load(Ordering::Acquire);
-        let woken = std::mem::take(&mut self.armed);
-        if woken {
+        let mut looks = false;
+        if std::mem::take(&mut self.armed) {
             self.rx.wake(self.mine.words());
+            self.unexplained_wakes += 1;
+            looks = self.rx.expects_wake() || self.unexplained_wakes >= UNEXPLAINED_WAKES_MAX;
         }
-        if woken || asked != self.asked_seen || !self.held.is_empty() {
+        if looks || asked != self.asked_seen || !self.held.is_empty() {
             self.asked_seen = asked;
             self.drain_socket();
         }

@@ -164,6 +164,10 @@ pub(super) struct Receiver {
     granted: u64,
     limit: u64,
     touched: u64,
+    /// It has declared that it sleeps, and not taken that back.
+    declared: bool,
+    /// Wake-ups that the sender has decided on and that have not come.
+    wakes_due: u32,
 }
 
 impl Receiver {
@@ -207,7 +211,10 @@ impl Receiver {
     /// wake-up.
     #[must_use]
     pub(super) fn sleep<L: SpscMemory>(&mut self, memory: &L) -> bool {
-        memory.asleep().store(1, Ordering::Relaxed);
+        self.wake(memory);
+        self.declared = true;
+        // The word changes by swaps alone, so that each 1 is taken once, by whoever comes first.
+        memory.asleep().swap(1, Ordering::AcqRel);
         L::fence();
         let touched = memory.touched().load(Ordering::Acquire);
         if touched == self.touched && self.peek(memory).is_none() {
@@ -218,8 +225,21 @@ impl Receiver {
         false
     }
 
-    /// Takes the declaration back.
+    /// Takes the declaration back, if it stands. Where the sender has taken it, a wake-up is on its
+    /// way: exactly one of the two gets the 1 that [`sleep`](Self::sleep) stored.
     pub(super) fn wake<L: SpscMemory>(&mut self, memory: &L) {
-        memory.asleep().store(0, Ordering::Relaxed);
+        if std::mem::take(&mut self.declared) && memory.asleep().swap(0, Ordering::AcqRel) == 0 {
+            self.wakes_due = self.wakes_due.saturating_add(1);
+        }
+    }
+
+    /// A wake-up has come. A sender that keeps to the protocol sends none that is not due.
+    pub(super) fn woken(&mut self) {
+        self.wakes_due = self.wakes_due.saturating_sub(1);
+    }
+
+    /// Whether a wake-up is on its way, or lies unread.
+    pub(super) fn expects_wake(&self) -> bool {
+        self.wakes_due > 0
     }
 }

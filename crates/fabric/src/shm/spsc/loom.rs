@@ -83,6 +83,33 @@ fn sleep(rx: &mut Receiver, model: &Model, woken: &mut u64) {
     rx.wake(model);
 }
 
+/// The receiver gives up its sleep, as one that another connection has woken: it expects a wake-up
+/// if and only if the sender sends one.
+#[test]
+fn a_receiver_that_gives_up_its_sleep_knows_of_each_wake_up() {
+    loom::model(|| {
+        let model = Arc::new(Model::default());
+        let theirs = model.clone();
+        let sender = thread::spawn(move || {
+            let mut tx = Sender::default();
+            publish(&mut tx, &theirs);
+            publish(&mut tx, &theirs);
+        });
+        let mut rx = Receiver::default();
+        for _ in 0..2 {
+            // Whether it stands makes no difference here.
+            let _ = rx.sleep(&*model);
+            rx.wake(&*model);
+        }
+        sender.join().expect("the sender ends");
+        for _ in 0..model.wakes.load(Ordering::SeqCst) {
+            assert!(rx.expects_wake(), "nobody looks for a wake-up that was sent");
+            rx.woken();
+        }
+        assert!(!rx.expects_wake(), "a wake-up that was not sent is looked for");
+    });
+}
+
 #[test]
 fn a_notice_shows_what_was_written_before_and_slots_are_not_overwritten_early() {
     loom::model(|| {

@@ -89,3 +89,21 @@ fn only_a_receiver_that_sleeps_is_woken_and_only_once() {
     assert!(!tx.publish(&words));
     assert!(!rx.sleep(&words));
 }
+
+#[test]
+fn a_receiver_expects_the_wake_ups_that_are_sent_and_no_others() {
+    let (words, mut tx, mut rx) = (Words::default(), Sender::default(), Receiver::default());
+    rx.wake(&words);
+    assert!(!rx.expects_wake(), "it has not slept");
+    assert!(rx.sleep(&words));
+    rx.wake(&words);
+    assert!(!rx.expects_wake() && !tx.publish(&words), "it has taken its sleep back");
+    assert!(!rx.sleep(&words), "something was published");
+    assert!(rx.sleep(&words) && tx.publish(&words));
+    assert!(!rx.sleep(&words), "the second is declared where the first was taken");
+    assert!(rx.expects_wake());
+    rx.woken();
+    assert!(!rx.expects_wake());
+    rx.woken();
+    assert!(!rx.expects_wake(), "one that was not due");
+}
