@@ -378,16 +378,19 @@ class Session:
         *,
         event_time: Optional[str] = None,
         delay: Optional[str] = None,
+        on_bad: str = "fail",
         max_bytes: Optional[int] = None,
     ) -> Source:
         """Makes a table without an end, to which the program appends.
 
         `columns` are a schema of pyarrow, or names with their types: those of SQL, as
         "timestamp(3)", or of pyarrow. `event_time` names the column of event time, and `delay`
-        how much later than others a row may come: "5 s".
+        how much later than others a row may come: "5 s". A value that its column cannot have ends
+        `append` if `on_bad` is "fail"; with "skip" its row is left out, counted, and in `name__bad`.
         """
         schema = columns if hasattr(columns, "__arrow_c_schema__") else _schema(self, columns)
-        return self._session.add_source(name, schema, _watermark(event_time, delay), max_bytes)
+        watermark = _watermark(event_time, delay)
+        return self._session.add_source(name, schema, watermark, on_bad, max_bytes)
 
     def function(
         self,

@@ -44,7 +44,12 @@ class Session:
     ) -> Relation: ...
     def register(self, name: str, table: object) -> None: ...
     def add_source(
-        self, name: str, schema: object, watermark: str, max_bytes: Optional[int] = None
+        self,
+        name: str,
+        schema: object,
+        watermark: str,
+        on_bad: str,
+        max_bytes: Optional[int] = None,
     ) -> Source: ...
     def add_function(
         self,
@@ -159,14 +164,18 @@ class Source:
     def append(self, table: object, timeout: Optional[float] = None) -> None:
         """Appends the rows of anything with `__arrow_c_stream__`.
 
-        Columns are found by their names. Waits while too many bytes wait for queries, `timeout`
-        seconds at most.
+        Columns are found by their names, and values are converted to their types. Waits while too
+        many bytes wait for queries, `timeout` seconds at most. If a row cannot be one of the table,
+        none of its batch is appended, unless the source skips such rows.
         """
     def close(self) -> None:
         """No more rows come: queries end with those that are there."""
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
+    @property
+    def bad_rows(self) -> int:
+        """Rows that were none of the table, and left out."""
     @property
     def waiting_bytes(self) -> int:
         """Bytes of the rows that wait for queries."""

@@ -18,6 +18,7 @@ mod aggregate;
 mod capsules;
 mod checkpoints;
 mod errors;
+mod fitted;
 mod foreign;
 mod function;
 mod job;

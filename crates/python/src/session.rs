@@ -163,16 +163,25 @@ impl PySession {
     }
 
     /// Makes a table without an end, whose rows the program appends. `schema` is anything with
-    /// `__arrow_c_schema__`.
-    #[pyo3(signature = (name, schema, watermark, max_bytes = None))]
+    /// `__arrow_c_schema__`. `on_bad` is "fail" or "skip".
+    #[pyo3(signature = (name, schema, watermark, on_bad, max_bytes = None))]
     fn add_source(
         &self,
         py: Python<'_>,
         name: &str,
         schema: &Bound<'_, PyAny>,
         watermark: &str,
+        on_bad: &str,
         max_bytes: Option<usize>,
     ) -> PyResult<PySource> {
+        let skips_bad = match on_bad {
+            "fail" => false,
+            "skip" => true,
+            other => {
+                let message = format!("on_bad cannot be '{other}'");
+                return Err(misused(py, &message, "'fail' or 'skip'"));
+            }
+        };
         if self.nodes() > 1 {
             let message = "a table that a program appends to is of one process";
             return Err(misused(py, message, "write the rows into files, which all nodes read"));
@@ -182,13 +191,13 @@ impl PySession {
             "pyarrow.schema({'ts': pyarrow.timestamp('ms')})",
         );
         let schema = Arc::new(Schema::new(fields_of(py, schema, message, hint)?));
-        let (name, watermark) = (name.to_owned(), watermark.to_owned());
+        let (of_thread, watermark) = (name.to_owned(), watermark.to_owned());
         let bytes_max = max_bytes.unwrap_or(APPENDED_BYTES_MAX);
-        let added = self
-            .0
-            .with(py, move |session| session.add_source(&name, schema, &watermark, bytes_max))?;
+        let added = self.0.with(py, move |session| {
+            session.add_source(&of_thread, schema, &watermark, bytes_max)
+        })?;
         let source = added.map_err(|error| raised(py, &error, ""))?;
-        Ok(PySource::new(Arc::clone(&self.0), source))
+        Ok(PySource::new(Arc::clone(&self.0), source, name.to_owned(), skips_bad))
     }
 
     /// Adds a function. `types` is a schema: its arguments, and behind them its result. `call`

@@ -1,15 +1,16 @@
 //! Tables without an end, whose rows the program appends.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::ArrayRef;
-use arrow::compute::cast;
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::record_batch::RecordBatch;
+use millstream::BadRow;
 use millstream::embedded::{AppendResult, AppendSource};
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
 use crate::errors::{failed, guarded, misused};
+use crate::fitted::{FittedRows, fitted};
 use crate::state::SessionState;
 use crate::{capsules, wait};
 
@@ -18,37 +19,51 @@ use crate::{capsules, wait};
 pub(crate) struct PySource {
     state: Arc<SessionState>,
     source: AppendSource,
+    name: String,
+    /// Whether rows that are none of the table are left out, and counted.
+    skips_bad: bool,
+    /// Rows until now, and how many of them were bad. Relaxed: they order nothing else.
+    rows: AtomicU64,
+    bad_rows: AtomicU64,
 }
 
 impl PySource {
-    pub(crate) fn new(state: Arc<SessionState>, source: AppendSource) -> Self {
-        Self { state, source }
+    pub(crate) fn new(
+        state: Arc<SessionState>,
+        source: AppendSource,
+        name: String,
+        skips_bad: bool,
+    ) -> Self {
+        let (rows, bad_rows) = Default::default();
+        Self { state, source, name, skips_bad, rows, bad_rows }
     }
 
-    /// The columns of the table, found by name.
-    fn fitted(&self, py: Python<'_>, batch: &RecordBatch) -> PyResult<RecordBatch> {
-        let schema = self.source.schema();
-        let column = |field: &arrow::datatypes::FieldRef| -> PyResult<ArrayRef> {
-            let Some(column) = batch.column_by_name(field.name()) else {
-                let names = batch.schema();
-                let names: Vec<_> = names.fields().iter().map(|one| one.name().as_str()).collect();
-                let message = format!("the rows have no column '{}'", field.name());
-                let hint = format!("they have: {}", names.join(", "));
-                return Err(misused(py, &message, &hint));
-            };
-            if column.data_type() == field.data_type() {
-                return Ok(ArrayRef::clone(column));
-            }
-            cast(column, field.data_type()).map_err(|error| {
-                let (has, wants) = (column.data_type(), field.data_type());
-                let message = format!("column '{}' is {has}, and not {wants}", field.name());
-                misused(py, &message, &error.to_string())
-            })
-        };
-        let columns = schema.fields().iter().map(column).collect::<PyResult<Vec<_>>>()?;
-        let count = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let fitted = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &count);
-        fitted.map_err(|error| misused(py, &error.to_string(), "the source says what may be NULL"))
+    /// The rows of the table, and those that are bad; where that is not allowed the first of these
+    /// is the error.
+    fn fitted(
+        &self,
+        py: Python<'_>,
+        batch: &RecordBatch,
+    ) -> PyResult<(RecordBatch, Arc<[BadRow]>)> {
+        let fitted = fitted(&self.name, self.source.schema(), batch);
+        let FittedRows { rows, bad } =
+            fitted.map_err(|unfit| misused(py, &unfit.message, &unfit.hint))?;
+        if let (Some((row, bad)), false) = (bad.first(), self.skips_bad) {
+            let message = format!("{} (row {} of {})", bad.reason, row + 1, batch.num_rows());
+            return Err(misused(
+                py,
+                &message,
+                "on_bad='skip' counts such rows and appends the others",
+            ));
+        }
+        let count = batch.num_rows() as u64;
+        let first = self.rows.fetch_add(count, Ordering::Relaxed) + 1;
+        self.bad_rows.fetch_add(bad.len() as u64, Ordering::Relaxed);
+        let placed = bad.into_iter().map(|(row, bad)| {
+            let place = format!("{}:{}", self.name, first + row as u64);
+            BadRow { place, ..bad }
+        });
+        Ok((rows, placed.collect()))
     }
 }
 
@@ -70,8 +85,8 @@ impl PySource {
                 let next = py.detach(|| reader.next());
                 let next = next.map_err(|message| failed(py, &message, "it cannot be read"))?;
                 let Some(batch) = next else { return Ok(()) };
-                let batch = self.fitted(py, &batch)?;
-                let append = |timeout| match self.source.append(&batch, timeout) {
+                let (rows, bad) = self.fitted(py, &batch)?;
+                let append = |timeout| match self.source.append_beside(&rows, &bad, timeout) {
                     AppendResult::Full => None,
                     other => Some(other),
                 };
@@ -98,6 +113,12 @@ impl PySource {
     #[getter]
     fn closed(&self) -> bool {
         self.source.is_closed()
+    }
+
+    /// Rows that were none of the table, and left out.
+    #[getter]
+    fn bad_rows(&self) -> u64 {
+        self.bad_rows.load(Ordering::Relaxed)
     }
 
     /// Bytes of the rows that wait for queries.

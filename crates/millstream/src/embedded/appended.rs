@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use dataflow::bad::{BadRow, BadRows};
 use dataflow::error::ConnectorError;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
@@ -34,13 +35,28 @@ struct Shared {
 /// The rows that some reader has not taken, oldest first.
 #[derive(Default)]
 struct Log {
-    batches: VecDeque<RecordBatch>,
+    batches: VecDeque<Appended>,
     bytes: usize,
     /// The number of the first of them.
     first: u64,
     closed: bool,
     readers: BTreeMap<u64, Cursor>,
     next_reader: u64,
+}
+
+/// The rows of one append, and those beside them that were none of the table.
+#[derive(Clone)]
+struct Appended {
+    rows: RecordBatch,
+    bad: Arc<[BadRow]>,
+}
+
+impl Appended {
+    fn bytes(&self) -> usize {
+        let text = |row: &BadRow| row.place.len() + row.reason.len() + row.text.len();
+        let bad = self.bad.iter().map(|row| size_of::<BadRow>() + text(row));
+        self.rows.get_array_memory_size().saturating_add(bad.sum())
+    }
 }
 
 struct Cursor {
@@ -76,7 +92,7 @@ impl Log {
         while self.first < least
             && let Some(batch) = self.batches.pop_front()
         {
-            self.bytes -= batch.get_array_memory_size().min(self.bytes);
+            self.bytes -= batch.bytes().min(self.bytes);
             self.first += 1;
         }
         self.first > before
@@ -102,6 +118,17 @@ impl AppendSource {
     /// Appends rows with the columns of [`schema`](Self::schema), when fewer bytes wait than are
     /// allowed; waits for that for `timeout` at most.
     pub fn append(&self, batch: &RecordBatch, timeout: Duration) -> AppendResult {
+        self.append_beside(batch, &Arc::from([]), timeout)
+    }
+
+    /// Appends rows as [`append`](Self::append) does, and beside them those that could not be made
+    /// rows of this table: every query that reads it counts them as bad, and `t__bad` has them.
+    pub fn append_beside(
+        &self,
+        batch: &RecordBatch,
+        bad: &Arc<[BadRow]>,
+        timeout: Duration,
+    ) -> AppendResult {
         let until = Instant::now() + timeout;
         let mut log = self.shared.lock();
         loop {
@@ -118,9 +145,10 @@ impl AppendSource {
             let waited = self.shared.taken.wait_timeout(log, left);
             log = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        if batch.num_rows() > 0 {
-            log.bytes = log.bytes.saturating_add(batch.get_array_memory_size());
-            log.batches.push_back(batch.clone());
+        if batch.num_rows() > 0 || !bad.is_empty() {
+            let appended = Appended { rows: batch.clone(), bad: Arc::clone(bad) };
+            log.bytes = log.bytes.saturating_add(appended.bytes());
+            log.batches.push_back(appended);
         }
         let wakers = log.wakers();
         drop(log);
@@ -205,8 +233,14 @@ impl Source for AppendedScan {
         let cursor = Cursor { next: log.first, waker: context.waker.clone() };
         log.readers.insert(id, cursor);
         drop(log);
-        let (of, projection) = (self.log.clone(), self.projection.clone());
-        Ok(Box::new(AppendedReader { of, id, projection, rest: None, split: split.name.clone() }))
+        Ok(Box::new(AppendedReader {
+            of: self.log.clone(),
+            id,
+            projection: self.projection.clone(),
+            rest: None,
+            split: split.name.clone(),
+            bad: Arc::clone(&context.bad),
+        }))
     }
 }
 
@@ -217,11 +251,13 @@ struct AppendedReader {
     /// The rows of the batch that was taken last that were not given.
     rest: Option<RecordBatch>,
     split: String,
+    /// Where the query has its bad rows.
+    bad: Arc<BadRows>,
 }
 
 impl AppendedReader {
     /// The next batch; `None` if there is none now, or none will come.
-    fn take(&self) -> (Option<RecordBatch>, bool) {
+    fn take(&self) -> (Option<Appended>, bool) {
         let mut log = self.of.shared.lock();
         let first = log.first;
         let Some(cursor) = log.readers.get_mut(&self.id) else { return (None, true) };
@@ -242,8 +278,9 @@ impl SplitReader for AppendedReader {
         let batch = match self.rest.take() {
             Some(rest) => rest,
             None => match self.take() {
-                (Some(batch), _) => {
-                    let projected = batch.project(&self.projection);
+                (Some(Appended { rows, bad }), _) => {
+                    bad.iter().for_each(|row| self.bad.add(row.clone()));
+                    let projected = rows.project(&self.projection);
                     projected.map_err(|error| self.of.failed(&error.to_string()))?
                 }
                 (None, true) => return Ok(Next::End),
