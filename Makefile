@@ -2,7 +2,7 @@
 #
 # Cargo builds into $CARGO_TARGET_DIR, else into ../target if that exists, else into ./target.
 
-.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-world test-arm miri bench bench-loops instructions bench-peers bench-tpcds bench-recovery bench-kafka lint format deny docs data clean
+.PHONY: help demo test cases test-python wheel test-rdma test-hosts test-mpi test-slurm test-world test-arm miri bench bench-loops instructions bench-peers bench-tpcds bench-recovery bench-kafka bench-python lint format deny docs data clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +80,10 @@ bench-recovery: ## measures checkpoints and failures against their targets (ARGS
 bench-kafka: ## measures topics of Kafka through windows into topics (ROWS=1000000; fetches the broker)
 	@scripts/install-deps.sh
 	@scripts/bench-kafka.sh $(ROWS)
+
+bench-python: ## measures the Python package against its targets, beside DuckDB (ARGS="--rows 1000000 --gigabytes 1")
+	@scripts/install-deps.sh
+	@scripts/bench-python.sh $(ARGS)
 
 lint: ## format, clippy, documentation; each warning is an error
 	@scripts/install-deps.sh

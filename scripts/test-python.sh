@@ -7,23 +7,11 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/apt.sh"
 source "$(dirname "$0")/launched.sh"
+source "$(dirname "$0")/venv-python.sh"
 cd "$root"
 what="the tests of the Python package"
 
-command -v python3 >/dev/null || not_run "there is no python3"
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || not_run "python3 is older than 3.11"
-environment=$CARGO_TARGET_DIR/venv-python
-if ! "$environment/bin/python" -c '' 2>/dev/null; then
-  rm -rf "$environment"
-  python3 -m venv "$environment" || not_run "python3 has no venv (on Debian: python3-venv)"
-fi
-python=$environment/bin/python
-installed=$environment/installed.txt
-if ! cmp -s python/requirements-test.txt "$installed"; then
-  "$python" -m pip install -q --disable-pip-version-check -r python/requirements-test.txt ||
-    not_run "pip cannot install python/requirements-test.txt"
-  cp python/requirements-test.txt "$installed"
-fi
+python_environment
 
 # Some tests need packages that are large or cannot be had: then they are skipped, and counted.
 for optional in notebooks ray; do
@@ -41,9 +29,7 @@ done
 # The memory servers of the tests are processes of the command.
 build_millstream
 export MILLSTREAM=$millstream
-scripts/wheel.sh
-"$python" -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
-  "$CARGO_TARGET_DIR"/wheels/millstream-*.whl
+install_wheel
 
 # In another directory, where `millstream` is the package that is installed and not the folder of this one.
 cd "$CARGO_TARGET_DIR"
