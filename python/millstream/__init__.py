@@ -13,9 +13,18 @@ from __future__ import annotations
 
 import atexit as _atexit
 import os as _os
+import sys as _sys
 import warnings as _warnings
 import weakref as _weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
+
+# Such an interpreter does not find the library below at all, and would say nothing about why.
+if "t" in getattr(_sys, "abiflags", ""):
+    raise ImportError(
+        "Millstream does not run in a free-threaded Python, whose extension modules have another "
+        "binary interface: use CPython 3.10 or newer with the global interpreter lock "
+        f"(this is {_sys.version.split()[0]}t)"
+    )
 
 from . import _aggregates, _display, _functions, _millstream
 from ._errors import Bug, Diagnostic, Error, Interrupted, RunError, SqlError, UsageError

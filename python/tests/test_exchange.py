@@ -1,6 +1,7 @@
 """Streams of libraries that do not keep to Arrow's C interface, and ours as others read them."""
 
 import ctypes
+import re
 from typing import Callable, Optional
 
 import pyarrow as pa
@@ -240,3 +241,18 @@ def test_a_dropped_stream_ends_its_query(session: ms.Session) -> None:
     del reader
     source.close()
     assert relation.fetchall() == []
+
+
+def test_an_old_data_frame_is_told_what_it_needs(
+    session: ms.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = type("DataFrame", (), {"__module__": "pandas.core.frame"})()
+    monkeypatch.setattr("pandas.__version__", "1.5.3")
+    message = (
+        "pandas 1.5.3 has no __arrow_c_stream__: needs 2.2, or pass pyarrow.Table.from_pandas(df)"
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        session.register("t", frame)
+    other = type("Frame", (), {"__module__": "elsewhere"})()
+    with pytest.raises(TypeError, match="a Frame has no __arrow_c_stream__: pass a table of Polars"):
+        session.register("t", other)
