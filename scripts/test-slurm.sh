@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Starts jobs with a real SLURM: one controller and four nodes on this machine (scripts/slurm.sh), and
 # `srun -n 4 millstream run …` gives the rows that one process gives; with the ranks on four nodes and on
-# one, with addresses by a shared directory and by the launcher (PMI). A job with --state goes on when a rank
+# one, with addresses by a shared directory and by the launcher (PMI). So does `srun -n 4 python3 job.py` with
+# the package of Python. A job with --state goes on when a rank
 # of it is killed, within the step, and when its supervisor is killed and it is queued again. Where SLURM
 # cannot be had the script says NOT RUN and why, and its status is 77.
 set -euo pipefail
@@ -37,6 +38,41 @@ compare srun -n 4 "${run[@]}" --fabric tcp --insecure
 say "srun on four nodes, beyond loopback and unasked"
 if said=$(srun -n 4 "${run[@]}" --fabric tcp 2>&1); then die "it listened beyond loopback"; fi
 grep -q -- '--insecure' <<<"$said" || die "no word of --insecure: $said"
+# The package as it is in the checkout, with the library that cargo builds: no other package is needed.
+say "srun on four nodes, a program in Python"
+[ -n "${MILLSTREAM_BUILT:-}" ] || cargo build --release --workspace --lib
+mkdir -p "$slurm_dir/python/millstream"
+cp python/millstream/*.py "$slurm_dir/python/millstream/"
+ln -s "$CARGO_TARGET_DIR/release/lib_millstream.so" "$slurm_dir/python/millstream/_millstream.abi3.so"
+cat >"$slurm_dir/job.py" <<END
+import sys
+import millstream as ms
+
+with ms.Session(workers=1) as s:
+    rows = s.sql(open("$query").read()).fetchall()
+    assert s.nodes == int(sys.argv[1]), s.nodes
+    assert not rows or s.rank == 0, "rows are those of process 0"
+    sys.stdout.write("".join(f"{row}\\n" for row in rows))
+END
+of_command=$expected
+export PYTHONPATH=$slurm_dir/python
+expected=$(python3 "$slurm_dir/job.py" 1 | sort)
+[ "$(wc -l <<<"$expected")" = $(($(wc -l <<<"$of_command") - 1)) ] || die "Python has other rows than the command"
+for listen in "MILLSTREAM_LISTEN=127.0.0.1:0" "MILLSTREAM_CERTS=$slurm_dir/node" "MILLSTREAM_INSECURE=1"; do
+  say "srun on four nodes, a program in Python, ${listen%%=*}"
+  compare env "$listen" srun -n 4 python3 "$slurm_dir/job.py" 4
+  compare env "$listen" srun --mpi=pmi2 -n 4 python3 "$slurm_dir/job.py" 4
+done
+[ -z "$(ls -A | grep '^\.millstream-' || true)" ] || die "files of the rendezvous are left"
+say "srun on four nodes, a program in Python of which one process differs"
+more='workers=1 + (int(__import__("os").environ["SLURM_PROCID"]) == 2)'
+sed "s/workers=1/$more/" "$slurm_dir/job.py" >"$slurm_dir/other.py"
+if said=$(MILLSTREAM_LISTEN=127.0.0.1:0 timeout -s KILL 120 srun -n 4 python3 "$slurm_dir/other.py" 4 2>&1); then
+  die "processes that differ are run"
+fi
+grep -q 'node 2 differs from node 0 in its number of workers' <<<"$said" || die "it is not named: $said"
+unset PYTHONPATH
+expected=$of_command
 say "a batch script whose process is alone"
 cat >"$slurm_dir/batch.sh" <<END
 #!/bin/sh
