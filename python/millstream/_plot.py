@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 from ._errors import UsageError
 
 if TYPE_CHECKING:
+    import altair
+
     from . import Batch
 
 _WIDTH, _HEIGHT = 640, 320
@@ -54,6 +56,38 @@ class Plot:
         """Writes the SVG into a file."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self._repr_svg_())
+
+    def altair(self) -> altair.Chart:
+        """The same values as a chart of Altair, which is not installed with this package.
+
+        Its columns are `x`, `y` and `series`, the name of the column that `y` is of.
+        """
+        import altair
+
+        times = any(isinstance(x, datetime.date) for x in self._xs)
+        # Bars stand beside each other, also over numbers.
+        numbers = self._kind == "line" and all(
+            isinstance(x, (int, float, decimal.Decimal, type(None))) and not isinstance(x, bool)
+            for x in self._xs
+        )
+        values = [
+            {"x": _plain(x), "y": y, "series": name}
+            for name, series in zip(self._names, self._ys)
+            for x, y in zip(self._xs, series)
+        ]
+        of = "temporal" if times else "quantitative" if numbers else "ordinal"
+        chart = altair.Chart(altair.Data(values=values))
+        chart = chart.mark_line() if self._kind == "line" else chart.mark_bar()
+        several = len(self._names) > 1
+        encoded = {
+            "x": altair.X("x", type=of, title=self._x),
+            "y": altair.Y("y", type="quantitative", title=None if several else self._names[0]),
+        }
+        if several:
+            encoded["color"] = altair.Color("series", type="nominal", title=None)
+            if self._kind == "bar":
+                encoded["xOffset"] = altair.XOffset("series", type="nominal")
+        return chart.encode(**encoded)
 
     def __repr__(self) -> str:
         return f"<millstream.Plot, {', '.join(self._names)} over {self._x}>"
@@ -144,6 +178,15 @@ class _Scale:
 
 
 _scale = _Scale
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (float, decimal.Decimal)):
+        return float(value) if math.isfinite(value) else None
+    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)
 
 
 def _number(value: object, name: str) -> Optional[float]:
