@@ -330,6 +330,7 @@ class Session:
             pool_certs=pool_certs,
         )
         self._functions: dict[str, _millstream.FunctionCounts] = {}
+        self._failing: dict[str, _functions.NullOnError] = {}
         _sessions[self._session] = workers or _processors
         _warn_of_workers()
 
@@ -408,13 +409,15 @@ class Session:
         args: Optional[Sequence[object]] = None,
         name: Optional[str] = None,
         volatility: str = "immutable",
+        on_error: str = "raise",
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Makes a function of SQL of one in Python, over arrays of pyarrow.
 
         It gives an array of the type `returns`, as long as its arguments. Their types are `args`,
         or what annotations say. Its name in SQL has small letters. `volatility` is "immutable" if
         its result depends on the arguments alone, "stable" if it is the same while a query runs,
-        else "volatile".
+        else "volatile". With `on_error="null"` an exception does not end the query: the batch is
+        halved until the rows are found that raise one, and these give NULL and are counted.
         """
 
         def add(
@@ -423,8 +426,11 @@ class Session:
             self._functions[name] = self._session.add_function(
                 name, types, volatility, call, fingerprint
             )
+            self._failing.pop(name, None)
+            if isinstance(call, _functions.NullOnError):
+                self._failing[name] = call
 
-        return _functions.function(self, name, returns, args, volatility, add)
+        return _functions.function(self, name, returns, args, volatility, on_error, add)
 
     def aggregate(
         self,
@@ -457,8 +463,14 @@ class Session:
 
     @property
     def functions(self) -> dict[str, dict[str, Any]]:
-        """Functions and aggregates in Python: calls, rows, seconds, and seconds of waiting for the lock."""
-        return {name: counts.shown() for name, counts in self._functions.items()}
+        """Functions and aggregates in Python: calls, rows, seconds, and seconds of waiting for the lock.
+
+        Those with `on_error="null"` also have `failed_rows`.
+        """
+        made = {name: counts.shown() for name, counts in self._functions.items()}
+        for name, call in self._failing.items():
+            made[name]["failed_rows"] = call.failed_rows
+        return made
 
     def set(self, key: str, value: object) -> None:
         """Changes a setting, as `SET` does."""

@@ -82,6 +82,47 @@ def calls(
     return call
 
 
+class NullOnError:
+    """A function whose rows that fail give NULL, found by halves of a batch.
+
+    It is called again for the same rows: up to twice as often as there are rows, where all fail.
+    """
+
+    def __init__(
+        self, call: Callable[[Sequence[object]], pyarrow.Array], returns: pyarrow.DataType
+    ) -> None:
+        self._call = call
+        self._returns = returns
+        # Rows that gave NULL so. The interpreter's lock is held wherever it is changed.
+        self.failed_rows = 0
+
+    def __call__(self, args: Sequence[object]) -> pyarrow.Array:
+        import pyarrow
+
+        arrays = [pyarrow.array(arg) for arg in args]
+        if not arrays:
+            return self._call(arrays)
+        parts: list[pyarrow.Array] = []
+        # Slices are taken from the end: rows stay in their order.
+        waiting = [(0, len(arrays[0]))]
+        while waiting:
+            start, rows = waiting.pop()
+            try:
+                made = self._call([array.slice(start, rows) for array in arrays])
+            except Exception:
+                if rows > 1:
+                    half = rows // 2
+                    waiting += [(start + half, rows - half), (start, half)]
+                    continue
+                self.failed_rows += rows
+                made = pyarrow.nulls(rows, self._returns)
+            if len(made) != rows:
+                # Parts of wrong lengths could be as long as all together.
+                raise ValueError(f"the function gave {len(made)} values for {rows} rows")
+            parts.append(made)
+        return parts[0] if len(parts) == 1 else pyarrow.concat_arrays(parts)
+
+
 def schema_of(
     arguments: Sequence[pyarrow.DataType], returns: pyarrow.DataType
 ) -> pyarrow.Schema:
@@ -97,9 +138,12 @@ def function(
     returns: object,
     args: Optional[Sequence[object]],
     volatility: str,
+    on_error: str,
     add: Callable[[str, object, str, Callable[..., Any], int], None],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The decorator."""
+    if on_error not in ("raise", "null"):
+        raise UsageError(f"on_error cannot be {on_error!r}", "'raise' or 'null'")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         made = type_of(session, returns)
@@ -108,8 +152,13 @@ def function(
         else:
             types = [type_of(session, given) for given in args]
         called = name or function.__name__
-        fingerprint = _fingerprint.of(function)
-        add(called, schema_of(types, made), volatility, calls(function, made), fingerprint)
+        call: Callable[[Sequence[object]], pyarrow.Array] = calls(function, made)
+        if on_error == "null":
+            call = NullOnError(call, made)
+            fingerprint = _fingerprint.of((function, on_error))
+        else:
+            fingerprint = _fingerprint.of(function)
+        add(called, schema_of(types, made), volatility, call, fingerprint)
         return function
 
     return decorate

@@ -106,3 +106,44 @@ def test_a_function_is_replaced(session: ms.Session) -> None:
     for number in (1, 2):
         session.function(int, args=[int], name="f")(lambda x, by=number: pc.multiply(x, by))
         assert session.sql("SELECT f(x) FROM (VALUES (10)) AS t (x)").fetchall() == [(10 * number,)]
+
+
+@pytest.mark.parametrize("every", [1, 2, 7, 4999, 10_000_000])
+def test_rows_that_fail_give_null(session: ms.Session, every: int) -> None:
+    """The others keep their results and their places, whichever rows fail."""
+
+    @session.function(int, on_error="null")
+    def picky(x: pa.Int64Array) -> pa.Array:
+        if any(value is not None and value % every == 0 for value in x.to_pylist()):
+            raise ValueError("not this one")
+        return pc.add(x, 1)
+
+    values = [None if n % 11 == 3 else n for n in range(1, 5001)]
+    session.register("t", pa.table({"x": pa.array(values, pa.int64())}))
+    rows = session.sql("SELECT x, picky(x) AS y FROM t").fetchall()
+    fails = [value is not None and value % every == 0 for value in values]
+    expected = [(x, None if x is None or failed else x + 1) for x, failed in zip(values, fails)]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+    assert session.functions["picky"]["failed_rows"] == sum(fails)
+
+
+def test_a_result_that_does_not_fit_its_type_fails_for_its_row(session: ms.Session) -> None:
+    session.function(pa.int8(), args=[int], name="small", on_error="null")(lambda x: x)
+    session.register("t", pa.table({"x": [1, 1000, 3]}))
+    assert session.sql("SELECT small(x) FROM t").fetchall() == [(1,), (None,), (3,)]
+    assert session.sql("SELECT small(x) FROM t WHERE x < 0").fetchall() == []
+    assert session.sql("SELECT small(1000)").fetchall() == [(None,)]
+
+
+def test_a_wrong_length_is_not_the_fault_of_a_row(session: ms.Session) -> None:
+    session.register("t", pa.table({"x": [1, 2]}))
+    session.function(int, args=[int], name="short", on_error="null")(lambda x: x.slice(1))
+    with pytest.raises(ms.RunError, match="the function gave . values for . rows"):
+        session.sql("SELECT short(x) FROM t").fetchall()
+    session.function(int, args=[], name="none", on_error="null")(lambda: [1, 2, 3])
+    with pytest.raises(ms.RunError, match="function 'none'"):
+        session.sql("SELECT none() FROM t").fetchall()
+    with pytest.raises(ms.UsageError, match="on_error cannot be 'skip'"):
+        session.function(int, args=[int], name="f", on_error="skip")(lambda x: x)
+    session.function(int, args=[int], name="short")(lambda x: x)
+    assert "failed_rows" not in session.functions["short"], "it was replaced"
