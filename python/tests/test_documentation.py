@@ -3,6 +3,8 @@
 import contextlib
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,19 @@ def test_the_examples_print_what_the_page_says(
             exec(compile(code, "docs/python.md", "exec"), names)
         lines = [line.rstrip() for line in printed.getvalue().splitlines()]
         assert lines == [line.rstrip() for line in expected.splitlines()], code
+
+
+def test_the_examples_have_the_types_of_the_package(tmp_path: Path) -> None:
+    """As mypy sees them beside the package that is installed, also those that do not run here."""
+    program = tmp_path / "examples.py"
+    program.write_text("\n".join(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)))
+    config = Path(__file__).parents[1] / "mypy.ini"
+    # Functions of examples need no types of their own.
+    lenient = ["--allow-untyped-defs", "--allow-incomplete-defs", "--allow-untyped-decorators"]
+    command = [sys.executable, "-m", "mypy", "--config-file", str(config), *lenient]
+    command += ["--cache-dir", str(tmp_path / "cache"), str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    program.write_text(program.read_text() + "\nms.Session(worker=2).nothing()\n")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert 'no attribute "nothing"' in done.stdout and '"worker"' in done.stdout, "types are seen"
