@@ -16,6 +16,7 @@ pub mod published;
 pub mod raw;
 pub mod run;
 mod scatter;
+pub mod sends;
 mod sweep;
 mod times;
 

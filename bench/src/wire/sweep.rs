@@ -10,6 +10,7 @@ use fabric::{Fabric, Publish};
 use super::published::{Published, ReadSetup};
 use super::raw;
 use super::run::{LinkSetup, StreamRun, Wait, ping, stream};
+use super::sends::{SendRun, sends};
 use super::{Effort, RoundTimes, Transport, WireError, bars, scatter};
 use crate::report::{
     Axis, Bar, FigureOrigin, FigureReport, Plot, ReportSection, ReportTable, Series,
@@ -17,6 +18,8 @@ use crate::report::{
 
 /// Bytes of messages that streams are of.
 const STREAM_SIZES: [usize; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, FULL, 256 << 10, 1 << 20];
+/// Bytes of messages that are written, read and sent.
+const SEND_SIZES: [usize; 3] = [64, 256, 1 << 10];
 /// Bytes of messages that go to and fro.
 const PING_SIZES: [usize; 6] = [8, 64, 256, 4 << 10, 16 << 10, FULL];
 /// A full slot of the usual 64 KiB.
@@ -234,12 +237,13 @@ impl SweepRunner<'_> {
         take("streams by size", self.sizes(rates));
         take("one way by size", self.ways(ways));
         type Part<'a> = fn(&SweepRunner<'a>) -> Result<Vec<ReportTable>, WireError>;
-        let parts: [(&str, Part<'_>); 8] = [
+        let parts: [(&str, Part<'_>); 9] = [
             ("credits", |own| Ok(vec![own.credits()?])),
             ("operations that are signalled", |own| own.signals()),
             ("messages that are gathered", |own| Ok(vec![own.gathers()?])),
             ("how the ends wait", |own| own.waits()),
             ("writes and reads", |own| Ok(own.transfers()?.into())),
+            ("messages that are sent", |own| Ok(vec![own.sends()?])),
             ("frames by value", |own| Ok(own.inline()?.into())),
             ("publish modes", |own| Ok(own.modes(&LinkSetup::of_slots(4 << 10, 16))?.into())),
             ("published memory", |own| Ok(vec![own.published()?])),
@@ -338,6 +342,36 @@ impl SweepRunner<'_> {
             ways.rows.push(ping_row(name.into(), &self.ping(&with(LinkSetup::of(64)))?));
         }
         Ok([rates, ways])
+    }
+
+    /// Messages by who moves them: a frame each in a ring, written or read, or sent.
+    fn sends(&self) -> Result<ReportTable, WireError> {
+        let columns = ["bytes", "by", "GB/s", "M messages/s", "CPU s/GiB"].map(String::from);
+        let mut rows = vec![];
+        for bytes in SEND_SIZES.into_iter().filter(|&bytes| bytes <= self.fabric.caps().max_send) {
+            let mut row = |by: &str, figures: [f64; 3]| {
+                let cells = [bytes.to_string(), by.into()].into_iter();
+                rows.push(cells.chain(figures.map(number)).collect());
+            };
+            for (transfer, by) in [(Transfer::Write, "write"), (Transfer::Read, "read")] {
+                let setup = LinkSetup::of(bytes);
+                let ring = RingConfig { transfer, ..setup.ring };
+                // Filled as what is sent is, and no frame for several.
+                let run = self.stream(&LinkSetup { ring, gather_bytes: bytes, ..setup })?;
+                row(by, [run.rate() / 1e9, run.message_rate() / 1e6, run.cpu_s_per_gib()]);
+            }
+            let runs = (0..self.effort.runs).map(|_| sends(&*self.fabric, bytes, self.effort.span));
+            let mut runs: Vec<SendRun> =
+                runs.collect::<Result<_, _>>().map_err(|source| self.failed(source))?;
+            runs.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
+            let Some(run) = runs.get(runs.len() / 2) else { continue };
+            row("send", [run.rate() / 1e9, run.message_rate() / 1e6, run.cpu_s_per_gib()]);
+        }
+        let title = format!(
+            "Messages written, read or sent; {} bytes are sent at most",
+            self.fabric.caps().max_send
+        );
+        Ok(ReportTable { title, columns: columns.to_vec(), rows })
     }
 
     /// Blocks of published memory, read by copies and in place.

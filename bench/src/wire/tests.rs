@@ -9,6 +9,7 @@ use fabric::{Caps, Fabric, FabricError, LinkId, Offer, RemoteKey, Slab, SlabRang
 
 use super::published::{Published, ReadSetup};
 use super::run::{LinkSetup, Wait, ping, stream};
+use super::sends::sends;
 use super::{Effort, Transport, measure, raw};
 
 const SPAN: Duration = Duration::from_millis(2);
@@ -78,6 +79,23 @@ fn published_memory_is_read_by_copies_and_in_place() {
 }
 
 #[test]
+fn messages_are_sent_in_order_and_whole() {
+    let shm: Arc<dyn Fabric> = ShmFabric::new(ShmOptions::default()).expect("shared memory");
+    let tcp: Arc<dyn Fabric> = TcpFabric::new(TcpOptions::default()).expect("loopback");
+    for fabric in [shm, tcp] {
+        let most = fabric.caps().max_send;
+        for bytes in [8, 64, most] {
+            for span in [Duration::ZERO, SPAN] {
+                let run = sends(&*fabric, bytes, span).expect("the connection stands");
+                assert!(run.messages > 0 && run.bytes == run.messages * bytes as u64, "{run:?}");
+                assert!(run.rate() > 0.0 && run.message_rate() > 0.0, "{run:?}");
+            }
+        }
+        assert!(sends(&*fabric, most + 1, SPAN).is_err(), "it is too large");
+    }
+}
+
+#[test]
 fn a_report_has_each_transport_or_the_reason_why_not() {
     let shm = Transport {
         name: "shm".into(),
@@ -92,7 +110,13 @@ fn a_report_has_each_transport_or_the_reason_why_not() {
     };
     let report = measure(&[shm, gone], Effort { span: SPAN, runs: 1, peers_max: 2 });
     let text = report.to_string();
-    for part in ["verbs: NOT MEASURED", "no device", "Transport shm", "C: a notice a write"] {
+    for part in [
+        "verbs: NOT MEASURED",
+        "no device",
+        "Transport shm",
+        "C: a notice a write",
+        "Messages written, read or sent; 1024 bytes",
+    ] {
         assert!(text.contains(part), "{part} in {text}");
     }
     assert!(text.contains("Rows scattered to peers") && !text.contains("memcpy: NOT"), "{text}");

@@ -110,8 +110,8 @@ fn joins_over_memory_servers_are_run_checked_and_shown() {
         let text = section["text"].as_array().unwrap();
         let is_failure = |line: &Value| line.as_str().unwrap().starts_with("not measured");
         assert!(!text.iter().any(is_failure), "nothing failed: {section}");
-        let told = found.iter().flat_map(|row| row.as_array().unwrap());
-        let none = told.filter(|cell| *cell == "–").count();
+        let cells = found.iter().flat_map(|row| row.as_array().unwrap());
+        let none = cells.filter(|cell| *cell == "–").count();
         // On a busy machine a short stream may take as long as a longer one: there is no rate then,
         // and a line says so.
         assert_eq!(text.len(), 1 + none, "each was run: {section}");

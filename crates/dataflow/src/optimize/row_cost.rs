@@ -10,10 +10,12 @@
 //!
 //! Rows do not combine, so that both send the same bytes. By `merge` rows of others are kept by
 //! leader and window before they are put together, and each batch that is kept so costs what a
-//! group of a delta does. So `merge` is never cheaper, and only a hint or the setting chooses it: what
-//! it gives is that a leader takes the rows of others by epochs and not as they come. Within a process a shuffle copies a row once; by `merge` its bytes are
+//! group of a delta does. Within a process a shuffle copies a row once; by `merge` its bytes are
 //! gone through [`MERGE_PASSES`] times. Between processes both go through them as often: rows are
 //! picked out, put together, encoded and copied out of their slot.
+//!
+//! So `merge` is never cheaper, and only a hint or the setting chooses it: leaders take the rows of
+//! others by epochs then, and not as they come.
 
 use arrow::datatypes::SchemaRef;
 

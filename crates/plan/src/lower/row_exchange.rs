@@ -1,5 +1,5 @@
-//! How rows meet that an operator keeps by key: by `shuffle`; by `merge` where that is asked for and
-//! the operator waits for the watermark; or where they are.
+//! How rows meet that an operator keeps by key: by `shuffle`; by `merge` where that is asked for
+//! and the operator waits for the watermark; or where they are.
 
 use dataflow::cost::{Costs, WorkerCounts};
 use dataflow::job::{Cost, Exchange, Keyed, KeyedInput, Reason};
