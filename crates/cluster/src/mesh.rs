@@ -38,7 +38,7 @@ pub(crate) const ANOTHER_JOB: &str = "it belongs to another job";
 const MAGIC: [u8; 8] = *b"MILLCTRL";
 /// The version of all that nodes send each other: of this handshake, of the control plane, and of
 /// the frames between workers. It rises when any of them changes.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// The deadline for the other nodes to join.
 #[derive(Debug, Clone, Copy)]

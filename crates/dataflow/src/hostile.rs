@@ -1,6 +1,8 @@
 //! Entrances for fuzz targets and the replay of their corpora: bytes of a peer are read as this
 //! crate reads them (`fuzz/`, `tests/frames.rs`).
 
+mod rows;
+
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Int64Array, StringViewArray};
@@ -12,9 +14,11 @@ use state::{GroupBy, GroupColumns, StateOptions};
 
 use crate::exchange::Deltas;
 use crate::job::worker_set::WorkerSet;
-use crate::rows::wire::{Decoder, Encoder};
+use crate::rows::wire::{Decoder, Layout, Picks};
 use crate::runtime::frame::payload::{Placeholder, decode_children, encode_children};
 use crate::runtime::frame::{Envelope, Frame};
+
+pub use self::rows::{rows, rows_seeds};
 
 /// Workers of the job.
 const WORKERS: u32 = 9;
@@ -177,12 +181,12 @@ fn payload_of(frame: Frame) -> Vec<u8> {
         | Frame::Gather
         | Frame::BroadcastCopy { .. }
         | Frame::Repair { .. }
-        | Frame::Broadcast { .. } => rows(),
+        | Frame::Broadcast { .. } => two_columns(),
         Frame::BroadcastList { .. } => {
             let set: WorkerSet = [1, 4, 5].into_iter().collect();
             let mut list = vec![0; WorkerSet::bytes_max(WORKERS)];
             let bytes = set.encode(WORKERS, &mut list);
-            [&list[..bytes], &rows()].concat()
+            [&list[..bytes], &two_columns()].concat()
         }
         Frame::Delta { .. } | Frame::Groups => groups(),
         Frame::TreeUpdate { .. } => encode_children(&[2, 7]),
@@ -190,11 +194,14 @@ fn payload_of(frame: Frame) -> Vec<u8> {
     }
 }
 
-fn rows() -> Vec<u8> {
+fn two_columns() -> Vec<u8> {
     let batch = RecordBatch::try_new(schema(), columns()).expect("two columns");
-    let mut encoder = Encoder::new(&schema());
-    let batch = encoder.prepare(&batch).expect("columns that travel");
-    encoder.encode(&batch).expect("rows").payload().to_vec()
+    payload(&Picks::of(batch))
+}
+
+fn payload(picks: &Picks) -> Vec<u8> {
+    let layout = Layout::of(picks, 0..picks.rows(), &[]).expect("columns that travel");
+    layout.payload().to_vec()
 }
 
 fn groups() -> Vec<u8> {

@@ -15,12 +15,12 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 use self::distributor::Distributor;
-use super::buffer::{Batching, Buffer, take_rows};
+use super::buffer::{Batching, Buffer};
 use super::{Member, Outgoing, RowExchange};
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::job::{MultiPartitioner, ShuffleSettings};
-use crate::rows::wire::{Decoder, Encoder, detach};
+use crate::rows::wire::{Cutter, Decoder, detach, take_rows};
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
 
@@ -43,7 +43,7 @@ struct Port {
     batching: Batching,
     /// Rows that wait to be sent, by the workers that they are for; by none those for all.
     buffers: RefCell<BTreeMap<Option<Arc<WorkerSet>>, Buffer>>,
-    encoder: RefCell<Encoder>,
+    cutter: Cutter,
     decoder: Decoder,
 }
 
@@ -66,7 +66,7 @@ impl Broadcast {
                 workers: place.workers,
                 batching: Batching::new(&schema, place, shuffle),
                 buffers: RefCell::default(),
-                encoder: RefCell::new(Encoder::new(&schema)),
+                cutter: Cutter::default(),
                 decoder: Decoder::new(&schema),
             };
             (port, of_port)
@@ -91,10 +91,10 @@ impl Broadcast {
     ) -> Result<(), DataflowError> {
         let of_port = &self.ports[&port];
         let buffer = of_port.buffers.borrow_mut().remove(to);
-        let batch = buffer.map(|mut buffer| of_port.batching.take(&mut buffer)).transpose()?;
+        let batch = buffer.map(|mut buffer| buffer.take().batch()).transpose()?;
         let Some(batch) = batch.flatten() else { return Ok(()) };
         let to = to.as_ref().or(self.all.as_ref());
-        self.distributor.push(member, port, &of_port.encoder, batch, to).await
+        self.distributor.push(member, port, &of_port.cutter, batch, to).await
     }
 
     /// Sends the rows of all buffers of which that is said.
@@ -122,11 +122,11 @@ impl Port {
     fn put(&self, batch: &RecordBatch) -> Result<Vec<Option<Arc<WorkerSet>>>, DataflowError> {
         let mut buffers = self.buffers.borrow_mut();
         match &self.multi_partitioner {
-            None => self.batching.put(buffers.entry(None).or_default(), detach(batch)),
+            None => self.batching.put_all(buffers.entry(None).or_default(), detach(batch)),
             Some(multi_partitioner) => {
                 for (set, rows) in self.listed(multi_partitioner.as_ref(), batch)? {
                     let buffer = buffers.entry(Some(Arc::new(set))).or_default();
-                    self.batching.put(buffer, take_rows(batch, &rows)?);
+                    self.batching.put_all(buffer, take_rows(batch, &rows)?);
                 }
             }
         }

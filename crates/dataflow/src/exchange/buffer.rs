@@ -3,30 +3,24 @@
 
 use std::sync::Arc;
 
-use arrow::array::UInt32Array;
-use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::{FieldRef, SchemaRef};
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use fabric::Clock;
 
-use crate::error::DataflowError;
 use crate::job::ShuffleSettings;
-use crate::rows::wire::own_views;
+use crate::rows::wire::Picks;
 use crate::runtime::place::WorkerContext;
 
-/// Rows for the same workers.
+/// Rows for the same workers. They stay in the batches in which they came.
 #[derive(Default)]
 pub(super) struct Buffer {
-    parts: Vec<RecordBatch>,
-    rows: usize,
+    rows: Picks,
     /// When the oldest came, if there are any.
     since_ns: u64,
 }
 
 /// When rows of an input have waited enough.
 pub(super) struct Batching {
-    schema: SchemaRef,
     row_bytes: usize,
     bytes_together: usize,
     wait_ns: u64,
@@ -38,31 +32,44 @@ impl Batching {
         let width = |field: &FieldRef| field.data_type().primitive_width().unwrap_or(16);
         Self {
             row_bytes: schema.fields().iter().map(width).sum::<usize>().max(1),
-            schema: schema.clone(),
             bytes_together: shuffle.bytes,
             wait_ns: shuffle.wait_ns,
             clock: place.clock.clone(),
         }
     }
 
-    /// Puts rows to those that wait. They lie in memory of their own: a slot must not be held for
-    /// so long.
-    pub(super) fn put(&self, buffer: &mut Buffer, part: RecordBatch) {
-        if buffer.parts.is_empty() {
+    /// Puts rows of a batch to those that wait. The batch lies in memory of its own: a slot must
+    /// not be held for so long.
+    pub(super) fn put(&self, buffer: &mut Buffer, batch: &RecordBatch, numbers: &[u32]) {
+        self.begin(buffer);
+        buffer.rows.add(batch.clone(), numbers);
+    }
+
+    /// The same with all rows of a batch.
+    pub(super) fn put_all(&self, buffer: &mut Buffer, batch: RecordBatch) {
+        self.begin(buffer);
+        buffer.rows.add_all(batch);
+    }
+
+    fn begin(&self, buffer: &mut Buffer) {
+        if buffer.rows.is_empty() {
             buffer.since_ns = self.clock.now_ns();
         }
-        buffer.rows += part.num_rows();
-        buffer.parts.push(part);
+    }
+
+    /// Bytes of rows that are sent together.
+    pub(super) fn bytes_together(&self) -> usize {
+        self.bytes_together
     }
 
     /// Whether enough rows wait to be sent.
     pub(super) fn is_full(&self, buffer: &Buffer) -> bool {
-        buffer.rows * self.row_bytes >= self.bytes_together
+        buffer.rows.rows() * self.row_bytes >= self.bytes_together
     }
 
     /// When the rows will have waited long enough, if there are any.
     pub(super) fn due_ns(&self, buffer: &Buffer) -> Option<u64> {
-        let waits = !buffer.parts.is_empty();
+        let waits = !buffer.rows.is_empty();
         waits.then_some(buffer.since_ns.saturating_add(self.wait_ns))
     }
 
@@ -70,21 +77,11 @@ impl Batching {
     pub(super) fn is_due(&self, buffer: &Buffer, now_ns: u64) -> bool {
         self.due_ns(buffer).is_some_and(|due| due <= now_ns)
     }
-
-    /// Takes the rows out, if there are any.
-    ///
-    /// # Errors
-    /// When they are too many for one batch.
-    pub(super) fn take(&self, buffer: &mut Buffer) -> Result<Option<RecordBatch>, ArrowError> {
-        buffer.rows = 0;
-        match std::mem::take(&mut buffer.parts).as_slice() {
-            [] => Ok(None),
-            parts => concat_batches(&self.schema, parts).map(Some),
-        }
-    }
 }
 
-/// Rows of a batch in memory of their own, since they may wait.
-pub(super) fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, DataflowError> {
-    Ok(own_views(take_record_batch(batch, &UInt32Array::from(rows.to_vec()))?))
+impl Buffer {
+    /// Takes the rows out.
+    pub(super) fn take(&mut self) -> Picks {
+        std::mem::take(&mut self.rows)
+    }
 }

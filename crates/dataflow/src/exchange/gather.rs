@@ -3,7 +3,7 @@
 //! The receiver may have to wait before it can process rows, while the links by which they come
 //! serve other operators too: each sender keeps within a window.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -13,7 +13,7 @@ use state::epoch::{END_OF_STREAM, Presence, Progress};
 use super::window::InputWindows;
 use super::{Arrival, Member, Outgoing, RowExchange, refused};
 use crate::error::DataflowError;
-use crate::rows::wire::{Decoder, Encoder};
+use crate::rows::wire::{Cutter, Decoder, Picks};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
@@ -27,7 +27,7 @@ const ALL_BYTES: u64 = u64::MAX;
 /// Sends all rows to the [`GATHERER`].
 pub(crate) struct Gather {
     port: u32,
-    encoder: RefCell<Encoder>,
+    cutter: Cutter,
     decoder: Decoder,
     windows: InputWindows,
     /// The gatherer needs no more rows.
@@ -50,7 +50,7 @@ impl Gather {
     ) -> Self {
         Self {
             port: port as u32,
-            encoder: RefCell::new(Encoder::new(schema)),
+            cutter: Cutter::default(),
             decoder: Decoder::new(schema),
             windows: InputWindows::of_bytes(port, place, bytes),
             satisfied: Cell::new(false),
@@ -70,8 +70,8 @@ impl<M: Member> RowExchange<M> for Gather {
         } else if !self.satisfied.get() {
             let envelope = member.envelope(self.port, Frame::Gather);
             let windows = Some(self.windows.sending());
-            let (net, encoder) = (member.net(), &self.encoder);
-            net.send_rows(GATHERER, envelope, encoder, windows, &rows.batch).await?;
+            let (net, picks) = (member.net(), Picks::of(rows.batch));
+            net.send_rows(GATHERER, envelope, &self.cutter, windows, &picks).await?;
         }
         Ok(None)
     }

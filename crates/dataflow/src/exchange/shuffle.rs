@@ -1,28 +1,34 @@
 //! The shuffle exchange (Q): every row goes to one worker, which a [`Partition`] tells; mostly to
 //! the leader of its key.
 //!
-//! Rows for one leader are collected until they fill the batching threshold (Q5), the oldest has
-//! waited long enough (W4) or progress is announced. Links and queues are first in first out, so
-//! that progress arrives after the rows that it speaks of.
+//! Rows stay in the batches in which they came, and are written from there straight into the slot
+//! of a ring (S1). Rows for one leader are collected until they fill the batching threshold (Q5),
+//! the oldest has waited long enough (W4) or progress is announced. Links and queues are first in
+//! first out, so that progress arrives after the rows that it speaks of.
 //!
 //! If the operator cannot always process rows when they come, senders keep within a window
 //! ([`super::window`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use state::Frequent;
 
-use super::buffer::{Batching, Buffer, take_rows};
+use super::buffer::{Batching, Buffer};
 use super::window::InputWindows;
 use super::{Arrival, Member, Outgoing, Partition, RowExchange, refused};
 use crate::error::DataflowError;
 use crate::job::ShuffleSettings;
-use crate::rows::wire::{Decoder, Encoder, bytes_of};
+use crate::rows::wire::{Cutter, Decoder, Picks, bytes_of, take_rows};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
+
+/// Bytes of batches whose rows wait, at most, before all rows that wait are sent; with many workers
+/// so many frames for each.
+const KEPT_BYTES: usize = 4 << 20;
+const FRAMES_KEPT: usize = 8;
 
 /// The sending and the receiving side of a shuffle on one worker.
 pub(crate) struct Shuffle {
@@ -31,7 +37,9 @@ pub(crate) struct Shuffle {
     batching: Batching,
     /// Rows that wait to be sent, by leader.
     buffers: RefCell<Vec<Buffer>>,
-    encoder: RefCell<Encoder>,
+    /// Bytes of batches of which rows may wait.
+    kept: Cell<usize>,
+    cutter: Cutter,
     decoder: Decoder,
     scratch: RefCell<Scratch>,
     /// The windows of the input, if rows may have to wait in the operator.
@@ -55,15 +63,15 @@ impl Shuffle {
         shuffle: ShuffleSettings,
     ) -> Self {
         let workers = place.workers as usize;
-        let rows = vec![Vec::new(); workers + 1];
         Self {
             port: port as u32,
             partition,
             batching: Batching::new(schema, place, shuffle),
             buffers: RefCell::new((0..workers).map(|_| Buffer::default()).collect()),
-            encoder: RefCell::new(Encoder::new(schema)),
+            kept: Cell::new(0),
+            cutter: Cutter::default(),
             decoder: Decoder::new(schema),
-            scratch: RefCell::new(Scratch { owners: Vec::new(), rows }),
+            scratch: RefCell::default(),
             windows: None,
         }
     }
@@ -73,20 +81,30 @@ impl Shuffle {
         Self { windows: Some(InputWindows::new(self.port as usize, place)), ..self }
     }
 
-    /// The rows of each worker, and of nobody those that are set apart.
+    /// The numbers of the rows of each worker, and behind them of those that are set apart.
     fn split(
         &self,
         batch: &RecordBatch,
         frequent: Option<&RefCell<Frequent>>,
-    ) -> Result<Vec<(u32, RecordBatch)>, DataflowError> {
+    ) -> Result<Vec<Vec<u32>>, DataflowError> {
         let Scratch { owners, rows } = &mut *self.scratch.borrow_mut();
         self.partition.owners(batch, frequent, owners)?;
+        let mut rows = std::mem::take(rows);
+        rows.resize_with(self.partition.apart() as usize + 1, Vec::new);
         rows.iter_mut().for_each(Vec::clear);
         for (row, &owner) in owners.iter().enumerate() {
             rows[owner as usize].push(row as u32);
         }
-        let each = rows.iter().enumerate().filter(|(_, rows)| !rows.is_empty());
-        each.map(|(owner, rows)| Ok((owner as u32, take_rows(batch, rows)?))).collect()
+        Ok(rows)
+    }
+
+    /// Counts a batch whose rows wait. True if those that wait may hold too much: their batches stay
+    /// as a whole until the last of their rows has left, also where a worker gets few rows.
+    fn keeps_much(&self, batch: &RecordBatch) -> bool {
+        let kept = self.kept.get() + bytes_of(batch);
+        self.kept.set(kept);
+        let together = FRAMES_KEPT * self.batching.bytes_together();
+        kept > KEPT_BYTES.max(together * self.partition.apart() as usize)
     }
 
     fn is_full(&self, to: u32) -> bool {
@@ -94,9 +112,16 @@ impl Shuffle {
     }
 
     async fn send_buffered(&self, member: &impl Member, to: u32) -> Result<(), DataflowError> {
-        let batch = self.batching.take(&mut self.buffers.borrow_mut()[to as usize])?;
-        let Some(batch) = batch else { return Ok(()) };
-        self.send(member, to, None, &batch).await
+        let rows = self.buffers.borrow_mut()[to as usize].take();
+        self.send(member, to, None, &rows).await
+    }
+
+    async fn send_all_buffered(&self, member: &impl Member) -> Result<(), DataflowError> {
+        self.kept.set(0);
+        for to in member.net().peers() {
+            self.send_buffered(member, to).await?;
+        }
+        Ok(())
     }
 
     async fn send(
@@ -104,11 +129,11 @@ impl Shuffle {
         member: &impl Member,
         to: u32,
         slice: Option<i64>,
-        batch: &RecordBatch,
+        rows: &Picks,
     ) -> Result<(), DataflowError> {
         let envelope = member.envelope(self.port, Frame::Rows { slice });
         let windows = self.windows.as_ref().map(InputWindows::sending);
-        member.net().send_rows(to, envelope, &self.encoder, windows, batch).await
+        member.net().send_rows(to, envelope, &self.cutter, windows, rows).await
     }
 
     /// Gives rows of this worker to its own operator.
@@ -133,33 +158,44 @@ impl<M: Member> RowExchange<M> for Shuffle {
         member: &M,
         rows: Outgoing<'_>,
     ) -> Result<Option<RecordBatch>, DataflowError> {
-        let mut apart = None;
-        for (owner, part) in self.split(&rows.batch, rows.frequent)? {
+        let (mut apart, mut waits) = (None, false);
+        let split = self.split(&rows.batch, rows.frequent)?;
+        let some = (0u32..).zip(&split).filter(|(_, numbers)| !numbers.is_empty());
+        for (owner, numbers) in some {
+            let batch = &rows.batch;
             match rows.slice {
-                _ if owner == self.partition.apart() => apart = Some(part),
+                _ if owner == self.partition.apart() => apart = Some(take_rows(batch, numbers)?),
                 _ if owner == member.worker() => {
+                    let part = take_rows(batch, numbers)?;
                     self.keep(member, Arrival::local(member, &rows), part).await?;
                 }
-                None => self.batching.put(&mut self.buffers.borrow_mut()[owner as usize], part),
+                None => {
+                    let buffer = &mut self.buffers.borrow_mut()[owner as usize];
+                    self.batching.put(buffer, batch, numbers);
+                    waits = true;
+                }
                 slice => {
                     self.send_buffered(member, owner).await?;
-                    self.send(member, owner, slice, &part).await?;
+                    let mut picks = Picks::default();
+                    picks.add(batch.clone(), numbers);
+                    self.send(member, owner, slice, &picks).await?;
                 }
             }
         }
+        self.scratch.borrow_mut().rows = split;
         for to in member.net().peers() {
             if self.is_full(to) {
                 self.send_buffered(member, to).await?;
             }
         }
+        if waits && self.keeps_much(&rows.batch) {
+            self.send_all_buffered(member).await?;
+        }
         Ok(apart)
     }
 
     async fn flush(&self, member: &M) -> Result<(), DataflowError> {
-        for to in member.net().peers() {
-            self.send_buffered(member, to).await?;
-        }
-        Ok(())
+        self.send_all_buffered(member).await
     }
 
     fn receive(

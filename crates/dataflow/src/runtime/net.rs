@@ -29,7 +29,7 @@ use self::path::Path;
 use self::peer::Peer;
 pub(crate) use self::send_windows::SendWindows;
 use crate::error::DataflowError;
-use crate::rows::wire::{Encoded, Encoder, bytes_of};
+use crate::rows::wire::{Cutter, Layout, Picks, bytes_of};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::local_exchange::{Load, Parker};
 use crate::runtime::metrics::Metrics;
@@ -70,8 +70,8 @@ pub(crate) struct Message {
 enum Content<'a> {
     /// Bytes, one part after the other.
     Parts(&'a [&'a [u8]]),
-    /// Rows.
-    Encoded(&'a Encoded),
+    /// Rows, from where they lie.
+    Rows(&'a Layout<'a>),
 }
 
 impl Net {
@@ -386,36 +386,30 @@ impl Net {
         &self,
         to: u32,
         envelope: Envelope,
-        encoder: &RefCell<Encoder>,
+        cutter: &Cutter,
         windows: Option<&SendWindows>,
-        batch: &RecordBatch,
+        picks: &Picks,
     ) -> Result<(), DataflowError> {
         if self.is_beside(to) {
-            let bytes = bytes_of(batch);
+            let Some(batch) = picks.batch()? else { return Ok(()) };
+            let bytes = bytes_of(&batch);
             if let Some(windows) = windows {
                 self.wait_for_window(to, envelope.operator, windows, bytes).await;
             }
             self.hand(to, envelope, || Load::Rows { batch: batch.clone(), bytes }).await;
             return Ok(());
         }
-        let batch = encoder.borrow().prepare(batch)?;
         let whole = windows.map_or(usize::MAX, |windows| windows.payload_max(to));
         let room = self.payload_max(to).min(whole);
-        let mut rows = Encoder::rows_fitting(&batch, room);
         let mut done = 0;
-        while done < batch.num_rows() {
-            let take = rows.min(batch.num_rows() - done);
-            let encoded = encoder.borrow_mut().encode(&batch.slice(done, take))?;
-            if encoded.len() > room && take > 1 {
-                rows = take / 2;
-                continue;
-            }
+        while done < picks.rows() {
+            let layout = cutter.cut(picks, done, room)?;
             if let Some(windows) = windows {
-                self.wait_for_window(to, envelope.operator, windows, encoded.len()).await;
+                self.wait_for_window(to, envelope.operator, windows, layout.len()).await;
             }
-            self.send_encoded(to, envelope, &encoded).await;
-            self.metrics.count_sent(envelope.operator, take, encoded.len());
-            done += take;
+            self.send_layout(to, envelope, &layout).await;
+            self.metrics.count_sent(envelope.operator, layout.rows(), layout.len());
+            done += layout.rows();
         }
         Ok(())
     }
@@ -428,16 +422,16 @@ impl Net {
         &self,
         to: u32,
         envelope: Envelope,
-        encoder: &RefCell<Encoder>,
         batch: &RecordBatch,
     ) -> Result<(), DataflowError> {
         if self.is_beside(to) {
             self.hand(to, envelope, || Load::of_rows(batch)).await;
             return Ok(());
         }
-        let encoded = encoder.borrow_mut().encode(batch)?;
-        self.send_encoded(to, envelope, &encoded).await;
-        self.metrics.count_sent(envelope.operator, batch.num_rows(), encoded.len());
+        let picks = Picks::of(batch.clone());
+        let layout = Layout::of(&picks, 0..batch.num_rows(), &[])?;
+        self.send_layout(to, envelope, &layout).await;
+        self.metrics.count_sent(envelope.operator, layout.rows(), layout.len());
         Ok(())
     }
 
@@ -454,11 +448,12 @@ impl Net {
         self.each().all(|(_, peer)| peer.gone.get() || peer.path.is_drained())
     }
 
-    async fn send_encoded(&self, to: u32, envelope: Envelope, encoded: &Encoded) {
-        if encoded.len() <= self.payload_max(to) {
-            return self.post(to, Class::Data, envelope, &Content::Encoded(encoded)).await;
+    /// Writes rows straight into a slot; a row that is larger than one goes in parts.
+    async fn send_layout(&self, to: u32, envelope: Envelope, layout: &Layout<'_>) {
+        if layout.len() <= self.payload_max(to) {
+            return self.post(to, Class::Data, envelope, &Content::Rows(layout)).await;
         }
-        self.send_payload(to, envelope, &encoded.payload()).await;
+        self.send_payload(to, envelope, &layout.payload()).await;
     }
 
     /// Sends a payload, in parts if it does not fit one slot; or hands it over.
@@ -580,9 +575,9 @@ impl Content<'_> {
                 }
                 end
             }
-            Content::Encoded(encoded) => {
-                encoded.write_to(out);
-                encoded.len()
+            Content::Rows(layout) => {
+                layout.write_to(out);
+                layout.len()
             }
         }
     }
@@ -592,7 +587,7 @@ impl Content<'_> {
         match self {
             Content::Parts([]) => Bytes::new(),
             Content::Parts(parts) => parts.concat().into(),
-            Content::Encoded(encoded) => encoded.payload(),
+            Content::Rows(layout) => layout.payload(),
         }
     }
 }

@@ -94,8 +94,8 @@ impl Content {
         chunk: &Chunk,
     ) -> Result<(), DataflowError> {
         match (self, &chunk.load) {
-            (Content::Rows(rows), Load::Rows { batch, .. }) => {
-                rows.send(member, to, envelope, batch).await
+            (Content::Rows(_), Load::Rows { batch, .. }) => {
+                member.net().send_chunk(to, envelope, batch).await
             }
             (_, load) => {
                 member.net().send_payload(to, envelope, &load.clone().bytes()).await;

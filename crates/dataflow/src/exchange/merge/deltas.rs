@@ -10,7 +10,6 @@
 //! A payload is what a helper keeps until it is acknowledged, and what a leader stages until the
 //! epoch is whole. Large slices are cut, small ones put together.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -22,7 +21,7 @@ use state::{GroupBy, GroupColumns};
 
 use crate::error::DataflowError;
 use crate::rows::narrow::Narrow;
-use crate::rows::wire::{Decoder, Encoder};
+use crate::rows::wire::{Decoder, Layout, Picks, bytes_of};
 
 /// Bytes of a run: the slice's start and its groups.
 const RUN_BYTES: usize = 12;
@@ -38,7 +37,6 @@ pub(crate) struct Deltas {
     keys: usize,
     /// Keys, then states.
     schema: SchemaRef,
-    encoder: RefCell<Encoder>,
     decoder: Decoder,
 }
 
@@ -51,8 +49,8 @@ impl Deltas {
     }
 
     fn of(schema: SchemaRef, keys: usize) -> Self {
-        let (encoder, decoder) = (RefCell::new(Encoder::new(&schema)), Decoder::new(&schema));
-        Self { keys, schema, encoder, decoder }
+        let decoder = Decoder::new(&schema);
+        Self { keys, schema, decoder }
     }
 
     /// What packs the groups of a leader, for payloads of at most `room` bytes, or one group.
@@ -92,8 +90,7 @@ impl Packer<'_> {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let schema = self.deltas.schema.clone();
         let groups = RecordBatch::try_new_with_options(schema, columns, &options)?;
-        let groups = self.deltas.encoder.borrow().prepare(&groups)?;
-        self.gathered_bytes += RUN_BYTES + Encoder::bytes(&groups);
+        self.gathered_bytes += RUN_BYTES + bytes_of(&groups);
         self.gathered.push(groups);
         match self.runs.last_mut() {
             Some((last, groups)) if *last == start => *groups += rows as u32,
@@ -123,35 +120,43 @@ impl Packer<'_> {
         let narrow = Narrow::of(&whole)?;
         let (head, columns) = narrow.part(0, whole.num_rows())?;
         let beside = head.len() + runs.len() * RUN_BYTES;
-        let mut fitting = Encoder::rows_fitting_beside(&columns, beside, self.room);
-        let (mut done, mut cutter) = (0, Cutter { runs: &runs, begun: 0 });
+        let bytes = beside + Layout::of(&Picks::of(columns), 0..whole.num_rows(), &[])?.len();
+        let mut fitting = rows_fitting(whole.num_rows(), self.room, bytes);
+        let (mut done, mut cutter) = (0, RunCutter { runs: &runs, begun: 0 });
         while done < whole.num_rows() {
             let rows = fitting.min(whole.num_rows() - done);
             let before = cutter;
             let (head, columns) = narrow.part(done, rows)?;
             let extra = [&head[..], &encode_runs(&cutter.cut(rows as u32))].concat();
-            let encoded = self.deltas.encoder.borrow_mut().encode(&columns)?;
-            let encoded = encoded.with_extra(&extra);
-            if encoded.len() > self.room && rows > 1 {
-                (fitting, cutter) = (rows / 2, before);
+            let picks = Picks::of(columns);
+            let layout = Layout::of(&picks, 0..rows, &extra)?;
+            if layout.len() > self.room && rows > 1 {
+                fitting = rows_fitting(rows, self.room, layout.len()).min(rows - 1);
+                cutter = before;
                 continue;
             }
-            self.payloads.push(encoded.payload());
+            self.payloads.push(layout.payload());
             done += rows;
         }
         Ok(())
     }
 }
 
+/// Of `rows` rows with so many bytes together how many are likely to fit `room`, at least one.
+fn rows_fitting(rows: usize, room: usize, bytes: usize) -> usize {
+    let fitting = rows as u128 * room as u128 / bytes.max(1) as u128;
+    rows.min(fitting as usize).max(1)
+}
+
 /// Gives out runs as payloads need them.
 #[derive(Clone, Copy)]
-struct Cutter<'a> {
+struct RunCutter<'a> {
     runs: &'a [Run],
     /// Groups of the first run that were given out.
     begun: u32,
 }
 
-impl Cutter<'_> {
+impl RunCutter<'_> {
     /// The runs of the next `groups` groups.
     fn cut(&mut self, mut groups: u32) -> Vec<Run> {
         let mut out = Vec::new();

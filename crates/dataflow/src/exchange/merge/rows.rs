@@ -14,17 +14,14 @@
 
 use std::cell::RefCell;
 
-use arrow::compute::concat_batches;
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use state::epoch::{Ended, HeldRows, RowsOfLeader};
 
-use super::super::buffer::take_rows;
 use super::super::{Arrival, Member, Outgoing, Partition, Port};
 use super::content::{Chunk, Cut, chunk_of};
 use crate::error::DataflowError;
 use crate::rows::windows::by_window;
-use crate::rows::wire::{Decoder, Encoder, bytes_of};
+use crate::rows::wire::{Cutter, Decoder, Picks, bytes_of, take_rows};
 use crate::runtime::frame::{Colour, Envelope};
 use crate::runtime::local_exchange::Load;
 use crate::runtime::place::WorkerContext;
@@ -49,10 +46,9 @@ pub(super) struct MergedRows {
 
 /// An input.
 struct MergedPort {
-    schema: SchemaRef,
     partition: Partition,
     window: Option<usize>,
-    encoder: RefCell<Encoder>,
+    cutter: Cutter,
     decoder: Decoder,
 }
 
@@ -69,9 +65,8 @@ impl MergedPort {
             Some(partitioner) => Partition::by_function(partitioner, worker, workers),
             None => Partition::by_key(&of.keys, worker, workers),
         };
-        let encoder = RefCell::new(Encoder::new(&of.schema));
-        let decoder = Decoder::new(&of.schema);
-        Self { schema: of.schema, partition, window: of.window, encoder, decoder }
+        let (cutter, decoder) = (Cutter::default(), Decoder::new(&of.schema));
+        Self { partition, window: of.window, cutter, decoder }
     }
 
     /// Rows by their window, if they have one.
@@ -167,17 +162,13 @@ impl MergedRows {
         }
         for (port, batches) in (0..).zip(gathered).filter(|(_, batches)| !batches.is_empty()) {
             let room = member.net().payload_max(leader);
-            let (mut together, mut bytes) = (vec![], 0);
+            let (mut together, mut bytes) = (Picks::default(), 0);
             for batch in batches {
                 bytes += bytes_of(&batch);
-                together.push(batch);
+                together.add_all(batch);
                 if bytes >= GATHERED_SLOTS * room {
-                    self.cut_up(
-                        member,
-                        (leader, port),
-                        &std::mem::take(&mut together),
-                        &mut chunks,
-                    )?;
+                    let together = std::mem::take(&mut together);
+                    self.cut_up(member, (leader, port), &together, &mut chunks)?;
                     bytes = 0;
                 }
             }
@@ -191,37 +182,22 @@ impl MergedRows {
         &self,
         member: &impl Member,
         (leader, port): (u32, u32),
-        batches: &[RecordBatch],
+        together: &Picks,
         chunks: &mut Vec<Chunk>,
     ) -> Result<(), DataflowError> {
-        let of = &self.ports[port as usize];
-        let whole = match batches {
-            [] => return Ok(()),
-            [one] => one.clone(),
-            several => concat_batches(&of.schema, several)?,
-        };
+        let Some(whole) = together.batch()? else { return Ok(()) };
         if member.net().is_beside(leader) {
             chunks.push(chunk_of(port, &whole));
             return Ok(());
         }
-        let whole = of.encoder.borrow().prepare(&whole)?;
-        let fitting = Encoder::rows_fitting(&whole, member.net().payload_max(leader));
-        for from in (0..whole.num_rows()).step_by(fitting) {
-            let rows = fitting.min(whole.num_rows() - from);
-            chunks.push(chunk_of(port, &whole.slice(from, rows)));
+        let cutter = &self.ports[port as usize].cutter;
+        let mut done = 0;
+        while done < whole.num_rows() {
+            let rows = cutter.cut(together, done, member.net().payload_max(leader))?.rows();
+            chunks.push(chunk_of(port, &whole.slice(done, rows)));
+            done += rows;
         }
         Ok(())
-    }
-
-    pub(super) async fn send(
-        &self,
-        member: &impl Member,
-        to: u32,
-        envelope: Envelope,
-        batch: &RecordBatch,
-    ) -> Result<(), DataflowError> {
-        let encoder = &self.ports[envelope.port as usize].encoder;
-        member.net().send_chunk(to, envelope, encoder, batch).await
     }
 
     /// Gives the operator rows of a helper. Those of a worker of this process stay where they are.

@@ -4,16 +4,15 @@
 //! its receiver may take the source's frames as received: to the end of the *round*, the copies of
 //! the same rows for all.
 
-use std::cell::RefCell;
-
+use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 
-use super::outbound::{Encoded, OutboundRows, parts_of};
+use super::outbound::{Encoded, parts_of};
 use super::{BroadcastFrame, Distributor};
 use crate::error::DataflowError;
 use crate::exchange::rounds::deliver;
 use crate::exchange::{Arrival, Member};
-use crate::rows::wire::{Decoder, Encoder};
+use crate::rows::wire::{Decoder, Layout};
 use crate::runtime::frame::Envelope;
 use crate::runtime::net::{Message, REASSEMBLED_BYTES_MAX};
 
@@ -31,8 +30,8 @@ impl Distributor {
         &self,
         member: &impl Member,
         port: u32,
-        encoder: &RefCell<Encoder>,
-        rows: OutboundRows,
+        batch: RecordBatch,
+        rows: &Layout<'_>,
         first: Encoded,
     ) -> Result<(), DataflowError> {
         let (net, own) = (member.net(), self.process.workers());
@@ -41,13 +40,13 @@ impl Distributor {
         let parts = parts_of(&first.payload, room).len();
         let colour = member.colour();
         let complete_before = self.next_number() + 1 + (others.len() * parts) as u64;
-        let local = BroadcastFrame::local(port, colour, complete_before, rows.kept);
+        let local = BroadcastFrame::local(port, colour, complete_before, batch);
         self.enqueue(member, local, Some(self.locals()), 0).await?;
         let mut encoded = Some(first);
         for worker in others {
             let Encoded { payload, encode_ns } = match encoded.take() {
                 Some(first) => first,
-                None => self.encode(net, encoder, &rows.sent)?,
+                None => self.encode(net, rows),
             };
             for (payload, more) in parts_of(&payload, room) {
                 let frame = BroadcastFrame {

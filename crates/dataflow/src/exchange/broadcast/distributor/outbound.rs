@@ -1,6 +1,5 @@
 //! Rows of this worker on their way into a broadcast: encoded, cut into frames, and queued.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
@@ -10,7 +9,7 @@ use super::{BroadcastFrame, Distributor, Way};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Member};
 use crate::job::worker_set::WorkerSet;
-use crate::rows::wire::Encoder;
+use crate::rows::wire::{Cutter, Layout, Picks};
 use crate::runtime::net::Net;
 
 /// Rows as a payload.
@@ -18,14 +17,6 @@ pub(super) struct Encoded {
     pub(super) payload: Bytes,
     /// How long it took to encode them.
     pub(super) encode_ns: u64,
-}
-
-/// Rows on their way to other processes and to workers of this one.
-pub(super) struct OutboundRows {
-    /// As they are encoded.
-    pub(super) sent: RecordBatch,
-    /// As they are passed by reference.
-    pub(super) kept: RecordBatch,
 }
 
 impl Distributor {
@@ -38,7 +29,7 @@ impl Distributor {
         &self,
         member: &impl Member,
         port: usize,
-        encoder: &RefCell<Encoder>,
+        cutter: &Cutter,
         batch: RecordBatch,
         to: Option<&Arc<WorkerSet>>,
     ) -> Result<(), DataflowError> {
@@ -55,46 +46,34 @@ impl Distributor {
             self.lists.give(&locals);
             return self.enqueue(member, frame, Some(locals), 0).await;
         }
-        let prepared = encoder.borrow().prepare(&batch)?;
         let room = self.room(member.net())?;
-        let mut rows = Encoder::rows_fitting(&prepared, room);
+        let picks = Picks::of(batch.clone());
         let mut done = 0;
         while done < batch.num_rows() {
-            let take = rows.min(batch.num_rows() - done);
-            let some = prepared.slice(done, take);
-            let encoded = self.encode(member.net(), encoder, &some)?;
-            if encoded.payload.len() > room && take > 1 {
-                rows = take / 2;
-                continue;
-            }
-            let batch = batch.slice(done, take);
+            let layout = cutter.cut(&picks, done, room)?;
+            let encoded = self.encode(member.net(), &layout);
+            let batch = batch.slice(done, layout.rows());
             match (self.way, to) {
                 (Way::Copies, _) => {
-                    let rows = OutboundRows { sent: some, kept: batch };
-                    self.push_copies(member, port, encoder, rows, encoded).await?;
+                    self.push_copies(member, port, batch, &layout, encoded).await?;
                 }
                 (Way::Lists, Some(to)) => {
                     self.push_listed(member, port, batch, encoded, to).await?;
                 }
                 _ => self.push_parts(member, port, batch, encoded).await?,
             }
-            done += take;
+            done += layout.rows();
         }
         Ok(())
     }
 
     /// A payload of these rows.
-    pub(super) fn encode(
-        &self,
-        net: &Net,
-        encoder: &RefCell<Encoder>,
-        rows: &RecordBatch,
-    ) -> Result<Encoded, DataflowError> {
+    pub(super) fn encode(&self, net: &Net, rows: &Layout<'_>) -> Encoded {
         let start = self.clock.now_ns();
-        let payload = encoder.borrow_mut().encode(rows)?.payload();
+        let payload = rows.payload();
         let encode_ns = self.clock.now_ns().saturating_sub(start);
         net.count(|metrics| &metrics.broadcast_encode_ns, encode_ns);
-        Ok(Encoded { payload, encode_ns })
+        Encoded { payload, encode_ns }
     }
 
     /// Gives rows out along the tree, in as many frames as they need.
