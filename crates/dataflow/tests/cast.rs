@@ -504,7 +504,18 @@ fn trees_that_change_while_rows_flow_lose_and_double_nothing() {
             if seed % 2 == 0 { MulticastChoice::Tree } else { MulticastChoice::Hardware };
         let casting = Casting { queue_frames: 8, multicast, ..Casting::default() };
         let (nodes, workers) = (4 + (seed % 3) as u32, 1 + (seed % 2) as u32);
-        let bed = Bed { nodes, workers, seed, casting, ticking: true, rows: 200, ..Bed::default() };
+        // Rows so large that frames wait in the source.
+        let (rows, text_bytes) = (200, 100);
+        let bed = Bed {
+            nodes,
+            workers,
+            seed,
+            casting,
+            ticking: true,
+            rows,
+            text_bytes,
+            ..Bed::default()
+        };
         let ran = bed.run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(ran.pairs == bed.expected(), "seed {seed}");
         changes += ran.sum(|metrics| &metrics.tree_changes);

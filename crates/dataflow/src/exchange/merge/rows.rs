@@ -22,7 +22,7 @@ use super::content::{Chunk, Cut, chunk_of};
 use crate::error::DataflowError;
 use crate::rows::windows::by_window;
 use crate::rows::wire::{Cutter, Decoder, Picks, bytes_of, take_rows};
-use crate::runtime::frame::{Colour, Envelope};
+use crate::runtime::frame::Colour;
 use crate::runtime::local_exchange::Load;
 use crate::runtime::place::WorkerContext;
 
