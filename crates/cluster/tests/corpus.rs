@@ -98,7 +98,7 @@ fn frames_of_the_control_plane_are_what_they_say_or_refused() {
 }
 
 fn hello_seeds() -> Seeds {
-    let hello = [&b"MILLCTRL"[..], &[7, 0, 0, 0], &[1; 16], &[80, 0], &[9; 16]].concat();
+    let hello = [&b"MILLCTRL"[..], &[8, 0, 0, 0], &[1; 16], &[80, 0], &[9; 16]].concat();
     let changed = |at: usize| {
         let mut hello = hello.clone();
         hello[at] ^= 8;
@@ -108,7 +108,7 @@ fn hello_seeds() -> Seeds {
         ("good", hello.clone()),
         ("bad-protocol", changed(3)),
         ("bad-version", changed(8)),
-        ("bad-version-before", [&hello[..8], &[6], &hello[9..]].concat()),
+        ("bad-version-before", [&hello[..8], &[7], &hello[9..]].concat()),
         ("bad-short", hello[..45].to_vec()),
         ("bad-tls", vec![22, 3, 1, 2, 0]),
     ];
