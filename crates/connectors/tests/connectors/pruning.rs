@@ -534,3 +534,53 @@ fn a_row_group_whose_first_rows_match_is_read_as_a_whole() {
         }
     }
 }
+
+/// Row groups have a dictionary of texts, have one for the first pages only, or have NULLs only.
+#[test]
+fn texts_match_whether_or_not_pages_have_a_dictionary() {
+    let scratch = Scratch::new("pruning-dictionaries");
+    let path = scratch.path("t.parquet");
+    let few = |n: i64| (n % 11 != 5).then(|| format!("word {}", n * 7 % 13));
+    let text = |n: i64| match n / 4_000 {
+        1 => Some(format!("a text that nothing repeats {n}")).filter(|_| n % 5 != 0),
+        2 => None,
+        _ => few(n),
+    };
+    let texts: ArrayRef = Arc::new((0..16_000).map(text).collect::<StringArray>());
+    let large = arrow::compute::cast(&texts, &DataType::LargeUtf8).unwrap();
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..16_000));
+    let rows = batch(&[("s", texts), ("l", large), ("n", numbers)]);
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(4_000))
+        .set_data_page_row_count_limit(300)
+        .set_write_batch_size(100)
+        .set_dictionary_page_size_limit(16 << 10)
+        .build();
+    let file = File::create(&path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(properties)).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+
+    let schema = columns(&[("s", VARCHAR), ("l", VARCHAR), ("n", BIGINT)]);
+    let source = source(&FileConnector::default(), &table(&schema, &[("path", &path)])).unwrap();
+    let whole = read_all(&*source, 1_000, false, &context());
+    let word = |word: &str| Arc::new(StringArray::from(vec![word])) as ArrayRef;
+    for column in [0, 1] {
+        let values: ArrayRef =
+            Arc::new(StringArray::from(vec!["a text that nothing repeats 4567", "word 3"]));
+        for kept in [
+            ColumnPredicate::Range(ColumnRange::equal(column, word("word 12"))),
+            ColumnPredicate::In { column, values },
+            ColumnPredicate::Prefix { column, prefix: "word 1".into() },
+            ColumnPredicate::Null(column),
+        ] {
+            let expected = matching(&whole, &kept);
+            let by = Pruning { kept: kept.clone(), within_splits: true };
+            let pruned = source.pruned(&by).unwrap();
+            for (rows_max, again) in [(7, false), (500, true), (5_000, false)] {
+                let given = read_all(&*pruned, rows_max, again, &context());
+                assert_eq!(matching(&given, &kept), expected, "{kept:?}");
+            }
+        }
+    }
+}

@@ -138,7 +138,8 @@ impl ColumnPredicate {
         }
     }
 
-    /// The rows that match. `columns` gives a column of the predicate.
+    /// The rows that match. `columns` gives a column of the predicate, or a dictionary of its type:
+    /// then each value of the dictionary is looked at once, and not that of each row.
     ///
     /// # Errors
     /// When a column is not of the type that the predicate has for it.
@@ -162,10 +163,17 @@ impl ColumnPredicate {
                 }
                 any
             }
-            Self::Range(range) => range.matches(&columns(range.column))?,
-            Self::In { column, values } => is_in(&columns(*column), values)?,
-            Self::Prefix { column, prefix } => begins(&columns(*column), prefix)?,
-            Self::Member { column, filter } => filter.matches(&columns(*column))?,
+            Self::Range(range) => {
+                by_values(&columns(range.column), |column| range.matches(column))?
+            }
+            Self::In { column, values } => {
+                by_values(&columns(*column), |column| is_in(column, values))?
+            }
+            Self::Prefix { column, prefix } => {
+                by_values(&columns(*column), |column| begins(column, prefix))?
+            }
+            // It counts rows, and not values.
+            Self::Member { column, filter } => filter.matches(&plain(&columns(*column))?)?,
             Self::Null(column) => truth(is_null(&columns(*column))?),
             Self::NotNull(column) => truth(is_not_null(&columns(*column))?),
         })
@@ -207,6 +215,37 @@ const SHOWN_MAX: usize = 4;
 
 /// The longest list whose values are compared one by one; a longer one is searched.
 const COMPARED_MAX: usize = 4;
+
+/// The rows of a column that a test finds, which finds no NULL; of a dictionary that has no more
+/// values than there are rows, the test sees the values.
+fn by_values(
+    column: &ArrayRef,
+    test: impl FnOnce(&ArrayRef) -> Result<BooleanBuffer, ArrowError>,
+) -> Result<BooleanBuffer, ArrowError> {
+    let Some(dictionary) = column.as_any_dictionary_opt() else { return test(column) };
+    let values = dictionary.values();
+    if values.len() > column.len() {
+        return test(&plain(column)?);
+    }
+    let found: Vec<bool> = test(values)?.iter().collect();
+    if !found.contains(&true) {
+        return Ok(BooleanBuffer::new_unset(column.len()));
+    }
+    let keys = dictionary.normalized_keys();
+    let matches = BooleanBuffer::collect_bool(keys.len(), |row| found[keys[row]]);
+    Ok(match column.nulls() {
+        Some(nulls) => &matches & nulls.inner(),
+        None => matches,
+    })
+}
+
+/// The values of the rows of a dictionary; another column is given back.
+fn plain(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    match column.data_type() {
+        DataType::Dictionary(_, values) => cast(column, values),
+        _ => Ok(Arc::clone(column)),
+    }
+}
 
 fn is_in(column: &ArrayRef, values: &ArrayRef) -> Result<BooleanBuffer, ArrowError> {
     if values.len() <= COMPARED_MAX {

@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Fields};
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::source::ReaderContext;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::basic::{ConvertedType, Encoding};
+use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::index::PageList;
 use super::runs::RowRuns;
+use super::statistics::LeafColumn;
 use super::{ParquetFile, damaged, pages};
 use crate::format::typed::guarded;
 use crate::stored::FetchingBlob;
@@ -44,6 +48,39 @@ impl GroupOf {
             .filter(|leaf| columns.contains(&roots.get_column_root_idx(*leaf)));
         leaves.map(|leaf| group.column(leaf).uncompressed_size().max(0)).sum()
     }
+
+    /// The columns of the file, where those texts of `columns` that the row group has as
+    /// dictionaries stay dictionaries.
+    fn with_dictionaries(&self, columns: &[usize]) -> Fields {
+        let group = self.file.metadata.metadata().row_group(self.group);
+        let fields = self.file.metadata.schema().fields().iter().enumerate();
+        let fields = fields.map(|(at, field)| {
+            let of = field.data_type();
+            let is_text = matches!(of, DataType::Utf8 | DataType::LargeUtf8);
+            let leaf = LeafColumn::new(&self.file, at).filter(|_| is_text && columns.contains(&at));
+            match leaf.map(|of| group.column(of.leaf)).filter(|chunk| is_dictionary(chunk)) {
+                Some(_) => {
+                    let of = DataType::Dictionary(Box::new(DataType::Int32), Box::new(of.clone()));
+                    Arc::new(field.as_ref().clone().with_data_type(of))
+                }
+                None => Arc::clone(field),
+            }
+        });
+        fields.collect()
+    }
+}
+
+/// Whether all pages of a column of texts refer to a dictionary, by what the footer says: should it
+/// be wrong, the library makes a dictionary of the values.
+fn is_dictionary(chunk: &ColumnChunkMetaData) -> bool {
+    let of_dictionary =
+        |of: Encoding| matches!(of, Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY);
+    // The library checks that values are UTF-8 where the column has this mark.
+    chunk.column_descr().converted_type() == ConvertedType::UTF8
+        && chunk.dictionary_page_offset().is_some()
+        && chunk
+            .page_encoding_stats_mask()
+            .is_some_and(|pages| pages.encodings().all(of_dictionary))
 }
 
 /// Some columns of the rows of a row group.
@@ -54,6 +91,8 @@ pub(super) struct ColumnReader {
     /// The rows that are read, if not all are.
     runs: Option<RowRuns>,
     pub(super) pages: Arc<BTreeMap<usize, PageList>>,
+    /// Whether texts stay dictionaries where they are.
+    keeps_dictionaries: bool,
     reader: Option<ParquetRecordBatchReader>,
     /// Rows that were read.
     row: u64,
@@ -79,9 +118,15 @@ impl ColumnReader {
             columns,
             runs,
             pages: Arc::clone(pages),
+            keeps_dictionaries: false,
             reader: None,
             row: 0,
         })
+    }
+
+    /// The same, where texts stay dictionaries if the row group has them as dictionaries.
+    pub(super) fn keeping_dictionaries(self) -> Self {
+        Self { keeps_dictionaries: true, ..self }
     }
 
     /// The next rows as the file has them.
@@ -121,8 +166,12 @@ impl ColumnReader {
         let metadata = &self.of.file.metadata;
         let roots = metadata.parquet_schema();
         let mask = ProjectionMask::roots(roots, self.columns.iter().copied());
-        let hint = Some(metadata.schema().fields());
-        let levels = parquet_to_arrow_field_levels(roots, mask, hint)?;
+        let fields = if self.keeps_dictionaries {
+            self.of.with_dictionaries(&self.columns)
+        } else {
+            metadata.schema().fields().clone()
+        };
+        let levels = parquet_to_arrow_field_levels(roots, mask, Some(&fields))?;
         let group = pages::Group {
             blob: Arc::clone(&self.fetching.blob),
             metadata: Arc::clone(metadata.metadata()),

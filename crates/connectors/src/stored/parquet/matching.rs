@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{ArrayRef, BooleanArray, UInt32Array, new_null_array};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, UInt32Array, new_null_array};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::{filter_record_batch, take};
+use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
@@ -164,7 +165,7 @@ fn matches(
         let value = match column.and_then(|column| of.file.mapping.column_of(column)) {
             Some(column) => {
                 let at = columns.partition_point(|read| *read < column);
-                fitted(batch.column(at), declared)?
+                fitted_dictionary(batch.column(at), declared)?
             }
             None => match target.constant(position, &of.file.blob.name()) {
                 Ok(Some(value)) => take(&value, &UInt32Array::from_value(0, rows), None)?,
@@ -174,4 +175,14 @@ fn matches(
         values.insert(position, value);
     }
     kept.matches(&|position| Arc::clone(&values[&position]), rows)
+}
+
+/// Values that are known to fit in another type; a dictionary stays one.
+fn fitted_dictionary(column: &ArrayRef, declared: &DataType) -> Result<ArrayRef, ArrowError> {
+    match column.as_any_dictionary_opt() {
+        Some(dictionary) if !matches!(declared, DataType::Dictionary(..)) => {
+            Ok(dictionary.with_values(fitted(dictionary.values(), declared)?))
+        }
+        _ => fitted(column, declared),
+    }
 }

@@ -9,8 +9,9 @@
 //! Each stage asks for its bytes when it begins, so that the bytes that a stage rules out are never
 //! fetched. The predicate's columns are read first only if the others are large enough for it to
 //! pay, and not if most rows have matched so far, in other row groups or among the first rows of
-//! this one. A position counts all rows of the row group, whether or not they were emitted: it
-//! means the same with and without a predicate.
+//! this one. Texts that a row group has as dictionaries stay dictionaries meanwhile: each value is
+//! looked at once, and only the rows that match become texts. A position counts all rows of the row
+//! group, whether or not they were emitted: it means the same with and without a predicate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -144,6 +145,7 @@ impl ParquetReader {
             Some(Lookable { kept, columns }) => {
                 let some = (Some(runs.clone()), &pages);
                 let reader = ColumnReader::new(&self.of, columns, some, &self.context)?;
+                let reader = reader.keeping_dictionaries();
                 let (matches, columns) = (vec![], VecDeque::new());
                 ReadStage::Match(Box::new(MatchStage { reader, runs, kept, matches, columns }))
             }

@@ -1,4 +1,4 @@
-use arrow::array::{Float64Array, Int32Array, Int64Array, StringArray};
+use arrow::array::{DictionaryArray, Float64Array, Int32Array, Int64Array, StringArray};
 use arrow::datatypes::Field;
 
 use super::*;
@@ -171,4 +171,39 @@ fn filters_of_several_builds_apply_together() {
     let empty = JoinFilter::new(&[numbers(vec![])]).unwrap().unwrap();
     let none = ColumnPredicate::Member { column: 0, filter: Arc::new(empty) };
     assert!(!none.may_match(&|_| ColumnSummary::default()));
+}
+
+#[test]
+fn a_dictionary_matches_as_its_rows_do() {
+    let values: ArrayRef = Arc::new(StringArray::from(vec![Some("b"), None, Some("a"), Some("c")]));
+    let keys = Int32Array::from(vec![Some(0), Some(1), None, Some(2), Some(2), Some(3), Some(0)]);
+    let dictionary: ArrayRef = Arc::new(DictionaryArray::new(keys, values));
+    let texts = |of: Vec<&str>| Arc::new(StringArray::from(of)) as ArrayRef;
+    let list = |values| ColumnPredicate::In { column: 0, values };
+    let build = Arc::new(JoinFilter::new(&[texts(vec!["c", "x"])]).unwrap().unwrap());
+    let predicates = [
+        ColumnPredicate::Range(ColumnRange::equal(0, text("a"))),
+        ColumnPredicate::Range(ColumnRange::equal(0, text("z"))),
+        range(end(text("a"), false), None),
+        range(end(text("a"), true), end(text("b"), true)),
+        list(texts(vec!["a", "c"])),
+        list(texts(vec!["0", "1", "2", "a", "b"])),
+        ColumnPredicate::Prefix { column: 0, prefix: "b".into() },
+        ColumnPredicate::Member { column: 0, filter: build },
+        ColumnPredicate::Null(0),
+        ColumnPredicate::NotNull(0),
+    ];
+    // All rows, few rows of many values, no row, and rows without a value.
+    let none: ArrayRef = Arc::new(DictionaryArray::new(
+        Int32Array::from(vec![None, None]),
+        Arc::new(StringArray::new_null(0)) as ArrayRef,
+    ));
+    let columns = [dictionary.clone(), dictionary.slice(1, 5), dictionary.slice(3, 2)];
+    for column in columns.into_iter().chain([dictionary.slice(7, 0), none]) {
+        let plain = cast(&column, &DataType::Utf8).unwrap();
+        for predicate in &predicates {
+            let shown = format!("{predicate:?} on {column:?}");
+            assert_eq!(rows(predicate, &column), rows(predicate, &plain), "{shown}");
+        }
+    }
 }
