@@ -5,6 +5,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use plan::{Explain, Workers};
 
@@ -85,9 +87,33 @@ impl Memory {
     }
 }
 
+/// How long the memory of the machine is taken for what it was when the system was asked: a session
+/// runs many statements within that time, and limits of control groups rarely change.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
 /// Bytes that this process may have: those of the machine, or of its control group if it has a
-/// limit. `None` where the system does not tell.
+/// limit, as of [`KNOWN_FOR`] ago at most. `None` where the system does not tell.
 pub(crate) fn of_machine() -> Option<u64> {
+    static KNOWN: Mutex<MachineMemory> = Mutex::new(MachineMemory { asked: None });
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.at(Instant::now(), ask_system)
+}
+
+/// The last answer of the system, and when it was asked.
+struct MachineMemory {
+    asked: Option<(Instant, Option<u64>)>,
+}
+
+impl MachineMemory {
+    fn at(&mut self, now: Instant, ask: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        match self.asked {
+            Some((since, bytes)) if now.saturating_duration_since(since) < KNOWN_FOR => bytes,
+            _ => self.asked.insert((now, ask())).1,
+        }
+    }
+}
+
+fn ask_system() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limit = limit_of(&groups, Path::new("/sys/fs/cgroup"));
@@ -146,6 +172,17 @@ mod tests {
         let parts = ["may take 12.0 GiB", "has 8.0 GiB", "rings 12.0 GiB (a sum)"];
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         assert!(!error.contains("state"), "{error}");
+    }
+
+    #[test]
+    fn the_system_is_asked_again_when_its_answer_is_old() {
+        let mut known = MachineMemory { asked: None };
+        let first = Instant::now();
+        assert_eq!(known.at(first, || Some(1)), Some(1));
+        let last = first + KNOWN_FOR - Duration::from_nanos(1);
+        assert_eq!(known.at(last, || unreachable!("it is known")), Some(1));
+        assert_eq!(known.at(first + KNOWN_FOR, || None), None);
+        assert_eq!(known.at(last + KNOWN_FOR, || unreachable!("known not to be told")), None);
     }
 
     #[test]
