@@ -50,6 +50,7 @@
 //! `docs/protocols/fabric.md` sets beside each promise what it does not say, and the mistake that
 //! follows from believing that it did.
 
+pub mod affinity;
 pub mod clock;
 pub mod conformance;
 mod endpoint;

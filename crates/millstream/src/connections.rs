@@ -41,6 +41,7 @@ struct Shape {
     ring: RingConfig,
     /// Workers that never sleep have the memory of rings before rows come.
     spins: bool,
+    pins: bool,
 }
 
 /// The connections of a node with all others, as they rest between two statements.
@@ -98,7 +99,8 @@ impl NodeConnections {
     ) -> Result<(OpenConnections, NodeLinks), Error> {
         let NodeLayout { nodes, per_node, .. } = layout;
         let (wires, ring, spins) = (settings.wires, settings.ring, settings.idle == Idle::Spin);
-        let shape = Shape { fabric, nodes, per_node, wires, ring, spins };
+        let pins = settings.pins_workers;
+        let shape = Shape { fabric, nodes, per_node, wires, ring, spins, pins };
         let mut kept = self.kept.take().filter(|kept| kept.shape == shape);
         let whole = kept.as_mut().is_some_and(|kept| kept.rest(layout.own()));
         let own = KeptLinks { last: self.last, whole };

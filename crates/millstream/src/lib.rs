@@ -47,6 +47,7 @@ mod memory_tables;
 mod metrics;
 mod node;
 mod pairs;
+mod pinning;
 pub mod pool;
 mod progress;
 mod pulse;

@@ -37,6 +37,7 @@ use crate::fault;
 use crate::groups::join_groups;
 use crate::links::NodeLayout;
 use crate::pairs::Pairs;
+use crate::pinning::ProcessorPin;
 use crate::progress::{Observer, ProgressWatch};
 use crate::pulse::Vigil;
 use crate::reconnect::{BrokenLink, ReconnectService, WorkerEnd, link_events};
@@ -182,8 +183,7 @@ impl NodeRunner<'_> {
             repairs: Mutex::default(),
         };
         let report = thread::scope(|scope| {
-            // Workers must not outlive this call, however it ends: they are told to end, and then
-            // waited for.
+            // Workers must not outlive this call: they are aborted, and then waited for.
             let mut group = connections.threads.group();
             let end = AbortAtEnd(&shared.signals);
             let (events, received) = mpsc::channel();
@@ -202,7 +202,9 @@ impl NodeRunner<'_> {
                 let end = WorkerEnd { worker, events: events.clone(), link_events };
                 config.reconnector =
                     service.is_enabled().then(|| Box::new(end) as Box<dyn Reconnector>);
-                match start_worker(&mut group, config, events.clone(), &shared.links) {
+                let processor = pairs.processor(gates.len());
+                let (events, links) = (events.clone(), &shared.links);
+                match start_worker(&mut group, config, events, links, processor) {
                     Ok(gate) => gates.push(gate),
                     Err(error) => {
                         started = Err(error);
@@ -227,8 +229,7 @@ impl NodeRunner<'_> {
                 (options, recovery.as_mut()),
             )?;
             drop(end);
-            let panic = |panicked| Error::Panic { doing: "a worker".into(), panicked };
-            group.join().map_err(panic)?;
+            group.join().map_err(|panicked| Error::Panic { doing: "a worker".into(), panicked })?;
             Ok::<_, Error>(Report { joined: pairs.joined().to_vec(), ..report })
         })?;
         drop(service);
@@ -512,19 +513,20 @@ pub(crate) fn statement_of(error: &Error, ends: &[usize]) -> Option<usize> {
     ends.iter().position(|end| operator < *end)
 }
 
-/// Starts a worker on its thread. Gives the gate at which it waits.
+/// Starts a worker on its thread, pinned if it has a processor. Gives the gate at which it waits.
 fn start_worker(
     group: &mut TaskGroup<'_>,
     config: WorkerConfig,
     events: Sender<WorkerEvent>,
     links: &Arc<ReturnedLinks>,
+    processor: Option<u32>,
 ) -> Result<Sender<()>, Error> {
     let (gate, opened) = mpsc::channel();
     let worker = config.worker;
     let at = worker - config.process.workers().start;
     let span = tracing::info_span!("worker", worker);
     let links = Arc::clone(links);
-    let run = move || span.in_scope(|| run_worker(config, &opened, &events, &links));
+    let run = move || span.in_scope(|| run_worker(config, &opened, &events, &links, processor));
     let started = group.start(at as usize, &format!("worker-{worker}"), run);
     started.map_err(|source| Error::Thread { worker, source })?;
     Ok(gate)
@@ -536,10 +538,13 @@ fn run_worker(
     gate: &Receiver<()>,
     events: &Sender<WorkerEvent>,
     returned: &ReturnedLinks,
+    processor: Option<u32>,
 ) {
     let number = config.worker;
     let at = number - config.process.workers().start;
     let run = || -> Result<(), Error> {
+        // Before it asks for memory, which the system then takes from nearby.
+        let _pin = processor.map(ProcessorPin::new).transpose()?;
         let metrics = Arc::clone(&config.metrics);
         let hardware = config.job.settings.hardware_counters;
         let worker = Worker::new(config)?;

@@ -20,6 +20,7 @@ use fabric::{Fabric, FabricError, LinkId};
 use crate::error::Error;
 use crate::fabric_kind::{FabricKind, rdma_network};
 use crate::links::NodeLayout;
+use crate::pinning;
 
 /// The transports of a node, opened, and which joins it with each other node.
 pub(crate) struct Pairs {
@@ -30,6 +31,8 @@ pub(crate) struct Pairs {
     joined: Vec<(FabricKind, u64)>,
     /// More workers run on this machine than it has processors.
     shares_processors: bool,
+    /// The processor of each worker of this node, where they are pinned.
+    processors: Vec<u32>,
 }
 
 /// A transport in use.
@@ -68,10 +71,15 @@ impl Pairs {
             }
             _ => vec![Vec::new(); machines.len()],
         };
+        let processors = if settings.pins_workers {
+            pinning::agree(control, layout.per_node, &machines)?
+        } else {
+            Vec::new()
+        };
         let beside = machines.iter().filter(|machine| *machine == own).count();
-        let processors = std::thread::available_parallelism().ok();
-        let shares_processors = processors
-            .is_some_and(|processors| beside * layout.per_node as usize > processors.get());
+        let available = std::thread::available_parallelism().ok();
+        let shares_processors = !settings.pins_workers
+            && available.is_some_and(|all| beside * layout.per_node as usize > all.get());
         let nodes: Vec<_> = machines.into_iter().zip(networks).collect();
         let choose = |a: usize, b: usize| match kind {
             FabricKind::Auto => choose(&nodes[a], &nodes[b]),
@@ -84,7 +92,7 @@ impl Pairs {
         }
         let joined = count(nodes.len(), choose);
         let pairs = Self::open(kinds, control.address(), layout.per_node, settings)?;
-        Ok(Self { joined, shares_processors, ..pairs })
+        Ok(Self { joined, shares_processors, processors, ..pairs })
     }
 
     fn open(
@@ -113,7 +121,8 @@ impl Pairs {
             }
             open.push(Open { kind, fabric, per_node: if shared { 1 } else { per_node } });
         }
-        Ok(Self { kinds, open, joined: Vec::new(), shares_processors: false })
+        let (joined, processors) = (Vec::new(), Vec::new());
+        Ok(Self { kinds, open, joined, shares_processors: false, processors })
     }
 
     /// How many pairs of nodes of the job are joined by what.
@@ -124,6 +133,11 @@ impl Pairs {
     /// Whether more workers of the job run on this machine than it has processors.
     pub(crate) fn shares_processors(&self) -> bool {
         self.shares_processors
+    }
+
+    /// The processor of the worker at a place of this node, where workers are pinned.
+    pub(crate) fn processor(&self, at: usize) -> Option<u32> {
+        self.processors.get(at).copied()
     }
 
     /// The fabric between this node and another.

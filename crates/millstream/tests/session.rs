@@ -11,6 +11,7 @@ use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::sink::Sink;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use fabric::affinity::processors;
 use millstream::{Error, FabricKind, FaultKind, JobProgress, RunOptions, Session, SessionBuilder};
 
 const BIDS: &str = "CREATE TABLE bids (
@@ -114,9 +115,10 @@ fn ended_early(session: &mut Session, aborts: bool) {
     }
 }
 
-/// A source that notes on which thread each of its splits was read, and has no rows.
+/// A source that notes on which thread each of its splits was read, and on which processors that
+/// may run. It has no rows.
 #[derive(Debug, Clone, Default)]
-struct Threads(Arc<Mutex<BTreeMap<usize, ThreadId>>>);
+struct Threads(Arc<Mutex<BTreeMap<usize, (ThreadId, Vec<u32>)>>>);
 
 impl Connector for Threads {
     fn name(&self) -> &'static str {
@@ -160,7 +162,8 @@ impl Source for Threads {
         _: Option<&Position>,
         _: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        self.0.lock().unwrap().insert(split.number as usize, thread::current().id());
+        let thread = (thread::current().id(), processors().unwrap());
+        self.0.lock().unwrap().insert(split.number as usize, thread);
         Ok(Box::new(NoRows))
     }
 }
@@ -201,15 +204,44 @@ fn statements_run_on_the_threads_of_the_first_one_until_the_session_lets_go() {
         session.disconnect();
         session.disconnect();
         let others = ran_on(&mut session);
-        assert!(others.values().all(|thread| first.values().all(|before| before != thread)));
+        assert!(others.values().all(|now| first.values().all(|before| before.0 != now.0)));
         assert_eq!(ran_on(&mut session), others);
         // A script runs also where its session is gone, on threads of its own.
         let script = session.sql(sql).unwrap();
         drop(session);
         script.run(&RunOptions::default()).unwrap();
         let last = std::mem::take(&mut *threads.0.lock().unwrap());
-        assert!(last.values().all(|thread| others.values().all(|before| before != thread)));
+        assert!(last.values().all(|now| others.values().all(|before| before.0 != now.0)));
     }
+}
+
+#[test]
+fn workers_are_pinned_as_long_as_that_is_wanted() {
+    let threads = Threads::default();
+    let given = processors().unwrap();
+    let builder = Session::builder().workers(given.len().min(2) as u32);
+    let mut session = builder.connector(Arc::new(threads.clone())).build().unwrap();
+    session.collect("CREATE TABLE t (k BIGINT) WITH ('connector' = 'threads')").unwrap();
+    let mut ran_on = |pin: &str| {
+        session.set("millstream.pin", pin).unwrap();
+        session.collect("SELECT k, count(*) FROM t GROUP BY k").unwrap();
+        let ran = std::mem::take(&mut *threads.0.lock().unwrap());
+        ran.into_values().map(|(_, processors)| processors).collect::<Vec<_>>()
+    };
+    let every = vec![given.clone(); given.len().min(2)];
+    assert_eq!(ran_on("off"), every);
+    // Splits are not in the order of workers.
+    let mut pinned = ran_on("on");
+    pinned.sort();
+    assert_eq!(pinned, given.iter().take(2).map(|one| vec![*one]).collect::<Vec<_>>());
+    assert_eq!(ran_on("off"), every, "on the same threads");
+
+    let many = Session::builder().nodes(2).workers(given.len() as u32);
+    let mut session = many.set("millstream.pin", "on").build().unwrap();
+    let error = session.collect(&format!("{BIDS} {WINDOWS}")).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("node 1 finds 0 processors for"), "{text}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("--workers")), "{text}");
 }
 
 #[test]

@@ -296,6 +296,8 @@ pub struct Settings {
     pub casting: Casting,
     /// Whether who runs a worker asks what its processor counts.
     pub hardware_counters: bool,
+    /// Whether each worker has a processor of its own.
+    pub pins_workers: bool,
     /// The functions of the program that the job calls, by name.
     pub functions: Vec<JobFunction>,
 }
@@ -329,6 +331,7 @@ impl Default for Settings {
             reconnect_ns: 30_000_000_000,
             casting: Casting::default(),
             hardware_counters: false,
+            pins_workers: false,
             functions: Vec::new(),
         }
     }

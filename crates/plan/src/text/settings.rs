@@ -221,6 +221,16 @@ const SETTINGS: &[SettingSpec] = &[
               sends them anew for each worker, to compare with.",
     },
     SettingSpec {
+        name: "millstream.pin",
+        values: "on, off",
+        default: "off",
+        scope: Scope::Job,
+        doc: "Whether each worker runs on a processor of its own: the workers of a machine take, \
+              in their order, the processors that the process was given by its launcher (taskset, \
+              mpirun --bind-to, srun --cpu-bind) or by the system. Refused where there are too \
+              few.",
+    },
+    SettingSpec {
         name: "millstream.prefetch",
         values: "auto, or strips: 1 to 64",
         default: "auto",
@@ -458,6 +468,7 @@ impl InForce {
             "millstream.hardware_counters" => {
                 job.hardware_counters = on(&lower).ok_or(refused.clone())?;
             }
+            "millstream.pin" => job.pins_workers = on(&lower).ok_or(refused.clone())?,
             _ => job.idle = idle(&lower).ok_or(refused.clone())?,
         }
         job.ring.validate().map_err(|_| refused)?;
