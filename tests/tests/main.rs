@@ -19,6 +19,7 @@ mod orders;
 mod partitions;
 mod pool;
 mod properties;
+mod readers;
 mod receive_windows;
 mod reconnection;
 mod relational;

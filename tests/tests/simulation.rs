@@ -24,7 +24,7 @@ fn run(seed: u64) -> (Scenario, Answer) {
 }
 
 /// The rows are those of the sequential oracle, unless more were late because a flow was idle.
-fn check(seed: u64, scenario: &Scenario, answer: &Answer) {
+pub(crate) fn check(seed: u64, scenario: &Scenario, answer: &Answer) {
     let (counted, late) = on_time(&scenario.stream.flows, &scenario.query);
     if answer.late == late {
         let expected = sequential(&counted, &scenario.query);

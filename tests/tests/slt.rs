@@ -230,6 +230,11 @@ fn three_workers_of_two_kinds() {
 }
 
 #[test]
+fn four_workers_of_which_one_only_reads() {
+    run_with(2, 2, FabricKind::Shm, &[("millstream.readers", "1")]);
+}
+
+#[test]
 fn two_nodes_over_tcp() {
     run_all(2, 1, FabricKind::Tcp, "merge");
 }

@@ -42,7 +42,7 @@ pub mod keyed {
         FrameUnit, Over, OverCall, OverFrame, first_value, last_value, nth_value, times,
     };
     pub use crate::operators::ranking::Ranking;
-    pub use crate::operators::reroute::{Reroute, To};
+    pub use crate::operators::reroute::{Reroute, To, to_partner};
     pub use crate::operators::sessions::RowSessions;
     pub use crate::operators::temporal_join::TemporalJoin;
     pub use crate::operators::window_join::{JoinSide, WindowJoin};

@@ -195,7 +195,10 @@ fn share_of(input: &Scan, job: &JobGraph, place: &WorkerContext) -> Share {
     if input.is_pulled {
         return Share { number: Some(worker - own.start), of: own.len() as u32 };
     }
-    Share { number: job.reader(worker, workers), of: readers(&job.operators, workers) }
+    Share {
+        number: job.reader(worker, workers),
+        of: readers(&job.operators, job.settings.only_readers(workers), workers),
+    }
 }
 
 /// Spawns the coroutines of the sources. Gives by operator which rows a source is busy with.

@@ -100,11 +100,13 @@ impl Whole {
     fn of(job: &JobGraph, workers: u32) -> Option<Self> {
         let mut rows = Some(0);
         let mut flows = 0;
+        let only = job.settings.only_readers(workers);
+        let readers = readers(&job.operators, only, workers);
         for input in job.inputs() {
             if !input.bounded() {
                 return None;
             }
-            for flow in input.splits(readers(&job.operators, workers)).ok()? {
+            for flow in input.splits(readers).ok()? {
                 rows = rows.zip(flow.rows).map(|(sum, rows)| sum + rows);
                 flows += 1;
             }

@@ -49,6 +49,8 @@ pub struct Explain {
     pub(crate) operators: Vec<Operator>,
     pub(crate) needs: Vec<Need>,
     pub(crate) workers: Workers,
+    /// Workers that only read.
+    pub(crate) only_readers: u32,
     /// How long epochs may be.
     pub(crate) epoch: LengthBounds,
     pub(crate) recovery: RecoveryAsked,
@@ -111,6 +113,6 @@ impl Explain {
 
     /// How many workers read tables.
     fn readers(&self) -> u32 {
-        readers(&self.operators, self.workers.total())
+        readers(&self.operators, self.only_readers, self.workers.total())
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod define;
 pub(crate) mod fragment;
 pub(crate) mod functions;
 pub(crate) mod given;
+mod ingestion;
 pub(crate) mod insert;
 pub(crate) mod vocabulary;
 
@@ -493,12 +494,13 @@ impl Planner {
         lowered.orders = orders;
         GivenFunction::add_used(&mut lowered.functions, &understood.plan)
             .map_err(|error| Vec::from_iter(lowering.around.report(&error)))?;
-        self.set_shuffle(&mut lowered.operators);
+        self.distribute(&mut lowered.operators);
         Ok((name, lowered))
     }
 
-    /// Operators send rows as the settings in force say.
-    fn set_shuffle(&self, operators: &mut [Operator]) {
+    /// Workers read, keep and send rows as the settings in force say.
+    fn distribute(&self, operators: &mut Vec<Operator>) {
+        ingestion::divide(operators, &self.settings.job, self.workers.total());
         operators.iter_mut().for_each(|operator| operator.shuffle = self.settings.shuffle);
     }
 
@@ -542,6 +544,7 @@ impl Planner {
                 operators,
                 needs,
                 workers: self.workers,
+                only_readers: self.settings.job.only_readers(workers),
                 epoch: self.settings.job.epoch,
                 recovery: RecoveryAsked::of(&self.settings),
                 functions: building.functions,

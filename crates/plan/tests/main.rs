@@ -7,5 +7,6 @@ mod merging;
 mod orders;
 mod places;
 mod plans;
+mod readers;
 mod scans;
 mod support;

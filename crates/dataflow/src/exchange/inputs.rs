@@ -71,7 +71,7 @@ impl Inputs {
         place: &WorkerContext,
         shuffle: ShuffleSettings,
     ) -> Self {
-        let (worker, workers) = (place.worker, place.workers);
+        let (worker, workers, keepers) = (place.worker, place.workers, place.keepers());
         if strategy == Strategy::Merge {
             let of_port = vec![0; ports.len()];
             let merge = Merge::of_rows(ports, place);
@@ -87,12 +87,13 @@ impl Inputs {
                     continue;
                 }
                 (Distribution::Local, _) => None,
-                (Distribution::RoundRobin, _) => Some(Partition::in_turn(worker, workers)),
+                (Distribution::RoundRobin, _) => Some(Partition::in_turn(worker, workers, keepers)),
+                (Distribution::Partner, _) => Some(Partition::to_partner(worker, workers, keepers)),
                 (_, Some(partitioner)) => {
-                    Some(Partition::by_function(partitioner, worker, workers))
+                    Some(Partition::by_function(partitioner, worker, workers, keepers))
                 }
                 _ if strategy == Strategy::UpPar => Some(uppar(&port.keys, worker, workers)),
-                _ => Some(Partition::by_key(&port.keys, worker, workers)),
+                _ => Some(Partition::by_key(&port.keys, worker, workers, keepers)),
             };
             of_port[number] = edges.len();
             edges.push(match partition {

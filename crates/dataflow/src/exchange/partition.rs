@@ -16,6 +16,8 @@ const KEYLESS_LEADER: u32 = 0;
 pub(crate) struct Partition {
     worker: u32,
     workers: u32,
+    /// The workers that rows go to, from worker 0 on.
+    keepers: u32,
     by: By,
 }
 
@@ -26,39 +28,56 @@ enum By {
     Function(Arc<dyn RowPartitioner>),
     /// Each worker in turn: the next one.
     RoundRobin(Cell<u32>),
+    /// One worker, for all rows.
+    One(u32),
 }
 
 impl Partition {
-    /// By the columns `keys`; without any all rows go to one worker.
-    pub(crate) fn by_key(keys: &[usize], worker: u32, workers: u32) -> Self {
-        let partitioner = RefCell::new(Partitioner::new(workers));
-        Self { worker, workers, by: By::Key { keys: keys.to_vec(), partitioner, halved: false } }
+    /// By the columns `keys`, to the first `keepers` workers; without any all rows go to one.
+    pub(crate) fn by_key(keys: &[usize], worker: u32, workers: u32, keepers: u32) -> Self {
+        let partitioner = RefCell::new(Partitioner::new(keepers));
+        let by = By::Key { keys: keys.to_vec(), partitioner, halved: false };
+        Self { worker, workers, keepers, by }
     }
 
     /// The same, where half of the workers lead keys.
     pub(super) fn by_half(keys: &[usize], worker: u32, workers: u32) -> Self {
         let partitioner = RefCell::new(Partitioner::new(halves::leaders(workers)));
-        Self { worker, workers, by: By::Key { keys: keys.to_vec(), partitioner, halved: true } }
+        let by = By::Key { keys: keys.to_vec(), partitioner, halved: true };
+        Self { worker, workers, keepers: workers, by }
     }
 
     /// The same as groups are led that are merged: neighbouring integers have one leader.
-    pub(crate) fn in_blocks(keys: &[usize], worker: u32, workers: u32) -> Self {
-        let partitioner = RefCell::new(Partitioner::in_blocks(workers));
-        Self { worker, workers, by: By::Key { keys: keys.to_vec(), partitioner, halved: false } }
+    pub(crate) fn in_blocks(keys: &[usize], worker: u32, workers: u32, keepers: u32) -> Self {
+        let partitioner = RefCell::new(Partitioner::in_blocks(keepers));
+        let by = By::Key { keys: keys.to_vec(), partitioner, halved: false };
+        Self { worker, workers, keepers, by }
     }
 
-    /// By a function.
+    /// By a function, which knows of the first `keepers` workers.
     pub(crate) fn by_function(
         partitioner: Arc<dyn RowPartitioner>,
         worker: u32,
         workers: u32,
+        keepers: u32,
     ) -> Self {
-        Self { worker, workers, by: By::Function(partitioner) }
+        Self { worker, workers, keepers, by: By::Function(partitioner) }
     }
 
-    /// One row to each worker, beginning with this one.
-    pub(crate) fn in_turn(worker: u32, workers: u32) -> Self {
-        Self { worker, workers, by: By::RoundRobin(Cell::new(worker)) }
+    /// One row to each of the first `keepers` workers, beginning with this one.
+    pub(crate) fn in_turn(worker: u32, workers: u32, keepers: u32) -> Self {
+        let first = Cell::new(worker % keepers.max(1));
+        Self { worker, workers, keepers, by: By::RoundRobin(first) }
+    }
+
+    /// All rows of a worker that only reads to one of the others, and those of another to itself
+    /// (S16).
+    pub(crate) fn to_partner(worker: u32, workers: u32, keepers: u32) -> Self {
+        let partner = match worker.checked_sub(keepers) {
+            Some(reader) => reader % keepers.max(1),
+            None => worker,
+        };
+        Self { worker, workers, keepers, by: By::One(partner) }
     }
 
     /// The number that stands for rows that are set apart.
@@ -79,15 +98,19 @@ impl Partition {
         match &self.by {
             By::RoundRobin(turn) => {
                 let first = u64::from(turn.get());
-                let next = |row: usize| ((first + row as u64) % u64::from(self.workers)) as u32;
+                let next = |row: usize| ((first + row as u64) % u64::from(self.keepers)) as u32;
                 owners.clear();
                 owners.extend((0..batch.num_rows()).map(next));
                 turn.set(next(batch.num_rows()));
             }
             By::Function(partitioner) => {
                 owners.clear();
-                partitioner.partition(batch, self.workers, owners)?;
+                partitioner.partition(batch, self.keepers, owners)?;
                 self.check(batch, owners)?;
+            }
+            By::One(worker) => {
+                owners.clear();
+                owners.resize(batch.num_rows(), *worker);
             }
             By::Key { keys, .. } if keys.is_empty() => {
                 owners.clear();
@@ -112,7 +135,7 @@ impl Partition {
     /// Checks that a function has named one worker for each row.
     fn check(&self, batch: &RecordBatch, owners: &[u32]) -> Result<(), DataflowError> {
         let fits = owners.len() == batch.num_rows();
-        if fits && owners.iter().all(|&owner| owner < self.workers) {
+        if fits && owners.iter().all(|&owner| owner < self.keepers) {
             return Ok(());
         }
         let message = format!(
@@ -120,8 +143,78 @@ impl Partition {
             owners.len(),
             owners.iter().max().unwrap_or(&0),
             batch.num_rows(),
-            self.workers
+            self.keepers
         );
         Err(DataflowError::Expression(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array};
+
+    use super::*;
+
+    const KEYS: [usize; 1] = [0];
+
+    fn owners(of: &Partition, rows: i64) -> Vec<u32> {
+        let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
+        let batch = RecordBatch::try_from_iter([("k", column)]).unwrap();
+        let mut owners = vec![9];
+        of.owners(&batch, None, &mut owners).unwrap();
+        owners
+    }
+
+    #[test]
+    fn rows_go_to_the_workers_that_keep() {
+        for (workers, keepers) in [(1, 1), (4, 4), (4, 3), (8, 2), (2, 1)] {
+            for worker in 0..workers {
+                for of in [
+                    Partition::by_key(&KEYS, worker, workers, keepers),
+                    Partition::in_blocks(&KEYS, worker, workers, keepers),
+                    Partition::in_turn(worker, workers, keepers),
+                    Partition::by_key(&[], worker, workers, keepers),
+                ] {
+                    assert!(owners(&of, 10_000).iter().all(|&owner| owner < keepers));
+                    assert!(owners(&of, 0).is_empty());
+                }
+            }
+            let by_key = owners(&Partition::by_key(&KEYS, 0, workers, keepers), 10_000);
+            let met = (0..keepers).filter(|keeper| by_key.contains(keeper)).count();
+            assert_eq!(met as u32, keepers, "each leads some keys");
+        }
+    }
+
+    #[test]
+    fn a_reader_feeds_one_worker_that_keeps_and_each_has_as_many_readers() {
+        let partner = |worker| {
+            let of = Partition::to_partner(worker, 7, 3);
+            let owners = owners(&of, 5);
+            assert_eq!(owners, [owners[0]; 5]);
+            owners[0]
+        };
+        assert_eq!([3, 4, 5, 6].map(partner), [0, 1, 2, 0]);
+        assert_eq!([0, 1, 2].map(partner), [0, 1, 2], "what a keeper has stays");
+    }
+
+    #[test]
+    fn a_function_that_names_a_worker_that_only_reads_is_an_error() {
+        struct Last;
+        impl RowPartitioner for Last {
+            fn partition(
+                &self,
+                batch: &RecordBatch,
+                workers: u32,
+                owners: &mut Vec<u32>,
+            ) -> Result<(), DataflowError> {
+                owners.resize(batch.num_rows(), workers);
+                Ok(())
+            }
+        }
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+        let batch = RecordBatch::try_from_iter([("k", column)]).unwrap();
+        let of = Partition::by_function(Arc::new(Last), 0, 4, 3);
+        let error = of.owners(&batch, None, &mut vec![]).unwrap_err().to_string();
+        assert!(error.contains("of 3 workers"), "{error}");
     }
 }

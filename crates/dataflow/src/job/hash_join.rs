@@ -211,7 +211,9 @@ impl OperatorSpec for HashJoin {
                 Strategy::Multicast.on(workers)
             }
             Some(Distribution::Broadcast) => Strategy::Broadcast.on(workers),
-            Some(Distribution::RoundRobin) => Strategy::Rebalance.on(workers),
+            Some(Distribution::RoundRobin | Distribution::Partner) => {
+                Strategy::Rebalance.on(workers)
+            }
             Some(Distribution::Hash) => Strategy::from(self.exchange).on(workers),
             Some(Distribution::Local) | None => Strategy::Forward,
         }

@@ -61,9 +61,15 @@ pub enum Distribution {
     Broadcast,
     /// One to each worker in turn (Whale's shuffle grouping).
     RoundRobin,
+    /// All rows of a worker that only reads to one worker that keeps state (S16).
+    Partner,
     /// Nowhere: they stay on the worker that has them.
     Local,
 }
+
+/// Of an operator that [carries watermarks](KeyedOperator::carries_watermarks), the input of rows
+/// with the watermark that each has met, in a column behind the others. No edge leads to it.
+pub(crate) const LAGGING: usize = 1;
 
 /// A keyed operator as data: makes the state of a worker.
 pub trait KeyedOperator: Send + Sync {
@@ -101,6 +107,12 @@ pub trait KeyedOperator: Send + Sync {
     /// Whether rows that other workers lead may be kept where they are read until an epoch ends
     /// (S7): what it emits waits for the watermark, or may come later than its rows.
     fn merges(&self) -> bool {
+        false
+    }
+
+    /// Whether rows behind their watermark are neither late nor on time for it, and go on with the
+    /// watermarks that they met ([`To::Partner`](crate::reroute::To::Partner)).
+    fn carries_watermarks(&self) -> bool {
         false
     }
 
@@ -426,7 +438,7 @@ impl OperatorSpec for Keyed {
         let Some(of) = self.inputs.get(input) else { return Strategy::Forward };
         match of.distribution {
             Distribution::Broadcast => Strategy::Broadcast.on(workers),
-            Distribution::RoundRobin => Strategy::Rebalance.on(workers),
+            Distribution::RoundRobin | Distribution::Partner => Strategy::Rebalance.on(workers),
             Distribution::Local => Strategy::Forward,
             Distribution::Hash
                 if of.keys.is_empty() && self.operator.partitioner(input).is_none() =>

@@ -213,7 +213,7 @@ impl OperatorSpec for LocalOperator {
         let Some(of) = self.inputs.get(input) else { return Strategy::Forward };
         match of.distribution {
             Distribution::Broadcast => Strategy::Broadcast.on(workers),
-            Distribution::RoundRobin => Strategy::Rebalance.on(workers),
+            Distribution::RoundRobin | Distribution::Partner => Strategy::Rebalance.on(workers),
             Distribution::Local => Strategy::Forward,
             Distribution::Hash if of.keys.is_empty() => Strategy::Gather.on(workers),
             Distribution::Hash => self.exchange.into(),

@@ -51,6 +51,7 @@ pub use self::fusion::{FusedColumns, FusedLookup, Fusion, NotFused};
 pub use self::hash_join::{HashJoin, HashJoinSide, ProbedBuild};
 pub(crate) use self::join_kind::list;
 pub use self::join_kind::{FILTER, JoinKind, PROJECT};
+pub(crate) use self::keyed::LAGGING;
 pub use self::keyed::{
     Distribution, Keyed, KeyedInput, KeyedOperator, KeyedState, MultiPartitioner, Retention,
     RowPartitioner,
@@ -219,13 +220,22 @@ impl JobGraph {
 
     /// A worker's number among the [`readers`], if it is one.
     pub(crate) fn reader(&self, worker: u32, workers: u32) -> Option<u32> {
-        if parts_workers(&self.operators) { halves::reader(worker, workers) } else { Some(worker) }
+        match self.settings.only_readers(workers) {
+            0 if parts_workers(&self.operators) => halves::reader(worker, workers),
+            0 => Some(worker),
+            _ => worker.checked_sub(self.settings.keepers(workers)),
+        }
     }
 }
 
-/// How many of so many workers read the tables: all, but with [`Exchange::UpPar`].
-pub fn readers(operators: &[Operator], workers: u32) -> u32 {
-    if parts_workers(operators) { halves::readers(workers) } else { workers }
+/// How many of so many workers read the tables: all, but with [`Exchange::UpPar`], and where
+/// `only` do nothing else ([`Settings::only_readers`]).
+pub fn readers(operators: &[Operator], only: u32, workers: u32) -> u32 {
+    match only {
+        0 if parts_workers(operators) => halves::readers(workers),
+        0 => workers,
+        only => only,
+    }
 }
 
 fn parts_workers(operators: &[Operator]) -> bool {
@@ -283,6 +293,10 @@ pub struct Settings {
     /// which has not processed them, for inputs whose rows may have to wait before they are
     /// processed.
     pub receive_bytes: u64,
+    /// Workers that read tables and keep nothing, the last ones: they feed the others, which read
+    /// none (S16). With 0 all workers do both, and one always
+    /// keeps.
+    pub readers: u32,
     /// Rings between workers of different processes (S1); queues between those of one hold as much.
     pub ring: channel::RingConfig,
     /// What an idle worker does.
@@ -300,6 +314,19 @@ pub struct Settings {
     pub pins_workers: bool,
     /// The functions of the program that the job calls, by name.
     pub functions: Vec<JobFunction>,
+}
+
+impl Settings {
+    /// How many of so many workers only read.
+    #[must_use]
+    pub fn only_readers(&self, workers: u32) -> u32 {
+        self.readers.min(workers.saturating_sub(1))
+    }
+
+    /// How many of so many workers keep what is kept, and lead keys: the first ones.
+    pub(crate) fn keepers(&self, workers: u32) -> u32 {
+        workers - self.only_readers(workers)
+    }
 }
 
 /// A function of the program that a job calls.
@@ -325,6 +352,7 @@ impl Default for Settings {
             checkpoint: Some(CheckpointInterval::Auto),
             guarantee: None,
             receive_bytes: 256 << 10,
+            readers: 0,
             ring: channel::RingConfig::default(),
             idle: Idle::Block,
             wires: Wires::default(),

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 
 use crate::checkpoint::SavedRows;
 use crate::error::DataflowError;
 use crate::job::{
-    Description, KeyedOperator, KeyedState, MultiPartitioner, Retention, RowPartitioner, SavedParts,
+    Description, Distribution, Exchange, Keyed, KeyedInput, KeyedOperator, KeyedState,
+    MultiPartitioner, Retention, RowPartitioner, SavedParts,
 };
 use crate::operators::keyed::{at_rest, no_part};
 
@@ -31,6 +32,28 @@ pub enum To {
     One(Arc<dyn RowPartitioner>),
     /// Each to several workers or none, by a function.
     Several(Arc<dyn MultiPartitioner>),
+    /// From a worker that only reads to one that keeps state, whoever led keys before (S16).
+    /// Whether a row is late is decided behind it, by the watermark that it met where it was read:
+    /// rows that lag bring these, on an input of their own.
+    Partner,
+}
+
+/// Brings rows of workers that only read to those that keep state. Its second input is that of
+/// [`To::Partner`], to which no edge leads.
+pub fn to_partner(schema: SchemaRef) -> Keyed {
+    let watermark = Arc::new(Field::new("watermark", DataType::Int64, false));
+    let fields = schema.fields().iter().cloned().chain([watermark]);
+    let lagging: SchemaRef = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let input = |schema| KeyedInput {
+        schema,
+        keys: vec![],
+        distribution: Distribution::Partner,
+        time: None,
+        grace: 0,
+    };
+    let inputs = vec![input(schema.clone()), input(lagging)];
+    let operator = Arc::new(Reroute { schema, to: To::Partner });
+    Keyed { inputs, exchange: Exchange::Shuffle, granularity: 1, operator }
 }
 
 impl KeyedOperator for Reroute {
@@ -49,15 +72,19 @@ impl KeyedOperator for Reroute {
     fn partitioner(&self, _: usize) -> Option<Arc<dyn RowPartitioner>> {
         match &self.to {
             To::One(route) => Some(route.clone()),
-            To::Input | To::Several(_) => None,
+            To::Input | To::Several(_) | To::Partner => None,
         }
     }
 
     fn multi_partitioner(&self, _: usize) -> Option<Arc<dyn MultiPartitioner>> {
         match &self.to {
-            To::Input | To::One(_) => None,
+            To::Input | To::One(_) | To::Partner => None,
             To::Several(spread) => Some(spread.clone()),
         }
+    }
+
+    fn carries_watermarks(&self) -> bool {
+        matches!(self.to, To::Partner)
     }
 
     fn retention(&self, _: usize) -> Option<Retention> {

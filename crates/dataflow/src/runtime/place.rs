@@ -44,6 +44,11 @@ pub(crate) struct WorkerContext {
 }
 
 impl WorkerContext {
+    /// The workers that lead keys and keep state, from worker 0 on.
+    pub(crate) fn keepers(&self) -> u32 {
+        self.settings.keepers(self.workers)
+    }
+
     /// The watermark up to which the results of an operator were emitted in the run before.
     pub(crate) fn watermark(&self, operator: u32) -> i64 {
         self.watermarks.get(operator as usize).copied().unwrap_or(i64::MIN)

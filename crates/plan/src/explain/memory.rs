@@ -221,7 +221,17 @@ mod tests {
         let epoch = InForce::default().job.epoch;
         let recovery = RecoveryAsked::default();
         let functions = vec![];
-        let explain = Explain { statements, operators, needs, workers, epoch, recovery, functions };
+        let only_readers = 0;
+        let explain = Explain {
+            statements,
+            operators,
+            needs,
+            workers,
+            only_readers,
+            epoch,
+            recovery,
+            functions,
+        };
         assert!(explain.text().contains("node 0       8.0 GiB + 2.0 GiB"), "{}", explain.text());
     }
 }

@@ -242,8 +242,9 @@ fn open<'e>(
             let (input, columns) = scan(cx, table, exprs, time)?;
             let input = pruned(cx, table, input, relation.predicate().as_ref(), &columns)?;
             // Workers of two kinds read and lead rows.
-            let of_one_kind =
-                cx.lowering.settings.exchange != ExchangeChoice::Fixed(Exchange::UpPar);
+            let settings = cx.lowering.settings;
+            let of_one_kind = settings.exchange != ExchangeChoice::Fixed(Exchange::UpPar)
+                && settings.job.readers == 0;
             let workers = cx.lowering.workers.total();
             let input = if of_one_kind { input.placed(workers) } else { input };
             let labels = Labels { table: Some(table.title()), ..Labels::default() };

@@ -124,7 +124,7 @@ impl Planner {
 
     /// A stage of operators that were made without SQL.
     pub fn stage_of(&mut self, name: &str, mut operators: Vec<Operator>, bounded: bool) -> Stage {
-        self.set_shuffle(&mut operators);
+        self.distribute(&mut operators);
         self.engine.interrupt = Arc::default();
         let mut building = Building::default();
         let planned = Planned { name: name.to_owned(), sql: String::new(), line: 0 };

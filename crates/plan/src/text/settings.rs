@@ -254,6 +254,14 @@ const SETTINGS: &[SettingSpec] = &[
         doc: "In which rack each node stands: rows for every worker enter each rack once.",
     },
     SettingSpec {
+        name: "millstream.readers",
+        values: "0 to 4095",
+        default: "0",
+        scope: Scope::Job,
+        doc: "Workers that only read tables and send to the others, which keep state and read \
+              none: the last ones, all but one at most. With 0 each worker reads and keeps.",
+    },
+    SettingSpec {
         name: "millstream.receive_bytes",
         values: "bytes, from 1 KiB to 1 GiB",
         default: "256 KiB",
@@ -437,6 +445,7 @@ impl InForce {
             }
             "millstream.guarantee" => job.guarantee = guarantee(&lower).ok_or(refused.clone())?,
             "millstream.prefetch" => job.prefetch = prefetch(&lower).ok_or(refused.clone())?,
+            "millstream.readers" => job.readers = number(0, 4_095)? as u32,
             "millstream.receive_bytes" => job.receive_bytes = number(1 << 10, 1 << 30)?,
             "millstream.reconnect" => job.reconnect_ns = nanos(&lower).ok_or(refused.clone())?,
             "millstream.ring_mode" => {

@@ -66,7 +66,9 @@ impl HeavyHitters {
         let states = spec.group_by.state_types();
         let bounded =
             states.iter().all(|of| of.primitive_width().is_some() || *of == DataType::Boolean);
-        if choice == FrequentKeys::Off || !fits || !bounded {
+        // A worker that only reads keeps no groups.
+        let keeps_all = place.keepers() == place.workers;
+        if choice == FrequentKeys::Off || !fits || !bounded || !keeps_all {
             return None;
         }
         // An array of all keys between the frequent ones would be given out with its holes.

@@ -150,9 +150,9 @@ impl Bed {
     fn play(&mut self, rounds: &[(RecordBatch, i64)], early: bool) {
         let workers = self.workers();
         let partition = match self.of.exchange {
-            Exchange::Merge => Partition::in_blocks(&self.of.keys, 0, workers),
+            Exchange::Merge => Partition::in_blocks(&self.of.keys, 0, workers, workers),
             Exchange::UpPar if workers > 1 => uppar(&self.of.keys, 0, workers),
-            _ => Partition::by_key(&self.of.keys, 0, workers),
+            _ => Partition::by_key(&self.of.keys, 0, workers, workers),
         };
         for (rows, watermark) in rounds {
             let mut owners = vec![];

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::Int64Array;
+use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use state::Spilled;
@@ -31,7 +31,9 @@ use self::unread::{held_rows, stored_rows};
 use crate::checkpoint::{OperatorSnapshot, SavedRows};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Inputs, Instance, Member, Outgoing, Port, Task};
-use crate::job::{Exchange, Keyed, KeyedInput, OperatorSpec, SavedPart, SavedParts, SavedState};
+use crate::job::{
+    Exchange, Keyed, KeyedInput, LAGGING, OperatorSpec, SavedPart, SavedParts, SavedState,
+};
 use crate::operators::downstream::Downstream;
 use crate::operators::operator::{Arriving, OperatorContext, OperatorTask, end_round};
 use crate::operators::restoring::{Restoring, saved_here};
@@ -118,7 +120,7 @@ impl<D: Downstream> KeyedRun<D> {
             let mut given = 0;
             while let Some(batch) = self.advance(seen.0)? {
                 let rows = batch.num_rows();
-                self.behind.push(Rows::on_time(batch)).await?;
+                self.behind.push(self.rows_of(batch)).await?;
                 self.forwarded(rows);
                 self.publish_bytes()?;
                 given += 1;
@@ -185,6 +187,29 @@ impl<D: Downstream> KeyedRun<D> {
         Ok(on_time)
     }
 
+    /// Rows with the watermarks that they met, as a column.
+    fn lagging(
+        &self,
+        batch: &RecordBatch,
+        watermarks: &Int64Array,
+    ) -> Result<RecordBatch, DataflowError> {
+        let watermarks: ArrayRef = Arc::new(watermarks.clone());
+        let columns = batch.columns().iter().cloned().chain([watermarks]).collect();
+        Ok(RecordBatch::try_new(self.spec.inputs[LAGGING].schema.clone(), columns)?)
+    }
+
+    /// Rows that are emitted: on time, or with the watermarks that they brought.
+    fn rows_of(&self, batch: RecordBatch) -> Rows {
+        let last = batch.num_columns().saturating_sub(1);
+        let carried = self.spec.operator.carries_watermarks()
+            && batch.num_columns() > self.spec.operator.schema().fields().len();
+        let watermarks = if carried { batch.column(last).as_primitive_opt() } else { None };
+        let Some(watermarks) = watermarks.cloned() else { return Rows::on_time(batch) };
+        let mut batch = batch;
+        batch.remove_column(last);
+        Rows { watermarks: Some(watermarks), ..Rows::on_time(batch) }
+    }
+
     /// Publishes the bytes of state, and holds them to their bound.
     fn publish_bytes(&self) -> Result<(), DataflowError> {
         let state = self.state.borrow();
@@ -198,9 +223,12 @@ impl<D: Downstream> KeyedRun<D> {
 impl<D: Downstream> OperatorTask for KeyedRun<D> {
     fn push(&self, Arriving { input, rows, .. }: Arriving) -> Task<'_> {
         Box::pin(async move {
-            let batch = match &rows.watermarks {
-                Some(watermarks) => self.without_late(input, &rows.batch, watermarks)?,
-                None => rows.batch,
+            let (input, batch) = match &rows.watermarks {
+                Some(watermarks) if self.spec.operator.carries_watermarks() => {
+                    (LAGGING, self.lagging(&rows.batch, watermarks)?)
+                }
+                Some(watermarks) => (input, self.without_late(input, &rows.batch, watermarks)?),
+                None => (input, rows.batch),
             };
             if batch.num_rows() > 0 {
                 self.instance.inputs.push(self, Outgoing::of(input, batch)).await?;

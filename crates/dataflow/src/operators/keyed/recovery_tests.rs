@@ -119,11 +119,11 @@ impl<'a> Bed<'a> {
             Distribution::Broadcast => {
                 return vec![WorkerSet::all(0..workers); rows.num_rows()];
             }
-            Distribution::Local | Distribution::RoundRobin => {
+            Distribution::Local | Distribution::RoundRobin | Distribution::Partner => {
                 owners = vec![reader as u32 % workers; rows.num_rows()];
             }
             Distribution::Hash => {
-                let partition = Partition::by_key(&of.keys, 0, workers);
+                let partition = Partition::by_key(&of.keys, 0, workers, workers);
                 partition.owners(rows, None, &mut owners).unwrap();
             }
         }
@@ -437,7 +437,7 @@ impl MultiPartitioner for OfKey {
     ) -> Result<(), DataflowError> {
         assert_eq!(rows.num_columns(), 3, "the columns of the input");
         let mut owners = vec![];
-        Partition::by_key(&[0], 0, workers).owners(rows, None, &mut owners)?;
+        Partition::by_key(&[0], 0, workers, workers).owners(rows, None, &mut owners)?;
         let of_row = |(row, &owner): (usize, &u32)| {
             let to = [owner, (owner + 1) % workers].into_iter().collect();
             if rows.column(0).is_null(row) { WorkerSet::default() } else { to }
@@ -532,7 +532,7 @@ fn rows_that_an_operator_before_has_led_follow_their_keys() {
     };
     let even = saved([7, 7]);
     let mut owners = vec![];
-    Partition::by_key(&[0], 0, 3).owners(&rows, None, &mut owners).unwrap();
+    Partition::by_key(&[0], 0, 3, 3).owners(&rows, None, &mut owners).unwrap();
     let numbers = |rows: &RecordBatch| rows.column(1).as_primitive::<Int64Type>().values().to_vec();
     for worker in 0..3 {
         let from = Restoring::new(&even, &job, worker, 3);
