@@ -13,6 +13,7 @@ use crate::report::{
 };
 
 mod air;
+mod ingestion;
 mod istore;
 mod lists;
 mod probes;
@@ -351,6 +352,7 @@ mod tests {
                 .iter()
                 .map(|variant| {
                     let factor = match *variant {
+                        "uppar" if self.slow && text.contains("millstream.readers") => 1.0,
                         "uppar" => 0.25,
                         "shuffle" if !self.slow => 0.5,
                         _ if skewed => 0.9,

@@ -1,5 +1,6 @@
 //! Slash (S14, S15): late merge against re-partitioning.
 
+use super::ingestion::ingestion;
 use super::{
     Figures, PaperScale, Runner, Sweep, about, at_least, cell, measured, plot, report, section,
     table,
@@ -40,6 +41,7 @@ pub fn slash(bench: &mut dyn Runner, scale: PaperScale) -> FigureReport {
         weak_scaling(sweep),
         against_uppar(sweep),
         buffers(sweep),
+        ingestion(sweep),
         credits(sweep),
         threads(sweep),
         skew(sweep),
