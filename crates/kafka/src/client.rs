@@ -223,10 +223,11 @@ pub(crate) type PartitionId = (String, i32);
 type Asked = Arc<Mutex<BTreeMap<PartitionId, Option<Watermarks>>>>;
 
 /// The partitions of all topics that are read, as the brokers say now. A topic of a pattern that is
-/// being made, or deleted, is left out.
+/// being made, or deleted, is left out, with a warning.
 ///
 /// # Errors
-/// When they cannot be asked, or a topic that is named is not there.
+/// When they cannot be asked, a topic that is named is not there, or one of a pattern has another
+/// error.
 pub(crate) fn partitions_of(
     consumer: &BaseConsumer<Listener>,
     choice: &TopicChoice,
@@ -254,12 +255,25 @@ pub(crate) fn partitions_of(
         }
         TopicChoice::Pattern(..) => {
             let metadata = consumer.fetch_metadata(None, wait)?;
-            let topics = metadata.topics().iter();
-            topics.filter(|own| own.error().is_none() && choice.has(own.name())).for_each(add);
+            for own in metadata.topics().iter().filter(|own| choice.has(own.name())) {
+                match own.error().map(Code::from) {
+                    None => add(own),
+                    Some(code) if is_left_out(code) => {
+                        let topic = own.name();
+                        tracing::warn!(target: "kafka", topic, %code, "the topic is omitted");
+                    }
+                    Some(code) => return Err(KafkaError::MetadataFetch(code)),
+                }
+            }
         }
     }
     all.sort_unstable();
     Ok(all)
+}
+
+/// Whether a topic of a list of all is left out that has this error: it is being made, or deleted.
+fn is_left_out(code: Code) -> bool {
+    matches!(code, Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::LeaderNotAvailable)
 }
 
 /// Refuses more partitions than are read.
@@ -428,7 +442,7 @@ impl Watch {
     fn look_for_partitions(&mut self) {
         let found = match partitions_of(&self.consumer, &self.discovery.choice, ANSWER) {
             Ok(found) => found,
-            Err(error) => return tracing::debug!(target: "kafka", %error, "no partitions"),
+            Err(error) => return tracing::warn!(target: "kafka", %error, "no partitions"),
         };
         let known = &mut self.discovery.known;
         let new: Vec<_> = found.into_iter().filter(|of| known.insert(of.clone())).collect();
@@ -542,6 +556,14 @@ pub(crate) fn without_errors(list: TopicPartitionList) -> Result<TopicPartitionL
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_topic_of_a_pattern_that_may_not_be_read_is_not_left_out() {
+        let gone = [Code::UnknownTopicOrPartition, Code::UnknownTopic, Code::LeaderNotAvailable];
+        assert!(gone.into_iter().all(is_left_out));
+        let others = [Code::TopicAuthorizationFailed, Code::InvalidTopic, Code::Unknown];
+        assert!(!others.into_iter().any(is_left_out));
+    }
 
     #[test]
     fn brokers_that_answer_with_an_error_are_reached() {

@@ -29,8 +29,8 @@ pub(crate) const PATTERN: &str = "topic-pattern";
 /// Bytes of a compiled pattern at most.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-/// Topics of the brokers' own.
-const INTERNAL: [&str; 3] = ["__consumer_offsets", "__transaction_state", "__share_group_state"];
+/// How the names of the brokers' own topics begin.
+const INTERNAL: &str = "__";
 
 /// Bytes of the name of a topic at most, as brokers have it.
 const TOPIC_BYTES_MAX: usize = 249;
@@ -174,7 +174,7 @@ impl TopicChoice {
     pub(crate) fn has(&self, topic: &str) -> bool {
         match self {
             Self::Names(names) => names.iter().any(|name| name == topic),
-            Self::Pattern(pattern, _) => !INTERNAL.contains(&topic) && pattern.is_match(topic),
+            Self::Pattern(pattern, _) => !topic.starts_with(INTERNAL) && pattern.is_match(topic),
         }
     }
 }
@@ -343,6 +343,8 @@ mod tests {
             ("a_state", true),
             ("__transaction_state", false),
             ("__share_group_state", false),
+            ("__what_comes_later_state", false),
+            ("_state", true),
         ] {
             assert_eq!(pattern.has(topic), is_read, "{topic}");
         }

@@ -423,6 +423,52 @@ fn checkpoints_of_the_log_stand_for_the_commits_in_front_of_them() {
     }
 }
 
+/// A writer whose commits were removed behind a checkpoint reads the checkpoint: in part, not at
+/// all, and whole.
+#[test]
+fn a_log_that_is_read_in_part_leaves_nothing_behind() {
+    for place in Place::both("delta-in-part") {
+        let sink = place.sink(&[("checkpoint.interval", "0")]);
+        let mut writer = sink.open(&staging(0, 1)).unwrap();
+        publish(&*sink, &mut *writer, &numbers(0, 10));
+        writer.write(&numbers(10, 20)).unwrap();
+        let staged = stage_durably(&mut *writer, 2, false);
+        let how = publishing(&*sink, false);
+        // Another one adds files, removes ours, and writes checkpoints.
+        let other = place.sink(&[("checkpoint.interval", "2")]);
+        let add = |from: i64| {
+            let mut own = other.open(&WriterContext::of(0)).unwrap();
+            own.write(&numbers(from, from + 10)).unwrap();
+            own.commit().unwrap();
+        };
+        add(100);
+        let remove = json!({"remove": {"path": place.actions(0, "add")[0]["path"],
+            "deletionTimestamp": i64::MAX, "dataChange": true}});
+        place.put(&commit(2), format!("{remove}\n").as_bytes());
+        add(110);
+        let checkpoint = format!("_delta_log/{:020}.checkpoint.parquet", 3);
+        let whole = place.get(&checkpoint).unwrap();
+        (0..3).map(commit).for_each(|name| place.remove(&name));
+        // It cannot be read, and neither can the commit behind it.
+        place.put(&checkpoint, b"PAR1");
+        refused(sink.publish(std::slice::from_ref(&staged), how));
+        place.put(&checkpoint, &whole);
+        let last = place.get(&commit(3)).unwrap();
+        place.put(&commit(4), b"{");
+        refused(sink.publish(std::slice::from_ref(&staged), how));
+        place.remove(&commit(4));
+        // A log that is gone is no new table.
+        place.remove(&checkpoint);
+        place.remove(&commit(3));
+        let error = refused(sink.publish(std::slice::from_ref(&staged), how));
+        assert!(error.to_string().contains("its log is gone"), "{error}");
+        place.put(&checkpoint, &whole);
+        place.put(&commit(3), &last);
+        sink.publish(&[staged], Publishing { again: true, ..how }).unwrap();
+        assert_eq!(place.rows(), &set(100, 120, false) | &set(10, 20, false));
+    }
+}
+
 #[test]
 fn what_another_writer_adds_is_kept_and_what_it_changes_is_an_error() {
     for place in Place::both("delta-others") {

@@ -116,17 +116,9 @@ pub(crate) fn hash_join(
         side.rows_estimate = cx.bounded.then(|| cx.lowering.statistics.estimate(input).rows as u64);
     }
     let reach = reach(cx, job, form, &sides)?;
-    if reach.way == Some(Replication::Pull) {
-        let from = sides[reach.build].finished.edges[0].from;
-        if let Some(pulled) = pullable(job, &sides[reach.build]) {
-            job.operators[from].kind = OperatorKind::Source(pulled);
-        }
-    }
     let relations = [&left, &right];
     let [probe, build] = [1 - reach.build, reach.build];
-    if reach.is_open {
-        key_filter::add(cx, job, (node, form), relations, &mut sides, build)?;
-    }
+    reached(cx, job, (node, form), relations, &mut sides, &reach)?;
     let at = |side: usize| (relations[side], &sides[side]);
     let both = both_of(&at(probe).1.finished.schema, &at(build).1.finished.schema);
     let first = at(probe).1.finished.schema.fields().len();
@@ -177,6 +169,31 @@ pub(crate) fn hash_join(
     };
     let operator = add(job, spec, &sides, reach, &shown);
     relation(operator, (kind, probe), (&schema, mark), columns, node)
+}
+
+/// Has rows go as was chosen: each process reads a build that is pulled, and rows of the probe side
+/// that have no partner stay if that is worth its price.
+///
+/// # Errors
+/// When the keys of a build cannot be told from its rows.
+fn reached(
+    cx: &Context<'_>,
+    job: &mut JobBuilder,
+    join: (&logical::Join, Form),
+    relations: [&Relation; 2],
+    sides: &mut [Side; 2],
+    reach: &Reach,
+) -> Result<(), LowerError> {
+    if reach.way == Some(Replication::Pull) {
+        let from = sides[reach.build].finished.edges[0].from;
+        if let Some(pulled) = pullable(job, &sides[reach.build]) {
+            job.operators[from].kind = OperatorKind::Source(pulled);
+        }
+    }
+    if reach.is_open {
+        key_filter::add(cx, job, join, relations, sides, reach.build)?;
+    }
+    Ok(())
 }
 
 /// The relation that a join emits. `columns` are the columns of the probe side and of the build

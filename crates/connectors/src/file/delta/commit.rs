@@ -64,6 +64,8 @@ pub(super) struct Transaction {
     pub(super) name: String,
     /// The publications in front of it.
     pub(super) before: u64,
+    /// Whether it may have been committed before: a run that this one replaces may commit it yet.
+    pub(super) again: bool,
 }
 
 /// A table that is written.
@@ -80,8 +82,8 @@ pub(super) struct WrittenTable {
 #[derive(Default)]
 struct LatestSnapshot {
     snapshot: Snapshot,
-    /// The protocol and the metadata that rows were checked against.
-    checked: Option<(Option<Value>, Option<Value>)>,
+    /// The [rules](Snapshot::rules) that rows were checked against.
+    checked: Option<[Value; 2]>,
 }
 
 impl WrittenTable {
@@ -138,13 +140,13 @@ impl WrittenTable {
     fn refresh(&self, known: &mut LatestSnapshot) -> Result<(), ConnectorError> {
         let snapshot = &mut known.snapshot;
         snapshot.now_ms = now_ms();
-        let mut log = DeltaLog::list(&self.place, snapshot.version)?;
-        if let (Some(found), Some(from)) = (&log, snapshot.version)
-            && !found.continues(from)
+        let mut from = snapshot.version;
+        let mut log = DeltaLog::list(&self.place, from)?;
+        if let (Some(found), Some(version)) = (&log, from)
+            && !found.continues(version)
         {
             // Its commits were removed behind a checkpoint, or it was made anew.
-            *snapshot = Snapshot { now_ms: snapshot.now_ms, ..Snapshot::default() };
-            log = DeltaLog::list(&self.place, None)?;
+            (from, log) = (None, DeltaLog::list(&self.place, None)?);
         }
         let Some(log) = log else {
             if snapshot.version.is_some() {
@@ -153,12 +155,18 @@ impl WrittenTable {
             }
             return Ok(());
         };
-        let before = snapshot.version;
-        snapshot.version = Some(log.replay(&self.place, before, snapshot)?);
+        if from.is_some() {
+            snapshot.version = Some(log.replay(&self.place, from, snapshot)?);
+        } else {
+            // A log that is read in part leaves nothing behind.
+            let mut fresh = Snapshot { now_ms: snapshot.now_ms, ..Snapshot::default() };
+            fresh.version = Some(log.replay(&self.place, None, &mut fresh)?);
+            *snapshot = fresh;
+        }
         snapshot.checkpoint = log.checkpoint().max(snapshot.checkpoint);
         let place = self.place.display("");
         snapshot.check(&place, &self.columns, self.given_partitions.as_deref())?;
-        let now = (snapshot.protocol.clone(), snapshot.metadata.clone());
+        let now = snapshot.rules();
         let checked = known.checked.get_or_insert_with(|| now.clone());
         if *checked != now {
             let message = "another writer has changed its columns, its settings or its protocol";
@@ -186,8 +194,10 @@ impl WrittenTable {
             if files.is_empty() && (snapshot.version.is_some() || !makes) {
                 return Ok(());
             }
-            if let Some(own) = own {
-                check_count(&place, own, snapshot.transaction(&own.name))?;
+            if let Some(own) = own
+                && own.is_committed(&place, snapshot.transaction(&own.name))?
+            {
+                return Ok(());
             }
             check_directories(&place, files, &self.partitions(snapshot))?;
             let version = snapshot.next(&place)?;
@@ -201,7 +211,7 @@ impl WrittenTable {
                 apply_commit(&self.place.display(&name), &lines, snapshot, &mut 0)?;
                 snapshot.version = Some(version);
                 if known.checked.is_none() {
-                    known.checked = Some((snapshot.protocol.clone(), snapshot.metadata.clone()));
+                    known.checked = Some(snapshot.rules());
                 }
                 self.keep_checkpoint(snapshot);
                 return Ok(());
@@ -223,7 +233,10 @@ impl WrittenTable {
         }
         snapshot.expire();
         match checkpoint::write(&self.place, snapshot) {
-            Ok(()) => snapshot.checkpoint = Some(version),
+            Ok(()) => {
+                snapshot.checkpoint = Some(version);
+                self.place.sweep_log();
+            }
             Err(error) => {
                 tracing::warn!(%error, "no checkpoint of the log: the next commit tries again");
             }
@@ -260,7 +273,7 @@ impl WrittenTable {
                 "createdTime": now,
             }}));
         }
-        if let Some(Transaction { name, before }) = own {
+        if let Some(Transaction { name, before, .. }) = own {
             let number = before + 1;
             lines.push(json!({"txn": {"appId": name, "version": number, "lastUpdated": now}}));
         }
@@ -292,19 +305,27 @@ impl WrittenTable {
     }
 }
 
-/// Checks that the sink has published what was in front, and no more.
-fn check_count(place: &str, own: &Transaction, count: u64) -> Result<(), ConnectorError> {
-    let Transaction { name, before } = own;
-    if count == *before {
-        return Ok(());
+impl Transaction {
+    /// Whether it stands in the log already, where the sink counts `count` publications.
+    ///
+    /// # Errors
+    /// When the sink has not published what was in front, or more.
+    fn is_committed(&self, place: &str, count: u64) -> Result<bool, ConnectorError> {
+        let Self { name, before, again } = self;
+        if count == *before {
+            return Ok(false);
+        }
+        if *again && before.checked_add(1) == Some(count) {
+            return Ok(true);
+        }
+        let message = format!(
+            "transaction '{name}' counted {before} publications when the checkpoint was taken, \
+             and counts {count} now"
+        );
+        let hint = "another job writes by that name, or the job went back to an older checkpoint: \
+                    give each sink a name of its own, 'txn.app-id', or begin anew, --from none";
+        Err(unread(place, message, hint))
     }
-    let message = format!(
-        "transaction '{name}' counted {before} publications when the checkpoint was taken, and \
-         counts {count} now"
-    );
-    let hint = "another job writes by that name, or the job went back to an older checkpoint: give \
-                each sink a name of its own, 'txn.app-id', or begin anew, --from none";
-    Err(unread(place, message, hint))
 }
 
 /// A name below the table as the log has it.
@@ -328,4 +349,26 @@ fn uuid() -> String {
 fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_publication_that_another_run_has_committed_stands() {
+        let own = |before: u64, again: bool| Transaction { name: "a".into(), before, again };
+        for (before, again, count, committed) in [
+            (3, false, 3, Some(false)),
+            (3, true, 3, Some(false)),
+            (3, true, 4, Some(true)),
+            (3, false, 4, None),
+            (3, true, 5, None),
+            (3, true, 2, None),
+            (u64::MAX, true, 0, None),
+        ] {
+            let found = own(before, again).is_committed("t", count).ok();
+            assert_eq!(found, committed, "{before}, {again}, {count}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ use super::LOG;
 use super::place::TablePlace;
 
 /// Digits of a version in names.
-const VERSION_DIGITS: usize = 20;
+pub(super) const VERSION_DIGITS: usize = 20;
 /// Bytes of a commit at most.
 pub(super) const COMMIT_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a part of a checkpoint in a store at most.

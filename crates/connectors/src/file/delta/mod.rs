@@ -22,6 +22,7 @@ mod checkpoint;
 mod columns;
 mod commit;
 mod files;
+mod interval;
 mod log;
 mod place;
 mod sink;

@@ -1,17 +1,21 @@
 //! Where a table lies: a directory of this machine, or objects below a path of a store.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder as ReaderBuilder;
 
-use super::log::{CHECKPOINT_BYTES_MAX, LogState, apply_checkpoint, damaged};
+use super::log::{
+    CHECKPOINT_BYTES_MAX, LogState, VERSION_DIGITS, apply_checkpoint, damaged, unread,
+};
 use super::{LOG, PATH_HINT};
 use crate::file::atomic::AtomicFile;
 use crate::file::paths::{io_error, one_name};
@@ -19,6 +23,9 @@ use crate::file::{FileBlob, staged};
 use crate::object::{self, ObjectDirectory};
 use crate::options::{OptionReader, refuse};
 use crate::stored::Blob;
+
+/// How long a commit that was begun stays: its writer may be slow.
+const BEGUN_STAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where a table lies.
 #[derive(Clone)]
@@ -162,13 +169,14 @@ impl TablePlace {
             let mut file = OpenOptions::new().write(true).create_new(true).open(&hidden)?;
             file.write_all(bytes)?;
             file.sync_all()?;
-            match fs::hard_link(&hidden, &path) {
+            let linked = match fs::hard_link(&hidden, &path) {
                 Ok(()) => Ok(true),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-                Err(error) => Err(error),
-            }
+                Err(error) => Err(link_error(&path, &error)),
+            };
+            Ok(linked)
         };
-        let made = made().map_err(|error| io_error(&path, &error));
+        let made = made().map_err(|error| io_error(&path, &error)).flatten();
         if let Err(error) = fs::remove_file(&hidden) {
             tracing::debug!(file = %hidden.display(), %error, "it stays");
         }
@@ -177,6 +185,21 @@ impl TablePlace {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Removes files of the log that a writer has begun, and whose process was ended then. A store
+    /// has none.
+    pub(super) fn sweep_log(&self) {
+        let Self::Files(directory) = self else { return };
+        let Ok(entries) = fs::read_dir(directory.join(LOG)) else { return };
+        for entry in entries.flatten().filter(|entry| is_begun(&entry.file_name())) {
+            let age = entry.metadata().ok().and_then(|of| of.modified().ok()?.elapsed().ok());
+            if age.is_some_and(|age| age >= BEGUN_STAY)
+                && let Err(error) = fs::remove_file(entry.path())
+            {
+                tracing::debug!(file = %entry.path().display(), %error, "it stays");
+            }
+        }
     }
 
     /// Writes a name below the table, whole; what was there is replaced.
@@ -226,7 +249,70 @@ impl TablePlace {
     }
 }
 
+/// Whether a name is that of a commit that [`TablePlace::create`] has begun.
+fn is_begun(name: &OsStr) -> bool {
+    let name = name.to_str().and_then(|name| name.strip_prefix('.')?.split_once(".json.tmp-"));
+    let is_all = |text: &str, digit: fn(&u8) -> bool| text.as_bytes().iter().all(digit);
+    name.is_some_and(|(version, number)| {
+        let fits = version.len() == VERSION_DIGITS && number.len() == 16;
+        fits && is_all(version, u8::is_ascii_digit) && is_all(number, u8::is_ascii_hexdigit)
+    })
+}
+
+/// A link that could not be made: some file systems have none.
+fn link_error(path: &Path, error: &std::io::Error) -> ConnectorError {
+    if !matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) {
+        return io_error(path, error);
+    }
+    let message = format!("cannot link it to its name: {error}");
+    let hint = "the file system has to allow hard links, as those of Linux do, and exFAT, SMB and \
+                some others do not: put the table elsewhere, or into a bucket";
+    unread(&path.display().to_string(), message, hint)
+}
+
 /// A number that nobody else draws.
 pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_that_was_begun_long_ago_is_swept_and_nothing_else() {
+        let directory = std::env::temp_dir().join(format!("millstream-begun-{:016x}", random()));
+        let log = directory.join(LOG);
+        fs::create_dir_all(&log).unwrap();
+        let version = "00000000000000000007";
+        let names = [
+            format!(".{version}.json.tmp-0123456789abcdef"),
+            format!(".{version}.json.tmp-fedcba9876543210"),
+            format!("{version}.json"),
+            format!(".{version}.json.tmp-0123"),
+            format!(".{version}.json.crc"),
+        ];
+        let two_days = std::time::SystemTime::now() - 2 * BEGUN_STAY;
+        for (number, name) in names.iter().enumerate() {
+            let file = File::create(log.join(name)).unwrap();
+            if number != 1 {
+                file.set_modified(two_days).unwrap();
+            }
+        }
+        TablePlace::Files(directory.clone()).sweep_log();
+        let there = names.map(|name| log.join(name).exists());
+        fs::remove_dir_all(directory).unwrap();
+        assert_eq!(there, [false, true, true, true, true]);
+    }
+
+    #[test]
+    fn a_file_system_without_links_is_named() {
+        let error = |kind: ErrorKind| link_error(Path::new("t/0.json"), &kind.into());
+        for kind in [ErrorKind::Unsupported, ErrorKind::PermissionDenied] {
+            let ConnectorError::Io { place, hint, .. } = error(kind) else { panic!() };
+            assert!(place == "t/0.json" && hint.unwrap().contains("hard links"), "{kind:?}");
+        }
+        let ConnectorError::Io { hint, .. } = error(ErrorKind::StorageFull) else { panic!() };
+        assert!(!hint.unwrap_or_default().contains("hard links"));
+    }
 }

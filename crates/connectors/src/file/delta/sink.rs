@@ -182,8 +182,8 @@ impl Sink for DeltaSink {
             let message = "the checkpoint has no number of its publications";
             return Err(unread(&place, message, "begin anew: --from none"));
         };
-        let own = Transaction { name: self.name_for(job), before };
-        if how.again && self.table.count(&own.name)? == before + 1 {
+        let own = Transaction { name: self.name_for(job), before, again: how.again };
+        if own.again && before.checked_add(1) == Some(self.table.count(&own.name)?) {
             return Ok(());
         }
         let parts: Vec<Part> = written.iter().map(|written| written.part.clone()).collect();

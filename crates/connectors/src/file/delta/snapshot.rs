@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::columns::{DeltaColumns, bare};
 use super::files::path_of;
+use super::interval::interval_ms;
 use super::log::{LogState, damaged, of, unread};
 
 /// Files of a table that is written, and those that were removed from it, at most: a writer has
@@ -194,17 +195,28 @@ impl Snapshot {
         self.metadata.as_ref()?.get("configuration")?.get(key)?.as_str()
     }
 
+    /// How long files that were removed stay; `None` where the table says it in a way that is not
+    /// understood.
+    fn removed_stay(&self) -> Option<i64> {
+        let given = self.setting("delta.deletedFileRetentionDuration");
+        given.map_or(Some(REMOVED_MS), interval_ms)
+    }
+
     /// Forgets files that were removed long ago.
     pub(super) fn expire(&mut self) {
-        if self.setting("delta.deletedFileRetentionDuration").is_some() {
-            return;
-        }
-        let least = self.now_ms - REMOVED_MS;
+        let Some(stay) = self.removed_stay() else { return };
+        let least = self.now_ms.saturating_sub(stay);
         let removed = |remove: &str| {
             let remove: Value = serde_json::from_str(remove).ok()?;
             remove.get("deletionTimestamp")?.as_i64()
         };
         self.removed.retain(|_, remove| removed(remove).is_none_or(|at| at >= least));
+    }
+
+    /// The protocol and the metadata, equal however they were written: a checkpoint leaves out what
+    /// a commit has as NULL or as empty.
+    pub(super) fn rules(&self) -> [Value; 2] {
+        [&self.protocol, &self.metadata].map(|of| of.as_ref().map_or(Value::Null, filled))
     }
 
     /// Checks that rows of these columns can be added.
@@ -296,6 +308,19 @@ fn check_columns(columns: &DeltaColumns, known: &[&Value]) -> Result<(), Connect
     Ok(())
 }
 
+/// A value without fields that are NULL or empty.
+fn filled(of: &Value) -> Value {
+    let Value::Object(all) = of else { return of.clone() };
+    let is_empty = |of: &Value| match of {
+        Value::Null => true,
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        _ => false,
+    };
+    let each = all.iter().map(|(key, of)| (key.clone(), filled(of)));
+    Value::Object(each.filter(|(_, of)| !is_empty(of)).collect())
+}
+
 fn shown(of: &Value) -> String {
     of.as_str().map_or_else(|| bare(of).to_string(), str::to_owned)
 }
@@ -332,6 +357,48 @@ mod tests {
         snapshot.apply("t", &add(5)).unwrap();
         let error = snapshot.end("t").unwrap_err().to_string();
         assert!(error.contains("over 100000"), "{error}");
+    }
+
+    #[test]
+    fn files_that_were_removed_stay_as_long_as_the_table_says() {
+        let kept = |setting: Option<&str>| {
+            let configuration = setting.map(|of| ("delta.deletedFileRetentionDuration", of));
+            let configuration: BTreeMap<_, _> = configuration.into_iter().collect();
+            let metadata = Some(json!({ "configuration": configuration }));
+            let now_ms = 100 * 24 * 3_600_000;
+            let mut snapshot = Snapshot { metadata, now_ms, ..Snapshot::default() };
+            for hours in [0, 1, 2, 24 * 6, 24 * 8, 24 * 40] {
+                let action = removed(&hours.to_string(), now_ms - hours * 3_600_000);
+                snapshot.apply("t", &action).unwrap();
+            }
+            snapshot.expire();
+            snapshot.removed.len()
+        };
+        assert_eq!(kept(None), 4);
+        assert_eq!(kept(Some("interval 1 hour")), 2);
+        assert_eq!(kept(Some("interval 1 week 2 days")), 5);
+        assert_eq!(kept(Some("interval 0 days")), 1);
+        assert_eq!(kept(Some("a while")), 6, "what is not understood keeps all");
+    }
+
+    #[test]
+    fn rules_are_equal_however_they_were_written() {
+        let of = |protocol: Value, metadata: Value| {
+            let (protocol, metadata) = (Some(protocol), Some(metadata));
+            Snapshot { protocol, metadata, ..Snapshot::default() }.rules()
+        };
+        let commit = of(
+            json!({"minWriterVersion": 2, "writerFeatures": null}),
+            json!({"id": "a", "name": null, "format": {"provider": "parquet", "options": {}},
+                   "partitionColumns": []}),
+        );
+        let checkpoint = of(
+            json!({"minWriterVersion": 2}),
+            json!({"id": "a", "format": {"provider": "parquet"}, "configuration": {}}),
+        );
+        assert_eq!(commit, checkpoint);
+        let other = of(json!({"minWriterVersion": 2}), json!({"id": "a", "name": "b"}));
+        assert_ne!(commit, other);
     }
 
     #[test]

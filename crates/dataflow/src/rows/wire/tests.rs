@@ -164,7 +164,7 @@ fn arrays_lie_in_the_payload_wherever_it_begins() {
         let values = rows.column(0).as_primitive::<Int64Type>().values().inner().as_ptr();
         let lies_there = payload.as_ptr_range().contains(&values);
         // What is not aligned for its type is copied.
-        assert_eq!(lies_there, payload.as_ptr() as usize % 8 == 0, "shifted by {shift}");
+        assert_eq!(lies_there, (payload.as_ptr() as usize).is_multiple_of(8), "shifted by {shift}");
     }
 }
 
