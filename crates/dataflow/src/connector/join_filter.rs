@@ -9,7 +9,8 @@
 //! would be larger than [`SET_BYTES_MAX`]:
 //!
 //! ```text
-//! whole numbers and times, close together    a bit for each number from the least to the greatest
+//! whole numbers and times, close together    a bit for each number from the least to the greatest,
+//!                                            and a byte where these stay in a cache
 //! other keys                                 a Bloom filter of twelve bits per key
 //! ```
 //!
@@ -22,7 +23,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, make_comparator};
-use arrow::buffer::BooleanBuffer;
+use arrow::buffer::{BooleanBuffer, Buffer};
 use arrow::compute::{SortOptions, cast, is_not_null};
 use arrow::datatypes::{DataType, Int64Type};
 use arrow::error::ArrowError;
@@ -35,6 +36,10 @@ const BITS_OF_KEY: u64 = 12;
 
 /// The most bytes of the set of a filter: a build with more keys has only its least and greatest.
 const SET_BYTES_MAX: u64 = 1 << 20;
+
+/// Numbers from the least key to the greatest up to which a set has a byte for each: they are found
+/// in half the time of bits as long as the second cache of a processor holds them.
+const NEAR_NUMBERS_MAX: u64 = 256 << 10;
 
 /// Rows after which a filter is given up if it has dropped less than one row in [`DROPPED_MIN`].
 const TRIED_ROWS: u64 = 65_536;
@@ -60,8 +65,9 @@ pub struct JoinFilter {
 enum KeySet {
     /// They are not known.
     Any,
-    /// A bit for each number from `least` on.
-    Numbers { least: i64, bits: Vec<u64> },
+    /// A bit for each number from `least` on, and a byte unless they are more than
+    /// [`NEAR_NUMBERS_MAX`].
+    Numbers { least: i64, bits: Vec<u64>, bytes: Vec<u8> },
     /// A Bloom filter.
     Bloom(Vec<[u64; BLOCK_WORDS]>),
 }
@@ -141,7 +147,7 @@ impl JoinFilter {
         };
         match &self.set {
             KeySet::Any => range.matches(column),
-            KeySet::Numbers { least, bits } => numbers_in(column, *least, bits),
+            KeySet::Numbers { least, bits, bytes } => numbers_in(column, *least, bits, bytes),
             KeySet::Bloom(blocks) => {
                 let within = range.matches(column)?;
                 let Some(hashes) = (within.count_set_bits() > 0).then(|| hashes(column)).flatten()
@@ -177,12 +183,15 @@ impl KeySet {
                 bits[(at / 64) as usize] |= 1 << (at % 64);
             }
         }
-        Some(Self::Numbers { least, bits })
+        let is_set = |at: u64| (bits[(at / 64) as usize] >> (at % 64) & 1) as u8;
+        let bytes = (span < NEAR_NUMBERS_MAX).then(|| (0..=span).map(is_set).collect());
+        let bytes = bytes.unwrap_or_default();
+        Some(Self::Numbers { least, bits, bytes })
     }
 
     /// Whether it may have a key within the bounds of a column.
     fn may_have_within(&self, of: &ColumnSummary) -> bool {
-        let Self::Numbers { least, bits } = self else { return true };
+        let Self::Numbers { least, bits, .. } = self else { return true };
         let number = |value: &Option<ArrayRef>| {
             let numbers = whole_numbers(value.as_ref()?)?;
             Some(i128::from(numbers.as_primitive::<Int64Type>().value(0)) - i128::from(*least))
@@ -240,22 +249,62 @@ fn whole_numbers(column: &ArrayRef) -> Option<ArrayRef> {
     }
 }
 
-/// The rows of a column whose number is in a set that has a bit for each number from `least` on.
-fn numbers_in(column: &ArrayRef, least: i64, bits: &[u64]) -> Result<BooleanBuffer, ArrowError> {
-    let Some(numbers) = whole_numbers(column) else {
-        return Ok(BooleanBuffer::new_set(column.len()));
+/// The rows of a column whose number is in a set that has a bit for each number from `least` on
+/// and, unless there are too many, a byte in `bytes`.
+fn numbers_in(
+    column: &ArrayRef,
+    least: i64,
+    bits: &[u64],
+    bytes: &[u8],
+) -> Result<BooleanBuffer, ArrowError> {
+    use DataType::{Date32, Date64, Int32, Int64, Time32, Time64, Timestamp};
+    let (data, rows) = (column.to_data(), column.len());
+    let found = match column.data_type() {
+        Int32 | Date32 | Time32(_) => found(&data.buffer::<i32>(0)[..rows], least, bits, bytes),
+        Int64 | Date64 | Time64(_) | Timestamp(..) => {
+            found(&data.buffer::<i64>(0)[..rows], least, bits, bytes)
+        }
+        _ => match whole_numbers(column) {
+            Some(numbers) => {
+                found(numbers.as_primitive::<Int64Type>().values(), least, bits, bytes)
+            }
+            None => return Ok(BooleanBuffer::new_set(rows)),
+        },
     };
-    let numbers = numbers.as_primitive::<Int64Type>();
-    let values = numbers.values();
-    let found = BooleanBuffer::collect_bool(values.len(), |row| {
-        let at = values[row].wrapping_sub(least) as u64;
-        let word = bits.get((at / 64) as usize).copied().unwrap_or(0);
-        word >> (at % 64) & 1 != 0
-    });
-    Ok(match numbers.nulls() {
+    Ok(match column.nulls() {
         Some(valid) => &found & valid.inner(),
         None => found,
     })
+}
+
+/// The numbers that are in such a set.
+fn found<N: Copy + Into<i64>>(
+    numbers: &[N],
+    least: i64,
+    bits: &[u64],
+    bytes: &[u8],
+) -> BooleanBuffer {
+    let at = |number: N| number.into().wrapping_sub(least) as u64;
+    if bytes.is_empty() {
+        let word = |at: u64| bits.get((at / 64) as usize).copied().unwrap_or(0);
+        tested(numbers, |number| (word(at(number)) >> (at(number) % 64) & 1) as u8)
+    } else {
+        tested(numbers, |number| bytes.get(at(number) as usize).copied().unwrap_or(0))
+    }
+}
+
+/// The values for which a test gives 1 and not 0, eight at a time: shifts by constants are cheap.
+fn tested<N: Copy>(values: &[N], test: impl Fn(N) -> u8) -> BooleanBuffer {
+    let (wholes, rest) = values.as_chunks::<8>();
+    let mut bytes: Vec<u8> = Vec::with_capacity(wholes.len() + 1);
+    bytes.extend(wholes.iter().map(|&[a, b, c, d, e, f, g, h]| {
+        let low = test(a) | test(b) << 1 | test(c) << 2 | test(d) << 3;
+        low | test(e) << 4 | test(f) << 5 | test(g) << 6 | test(h) << 7
+    }));
+    if !rest.is_empty() {
+        bytes.push(rest.iter().rev().fold(0, |byte, &value| byte << 1 | test(value)));
+    }
+    BooleanBuffer::new(Buffer::from_vec(bytes), 0, values.len())
 }
 
 fn is_less(a: &ArrayRef, b: &ArrayRef) -> Result<bool, ArrowError> {

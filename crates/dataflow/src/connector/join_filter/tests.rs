@@ -176,3 +176,54 @@ fn a_filter_that_drops_few_rows_is_given_up() {
         assert_eq!(matching(&filter, &stranger), passes);
     }
 }
+
+#[test]
+fn numbers_of_all_widths_are_found_wherever_they_lie() {
+    let key = |n: i64| n % 3 == 0 || n % 64 == 7;
+    let value = |row: i64| (row % 17 != 4).then_some(row * 37 % 120);
+    let all = numbers((0..300).map(value));
+    for to in [
+        DataType::Int8,
+        DataType::Int16,
+        DataType::Int32,
+        DataType::Int64,
+        DataType::UInt16,
+        DataType::UInt32,
+        DataType::Date32,
+        DataType::Date64,
+        DataType::Time64(arrow::datatypes::TimeUnit::Microsecond),
+        DataType::Timestamp(arrow::datatypes::TimeUnit::Second, None),
+    ] {
+        let typed = |of: &ArrayRef| match to {
+            DataType::Date32 => cast(&cast(of, &DataType::Int32).unwrap(), &to).unwrap(),
+            _ => cast(of, &to).unwrap(),
+        };
+        // The greatest values are beyond the ends.
+        let keys: Vec<i64> = (1..100).filter(|n| key(*n)).collect();
+        let near = filter(&[typed(&numbers(keys.iter().copied().map(Some)))]);
+        assert!(matches!(&near.set, KeySet::Numbers { bytes, .. } if !bytes.is_empty()), "{to}");
+        check_widths(&near, &typed(&all), &value, &key);
+        // A key that is far away leaves no room for bytes.
+        if to.primitive_width() > Some(2) {
+            let far = keys.iter().copied().chain([NEAR_NUMBERS_MAX as i64 * 2]).map(Some);
+            let far = filter(&[typed(&numbers(far))]);
+            assert!(matches!(&far.set, KeySet::Numbers { bytes, .. } if bytes.is_empty()), "{to}");
+            check_widths(&far, &typed(&all), &value, &key);
+        }
+    }
+}
+
+fn check_widths(
+    filter: &JoinFilter,
+    column: &ArrayRef,
+    value: &dyn Fn(i64) -> Option<i64>,
+    key: &dyn Fn(i64) -> bool,
+) {
+    let of = column.data_type();
+    for (first, rows) in [(0, 300), (0, 64), (5, 128), (3, 1), (64, 65), (299, 1), (9, 0)] {
+        let found = filter.matches(&column.slice(first, rows)).unwrap();
+        let is_key = |row| value(row).is_some_and(|n| (1..100).contains(&n) && key(n));
+        let expected: Vec<bool> = (first..first + rows).map(|row| is_key(row as i64)).collect();
+        assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{of}: {rows} from {first}");
+    }
+}
