@@ -5,13 +5,16 @@ use std::fs::File;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Float64Array, Int32Array, Int64Array, StringArray, TimestampMicrosecondArray,
+    ArrayRef, AsArray, Decimal128Array, Float64Array, Int32Array, Int64Array, StringArray,
+    TimestampMicrosecondArray,
 };
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use arrow::record_batch::RecordBatch;
 use connectors::FileConnector;
 use dataflow::connector::Connector;
 use dataflow::error::ConnectorError;
+use dataflow::predicate::{ColumnPredicate, ColumnRange};
+use dataflow::source::Pruning;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType};
@@ -101,6 +104,64 @@ fn values_that_the_declared_type_cannot_hold_are_bad_rows() {
         ]
     );
     assert_eq!(bad[1].2, "NULL,1.0");
+}
+
+/// Files have decimals in 32 or 64 bits, or in bytes.
+#[test]
+fn decimals_have_the_declared_type_however_few_bits_the_file_has() {
+    let scratch = Scratch::new("parquet-decimals");
+    let path = scratch.path("t.parquet");
+    let ends = [0, 1, -1, 999_999_999, -999_999_999];
+    let value = |row: i64| match row % 7 {
+        _ if row / 100 == 2 => None,
+        at @ 0..5 => Some(i128::from(ends[at as usize])),
+        5 => Some(i128::from(row)),
+        _ => None,
+    };
+    let of = |precision: u8| -> ArrayRef {
+        let values: Decimal128Array = (0..450).map(value).collect();
+        Arc::new(values.with_precision_and_scale(precision, 2).unwrap())
+    };
+    let narrow = arrow::compute::cast(&of(18), &DataType::Decimal64(18, 2)).unwrap();
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..450));
+    let all = [("a", of(9)), ("b", of(15)), ("c", of(18)), ("d", of(20)), ("e", narrow)];
+    write(&path, &batch(&[&all[..], &[("n", numbers)]].concat()));
+    for to in [
+        DataType::Decimal128(15, 2),
+        DataType::Decimal128(18, 2),
+        DataType::Decimal128(38, 2),
+        DataType::Decimal128(30, 4),
+        DataType::Decimal256(50, 2),
+        DataType::Float64,
+    ] {
+        let fields = ["a", "b", "c", "d", "e"].map(|name| (name, to.clone()));
+        let schema = columns(&[&fields[..], &[("n", BIGINT)]].concat());
+        let table = table(&schema, &[("path", &path)]);
+        let source = FileConnector::default().source(&table, &[5, 4, 3, 2, 1, 0]).unwrap();
+        let expected = arrow::compute::cast(&of(20), &to).unwrap();
+        let found = read(&*source, 2, &context());
+        for column in 1..6 {
+            assert_eq!(found.column(column), &expected, "{column} as {to}");
+        }
+        // Few rows, found by a decimal.
+        let end = arrow::compute::cast(&of(20).slice(3, 1), &to).unwrap();
+        let kept = ColumnPredicate::Range(ColumnRange::equal(3, end));
+        let some = source.pruned(&Pruning { kept, within_splits: true }).unwrap();
+        let splits = some.splits(2, None).unwrap();
+        let parts = splits
+            .iter()
+            .map(|split| drain(&mut *some.open(split, None, &context()).unwrap()).unwrap());
+        let parts: Vec<RecordBatch> = parts.filter(|part| part.num_rows() > 0).collect();
+        let found = arrow::compute::concat_batches(&some.schema(), &parts).unwrap();
+        let rows: Vec<i64> = found.column(0).as_primitive::<Int64Type>().values().to_vec();
+        let wanted: Vec<i64> = (0..450).filter(|row| value(*row) == Some(999_999_999)).collect();
+        assert!(wanted.iter().all(|row| rows.contains(row)), "{to}: {rows:?}");
+        let at = Int64Array::from(rows);
+        let expected = arrow::compute::take(&expected, &at, None).unwrap();
+        for column in 1..6 {
+            assert_eq!(found.column(column), &expected, "{column} as {to}");
+        }
+    }
 }
 
 #[test]

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Fields};
+use arrow::array::{ArrayRef, AsArray, Decimal128Array};
+use arrow::datatypes::{DECIMAL64_MAX_PRECISION, DataType, Decimal64Type, Fields, Schema};
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::source::ReaderContext;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
-use parquet::basic::{ConvertedType, Encoding};
+use parquet::basic::{ConvertedType, Encoding, Type};
 use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::index::PageList;
@@ -49,24 +51,64 @@ impl GroupOf {
         leaves.map(|leaf| group.column(leaf).uncompressed_size().max(0)).sum()
     }
 
-    /// The columns of the file, where those texts of `columns` that the row group has as
-    /// dictionaries stay dictionaries.
-    fn with_dictionaries(&self, columns: &[usize]) -> Fields {
+    /// The columns of the file as they are read: decimals of 64 bits as such, and where
+    /// `keeps_dictionaries`, texts that the row group has as dictionaries as dictionaries.
+    fn read_as(&self, columns: &[usize], keeps_dictionaries: bool) -> Fields {
         let group = self.file.metadata.metadata().row_group(self.group);
         let fields = self.file.metadata.schema().fields().iter().enumerate();
         let fields = fields.map(|(at, field)| {
-            let of = field.data_type();
-            let is_text = matches!(of, DataType::Utf8 | DataType::LargeUtf8);
-            let leaf = LeafColumn::new(&self.file, at).filter(|_| is_text && columns.contains(&at));
-            match leaf.map(|of| group.column(of.leaf)).filter(|chunk| is_dictionary(chunk)) {
-                Some(_) => {
-                    let of = DataType::Dictionary(Box::new(DataType::Int32), Box::new(of.clone()));
-                    Arc::new(field.as_ref().clone().with_data_type(of))
-                }
+            let leaf = columns.contains(&at).then(|| LeafColumn::new(&self.file, at)).flatten();
+            let of =
+                leaf.map(|of| group.column(of.leaf)).and_then(|chunk| match field.data_type() {
+                    DataType::Decimal128(precision, scale)
+                        if chunk.column_type() == Type::INT64 =>
+                    {
+                        Some(DataType::Decimal64(*precision, *scale))
+                            .filter(|_| *precision <= DECIMAL64_MAX_PRECISION)
+                    }
+                    of @ (DataType::Utf8 | DataType::LargeUtf8)
+                        if keeps_dictionaries && is_dictionary(chunk) =>
+                    {
+                        Some(DataType::Dictionary(Box::new(DataType::Int32), Box::new(of.clone())))
+                    }
+                    _ => None,
+                });
+            match of {
+                Some(of) => Arc::new(field.as_ref().clone().with_data_type(of)),
                 None => Arc::clone(field),
             }
         });
         fields.collect()
+    }
+
+    /// Rows of all columns that are read, where decimals have the type of the file's schema.
+    ///
+    /// # Errors
+    /// When a column is missing.
+    pub(super) fn widened(&self, batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
+        let is_narrow = |column: &ArrayRef| matches!(column.data_type(), DataType::Decimal64(..));
+        if !batch.columns().iter().any(is_narrow) {
+            return Ok(batch);
+        }
+        let columns = self.columns.iter().zip(batch.columns());
+        let columns: Vec<ArrayRef> = columns.map(|(at, of)| wide(of, &self.file, *at)).collect();
+        let fields = batch.schema_ref().fields().iter().zip(&columns);
+        let fields = fields.map(|(field, column)| {
+            field.as_ref().clone().with_data_type(column.data_type().clone())
+        });
+        RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), columns)
+    }
+}
+
+/// The column `at` of a file: a decimal has the type of the file's schema.
+pub(super) fn wide(column: &ArrayRef, file: &ParquetFile, at: usize) -> ArrayRef {
+    let stated = file.metadata.schema().field(at).data_type();
+    match (column.as_primitive_opt::<Decimal64Type>(), stated) {
+        (Some(narrow), DataType::Decimal128(..)) => {
+            let wide: Decimal128Array = narrow.unary(i128::from);
+            Arc::new(wide.with_data_type(stated.clone()))
+        }
+        _ => Arc::clone(column),
     }
 }
 
@@ -129,7 +171,7 @@ impl ColumnReader {
         Self { keeps_dictionaries: true, ..self }
     }
 
-    /// The next rows as the file has them.
+    /// The next rows as they are [read](GroupOf::read_as).
     ///
     /// # Errors
     /// When they cannot be read, or their number differs from that in the footer.
@@ -166,11 +208,7 @@ impl ColumnReader {
         let metadata = &self.of.file.metadata;
         let roots = metadata.parquet_schema();
         let mask = ProjectionMask::roots(roots, self.columns.iter().copied());
-        let fields = if self.keeps_dictionaries {
-            self.of.with_dictionaries(&self.columns)
-        } else {
-            metadata.schema().fields().clone()
-        };
+        let fields = self.of.read_as(&self.columns, self.keeps_dictionaries);
         let levels = parquet_to_arrow_field_levels(roots, mask, Some(&fields))?;
         let group = pages::Group {
             blob: Arc::clone(&self.fetching.blob),

@@ -14,7 +14,7 @@ use dataflow::error::ConnectorError;
 use dataflow::predicate::ColumnPredicate;
 use dataflow::source::SkippedRows;
 
-use super::columns::{ColumnReader, GroupOf};
+use super::columns::{ColumnReader, GroupOf, wide};
 use super::damaged;
 use super::runs::RowRuns;
 use super::statistics::LeafColumn;
@@ -165,7 +165,7 @@ fn matches(
         let value = match column.and_then(|column| of.file.mapping.column_of(column)) {
             Some(column) => {
                 let at = columns.partition_point(|read| *read < column);
-                fitted_dictionary(batch.column(at), declared)?
+                fitted_dictionary(&wide(batch.column(at), &of.file, column), declared)?
             }
             None => match target.constant(position, &of.file.blob.name()) {
                 Ok(Some(value)) => take(&value, &UInt32Array::from_value(0, rows), None)?,

@@ -191,6 +191,13 @@ impl ParquetReader {
 
     /// The next rows to be emitted, as the file has them, with all columns.
     fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
+        let Some(batch) = self.read_narrow(rows_max)? else { return Ok(None) };
+        let wide = self.of.widened(batch);
+        wide.map(Some).map_err(|error| damaged(self.of.file.blob.name(), &error.to_string()))
+    }
+
+    /// The same, where decimals may have fewer bits than the file's schema says.
+    fn read_narrow(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
         let ReadStage::Rows(giving) = &mut self.stage else { return Ok(None) };
         if let Some(rest) = giving.rest.take() {
             return Ok(Some(rest));
