@@ -6,8 +6,8 @@
 //! each. The index of all keys is asked for the others; what it says is kept here. A cache forgets
 //! nothing but by another key of the same slot, and its memory is fixed.
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::DataType;
+use arrow::array::{Array, ArrayRef, AsArray, GenericByteArray};
+use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
 
 use crate::{StateError, hash, words};
 
@@ -181,27 +181,44 @@ fn is_text(of: &DataType) -> bool {
 fn parts(column: &ArrayRef, out: &mut Vec<u128>, scratch: &mut Vec<u64>) -> Result<(), StateError> {
     let first = out.len();
     match column.data_type() {
-        DataType::Utf8 => out.extend(column.as_string::<i32>().iter().map(text)),
-        DataType::LargeUtf8 => out.extend(column.as_string::<i64>().iter().map(text)),
-        DataType::Utf8View => out.extend(column.as_string_view().iter().map(text)),
-        DataType::Binary => out.extend(column.as_binary::<i32>().iter().map(bytes)),
-        DataType::LargeBinary => out.extend(column.as_binary::<i64>().iter().map(bytes)),
+        DataType::Utf8 => one_by_one(column.as_string::<i32>(), out),
+        DataType::LargeUtf8 => one_by_one(column.as_string::<i64>(), out),
+        DataType::Utf8View => {
+            let bytes_of = |text: Option<&str>| bytes(text.map(str::as_bytes));
+            out.extend(column.as_string_view().iter().map(bytes_of));
+        }
+        DataType::Binary => one_by_one(column.as_binary::<i32>(), out),
+        DataType::LargeBinary => one_by_one(column.as_binary::<i64>(), out),
         DataType::BinaryView => out.extend(column.as_binary_view().iter().map(bytes)),
         _ => {
             let tag = 1 << (8 * BYTES_MAX);
             let words = words::words(column, scratch)?;
             out.extend(words.iter().map(|&word| u128::from(word) | tag));
-            if let Some(nulls) = column.nulls().filter(|nulls| nulls.null_count() > 0) {
-                let rows = out[first..].iter_mut().zip(nulls.iter());
-                rows.filter(|(_, valid)| !valid).for_each(|(part, _)| *part = NULL);
-            }
         }
+    }
+    if let Some(nulls) = column.nulls().filter(|nulls| nulls.null_count() > 0) {
+        let rows = out[first..].iter_mut().zip(nulls.iter());
+        rows.filter(|(_, valid)| !valid).for_each(|(part, _)| *part = NULL);
     }
     Ok(())
 }
 
-fn text(text: Option<&str>) -> u128 {
-    bytes(text.map(str::as_bytes))
+/// The same of values that lie one behind another, whatever lies where one is NULL.
+fn one_by_one<T: ByteArrayType>(column: &GenericByteArray<T>, out: &mut Vec<u128>) {
+    let values = column.value_data();
+    let part = |ends: &[T::Offset]| {
+        let (from, to) = (ends[0].as_usize(), ends[1].as_usize());
+        let len = to - from;
+        // Bytes behind the value are read with it, and cut.
+        match values[from..].first_chunk() {
+            Some(some) if len <= BYTES_MAX => {
+                let value = u128::from_le_bytes(*some) & ((1 << (8 * len)) - 1);
+                value | (len as u128 + 1) << (8 * BYTES_MAX)
+            }
+            _ => bytes(Some(&values[from..to])),
+        }
+    };
+    out.extend(column.value_offsets().windows(2).map(part));
 }
 
 /// The bytes with their number above them.
@@ -250,6 +267,31 @@ mod tests {
         }
         assert_eq!(bytes(Some(&[7; BYTES_MAX + 1])), LONG);
         assert_eq!(bytes(None), NULL);
+    }
+
+    #[test]
+    fn parts_are_those_of_single_values_wherever_they_lie() {
+        let of = |len: usize| (len != 7).then(|| "zyxwvutsrqponmlkjihg"[20 - len..].to_owned());
+        let texts: Vec<Option<String>> = (0..=20).chain((0..=20).rev()).map(of).collect();
+        let expected: Vec<u128> =
+            texts.iter().map(|text| bytes(text.as_ref().map(String::as_bytes))).collect();
+        let all: ArrayRef = Arc::new(StringArray::from(texts));
+        for to in [
+            DataType::Utf8,
+            DataType::LargeUtf8,
+            DataType::Utf8View,
+            DataType::Binary,
+            DataType::LargeBinary,
+            DataType::BinaryView,
+        ] {
+            let column = arrow::compute::cast(&all, &to).unwrap();
+            for (first, rows) in [(0, 42), (3, 30), (41, 1), (20, 0)] {
+                let mut found = vec![5];
+                parts(&column.slice(first, rows), &mut found, &mut vec![]).unwrap();
+                assert_eq!(found[0], 5);
+                assert_eq!(found[1..], expected[first..first + rows], "{to}");
+            }
+        }
     }
 
     /// A cache before which enough rows have come.
