@@ -420,6 +420,7 @@ impl InForce {
         let number = |least: u64, most: u64| {
             bytes(&lower).filter(|n| (least..=most).contains(n)).ok_or(refused.clone())
         };
+        let flag = || on(&lower).ok_or(refused.clone());
         match name {
             "millstream.allowed_lateness" => {
                 changed.allowed_lateness_ns = nanos(&lower).ok_or(refused.clone())?;
@@ -474,10 +475,8 @@ impl InForce {
             }
             "millstream.key_mode" => changed.key_mode = key_mode(&lower).ok_or(refused.clone())?,
             "millstream.exchange" => changed.exchange = exchange(&lower).ok_or(refused.clone())?,
-            "millstream.hardware_counters" => {
-                job.hardware_counters = on(&lower).ok_or(refused.clone())?;
-            }
-            "millstream.pin" => job.pins_workers = on(&lower).ok_or(refused.clone())?,
+            "millstream.hardware_counters" => job.hardware_counters = flag()?,
+            "millstream.pin" => job.pins_workers = flag()?,
             _ => job.idle = idle(&lower).ok_or(refused.clone())?,
         }
         job.ring.validate().map_err(|_| refused)?;
