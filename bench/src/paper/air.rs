@@ -199,13 +199,13 @@ fn gains(points: &[GridPoint], is_overcommitted: bool) -> Option<[f64; 2]> {
 
 /// The best rates of so many processes in the four modes of the paper: plain, P, O and OP.
 fn modes(points: &[GridPoint], nodes: u32) -> [Option<f64>; 4] {
-    let best = |is_overcommitted: bool, rate: fn(&GridPoint) -> Option<f64>| {
+    type Rate = fn(&GridPoint) -> Option<f64>;
+    let best = |is_overcommitted: bool, rate: Rate| {
         let all = points.iter().filter(|point| point.nodes == nodes);
         let of = all.filter(|point| point.is_overcommitted == is_overcommitted);
         of.filter_map(rate).reduce(f64::max)
     };
-    let (with, without): (fn(&GridPoint) -> _, fn(&GridPoint) -> _) =
-        (|of| of.with, |of| of.without);
+    let (with, without): (Rate, Rate) = (|of| of.with, |of| of.without);
     [best(false, without), best(false, with), best(true, without), best(true, with)]
 }
 

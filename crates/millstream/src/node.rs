@@ -203,13 +203,11 @@ impl NodeRunner<'_> {
                 config.reconnector =
                     service.is_enabled().then(|| Box::new(end) as Box<dyn Reconnector>);
                 let processor = pairs.processor(gates.len());
-                let (events, links) = (events.clone(), &shared.links);
-                match start_worker(&mut group, config, events, links, processor) {
-                    Ok(gate) => gates.push(gate),
-                    Err(error) => {
-                        started = Err(error);
-                        break;
-                    }
+                let gate =
+                    start_worker(&mut group, config, events.clone(), &shared.links, processor);
+                started = gate.map(|gate| gates.push(gate));
+                if started.is_err() {
+                    break;
                 }
             }
             drop(events);
@@ -220,14 +218,9 @@ impl NodeRunner<'_> {
             // Without a gate, workers that wait at it end.
             started?;
             let start = self.open(gates, &received, &shared, options.observer)?;
-            let report = self.watch(
-                start,
-                &received,
-                Reconnects { service: &service, scope },
-                &shared,
-                watch,
-                (options, recovery.as_mut()),
-            )?;
+            let reconnects = Reconnects { service: &service, scope };
+            let watched = (options, recovery.as_mut());
+            let report = self.watch(start, &received, reconnects, &shared, watch, watched)?;
             drop(end);
             group.join().map_err(|panicked| Error::Panic { doing: "a worker".into(), panicked })?;
             Ok::<_, Error>(Report { joined: pairs.joined().to_vec(), ..report })

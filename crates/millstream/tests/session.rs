@@ -118,7 +118,10 @@ fn ended_early(session: &mut Session, aborts: bool) {
 /// A source that notes on which thread each of its splits was read, and on which processors that
 /// may run. It has no rows.
 #[derive(Debug, Clone, Default)]
-struct Threads(Arc<Mutex<BTreeMap<usize, (ThreadId, Vec<u32>)>>>);
+struct Threads(Arc<Mutex<BTreeMap<usize, ThreadOfSplit>>>);
+
+/// A thread, and the processors on which it may run.
+type ThreadOfSplit = (ThreadId, Vec<u32>);
 
 impl Connector for Threads {
     fn name(&self) -> &'static str {
@@ -163,7 +166,7 @@ impl Source for Threads {
         _: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let thread = (thread::current().id(), processors().unwrap());
-        self.0.lock().unwrap().insert(split.number as usize, thread);
+        self.0.lock().unwrap().insert(split.number, thread);
         Ok(Box::new(NoRows))
     }
 }
