@@ -14,7 +14,7 @@ use state::{GroupBy, GroupColumns, StateOptions};
 
 use crate::exchange::Deltas;
 use crate::job::worker_set::WorkerSet;
-use crate::rows::wire::{Decoder, Layout, Picks};
+use crate::rows::wire::{Decoder, Picks, RowsLayout};
 use crate::runtime::frame::payload::{Placeholder, decode_children, encode_children};
 use crate::runtime::frame::{Envelope, Frame};
 
@@ -200,7 +200,7 @@ fn two_columns() -> Vec<u8> {
 }
 
 fn payload(picks: &Picks) -> Vec<u8> {
-    let layout = Layout::of(picks, 0..picks.rows(), &[]).expect("columns that travel");
+    let layout = RowsLayout::of(picks, 0..picks.rows(), &[]).expect("columns that travel");
     layout.payload().to_vec()
 }
 

@@ -1,6 +1,6 @@
-//! The corpora of frames and of rows, replayed, and each seed with some changes. `UPDATE_CORPUS=1` writes the
-//! seeds anew; what a fuzz target finds is added by its own name. A seed whose name begins with
-//! `bad` is refused, and no other is.
+//! The corpora of frames and of rows, replayed, and each seed with some changes. `UPDATE_CORPUS=1`
+//! writes the seeds anew; what a fuzz target finds is added by its own name. A seed whose name
+//! begins with `bad` is refused, and no other is.
 #![allow(missing_docs)]
 
 use std::collections::BTreeSet;

@@ -98,8 +98,8 @@ impl Shuffle {
         Ok(rows)
     }
 
-    /// Counts a batch whose rows wait. True if those that wait may hold too much: their batches stay
-    /// as a whole until the last of their rows has left, also where a worker gets few rows.
+    /// Counts a batch whose rows wait. True if those that wait may hold too much: a batch stays as a
+    /// whole until the last of its rows has left, also where a worker gets few rows.
     fn keeps_much(&self, batch: &RecordBatch) -> bool {
         let kept = self.kept.get() + bytes_of(batch);
         self.kept.set(kept);

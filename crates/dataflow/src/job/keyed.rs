@@ -111,7 +111,7 @@ pub trait KeyedOperator: Send + Sync {
     }
 
     /// Whether rows behind their watermark are neither late nor on time for it, and go on with the
-    /// watermarks that they met ([`To::Partner`](crate::reroute::To::Partner)).
+    /// watermarks that they met ([`To::Partner`](crate::keyed::To::Partner)).
     fn carries_watermarks(&self) -> bool {
         false
     }

@@ -8,7 +8,7 @@
 //!
 //! Both sides know the schema from the plan, so only values travel, and words that say how long
 //! they are. The rows are written from where they lie straight into the slot ([`Picks`],
-//! [`Layout`]); the receiver's arrays point into it, and its credit returns when the last of them
+//! [`RowsLayout`]); the receiver's arrays point into it, and its credit returns when the last of them
 //! is dropped ([`Decoder`]). Dictionaries, runs and views travel as plain values and are made again
 //! on arrival. What arrives is validated like a file from a stranger. `docs/protocols/rows.md` has
 //! the form of each type.
@@ -41,7 +41,7 @@ use crate::error::DataflowError;
 const PAYLOAD_BYTES_MAX: usize = i32::MAX as usize;
 
 /// Some rows of [`Picks`] as a payload that is to be written.
-pub(crate) struct Layout<'a> {
+pub(crate) struct RowsLayout<'a> {
     rows: usize,
     extra: &'a [u8],
     columns: Vec<Column<'a>>,
@@ -50,7 +50,7 @@ pub(crate) struct Layout<'a> {
     bytes: usize,
 }
 
-impl<'a> Layout<'a> {
+impl<'a> RowsLayout<'a> {
     /// Of these rows, with bytes that travel beside them.
     ///
     /// # Errors
@@ -124,11 +124,11 @@ impl Cutter {
         picks: &'a Picks,
         from: usize,
         room: usize,
-    ) -> Result<Layout<'a>, DataflowError> {
+    ) -> Result<RowsLayout<'a>, DataflowError> {
         let left = picks.rows() - from;
         let mut rows = self.fitting.get().clamp(1, left.max(1)).min(left);
         loop {
-            let layout = Layout::of(picks, from..from + rows, &[])?;
+            let layout = RowsLayout::of(picks, from..from + rows, &[])?;
             let scaled = (rows as u128 * room as u128 / layout.len() as u128) as usize;
             if layout.len() > room && rows > 1 {
                 rows = scaled.clamp(1, rows - 1);

@@ -29,7 +29,7 @@ use self::path::Path;
 use self::peer::Peer;
 pub(crate) use self::send_windows::SendWindows;
 use crate::error::DataflowError;
-use crate::rows::wire::{Cutter, Layout, Picks, bytes_of};
+use crate::rows::wire::{Cutter, Picks, RowsLayout, bytes_of};
 use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::local_exchange::{Load, Parker};
 use crate::runtime::metrics::Metrics;
@@ -71,7 +71,7 @@ enum Content<'a> {
     /// Bytes, one part after the other.
     Parts(&'a [&'a [u8]]),
     /// Rows, from where they lie.
-    Rows(&'a Layout<'a>),
+    Rows(&'a RowsLayout<'a>),
 }
 
 impl Net {
@@ -429,7 +429,7 @@ impl Net {
             return Ok(());
         }
         let picks = Picks::of(batch.clone());
-        let layout = Layout::of(&picks, 0..batch.num_rows(), &[])?;
+        let layout = RowsLayout::of(&picks, 0..batch.num_rows(), &[])?;
         self.send_layout(to, envelope, &layout).await;
         self.metrics.count_sent(envelope.operator, layout.rows(), layout.len());
         Ok(())
@@ -449,7 +449,7 @@ impl Net {
     }
 
     /// Writes rows straight into a slot; a row that is larger than one goes in parts.
-    async fn send_layout(&self, to: u32, envelope: Envelope, layout: &Layout<'_>) {
+    async fn send_layout(&self, to: u32, envelope: Envelope, layout: &RowsLayout<'_>) {
         if layout.len() <= self.payload_max(to) {
             return self.post(to, Class::Data, envelope, &Content::Rows(layout)).await;
         }

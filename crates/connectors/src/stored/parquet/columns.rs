@@ -85,7 +85,7 @@ impl GroupOf {
     ///
     /// # Errors
     /// When a column is missing.
-    pub(super) fn widened(&self, batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
+    pub(super) fn as_stated(&self, batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
         let is_narrow = |column: &ArrayRef| matches!(column.data_type(), DataType::Decimal64(..));
         if !batch.columns().iter().any(is_narrow) {
             return Ok(batch);

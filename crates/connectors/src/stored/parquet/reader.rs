@@ -192,7 +192,7 @@ impl ParquetReader {
     /// The next rows to be emitted, as the file has them, with all columns.
     fn read(&mut self, rows_max: usize) -> Result<Option<RecordBatch>, ConnectorError> {
         let Some(batch) = self.read_narrow(rows_max)? else { return Ok(None) };
-        let wide = self.of.widened(batch);
+        let wide = self.of.as_stated(batch);
         wide.map(Some).map_err(|error| damaged(self.of.file.blob.name(), &error.to_string()))
     }
 

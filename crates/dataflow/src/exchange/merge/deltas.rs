@@ -21,7 +21,7 @@ use state::{GroupBy, GroupColumns};
 
 use crate::error::DataflowError;
 use crate::rows::narrow::Narrow;
-use crate::rows::wire::{Decoder, Layout, Picks, bytes_of};
+use crate::rows::wire::{Decoder, Picks, RowsLayout, bytes_of};
 
 /// Bytes of a run: the slice's start and its groups.
 const RUN_BYTES: usize = 12;
@@ -120,7 +120,7 @@ impl Packer<'_> {
         let narrow = Narrow::of(&whole)?;
         let (head, columns) = narrow.part(0, whole.num_rows())?;
         let beside = head.len() + runs.len() * RUN_BYTES;
-        let bytes = beside + Layout::of(&Picks::of(columns), 0..whole.num_rows(), &[])?.len();
+        let bytes = beside + RowsLayout::of(&Picks::of(columns), 0..whole.num_rows(), &[])?.len();
         let mut fitting = rows_fitting(whole.num_rows(), self.room, bytes);
         let (mut done, mut cutter) = (0, RunCutter { runs: &runs, begun: 0 });
         while done < whole.num_rows() {
@@ -129,7 +129,7 @@ impl Packer<'_> {
             let (head, columns) = narrow.part(done, rows)?;
             let extra = [&head[..], &encode_runs(&cutter.cut(rows as u32))].concat();
             let picks = Picks::of(columns);
-            let layout = Layout::of(&picks, 0..rows, &extra)?;
+            let layout = RowsLayout::of(&picks, 0..rows, &extra)?;
             if layout.len() > self.room && rows > 1 {
                 fitting = rows_fitting(rows, self.room, layout.len()).min(rows - 1);
                 cutter = before;

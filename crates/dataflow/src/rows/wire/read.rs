@@ -119,7 +119,7 @@ struct Reader<'a> {
 }
 
 /// A column that is being read: the type as which it has travelled, and its rows.
-struct Landing<'a> {
+struct ColumnParts<'a> {
     data_type: &'a DataType,
     rows: usize,
     buffers: Vec<Buffer>,
@@ -142,12 +142,12 @@ impl Reader<'_> {
 
     fn plain(&mut self, data_type: &DataType, rows: usize) -> Result<ArrayRef, String> {
         let validity = self.validity(data_type, rows)?;
-        let mut landing = Landing { data_type, rows, buffers: vec![], children: vec![] };
-        self.content(&mut landing)?;
+        let mut parts = ColumnParts { data_type, rows, buffers: vec![], children: vec![] };
+        self.content(&mut parts)?;
         let builder = ArrayData::builder(data_type.clone())
             .len(rows)
-            .buffers(landing.buffers)
-            .child_data(landing.children)
+            .buffers(parts.buffers)
+            .child_data(parts.children)
             .align_buffers(true);
         let builder = match validity {
             Some((bits, nulls)) => builder.null_bit_buffer(Some(bits)).null_count(nulls),
@@ -180,75 +180,75 @@ impl Reader<'_> {
         }
     }
 
-    fn content(&mut self, landing: &mut Landing<'_>) -> Result<(), String> {
-        let rows = landing.rows;
-        match landing.data_type {
+    fn content(&mut self, parts: &mut ColumnParts<'_>) -> Result<(), String> {
+        let rows = parts.rows;
+        match parts.data_type {
             DataType::Null => {}
-            DataType::Boolean => landing.buffers.push(self.region(rows.div_ceil(8))?),
-            DataType::Utf8 | DataType::Binary => self.texts(landing, OFFSET_BYTES)?,
+            DataType::Boolean => parts.buffers.push(self.region(rows.div_ceil(8))?),
+            DataType::Utf8 | DataType::Binary => self.texts(parts, OFFSET_BYTES)?,
             DataType::LargeUtf8 | DataType::LargeBinary => {
-                self.texts(landing, LARGE_OFFSET_BYTES)?;
+                self.texts(parts, LARGE_OFFSET_BYTES)?;
             }
             DataType::List(values) | DataType::Map(values, _) => {
-                self.lists(landing, OFFSET_BYTES, values.data_type())?;
+                self.lists(parts, OFFSET_BYTES, values.data_type())?;
             }
             DataType::LargeList(values) => {
-                self.lists(landing, LARGE_OFFSET_BYTES, values.data_type())?;
+                self.lists(parts, LARGE_OFFSET_BYTES, values.data_type())?;
             }
             DataType::ListView(values) => {
-                self.lists(landing, OFFSET_BYTES, values.data_type())?;
-                view(landing, OFFSET_BYTES);
+                self.lists(parts, OFFSET_BYTES, values.data_type())?;
+                view(parts, OFFSET_BYTES);
             }
             DataType::LargeListView(values) => {
-                self.lists(landing, LARGE_OFFSET_BYTES, values.data_type())?;
-                view(landing, LARGE_OFFSET_BYTES);
+                self.lists(parts, LARGE_OFFSET_BYTES, values.data_type())?;
+                view(parts, LARGE_OFFSET_BYTES);
             }
             DataType::FixedSizeList(values, length) => {
                 let elements = usize::try_from(*length).ok();
                 let elements = elements.and_then(|length| rows.checked_mul(length));
                 let elements = elements.filter(|&elements| elements <= ROWS_MAX);
                 let elements = elements.ok_or_else(|| format!("{rows} lists are too many"))?;
-                landing.children.push(self.column(values.data_type(), elements)?.to_data());
+                parts.children.push(self.column(values.data_type(), elements)?.to_data());
             }
             DataType::Struct(fields) => {
                 for field in fields {
-                    landing.children.push(self.column(field.data_type(), rows)?.to_data());
+                    parts.children.push(self.column(field.data_type(), rows)?.to_data());
                 }
             }
-            DataType::Union(fields, mode) => self.union(landing, fields, *mode)?,
-            DataType::FixedSizeBinary(bytes) => self.fixed(landing, *bytes as usize)?,
+            DataType::Union(fields, mode) => self.union(parts, fields, *mode)?,
+            DataType::FixedSizeBinary(bytes) => self.fixed(parts, *bytes as usize)?,
             fixed => {
                 let width = fixed.primitive_width();
                 let width = width.ok_or_else(|| format!("a column of {fixed} cannot travel"))?;
-                self.fixed(landing, width)?;
+                self.fixed(parts, width)?;
             }
         }
         Ok(())
     }
 
-    fn fixed(&mut self, landing: &mut Landing<'_>, width: usize) -> Result<(), String> {
-        let bytes = landing.rows.checked_mul(width).ok_or("a column is too long")?;
-        landing.buffers.push(self.region(bytes)?);
+    fn fixed(&mut self, parts: &mut ColumnParts<'_>, width: usize) -> Result<(), String> {
+        let bytes = parts.rows.checked_mul(width).ok_or("a column is too long")?;
+        parts.buffers.push(self.region(bytes)?);
         Ok(())
     }
 
-    fn texts(&mut self, landing: &mut Landing<'_>, offset: usize) -> Result<(), String> {
+    fn texts(&mut self, parts: &mut ColumnParts<'_>, offset: usize) -> Result<(), String> {
         let bytes = self.word()? as usize;
-        let offsets = self.offsets(landing.rows, offset, bytes)?;
-        landing.buffers.extend([offsets, self.region(bytes)?]);
+        let offsets = self.offsets(parts.rows, offset, bytes)?;
+        parts.buffers.extend([offsets, self.region(bytes)?]);
         Ok(())
     }
 
     fn lists(
         &mut self,
-        landing: &mut Landing<'_>,
+        parts: &mut ColumnParts<'_>,
         offset: usize,
         values: &DataType,
     ) -> Result<(), String> {
         let elements = self.word()?;
         let elements = checked_rows(elements)?;
-        landing.buffers.push(self.offsets(landing.rows, offset, elements)?);
-        landing.children.push(self.column(values, elements)?.to_data());
+        parts.buffers.push(self.offsets(parts.rows, offset, elements)?);
+        parts.children.push(self.column(values, elements)?.to_data());
         Ok(())
     }
 
@@ -265,11 +265,11 @@ impl Reader<'_> {
 
     fn union(
         &mut self,
-        landing: &mut Landing<'_>,
+        parts: &mut ColumnParts<'_>,
         fields: &UnionFields,
         mode: UnionMode,
     ) -> Result<(), String> {
-        let types = self.region(landing.rows)?;
+        let types = self.region(parts.rows)?;
         let mut counts = [0; 1 << 7];
         let mut offsets: Vec<i32> = vec![];
         for &of in types.as_slice() {
@@ -281,15 +281,15 @@ impl Reader<'_> {
         }
         for (of, field) in fields.iter() {
             let count = std::mem::take(&mut counts[of.cast_unsigned() as usize]) as usize;
-            let rows = if mode == UnionMode::Dense { count } else { landing.rows };
-            landing.children.push(self.column(field.data_type(), rows)?.to_data());
+            let rows = if mode == UnionMode::Dense { count } else { parts.rows };
+            parts.children.push(self.column(field.data_type(), rows)?.to_data());
         }
         if counts.iter().any(|&count| count > 0) {
             return Err("a row has a type that is none of its union".into());
         }
-        landing.buffers.push(types);
+        parts.buffers.push(types);
         if mode == UnionMode::Dense {
-            landing.buffers.push(Buffer::from_vec(offsets));
+            parts.buffers.push(Buffer::from_vec(offsets));
         }
         Ok(())
     }
@@ -309,18 +309,18 @@ impl Reader<'_> {
 }
 
 /// Turns offsets into those of views, and the lengths.
-fn view(landing: &mut Landing<'_>, offset: usize) {
-    let Some(offsets) = landing.buffers.pop() else { return };
+fn view(parts: &mut ColumnParts<'_>, offset: usize) {
+    let Some(offsets) = parts.buffers.pop() else { return };
     let read = |at: usize| {
         let bytes = &offsets[at * offset..][..offset];
         bytes.iter().rev().fold(0, |all: u64, &byte| all << 8 | u64::from(byte))
     };
-    let sizes: Vec<u8> = (0..landing.rows)
+    let sizes: Vec<u8> = (0..parts.rows)
         .flat_map(|row| {
             let size = read(row + 1).wrapping_sub(read(row)).to_le_bytes();
             size.into_iter().take(offset)
         })
         .collect();
-    let offsets = offsets.slice_with_length(0, landing.rows * offset);
-    landing.buffers.extend([offsets, Buffer::from_vec(sizes)]);
+    let offsets = offsets.slice_with_length(0, parts.rows * offset);
+    parts.buffers.extend([offsets, Buffer::from_vec(sizes)]);
 }

@@ -122,7 +122,7 @@ proptest! {
 }
 
 fn whole(picks: &Picks) -> Bytes {
-    Layout::of(picks, 0..picks.rows(), &[]).expect("a layout").payload()
+    RowsLayout::of(picks, 0..picks.rows(), &[]).expect("a layout").payload()
 }
 
 fn numbers(rows: i64) -> RecordBatch {
@@ -145,7 +145,7 @@ fn rows_without_columns_come_back() {
 fn the_extra_comes_back_beside_the_rows() {
     let picks = Picks::of(numbers(3));
     for extra in [&b""[..], b"e", b"an extra of some length"] {
-        let payload = Layout::of(&picks, 0..3, extra).expect("a layout").payload();
+        let payload = RowsLayout::of(&picks, 0..3, extra).expect("a layout").payload();
         let (rows, found) = Decoder::new(&numbers(0).schema()).decode(payload).expect("rows");
         assert_eq!((rows, &found[..]), (numbers(3), extra));
     }

@@ -12,7 +12,7 @@ use super::{BroadcastFrame, Distributor};
 use crate::error::DataflowError;
 use crate::exchange::rounds::deliver;
 use crate::exchange::{Arrival, Member};
-use crate::rows::wire::{Decoder, Layout};
+use crate::rows::wire::{Decoder, RowsLayout};
 use crate::runtime::frame::Envelope;
 use crate::runtime::net::{Message, REASSEMBLED_BYTES_MAX};
 
@@ -31,7 +31,7 @@ impl Distributor {
         member: &impl Member,
         port: u32,
         batch: RecordBatch,
-        rows: &Layout<'_>,
+        rows: &RowsLayout<'_>,
         first: Encoded,
     ) -> Result<(), DataflowError> {
         let (net, own) = (member.net(), self.process.workers());

@@ -9,7 +9,7 @@ use super::{BroadcastFrame, Distributor, Way};
 use crate::error::DataflowError;
 use crate::exchange::{Arrival, Member};
 use crate::job::worker_set::WorkerSet;
-use crate::rows::wire::{Cutter, Layout, Picks};
+use crate::rows::wire::{Cutter, Picks, RowsLayout};
 use crate::runtime::net::Net;
 
 /// Rows as a payload.
@@ -68,7 +68,7 @@ impl Distributor {
     }
 
     /// A payload of these rows.
-    pub(super) fn encode(&self, net: &Net, rows: &Layout<'_>) -> Encoded {
+    pub(super) fn encode(&self, net: &Net, rows: &RowsLayout<'_>) -> Encoded {
         let start = self.clock.now_ns();
         let payload = rows.payload();
         let encode_ns = self.clock.now_ns().saturating_sub(start);
