@@ -98,7 +98,7 @@ impl Shuffle {
         Ok(rows)
     }
 
-    /// Counts a batch whose rows wait. True if those that wait may hold too much: a batch stays as a
+    /// Counts a batch whose rows wait. True if those that wait may hold too much: a batch stays
     /// whole until the last of its rows has left, also where a worker gets few rows.
     fn keeps_much(&self, batch: &RecordBatch) -> bool {
         let kept = self.kept.get() + bytes_of(batch);
