@@ -10,8 +10,8 @@
 //! they are. The rows are written from where they lie straight into the slot ([`Picks`],
 //! [`RowsLayout`]); the receiver's arrays point into it, and its credit returns when the last of
 //! them is dropped ([`Decoder`]). Dictionaries, runs and views travel as plain values and are made
-//! again on arrival. What arrives is validated like a file from a stranger. `docs/protocols/rows.md`
-//! has the form of each type.
+//! again on arrival. What arrives is validated like a file from a stranger.
+//! `docs/protocols/rows.md` has the form of each type.
 
 mod bits;
 mod form;
