@@ -340,11 +340,9 @@ impl SideStatistics<'_> {
         if other.spread { Some(own) } else { Some(own.saturating_add(other.moved(workers)?)) }
     }
 
-    /// Bytes of this side that move when its rows go to every worker: over the network to each
-    /// other process, and into the state of each other worker.
+    /// Bytes of this side that move when its rows go to every worker.
     fn copied(&self, workers: Workers) -> Option<u64> {
-        let times = u64::from(workers.nodes - 1) + u64::from(workers.total() - 1);
-        Some(self.bytes?.saturating_mul(times))
+        Some(copied(self.bytes?, workers))
     }
 
     /// Bytes of both sides that move then.
@@ -355,9 +353,21 @@ impl SideStatistics<'_> {
 
     /// Bytes that move when its rows go to one worker each: all but those that are there.
     pub(crate) fn moved(&self, workers: Workers) -> Option<u64> {
-        let total = u64::from(workers.total());
-        Some((u128::from(self.bytes?) * u128::from(total - 1) / u128::from(total)) as u64)
+        Some(moved(self.bytes?, workers))
     }
+}
+
+/// The bytes that move when rows of this size go to every worker: over the network to each
+/// other process, and into the state of each other worker.
+pub(crate) fn copied(bytes: u64, workers: Workers) -> u64 {
+    let times = u64::from(workers.nodes - 1) + u64::from(workers.total() - 1);
+    bytes.saturating_mul(times)
+}
+
+/// The bytes that move when rows of this size go to the workers of their keys.
+pub(crate) fn moved(bytes: u64, workers: Workers) -> u64 {
+    let total = u128::from(workers.total());
+    (u128::from(bytes) * (total - 1) / total) as u64
 }
 
 /// The side that goes to every worker.

@@ -118,7 +118,7 @@ pub(crate) fn hash_join(
     let reach = reach(cx, job, form, &sides)?;
     let relations = [&left, &right];
     let [probe, build] = [1 - reach.build, reach.build];
-    reached(cx, job, (node, form), relations, &mut sides, &reach)?;
+    apply(cx, job, (node, form), relations, &mut sides, &reach)?;
     let at = |side: usize| (relations[side], &sides[side]);
     let both = both_of(&at(probe).1.finished.schema, &at(build).1.finished.schema);
     let first = at(probe).1.finished.schema.fields().len();
@@ -171,12 +171,12 @@ pub(crate) fn hash_join(
     relation(operator, (kind, probe), (&schema, mark), columns, node)
 }
 
-/// Has rows go as was chosen: each process reads a build that is pulled, and rows of the probe side
-/// that have no partner stay if that is worth its price.
+/// Changes the inputs of a join as its exchange asks: each process reads a build that is pulled, and
+/// rows of the probe side without a partner stay where that is worth its price.
 ///
 /// # Errors
 /// When the keys of a build cannot be told from its rows.
-fn reached(
+fn apply(
     cx: &Context<'_>,
     job: &mut JobBuilder,
     join: (&logical::Join, Form),

@@ -147,10 +147,9 @@ const SMALL: u64 = 1 << 20;
 /// Whether it moves less if every process has a table of `own` bytes than if rows of both sides go
 /// to the workers of their keys.
 fn moves_less(own: u64, other: u64, workers: Workers) -> bool {
-    let (others, total) = (u64::from(workers.nodes - 1), u64::from(workers.total()));
-    let everywhere = own.saturating_mul(others) as f64;
-    let by_key = own.saturating_add(other) as f64 * (total - 1) as f64 / total as f64;
-    own <= SMALL || everywhere * dataflow::cost::MARGIN <= by_key
+    let everywhere = own.saturating_mul(u64::from(workers.nodes - 1));
+    let by_key = broadcast::moved(own.saturating_add(other), workers);
+    own <= SMALL || everywhere as f64 * dataflow::cost::MARGIN <= by_key as f64
 }
 
 /// The smaller side of a join of tables that end, if its size is known and small enough.

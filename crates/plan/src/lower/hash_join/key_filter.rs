@@ -24,6 +24,7 @@ use state::NullKeys;
 
 use super::{Form, Side, known, seen_by};
 use crate::expr::own::own;
+use crate::lower::broadcast;
 use crate::lower::builder::JobBuilder;
 use crate::lower::context::Context;
 use crate::lower::join::both_of;
@@ -156,8 +157,7 @@ fn worth(
     let types = of_build.finished.schema.fields();
     let bytes = of_build.places.keys.iter().map(|&key| value_bytes(types[key].data_type()));
     let keys = (rows * bytes.sum::<u64>() as f64) as u64;
-    let copies = u64::from(workers.nodes - 1) + u64::from(workers.total() - 1);
-    let copied = keys.saturating_mul(copies);
+    let copied = broadcast::copied(keys, workers);
     let share = statistics.share_with_partner(node, probe);
     let moved = known(cx, job, workers, sides)[probe].moved(workers)?;
     let saved = (moved as f64 * (1.0 - share)) as u64;
