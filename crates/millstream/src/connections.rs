@@ -25,6 +25,7 @@ use dataflow::wires::Wires;
 use crate::FabricKind;
 use crate::error::Error;
 use crate::links::{NodeLayout, join};
+use crate::memory::MachineMemory;
 use crate::pairs::Pairs;
 use crate::threads::WorkerThreads;
 
@@ -178,7 +179,10 @@ pub(crate) struct ThreadNode {
 /// What a session keeps between two statements. One that begins takes it; if two run at the same
 /// time the second finds nothing, and makes its own.
 #[derive(Default)]
-pub(crate) struct SessionConnections(Mutex<Option<AtRest>>);
+pub(crate) struct SessionConnections {
+    rest: Mutex<Option<AtRest>>,
+    machine: Mutex<MachineMemory>,
+}
 
 enum AtRest {
     /// All nodes are threads of this process.
@@ -241,8 +245,13 @@ impl SessionConnections {
         }
     }
 
+    /// Bytes that this process may have, where the system tells.
+    pub(crate) fn machine_memory(&self) -> Option<u64> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner).recent()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<AtRest>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

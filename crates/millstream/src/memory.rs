@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use plan::{Explain, Workers};
@@ -87,33 +86,31 @@ impl Memory {
     }
 }
 
-/// How long the memory of the machine is taken for what it was when the system was asked: a session
-/// runs many statements within that time, and limits of control groups rarely change.
+/// How long an answer of the system about memory is good for: a session runs many statements within
+/// that time, and limits of control groups rarely change.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// Bytes that this process may have: those of the machine, or of its control group if it has a
-/// limit, as of [`KNOWN_FOR`] ago at most. `None` where the system does not tell.
-pub(crate) fn of_machine() -> Option<u64> {
-    static KNOWN: Mutex<MachineMemory> = Mutex::new(MachineMemory { asked: None });
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.at(Instant::now(), ask_system)
-}
-
-/// The last answer of the system, and when it was asked.
-struct MachineMemory {
-    asked: Option<(Instant, Option<u64>)>,
-}
+/// The last answer of the system about the memory of this machine, and when it was asked.
+#[derive(Debug, Default)]
+pub(crate) struct MachineMemory(Option<(Instant, Option<u64>)>);
 
 impl MachineMemory {
+    /// As [`of_machine`], as of [`KNOWN_FOR`] ago at most.
+    pub(crate) fn recent(&mut self) -> Option<u64> {
+        self.at(Instant::now(), of_machine)
+    }
+
     fn at(&mut self, now: Instant, ask: impl FnOnce() -> Option<u64>) -> Option<u64> {
-        match self.asked {
+        match self.0 {
             Some((since, bytes)) if now.saturating_duration_since(since) < KNOWN_FOR => bytes,
-            _ => self.asked.insert((now, ask())).1,
+            _ => self.0.insert((now, ask())).1,
         }
     }
 }
 
-fn ask_system() -> Option<u64> {
+/// Bytes that this process may have: those of the machine, or of its control group if it has a
+/// limit. `None` where the system does not tell.
+pub(crate) fn of_machine() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limit = limit_of(&groups, Path::new("/sys/fs/cgroup"));
@@ -176,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_system_is_asked_again_when_its_answer_is_old() {
-        let mut known = MachineMemory { asked: None };
+        let mut known = MachineMemory::default();
         let first = Instant::now();
         assert_eq!(known.at(first, || Some(1)), Some(1));
         let last = first + KNOWN_FOR - Duration::from_nanos(1);

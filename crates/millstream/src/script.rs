@@ -312,7 +312,7 @@ impl Job {
         connections: &SessionConnections,
         options: &RunOptions<'_>,
     ) -> Result<Report, Error> {
-        self.memory().fits(true, memory::of_machine())?;
+        self.memory().fits(true, connections.machine_memory())?;
         let mut nodes = connections.take_threads(self.workers.nodes)?;
         let span = tracing::Span::current();
         let run = |ThreadNode { control, connections }: &mut ThreadNode| {

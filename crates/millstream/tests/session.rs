@@ -123,28 +123,6 @@ struct Threads(Arc<Mutex<BTreeMap<usize, ThreadOfSplit>>>);
 /// A thread, and the processors on which it may run.
 type ThreadOfSplit = (ThreadId, Vec<u32>);
 
-impl Connector for Threads {
-    fn name(&self) -> &'static str {
-        "threads"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
-    }
-
-    fn infer(&self, _: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        Ok(None)
-    }
-
-    fn source(&self, _: &TableDef, _: &[usize]) -> Result<Arc<dyn Source>, ConnectorError> {
-        Ok(Arc::new(self.clone()))
-    }
-
-    fn sink(&self, _: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
-        Err(broken())
-    }
-}
-
 impl Source for Threads {
     fn schema(&self) -> SchemaRef {
         Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]))
@@ -190,7 +168,7 @@ fn statements_run_on_the_threads_of_the_first_one_until_the_session_lets_go() {
         let mut session = Session::builder()
             .nodes(nodes)
             .workers(workers)
-            .connector(Arc::new(threads.clone()))
+            .connector(Arc::new(OneSource("threads", threads.clone())))
             .build()
             .unwrap();
         session.collect("CREATE TABLE t (k BIGINT) WITH ('connector' = 'threads')").unwrap();
@@ -223,7 +201,8 @@ fn workers_are_pinned_as_long_as_that_is_wanted() {
     let threads = Threads::default();
     let given = processors().unwrap();
     let builder = Session::builder().workers(given.len().min(2) as u32);
-    let mut session = builder.connector(Arc::new(threads.clone())).build().unwrap();
+    let mut session =
+        builder.connector(Arc::new(OneSource("threads", threads.clone()))).build().unwrap();
     session.collect("CREATE TABLE t (k BIGINT) WITH ('connector' = 'threads')").unwrap();
     let mut ran_on = |pin: &str| {
         session.set("millstream.pin", pin).unwrap();
@@ -343,9 +322,13 @@ enum Fault {
 #[derive(Debug, Clone)]
 struct Faulty(Fault);
 
-impl Connector for Faulty {
+/// A connector of one source.
+#[derive(Debug)]
+struct OneSource<S>(&'static str, S);
+
+impl<S: Source + Clone + std::fmt::Debug + 'static> Connector for OneSource<S> {
     fn name(&self) -> &'static str {
-        "faulty"
+        self.0
     }
 
     fn options(&self) -> &'static [OptionSpec] {
@@ -357,7 +340,7 @@ impl Connector for Faulty {
     }
 
     fn source(&self, _: &TableDef, _: &[usize]) -> Result<Arc<dyn Source>, ConnectorError> {
-        Ok(Arc::new(self.clone()))
+        Ok(Arc::new(self.1.clone()))
     }
 
     fn sink(&self, _: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
@@ -430,7 +413,7 @@ fn the_cause_of_a_failure_comes_out_wherever_it_was() {
             let mut session = Session::builder()
                 .nodes(nodes)
                 .workers(workers)
-                .connector(Arc::new(Faulty(fault)))
+                .connector(Arc::new(OneSource("faulty", Faulty(fault))))
                 .build()
                 .unwrap();
             let sql = "CREATE TABLE tapes (k BIGINT) WITH ('connector' = 'faulty');
