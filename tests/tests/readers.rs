@@ -1,4 +1,4 @@
-//! Workers that only read, and send to those that keep (S16).
+//! Workers that only read, and send to stateful workers (S16).
 
 use std::sync::atomic::Ordering;
 
@@ -31,7 +31,7 @@ fn workers_that_only_read_change_no_row() {
         let answer =
             answer.unwrap_or_else(|error| panic!("seed {seed}, {nodes}x{workers}: {error}"));
         check(seed, &scenario, &answer);
-        let keepers = (total - readers.min(total - 1)) as usize;
+        let stateful = (total - readers.min(total - 1)) as usize;
         let of = |counter: fn(&Metrics) -> &std::sync::atomic::AtomicU64| {
             let value =
                 |metrics: &std::sync::Arc<Metrics>| counter(metrics).load(Ordering::Relaxed);
@@ -39,9 +39,9 @@ fn workers_that_only_read_change_no_row() {
         };
         let (read, windows) = (of(|metrics| &metrics.rows_in), of(|metrics| &metrics.windows));
         let sent = of(|metrics| &metrics.groups_sent);
-        assert_eq!(read[..keepers].iter().sum::<u64>(), 0, "seed {seed}: {read:?}");
-        assert_eq!(windows[keepers..].iter().sum::<u64>(), 0, "seed {seed}: {windows:?}");
-        assert_eq!(sent[keepers..].iter().sum::<u64>(), 0, "seed {seed}: {sent:?}");
+        assert_eq!(read[..stateful].iter().sum::<u64>(), 0, "seed {seed}: {read:?}");
+        assert_eq!(windows[stateful..].iter().sum::<u64>(), 0, "seed {seed}: {windows:?}");
+        assert_eq!(sent[stateful..].iter().sum::<u64>(), 0, "seed {seed}: {sent:?}");
         fed += read.iter().sum::<u64>();
         late += answer.late;
     }

@@ -16,8 +16,8 @@ const WTL_MS: [u64; 5] = [1, 3, 5, 10, 30];
 const MMS_USUAL: u64 = 256 << 10;
 const WTL_USUAL: u64 = 1;
 
-/// Who moves a frame: the sender writes it, or the receiver reads it. Rows are not sent two-sided:
-/// `bench wire` has messages that are.
+/// The end that moves a frame: the sender writes it, or the receiver reads it. Rows are not sent
+/// two-sided: `bench wire` has messages that are.
 const MODES: [&str; 2] = ["write", "read"];
 
 /// One value of one sweep.

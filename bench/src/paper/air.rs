@@ -169,7 +169,7 @@ const PIPELINING_ASKED: f64 = 1.09;
 /// The rows of each worker in a point of the grid, against an ordinary sweep.
 const GRID_PART: f64 = 0.25;
 
-/// So many processes by so many workers, with pipelining and without.
+/// A number of processes by a number of workers of each, with pipelining and without.
 #[derive(Debug, Clone, Copy)]
 struct GridPoint {
     nodes: u32,
@@ -183,7 +183,7 @@ struct GridPoint {
 }
 
 impl GridPoint {
-    /// What pipelining gains.
+    /// The gain of pipelining.
     fn gain(&self) -> Option<f64> {
         self.with.zip(self.without).map(|(with, without)| with / without)
     }
@@ -197,7 +197,7 @@ fn gains(points: &[GridPoint], is_overcommitted: bool) -> Option<[f64; 2]> {
     Some([*gains.get(gains.len() / 2)?, *gains.last()?])
 }
 
-/// The best rates of so many processes in the four modes of the paper: plain, P, O and OP.
+/// The best rates of a number of processes in the four modes of the paper: plain, P, O and OP.
 fn modes(points: &[GridPoint], nodes: u32) -> [Option<f64>; 4] {
     type Rate = fn(&GridPoint) -> Option<f64>;
     let best = |is_overcommitted: bool, rate: Rate| {

@@ -1,12 +1,12 @@
-//! Slash's figures 10a and 10b (S16): one process reads for another, which keeps.
+//! Slash's figures 10a and 10b (S16): one process reads for another, which is stateful.
 
 use super::{Figures, Sweep, at_least, cell, measured, plot, section, table};
 use crate::report::{Axis, Bar, ReportSection};
 
-/// What is read, and its name.
+/// The workloads that are read, and their names.
 const READ: [(&str, &str); 2] = [("ro", "RO, 10 M keys"), ("ysb", "YSB, 100 campaigns")];
 
-/// Two processes of two workers: those of the second one only read. One worker that keeps would
+/// Two processes of two workers: those of the second one only read. One stateful worker would
 /// have nobody to divide keys with.
 const LAYOUT: &str = "--nodes 2 --workers 2 --set millstream.readers=2";
 
@@ -81,11 +81,9 @@ fn buffers(sweep: &mut Sweep<'_>, section: &mut ReportSection) {
             let rate = Figures::of(&run, variant).and_then(|figures| figures.rate());
             rates.extend(rate.map(|rate| (f64::from(kib), rate)));
         }
-        let run = sweep.run(&format!("cm {slot} --latency 2e5 --set millstream.idle=spin"));
-        let trial = run.first().and_then(|run| run["latency"].get(0)).map(Figures);
-        let of = |quantile| trial.as_ref().and_then(|trial| trial.latency_ms(quantile));
-        medians.extend(of("p50").map(|ms| (f64::from(kib), ms)));
-        tails.extend(of("p99").map(|ms| (f64::from(kib), ms)));
+        let [median, tail] = sweep.latency_of_cm(&slot);
+        medians.extend(median.map(|ms| (f64::from(kib), ms)));
+        tails.extend(tail.map(|ms| (f64::from(kib), ms)));
     }
     let x = || Axis::log("KiB of a slot");
     let [merge, uppar] = rates;

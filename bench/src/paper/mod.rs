@@ -80,6 +80,14 @@ impl Sweep<'_> {
         self.run(&format!("{workload} {more} --rows {rows} --runs {runs}"))
     }
 
+    /// The median and the 99th percentile of CM's latency in milliseconds, at 200,000 records a
+    /// second with workers that spin.
+    fn latency_of_cm(&mut self, options: &str) -> [Option<f64>; 2] {
+        let run = self.run(&format!("cm {options} --latency 2e5 --set millstream.idle=spin"));
+        let trial = run.first().and_then(|run| run["latency"].get(0)).map(Figures);
+        ["p50", "p99"].map(|quantile| trial.as_ref()?.latency_ms(quantile))
+    }
+
     /// Numbers of workers of a process: powers of two up to the processors of the machine, two at
     /// least.
     fn workers(&self) -> impl Iterator<Item = u32> + use<> {

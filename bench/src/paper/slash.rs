@@ -168,11 +168,9 @@ fn buffers(sweep: &mut Sweep<'_>) -> ReportSection {
         let run = sweep.at_once("ysb --keys 10000000", &format!("{slot} --exchange uppar"));
         let rate = Figures::of(&run, "uppar").and_then(|figures| figures.rate());
         rates.extend(rate.map(|rate| (f64::from(kib), rate)));
-        let run = sweep.run(&format!("cm {slot} --latency 2e5 --set millstream.idle=spin"));
-        let trial = run.first().and_then(|run| run["latency"].get(0)).map(Figures);
-        let of = |quantile| trial.as_ref().and_then(|trial| trial.latency_ms(quantile));
-        medians.extend(of("p50").map(|ms| (f64::from(kib), ms)));
-        tails.extend(of("p99").map(|ms| (f64::from(kib), ms)));
+        let [median, tail] = sweep.latency_of_cm(&slot);
+        medians.extend(median.map(|ms| (f64::from(kib), ms)));
+        tails.extend(tail.map(|ms| (f64::from(kib), ms)));
     }
     let x = || Axis::log("KiB of a slot");
     let series = vec![measured("UpPar", rates)];

@@ -17,8 +17,9 @@ const AT_ONCE: usize = 8;
 /// Words of the wider rows, 64 and 256 bytes.
 const WIDE_WORDS: [usize; 2] = [8, 32];
 /// How many times as fast rings over shared memory must carry these as sockets with the same
-/// chunks, from so many processes on.
+/// chunks.
 const WIDE_ASKED: f64 = 1.5;
+/// The processes from which on that is asked.
 const WIDE_NODES: usize = 4;
 
 /// The workload.

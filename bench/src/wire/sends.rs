@@ -1,6 +1,6 @@
 //! SEND beside WRITE and READ (W14): messages that are sent, two-sided, one after another.
 //!
-//! What is sent lands in the receives that the other end has posted, in their order and wherever
+//! A message lands in the receives that the other end has posted, in their order and wherever
 //! the transport has them, and each is reported to the other end. A link's frames land in slots
 //! that their position names; the largest send of a fabric is smaller than a slot, and rows do not
 //! go by it.
@@ -68,14 +68,14 @@ pub fn sends(fabric: &dyn Fabric, bytes: usize, span: Duration) -> Result<SendRu
     let send = || {
         let sent = send_for(&mut *near, bytes, span, &done);
         if sent.is_err() {
-            // Who receives waits for a last message that will not come.
+            // The receiver waits for a last message that will not come.
             near.close();
         }
         sent
     };
     let receive = || {
         let received = receive_all(&mut *far);
-        // Who sends may wait for room, and must not wait for one that has failed.
+        // The sender may wait for room, and must not wait for a receiver that has failed.
         done.store(true, Ordering::Release);
         received
     };

@@ -42,7 +42,7 @@ fn rows_without_a_partner_stay() {
     // A row of the probe side that is emitted without a partner has to travel.
     let outer = format!("SELECT l.price, f.ordered FROM l FULL JOIN {FEW} USING (orderkey)");
     assert_eq!(joins(&outer).0, [(JoinKind::Full, false)]);
-    // What a setting or a hint asks for is done, and no more.
+    // A setting or a hint is obeyed, and nothing is added.
     let set = format!("SET millstream.exchange = 'shuffle'; {exists}");
     assert_eq!(joins(&set).0, [(JoinKind::RightSemi, false)]);
     // Half of the lines have a partner, or more: they may as well travel.

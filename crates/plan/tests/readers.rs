@@ -48,7 +48,7 @@ fn readers_feed_what_merges_and_lead_what_is_shuffled() {
         assert_eq!(text.contains(reason), exchange == "uppar", "{text}");
         assert!(!text.contains("half of the workers"), "{text}");
     }
-    // One worker always keeps, and a single one does both.
+    // One worker is always stateful, and a single one does both.
     let (names, text) = of(2, 9, "merge");
     assert_eq!(names, ["source", "feeds", "merge", "sink"]);
     assert!(text.contains("millstream.readers = 9: 1 of 2 workers only read"), "{text}");

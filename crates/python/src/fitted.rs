@@ -13,7 +13,7 @@ use millstream::BadRow;
 /// Letters that are shown of a value that is refused.
 const SHOWN_LETTERS_MAX: usize = 100;
 
-/// What became of rows.
+/// Rows that were converted.
 pub(crate) struct FittedRows {
     pub(crate) rows: RecordBatch,
     /// Those that cannot be rows of the table, in their order, with the numbers that they had.

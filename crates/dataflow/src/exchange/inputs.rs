@@ -71,7 +71,7 @@ impl Inputs {
         place: &WorkerContext,
         shuffle: ShuffleSettings,
     ) -> Self {
-        let (worker, workers, keepers) = (place.worker, place.workers, place.keepers());
+        let (worker, workers, stateful) = (place.worker, place.workers, place.stateful());
         if strategy == Strategy::Merge {
             let of_port = vec![0; ports.len()];
             let merge = Merge::of_rows(ports, place);
@@ -87,13 +87,17 @@ impl Inputs {
                     continue;
                 }
                 (Distribution::Local, _) => None,
-                (Distribution::RoundRobin, _) => Some(Partition::in_turn(worker, workers, keepers)),
-                (Distribution::Partner, _) => Some(Partition::to_partner(worker, workers, keepers)),
+                (Distribution::RoundRobin, _) => {
+                    Some(Partition::in_turn(worker, workers, stateful))
+                }
+                (Distribution::Partner, _) => {
+                    Some(Partition::to_partner(worker, workers, stateful))
+                }
                 (_, Some(partitioner)) => {
-                    Some(Partition::by_function(partitioner, worker, workers, keepers))
+                    Some(Partition::by_function(partitioner, worker, workers, stateful))
                 }
                 _ if strategy == Strategy::UpPar => Some(uppar(&port.keys, worker, workers)),
-                _ => Some(Partition::by_key(&port.keys, worker, workers, keepers)),
+                _ => Some(Partition::by_key(&port.keys, worker, workers, stateful)),
             };
             of_port[number] = edges.len();
             edges.push(match partition {

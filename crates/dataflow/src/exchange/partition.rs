@@ -17,7 +17,7 @@ pub(crate) struct Partition {
     worker: u32,
     workers: u32,
     /// The workers that rows go to, from worker 0 on.
-    keepers: u32,
+    stateful: u32,
     by: By,
 }
 
@@ -33,51 +33,51 @@ enum By {
 }
 
 impl Partition {
-    /// By the columns `keys`, to the first `keepers` workers; without any all rows go to one.
-    pub(crate) fn by_key(keys: &[usize], worker: u32, workers: u32, keepers: u32) -> Self {
-        let partitioner = RefCell::new(Partitioner::new(keepers));
+    /// By the columns `keys`, to the first `stateful` workers; without any all rows go to one.
+    pub(crate) fn by_key(keys: &[usize], worker: u32, workers: u32, stateful: u32) -> Self {
+        let partitioner = RefCell::new(Partitioner::new(stateful));
         let by = By::Key { keys: keys.to_vec(), partitioner, halved: false };
-        Self { worker, workers, keepers, by }
+        Self { worker, workers, stateful, by }
     }
 
     /// The same, where half of the workers lead keys.
     pub(super) fn by_half(keys: &[usize], worker: u32, workers: u32) -> Self {
         let partitioner = RefCell::new(Partitioner::new(halves::leaders(workers)));
         let by = By::Key { keys: keys.to_vec(), partitioner, halved: true };
-        Self { worker, workers, keepers: workers, by }
+        Self { worker, workers, stateful: workers, by }
     }
 
     /// The same as groups are led that are merged: neighbouring integers have one leader.
-    pub(crate) fn in_blocks(keys: &[usize], worker: u32, workers: u32, keepers: u32) -> Self {
-        let partitioner = RefCell::new(Partitioner::in_blocks(keepers));
+    pub(crate) fn in_blocks(keys: &[usize], worker: u32, workers: u32, stateful: u32) -> Self {
+        let partitioner = RefCell::new(Partitioner::in_blocks(stateful));
         let by = By::Key { keys: keys.to_vec(), partitioner, halved: false };
-        Self { worker, workers, keepers, by }
+        Self { worker, workers, stateful, by }
     }
 
-    /// By a function, which knows of the first `keepers` workers.
+    /// By a function, which knows of the first `stateful` workers.
     pub(crate) fn by_function(
         partitioner: Arc<dyn RowPartitioner>,
         worker: u32,
         workers: u32,
-        keepers: u32,
+        stateful: u32,
     ) -> Self {
-        Self { worker, workers, keepers, by: By::Function(partitioner) }
+        Self { worker, workers, stateful, by: By::Function(partitioner) }
     }
 
-    /// One row to each of the first `keepers` workers, beginning with this one.
-    pub(crate) fn in_turn(worker: u32, workers: u32, keepers: u32) -> Self {
-        let first = Cell::new(worker % keepers.max(1));
-        Self { worker, workers, keepers, by: By::RoundRobin(first) }
+    /// One row to each of the first `stateful` workers, beginning with this one.
+    pub(crate) fn in_turn(worker: u32, workers: u32, stateful: u32) -> Self {
+        let first = Cell::new(worker % stateful.max(1));
+        Self { worker, workers, stateful, by: By::RoundRobin(first) }
     }
 
     /// All rows of a worker that only reads to one of the others, and those of another to itself
     /// (S16).
-    pub(crate) fn to_partner(worker: u32, workers: u32, keepers: u32) -> Self {
-        let partner = match worker.checked_sub(keepers) {
-            Some(reader) => reader % keepers.max(1),
+    pub(crate) fn to_partner(worker: u32, workers: u32, stateful: u32) -> Self {
+        let partner = match worker.checked_sub(stateful) {
+            Some(reader) => reader % stateful.max(1),
             None => worker,
         };
-        Self { worker, workers, keepers, by: By::One(partner) }
+        Self { worker, workers, stateful, by: By::One(partner) }
     }
 
     /// The number that stands for rows that are set apart.
@@ -98,14 +98,14 @@ impl Partition {
         match &self.by {
             By::RoundRobin(turn) => {
                 let first = u64::from(turn.get());
-                let next = |row: usize| ((first + row as u64) % u64::from(self.keepers)) as u32;
+                let next = |row: usize| ((first + row as u64) % u64::from(self.stateful)) as u32;
                 owners.clear();
                 owners.extend((0..batch.num_rows()).map(next));
                 turn.set(next(batch.num_rows()));
             }
             By::Function(partitioner) => {
                 owners.clear();
-                partitioner.partition(batch, self.keepers, owners)?;
+                partitioner.partition(batch, self.stateful, owners)?;
                 self.check(batch, owners)?;
             }
             By::One(worker) => {
@@ -135,7 +135,7 @@ impl Partition {
     /// Checks that a function has named one worker for each row.
     fn check(&self, batch: &RecordBatch, owners: &[u32]) -> Result<(), DataflowError> {
         let fits = owners.len() == batch.num_rows();
-        if fits && owners.iter().all(|&owner| owner < self.keepers) {
+        if fits && owners.iter().all(|&owner| owner < self.stateful) {
             return Ok(());
         }
         let message = format!(
@@ -143,7 +143,7 @@ impl Partition {
             owners.len(),
             owners.iter().max().unwrap_or(&0),
             batch.num_rows(),
-            self.keepers
+            self.stateful
         );
         Err(DataflowError::Expression(message))
     }
@@ -166,27 +166,27 @@ mod tests {
     }
 
     #[test]
-    fn rows_go_to_the_workers_that_keep() {
-        for (workers, keepers) in [(1, 1), (4, 4), (4, 3), (8, 2), (2, 1)] {
+    fn rows_go_to_stateful_workers() {
+        for (workers, stateful) in [(1, 1), (4, 4), (4, 3), (8, 2), (2, 1)] {
             for worker in 0..workers {
                 for of in [
-                    Partition::by_key(&KEYS, worker, workers, keepers),
-                    Partition::in_blocks(&KEYS, worker, workers, keepers),
-                    Partition::in_turn(worker, workers, keepers),
-                    Partition::by_key(&[], worker, workers, keepers),
+                    Partition::by_key(&KEYS, worker, workers, stateful),
+                    Partition::in_blocks(&KEYS, worker, workers, stateful),
+                    Partition::in_turn(worker, workers, stateful),
+                    Partition::by_key(&[], worker, workers, stateful),
                 ] {
-                    assert!(owners(&of, 10_000).iter().all(|&owner| owner < keepers));
+                    assert!(owners(&of, 10_000).iter().all(|&owner| owner < stateful));
                     assert!(owners(&of, 0).is_empty());
                 }
             }
-            let by_key = owners(&Partition::by_key(&KEYS, 0, workers, keepers), 10_000);
-            let met = (0..keepers).filter(|keeper| by_key.contains(keeper)).count();
-            assert_eq!(met as u32, keepers, "each leads some keys");
+            let by_key = owners(&Partition::by_key(&KEYS, 0, workers, stateful), 10_000);
+            let met = (0..stateful).filter(|worker| by_key.contains(worker)).count();
+            assert_eq!(met as u32, stateful, "each leads some keys");
         }
     }
 
     #[test]
-    fn a_reader_feeds_one_worker_that_keeps_and_each_has_as_many_readers() {
+    fn a_reader_feeds_one_stateful_worker_and_each_has_as_many_readers() {
         let partner = |worker| {
             let of = Partition::to_partner(worker, 7, 3);
             let owners = owners(&of, 5);
@@ -194,7 +194,7 @@ mod tests {
             owners[0]
         };
         assert_eq!([3, 4, 5, 6].map(partner), [0, 1, 2, 0]);
-        assert_eq!([0, 1, 2].map(partner), [0, 1, 2], "what a keeper has stays");
+        assert_eq!([0, 1, 2].map(partner), [0, 1, 2], "rows of a stateful worker stay");
     }
 
     #[test]

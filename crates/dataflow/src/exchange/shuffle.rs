@@ -25,9 +25,9 @@ use crate::runtime::frame::{Envelope, Frame};
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
 
-/// Bytes of batches whose rows wait, at most, before all rows that wait are sent; with many workers
-/// so many frames for each.
+/// Bytes of batches whose rows wait, at most, before all rows that wait are sent.
 const KEPT_BYTES: usize = 4 << 20;
+/// The frames for each worker that these bytes are at least, where there are many workers.
 const FRAMES_KEPT: usize = 8;
 
 /// The sending and the receiving side of a shuffle on one worker.
@@ -81,7 +81,7 @@ impl Shuffle {
         Self { windows: Some(InputWindows::new(self.port as usize, place)), ..self }
     }
 
-    /// The numbers of the rows of each worker, and behind them of those that are set apart.
+    /// The numbers of the rows of each worker, and behind them those of the rows that are set apart.
     fn split(
         &self,
         batch: &RecordBatch,

@@ -61,7 +61,7 @@ pub enum Distribution {
     Broadcast,
     /// One to each worker in turn (Whale's shuffle grouping).
     RoundRobin,
-    /// All rows of a worker that only reads to one worker that keeps state (S16).
+    /// All rows of a worker that only reads to one stateful worker (S16).
     Partner,
     /// Nowhere: they stay on the worker that has them.
     Local,

@@ -223,12 +223,12 @@ impl JobGraph {
         match self.settings.only_readers(workers) {
             0 if parts_workers(&self.operators) => halves::reader(worker, workers),
             0 => Some(worker),
-            _ => worker.checked_sub(self.settings.keepers(workers)),
+            _ => worker.checked_sub(self.settings.stateful(workers)),
         }
     }
 }
 
-/// How many of so many workers read the tables: all, but with [`Exchange::UpPar`], and where
+/// The number of workers that read the tables: all, but with [`Exchange::UpPar`], and where
 /// `only` do nothing else ([`Settings::only_readers`]).
 pub fn readers(operators: &[Operator], only: u32, workers: u32) -> u32 {
     match only {
@@ -317,14 +317,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// How many of so many workers only read.
+    /// The number of workers that only read, of all of them.
     #[must_use]
     pub fn only_readers(&self, workers: u32) -> u32 {
         self.readers.min(workers.saturating_sub(1))
     }
 
-    /// How many of so many workers keep what is kept, and lead keys: the first ones.
-    pub(crate) fn keepers(&self, workers: u32) -> u32 {
+    /// The number of workers that keep state and lead keys, of all of them: the first ones.
+    pub(crate) fn stateful(&self, workers: u32) -> u32 {
         workers - self.only_readers(workers)
     }
 }

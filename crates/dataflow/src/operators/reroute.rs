@@ -32,13 +32,13 @@ pub enum To {
     One(Arc<dyn RowPartitioner>),
     /// Each to several workers or none, by a function.
     Several(Arc<dyn MultiPartitioner>),
-    /// From a worker that only reads to one that keeps state, whoever led keys before (S16).
+    /// From a worker that only reads to a stateful one, whoever led keys before (S16).
     /// Whether a row is late is decided behind it, by the watermark that it met where it was read:
     /// rows that lag bring these, on an input of their own.
     Partner,
 }
 
-/// Brings rows of workers that only read to those that keep state. Its second input is that of
+/// Brings rows of workers that only read to stateful workers. Its second input is that of
 /// [`To::Partner`], to which no edge leads.
 pub fn to_partner(schema: SchemaRef) -> Keyed {
     let watermark = Arc::new(Field::new("watermark", DataType::Int64, false));

@@ -32,7 +32,7 @@ pub(crate) struct Restoring<'a> {
     worker: u32,
     workers: u32,
     /// The workers that lead keys.
-    keepers: u32,
+    stateful: u32,
     /// The workers of the job when it was saved.
     saved_workers: u32,
     /// By operator what each worker has saved, by worker.
@@ -74,7 +74,7 @@ impl<'a> Restoring<'a> {
             placements: Placements::of(&job.operators),
             worker,
             workers,
-            keepers: job.settings.keepers(workers),
+            stateful: job.settings.stateful(workers),
             saved_workers: restored.workers.len() as u32,
             snapshots,
         }
@@ -217,23 +217,23 @@ impl<'a> Restoring<'a> {
 
     /// Those of a key whose values are in these columns.
     fn led(&self, operator: &Operator, columns: &[usize], even: bool) -> Taker {
-        let Self { worker, workers, keepers, .. } = *self;
+        let Self { worker, workers, stateful, .. } = *self;
         let partition = match operator.spec().led_by() {
             _ if workers == 1 && self.saved_workers == 1 => return Taker::All,
             Some(Exchange::Forward) => return self.in_place(operator, columns, even),
             _ if workers == 1 => return Taker::All,
             Some(Exchange::UpPar) => uppar(columns, worker, workers),
             Some(Exchange::Merge) if operator.spec().merges() => {
-                Partition::in_blocks(columns, worker, workers, keepers)
+                Partition::in_blocks(columns, worker, workers, stateful)
             }
-            _ => Partition::by_key(columns, worker, workers, keepers),
+            _ => Partition::by_key(columns, worker, workers, stateful),
         };
         Taker::Led { partition, width: usize::MAX }
     }
 
     /// The same where rows are together already, because an operator before has led them.
     fn in_place(&self, operator: &Operator, columns: &[usize], even: bool) -> Taker {
-        let Self { worker, workers, keepers, .. } = *self;
+        let Self { worker, workers, stateful, .. } = *self;
         if workers == 1 {
             // There was one worker, or those that there were had the same clock.
             return if even { Taker::All } else { Taker::Own };
@@ -247,10 +247,10 @@ impl<'a> Restoring<'a> {
             leading.iter().map(|&key| columns.get(key).copied()).collect();
         let Some(columns) = columns else { return Taker::Own };
         let partition = match by {
-            Exchange::Merge => Partition::in_blocks(&columns, worker, workers, keepers),
+            Exchange::Merge => Partition::in_blocks(&columns, worker, workers, stateful),
             Exchange::UpPar => uppar(&columns, worker, workers),
             Exchange::Shuffle | Exchange::Forward => {
-                Partition::by_key(&columns, worker, workers, keepers)
+                Partition::by_key(&columns, worker, workers, stateful)
             }
         };
         Taker::Led { partition, width: usize::MAX }
@@ -258,7 +258,7 @@ impl<'a> Restoring<'a> {
 
     /// Those that the exchange of an input leads here.
     fn as_input(&self, operator: &Operator, keyed: &Keyed, input: usize, even: bool) -> Taker {
-        let Self { worker, workers, keepers, .. } = *self;
+        let Self { worker, workers, stateful, .. } = *self;
         let Some(of) = keyed.inputs.get(input) else { return Taker::Nothing };
         let width = of.schema.fields().len();
         if let Some(multi_partitioner) = keyed.operator.multi_partitioner(input) {
@@ -274,7 +274,7 @@ impl<'a> Restoring<'a> {
             (Distribution::RoundRobin | Distribution::Partner, _) => Taker::BySaver,
             (Distribution::Local, _) => self.local(operator, keyed, input),
             (Distribution::Hash, Some(partitioner)) => {
-                let partition = Partition::by_function(partitioner, worker, workers, keepers);
+                let partition = Partition::by_function(partitioner, worker, workers, stateful);
                 Taker::Led { partition, width }
             }
             (Distribution::Hash, None) => self.led(operator, &of.keys, even),
@@ -283,14 +283,14 @@ impl<'a> Restoring<'a> {
 
     /// Those of an input whose rows stay where they are.
     fn local(&self, operator: &Operator, keyed: &Keyed, input: usize) -> Taker {
-        let Self { worker, workers, keepers, .. } = *self;
+        let Self { worker, workers, stateful, .. } = *self;
         let stays = self.placements.stay(&operator.inputs, operator.spec());
         if stays.get(input) == Some(&true) {
             // As the operator's own exchange would lead them.
             let keys = &keyed.inputs[input].keys;
             let partition = match keyed.exchange {
                 Exchange::UpPar => uppar(keys, worker, workers),
-                _ => Partition::by_key(keys, worker, workers, keepers),
+                _ => Partition::by_key(keys, worker, workers, stateful),
             };
             return Taker::Led { partition, width: usize::MAX };
         }

@@ -138,7 +138,7 @@ impl Cutter {
                 let message = format!("a row of {} bytes cannot travel", layout.len());
                 return Err(DataflowError::Expression(message));
             }
-            // What is left of a slot need not be filled to the last row.
+            // The rest of a slot need not be filled to the last row.
             let is_full = layout.len() > room - room / 8;
             self.fitting.set(if is_full { rows } else { scaled.max(1) });
             return Ok(layout);

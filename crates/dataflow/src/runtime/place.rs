@@ -45,8 +45,8 @@ pub(crate) struct WorkerContext {
 
 impl WorkerContext {
     /// The workers that lead keys and keep state, from worker 0 on.
-    pub(crate) fn keepers(&self) -> u32 {
-        self.settings.keepers(self.workers)
+    pub(crate) fn stateful(&self) -> u32 {
+        self.settings.stateful(self.workers)
     }
 
     /// The watermark up to which the results of an operator were emitted in the run before.

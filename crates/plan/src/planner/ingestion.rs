@@ -1,12 +1,12 @@
 //! Workers that only read (S16): each feeds one of the others through its ring.
 //!
 //! ```text
-//! workers that read                      workers that keep
+//! workers that read                      stateful workers
 //!   scan ─ batches as they were read ──▶ Exchange ─ step ─▶ lookup, grouping, join …
-//!                                        by merge: partial state, merged among those that keep
+//!                                        by merge: partial state, merged among these
 //! ```
 //!
-//! A worker that keeps runs the whole pipeline over the flows of those that feed it, as if it read
+//! A stateful worker runs the whole pipeline over the flows of those that feed it, as if it read
 //! them itself: filters, lookups and partial state are its work, and what it makes of rows meets
 //! what others of its kind make. Whether a row is late is decided there, by the watermark that it
 //! met in its own flow.
@@ -21,7 +21,7 @@ use dataflow::job::{
 use dataflow::keyed::to_partner;
 
 /// Has the last workers feed the others, where [`Settings::readers`] says so. Operators whose rows
-/// would be led from one half of the workers to the other are led from readers to keepers.
+/// would be led from one half of the workers to the other are led from readers to stateful workers.
 pub(super) fn divide(operators: &mut Vec<Operator>, settings: &Settings, workers: u32) {
     let only = settings.only_readers(workers);
     if only == 0 {
@@ -77,7 +77,7 @@ fn is_fed(operators: &[Operator], scan: usize, workers: u32) -> bool {
     !of.is_pulled && operators.iter().any(stays)
 }
 
-/// Whether an operator leads the rows of an input from any worker to those that keep them.
+/// Whether an operator leads the rows of an input from any worker to the stateful workers.
 fn leads(operator: &Operator, input: usize, workers: u32) -> bool {
     match operator.spec().strategy(input, workers) {
         Strategy::Shuffle
@@ -89,7 +89,7 @@ fn leads(operator: &Operator, input: usize, workers: u32) -> bool {
     }
 }
 
-/// Readers and keepers are the two kinds of workers that `uppar` has.
+/// Readers and stateful workers are the two kinds of workers that `uppar` has.
 fn led_by_readers(operator: &mut Operator, reason: &Reason) {
     let Some(exchange) = operator.kind.spec_mut().exchange_mut() else { return };
     if *exchange == Exchange::UpPar {
@@ -99,7 +99,7 @@ fn led_by_readers(operator: &mut Operator, reason: &Reason) {
     }
 }
 
-/// Brings the rows of a scan to the workers that keep.
+/// Brings the rows of a scan to the stateful workers.
 fn exchange(name: &str, scan: &Scan, from: usize, reason: Reason) -> Operator {
     let edge = Edge { from, step: None, timed: scan.watermark.is_some(), lateness: 0 };
     let labels = Labels {

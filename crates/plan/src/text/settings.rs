@@ -259,7 +259,7 @@ const SETTINGS: &[SettingSpec] = &[
         default: "0",
         scope: Scope::Job,
         doc: "Workers that only read tables and send to the others, which keep state and read \
-              none: the last ones, all but one at most. With 0 each worker reads and keeps.",
+              none: the last ones, all but one at most. With 0 each worker does both.",
     },
     SettingSpec {
         name: "millstream.receive_bytes",

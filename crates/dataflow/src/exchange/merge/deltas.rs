@@ -62,7 +62,7 @@ impl Deltas {
     /// Reads a payload; its columns may lie in it.
     ///
     /// # Errors
-    /// What is malformed.
+    /// When the payload is malformed, and how.
     pub(crate) fn read(&self, payload: &Bytes) -> Result<Landed, String> {
         let (groups, runs) = self.decoder.decode_narrow(payload)?;
         Landed::new(groups, &runs, self.keys)
@@ -142,7 +142,8 @@ impl Packer<'_> {
     }
 }
 
-/// Of `rows` rows with so many bytes together how many are likely to fit `room`, at least one.
+/// The number of rows that are likely to fit `room`, of `rows` rows of `bytes` together; at least
+/// one.
 fn rows_fitting(rows: usize, room: usize, bytes: usize) -> usize {
     let fitting = rows as u128 * room as u128 / bytes.max(1) as u128;
     rows.min(fitting as usize).max(1)

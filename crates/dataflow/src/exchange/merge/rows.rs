@@ -60,10 +60,10 @@ struct Scratch {
 
 impl MergedPort {
     fn new(of: Port, place: &WorkerContext) -> Self {
-        let (worker, workers, keepers) = (place.worker, place.workers, place.keepers());
+        let (worker, workers, stateful) = (place.worker, place.workers, place.stateful());
         let partition = match of.partitioner {
-            Some(partitioner) => Partition::by_function(partitioner, worker, workers, keepers),
-            None => Partition::by_key(&of.keys, worker, workers, keepers),
+            Some(partitioner) => Partition::by_function(partitioner, worker, workers, stateful),
+            None => Partition::by_key(&of.keys, worker, workers, stateful),
         };
         let (cutter, decoder) = (Cutter::default(), Decoder::new(&of.schema));
         Self { partition, window: of.window, cutter, decoder }

@@ -67,7 +67,7 @@ impl HeavyHitters {
         let bounded =
             states.iter().all(|of| of.primitive_width().is_some() || *of == DataType::Boolean);
         // A worker that only reads keeps no groups.
-        let keeps_all = place.keepers() == place.workers;
+        let keeps_all = place.stateful() == place.workers;
         if choice == FrequentKeys::Off || !fits || !bounded || !keeps_all {
             return None;
         }

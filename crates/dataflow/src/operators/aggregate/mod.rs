@@ -124,7 +124,7 @@ impl<D: Downstream> Grouping<D> {
         let inputs = match &deltas {
             _ if alone => Inputs::local(1, place),
             Some(deltas) if merges => {
-                let partitioner = Partitioner::in_blocks(place.keepers());
+                let partitioner = Partitioner::in_blocks(place.stateful());
                 let merge = Merge::new(deltas.clone(), partitioner, place);
                 Inputs::of(vec![AnyExchange::Merge(Box::new(merge))], place)
             }
@@ -132,7 +132,7 @@ impl<D: Downstream> Grouping<D> {
                 let partition = match spec.exchange {
                     Exchange::UpPar => uppar(&spec.keys, place.worker, place.workers),
                     _ => {
-                        Partition::by_key(&spec.keys, place.worker, place.workers, place.keepers())
+                        Partition::by_key(&spec.keys, place.worker, place.workers, place.stateful())
                     }
                 };
                 let exchange = Shuffle::new(0, &spec.input_schema, partition, place, shuffle);
@@ -141,7 +141,7 @@ impl<D: Downstream> Grouping<D> {
         };
         let mut merged = Windowed::new(&spec.group_by, windows);
         if let Some(disk) = &place.disk {
-            let own = merges.then(|| (place.worker, Partitioner::in_blocks(place.keepers())));
+            let own = merges.then(|| (place.worker, Partitioner::in_blocks(place.stateful())));
             merged.slices().spill_to(disk.clone(), own);
         }
         Self {

@@ -1,5 +1,5 @@
-//! What sender and receiver know alike of the form of rows: where regions lie, and how many words
-//! say how long they are.
+//! The form of rows as sender and receiver know it: where regions lie, and how many words say how
+//! long they are.
 
 use arrow::datatypes::{DataType, UnionMode};
 
@@ -36,7 +36,7 @@ pub(super) fn travelling(data_type: &DataType) -> &DataType {
     }
 }
 
-/// Words of a column and of those within it.
+/// Words of a column and of the columns within it.
 ///
 /// # Errors
 /// When columns of the type, or within it, cannot travel.

@@ -26,19 +26,19 @@ pub(super) struct Column<'a> {
     content: Content<'a>,
 }
 
-/// What a column has beside its validity.
+/// The regions of a column beside its validity.
 enum Content<'a> {
     /// NULLs alone.
     Nothing,
     Bits,
-    /// Values of so many bytes.
+    /// Values of this number of bytes each.
     Fixed(usize),
-    /// Offsets of so many bytes, and bytes.
+    /// Offsets of this number of bytes each, and bytes.
     Texts {
         offset: usize,
         bytes: usize,
     },
-    /// Offsets of so many bytes, and elements.
+    /// Offsets of this number of bytes each, and elements.
     Lists {
         offset: usize,
         elements: Box<Column<'a>>,
@@ -92,7 +92,7 @@ impl<'a> Column<'a> {
         }
     }
 
-    /// Words of the column, and of those within it.
+    /// Words of the column, and of the columns within it.
     pub(super) fn words(&self) -> usize {
         match &self.content {
             Content::Nothing | Content::Bits | Content::Fixed(_) => 1,
@@ -330,7 +330,7 @@ fn types<'b>(part: &'b Part<'_>, first: i8) -> impl Iterator<Item = i8> + 'b {
     part.rows.iter().map(move |row| row.map_or(first, |row| types[row]))
 }
 
-/// The values of one type of a union: of all rows, or of those that have it.
+/// The values of one type of a union: of all rows, or of the rows that have it.
 fn values_of<'a>(
     part: &Part<'a>,
     of: i8,

@@ -154,7 +154,7 @@ mod tests {
         let copy = compact(small.clone());
         assert_eq!(copy, small);
         assert!(bytes(&copy) < bytes(&batch) / 50, "{} of {}", bytes(&copy), bytes(&batch));
-        // What is counted of rows is what a copy of them takes, but for room to grow.
+        // Rows count as much as a copy of them takes, but for room to grow.
         for part in [large, small] {
             let (counted, taken) = (bytes_of(&part), bytes(&detach(&part)));
             assert!((taken / 3..taken * 3 / 2).contains(&counted), "{counted} counted of {taken}");

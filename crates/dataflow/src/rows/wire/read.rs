@@ -29,7 +29,7 @@ impl Decoder {
     /// The batch in `payload`, and the extra beside it; both keep the payload alive.
     ///
     /// # Errors
-    /// What is malformed.
+    /// When the payload is malformed, and how.
     pub(crate) fn decode(&self, payload: Bytes) -> Result<(RecordBatch, Bytes), String> {
         let parts = Parts::of(payload)?;
         Ok((parts.read(&self.schema)?, parts.extra()))
@@ -39,7 +39,7 @@ impl Decoder {
     /// the extra is what follows.
     ///
     /// # Errors
-    /// What is malformed.
+    /// When the payload is malformed, and how.
     pub(crate) fn decode_narrow(&self, payload: &Bytes) -> Result<(RecordBatch, Bytes), String> {
         let parts = Parts::of(payload.clone())?;
         let (extra, widen) = (parts.extra(), Widen::new(self.schema.clone()));
@@ -127,7 +127,7 @@ struct ColumnParts<'a> {
 }
 
 impl Reader<'_> {
-    /// A column of so many rows.
+    /// A column of `rows` rows.
     fn column(&mut self, data_type: &DataType, rows: usize) -> Result<ArrayRef, String> {
         let plain = match data_type {
             DataType::Dictionary(_, values) => self.column(values, rows)?,

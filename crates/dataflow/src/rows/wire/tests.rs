@@ -73,7 +73,8 @@ impl Case {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// What is picked from any batches of any schema comes back, in as many payloads as it needs.
+    /// Rows that are picked from any batches of any schema come back, in as many payloads as they
+    /// need.
     #[test]
     fn rows_that_are_picked_come_back(seed in any::<u64>()) {
         let case = Case::of(seed);
@@ -83,7 +84,7 @@ proptest! {
         while done < picks.rows() {
             let layout = cutter.cut(&picks, done, room).expect("a layout");
             prop_assert!(layout.len() <= room || layout.rows() == 1);
-            // What was in a slot before shows through nowhere.
+            // Bytes that were in a slot before show through nowhere.
             let mut slot = vec![0xee; layout.len()];
             layout.write_to(&mut slot);
             prop_assert_eq!(&slot[..], &layout.payload()[..]);
@@ -163,7 +164,7 @@ fn arrays_lie_in_the_payload_wherever_it_begins() {
         assert_eq!(rows, numbers(100));
         let values = rows.column(0).as_primitive::<Int64Type>().values().inner().as_ptr();
         let lies_there = payload.as_ptr_range().contains(&values);
-        // What is not aligned for its type is copied.
+        // Values that are not aligned for their type are copied.
         assert_eq!(lies_there, (payload.as_ptr() as usize).is_multiple_of(8), "shifted by {shift}");
     }
 }

@@ -124,7 +124,7 @@ impl Random {
         types[self.below(types.len())].clone()
     }
 
-    /// An array of so many rows, which is a slice of another one.
+    /// An array of `rows` rows, which is a slice of another one.
     pub(super) fn array(&mut self, data_type: &DataType, rows: usize) -> ArrayRef {
         let (before, behind) = (self.below(PADDING), self.below(PADDING));
         self.whole(data_type, before + rows + behind).slice(before, rows)
