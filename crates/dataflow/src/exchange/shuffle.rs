@@ -81,7 +81,7 @@ impl Shuffle {
         Self { windows: Some(InputWindows::new(self.port as usize, place)), ..self }
     }
 
-    /// The numbers of the rows of each worker, and behind them those of the rows that are set apart.
+    /// The numbers of the rows of each worker, and behind them those of rows that are set apart.
     fn split(
         &self,
         batch: &RecordBatch,

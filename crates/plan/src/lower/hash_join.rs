@@ -171,8 +171,8 @@ pub(crate) fn hash_join(
     relation(operator, (kind, probe), (&schema, mark), columns, node)
 }
 
-/// Changes the inputs of a join as its exchange asks: each process reads a build that is pulled, and
-/// rows of the probe side without a partner stay where that is worth its price.
+/// Changes the inputs of a join as its exchange asks: each process reads a build that is pulled,
+/// and rows of the probe side without a partner stay where that is worth its price.
 ///
 /// # Errors
 /// When the keys of a build cannot be told from its rows.
