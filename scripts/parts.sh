@@ -58,6 +58,16 @@ tell_parts() {
   cat "$MILLSTREAM_PARTS/not_run" 2>/dev/null || true
 }
 
+# What failed, with the first lines that each test of cargo has said.
+tell_failures() {
+  printf '\nfailed:\n'
+  grep -E '^(test .* \.\.\. FAILED|error(\[|:))' "$parts_log" | sort -u || true
+  awk '
+    /^---- .* stdout ----$/ { left = 20; print "" }
+    /^stack backtrace:$/ { left = 0 }
+    left > 0 && NF { print substr($0, 1, 400); left-- }' "$parts_log"
+}
+
 # Passed, failed and skipped, which is what the tests themselves left out and the parts that did not run.
 count_tests() {
   awk '

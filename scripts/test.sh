@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test and sums the results. The last line is `N passed, N failed, N skipped`; the status is 0 only
 # when every run succeeded and at least one test ran. Above that line stand the time of each part, and what
-# could not be run here.
+# could not be run here; what failed, with its message, stands directly above it.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/parts.sh"
@@ -35,9 +35,8 @@ if [ "$passed" = 0 ] && [ "$failed" = 0 ]; then
   status=1
 elif [ "$status" != 0 ] || [ "$failed" != 0 ]; then
   status=1
-  printf '\nfailed:\n'
-  grep -E '^(test .* \.\.\. FAILED|error(\[|:))' "$parts_log" | sort -u || true
 fi
 tell_parts
+[ "$status" = 0 ] || tell_failures
 printf '\n%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
 exit "$status"

@@ -58,14 +58,6 @@ impl PgError {
         }
     }
 
-    /// The code of the server's error.
-    pub(crate) fn code(&self) -> &str {
-        match self {
-            Self::Refused(error) => &error.code,
-            _ => "",
-        }
-    }
-
     /// The error at a place: a table, or a server.
     pub(crate) fn at(&self, place: &str) -> ConnectorError {
         match self {

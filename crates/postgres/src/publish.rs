@@ -86,8 +86,7 @@ impl Marker {
     /// # Errors
     /// When the server refuses, or is away.
     pub(crate) fn prepare(&self, connection: &mut PgConnection) -> Result<(), PgError> {
-        let there = connection.query(&format!("SELECT to_regclass({})", literal(&self.table)))?;
-        if there.first().and_then(|row| row.first()).is_some_and(Option::is_some) {
+        if self.is_there(connection)? {
             return Ok(());
         }
         let table = &self.table;
@@ -96,10 +95,16 @@ impl Marker {
              note text NOT NULL, changed timestamptz NOT NULL DEFAULT now())"
         ));
         match made {
-            // Another worker has made it meanwhile.
-            Err(error) if ["23505", "42P07"].contains(&error.code()) => Ok(()),
+            // Another worker has made it meanwhile: IF NOT EXISTS then fails in several ways, by the
+            // catalogue in which the server met the other table first.
+            Err(PgError::Refused(_)) if self.is_there(connection)? => Ok(()),
             made => made.map(drop),
         }
+    }
+
+    fn is_there(&self, connection: &mut PgConnection) -> Result<bool, PgError> {
+        let there = connection.query(&format!("SELECT to_regclass({})", literal(&self.table)))?;
+        Ok(there.first().and_then(|row| row.first()).is_some_and(Option::is_some))
     }
 
     /// The publications of a sink so far.
