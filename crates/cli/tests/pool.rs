@@ -11,6 +11,7 @@ mod multicast;
 mod proxy;
 mod recovering;
 mod servers;
+mod unread;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

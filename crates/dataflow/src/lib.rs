@@ -23,7 +23,7 @@ pub mod secrets;
 pub mod worker;
 
 pub use connector::{
-    backlog, bad, gauge, join_filter, origins, position, predicate, scan, sink, source,
+    backlog, bad, gauge, join_filter, origins, position, predicate, scan, sink, source, unread,
 };
 pub use error::{located, panics};
 pub use job::{fragment, hash_join, lookup, step, wires, worker_set};

@@ -23,6 +23,7 @@ use crate::checkpoint::{CheckpointTarget, Restored, SinkSnapshot, SplitSnapshot,
 use crate::connector::bad::BadRows;
 use crate::connector::origins::Reading;
 use crate::connector::source::ReaderContext;
+use crate::connector::unread::UnreadInputs;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node, ScanTask};
@@ -68,6 +69,8 @@ pub struct WorkerConfig {
     pub clock: Arc<dyn Clock>,
     /// Where bad rows go.
     pub bad: Arc<BadRows>,
+    /// The inputs that the workers of the process have not read to their ends.
+    pub unread: Arc<UnreadInputs>,
     /// The round in which the worker begins: the first, or the one behind a checkpoint.
     pub round: u64,
     /// Takes what the worker keeps of rounds, if the job keeps checkpoints: sinks stage their rows
@@ -110,6 +113,7 @@ impl WorkerConfig {
             links,
             clock,
             bad: Arc::default(),
+            unread: Arc::default(),
             round: 0,
             checkpoints: None,
             restored: None,
@@ -289,7 +293,7 @@ impl Worker {
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
         let WorkerConfig { signals, disk, reconnector, multicast, round, .. } = config;
-        let WorkerConfig { checkpoints, restored, shares_processors, .. } = config;
+        let WorkerConfig { checkpoints, restored, shares_processors, unread, .. } = config;
         let staged_last: Rc<RefCell<Vec<SinkSnapshot>>> = Rc::default();
         metrics.count_operators(job.operators.len());
         let bad = Arc::new(BadRows::within(bad));
@@ -329,7 +333,7 @@ impl Worker {
         signals.register(external.waker());
         let (waker, prefetch) = (external.waker(), job.settings.prefetch);
         let context = ReaderContext::new(clock.clone(), bad.clone());
-        let context = ReaderContext { waker, prefetch, ..context };
+        let context = ReaderContext { unread, waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         restoring.map_or(Ok(()), |restoring| load(&nodes, &restoring))?;
         let readings = spawn_scans(&mut scheduler, scans, &job, &place, &context, &metrics)?;

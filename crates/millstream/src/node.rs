@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, Scope};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use channel::Link;
@@ -25,6 +25,7 @@ use dataflow::metrics::{Metrics, Snapshot};
 use dataflow::panics::caught;
 use dataflow::process::Process;
 use dataflow::reconnect::Reconnector;
+use dataflow::unread::UnreadInputs;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
 use fabric::multicast::GroupMember;
 use fabric::{Clock, FabricError, LinkId};
@@ -40,7 +41,7 @@ use crate::pairs::Pairs;
 use crate::pinning::ProcessorPin;
 use crate::progress::{Observer, ProgressWatch};
 use crate::pulse::Vigil;
-use crate::reconnect::{BrokenLink, ReconnectService, WorkerEnd, link_events};
+use crate::reconnect::{BrokenLink, ReconnectService, Reconnects, WorkerEnd, link_events};
 use crate::recovery::{Beginning, JobCheckpoints};
 use crate::report::{NodeCounters, Report, decode_end, encode_end};
 use crate::script::RunOptions;
@@ -87,29 +88,26 @@ pub(crate) enum WorkerEvent {
     Declined(LinkId),
 }
 
-/// Broken links of a running job: the service that reconnects them, and the scope of its threads.
-#[derive(Clone, Copy)]
-struct Reconnects<'scope, 'env> {
-    service: &'scope ReconnectService<'scope>,
-    scope: &'scope Scope<'scope, 'env>,
-}
-
-impl Reconnects<'_, '_> {
-    /// Begins to reconnect a link.
-    fn start(&self, broken: BrokenLink) {
-        self.service.reconnect(self.scope, broken);
-    }
-}
-
 /// State that a node shares with its workers.
 struct Shared {
     process: Arc<Process>,
     metrics: Vec<Arc<Metrics>>,
     bad: Arc<BadRows>,
+    unread: Arc<UnreadInputs>,
     signals: Arc<Signals>,
     /// More workers run on this machine than it has processors.
     shares_processors: bool,
     links: Arc<ReturnedLinks>,
+}
+
+impl Shared {
+    /// Ends the workers where input is lost that they have not read yet.
+    fn check_inputs(&self) -> Result<(), Error> {
+        self.unread.check().map_err(|lost| {
+            self.signals.abort();
+            lost.into()
+        })
+    }
 }
 
 /// Ends workers that still run, at once.
@@ -148,6 +146,7 @@ impl NodeRunner<'_> {
             process: Process::new(rank, per_node).map_err(no_descriptors)?,
             metrics: (0..per_node).map(|_| Arc::default()).collect(),
             bad: Arc::default(),
+            unread: Arc::default(),
             signals: Arc::default(),
             shares_processors,
             links: Arc::new(ReturnedLinks::new(per_node)),
@@ -262,6 +261,7 @@ impl NodeRunner<'_> {
     ) -> WorkerConfig {
         WorkerConfig {
             bad: Arc::clone(&shared.bad),
+            unread: Arc::clone(&shared.unread),
             metrics: Arc::clone(metrics),
             signals: Arc::clone(&shared.signals),
             shares_processors: shared.shares_processors,
@@ -379,6 +379,7 @@ impl NodeRunner<'_> {
             }
             self.check_abort(options, &shared.signals)?;
             self.check_others(&shared.signals)?;
+            shared.check_inputs()?;
             reconnects.service.answer();
             shared.links.poll();
             vigil.turn(self.clock.now_ns());

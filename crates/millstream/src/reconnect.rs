@@ -49,6 +49,20 @@ pub(crate) struct BrokenLink {
     cause: LinkError,
 }
 
+/// Broken links of a running job: the service that reconnects them, and the scope of its threads.
+#[derive(Clone, Copy)]
+pub(crate) struct Reconnects<'scope, 'env> {
+    pub(crate) service: &'scope ReconnectService<'scope>,
+    pub(crate) scope: &'scope Scope<'scope, 'env>,
+}
+
+impl Reconnects<'_, '_> {
+    /// Begins to reconnect a link.
+    pub(crate) fn start(&self, broken: BrokenLink) {
+        self.service.reconnect(self.scope, broken);
+    }
+}
+
 /// A worker's end: gives broken links to the node, and receives them back.
 pub(crate) struct WorkerEnd {
     pub(crate) worker: u32,

@@ -132,6 +132,14 @@ pub trait Blocks: Send + Sync + Debug {
     /// When a memory server cannot be reached.
     fn open(&self, window: usize, waker: Waker) -> Result<Box<dyn BlockReader>, PoolError>;
 
+    /// Whether the lease holds and the servers are there, as far as is known here. It never waits.
+    ///
+    /// # Errors
+    /// The error that a reader would end with.
+    fn check(&self) -> Result<(), PoolError> {
+        Ok(())
+    }
+
     /// For EXPLAIN: how blocks are read, as `mapped (shm) from m0`.
     fn describe(&self) -> String;
 

@@ -267,4 +267,10 @@ impl SplitReader for PoolReader {
     fn owes(&self) -> bool {
         self.at < self.read.strips.len()
     }
+
+    fn has_unread(&self) -> bool {
+        // The blocks of the strip that is given have come.
+        let next = self.at + usize::from(self.batch.is_some());
+        next < self.read.strips.len() && !self.read.projection.is_empty()
+    }
 }

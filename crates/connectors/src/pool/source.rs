@@ -11,6 +11,7 @@ use dataflow::source::{
     BucketColumn, BucketPart, ColumnBounds, NeededRows, NewestVersion, Position, Pruning,
     ReadBlocks, ReaderContext, RowBuckets, SharedReads, Source, Split, SplitReader,
 };
+use dataflow::unread::InputCheck;
 use pool::access::{At, PoolAccess};
 use pool::manifest::{Block, Buckets, Definition};
 
@@ -94,6 +95,13 @@ impl PinnedTable {
             return Err(damaged(&self.name, "it became another table while the script ran"));
         }
         Ok(())
+    }
+}
+
+impl InputCheck for PinnedTable {
+    fn check(&self) -> Result<(), ConnectorError> {
+        // One that is pinned when it is read first is not of this server yet.
+        self.version.get().map_or(Ok(()), |version| version.pinned.blocks.check().map_err(refused))
     }
 }
 
@@ -536,6 +544,10 @@ impl Source for PoolSource {
             human(bytes),
             version.pinned.blocks.describe(),
         ))
+    }
+
+    fn input_check(&self) -> Option<Arc<dyn InputCheck>> {
+        Some(Arc::clone(&self.table) as Arc<dyn InputCheck>)
     }
 
     fn describe_pruning(&self) -> Option<String> {

@@ -13,6 +13,7 @@ mod rows;
 pub mod scan;
 pub mod sink;
 pub mod source;
+pub mod unread;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

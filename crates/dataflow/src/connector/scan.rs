@@ -155,6 +155,10 @@ impl SplitReader for ScanReader {
     fn owes(&self) -> bool {
         self.reader.owes()
     }
+
+    fn has_unread(&self) -> bool {
+        self.reader.has_unread()
+    }
 }
 
 /// Reads a split without the rows that no operator needs.
@@ -208,6 +212,10 @@ impl SplitReader for FilteredReader {
 
     fn owes(&self) -> bool {
         self.reader.owes()
+    }
+
+    fn has_unread(&self) -> bool {
+        self.reader.has_unread()
     }
 }
 

@@ -20,6 +20,7 @@ pub use crate::connector::position::Position;
 use crate::connector::position::replayed;
 use crate::connector::predicate::ColumnPredicate;
 pub use crate::connector::rows::RowsReader;
+use crate::connector::unread::{InputCheck, UnreadInputs};
 use crate::error::ConnectorError;
 
 /// A table that can be read.
@@ -187,6 +188,11 @@ pub trait Source: Send + Sync {
     fn new_splits(&self, waker: Waker) -> Result<Option<Box<dyn NewSplits>>, ConnectorError> {
         let _ = waker;
         Ok(None)
+    }
+
+    /// Tells whether the input is still there, where it can be lost while nobody reads it.
+    fn input_check(&self) -> Option<Arc<dyn InputCheck>> {
+        None
     }
 
     /// For EXPLAIN: what is read, and how; `None` where its name and its options say that.
@@ -382,6 +388,8 @@ pub struct ReaderContext {
     pub blocks: Arc<BlockCounts>,
     /// Where a reader that knows what is left to read tells that.
     pub backlog: Arc<SourceBacklog>,
+    /// The inputs that the readers of the process have not read to their ends.
+    pub unread: Arc<UnreadInputs>,
     /// How many pieces of input to ask for ahead, where each has to be waited for: `None` where the
     /// reader decides.
     pub prefetch: Option<usize>,
@@ -394,8 +402,8 @@ impl ReaderContext {
     /// Of a worker that nobody has to wake: for tests, and for readers that wait for a time alone.
     pub fn new(clock: Arc<dyn Clock>, bad: Arc<BadRows>) -> Self {
         let (origins, skipped, blocks) = (Arc::default(), Arc::default(), Arc::default());
-        let (backlog, waker) = (Arc::default(), Waker::noop().clone());
-        Self { clock, bad, origins, skipped, blocks, backlog, prefetch: None, waker }
+        let (backlog, unread, waker) = (Arc::default(), Arc::default(), Waker::noop().clone());
+        Self { clock, bad, origins, skipped, blocks, backlog, unread, prefetch: None, waker }
     }
 }
 
@@ -515,6 +523,11 @@ pub trait SplitReader: Send {
     /// was found and not read yet. Such a split is not idle: it holds the watermark back.
     fn owes(&self) -> bool {
         false
+    }
+
+    /// Whether it needs more of its input: not when all that is left to give has been read.
+    fn has_unread(&self) -> bool {
+        true
     }
 }
 

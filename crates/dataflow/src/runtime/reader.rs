@@ -35,6 +35,7 @@ use crate::checkpoint::SplitSnapshot;
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
 use crate::connector::source::{NewSplits, Next, ReaderContext, Split, SplitReader};
+use crate::connector::unread::UnreadInput;
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{OnBad, Scan, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
@@ -78,6 +79,8 @@ pub(crate) struct Reader {
     from: BTreeMap<usize, SplitSnapshot>,
     /// Where splits stood at their end.
     ended: Vec<SplitSnapshot>,
+    /// Its input, if that can be lost and is not read to its end.
+    unread: Option<Arc<UnreadInput>>,
 }
 
 /// The part of a source that one reader has: split `n` belongs to reader `n % of`, where `n` is the
@@ -169,6 +172,7 @@ impl Reader {
             new_splits,
             from,
             ended: ended.into_values().collect(),
+            unread: None,
         };
         let at_once = if input.bounded() { usize::from(!input.is_listening()) } else { usize::MAX };
         while reader.open.len() < at_once && reader.open_next()? {}
@@ -184,9 +188,17 @@ impl Reader {
         Self { operator: Some(operator), ..self }.with_blocks_of(metrics, operator)
     }
 
-    /// The same, which counts the blocks that it reads as those of an operator of the job.
+    /// The same, which counts the blocks that it reads as those of an operator of the job. That
+    /// operator fails if the input is lost before it was read.
     pub(crate) fn with_blocks_of(self, metrics: Arc<Metrics>, operator: usize) -> Self {
-        Self { blocks_of: Some((metrics, operator)), ..self }
+        let check = self.input.source.input_check().filter(|_| self.has_unread());
+        let unread = check.map(|input| self.context.unread.add(input, operator));
+        Self { blocks_of: Some((metrics, operator)), unread, ..self }
+    }
+
+    /// Whether it needs more of its input.
+    fn has_unread(&self) -> bool {
+        !self.pending.is_empty() || self.open.iter().any(|flow| flow.flow.has_unread())
     }
 
     /// The next rows of some flow; flows take turns. A worker that was idle catches up before it
@@ -207,6 +219,9 @@ impl Reader {
             let next = self.open[at].flow.next(self.rows_max)?;
             self.count_skipped();
             self.count_blocks();
+            if self.unread.is_some() && !self.has_unread() {
+                self.unread = None;
+            }
             match next {
                 Next::Batch(batch) => {
                     self.turn = at + 1;

@@ -83,6 +83,10 @@ impl Blocks for PinnedBlocks {
         Ok(Box::new(Reader { version: Arc::clone(&self.0), order: VecDeque::new(), reads }))
     }
 
+    fn check(&self) -> Result<(), PoolError> {
+        self.0.check()
+    }
+
     fn incarnation(&self) -> Option<u32> {
         Some(self.0.connected.remotes[self.0.at].incarnation)
     }

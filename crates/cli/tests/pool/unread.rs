@@ -1,0 +1,85 @@
+//! Statements whose server dies while they do not read from it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{ChildStdin, Stdio};
+
+use super::bed::{LOAD, Pool, TABLE, WAYS, script};
+use crate::rig::{Running, await_some};
+
+const LINES: &str = "CREATE TABLE lines (k BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');";
+
+/// A statement over the table and standard input, which has one row and stays open.
+fn start(pool: &Pool, sql: &str, args: &[&str]) -> (Running, ChildStdin) {
+    let script = script(&pool.dir, &format!("{TABLE} {LINES} {sql}"));
+    let args = [&["run", script.to_str().unwrap(), "-q", "--format", "csv"], args].concat();
+    let mut command = pool.command(&args);
+    // Its log is how the test learns what it has noticed.
+    command.env("MILLSTREAM_LOG", "warn,millstream=debug").stdin(Stdio::piped());
+    let mut process = Running(command.spawn().unwrap());
+    let mut lines = process.0.stdin.take().unwrap();
+    lines.write_all(b"k\n5\n").unwrap();
+    lines.flush().unwrap();
+    (process, lines)
+}
+
+/// Reads until a line has this text.
+fn hears(from: &mut impl BufRead, what: &str) {
+    let mut line = String::new();
+    while !line.contains(what) {
+        line.clear();
+        assert_ne!(from.read_line(&mut line).unwrap(), 0, "it has not written: {what}");
+    }
+}
+
+fn exit_code(process: &mut Running) -> Option<i32> {
+    let ended = || process.0.try_wait().unwrap();
+    await_some(ended, || "it still runs".to_owned()).code()
+}
+
+#[test]
+fn a_server_that_dies_before_its_blocks_are_wanted_is_named() {
+    // The table is read when the input that never ends has ended.
+    let sql = "SELECT /*+ BROADCAST(lines) */ count(*), sum(half) FROM t JOIN lines ON n = k;";
+    for way in WAYS {
+        let mut pool = Pool::start("unread-lost", &["--bytes", "64MiB"]);
+        pool.rows(LOAD, way);
+        let (mut process, lines) = start(&pool, sql, way);
+        let processes = if way.contains(&"--nodes") { 2 } else { 1 };
+        pool.await_stat("all have pinned a version", |stat| stat["leases"] == processes);
+        pool.server.kill();
+        let code = exit_code(&mut process);
+        let mut messages = String::new();
+        process.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+        // One that was planned still ends with another code.
+        assert!(matches!(code, Some(1 | 2)), "{way:?}: {code:?}, {messages}");
+        let is_named = ["error: pool: memory server 'm0' is gone", "no memory server answers at"];
+        assert!(is_named.iter().any(|text| messages.contains(text)), "{way:?}: {messages}");
+        drop(lines);
+    }
+}
+
+#[test]
+fn a_statement_that_has_all_blocks_ends_well_without_the_server() {
+    // The second has read the table in a statement before.
+    for sql in [
+        "SELECT k, half FROM lines JOIN t ON n = k;",
+        "SELECT 5 AS k, half FROM t WHERE n = 5; SELECT k, k / 2 AS half FROM lines;",
+    ] {
+        for way in WAYS {
+            let mut pool = Pool::start("unread-done", &["--bytes", "64MiB"]);
+            pool.rows(LOAD, way);
+            let (mut process, mut lines) = start(&pool, sql, way);
+            let mut rows = BufReader::new(process.0.stdout.take().unwrap());
+            let mut messages = BufReader::new(process.0.stderr.take().unwrap());
+            hears(&mut rows, "5,2");
+            pool.server.kill();
+            hears(&mut messages, "memory server 'm0' is gone");
+            lines.write_all(b"7\n").unwrap();
+            drop(lines);
+            hears(&mut rows, "7,3");
+            let mut rest = String::new();
+            messages.read_to_string(&mut rest).unwrap();
+            assert_eq!(exit_code(&mut process), Some(0), "{way:?}: {rest}");
+        }
+    }
+}
